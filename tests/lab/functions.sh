@@ -260,8 +260,9 @@ load() {
     kernel_words > "kernel.$name"
 }
 
-# kernel_words: what the kernel has said, but for whom Yama refused.
-kernel_words() { dmesg | grep -v 'ptrace attach of'; }
+# kernel_words: what the kernel has said, but for whom Yama refused and how often it did not say so, and that this machine
+# let a host wait.
+kernel_words() { dmesg | grep -v 'ptrace attach of\|__report_access\|hrtimer: interrupt took'; }
 
 # unload MODULE: nothing may use it any more, and the kernel may have said nothing since `load`.
 unload() {

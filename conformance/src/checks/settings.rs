@@ -1,6 +1,7 @@
 //! Variables of a provider: what they may be set to, and that they are heard.
 
-use crate::case::Case;
+use super::rma::{Bench, TARGET, bench};
+use crate::case::{ALL_RIGHTS, Case};
 use crate::enter::modules;
 use crate::load;
 use crate::report::{Checked, Stop, Verdict, fail, holds, succeeds};
@@ -184,7 +185,8 @@ fn reopened(case: Case) -> Result<Case, Stop> {
     Ok(Case { domain, attr, ..case }.limited())
 }
 
-/// What can be seen of sizes that were set: limits, how much a sender sends before AGAIN, and the memory report.
+/// What can be seen of sizes that were set: limits, how much a sender sends before AGAIN, and the memory report: of a module
+/// without messages when it has put something.
 pub(crate) fn observed(case: &Case) -> Result<String, Stop> {
     let attr = &case.attr;
     let mut seen =
@@ -204,6 +206,14 @@ pub(crate) fn observed(case: &Case) -> Result<String, Stop> {
                 let _ = desk.receive()?;
             }
         }
+        if let Ok(used) = desk.boxes[0].interface.memory_use() {
+            seen.extend([used.base_bytes, used.peer_bytes, used.buffer_bytes].map(|n| n as usize));
+        }
+    }
+    if case.has(caps::PUT) && !case.has(caps::AM_SHORT) {
+        let Bench { mut desk, target: _target, key, local, .. } = bench(case, ALL_RIGHTS)?;
+        // In the middle: wherever the region lies, as much of it is around.
+        let _ = desk.rma(true, &[local.piece(0..8)], &key, TARGET as u64 / 2)?;
         if let Ok(used) = desk.boxes[0].interface.memory_use() {
             seen.extend([used.base_bytes, used.peer_bytes, used.buffer_bytes].map(|n| n as usize));
         }

@@ -17,17 +17,35 @@ use crate::announcements::Nonce;
 use crate::announcements::nonce_words;
 use crate::sys::{self, Mapping, PAGE, SEAL_WRITERS};
 
-/// Words of an entry that are the provider's.
+/// Words of an entry that are the provider's, where it says no other number.
 pub const WORDS: usize = 3;
-/// An entry: its generation, and the provider's words.
-const ENTRY: usize = 8 * (1 + WORDS);
 /// The first entry's place; before it, in the second and third word, the nonce.
 const FIRST: usize = 64;
 const NONCE: usize = 8;
 /// Most registrations that live at a time.
 const ENTRIES: usize = 1 << 16;
+
+/// An entry of so many words of the provider's: its generation stands before them.
+const fn entry_len(words: usize) -> usize {
+    8 * (1 + words)
+}
+
 /// The length of the file. Its pages get memory when the first entry in them is used.
-const LEN: usize = (FIRST + ENTRIES * ENTRY).next_multiple_of(PAGE);
+const fn file_len(words: usize) -> usize {
+    (FIRST + ENTRIES * entry_len(words)).next_multiple_of(PAGE)
+}
+
+/// Where an entry begins.
+const fn start(words: usize, entry: usize) -> usize {
+    FIRST + entry * entry_len(words)
+}
+
+/// The pages that an entry lies in: where they begin, and their length.
+const fn pages(words: usize, entry: usize) -> (usize, usize) {
+    let (start, len) = (start(words, entry), entry_len(words));
+    let (first, last) = (start / PAGE, (start + len - 1) / PAGE);
+    (first * PAGE, (last - first + 1) * PAGE)
+}
 
 /// Where an entry is, and whose it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +58,13 @@ pub struct Place {
 
 static NOWHERE: AtomicU64 = AtomicU64::new(0);
 
-fn at(map: &Mapping, entry: usize, word: usize) -> &AtomicU64 {
-    map.word(FIRST + entry * ENTRY + word * 8).unwrap_or(&NOWHERE)
+fn at<const N: usize>(map: &Mapping, entry: usize, word: usize) -> &AtomicU64 {
+    map.word(start(N, entry) + word * 8).unwrap_or(&NOWHERE)
 }
 
-/// The owner's side. Any thread.
+/// The owner's side. Any thread. `N` words of an entry are the provider's.
 #[derive(Debug)]
-pub struct Registrations {
+pub struct Registrations<const N: usize = WORDS> {
     fd: OwnedFd,
     map: Mapping,
     room: Mutex<Room>,
@@ -60,14 +78,14 @@ struct Room {
     next: u64,
 }
 
-impl Registrations {
+impl<const N: usize> Registrations<N> {
     /// Makes the file. Readers know it by its descriptor and by `nonce`, which nobody else has.
     ///
     /// # Errors
     /// Memory files are forbidden here, or there is no memory or descriptor.
-    pub fn new(nonce: &Nonce) -> Result<Registrations, Failure> {
-        let fd = sys::memory_file(c"tieline-registrations", LEN)?;
-        let map = Mapping::new(fd.as_fd(), LEN, true)?;
+    pub fn new(nonce: &Nonce) -> Result<Registrations<N>, Failure> {
+        let fd = sys::memory_file(c"tieline-registrations", file_len(N))?;
+        let map = Mapping::new(fd.as_fd(), file_len(N), true)?;
         sys::reserve(&fd, 0, PAGE)?;
         for (n, half) in nonce_words(nonce).into_iter().enumerate() {
             map.word(NONCE + n * 8).unwrap_or(&NOWHERE).store(half, Ordering::Release);
@@ -87,7 +105,7 @@ impl Registrations {
     ///
     /// # Errors
     /// As many live as fit, or there is no memory.
-    pub fn enter(&self, words: [u64; WORDS]) -> Result<Place, Failure> {
+    pub fn enter(&self, words: [u64; N]) -> Result<Place, Failure> {
         // Every change below is complete before anything can panic.
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = match room.free.pop() {
@@ -97,9 +115,8 @@ impl Registrations {
                 return Err(Failure::new(Status::NoMemory, text));
             }
             None => {
-                let start = FIRST + room.used as usize * ENTRY;
-                let (first, last) = (start / PAGE, (start + ENTRY - 1) / PAGE);
-                self.map.populate(first * PAGE, (last - first + 1) * PAGE)?;
+                let (start, len) = pages(N, room.used as usize);
+                self.map.populate(start, len)?;
                 room.used += 1;
                 room.used - 1
             }
@@ -107,15 +124,15 @@ impl Registrations {
         let generation = room.next;
         room.next += 1;
         for (n, word) in words.into_iter().enumerate() {
-            at(&self.map, entry as usize, 1 + n).store(word, Ordering::Relaxed);
+            at::<N>(&self.map, entry as usize, 1 + n).store(word, Ordering::Relaxed);
         }
-        at(&self.map, entry as usize, 0).store(generation, Ordering::Release);
+        at::<N>(&self.map, entry as usize, 0).store(generation, Ordering::Release);
         Ok(Place { entry, generation })
     }
 
     /// No key of this registration is valid from here on. Whoever found it valid before has announced itself.
     pub fn revoke(&self, place: Place) {
-        at(&self.map, place.entry as usize, 0).store(0, Ordering::SeqCst);
+        at::<N>(&self.map, place.entry as usize, 0).store(0, Ordering::SeqCst);
     }
 
     /// Revokes, and gives the entry to the next registration.
@@ -129,23 +146,23 @@ impl Registrations {
 
 /// A reader's side. Any thread.
 #[derive(Debug)]
-pub struct PeerRegistrations {
+pub struct PeerRegistrations<const N: usize = WORDS> {
     map: Mapping,
 }
 
-impl PeerRegistrations {
+impl<const N: usize> PeerRegistrations<N> {
     /// Maps the table of process `pid`, which has its file open as `descriptor`.
     ///
     /// # Errors
     /// The kernel does not hand the descriptor over, or it is not (any more) the file that `nonce` names.
-    pub fn open(pid: i32, descriptor: i32, nonce: &Nonce) -> Result<PeerRegistrations, Failure> {
+    pub fn open(pid: i32, descriptor: i32, nonce: &Nonce) -> Result<PeerRegistrations<N>, Failure> {
         let fd = sys::descriptor_of(pid, descriptor).map_err(|error| {
             let what = format!(
                 "taking the descriptor of the key table out of process {pid} (pidfd_getfd, or /proc/{pid}/fd)"
             );
             Failure::from_io(&what, &error)
         })?;
-        let map = sys::map_peer_control(&fd, LEN, false);
+        let map = sys::map_peer_control(&fd, file_len(N), false);
         let is_theirs = |map: &Mapping| {
             nonce_words(nonce).into_iter().enumerate().all(|(n, half)| {
                 map.word(NONCE + n * 8).is_some_and(|word| word.load(Ordering::Acquire) == half)
@@ -159,21 +176,20 @@ impl PeerRegistrations {
 
     /// The provider's words of a registration that lives; `None`: it does not.
     #[must_use]
-    pub fn read(&self, place: Place) -> Option<[u64; WORDS]> {
+    pub fn read(&self, place: Place) -> Option<[u64; N]> {
         let entry = usize::try_from(place.entry).ok().filter(|entry| *entry < ENTRIES)?;
         if place.generation == 0 {
             return None;
         }
         // The owner gives a page memory before it uses it; one without any is read as zeros, at our cost.
-        let start = FIRST + entry * ENTRY;
-        let (first, last) = (start / PAGE, (start + ENTRY - 1) / PAGE);
-        self.map.populate(first * PAGE, (last - first + 1) * PAGE).ok()?;
-        if at(&self.map, entry, 0).load(Ordering::Acquire) != place.generation {
+        let (start, len) = pages(N, entry);
+        self.map.populate(start, len).ok()?;
+        if at::<N>(&self.map, entry, 0).load(Ordering::Acquire) != place.generation {
             return None;
         }
-        let mut words = [0; WORDS];
+        let mut words = [0; N];
         for (n, word) in words.iter_mut().enumerate() {
-            *word = at(&self.map, entry, 1 + n).load(Ordering::Relaxed);
+            *word = at::<N>(&self.map, entry, 1 + n).load(Ordering::Relaxed);
         }
         fence(Ordering::Acquire);
         // Words of the next registration come only after a generation of its own or none.
@@ -184,7 +200,7 @@ impl PeerRegistrations {
     #[inline]
     #[must_use]
     pub fn is_live(&self, place: Place) -> bool {
-        at(&self.map, place.entry as usize, 0).load(Ordering::SeqCst) == place.generation
+        at::<N>(&self.map, place.entry as usize, 0).load(Ordering::SeqCst) == place.generation
     }
 }
 
@@ -232,12 +248,15 @@ mod tests {
     #[test]
     fn a_reader_cannot_write_and_another_owners_table_is_refused() {
         let (owner, _) = both();
-        let refused = PeerRegistrations::open(sys::own_pid(), owner.descriptor(), &[6; 16]);
+        let open = |descriptor, nonce| {
+            PeerRegistrations::<WORDS>::open(sys::own_pid(), descriptor, &nonce)
+        };
+        let refused = open(owner.descriptor(), [6; 16]);
         assert_eq!(refused.err().unwrap().status, Status::PeerFailed);
-        assert!(PeerRegistrations::open(sys::own_pid(), 1 << 20, &[5; 16]).is_err());
+        assert!(open(1 << 20, [5; 16]).is_err());
         let fd = sys::descriptor_of(sys::own_pid(), owner.descriptor()).unwrap();
         assert!(sys::is_write_sealed(&fd));
-        assert!(sys::map_peer_control(&fd, LEN, true).is_none());
+        assert!(sys::map_peer_control(&fd, file_len(WORDS), true).is_none());
     }
 
     #[test]
@@ -248,5 +267,18 @@ mod tests {
         assert_eq!(reader.read(all[ENTRIES - 1]), Some([ENTRIES as u64 - 1; 3]));
         owner.leave(all[77]);
         assert_eq!(owner.enter([9; 3]).unwrap().entry, all[77].entry);
+    }
+
+    #[test]
+    fn entries_have_as_many_words_as_their_provider_says_and_a_table_of_other_ones_is_refused() {
+        let owner = Registrations::<5>::new(&[8; 16]).unwrap();
+        let (pid, descriptor) = (sys::own_pid(), owner.descriptor());
+        let reader = PeerRegistrations::<5>::open(pid, descriptor, &[8; 16]).unwrap();
+        // More than fit into the first pages, so that some lie in two.
+        let all: Vec<Place> = (0..500).map(|n| owner.enter([n, 1, 2, 3, !n]).unwrap()).collect();
+        for (n, place) in all.iter().enumerate() {
+            assert_eq!(reader.read(*place), Some([n as u64, 1, 2, 3, !(n as u64)]));
+        }
+        assert!(PeerRegistrations::<6>::open(pid, descriptor, &[8; 16]).is_err());
     }
 }

@@ -29,6 +29,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tieline-provider-shm", "providers/shm"),
     ("tieline-provider-shm-cma", "providers/shm-cma"),
     ("tieline-provider-shm-knem", "providers/shm-knem"),
+    ("tieline-provider-shm-xpmem", "providers/shm-xpmem"),
     ("tieline-provider-tcp", "providers/tcp"),
     ("tieline-provider-tcp-connect", "providers/tcp-connect"),
     ("tieline-provider-verbs", "providers/verbs"),

@@ -52,6 +52,7 @@ const NEAR: &[(&str, &[&str])] = &[
             "tieline-memory-file",
             "tieline-provider-shm-cma",
             "tieline-provider-shm-knem",
+            "tieline-provider-shm-xpmem",
             "tieline-provider-shm",
             "tieline",
         ],
@@ -59,6 +60,7 @@ const NEAR: &[(&str, &[&str])] = &[
     ("providers/shm/src", &["tieline-provider-shm", "tieline-conformance", "tieline"]),
     ("providers/shm-cma/src", &["tieline-provider-shm-cma", "tieline-conformance", "tieline"]),
     ("providers/shm-knem/src", &["tieline-provider-shm-knem"]),
+    ("providers/shm-xpmem/src", &["tieline-provider-shm-xpmem"]),
     ("providers/tcp/src", &["tieline-provider-tcp", "tieline-conformance", "tieline"]),
     (
         "providers/tcp-connect/src",

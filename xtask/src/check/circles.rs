@@ -18,6 +18,7 @@ const MOST: &[(&str, usize)] = &[
     ("providers/shm/src", 2),
     ("providers/shm-cma/src", 2),
     ("providers/shm-knem/src", 2),
+    ("providers/shm-xpmem/src", 2),
     ("providers/tcp/src", 3),
     ("providers/tcp-connect/src", 2),
     ("providers/verbs/src", 2),

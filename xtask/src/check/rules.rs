@@ -41,6 +41,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("providers/shm", &["plugin-api", "memory-file"]),
     ("providers/shm-cma", &["plugin-api", "memory-file"]),
     ("providers/shm-knem", &["plugin-api", "memory-file"]),
+    ("providers/shm-xpmem", &["plugin-api", "memory-file"]),
     ("providers/tcp", &["plugin-api", "net"]),
     ("providers/tcp-connect", &["plugin-api", "net"]),
     ("providers/registration", &["plugin-api"]),

@@ -1,0 +1,323 @@
+//! What this process has attached: windows of peers' registrations, kept for the next access.
+//!
+//! An attachment follows addresses and not memory: what the owner maps there anew is seen without a word. So nothing here has to
+//! be told of what the owner maps, and an entry is let go for one of four reasons: its registration is found to have ended, the last
+//! endpoint to its owner is dropped, or there are too many or too long ones, and then that which was used least recently goes.
+//! What is in use stays.
+//!
+//! Time is counted in attachments made: between two of them nobody asks who was used when.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tieline_memory_file::Nonce;
+
+use crate::settings::Settings;
+use crate::sys::{self, Errno, Kernel, Permit, Segment};
+
+/// The right to attach parts of a segment; the last attachment by it takes it along.
+struct Permission {
+    kernel: Arc<dyn Kernel>,
+    permit: Permit,
+    pid: i32,
+}
+
+impl Drop for Permission {
+    fn drop(&mut self) {
+        // A forked child has neither attachment nor permit.
+        if sys::own_pid() == self.pid {
+            let _ = self.kernel.release(self.permit);
+        }
+    }
+}
+
+/// A range of an owner's memory that is mapped here.
+pub(crate) struct Attachment {
+    permission: Arc<Permission>,
+    /// Where the owner has its first byte, and where it is here.
+    start: u64,
+    at: u64,
+    len: u64,
+    used: AtomicU64,
+}
+
+impl Attachment {
+    fn new(
+        permission: &Arc<Permission>,
+        place: Where,
+        (start, len): (u64, u64),
+    ) -> Result<Attachment, Errno> {
+        let offset = start.checked_sub(place.segment_start).ok_or(libc::EINVAL)?;
+        let at = permission.kernel.attach(permission.permit, offset, len)?;
+        Ok(Attachment { permission: permission.clone(), start, at, len, used: AtomicU64::new(0) })
+    }
+
+    /// Where the owner's address is here, and how many bytes from there on are attached.
+    #[inline]
+    pub(crate) fn of(&self, address: u64) -> Option<(u64, u64)> {
+        let inside = address.checked_sub(self.start).filter(|inside| *inside < self.len)?;
+        Some((self.at + inside, self.len - inside))
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if sys::own_pid() == self.permission.pid {
+            // It can only say that nothing is there any more.
+            let _ = self.permission.kernel.detach(self.at);
+        }
+    }
+}
+
+/// A registration of an owner, and where its segment begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Where {
+    pub(crate) owner: Nonce,
+    pub(crate) generation: u64,
+    pub(crate) segment: Segment,
+    pub(crate) segment_start: u64,
+    /// Its bytes.
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    /// How long the windows are that it is attached in.
+    pub(crate) window: u64,
+}
+
+impl Where {
+    /// The window that an address of it lies in.
+    fn around(&self, address: u64) -> Window {
+        let Where { owner, generation, window: len, .. } = *self;
+        Window { owner, generation, number: address / len, len }
+    }
+
+    /// Its pages: where they begin, and where they end.
+    fn pages(&self, page: u64) -> (u64, u64) {
+        let end = (self.base + self.len).checked_next_multiple_of(page);
+        (self.base / page * page, end.unwrap_or(u64::MAX / page * page))
+    }
+}
+
+/// A window of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Window {
+    owner: Nonce,
+    generation: u64,
+    number: u64,
+    len: u64,
+}
+
+#[derive(Default)]
+struct State {
+    windows: HashMap<Window, Arc<Attachment>>,
+    /// When each window was used, or earlier.
+    order: BinaryHeap<Reverse<(u64, Window)>>,
+    permissions: HashMap<(Nonce, Segment), Weak<Permission>>,
+    endpoints: HashMap<Nonce, usize>,
+    /// Bytes of the windows and of what is attached beside them.
+    bytes: u64,
+    /// Attachments beside the windows.
+    beside: u64,
+}
+
+/// How much is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attached {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+/// All that a process has attached.
+pub(crate) struct Attachments {
+    kernel: Arc<dyn Kernel>,
+    settings: Settings,
+    clock: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Attachments {
+    pub(crate) fn new(kernel: Arc<dyn Kernel>, settings: Settings) -> Attachments {
+        Attachments { kernel, settings, clock: AtomicU64::new(0), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change below is complete before anything can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How much is attached for endpoints to this owner.
+    pub(crate) fn of(&self, owner: &Nonce) -> Attached {
+        let state = self.state();
+        let own = state.windows.iter().filter(|(window, _)| window.owner == *owner);
+        own.fold(Attached::default(), |sum, (_, one)| Attached {
+            count: sum.count + 1,
+            bytes: sum.bytes + one.len,
+        })
+    }
+
+    /// How much this process has attached.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> Attached {
+        let state = self.state();
+        Attached { count: state.windows.len() as u64 + state.beside, bytes: state.bytes }
+    }
+
+    /// Another endpoint to this owner.
+    pub(crate) fn join(&self, owner: &Nonce) {
+        *self.state().endpoints.entry(*owner).or_default() += 1;
+    }
+
+    /// One endpoint less. The last one takes along what was attached.
+    pub(crate) fn leave(&self, owner: &Nonce) {
+        let mut state = self.state();
+        let left = state.endpoints.get_mut(owner).map_or(0, |count| {
+            *count = count.saturating_sub(1);
+            *count
+        });
+        if left == 0 {
+            let _ = state.endpoints.remove(owner);
+            state.forget(|window| window.owner == *owner);
+        }
+    }
+
+    /// This registration has ended, or its memory cannot be touched.
+    pub(crate) fn forget(&self, owner: &Nonce, generation: u64) {
+        let own = |window: &Window| window.owner == *owner && window.generation == generation;
+        self.state().forget(own);
+    }
+
+    /// Lets go of everything.
+    pub(crate) fn clear(&self) {
+        self.state().forget(|_| true);
+    }
+
+    /// What is attached there, if anything is.
+    #[cfg(test)]
+    pub(crate) fn find(&self, place: Where, address: u64) -> Option<Arc<Attachment>> {
+        let found = self.state().windows.get(&place.around(address)).cloned()?;
+        self.touch(&found);
+        Some(found)
+    }
+
+    /// Somebody uses it.
+    #[inline]
+    pub(crate) fn touch(&self, attachment: &Attachment) {
+        // Later than what was attached last, and before what comes next.
+        let now = self.clock.load(Ordering::Relaxed) + 1;
+        if attachment.used.load(Ordering::Relaxed) != now {
+            attachment.used.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// The window of a registration that holds `address`, attached now where it was not.
+    pub(crate) fn attach(&self, place: Where, address: u64) -> Result<Arc<Attachment>, Errno> {
+        let window = place.around(address);
+        let mut state = self.state();
+        if let Some(found) = state.windows.get(&window) {
+            self.touch(found);
+            return Ok(found.clone());
+        }
+        let (first, end) = place.pages(self.settings.page);
+        let start = (window.number * window.len).max(first);
+        let next = window.number.checked_add(1).and_then(|next| next.checked_mul(window.len));
+        let end = next.map_or(end, |next| next.min(end));
+        let range = (start, end.checked_sub(start).filter(|len| *len > 0).ok_or(libc::EINVAL)?);
+        let made = Arc::new(self.made(&mut state, place, range)?);
+        let now = self.clock.fetch_add(2, Ordering::Relaxed) + 2;
+        made.used.store(now, Ordering::Relaxed);
+        // Where all that there is is in use, this one ends with its access.
+        if state.has_room(&self.settings, made.len) {
+            state.bytes += made.len;
+            let _ = state.windows.insert(window, made.clone());
+            state.order.push(Reverse((now, window)));
+        }
+        Ok(made)
+    }
+
+    fn made(
+        &self,
+        state: &mut State,
+        place: Where,
+        range: (u64, u64),
+    ) -> Result<Attachment, Errno> {
+        while !state.has_room(&self.settings, range.1) && state.let_one_go() {}
+        let permission = state.permission(&self.kernel, place)?;
+        match Attachment::new(&permission, place, range) {
+            // This process has as many mappings as it may: others have some, too.
+            Err(libc::ENOMEM) => {
+                while state.let_one_go() {}
+                Attachment::new(&permission, place, range)
+            }
+            made => made,
+        }
+    }
+}
+
+impl State {
+    fn has_room(&self, settings: &Settings, len: u64) -> bool {
+        (self.windows.len() as u64).saturating_add(self.beside) < settings.attachments
+            && self.bytes.saturating_add(len) <= settings.cache
+    }
+
+    fn permission(
+        &mut self,
+        kernel: &Arc<dyn Kernel>,
+        place: Where,
+    ) -> Result<Arc<Permission>, Errno> {
+        let name = (place.owner, place.segment);
+        if let Some(known) = self.permissions.get(&name).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        let permit = kernel.get(place.segment)?;
+        let made = Arc::new(Permission { kernel: kernel.clone(), permit, pid: sys::own_pid() });
+        if self.permissions.len() > 2 * (self.windows.len() + 16) {
+            self.permissions.retain(|_, permission| permission.strong_count() > 0);
+        }
+        let _ = self.permissions.insert(name, Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    fn take(&mut self, window: &Window) {
+        if let Some(gone) = self.windows.remove(window) {
+            self.bytes -= gone.len;
+        }
+    }
+
+    fn forget(&mut self, which: impl Fn(&Window) -> bool) {
+        let gone: Vec<Window> =
+            self.windows.keys().filter(|window| which(window)).copied().collect();
+        for window in &gone {
+            self.take(window);
+        }
+        if !gone.is_empty() {
+            self.order.retain(|Reverse((_, window))| !which(window));
+        }
+    }
+
+    /// Lets that go which was used least recently and is not in use now. `false`: there is none.
+    fn let_one_go(&mut self) -> bool {
+        let mut in_use = Vec::new();
+        let mut found = None;
+        while let Some(Reverse((noted, window))) = self.order.pop() {
+            let Some(attachment) = self.windows.get(&window) else { continue };
+            let used = attachment.used.load(Ordering::Relaxed);
+            if used > noted {
+                self.order.push(Reverse((used, window)));
+            } else if Arc::strong_count(attachment) > 1 {
+                in_use.push(Reverse((noted, window)));
+            } else {
+                found = Some(window);
+                break;
+            }
+        }
+        self.order.extend(in_use);
+        if let Some(window) = &found {
+            self.take(window);
+        }
+        found.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! What is kept, what goes, and what the module is asked for.
+
+use super::*;
+use crate::double::{Command, Played, There};
+
+const PAGE: u64 = 4096;
+const WINDOW: u64 = 4 * PAGE;
+const OWNER: Nonce = [1; 16];
+
+struct Table {
+    played: Arc<Played>,
+    attachments: Attachments,
+    segment: Segment,
+}
+
+/// Windows of four pages, of a segment of all memory; so many of them, and so many bytes.
+fn table(attachments: u64, cache: u64) -> Table {
+    let played = Arc::new(Played::default());
+    let settings = Settings { cache, attachments, window: WINDOW, segments: 256, page: PAGE };
+    let segment = played.make(0, u64::MAX).unwrap();
+    Table { attachments: Attachments::new(played.clone(), settings), played, segment }
+}
+
+impl Table {
+    /// A registration of these bytes.
+    fn place(&self, generation: u64, base: u64, len: u64) -> Where {
+        let segment = self.segment;
+        let (owner, segment_start, window) = (OWNER, 0, WINDOW);
+        Where { owner, generation, segment, segment_start, base, len, window }
+    }
+
+    /// The numbers of the windows that are attached.
+    fn windows(&self) -> Vec<u64> {
+        self.played.ranges().iter().map(|range| range.0 / WINDOW).collect()
+    }
+}
+
+#[test]
+fn a_window_is_cut_to_the_pages_of_its_registration_and_attached_once() {
+    let table = table(100, u64::MAX);
+    let place = table.place(1, 2 * WINDOW + PAGE + 100, 2 * WINDOW);
+    let first = table.attachments.attach(place, place.base).unwrap();
+    assert_eq!(first.of(place.base), Some((place.base, 3 * PAGE - 100)));
+    assert_eq!(first.of(place.base - 101), None);
+    assert_eq!(first.of(3 * WINDOW), None);
+    let again = table.attachments.attach(place, 3 * WINDOW - 1).unwrap();
+    assert!(Arc::ptr_eq(&first, &again));
+    let _ = table.attachments.attach(place, 3 * WINDOW).unwrap();
+    let _ = table.attachments.attach(place, 4 * WINDOW + PAGE).unwrap();
+    // The last one has two pages: the registration ends 100 bytes behind the first.
+    let ranges = [(2 * WINDOW + PAGE, 3 * PAGE), (3 * WINDOW, WINDOW), (4 * WINDOW, 2 * PAGE)];
+    assert_eq!(table.played.ranges(), ranges);
+    assert_eq!(table.attachments.all(), Attached { count: 3, bytes: 9 * PAGE });
+    assert_eq!(table.attachments.of(&OWNER), Attached { count: 3, bytes: 9 * PAGE });
+    assert_eq!(table.attachments.of(&[2; 16]), Attached::default());
+    assert_eq!(table.played.asked(Command::Get), 1, "one permit serves them all");
+}
+
+#[test]
+fn a_registration_at_the_end_of_the_address_space_has_a_last_window() {
+    let table = table(100, u64::MAX);
+    let base = u64::MAX - 50;
+    let place = Where { segment_start: 0, ..table.place(1, base, 50) };
+    // There is no such memory: the module says so, and nothing overflows on the way there.
+    assert_eq!(table.attachments.attach(place, base).err(), Some(libc::EINVAL));
+    let before = Where { segment_start: base, ..place };
+    assert_eq!(table.attachments.attach(before, base).err(), Some(libc::EINVAL));
+}
+
+#[test]
+fn beyond_the_number_that_goes_which_was_used_least_recently() {
+    let table = table(3, u64::MAX);
+    let place = table.place(1, WINDOW, 100 * WINDOW);
+    for window in 1..=3 {
+        drop(table.attachments.attach(place, window * WINDOW).unwrap());
+    }
+    drop(table.attachments.find(place, WINDOW).unwrap());
+    drop(table.attachments.attach(place, 4 * WINDOW).unwrap());
+    assert_eq!(table.windows(), [1, 3, 4]);
+    assert!(table.attachments.find(place, 2 * WINDOW).is_none());
+    drop(table.attachments.attach(place, 5 * WINDOW).unwrap());
+    assert_eq!(table.windows(), [1, 4, 5]);
+    for round in 0..50 {
+        drop(table.attachments.attach(place, (10 + round) * WINDOW).unwrap());
+        assert_eq!(table.attachments.all().count, 3);
+        assert_eq!(table.played.there().attached, 3);
+    }
+    assert_eq!(table.windows(), [57, 58, 59]);
+}
+
+#[test]
+fn beyond_the_bytes_as_many_go_as_make_room() {
+    let table = table(100, 2 * WINDOW);
+    let one_page = |n: u64| table.place(n, n * WINDOW, PAGE);
+    for n in 1..=8 {
+        drop(table.attachments.attach(one_page(n), n * WINDOW).unwrap());
+    }
+    assert_eq!(table.attachments.all(), Attached { count: 8, bytes: 2 * WINDOW });
+    let long = table.place(9, 9 * WINDOW, WINDOW);
+    drop(table.attachments.attach(long, 9 * WINDOW).unwrap());
+    assert_eq!(table.windows(), [5, 6, 7, 8, 9]);
+    assert_eq!(table.attachments.all(), Attached { count: 5, bytes: 2 * WINDOW });
+}
+
+#[test]
+fn what_is_in_use_stays_and_one_more_ends_with_its_access() {
+    let table = table(2, u64::MAX);
+    let place = table.place(1, WINDOW, 100 * WINDOW);
+    let held: Vec<_> =
+        (1..=2).map(|n| table.attachments.attach(place, n * WINDOW).unwrap()).collect();
+    let third = table.attachments.attach(place, 3 * WINDOW).unwrap();
+    assert_eq!(table.windows(), [1, 2, 3]);
+    drop(third);
+    assert_eq!(table.windows(), [1, 2]);
+    assert_eq!(table.attachments.all().count, 2);
+    drop(held);
+    drop(table.attachments.attach(place, 4 * WINDOW).unwrap());
+    assert_eq!(table.windows(), [2, 4]);
+}
+
+#[test]
+fn what_was_forgotten_while_somebody_uses_it_ends_with_that_use() {
+    let table = table(10, u64::MAX);
+    let (one, two) = (table.place(1, WINDOW, WINDOW), table.place(2, 2 * WINDOW, WINDOW));
+    let used = table.attachments.attach(one, WINDOW).unwrap();
+    drop(table.attachments.attach(two, 2 * WINDOW).unwrap());
+    table.attachments.forget(&OWNER, 1);
+    assert_eq!(table.windows(), [1, 2]);
+    assert_eq!(table.attachments.all(), Attached { count: 1, bytes: WINDOW });
+    drop(used);
+    assert_eq!(table.windows(), [2]);
+    table.attachments.forget(&[9; 16], 2);
+    assert_eq!(table.windows(), [2], "another owner's");
+}
+
+#[test]
+fn the_last_endpoint_to_an_owner_takes_its_attachments_and_permits_along() {
+    let table = table(10, u64::MAX);
+    let place = table.place(1, WINDOW, WINDOW);
+    let other = Where { owner: [2; 16], ..place };
+    for owner in [OWNER, OWNER, [2; 16]] {
+        table.attachments.join(&owner);
+    }
+    drop(table.attachments.attach(place, WINDOW).unwrap());
+    drop(table.attachments.attach(other, WINDOW).unwrap());
+    assert_eq!(table.played.there(), There { segments: 1, permits: 2, attached: 2 });
+    table.attachments.leave(&OWNER);
+    assert_eq!(table.played.there().attached, 2);
+    table.attachments.leave(&OWNER);
+    assert_eq!(table.played.there(), There { segments: 1, permits: 1, attached: 1 });
+    table.attachments.clear();
+    assert_eq!(table.played.there(), There { segments: 1, permits: 0, attached: 0 });
+    assert_eq!(table.attachments.all(), Attached::default());
+}
+
+#[test]
+fn where_the_process_has_no_mapping_left_the_others_go_and_it_is_tried_once_more() {
+    let table = table(100, u64::MAX);
+    let place = table.place(1, WINDOW, 100 * WINDOW);
+    let held = table.attachments.attach(place, WINDOW).unwrap();
+    drop(table.attachments.attach(place, 2 * WINDOW).unwrap());
+    table.played.fail(Command::Attach, libc::ENOMEM);
+    drop(table.attachments.attach(place, 3 * WINDOW).unwrap());
+    assert_eq!(table.windows(), [1, 3]);
+    for _ in 0..2 {
+        table.played.fail(Command::Attach, libc::ENOMEM);
+    }
+    assert_eq!(table.attachments.attach(place, 4 * WINDOW).err(), Some(libc::ENOMEM));
+    drop(held);
+}
+
+#[test]
+fn a_permit_that_is_refused_is_asked_for_again_and_one_whose_attachment_failed_is_given_back() {
+    let table = table(100, u64::MAX);
+    let place = table.place(1, WINDOW, WINDOW);
+    table.played.fail(Command::Get, libc::EACCES);
+    assert_eq!(table.attachments.attach(place, WINDOW).err(), Some(libc::EACCES));
+    table.played.fail(Command::Attach, libc::ENOENT);
+    assert_eq!(table.attachments.attach(place, WINDOW).err(), Some(libc::ENOENT));
+    assert_eq!(table.played.there(), There { segments: 1, permits: 0, attached: 0 });
+    assert!(table.attachments.attach(place, WINDOW).is_ok());
+}
+
+#[test]
+fn a_hundred_thousand_registrations_that_end_leave_nothing_but_what_is_bounded() {
+    let table = table(50, u64::MAX);
+    for n in 1..=100_000u64 {
+        let place = table.place(n, (n % 1000 + 1) * WINDOW, PAGE);
+        let place = Where { segment: table.segment, ..place };
+        drop(table.attachments.attach(place, place.base).unwrap());
+        assert!(table.attachments.all().count <= 50);
+    }
+    assert_eq!(table.played.there(), There { segments: 1, permits: 1, attached: 50 });
+    let state = table.attachments.state();
+    assert!(state.order.len() <= 50 && state.permissions.len() < 200);
+}
+
+#[test]
+fn contexts_with_windows_of_their_own_attach_each_what_they_need() {
+    let table = table(10, u64::MAX);
+    let place = table.place(1, WINDOW, 100 * WINDOW);
+    let small = Where { window: PAGE, ..place };
+    drop(table.attachments.attach(place, 8 * WINDOW).unwrap());
+    drop(table.attachments.attach(small, 8 * WINDOW + PAGE).unwrap());
+    assert_eq!(table.played.ranges(), [(8 * WINDOW, WINDOW), (8 * WINDOW + PAGE, PAGE)]);
+}

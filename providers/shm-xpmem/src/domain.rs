@@ -1,0 +1,114 @@
+//! The domain: registers memory with the module and in the table that peers read.
+
+use std::sync::Arc;
+
+use tieline_memory_file::Facts;
+use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
+use tieline_plugin_api::{
+    Absent, Domain, Failure, Revoked, Status, access, caps, connects, cost_class, role,
+};
+
+use crate::device::Lease;
+use crate::interface::XpmemInterface;
+use crate::keys::{Owner, Registration};
+use crate::probe::{ADDRESS_LEN, Address, Card};
+use crate::settings::Settings;
+use crate::{MODULE, endpoint};
+
+/// The memory of this process, as one context offers it to its peers.
+pub struct XpmemDomain {
+    owner: Arc<Owner>,
+    /// Stays as long as the domain.
+    _card: Card,
+    address: Address,
+}
+
+impl XpmemDomain {
+    pub(crate) fn new(lease: Arc<Lease>, settings: Settings) -> Result<XpmemDomain, Failure> {
+        let page = settings.page;
+        let owner = Arc::new(Owner::new(lease, settings)?);
+        let card = Card::new(&owner.lease, &owner.nonce, page)?;
+        let address = Address {
+            facts: Facts::of_this_process(),
+            nonce: owner.nonce,
+            card: card.segment(),
+            table: owner.table.descriptor(),
+            announcements: owner.announcements.descriptor(),
+        };
+        Ok(XpmemDomain { owner, _card: card, address })
+    }
+}
+
+impl Domain for XpmemDomain {
+    type Interface = XpmemInterface;
+    type Connector = Absent;
+    type Region = Registration;
+
+    fn modules(&self) -> Vec<ModuleAttr> {
+        // A system call for each, which looks up the pages of the local side, and one that asks whether the peer lives: what
+        // shm-cma pays, too. The first access to a window attaches it, and faults its pages in.
+        let rma = Cost { overhead_ns: 1200.0, latency_ns: 0.0, bytes_per_second: 11e9 };
+        let mut attr = ModuleAttr {
+            name: fixed(MODULE),
+            role: role::DATA,
+            connects: connects::TO_INTERFACE,
+            caps: caps::PUT
+                | caps::GET
+                | caps::REMOTE_COMPLETION
+                | caps::PASSIVE_TARGET
+                | caps::SYNCHRONOUS
+                | caps::LOCAL_ONLY
+                | caps::CHECKS_KEYS
+                | caps::ANY_THREAD,
+            // Below shm-cma, which attaches nothing; above shm-knem, which pins all memory that is registered.
+            priority: 38,
+            max_iov: endpoint::MAX_IOV,
+            max_address_len: ADDRESS_LEN as u32,
+            ..ModuleAttr::empty()
+        };
+        attr.cost[cost_class::SMALL_RMA] = rma;
+        attr.cost[cost_class::BULK_RMA] = rma;
+        vec![attr]
+    }
+
+    fn open_interface(
+        &self,
+        module: &str,
+        _worker_id: [u8; 16],
+    ) -> Result<XpmemInterface, Failure> {
+        if module != MODULE {
+            return Err(Failure::new(
+                Status::NoDevice,
+                format!("shm-xpmem has no module `{module}`, only `{MODULE}`"),
+            ));
+        }
+        Ok(XpmemInterface::new(self.owner.lease.clone(), &self.owner.settings, self.address))
+    }
+
+    fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {
+        let (base, len, rights) = memory.of_host()?;
+        let start = base.expose_provenance() as u64;
+        if start == 0 || start.checked_add(len as u64).is_none() {
+            return Err(Failure::new(
+                Status::Invalid,
+                format!("{len} bytes at address {start:#x} are no memory of this process"),
+            ));
+        }
+        let rights = rights & (access::REMOTE_READ | access::REMOTE_WRITE);
+        Registration::new(&self.owner, start, len as u64, rights)
+    }
+
+    fn revoke(&self, region: &Registration) -> Revoked {
+        region.revoke()
+    }
+
+    fn pack_key(
+        &self,
+        region: &Registration,
+        key: &KeyParams,
+        out: &mut [u8],
+    ) -> Result<usize, Failure> {
+        key.whole()?;
+        region.pack(out)
+    }
+}

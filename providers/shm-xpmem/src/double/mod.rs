@@ -1,0 +1,227 @@
+//! A module that is played: its segments are this process's memory, which is attached where it lies, and it answers as xpmem's
+//! table says.
+
+mod sys;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tieline_memory_file::Piece;
+
+use crate::sys::{Direction, Errno, Kernel, Permit, Segment};
+
+const PAGE: u64 = 4096;
+
+/// What is asked of the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Command {
+    Make,
+    Remove,
+    Get,
+    Release,
+    Attach,
+    Detach,
+    Copy,
+}
+
+#[derive(Default)]
+pub(crate) struct Played {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    segments: HashMap<Segment, (u64, u64)>,
+    permits: HashMap<Permit, Segment>,
+    /// Where, how long, and by which permit.
+    attached: Vec<(u64, u64, Permit)>,
+    /// Pages that are not mapped in their owner.
+    holes: BTreeSet<u64>,
+    made: i64,
+    /// What the next commands say instead; `None`: they do what they do.
+    answers: HashMap<Command, VecDeque<Option<Errno>>>,
+    asked: HashMap<Command, usize>,
+    closed: usize,
+}
+
+/// What there is at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct There {
+    pub(crate) segments: usize,
+    pub(crate) permits: usize,
+    pub(crate) attached: usize,
+}
+
+impl Played {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What there is now.
+    pub(crate) fn there(&self) -> There {
+        let state = self.state();
+        There {
+            segments: state.segments.len(),
+            permits: state.permits.len(),
+            attached: state.attached.len(),
+        }
+    }
+
+    /// How often that was asked.
+    pub(crate) fn asked(&self, command: Command) -> usize {
+        self.state().asked.get(&command).copied().unwrap_or(0)
+    }
+
+    /// How often the descriptor was closed.
+    pub(crate) fn closed(&self) -> usize {
+        self.state().closed
+    }
+
+    /// The next such command that nothing was said of yet fails so.
+    pub(crate) fn fail(&self, command: Command, errno: Errno) {
+        self.state().answers.entry(command).or_default().push_back(Some(errno));
+    }
+
+    /// The next such command does what it does; what is said after this is of the one after it.
+    pub(crate) fn pass(&self, command: Command) {
+        self.state().answers.entry(command).or_default().push_back(None);
+    }
+
+    /// Every command does what it does from here on.
+    pub(crate) fn answer_truly(&self) {
+        self.state().answers.clear();
+    }
+
+    /// Whether the owner has the page there mapped.
+    pub(crate) fn map(&self, address: u64, mapped: bool) {
+        let page = address / PAGE * PAGE;
+        let _ = match mapped {
+            true => self.state().holes.remove(&page),
+            false => self.state().holes.insert(page),
+        };
+    }
+
+    /// The owner is gone, and all that it had made; what was attached cannot be touched.
+    pub(crate) fn end_the_owner(&self) {
+        let mut state = self.state();
+        state.segments.clear();
+        for (at, len, _) in state.attached.clone() {
+            state.holes.extend((at / PAGE..(at + len) / PAGE).map(|page| page * PAGE));
+        }
+    }
+
+    /// What is attached, in order: where it begins, and its length.
+    pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<_> = self.state().attached.iter().map(|one| (one.0, one.1)).collect();
+        ranges.sort_unstable();
+        ranges
+    }
+}
+
+impl State {
+    fn asked(&mut self, command: Command) -> Result<(), Errno> {
+        *self.asked.entry(command).or_default() += 1;
+        match self.answers.get_mut(&command).and_then(VecDeque::pop_front).flatten() {
+            Some(errno) => Err(errno),
+            None => Ok(()),
+        }
+    }
+
+    fn name(&mut self) -> i64 {
+        self.made += 1;
+        // The lower half is the process's number.
+        self.made << 32 | 4711
+    }
+}
+
+impl Kernel for Played {
+    fn make(&self, start: u64, size: u64) -> Result<Segment, Errno> {
+        let mut state = self.state();
+        state.asked(Command::Make)?;
+        let all = size == u64::MAX;
+        if size == 0 || (start | if all { 0 } else { size }) % PAGE != 0 {
+            return Err(libc::EINVAL);
+        }
+        let segment = state.name();
+        let _ = state.segments.insert(segment, (start, if all { 1 << 47 } else { size }));
+        Ok(segment)
+    }
+
+    fn remove(&self, segment: Segment) -> Result<(), Errno> {
+        let mut state = self.state();
+        state.asked(Command::Remove)?;
+        state.segments.remove(&segment).map(drop).ok_or(libc::ENOENT)
+    }
+
+    fn get(&self, segment: Segment) -> Result<Permit, Errno> {
+        let mut state = self.state();
+        state.asked(Command::Get)?;
+        if segment <= 0 {
+            return Err(libc::EINVAL);
+        }
+        if !state.segments.contains_key(&segment) {
+            return Err(libc::ENOENT);
+        }
+        let permit = state.name();
+        let _ = state.permits.insert(permit, segment);
+        Ok(permit)
+    }
+
+    fn release(&self, permit: Permit) -> Result<(), Errno> {
+        let mut state = self.state();
+        state.asked(Command::Release)?;
+        state.attached.retain(|one| one.2 != permit);
+        state.permits.remove(&permit).map(drop).ok_or(libc::ENOENT)
+    }
+
+    fn attach(&self, permit: Permit, offset: u64, size: u64) -> Result<u64, Errno> {
+        let mut state = self.state();
+        state.asked(Command::Attach)?;
+        let segment = *state.permits.get(&permit).ok_or(libc::ENOENT)?;
+        let (start, len) = *state.segments.get(&segment).ok_or(libc::ENOENT)?;
+        let end = offset.checked_add(size).ok_or(libc::EINVAL)?;
+        if offset % PAGE != 0 || size == 0 || end > len {
+            return Err(libc::EINVAL);
+        }
+        state.attached.push((start + offset, size, permit));
+        Ok(start + offset)
+    }
+
+    fn detach(&self, address: u64) -> Result<(), Errno> {
+        let mut state = self.state();
+        state.asked(Command::Detach)?;
+        let found = state.attached.iter().position(|one| one.0 == address);
+        let _ = found.map(|found| state.attached.swap_remove(found));
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        direction: Direction,
+        pieces: &[Piece],
+        attached: u64,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        let mut state = self.state();
+        state.asked(Command::Copy)?;
+        let inside =
+            |one: &(u64, u64, Permit)| one.0 <= attached && attached + len as u64 <= one.0 + one.1;
+        assert!(state.attached.iter().any(inside), "{len} bytes at {attached:#x} are attached");
+        let hole = state.holes.range(attached / PAGE * PAGE..attached + len as u64).next();
+        let good = hole.map_or(len, |hole| hole.saturating_sub(attached) as usize);
+        if len > 0 && good == 0 {
+            return Err(libc::EFAULT);
+        }
+        let mut done = 0;
+        for piece in pieces {
+            let part = piece.len.min(good - done);
+            sys::copied(direction, piece.base, attached + done as u64, part);
+            done += part;
+        }
+        Ok(done)
+    }
+
+    fn close(&self) {
+        self.state().closed += 1;
+    }
+}

@@ -1,0 +1,83 @@
+//! The interface: an address, and the question whether a peer's can be reached. It has no events.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use tieline_memory_file::Nonce;
+use tieline_plugin_api::{Events, Failure, Interface, MemoryReport, Status};
+
+use crate::device::Lease;
+use crate::endpoint::XpmemEndpoint;
+use crate::probe::{self, Address};
+use crate::settings::Settings;
+
+/// The module `attach`, opened for one worker.
+pub struct XpmemInterface {
+    lease: Arc<Lease>,
+    settings: Settings,
+    address: Address,
+    /// Whose memory its endpoints lead to.
+    peers: RefCell<Vec<Weak<Nonce>>>,
+}
+
+impl XpmemInterface {
+    pub(crate) fn new(lease: Arc<Lease>, settings: &Settings, address: Address) -> XpmemInterface {
+        let (settings, peers) = (settings.clone(), RefCell::default());
+        XpmemInterface { lease, settings, address, peers }
+    }
+
+    fn reach(&self, address: &[u8]) -> Result<probe::Peer, Failure> {
+        probe::reach(
+            &self.lease,
+            self.settings.page,
+            &self.address.facts,
+            &Address::decode(address)?,
+        )
+    }
+}
+
+impl Interface for XpmemInterface {
+    type Endpoint = XpmemEndpoint;
+
+    fn address(&self) -> Vec<u8> {
+        self.address.encode()
+    }
+
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        self.reach(address).map(drop)
+    }
+
+    fn connect(
+        &self,
+        address: &[u8],
+        _identity: &[u8],
+        _cookie: u64,
+    ) -> Result<XpmemEndpoint, Failure> {
+        let peer = self.reach(address)?;
+        let name = Rc::new(peer.nonce);
+        let mut peers = self.peers.borrow_mut();
+        peers.retain(|peer| peer.strong_count() > 0);
+        peers.push(Rc::downgrade(&name));
+        Ok(XpmemEndpoint::new(self.lease.clone(), self.settings.window, peer, name))
+    }
+
+    fn poll(&self, _events: &mut Events<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// What is attached counts for the peers that it belongs to: their memory, which is mapped here.
+    fn memory(&self) -> MemoryReport {
+        let mut peers: Vec<Nonce> =
+            self.peers.borrow().iter().filter_map(Weak::upgrade).map(|peer| *peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let attached = peers.iter().map(|peer| self.lease.attachments.of(peer).bytes).sum();
+        MemoryReport {
+            base_bytes: size_of::<XpmemInterface>() as u64,
+            peer_bytes: attached,
+            peers: peers.len() as u64,
+            ..MemoryReport::default()
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Registrations of this process, and remote keys.
+//!
+//! A registration is an entry of the table that peers read, and memory that a segment of the kernel's names: one of its own, that ends
+//! with it, while registrations are few; beyond that number one of all memory, since each segment costs the process a walk
+//! whenever it unmaps. A key names the entry; segment, range and rights stand there, so a key that was made up or has grown old
+//! says nothing.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tieline_memory_file::{Announcements, Nonce, PeerRegistrations, Place, Registrations};
+use tieline_plugin_api::{Failure, Revoked, Status};
+
+use crate::attachments::{Attachment, Where};
+use crate::device::Lease;
+use crate::settings::Settings;
+use crate::sys::{self, Segment};
+
+/// Length of a packed key: magic, nonce, generation, entry.
+pub(crate) const PACKED_LEN: usize = 40;
+/// The last byte is the version.
+const MAGIC: [u8; 8] = *b"tl-xpme\x01";
+/// Words of an entry: segment, where that begins, where the region begins, its length, its rights.
+pub(crate) const WORDS: usize = 5;
+
+/// What registrations of one domain have in common.
+pub(crate) struct Owner {
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) settings: Settings,
+    pub(crate) nonce: Nonce,
+    pub(crate) table: Registrations<WORDS>,
+    pub(crate) announcements: Announcements,
+    /// Registrations that have a segment of their own.
+    few: AtomicU64,
+    /// The segment of all memory, once there is one.
+    all: Mutex<Option<Segment>>,
+}
+
+impl Owner {
+    pub(crate) fn new(lease: Arc<Lease>, settings: Settings) -> Result<Owner, Failure> {
+        let nonce = sys::random()?;
+        let (table, announcements) = (Registrations::new(&nonce)?, Announcements::new(&nonce)?);
+        let (few, all) = (AtomicU64::new(0), Mutex::default());
+        Ok(Owner { lease, settings, nonce, table, announcements, few, all })
+    }
+
+    fn segment_of_all(&self) -> Result<Segment, Failure> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(segment) = *all {
+            return Ok(segment);
+        }
+        let made = self.lease.kernel.make(0, u64::MAX);
+        let segment = made.map_err(|errno| not_made("all memory", errno))?;
+        *all = Some(segment);
+        Ok(segment)
+    }
+
+    fn segment_of(&self, base: u64, len: u64) -> Result<Named, Failure> {
+        let page = self.settings.page;
+        let start = base / page * page;
+        let end = (base + len).checked_next_multiple_of(page).ok_or_else(|| {
+            let text = format!("{len} bytes at {base:#x} are beyond the address space");
+            Failure::new(Status::Invalid, text)
+        })?;
+        if self.few.fetch_add(1, Ordering::Relaxed) < self.settings.segments {
+            let made = self.lease.kernel.make(start, end - start);
+            match made {
+                Ok(segment) => return Ok(Named { segment, start, own: true }),
+                Err(errno) => {
+                    let _ = self.few.fetch_sub(1, Ordering::Relaxed);
+                    return Err(not_made(&format!("{len} bytes at {base:#x}"), errno));
+                }
+            }
+        }
+        let _ = self.few.fetch_sub(1, Ordering::Relaxed);
+        Ok(Named { segment: self.segment_of_all()?, start: 0, own: false })
+    }
+
+    fn remove(&self, segment: Segment) {
+        // It can only say that there is no such segment; then it has ended.
+        let _ = self.lease.kernel.remove(segment);
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let all = self.all.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(segment) = all.filter(|_| self.lease.is_own()) {
+            self.remove(segment);
+        }
+    }
+}
+
+/// Why there is no segment.
+pub(crate) fn not_made(what: &str, errno: sys::Errno) -> Failure {
+    let what = format!("xpmem makes no segment of {what}");
+    match errno {
+        libc::EINVAL => {
+            Failure::new(Status::Invalid, format!("{what}: it is no memory of this process"))
+        }
+        sys::NOT_OPENED => Failure::new(
+            Status::PeerFailed,
+            format!(
+                "{what}: this process has closed a descriptor of the device, which ended all that it had made"
+            ),
+        ),
+        errno => Failure::from_io(&what, &std::io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// The segment that a registration lies in.
+#[derive(Clone, Copy)]
+struct Named {
+    segment: Segment,
+    start: u64,
+    own: bool,
+}
+
+/// Registered memory; dropping it ends its segment and revokes every key that was made from it.
+pub struct Registration {
+    owner: Arc<Owner>,
+    place: Place,
+    /// `None`: there is nothing that a peer may touch.
+    named: Option<Named>,
+}
+
+impl Registration {
+    pub(crate) fn new(
+        owner: &Arc<Owner>,
+        base: u64,
+        len: u64,
+        rights: u64,
+    ) -> Result<Registration, Failure> {
+        let named = match len > 0 && rights != 0 {
+            true => Some(owner.segment_of(base, len)?),
+            false => None,
+        };
+        // From here on the segment ends with the registration, whatever happens.
+        let mut made =
+            Registration { owner: owner.clone(), place: Place { entry: 0, generation: 0 }, named };
+        let (segment, start) = named.map_or((0, 0), |named| (named.segment as u64, named.start));
+        made.place = owner.table.enter([segment, start, base, len, rights])?;
+        Ok(made)
+    }
+
+    /// No key of this registration is valid from here on; says whether somebody who found one valid is still inside.
+    pub(crate) fn revoke(&self) -> Revoked {
+        self.owner.table.revoke(self.place);
+        if self.owner.announcements.is_inside(self.place.generation) {
+            Revoked::Busy
+        } else {
+            Revoked::Quiet
+        }
+    }
+
+    /// Writes the packed key.
+    pub(crate) fn pack(&self, out: &mut [u8]) -> Result<usize, Failure> {
+        let out = out.get_mut(..PACKED_LEN).ok_or_else(|| {
+            let text =
+                format!("a shm-xpmem key takes {PACKED_LEN} bytes and the buffer is shorter");
+            Failure::new(Status::TooLarge, text)
+        })?;
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..24].copy_from_slice(&self.owner.nonce);
+        out[24..32].copy_from_slice(&self.place.generation.to_ne_bytes());
+        out[32..].copy_from_slice(&u64::from(self.place.entry).to_ne_bytes());
+        Ok(PACKED_LEN)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // In a forked child the segments are its parent's.
+        if !self.owner.lease.is_own() {
+            return;
+        }
+        if self.place.generation != 0 {
+            self.owner.table.leave(self.place);
+        }
+        if let Some(named) = self.named.filter(|named| named.own) {
+            self.owner.remove(named.segment);
+            let _ = self.owner.few.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A peer's key after import.
+pub struct RemoteKey {
+    pub(crate) place: Place,
+    pub(crate) memory: Where,
+    pub(crate) access: u64,
+    /// What was accessed last.
+    pub(crate) last: RefCell<Weak<Attachment>>,
+    lease: Arc<Lease>,
+    table: Arc<PeerRegistrations<WORDS>>,
+}
+
+impl RemoteKey {
+    /// Reads a packed key of the domain that `nonce` names, and what `table` says of it. `owner` is how the kernel counts its
+    /// process: the lower half of all of its segments. The region is attached in windows of that length.
+    pub(crate) fn unpack(
+        bytes: &[u8],
+        (nonce, owner, window): (&Nonce, u32, u64),
+        table: &Arc<PeerRegistrations<WORDS>>,
+        lease: &Arc<Lease>,
+    ) -> Result<RemoteKey, Failure> {
+        let rejected =
+            |why: &str| Failure::new(Status::KeyRejected, format!("the remote key {why}"));
+        let bytes: &[u8; PACKED_LEN] = bytes.try_into().map_err(|_| {
+            rejected(&format!("is {} bytes long; a shm-xpmem key has {PACKED_LEN}", bytes.len()))
+        })?;
+        if bytes[..8] != MAGIC {
+            return Err(rejected("is not one of shm-xpmem"));
+        }
+        if bytes[8..24] != nonce[..] {
+            return Err(rejected(
+                "belongs to another process or context than this endpoint's peer",
+            ));
+        }
+        let half = |at: usize| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_ne_bytes(number)
+        };
+        let gone = || rejected("names no region that is registered now");
+        let entry = u32::try_from(half(32)).map_err(|_| gone())?;
+        let place = Place { entry, generation: half(24) };
+        let [segment, segment_start, base, len, access] = table.read(place).ok_or_else(gone)?;
+        // The words are the peer's: what makes no sense is nobody's memory.
+        let sound = base.checked_add(len).is_some() && segment_start <= base && segment as i64 >= 0;
+        let theirs = segment == 0 || segment as u32 == owner;
+        if !sound || !theirs {
+            return Err(rejected("leads to an entry that makes no sense"));
+        }
+        let generation = place.generation;
+        let segment = segment as Segment;
+        let owner = *nonce;
+        let memory = Where { owner, generation, segment, segment_start, base, len, window };
+        let (last, lease, table) = (RefCell::default(), lease.clone(), table.clone());
+        Ok(RemoteKey { place, memory, access, last, lease, table })
+    }
+
+    /// Where `len` bytes at `offset` of the region lie in its owner.
+    pub(crate) fn address(&self, offset: u64, len: usize) -> Result<u64, Status> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.memory.len => Ok(self.memory.base + offset),
+            _ => Err(Status::OutOfRange),
+        }
+    }
+
+    /// Whether the registration lives.
+    #[inline]
+    pub(crate) fn is_live(&self) -> bool {
+        self.table.is_live(self.place)
+    }
+
+    /// Lets go of what is attached of the registration.
+    pub(crate) fn forget(&self) {
+        self.lease.attachments.forget(&self.memory.owner, self.memory.generation);
+    }
+}
+
+impl Drop for RemoteKey {
+    fn drop(&mut self) {
+        // While the registration lives its key may be imported once more.
+        if self.lease.is_own() && !self.is_live() {
+            self.forget();
+        }
+    }
+}

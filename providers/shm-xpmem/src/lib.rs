@@ -1,0 +1,82 @@
+//! Provider shm-xpmem: put and get between processes of one machine through memory of the peer's that the kernel module xpmem
+//! attaches here, one copy and no help from the target.
+//!
+//! One domain, `shm-xpmem`, with one module, `attach`. It carries no messages: the core adds it as an RMA lane beside a module that
+//! does. What it promises:
+//!
+//! * Put and get have completed, at both ends, when the call returns; the target's threads do nothing.
+//! * A peer that dies or unmaps its memory ends no process here: the kernel copies, and says EFAULT where a load would be a
+//!   signal (`endpoint.rs`).
+//! * A key is good only while the owner's table says so, whatever is attached. Whoever copies announces it to the owner first
+//!   ([`tieline_memory_file::Announcements`]): until then `deregister` says `AGAIN`.
+//! * What is attached is bounded, in bytes and in number, for all endpoints of the process together (`attachments.rs`).
+//! * The provider is there only where the whole chain was tried on this process itself; a peer counts as reachable only after a
+//!   real copy of its card.
+
+mod attachments;
+mod device;
+mod domain;
+#[cfg(test)]
+mod double;
+mod endpoint;
+mod interface;
+mod keys;
+mod probe;
+mod settings;
+mod sys;
+
+pub use domain::XpmemDomain;
+pub use endpoint::XpmemEndpoint;
+pub use interface::XpmemInterface;
+pub use keys::{Registration, RemoteKey};
+
+use tieline_plugin_api::{
+    ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
+};
+
+use crate::device::Lease;
+use crate::settings::{Settings, VARIABLES};
+
+/// The name of the only domain.
+pub const DOMAIN: &str = "shm-xpmem";
+/// The name of the only module.
+pub const MODULE: &str = "attach";
+
+/// The provider. It keeps no descriptor: an open one keeps the module from being unloaded, and belongs to contexts.
+pub struct ShmXpmem {
+    settings: Settings,
+}
+
+impl Provider for ShmXpmem {
+    type Domain = XpmemDomain;
+
+    fn open(host: HostHandle) -> Result<ShmXpmem, Failure> {
+        let settings = Settings::read(|name| host.config(name))?;
+        let lease = Lease::take(&settings)?;
+        probe::on_oneself(&*lease.kernel, settings.page)?;
+        Ok(ShmXpmem { settings })
+    }
+
+    fn config() -> &'static [ConfigDoc] {
+        VARIABLES
+    }
+
+    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+        Ok(vec![DomainInfo {
+            name: DOMAIN.to_string(),
+            caps: memory_caps::REGISTER,
+            max_key_len: keys::PACKED_LEN as u32,
+            // A segment is noted, whatever its length.
+            register_ns: 700.0,
+            register_ns_per_byte: 0.0,
+        }])
+    }
+
+    fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<XpmemDomain, Failure> {
+        if name == DOMAIN {
+            XpmemDomain::new(Lease::take(&self.settings)?, self.settings.clone())
+        } else {
+            Err(Failure::new(Status::NoDevice, format!("shm-xpmem has no domain `{name}`")))
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! The provider over a played module: what is promised whatever the kernel answers.
+
+use std::sync::Arc;
+
+use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, access};
+
+use super::*;
+use crate::double::{Command, Played, There};
+use crate::keys::{Owner, Registration};
+use crate::settings::Settings;
+use crate::{MODULE, RemoteKey, XpmemDomain, XpmemEndpoint, XpmemInterface};
+
+const BOTH: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
+const PAGE: usize = 4096;
+
+struct Pair {
+    played: Arc<Played>,
+    owner: XpmemDomain,
+    interface: XpmemInterface,
+    endpoint: XpmemEndpoint,
+    memory: Vec<u8>,
+}
+
+fn settings() -> Settings {
+    let (cache, attachments, window, segments) = (1 << 30, 100, 4 * PAGE as u64, 2);
+    Settings { cache, attachments, window, segments, page: PAGE as u64 }
+}
+
+impl Pair {
+    fn new(len: usize) -> Pair {
+        let played = Arc::new(Played::default());
+        let domain =
+            || XpmemDomain::new(Lease::played(played.clone(), settings()), settings()).unwrap();
+        let (owner, here) = (domain(), domain());
+        let address = owner.open_interface(MODULE, [1; 16]).unwrap().address();
+        let interface = here.open_interface(MODULE, [2; 16]).unwrap();
+        interface.reachable(&address).unwrap();
+        let endpoint = interface.connect(&address, b"", 0).unwrap();
+        let memory = (0..len).map(|n| n as u8).collect();
+        Pair { played, owner, interface, endpoint, memory }
+    }
+
+    fn register(&mut self, rights: u64) -> Result<Registration, Failure> {
+        let (base, len) = (self.memory.as_mut_ptr(), self.memory.len());
+        self.owner.register(&RegisterParams::new(base, len, rights))
+    }
+
+    fn packed(&self, region: &Registration) -> [u8; 40] {
+        let mut key = [0; 40];
+        assert_eq!(self.owner.pack_key(region, &KeyParams::empty(), &mut key), Ok(40));
+        key
+    }
+
+    fn offered(&mut self, rights: u64) -> (Registration, RemoteKey) {
+        let region = self.register(rights).unwrap();
+        let key = self.endpoint.import_key(&self.packed(&region)).unwrap();
+        (region, key)
+    }
+
+    fn attached(&self) -> usize {
+        self.played.there().attached
+    }
+}
+
+fn op(iov: &[Iov], offset: u64) -> RmaOp<'_> {
+    let len = iov.iter().map(|piece| piece.len).sum();
+    RmaOp { iov, len, offset, cookie: 1, flags: 0 }
+}
+
+#[test]
+fn puts_and_gets_of_many_pieces_move_their_bytes_in_order_across_windows() {
+    let mut pair = Pair::new(20 * PAGE);
+    let (_region, key) = pair.offered(BOTH);
+    let mut local = vec![0u8; 40_000];
+    // 200 pieces of 0 to 398 bytes: more than one call takes, and more than a window.
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    for n in 0..200 {
+        let len = n % 200 * 2;
+        pieces.push(Iov::new(local[at..].as_mut_ptr(), len));
+        at += len;
+    }
+    assert_eq!(pair.endpoint.get(&key, &op(&pieces, 7)), Ok(Posting::Done));
+    let theirs: Vec<u8> = (0..at).map(|n| (n + 7) as u8).collect();
+    assert!(local[..at] == theirs[..], "every byte, in order");
+    assert!((3..=4).contains(&pair.attached()), "of windows of 16 KiB: {}", pair.attached());
+    local.fill(0xee);
+    let end = 20 * PAGE;
+    let piece = [Iov::new(local.as_mut_ptr(), 3)];
+    assert_eq!(pair.endpoint.put(&key, &op(&piece, end as u64 - 3)), Ok(Posting::Done));
+    let memory = core::hint::black_box(&pair.memory);
+    assert_eq!(memory[end - 5..], [251, 252, 0xee, 0xee, 0xee]);
+    assert_eq!(
+        pair.endpoint.put(&key, &op(&[], end as u64)),
+        Ok(Posting::Done),
+        "nothing, at the end"
+    );
+}
+
+#[test]
+fn a_window_is_attached_once_and_counted_until_the_endpoint_is_dropped() {
+    let mut pair = Pair::new(64);
+    let (_region, key) = pair.offered(BOTH);
+    let before = pair.played.there();
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    for _ in 0..5 {
+        assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+    }
+    assert_eq!(pair.attached(), before.attached + 1);
+    let report = pair.interface.memory();
+    assert!(report.peers == 1 && report.peer_bytes >= PAGE as u64, "{report:?}");
+    drop(key);
+    assert_eq!(pair.attached(), before.attached + 1, "the key may be imported once more");
+    let Pair { played, endpoint, interface, .. } = pair;
+    drop(endpoint);
+    assert_eq!(played.there(), before);
+    assert_eq!(interface.memory().peer_bytes, 0);
+}
+
+#[test]
+fn what_leaves_the_region_or_its_rights_is_refused_before_anything_is_attached() {
+    let mut pair = Pair::new(100);
+    let (_region, key) = pair.offered(access::REMOTE_READ);
+    let before = pair.played.asked(Command::Attach);
+    let mut local = [0u8; 101];
+    let piece = |len| [Iov::new(local.as_ptr().cast_mut(), len)];
+    for (offset, len) in [(0, 101), (100, 1), (u64::MAX, 2), (101, 0)] {
+        assert_eq!(pair.endpoint.get(&key, &op(&piece(len), offset)), Err(Status::OutOfRange));
+    }
+    assert_eq!(pair.endpoint.put(&key, &op(&piece(1), 0)), Err(Status::KeyRejected));
+    let lies = [Iov::new(local.as_mut_ptr(), 5)];
+    let lying = RmaOp { len: 4, ..op(&lies, 0) };
+    assert_eq!(pair.endpoint.get(&key, &lying), Err(Status::Invalid));
+    assert_eq!(pair.played.asked(Command::Attach), before);
+}
+
+#[test]
+fn a_revoked_key_is_refused_though_its_memory_is_attached_and_lets_go_of_it() {
+    let mut pair = Pair::new(64);
+    let before = pair.played.there();
+    let (region, key) = pair.offered(BOTH);
+    assert_eq!(pair.played.there().segments, before.segments + 1);
+    let packed = pair.packed(&region);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+    assert_eq!(pair.owner.revoke(&region), Revoked::Quiet);
+    assert_eq!(pair.played.there().segments, before.segments + 1, "the kernel still has it");
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::KeyRejected));
+    assert_eq!(pair.endpoint.put(&key, &op(&piece, 0)), Err(Status::KeyRejected));
+    assert_eq!(pair.attached(), before.attached);
+    assert_eq!(pair.endpoint.import_key(&packed).err().unwrap().status, Status::KeyRejected);
+    pair.owner.deregister(region).unwrap();
+    assert_eq!(pair.played.there(), before);
+    let (_next, _) = pair.offered(BOTH);
+    assert!(pair.endpoint.import_key(&packed).is_err(), "the entry is another registration's now");
+}
+
+#[test]
+fn a_key_that_is_dropped_after_its_registration_lets_go_of_what_was_attached() {
+    let mut pair = Pair::new(64);
+    let before = pair.attached();
+    let (region, key) = pair.offered(BOTH);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+    pair.owner.deregister(region).unwrap();
+    assert_eq!(pair.attached(), before + 1, "nobody has said so yet");
+    drop(key);
+    assert_eq!(pair.attached(), before);
+}
+
+#[test]
+fn an_access_under_way_keeps_the_region_busy() {
+    let mut pair = Pair::new(64);
+    let (region, key) = pair.offered(BOTH);
+    let inside = pair.endpoint.accessor().enter(key.place.generation);
+    assert_eq!(pair.owner.revoke(&region), Revoked::Busy);
+    drop(inside);
+    assert_eq!(pair.owner.revoke(&region), Revoked::Quiet);
+}
+
+#[test]
+fn what_the_kernel_answers_becomes_a_status_that_is_true() {
+    let mut pair = Pair::new(64);
+    let (_region, key) = pair.offered(BOTH);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    let answers = [
+        (Command::Get, libc::ENOENT, Status::Unreachable),
+        (Command::Get, libc::EACCES, Status::Unreachable),
+        (Command::Get, libc::EBUSY, Status::Unreachable),
+        (Command::Get, sys::NOT_OPENED, Status::Unreachable),
+        (Command::Attach, libc::ENOENT, Status::Unreachable),
+        (Command::Attach, libc::EINVAL, Status::KeyRejected),
+        (Command::Attach, libc::EIO, Status::Io),
+        (Command::Copy, libc::EPERM, Status::Unreachable),
+        (Command::Copy, libc::ENOSYS, Status::Unreachable),
+        (Command::Copy, libc::ENOMEM, Status::NoMemory),
+        (Command::Copy, libc::EBADF, Status::Io),
+        // The local memory can be read, and the owner still has its segment: it has unmapped the page.
+        (Command::Copy, libc::EFAULT, Status::OutOfRange),
+    ];
+    for (command, errno, status) in answers {
+        pair.played.fail(command, errno);
+        assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(status), "{command:?} {errno}");
+    }
+    let nowhere = [Iov::new(core::ptr::without_provenance_mut(8), 8)];
+    pair.played.fail(Command::Copy, libc::EFAULT);
+    assert_eq!(pair.endpoint.put(&key, &op(&nowhere, 0)), Err(Status::Invalid));
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done), "it goes on");
+}
+
+#[test]
+fn memory_that_cannot_be_attached_for_want_of_mappings_is_declined_unless_it_has_begun() {
+    let mut pair = Pair::new(16 * PAGE);
+    let (_region, key) = pair.offered(BOTH);
+    let mut local = vec![0u8; 16 * PAGE];
+    let piece = [Iov::new(local.as_mut_ptr(), local.len())];
+    let refuse = |pair: &Pair| {
+        for _ in 0..2 {
+            pair.played.fail(Command::Attach, libc::ENOMEM);
+        }
+    };
+    refuse(&pair);
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Declined));
+    pair.played.pass(Command::Attach);
+    refuse(&pair);
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::NoMemory));
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+}
+
+#[test]
+fn a_hole_and_an_owner_that_has_closed_the_device_are_told_apart() {
+    let mut pair = Pair::new(16 * PAGE);
+    let (_region, key) = pair.offered(BOTH);
+    let mut local = vec![0u8; 8 * PAGE];
+    let piece = [Iov::new(local.as_mut_ptr(), local.len())];
+    let base = pair.memory.as_ptr().expose_provenance() as u64;
+    pair.played.map(base + 5 * PAGE as u64, false);
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::OutOfRange));
+    pair.played.map(base + 5 * PAGE as u64, true);
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done), "mapped anew");
+    pair.played.end_the_owner();
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Unreachable));
+    assert_eq!(pair.played.there().attached, 0);
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Unreachable));
+}
+
+#[test]
+fn few_registrations_have_segments_of_their_own_and_the_others_share_one_of_all_memory() {
+    let mut pair = Pair::new(64);
+    let before = pair.played.there().segments;
+    // Two have one of their own (`settings`).
+    let mut all: Vec<_> = (0..10).map(|_| pair.offered(BOTH)).collect();
+    assert_eq!(pair.played.there().segments, before + 3);
+    let mut local = [0u8; 4];
+    let piece = [Iov::new(local.as_mut_ptr(), 4)];
+    for (_, key) in &all {
+        local.fill(0);
+        assert_eq!(pair.endpoint.get(key, &op(&piece, 3)), Ok(Posting::Done));
+        assert_eq!(core::hint::black_box(local), [3, 4, 5, 6]);
+    }
+    drop(all.remove(0));
+    assert_eq!(pair.played.there().segments, before + 2);
+    let _again = pair.offered(BOTH);
+    assert_eq!(pair.played.there().segments, before + 3, "there is room for one more");
+    all.clear();
+    assert_eq!(pair.played.there().segments, before + 2, "that of all memory stays");
+    let Pair { played, owner, interface, endpoint, .. } = pair;
+    drop((owner, interface, endpoint, _again));
+    assert_eq!(played.there(), There::default());
+}
+
+#[test]
+fn malformed_keys_and_addresses_are_refused() {
+    let mut pair = Pair::new(64);
+    let (region, _) = pair.offered(BOTH);
+    let good = pair.packed(&region);
+    assert!(pair.endpoint.import_key(&good).is_ok());
+    for at in 0..40 {
+        let mut wrong = good;
+        wrong[at] ^= 0x40;
+        let refused = pair.endpoint.import_key(&wrong).err().unwrap();
+        assert_eq!(refused.status, Status::KeyRejected, "byte {at}");
+    }
+    assert!(pair.endpoint.import_key(&good[..39]).is_err());
+    let short = pair.owner.pack_key(&region, &KeyParams::empty(), &mut [0; 39]).unwrap_err();
+    assert_eq!(short.status, Status::TooLarge);
+
+    let interface = pair.owner.open_interface(MODULE, [1; 16]).unwrap();
+    let address = interface.address();
+    assert_eq!(address.len(), ADDRESS_LEN);
+    assert_eq!(Address::decode(&address).unwrap().encode(), address);
+    for cut in 0..address.len() {
+        let refused = interface.reachable(&address[..cut]).unwrap_err();
+        assert_eq!(refused.status, Status::BadData);
+    }
+    let mut other = address.clone();
+    other[3] ^= 1;
+    assert_eq!(interface.reachable(&other).unwrap_err().status, Status::BadData);
+    assert!(pair.owner.open_interface("other", [0; 16]).is_err());
+}
+
+#[test]
+fn entries_that_make_no_sense_lead_nowhere() {
+    let pair = Pair::new(64);
+    let lease = Lease::played(pair.played.clone(), settings());
+    let owner = Owner::new(lease.clone(), settings()).unwrap();
+    let pid = sys::own_pid();
+    let table = PeerRegistrations::open(pid, owner.table.descriptor(), &owner.nonce).unwrap();
+    let table = Arc::new(table);
+    let import = |words: [u64; WORDS]| {
+        let place = owner.table.enter(words).unwrap();
+        let mut key = b"tl-xpme\x01".to_vec();
+        key.extend(owner.nonce);
+        key.extend(place.generation.to_ne_bytes());
+        key.extend(u64::from(place.entry).to_ne_bytes());
+        RemoteKey::unpack(&key, (&owner.nonce, 4711, 4096), &table, &lease).map(drop)
+    };
+    let segment = 5 << 32 | 4711;
+    assert!(import([segment, 4096, 5000, 10, BOTH]).is_ok());
+    assert!(import([0, 0, 5000, 10, 0]).is_ok(), "nobody may touch it");
+    for wrong in [
+        [segment, 4096, 4095, 10, BOTH],
+        [segment, 4096, u64::MAX, 1, BOTH],
+        [segment | 1 << 63, 4096, 5000, 10, BOTH],
+        // Of another process: it might be one that has granted nothing.
+        [5 << 32 | 4712, 4096, 5000, 10, BOTH],
+    ] {
+        assert_eq!(import(wrong).unwrap_err().status, Status::KeyRejected, "{wrong:x?}");
+    }
+}
+
+#[test]
+fn a_region_that_nobody_may_touch_has_no_segment_and_its_key_gives_nothing() {
+    let mut pair = Pair::new(64);
+    let before = pair.played.there().segments;
+    let (_region, key) = pair.offered(0);
+    assert_eq!(pair.played.there().segments, before);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::KeyRejected));
+    pair.memory.clear();
+    let (_empty, key) = pair.offered(BOTH);
+    assert_eq!(pair.played.there().segments, before);
+    assert_eq!(pair.endpoint.get(&key, &op(&[], 0)), Ok(Posting::Done));
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::OutOfRange));
+}
+
+#[test]
+fn memory_without_a_segment_is_refused_in_words_and_nothing_is_left() {
+    let mut pair = Pair::new(64);
+    let before = pair.played.there();
+    pair.played.fail(Command::Make, libc::EINVAL);
+    let failure = pair.register(BOTH).err().unwrap();
+    assert_eq!(failure.status, Status::Invalid);
+    assert!(failure.text.contains("64 bytes"), "{failure}");
+    pair.played.fail(Command::Make, libc::ENOMEM);
+    assert_eq!(pair.register(BOTH).err().unwrap().status, Status::NoMemory);
+    pair.played.fail(Command::Make, sys::NOT_OPENED);
+    assert!(pair.register(BOTH).err().unwrap().text.contains("closed a descriptor"));
+    assert_eq!(pair.played.there(), before);
+    for (base, len) in [(0, 64), (usize::MAX - 10, 9), (usize::MAX, 2)] {
+        let nowhere = RegisterParams::new(core::ptr::without_provenance_mut(base), len, BOTH);
+        assert_eq!(pair.owner.register(&nowhere).err().unwrap().status, Status::Invalid);
+    }
+    // What failed has taken the place of none.
+    let _two = [pair.offered(BOTH), pair.offered(BOTH)];
+    assert_eq!(pair.played.there().segments, before.segments + 2);
+}
+
+#[test]
+fn a_peer_whose_card_is_not_there_or_not_ours_to_read_is_told_why_and_nothing_is_left() {
+    let pair = Pair::new(64);
+    let interface = pair.owner.open_interface(MODULE, [1; 16]).unwrap();
+    let address = interface.address();
+    let there = pair.played.there();
+    let refused = |address: &[u8]| interface.reachable(address).unwrap_err();
+    let mut other_nonce = address.clone();
+    other_nonce[52] ^= 1;
+    assert_eq!(refused(&other_nonce).status, Status::PeerFailed);
+    pair.played.fail(Command::Get, libc::EACCES);
+    let failure = refused(&address);
+    assert_eq!(failure.status, Status::Permission);
+    assert!(failure.text.contains("user namespaces may differ"), "{failure}");
+    let mut other_user = address.clone();
+    other_user[8] ^= 1;
+    pair.played.fail(Command::Get, libc::EACCES);
+    assert!(refused(&other_user).text.contains("run both as the same user"));
+    pair.played.fail(Command::Attach, libc::ENOMEM);
+    let failure = refused(&address);
+    assert!(
+        failure.status == Status::Unreachable && failure.text.contains("attaching"),
+        "{failure}"
+    );
+    pair.played.fail(Command::Copy, libc::EFAULT);
+    assert_eq!(refused(&address).status, Status::PeerFailed);
+    assert_eq!(pair.played.there(), there);
+    pair.played.end_the_owner();
+    let failure = refused(&address);
+    assert_eq!(failure.status, Status::PeerFailed);
+    assert!(failure.text.contains("has closed the domain"), "{failure}");
+}
+
+/// What the next such command says; `None`: it does what it does.
+type Answer = (Command, Option<Errno>);
+
+#[test]
+fn a_module_that_does_not_do_what_it_should_on_ourselves_is_found_out_step_by_step() {
+    let played = Played::default();
+    let tried = |answers: &[Answer]| {
+        for (command, answer) in answers {
+            match answer {
+                Some(errno) => played.fail(*command, *errno),
+                None => played.pass(*command),
+            }
+        }
+        let tried = on_oneself(&played, PAGE as u64);
+        played.answer_truly();
+        tried
+    };
+    // What is attached in the double is the memory itself: of the hole it has to be told.
+    let (copied, torn) = ((Command::Copy, None), (Command::Copy, Some(libc::EFAULT)));
+    assert_eq!(tried(&[copied, copied, torn]), Ok(()));
+    assert_eq!(played.there(), There::default());
+    let (io, no) = (Some(libc::EIO), Some(libc::EPERM));
+    let steps: [(&[Answer], &str); 9] = [
+        (&[(Command::Make, io)], "making a segment"),
+        (&[(Command::Get, io)], "getting a permit"),
+        (&[(Command::Attach, io)], "attaching two pages"),
+        (&[(Command::Copy, no)], "allow process_vm_readv"),
+        (&[copied, (Command::Copy, io)], "copying from what was attached"),
+        (&[copied, copied, (Command::Copy, io)], "copying from a hole"),
+        (&[copied, copied, torn, (Command::Detach, io)], "detaching"),
+        (&[copied, copied, torn, (Command::Release, io)], "releasing the permit"),
+        (&[copied, copied, torn, (Command::Remove, io)], "removing a segment"),
+    ];
+    for (answers, words) in steps {
+        let failure = tried(answers).unwrap_err();
+        assert!(failure.text.contains(words), "{words}: {failure}");
+    }
+}

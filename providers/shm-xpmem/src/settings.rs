@@ -1,0 +1,104 @@
+//! The settings of this provider: names, defaults, one sentence each, and the values as numbers.
+
+use std::fs;
+
+use tieline_plugin_api::config::Value;
+use tieline_plugin_api::{ConfigDoc, Failure, Status};
+
+use crate::sys;
+
+/// Every variable, for `tieline config`.
+pub(crate) const VARIABLES: &[ConfigDoc] = &[
+    ConfigDoc::size(
+        "TIELINE_SHM_XPMEM_CACHE",
+        "4g",
+        "The most bytes of peers' memory that this process keeps attached, as the first of its contexts says.",
+    )
+    .between(64 << 10, u64::MAX),
+    ConfigDoc::count(
+        "TIELINE_SHM_XPMEM_ATTACHMENTS",
+        "0",
+        "The most attachments that this process keeps, each of them a mapping; 0: a tenth of the mappings that a process \
+         may have (vm.max_map_count). As the first context of the process says.",
+    ),
+    ConfigDoc::size(
+        "TIELINE_SHM_XPMEM_WINDOW",
+        "2m",
+        "Bytes of a peer's region that are attached at once: a power of two from 4k to 1g.",
+    )
+    .between(4 << 10, 1 << 30),
+    ConfigDoc::count(
+        "TIELINE_SHM_XPMEM_SEGMENTS",
+        "256",
+        "Registrations of one context, up to this many at a time, that have a segment of their own: peers of the same user can \
+         attach nothing else; those beyond share one of all memory.",
+    ),
+];
+
+/// The values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) cache: u64,
+    pub(crate) attachments: u64,
+    pub(crate) window: u64,
+    pub(crate) segments: u64,
+    /// The size of a page.
+    pub(crate) page: u64,
+}
+
+impl Settings {
+    pub(crate) fn read(value: impl Fn(&str) -> Value) -> Result<Settings, Failure> {
+        let window = value("TIELINE_SHM_XPMEM_WINDOW");
+        if !window.number.is_power_of_two() {
+            let why = format!("TIELINE_SHM_XPMEM_WINDOW={} is not a power of two", window.text);
+            return Err(Failure::new(Status::Invalid, why));
+        }
+        let page = sys::page_size();
+        let attachments = match value("TIELINE_SHM_XPMEM_ATTACHMENTS").number {
+            0 => tenth_of_mappings(fs::read_to_string("/proc/sys/vm/max_map_count").ok()),
+            number => number,
+        };
+        Ok(Settings {
+            cache: value("TIELINE_SHM_XPMEM_CACHE").number,
+            attachments,
+            window: window.number.max(page),
+            segments: value("TIELINE_SHM_XPMEM_SEGMENTS").number,
+            page,
+        })
+    }
+
+    /// The values where these are set.
+    #[cfg(test)]
+    pub(crate) fn of(set: impl Fn(&str) -> Option<&'static str>) -> Result<Settings, Failure> {
+        let set = |name: &str| set(name).map(str::to_string);
+        Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
+    }
+}
+
+fn tenth_of_mappings(text: Option<String>) -> u64 {
+    let most = text.and_then(|text| text.trim().parse().ok()).unwrap_or(65530u64);
+    (most / 10).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenth_of_what_may_be_mapped_is_attached_where_nothing_else_is_said() {
+        assert_eq!(tenth_of_mappings(Some("65530\n".into())), 6553);
+        assert_eq!(tenth_of_mappings(Some("5".into())), 1);
+        assert_eq!(tenth_of_mappings(None), 6553);
+        let set = Settings::of(|name| name.ends_with("ATTACHMENTS").then_some("12")).unwrap();
+        assert_eq!(set.attachments, 12);
+    }
+
+    #[test]
+    fn a_window_is_a_power_of_two_and_no_less_than_a_page() {
+        let window = |text| Settings::of(|name| name.ends_with("WINDOW").then_some(text));
+        assert!(window("3m").unwrap_err().text.contains("TIELINE_SHM_XPMEM_WINDOW=3m"));
+        assert!(window("2k").is_err() && window("2g").is_err());
+        assert_eq!(window("4k").unwrap().window, sys::page_size().max(4096));
+        assert_eq!(window("64k").unwrap().window, sys::page_size().max(64 << 10));
+    }
+}

@@ -1,0 +1,325 @@
+//! The device and memory: each call behind a function that cannot be misused.
+//!
+//! The kernel's interface is that of xpmem 2.6 and 2.7: numbers without a size, `_IO('x', n)`; all identifiers are numbers.
+
+#![allow(unsafe_code)]
+
+use std::fs::OpenOptions;
+use std::io::Error;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use tieline_memory_file::Piece;
+use tieline_plugin_api::Failure;
+
+/// The number of a system error.
+pub(crate) type Errno = i32;
+/// The kernel's name of a range of one process's memory. The lower half is that process's number.
+pub(crate) type Segment = i64;
+/// The kernel's name of this process's right to attach parts of a segment.
+pub(crate) type Permit = i64;
+
+/// The calling process has inherited the descriptor and did not open the device itself. A constant of no libc.
+pub(crate) const NOT_OPENED: Errno = 2004;
+
+const VERSION: libc::c_ulong = 0x7800;
+const MAKE: libc::c_ulong = 0x7801;
+const REMOVE: libc::c_ulong = 0x7802;
+const GET: libc::c_ulong = 0x7803;
+const RELEASE: libc::c_ulong = 0x7804;
+const ATTACH: libc::c_ulong = 0x7805;
+const DETACH: libc::c_ulong = 0x7806;
+
+/// Only processes of this user may have a permit.
+const MODE: u64 = 0o600;
+/// The only kind of permission that there is.
+const BY_MODE: i32 = 1;
+/// A permit to read and write. One to read alone cannot be attached at all.
+const READ_WRITE: i32 = 2;
+
+#[repr(C)]
+struct Make {
+    start: u64,
+    size: u64,
+    kind: i32,
+    pad: u32,
+    mode: u64,
+    segment: Segment,
+}
+
+#[repr(C)]
+struct Get {
+    segment: Segment,
+    flags: i32,
+    kind: i32,
+    nothing: u64,
+    permit: Permit,
+}
+
+#[repr(C)]
+struct Attach {
+    permit: Permit,
+    offset: i64,
+    size: u64,
+    address: u64,
+    fd: i32,
+    flags: i32,
+}
+
+const _: () = {
+    assert!(size_of::<Make>() == 40 && size_of::<Get>() == 32 && size_of::<Attach>() == 40);
+    assert!(core::mem::offset_of!(Make, segment) == 32);
+    assert!(core::mem::offset_of!(Get, permit) == 24);
+    assert!(core::mem::offset_of!(Attach, address) == 24);
+    assert!(
+        size_of::<Piece>() == size_of::<libc::iovec>()
+            && core::mem::offset_of!(Piece, base) == core::mem::offset_of!(libc::iovec, iov_base)
+            && core::mem::offset_of!(Piece, len) == core::mem::offset_of!(libc::iovec, iov_len)
+    );
+};
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Out of the local pieces, into what is attached.
+    Put,
+    /// Out of what is attached, into the local pieces.
+    Get,
+}
+
+/// What the provider asks of the kernel. Tests play it.
+pub(crate) trait Kernel: Send + Sync {
+    /// Names a range of whole pages of this process's memory; `u64::MAX` from 0 on: all of it.
+    fn make(&self, start: u64, size: u64) -> Result<Segment, Errno>;
+
+    /// Ends a segment of this process: nothing of it can be touched any more.
+    fn remove(&self, segment: Segment) -> Result<(), Errno>;
+
+    /// Asks for a permit.
+    fn get(&self, segment: Segment) -> Result<Permit, Errno>;
+
+    /// Gives a permit back, and detaches what was attached by it.
+    fn release(&self, permit: Permit) -> Result<(), Errno>;
+
+    /// Maps whole pages of a segment, and says where. What is not mapped there is a hole here.
+    fn attach(&self, permit: Permit, offset: u64, size: u64) -> Result<u64, Errno>;
+
+    /// Ends an attachment. Nothing else may: the kernel kills who unmaps one.
+    fn detach(&self, address: u64) -> Result<(), Errno>;
+
+    /// Has the kernel copy between local pieces and as many bytes at `attached`, in order. Returns the bytes copied: fewer
+    /// where a later page cannot be reached, `EFAULT` where the first cannot. The pieces are those of an operation (or this
+    /// provider's own).
+    fn copy(
+        &self,
+        direction: Direction,
+        pieces: &[Piece],
+        attached: u64,
+        len: usize,
+    ) -> Result<usize, Errno>;
+
+    /// Nothing is asked of the device from here on: its descriptor is closed, and what this process made ends.
+    fn close(&self) {}
+}
+
+/// The open device. A process has one descriptor: closing any other would end everything that the process has made.
+pub(crate) struct Device {
+    /// -1: closed.
+    fd: AtomicI32,
+}
+
+impl Device {
+    /// Opens it.
+    pub(crate) fn open(path: &Path) -> Result<Device, Error> {
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
+        Ok(Device { fd: AtomicI32::new(file.into_raw_fd()) })
+    }
+
+    /// The version of the module: `0x00027004` is 2.7.4.
+    pub(crate) fn version(&self) -> Result<u32, Errno> {
+        // SAFETY: the command takes no argument.
+        let answered = unsafe { self.call(VERSION, core::ptr::null_mut()) }?;
+        Ok(answered as u32)
+    }
+
+    /// # Safety
+    /// `argument` is what the kernel reads and writes for `number`.
+    unsafe fn call(&self, number: libc::c_ulong, argument: *mut u8) -> Result<i32, Errno> {
+        let fd = self.fd.load(Ordering::Acquire);
+        loop {
+            // SAFETY: our own descriptor, or -1, which is none; the caller vouches for the argument.
+            let answered = unsafe { libc::ioctl(fd, number as _, argument) };
+            if answered >= 0 {
+                return Ok(answered);
+            }
+            match Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                errno => return Err(errno.unwrap_or(libc::EIO)),
+            }
+        }
+    }
+}
+
+impl Kernel for Device {
+    fn make(&self, start: u64, size: u64) -> Result<Segment, Errno> {
+        let mut make = Make { start, size, kind: BY_MODE, pad: 0, mode: MODE, segment: 0 };
+        // SAFETY: a record of 40 bytes. The kernel only notes the range.
+        let _ = unsafe { self.call(MAKE, (&raw mut make).cast()) }?;
+        Ok(make.segment)
+    }
+
+    fn remove(&self, mut segment: Segment) -> Result<(), Errno> {
+        // SAFETY: the command reads 8 bytes.
+        unsafe { self.call(REMOVE, (&raw mut segment).cast()) }.map(drop)
+    }
+
+    fn get(&self, segment: Segment) -> Result<Permit, Errno> {
+        let mut get = Get { segment, flags: READ_WRITE, kind: BY_MODE, nothing: 0, permit: 0 };
+        // SAFETY: a record of 32 bytes.
+        let _ = unsafe { self.call(GET, (&raw mut get).cast()) }?;
+        Ok(get.permit)
+    }
+
+    fn release(&self, mut permit: Permit) -> Result<(), Errno> {
+        // SAFETY: the command reads 8 bytes; whoever has a permit has no attachment by it any more.
+        unsafe { self.call(RELEASE, (&raw mut permit).cast()) }.map(drop)
+    }
+
+    fn attach(&self, permit: Permit, offset: u64, size: u64) -> Result<u64, Errno> {
+        let offset = i64::try_from(offset).map_err(|_| libc::EINVAL)?;
+        let mut attach = Attach { permit, offset, size, address: 0, fd: -1, flags: 0 };
+        // SAFETY: a record of 40 bytes; a new mapping at an address of the kernel's choice.
+        let _ = unsafe { self.call(ATTACH, (&raw mut attach).cast()) }?;
+        Ok(attach.address)
+    }
+
+    fn detach(&self, mut address: u64) -> Result<(), Errno> {
+        // SAFETY: the command reads 8 bytes; it ends a mapping that is an attachment, which only its `Attachment` asks for.
+        unsafe { self.call(DETACH, (&raw mut address).cast()) }.map(drop)
+    }
+
+    fn copy(
+        &self,
+        direction: Direction,
+        pieces: &[Piece],
+        attached: u64,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        // Of a copy between "processes" the kernel looks the pages of the remote side up, which it cannot do for attached ones, and
+        // loads from and stores to the local side as any system call does: a page that is not there is EFAULT and no signal.
+        let call = match direction {
+            Direction::Put => libc::process_vm_readv,
+            Direction::Get => libc::process_vm_writev,
+        };
+        let local = Piece::new(core::ptr::with_exposed_provenance_mut(attached as usize), len);
+        // SAFETY: both lists have the layout of `iovec` (asserted above) and live through the call. What is attached is kept so
+        // by its `Attachment`; whoever posts an operation promises that its pieces may be read by a put and written by a get
+        // until it has completed (`RmaOp`), and it completes before this returns. The kernel checks every address.
+        let copied = unsafe {
+            call(
+                libc::getpid(),
+                (&raw const local).cast(),
+                1,
+                pieces.as_ptr().cast(),
+                pieces.len() as libc::c_ulong,
+                0,
+            )
+        };
+        usize::try_from(copied)
+            .map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    fn close(&self) {
+        let fd = self.fd.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            // SAFETY: ours, and taken out of here by this call alone.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+    }
+}
+
+/// Whether a byte of each piece can be read by the kernel.
+pub(crate) fn are_readable(pieces: &[Piece]) -> bool {
+    let mut byte = 0u8;
+    let mut local = Piece::new(&raw mut byte, 1);
+    pieces.iter().filter(|piece| piece.len > 0).all(|piece| {
+        let remote = Piece::new(piece.base, 1);
+        // SAFETY: writes one byte to `byte`; the kernel checks the other address.
+        let read = unsafe {
+            libc::process_vm_readv(
+                libc::getpid(),
+                (&raw mut local).cast(),
+                1,
+                (&raw const remote).cast(),
+                1,
+                0,
+            )
+        };
+        read == 1
+    })
+}
+
+/// Two pages of this process, of which the second is not mapped any more: what a peer's hole looks like.
+pub(crate) struct Torn {
+    at: *mut libc::c_void,
+    page: usize,
+}
+
+impl Torn {
+    /// Maps and tears them.
+    pub(crate) fn new(page: usize) -> Result<Torn, Error> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(core::ptr::null_mut(), 2 * page, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        // SAFETY: the second of the pages that were just mapped, which nobody knows of.
+        let _ = unsafe { libc::munmap(at.wrapping_byte_add(page), page) };
+        Ok(Torn { at, page })
+    }
+
+    /// Where the first page begins.
+    pub(crate) fn start(&self) -> u64 {
+        self.at.expose_provenance() as u64
+    }
+}
+
+impl Drop for Torn {
+    fn drop(&mut self) {
+        // SAFETY: the first page, which is ours.
+        let _ = unsafe { libc::munmap(self.at, self.page) };
+    }
+}
+
+/// This process, as its own PID namespace numbers it.
+pub(crate) fn own_pid() -> i32 {
+    // SAFETY: takes no pointer and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// The size of a page of memory.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: takes a number and cannot fail for this one.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+}
+
+/// A number that nobody can guess.
+pub(crate) fn random() -> Result<[u8; 16], Failure> {
+    let mut out = [0; 16];
+    loop {
+        // SAFETY: writes at most 16 bytes to `out`; so few come at once.
+        let got = unsafe { libc::getrandom(out.as_mut_ptr().cast(), out.len(), 0) };
+        if got == 16 {
+            return Ok(out);
+        }
+        if got < 0 && Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return Err(Failure::last_os_error("no random number from the kernel"));
+        }
+    }
+}

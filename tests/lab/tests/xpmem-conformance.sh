@@ -1,0 +1,21 @@
+about="provider shm-xpmem does everything that a provider must do, over /dev/xpmem"
+timeout=300
+modules=1
+hosts=1
+devices=0
+cpus=2
+checked() {
+    tieline check "$TARGET/debug/libtieline_shm_xpmem.so" --limit $((20 * SLOWNESS)) || fail "see the checks"
+    nothing_attached
+}
+h0() {
+    need tieline
+    built libtieline_shm_xpmem.so
+    # Without the module it is one line that says so.
+    tieline check "$TARGET/debug/libtieline_shm_xpmem.so" > absent 2>&1
+    cat absent
+    grep -q 'there is no /dev/xpmem' absent || fail "it does not say that the module is not loaded"
+    load xpmem
+    checked
+    unload xpmem
+}

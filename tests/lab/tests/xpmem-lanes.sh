@@ -1,0 +1,36 @@
+about="where Yama forbids shm-cma puts go by shm-xpmem, else by shm-cma, without both by shm-knem, and their bytes arrive"
+timeout=180
+modules=1
+hosts=1
+devices=0
+cpus=2
+# Puts from a process without root's rights to its peer; the path that they took is in the last column.
+takes() {
+    plain tieline perf --test "$1" --size 64k --iterations 3 --verify > moved 2>&1 || {
+        cat moved
+        fail "$1 by $2 failed"
+    }
+    cat moved
+    grep -q "$2" moved || fail "$1: the path is not $2"
+}
+h0() {
+    need tieline
+    built libtieline_shm_xpmem.so libtieline_shm_knem.so
+    # A list of providers to use would be one of preferences, too.
+    export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=^tcp,verbs
+    load knem
+    load xpmem
+    yama 0
+    takes put_lat 'shm-cma/copy'
+    yama 2
+    takes put_lat 'shm-xpmem/attach'
+    takes get_lat 'shm-xpmem/attach'
+    nothing_attached
+    tieline info --why > why 2>&1
+    grep 'shm-xpmem' why || fail "info --why does not name it"
+    TIELINE_PROVIDERS=^tcp,verbs,shm-xpmem takes put_lat 'shm-knem/copy'
+    unload xpmem
+    takes get_lat 'shm-knem/copy'
+    unload knem
+    takes put_lat 'shm/ring'
+}
