@@ -276,8 +276,15 @@ mod tests {
         // Of a length that it does not tell.
         assert!(read_text(Path::new("/proc/self/maps"), 16).is_err());
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        let error = read_text(&path, 4).unwrap_err();
+        let (said, hears) = std::sync::mpsc::channel();
+        let fifo = path.clone();
+        let reader = std::thread::spawn(move || said.send(read_text(&fifo, 4).map(drop)));
+        let heard = hears.recv_timeout(std::time::Duration::from_secs(20));
+        // Who waits for a writer gets one, so that this ends.
+        let _ = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
         std::fs::remove_file(&path).unwrap();
+        reader.join().unwrap().unwrap();
+        let error = heard.expect("nobody waits for a FIFO's writer").unwrap_err();
         assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 

@@ -140,6 +140,23 @@ fn a_named_file_that_never_ends_is_an_error() {
 }
 
 #[test]
+fn a_file_that_names_another_is_warned_about_and_the_other_is_not_read() {
+    let other = Scratch::new("chain-other", "queue_bytes = \"2k\"\n");
+    let text = format!("log = \"debug\"\nconfig = \"{}\"\n", other.file().display());
+    let first = Scratch::new("chain-first", &text);
+    let config = env(&[("TIELINE_CONFIG", first.file().to_str().unwrap())]).build().unwrap();
+    let place = format!("{}:2", first.file().display());
+    let told = |warning: &&String| {
+        warning.contains(&place)
+            && warning.contains("TIELINE_CONFIG")
+            && warning.contains("names no other file")
+    };
+    assert_eq!(config.warnings().iter().filter(told).count(), 1, "{:?}", config.warnings());
+    assert_ne!(config.size(vars::QUEUE_BYTES).unwrap(), 2 << 10);
+    assert_eq!(config.origin(vars::LOG), Origin::File(first.file(), 1), "the rest counts");
+}
+
+#[test]
 fn a_missing_system_file_is_said_and_no_more() {
     let config = env(&[]).system_file(Path::new("/does/not/exist.toml")).build().unwrap();
     assert_eq!(config.files()[0].state, "not there");

@@ -471,6 +471,22 @@ mod tests {
     }
 
     #[test]
+    fn who_says_nothing_is_waited_for_and_then_sent_away() {
+        let mut server = Server::new(2, "j");
+        let (ours, _theirs) = UnixStream::pair().expect("two sockets");
+        let began = Instant::now();
+        server.adopt(ours).expect("a flag");
+        let due = server.next_due(true).expect("somebody is waited for");
+        assert!(due <= PATIENCE && due + began.elapsed() >= PATIENCE, "{due:?}");
+        server.expire();
+        assert_eq!((server.connections.len(), server.turned_away), (1, 0));
+        server.connections[0].since = began.checked_sub(PATIENCE).expect("an earlier time");
+        assert_eq!(server.next_due(true), Some(Duration::ZERO));
+        server.expire();
+        assert_eq!((server.connections.len(), server.turned_away), (0, 1));
+    }
+
+    #[test]
     fn a_listener_without_a_caller_is_no_trouble() {
         let mut server = Server::new(2, "j");
         let _ = server.listen_unix().expect("a name of its own");

@@ -116,27 +116,24 @@ pub(crate) fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     }
 }
 
-/// `*` stands for any characters, `?` for one; the whole text must match. Linear: the last `*` is enough to
-/// go back to.
+/// `*` stands for any characters, `?` for one; the whole text must match.
 pub(crate) fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
-    let (mut g, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if glob.get(g) == Some(&b'*') {
-            star = Some((g + 1, t));
-            g += 1;
-        } else if glob.get(g).is_some_and(|&c| c == b'?' || c == text[t]) {
-            g += 1;
-            t += 1;
-        } else if let Some((after, from)) = star {
-            star = Some((after, from + 1));
-            g = after;
-            t = from + 1;
+    // Which beginnings of the text are matched by what was read of the glob.
+    let mut matched = vec![false; text.len() + 1];
+    matched[0] = true;
+    for &sign in glob {
+        if sign == b'*' {
+            let first = matched.iter().position(|matched| *matched).unwrap_or(matched.len());
+            matched[first..].fill(true);
         } else {
-            return false;
+            matched.rotate_right(1);
+            matched[0] = false;
+            for (end, &letter) in matched[1..].iter_mut().zip(text) {
+                *end &= sign == b'?' || sign == letter;
+            }
         }
     }
-    glob[g..].iter().all(|&c| c == b'*')
+    matched[text.len()]
 }
 
 #[cfg(test)]
@@ -194,6 +191,14 @@ mod tests {
             ("e?h0", "eth0", true),
             ("*a*b", "xaxxb", true),
             ("*a*b", "xbxxa", false),
+            ("*ab", "aab", true),
+            ("*ab*", "aaxb", false),
+            ("**", "", true),
+            ("?", "", false),
+            ("", "", true),
+            ("", "e", false),
+            ("e*e", "e", false),
+            ("th", "eth", false),
         ] {
             assert_eq!(glob_matches(glob.as_bytes(), name.as_bytes()), expected, "{glob} {name}");
         }

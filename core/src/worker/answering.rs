@@ -9,8 +9,6 @@ use crate::proto::{Origin, emulate::Answer};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Answers that are kept, of all peers together. Each is a few dozen bytes.
-const MOST: usize = 65_536;
 /// Answers that one progress call tries again.
 const AT_ONCE: usize = 64;
 
@@ -37,7 +35,7 @@ impl Inner {
         if matches!(status, Status::PeerFailed) || self.peers.borrow().get(to.peer).is_none() {
             return;
         }
-        if self.owed.debts.borrow().len() >= MOST {
+        if self.owed.is_beyond_bound(1) {
             return self.hang_up(to, Status::NoMemory);
         }
         let since = self.wiring.now();
@@ -51,7 +49,7 @@ impl Inner {
             return false;
         }
         // What dying endpoints left may be more than is kept: the oldest have had the most of their time.
-        while self.owed.debts.borrow().len() > MOST {
+        while self.owed.is_beyond_bound(0) {
             let Some(to) = self.owed.debts.borrow().front().map(|debt| debt.to) else { break };
             self.hang_up(to, Status::NoMemory);
         }

@@ -9,6 +9,9 @@ use crate::proto::{Origin, emulate::Answer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
+/// Answers that are kept, of all peers together. Each is a few dozen bytes.
+const MOST: usize = 65_536;
+
 /// One of them.
 pub(super) struct Debt {
     pub(super) to: Origin,
@@ -28,6 +31,11 @@ pub(super) struct Owed {
 impl Owed {
     pub(super) fn is_empty(&self) -> bool {
         self.debts.borrow().is_empty()
+    }
+
+    /// Whether these, and so many that come, are more than are kept.
+    pub(super) fn is_beyond_bound(&self, coming: usize) -> bool {
+        self.debts.borrow().len() + coming > MOST
     }
 
     /// How many answers are owed, by peer.

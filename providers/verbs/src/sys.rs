@@ -16,11 +16,11 @@ use tieline_plugin_api::{Failure, Status};
 
 /// What went wrong in a call of libibverbs that returns an error number.
 pub(crate) fn check(code: c_int, what: &str) -> Result<(), Failure> {
-    if code == 0 {
-        return Ok(());
-    }
-    let error =
-        if code < 0 { io::Error::last_os_error() } else { io::Error::from_raw_os_error(code) };
+    let error = match code {
+        0 => return Ok(()),
+        ..0 => io::Error::last_os_error(),
+        code => io::Error::from_raw_os_error(code),
+    };
     Err(Failure::from_io(what, &error))
 }
 

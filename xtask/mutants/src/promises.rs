@@ -83,8 +83,8 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "a helper copies from the first chunk",
     ),
     (
-        "core/src/worker/answering.rs",
-        "self.owed.debts.borrow().len() >= MOST",
+        "core/src/worker/owed.rs",
+        "self.debts.borrow().len() + coming > MOST",
         "false",
         "answers that are owed have no bound",
     ),

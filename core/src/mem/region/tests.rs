@@ -147,9 +147,9 @@ fn after_the_first_attempt_peers_are_refused_that_reach_the_memory_without_us() 
     }
 }
 
-/// A region over `memory` that a domain of this test's has registered, too.
+/// A region that a domain of this test's has registered, too; so large that to touch it ends the process once it is freed.
 fn known_to(context: &Context, answers: &'static Answers) -> Region {
-    let mut region = context.register(vec![0u8; 64]).unwrap();
+    let mut region = context.register(vec![0u8; 64 << 20]).unwrap();
     let span = region.inner.span;
     let inner = Arc::get_mut(&mut region.inner).unwrap();
     inner.registrations.push(Registration { domain: 0, memory: registered(span, answers) });
@@ -196,6 +196,24 @@ fn a_context_ends_while_a_peer_is_inside_and_leaves_it_the_memory() {
     // Not given to anybody else: still what it was.
     assert_eq!(memory.write(0, b"the peer"), Ok(()));
     assert!(!ANSWERS.ended());
+}
+
+#[test]
+fn memory_of_a_dropped_region_is_kept_for_good_when_its_provider_does_not_know_who_is_inside() {
+    for last in [Status::Again, Status::Io] {
+        let answers: &Answers = Box::leak(Box::new(Answers::new(last as i32)));
+        let context = Context::open().unwrap();
+        let region = known_to(&context, answers);
+        let memory = region.inner.span;
+        drop(region);
+        answers.set(Status::Io as i32);
+        let asked = answers.asked();
+        drop(context.alloc(8).unwrap());
+        assert_eq!(answers.asked() - asked, u32::from(last == Status::Again));
+        drop(context);
+        // Not given to anybody else: still what it was.
+        assert_eq!(memory.write(0, b"the peer"), Ok(()));
+    }
 }
 
 #[test]

@@ -171,6 +171,27 @@ fn a_lost_peer_ends_what_it_asked_and_what_was_asked_of_it() {
     assert!(reason.text.contains("the link is down"));
 }
 
+/// Who comes back counts its questions anew: what was answered before is no answer to them.
+#[test]
+fn an_answer_to_a_lost_peer_is_not_given_to_the_next_question_of_that_number() {
+    let mut two = Two::new();
+    two.server.listen("store", 5).unwrap();
+    let token = two.client.ask(0, id(SERVER), "store", b"from the client").unwrap();
+    let Some(ServiceAction::Send { message, .. }) = two.client.take_action() else { panic!() };
+    two.server.receive(0, id(CLIENT), &message).unwrap();
+    two.carry(0);
+    let request = two.arrived();
+    assert_eq!(two.server.accept(request, b"the first"), Ok(true));
+    two.carry(0);
+    assert_eq!(two.told, [ServiceAction::Accepted { token, private: b"the first".to_vec() }]);
+    two.told.clear();
+    two.server.peer_lost(id(CLIENT), "the link is down");
+    two.server.receive(0, id(CLIENT), &message).unwrap();
+    two.carry(0);
+    let again = two.arrived();
+    assert_eq!(two.server.accept(again, b""), Ok(true));
+}
+
 #[test]
 fn a_request_that_comes_twice_counts_once() {
     let mut two = Two::new();

@@ -349,6 +349,20 @@ fn what_was_queued_for_a_peer_that_left_is_neither_sent_nor_counted_when_it_come
 }
 
 #[test]
+fn what_was_queued_for_a_peer_to_whom_no_way_leads_is_not_counted_when_one_opens() {
+    let mut world = World::new(2, 8);
+    let mut net = Member { network: &mut world.network, me: 0, room: false };
+    let peers = &mut world.connectors[0];
+    for dial in [1, 2] {
+        let fill = (0..).take_while(|_| peers.send(&mut net, &name(1), &[9; 4096]).is_ok());
+        assert_eq!(fill.count(), QUEUE / 4096, "dial {dial}");
+        let words = "no route".to_string();
+        peers.handle(&mut net, Event::DialFailed { dial, status: Status::Unreachable, words });
+        assert_eq!(left(peers), [(address_hash(&name(1)), Status::Unreachable)]);
+    }
+}
+
+#[test]
 fn a_flood_without_room_is_answered_again() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: false };
