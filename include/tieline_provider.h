@@ -135,6 +135,8 @@ extern "C" {
 #define TIELINE_CAP_FLUSH_ALL UINT64_C(0x2000000)
 /* cancel */
 #define TIELINE_CAP_CANCEL UINT64_C(0x4000000)
+/* an access to memory whose owner has died, or has taken it away, may end this process by a signal: an operator has asked for that */
+#define TIELINE_CAP_DIES_WITH_OWNER UINT64_C(0x8000000)
 
 /* ---- What a memory domain can do (domain_attr.caps) ---- */
 

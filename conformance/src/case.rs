@@ -106,6 +106,14 @@ impl Case {
         self.attr.caps & capability == capability
     }
 
+    /// Goes on where memory that its owner takes away ends nobody else: a module may say that it does, where an operator wants that.
+    pub(crate) fn survives_the_owner(&self) -> Result<(), Stop> {
+        match self.has(caps::DIES_WITH_OWNER) {
+            true => Err(Stop::Skip("the module says CAP_DIES_WITH_OWNER".to_string())),
+            false => Ok(()),
+        }
+    }
+
     /// Whether both sides make an endpoint first.
     pub(crate) fn connects_to_endpoint(&self) -> bool {
         self.attr.connects & connects::TO_ENDPOINT != 0

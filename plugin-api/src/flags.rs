@@ -72,6 +72,7 @@ table! {
         ANY_THREAD = 1 << 24, "the interface with its endpoints and keys may be used by another thread than the one that opened it: calls come from one thread at a time, and each sees what those before it have done";
         FLUSH_ALL = 1 << 25, "flush of the interface";
         CANCEL = 1 << 26, "cancel";
+        DIES_WITH_OWNER = 1 << 27, "an access to memory whose owner has died, or has taken it away, may end this process by a signal: an operator has asked for that";
     }
 }
 

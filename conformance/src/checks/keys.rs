@@ -49,6 +49,7 @@ pub(super) fn a_pointer_leads_to_the_bytes_of_its_region(case: &Case) -> Checked
 }
 
 pub(super) fn a_pointer_is_safe_when_its_region_has_ended(case: &Case) -> Checked {
+    case.survives_the_owner()?;
     let Bench { mut desk, mut target, key, .. } = bench(case, ALL_RIGHTS)?;
     let endpoint = desk.endpoint();
     let at = desk.retry(|| endpoint.pointer(&key, 0, TARGET as u64))?;
@@ -72,6 +73,7 @@ pub(super) fn a_pointer_is_safe_when_its_region_has_ended(case: &Case) -> Checke
 }
 
 pub(super) fn a_pointer_is_safe_when_its_owner_is_dead(case: &Case) -> Checked {
+    case.survives_the_owner()?;
     let (mut desk, mut partner) = meet(case)?;
     partner.tell("key")?;
     let packed = unhex(&partner.answer(&mut desk)?);

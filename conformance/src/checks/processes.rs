@@ -294,6 +294,7 @@ pub(super) fn a_peer_killed_in_mid_stream_leaves_whole_messages(case: &Case) -> 
 }
 
 pub(super) fn a_put_to_a_killed_peer_fails(case: &Case) -> Checked {
+    case.survives_the_owner()?;
     let (mut desk, mut partner) = meet(case)?;
     let packed = unhex(&partner.ask(&mut desk, "key")?);
     let key = desk.import(&packed)?;

@@ -43,6 +43,8 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
     if case.has(caps::OWN_MEMORY_ONLY) || !registers {
         return Err(Stop::Skip("the domain registers no memory of the application's".to_string()));
     }
+    // The owner holds an access up by taking the memory away.
+    case.survives_the_owner()?;
     let hold = &Hold::new();
     let memory = case.domain.register(hold.base(), Hold::LEN, ALL_RIGHTS);
     let mut memory = succeeds("register", memory)?;

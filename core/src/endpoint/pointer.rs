@@ -21,7 +21,9 @@ use tieline_plugin_api::caps;
 ///
 /// The owner may end its region at any time, and waits for no pointer. What is mapped is then nobody's memory any more: a load
 /// brings what stood there, a store reaches nobody, and nothing crashes. Whether that has happened a pointer cannot tell; a put
-/// with the key is refused from then on.
+/// with the key is refused from then on. One exception an operator has to ask for: memory that `shm-xpmem` attaches with
+/// `TIELINE_SHM_XPMEM_ACCESS=direct` is the owner's own, and a load or store there ends this process, by SIGBUS, when the owner has
+/// ended its region or is dead.
 pub struct RemotePointer {
     key: Rc<KeyInner>,
     span: Span,
@@ -33,7 +35,7 @@ impl RemoteKey {
     /// # Errors
     /// [`PostError::Retry`]: a provider still fetches it, so make progress and ask again. [`PostError::Correct`]: no module maps
     /// this memory here (`Unsupported`, which is so for all but memory of [`Context::alloc`](crate::Context::alloc) of a process of this
-    /// host), or the key does not grant both reading and writing (`KeyRejected`), which loads and stores need, since nobody checks them.
+    /// host, unless `shm-xpmem` has direct access), or the key does not grant both reading and writing (`KeyRejected`), which loads and stores need, since nobody checks them.
     /// [`PostError::Reconnect`]: the endpoint has ended.
     pub fn pointer(&self) -> Result<RemotePointer, PostError> {
         let (key, ep) = (&self.inner, &*self.inner.endpoint);

@@ -246,7 +246,6 @@ mod tests {
                 schemes: Vec::new(),
             },
             service: None,
-            polls_often: false,
         };
         peers.number(&address).0
     }

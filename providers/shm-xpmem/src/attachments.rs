@@ -86,6 +86,11 @@ pub(crate) struct Where {
 }
 
 impl Where {
+    /// Whether its segment names nothing else, and ends with it.
+    pub(crate) fn is_all_of_its_segment(&self, page: u64) -> bool {
+        self.segment_start == self.pages(page).0
+    }
+
     /// The window that an address of it lies in.
     fn around(&self, address: u64) -> Window {
         let Where { owner, generation, window: len, .. } = *self;
@@ -99,13 +104,40 @@ impl Where {
     }
 }
 
-/// A window of a registration.
+/// A window of a registration, or what of it is attached at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Window {
     owner: Nonce,
     generation: u64,
     number: u64,
     len: u64,
+}
+
+/// All of a registration, attached for as long as somebody has an address in it.
+pub(crate) struct Whole {
+    attachment: Attachment,
+    owner: Nonce,
+    all: Arc<Attachments>,
+}
+
+impl Whole {
+    /// Where the owner's address is here.
+    pub(crate) fn of(&self, address: u64) -> Option<u64> {
+        self.attachment.of(address).map(|(at, _)| at)
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if sys::own_pid() == self.attachment.permission.pid {
+            let mut state = self.all.state();
+            state.beside -= 1;
+            state.bytes -= self.attachment.len;
+            if let Some(sum) = state.wholes.get_mut(&self.owner) {
+                *sum -= self.attachment.len;
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -117,11 +149,13 @@ struct State {
     endpoints: HashMap<Nonce, usize>,
     /// Bytes of the windows and of what is attached beside them.
     bytes: u64,
-    /// Attachments beside the windows.
+    /// Attachments beside the windows, and how many bytes of each owner's.
     beside: u64,
+    wholes: HashMap<Nonce, u64>,
 }
 
 /// How much is attached.
+#[cfg(test)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attached {
     pub(crate) count: u64,
@@ -146,14 +180,12 @@ impl Attachments {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How much is attached for endpoints to this owner.
-    pub(crate) fn of(&self, owner: &Nonce) -> Attached {
+    /// Bytes of this owner's that are attached.
+    pub(crate) fn of(&self, owner: &Nonce) -> u64 {
         let state = self.state();
         let own = state.windows.iter().filter(|(window, _)| window.owner == *owner);
-        own.fold(Attached::default(), |sum, (_, one)| Attached {
-            count: sum.count + 1,
-            bytes: sum.bytes + one.len,
-        })
+        let windows: u64 = own.map(|(_, one)| one.len).sum();
+        windows + state.wholes.get(owner).copied().unwrap_or(0)
     }
 
     /// How much this process has attached.
@@ -177,6 +209,7 @@ impl Attachments {
         });
         if left == 0 {
             let _ = state.endpoints.remove(owner);
+            let _ = state.wholes.remove(owner);
             state.forget(|window| window.owner == *owner);
         }
     }
@@ -192,12 +225,21 @@ impl Attachments {
         self.state().forget(|_| true);
     }
 
-    /// What is attached there, if anything is.
-    #[cfg(test)]
-    pub(crate) fn find(&self, place: Where, address: u64) -> Option<Arc<Attachment>> {
-        let found = self.state().windows.get(&place.around(address)).cloned()?;
-        self.touch(&found);
-        Some(found)
+    /// The windows in a range that are not attached: their numbers, and how many bytes of the range lie in each.
+    pub(crate) fn cold(&self, place: Where, address: u64, len: u64) -> Vec<(u64, u64)> {
+        let state = self.state();
+        let (mut at, end) = (address, address + len);
+        let mut cold = Vec::new();
+        while at < end {
+            let window = place.around(at);
+            let next = (window.number + 1).checked_mul(window.len);
+            let next = next.map_or(end, |next| next.min(end));
+            if !state.windows.contains_key(&window) {
+                cold.push((window.number, next - at));
+            }
+            at = next;
+        }
+        cold
     }
 
     /// Somebody uses it.
@@ -233,6 +275,21 @@ impl Attachments {
             state.order.push(Reverse((now, window)));
         }
         Ok(made)
+    }
+
+    /// All of a registration, for its key.
+    pub(crate) fn attach_whole(self: &Arc<Attachments>, place: Where) -> Result<Whole, Errno> {
+        let (start, end) = place.pages(self.settings.page);
+        let len = end.checked_sub(start).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
+        let mut state = self.state();
+        let attachment = self.made(&mut state, place, (start, len))?;
+        if !state.has_room(&self.settings, len) {
+            return Err(libc::ENOSPC);
+        }
+        state.beside += 1;
+        state.bytes += len;
+        *state.wholes.entry(place.owner).or_default() += len;
+        Ok(Whole { attachment, owner: place.owner, all: self.clone() })
     }
 
     fn made(

@@ -12,8 +12,8 @@ use crate::device::Lease;
 use crate::interface::XpmemInterface;
 use crate::keys::{Owner, Registration};
 use crate::probe::{ADDRESS_LEN, Address, Card};
-use crate::settings::Settings;
-use crate::{MODULE, endpoint};
+use crate::settings::{Reach, Settings};
+use crate::{MODULE, endpoint, model};
 
 /// The memory of this process, as one context offers it to its peers.
 pub struct XpmemDomain {
@@ -45,9 +45,6 @@ impl Domain for XpmemDomain {
     type Region = Registration;
 
     fn modules(&self) -> Vec<ModuleAttr> {
-        // A system call for each, which looks up the pages of the local side, and one that asks whether the peer lives: what
-        // shm-cma pays, too. The first access to a window attaches it, and faults its pages in.
-        let rma = Cost { overhead_ns: 1200.0, latency_ns: 0.0, bytes_per_second: 11e9 };
         let mut attr = ModuleAttr {
             name: fixed(MODULE),
             role: role::DATA,
@@ -60,14 +57,36 @@ impl Domain for XpmemDomain {
                 | caps::LOCAL_ONLY
                 | caps::CHECKS_KEYS
                 | caps::ANY_THREAD,
-            // Below shm-cma, which attaches nothing; above shm-knem, which pins all memory that is registered.
-            priority: 38,
             max_iov: endpoint::MAX_IOV,
             max_address_len: ADDRESS_LEN as u32,
             ..ModuleAttr::empty()
         };
-        attr.cost[cost_class::SMALL_RMA] = rma;
-        attr.cost[cost_class::BULK_RMA] = rma;
+        match self.owner.settings.reach {
+            Reach::Copy => {
+                // A system call for each, which looks up the pages of the local side, and one that asks whether the peer lives: what
+                // shm-cma pays, too. The first access to a window attaches it, and faults its pages in. So its place is behind
+                // shm-cma, and before shm-knem, which pins all memory that is registered.
+                let rma = Cost { overhead_ns: 1200.0, latency_ns: 0.0, bytes_per_second: 11e9 };
+                attr.cost[cost_class::SMALL_RMA] = rma;
+                attr.cost[cost_class::BULK_RMA] = rma;
+                attr.priority = 38;
+            }
+            Reach::Direct => {
+                attr.caps |= caps::ATOMICS | caps::KEY_POINTER | caps::DIES_WITH_OWNER;
+                let all = 0xff; // every operation of `atomic_op`
+                (attr.atomic_post32, attr.atomic_post64) = (all, all);
+                (attr.atomic_fetch32, attr.atomic_fetch64) = (all, all);
+                let cost = |overhead_ns, bytes_per_second| Cost {
+                    overhead_ns,
+                    latency_ns: 50.0,
+                    bytes_per_second,
+                };
+                attr.cost[cost_class::SMALL_RMA] = cost(30.0, 12e9);
+                attr.cost[cost_class::BULK_RMA] = cost(100.0, 12e9);
+                attr.cost[cost_class::ATOMIC] = cost(40.0, 0.0);
+                attr.priority = 45;
+            }
+        }
         vec![attr]
     }
 
@@ -82,7 +101,9 @@ impl Domain for XpmemDomain {
                 format!("shm-xpmem has no module `{module}`, only `{MODULE}`"),
             ));
         }
-        Ok(XpmemInterface::new(self.owner.lease.clone(), &self.owner.settings, self.address))
+        let (lease, settings) = (self.owner.lease.clone(), &self.owner.settings);
+        let costs = model::costs(&*lease.kernel, settings);
+        Ok(XpmemInterface::new(lease, settings, costs, self.address))
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {
@@ -94,7 +115,11 @@ impl Domain for XpmemDomain {
                 format!("{len} bytes at address {start:#x} are no memory of this process"),
             ));
         }
-        let rights = rights & (access::REMOTE_READ | access::REMOTE_WRITE);
+        let served = match self.owner.settings.reach {
+            Reach::Copy => access::REMOTE_READ | access::REMOTE_WRITE,
+            Reach::Direct => access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC,
+        };
+        let rights = rights & served;
         Registration::new(&self.owner, start, len as u64, rights)
     }
 

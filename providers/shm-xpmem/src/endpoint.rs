@@ -1,22 +1,31 @@
-//! The endpoint: put and get, by the kernel, from and to what is attached.
+//! The endpoint: put and get from and to what is attached.
 //!
 //! A load or a store to an attachment whose owner has unmapped the memory, or died, is a signal that ends this process. So
-//! none is made here: the kernel copies, by `process_vm_readv` and `process_vm_writev` *of this process to itself*, whose local
-//! side is the attachment, and says EFAULT instead. That is as true of a peer that is killed in the middle.
+//! none is made here, unless the operator has asked for it: the kernel copies, by `process_vm_readv` and `process_vm_writev` *of
+//! this process to itself*, whose local side is the attachment, and says EFAULT instead. That is as true of a peer that is killed in
+//! the middle. Such a copy asks table and process again when it is through: that no fault came is no proof that the owner was
+//! there, since pages that were brought in before may be kept.
 //!
-//! A copy announces itself to the owner, asks the owner's table whether the key's registration lives, copies, and asks table and
-//! process again: that no fault came is no proof that the owner was there, since pages that were brought in before may be kept.
+//! With `TIELINE_SHM_XPMEM_ACCESS=direct` it loads and stores, and does atomics, without a call. What is cold is declined for as long
+//! as warming it does not pay (`model.rs`), where the kernel copies between the two processes.
+//!
+//! Either way an access announces itself to the owner and then asks the owner's table whether the key's registration lives: the
+//! owner frees no memory while somebody is inside.
 
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use tieline_memory_file::{Cursor, Nonce, Piece};
-use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
+use tieline_plugin_api::abi::Atomic;
+use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
 
 use crate::attachments::Attachment;
 use crate::device::Lease;
 use crate::keys::RemoteKey;
+use crate::model::Costs;
 use crate::probe::Peer;
+use crate::settings::{Reach, Settings};
 use crate::sys::{self, Direction, Errno};
 
 /// The kernel's `IOV_MAX`. Longer lists work, too; they take more calls, as these do.
@@ -27,7 +36,11 @@ const BATCH: usize = 64;
 /// A peer process.
 pub struct XpmemEndpoint {
     lease: Arc<Lease>,
+    reach: Reach,
+    page: u64,
     window: u64,
+    /// What things cost, where cold memory is left to the lane behind.
+    costs: Option<Costs>,
     peer: Peer,
     /// Its interface counts whom it leads to by this.
     _name: Rc<Nonce>,
@@ -36,12 +49,19 @@ pub struct XpmemEndpoint {
 impl XpmemEndpoint {
     pub(crate) fn new(
         lease: Arc<Lease>,
-        window: u64,
+        settings: &Settings,
+        costs: Option<Costs>,
         peer: Peer,
         name: Rc<Nonce>,
     ) -> XpmemEndpoint {
         lease.attachments.join(&peer.nonce);
-        XpmemEndpoint { lease, window, peer, _name: name }
+        let Settings { reach, page, window, .. } = *settings;
+        XpmemEndpoint { lease, reach, page, window, costs, peer, _name: name }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_costs(&mut self, costs: Costs) {
+        self.costs = Some(costs);
     }
 
     #[cfg(test)]
@@ -65,12 +85,15 @@ impl XpmemEndpoint {
         key.address(op.offset, op.len)
     }
 
-    fn copy(&self, direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+    /// All of a put or get.
+    fn access(&self, direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let mut address = Self::admit(direction, key, op)?;
         let _inside = self.peer.accessor.enter(key.place.generation);
-        if !key.is_live() {
-            key.forget();
-            return Err(Status::KeyRejected);
+        self.is_valid(key)?;
+        if let Some(costs) = self.costs.filter(|_| op.len > 0) {
+            if !self.is_worth_it(&costs, key, address, op.len as u64) {
+                return Err(Status::Declined);
+            }
         }
         let mut cursor = Cursor::new(op.iov);
         let mut left = op.len;
@@ -78,13 +101,41 @@ impl XpmemEndpoint {
             let attached = self.attached(key, address, left < op.len)?;
             let (at, room) = attached.of(address).ok_or(Status::Io)?;
             let part = usize::try_from(room).unwrap_or(usize::MAX).min(left);
-            self.copy_part(direction, key, &mut cursor, at, part)?;
+            self.move_part(direction, key, &mut cursor, at, part)?;
             address += part as u64;
             left -= part;
         }
-        // A get is of the region only if that was registered after the last byte, and neither is through if the process has ended.
-        self.still_theirs(key)?;
+        match self.reach {
+            // A get is of the region only if that was registered after the last byte, and neither is through if the process has
+            // ended.
+            Reach::Copy => self.still_theirs(key)?,
+            Reach::Direct => self.is_valid(key)?,
+        }
         Ok(Posting::Done)
+    }
+
+    /// Whether the key's registration lives: no call.
+    #[inline]
+    fn is_valid(&self, key: &RemoteKey) -> Result<(), Status> {
+        if key.is_live() {
+            return Ok(());
+        }
+        key.forget();
+        Err(Status::KeyRejected)
+    }
+
+    /// Whether loads and stores are the best way there: the memory is warm, or pays for being warmed.
+    fn is_worth_it(&self, costs: &Costs, key: &RemoteKey, address: u64, len: u64) -> bool {
+        if costs.leaves(len) {
+            return false;
+        }
+        let last = key.last.borrow().upgrade();
+        let whole = |one: &Arc<Attachment>| one.of(address).is_some_and(|(_, room)| room >= len);
+        if last.is_some_and(|last| whole(&last)) {
+            return true;
+        }
+        let cold = self.lease.attachments.cold(key.memory, address, len);
+        cold.is_empty() || key.accounts.borrow_mut().pays(costs, &cold)
     }
 
     /// What is attached of the key's memory around `address`. `begun`: something of the operation is done.
@@ -110,7 +161,7 @@ impl XpmemEndpoint {
     }
 
     /// Copies what lies in one attachment.
-    fn copy_part(
+    fn move_part(
         &self,
         direction: Direction,
         key: &RemoteKey,
@@ -122,12 +173,20 @@ impl XpmemEndpoint {
         while done < len {
             let mut room = [Piece::NONE; BATCH];
             let (pieces, bytes) = cursor.batch(&mut room, len - done);
-            match self.lease.kernel.copy(direction, pieces, at + done as u64, bytes) {
+            let at = at + done as u64;
+            let moved = match self.reach {
+                Reach::Copy => self.lease.kernel.copy(direction, pieces, at, bytes),
+                Reach::Direct => {
+                    carry_all(direction, pieces, at);
+                    Ok(bytes)
+                }
+            };
+            match moved {
                 // Nothing copied and no error cannot happen; it must not become an endless loop.
                 Ok(0) => return Err(Status::Io),
-                Ok(copied) => {
-                    cursor.advance(copied);
-                    done += copied;
+                Ok(moved) => {
+                    cursor.advance(moved);
+                    done += moved;
                 }
                 Err(errno) => return Err(self.not_copied(key, errno, pieces)),
             }
@@ -194,15 +253,66 @@ impl XpmemEndpoint {
     }
 }
 
+/// Copies between these pieces and what is attached there, one behind the other.
+fn carry_all(direction: Direction, pieces: &[Piece], mut at: u64) {
+    for piece in pieces {
+        sys::carry(direction, *piece, at);
+        at += piece.len as u64;
+    }
+}
+
 impl Endpoint for XpmemEndpoint {
     type Key = RemoteKey;
 
     fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
-        self.copy(Direction::Put, key, op)
+        self.access(Direction::Put, key, op)
     }
 
     fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
-        self.copy(Direction::Get, key, op)
+        self.access(Direction::Get, key, op)
+    }
+
+    fn atomic(&self, key: &RemoteKey, op: &Atomic, result: &mut u64) -> Posted {
+        if self.reach == Reach::Copy || op.width != 4 && op.width != 8 || op.op > atomic_op::MAX {
+            return Err(Status::Unsupported);
+        }
+        if key.access & access::REMOTE_ATOMIC == 0 {
+            return Err(Status::KeyRejected);
+        }
+        let address = key.address(op.offset, op.width as usize)?;
+        if address & u64::from(op.width - 1) != 0 {
+            return Err(Status::Misaligned);
+        }
+        let _inside = self.peer.accessor.enter(key.place.generation);
+        self.is_valid(key)?;
+        let attached = self.attached(key, address, true)?;
+        let (at, _) = attached.of(address).ok_or(Status::Io)?;
+        *result = sys::atomic(at, op);
+        Ok(Posting::Done)
+    }
+
+    fn key_pointer(&self, key: &RemoteKey, offset: u64, len: u64) -> Result<*mut u8, Failure> {
+        if self.reach == Reach::Copy {
+            return Err(Status::Unsupported.into());
+        }
+        let both = access::REMOTE_READ | access::REMOTE_WRITE;
+        if key.access & both != both {
+            let text = "a pointer needs a key that grants reading and writing";
+            return Err(Failure::new(Status::KeyRejected, text));
+        }
+        let address = key.address(offset, usize::try_from(len).map_err(|_| Status::OutOfRange)?)?;
+        let _inside = self.peer.accessor.enter(key.place.generation);
+        self.is_valid(key)?;
+        if key.memory.len == 0 {
+            return Ok(NonNull::dangling().as_ptr());
+        }
+        if !key.memory.is_all_of_its_segment(self.page) {
+            let text = "the owner has more registrations than segments of their own (TIELINE_SHM_XPMEM_SEGMENTS there): a pointer \
+                        would go on to lead to its memory when this region has ended";
+            return Err(Failure::new(Status::Unsupported, text));
+        }
+        let at = key.pointer(address)?;
+        Ok(core::ptr::with_exposed_provenance_mut(at as usize))
     }
 
     fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
@@ -218,3 +328,6 @@ impl Drop for XpmemEndpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

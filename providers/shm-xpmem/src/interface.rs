@@ -9,6 +9,7 @@ use tieline_plugin_api::{Events, Failure, Interface, MemoryReport, Status};
 
 use crate::device::Lease;
 use crate::endpoint::XpmemEndpoint;
+use crate::model::Costs;
 use crate::probe::{self, Address};
 use crate::settings::Settings;
 
@@ -16,15 +17,22 @@ use crate::settings::Settings;
 pub struct XpmemInterface {
     lease: Arc<Lease>,
     settings: Settings,
+    /// What things cost on this machine, where that decides anything.
+    costs: Option<Costs>,
     address: Address,
     /// Whose memory its endpoints lead to.
     peers: RefCell<Vec<Weak<Nonce>>>,
 }
 
 impl XpmemInterface {
-    pub(crate) fn new(lease: Arc<Lease>, settings: &Settings, address: Address) -> XpmemInterface {
+    pub(crate) fn new(
+        lease: Arc<Lease>,
+        settings: &Settings,
+        costs: Option<Costs>,
+        address: Address,
+    ) -> XpmemInterface {
         let (settings, peers) = (settings.clone(), RefCell::default());
-        XpmemInterface { lease, settings, address, peers }
+        XpmemInterface { lease, settings, costs, address, peers }
     }
 
     fn reach(&self, address: &[u8]) -> Result<probe::Peer, Failure> {
@@ -59,7 +67,9 @@ impl Interface for XpmemInterface {
         let mut peers = self.peers.borrow_mut();
         peers.retain(|peer| peer.strong_count() > 0);
         peers.push(Rc::downgrade(&name));
-        Ok(XpmemEndpoint::new(self.lease.clone(), self.settings.window, peer, name))
+        // What is declined goes to another lane: only where the kernel copies between these two is there a better one than messages.
+        let costs = self.costs.filter(|_| peer.kernel_copies);
+        Ok(XpmemEndpoint::new(self.lease.clone(), &self.settings, costs, peer, name))
     }
 
     fn poll(&self, _events: &mut Events<'_>) -> Result<(), Status> {
@@ -72,7 +82,7 @@ impl Interface for XpmemInterface {
             self.peers.borrow().iter().filter_map(Weak::upgrade).map(|peer| *peer).collect();
         peers.sort_unstable();
         peers.dedup();
-        let attached = peers.iter().map(|peer| self.lease.attachments.of(peer).bytes).sum();
+        let attached = peers.iter().map(|peer| self.lease.attachments.of(peer)).sum();
         MemoryReport {
             base_bytes: size_of::<XpmemInterface>() as u64,
             peer_bytes: attached,

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tieline_memory_file::{Announcements, Nonce, PeerRegistrations, Place, Registrations};
 use tieline_plugin_api::{Failure, Revoked, Status};
 
-use crate::attachments::{Attachment, Where};
+use crate::attachments::{Attachment, Where, Whole};
 use crate::device::Lease;
+use crate::model::Accounts;
 use crate::settings::Settings;
 use crate::sys::{self, Segment};
 
@@ -192,6 +193,10 @@ pub struct RemoteKey {
     pub(crate) access: u64,
     /// What was accessed last.
     pub(crate) last: RefCell<Weak<Attachment>>,
+    /// What attaching its memory would have saved so far.
+    pub(crate) accounts: RefCell<Accounts>,
+    /// All of it, once somebody has asked for a pointer.
+    whole: RefCell<Option<Whole>>,
     lease: Arc<Lease>,
     table: Arc<PeerRegistrations<WORDS>>,
 }
@@ -237,8 +242,9 @@ impl RemoteKey {
         let segment = segment as Segment;
         let owner = *nonce;
         let memory = Where { owner, generation, segment, segment_start, base, len, window };
-        let (last, lease, table) = (RefCell::default(), lease.clone(), table.clone());
-        Ok(RemoteKey { place, memory, access, last, lease, table })
+        let (last, accounts, whole) = Default::default();
+        let (lease, table) = (lease.clone(), table.clone());
+        Ok(RemoteKey { place, memory, access, last, accounts, whole, lease, table })
     }
 
     /// Where `len` bytes at `offset` of the region lie in its owner.
@@ -255,6 +261,19 @@ impl RemoteKey {
         self.table.is_live(self.place)
     }
 
+    /// Where an address of the owner's is here, for as long as this key is there.
+    pub(crate) fn pointer(&self, address: u64) -> Result<u64, Failure> {
+        let mut whole = self.whole.borrow_mut();
+        let whole = match &*whole {
+            Some(whole) => whole,
+            None => {
+                let made = self.lease.attachments.attach_whole(self.memory);
+                whole.insert(made.map_err(|errno| why_not_whole(&self.memory, errno))?)
+            }
+        };
+        whole.of(address).ok_or_else(|| Status::OutOfRange.into())
+    }
+
     /// Lets go of what is attached of the registration.
     pub(crate) fn forget(&self) {
         self.lease.attachments.forget(&self.memory.owner, self.memory.generation);
@@ -267,5 +286,25 @@ impl Drop for RemoteKey {
         if self.lease.is_own() && !self.is_live() {
             self.forget();
         }
+    }
+}
+
+fn why_not_whole(memory: &Where, errno: sys::Errno) -> Failure {
+    let what = format!("{} bytes of the peer's cannot be attached", memory.len);
+    match errno {
+        libc::ENOSPC => Failure::new(
+            Status::NoMemory,
+            format!(
+                "{what}: as much is attached as TIELINE_SHM_XPMEM_CACHE and TIELINE_SHM_XPMEM_ATTACHMENTS allow"
+            ),
+        ),
+        libc::EINVAL => {
+            Failure::new(Status::KeyRejected, format!("{what}: there is no such memory"))
+        }
+        libc::ENOENT => Failure::new(
+            Status::Unreachable,
+            format!("{what}: the owner has closed a descriptor of the device, or called exec"),
+        ),
+        errno => Failure::from_io(&what, &std::io::Error::from_raw_os_error(errno)),
     }
 }

@@ -21,6 +21,7 @@ mod double;
 mod endpoint;
 mod interface;
 mod keys;
+mod model;
 mod probe;
 mod settings;
 mod sys;

@@ -187,6 +187,8 @@ pub(crate) struct Peer {
     pub(crate) number: u32,
     pub(crate) process: Process,
     pub(crate) table: Arc<PeerRegistrations<WORDS>>,
+    /// The kernel copies between that process and this one, too.
+    pub(crate) kernel_copies: bool,
     /// Our place among the peer's accessors.
     pub(crate) accessor: Accessor,
 }
@@ -256,8 +258,9 @@ pub(crate) fn reach(lease: &Lease, page: u64, me: &Facts, peer: &Address) -> Res
     };
     let table = PeerRegistrations::open(them.pid, peer.table, &peer.nonce).map_err(lost)?;
     let accessor = Accessor::open(them.pid, peer.announcements, &peer.nonce).map_err(lost)?;
-    let (nonce, number) = (peer.nonce, peer.card as u32);
-    Ok(Peer { nonce, number, process, table: Arc::new(table), accessor })
+    let (nonce, number, table) = (peer.nonce, peer.card as u32, Arc::new(table));
+    let kernel_copies = sys::kernel_copies_from(them.pid);
+    Ok(Peer { nonce, number, process, table, kernel_copies, accessor })
 }
 
 fn why_refused(me: &Facts, peer: &Facts) -> String {

@@ -9,6 +9,14 @@ use crate::sys;
 
 /// Every variable, for `tieline config`.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
+    ConfigDoc::text(
+        "TIELINE_SHM_XPMEM_ACCESS",
+        "copy",
+        "How peers' memory is reached: copy lets the kernel copy, so that the death of a peer is an error; direct loads and \
+         stores, with atomics and pointers, for jobs that end with any of their processes: a peer that dies in an access ends \
+         this process, by SIGBUS.",
+    )
+    .one_of("copy|direct"),
     ConfigDoc::size(
         "TIELINE_SHM_XPMEM_CACHE",
         "4g",
@@ -27,6 +35,13 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "Bytes of a peer's region that are attached at once: a power of two from 4k to 1g.",
     )
     .between(4 << 10, 1 << 30),
+    ConfigDoc::text(
+        "TIELINE_SHM_XPMEM_COLD",
+        "decline",
+        "With direct access: decline leaves memory that is not attached yet to the lane behind (shm-cma) until attaching it pays; \
+         serve attaches it at once, which is better where shm-cma is left out.",
+    )
+    .one_of("decline|serve"),
     ConfigDoc::count(
         "TIELINE_SHM_XPMEM_SEGMENTS",
         "256",
@@ -35,9 +50,21 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ),
 ];
 
+/// How peers' memory is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The kernel copies.
+    Copy,
+    /// By loads and stores.
+    Direct,
+}
+
 /// The values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
+    pub(crate) reach: Reach,
+    /// Cold memory is left to the lane behind.
+    pub(crate) declines: bool,
     pub(crate) cache: u64,
     pub(crate) attachments: u64,
     pub(crate) window: u64,
@@ -58,7 +85,13 @@ impl Settings {
             0 => tenth_of_mappings(fs::read_to_string("/proc/sys/vm/max_map_count").ok()),
             number => number,
         };
+        let reach = match value("TIELINE_SHM_XPMEM_ACCESS").text.as_str() {
+            "direct" => Reach::Direct,
+            _ => Reach::Copy,
+        };
         Ok(Settings {
+            reach,
+            declines: value("TIELINE_SHM_XPMEM_COLD").text != "serve",
             cache: value("TIELINE_SHM_XPMEM_CACHE").number,
             attachments,
             window: window.number.max(page),
@@ -91,6 +124,17 @@ mod tests {
         assert_eq!(tenth_of_mappings(None), 6553);
         let set = Settings::of(|name| name.ends_with("ATTACHMENTS").then_some("12")).unwrap();
         assert_eq!(set.attachments, 12);
+    }
+
+    #[test]
+    fn the_kernel_copies_unless_the_operator_says_otherwise() {
+        let reach = |text| {
+            let set = Settings::of(|name| name.ends_with("ACCESS").then_some(text));
+            set.map(|settings| settings.reach)
+        };
+        assert_eq!(Settings::of(|_| None).unwrap().reach, Reach::Copy);
+        assert_eq!((reach("Direct"), reach("copy")), (Ok(Reach::Direct), Ok(Reach::Copy)));
+        assert!(reach("fast").unwrap_err().text.contains("TIELINE_SHM_XPMEM_ACCESS"));
     }
 
     #[test]

@@ -9,10 +9,11 @@ use std::io::Error;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use tieline_memory_file::Piece;
-use tieline_plugin_api::Failure;
+use tieline_plugin_api::abi::Atomic;
+use tieline_plugin_api::{Failure, atomic_op};
 
 /// The number of a system error.
 pub(crate) type Errno = i32;
@@ -260,6 +261,80 @@ pub(crate) fn are_readable(pieces: &[Piece]) -> bool {
         };
         read == 1
     })
+}
+
+/// Copies between local memory and what is attached at `attached`, by loads and stores. The caller keeps the attachment. Where the
+/// owner has taken the memory away this ends the process, by SIGBUS.
+#[inline]
+pub(crate) fn carry(direction: Direction, piece: Piece, attached: u64) {
+    let remote = core::ptr::with_exposed_provenance_mut::<u8>(attached as usize);
+    let (from, to) = match direction {
+        Direction::Put => (piece.base.cast_const(), remote),
+        Direction::Get => (remote.cast_const(), piece.base),
+    };
+    // SAFETY: whoever posts an operation promises that its pieces may be read by a put and written by a get until it has
+    // completed (`RmaOp`); the caller keeps as many bytes attached. A peer that reads or writes the same bytes meanwhile gets a mix
+    // of both, which is what remote memory access promises.
+    unsafe {
+        if piece.len == 8 {
+            // One load and one store: somebody who polls this word must not see half of it.
+            to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
+        } else {
+            core::ptr::copy(from, to, piece.len);
+        }
+    }
+}
+
+/// Does an atomic on the word at `attached`, which lies on its own width, and returns what was there before. The caller keeps the
+/// attachment, and has looked at operation and width.
+pub(crate) fn atomic(attached: u64, op: &Atomic) -> u64 {
+    let at = core::ptr::with_exposed_provenance_mut::<u8>(attached as usize);
+    // SAFETY: aligned and attached, as the caller says; shared bytes are only touched by atomics and raw copies.
+    unsafe {
+        if op.width == 8 {
+            apply64(AtomicU64::from_ptr(at.cast()), op)
+        } else {
+            u64::from(apply32(AtomicU32::from_ptr(at.cast()), op))
+        }
+    }
+}
+
+macro_rules! apply {
+    ($name:ident, $atomic:ty, $int:ty) => {
+        fn $name(word: &$atomic, op: &Atomic) -> $int {
+            let operand = op.operand as $int;
+            match op.op {
+                atomic_op::ADD => word.fetch_add(operand, Ordering::AcqRel),
+                atomic_op::AND => word.fetch_and(operand, Ordering::AcqRel),
+                atomic_op::OR => word.fetch_or(operand, Ordering::AcqRel),
+                atomic_op::XOR => word.fetch_xor(operand, Ordering::AcqRel),
+                atomic_op::SWAP => word.swap(operand, Ordering::AcqRel),
+                atomic_op::MIN => word.fetch_min(operand, Ordering::AcqRel),
+                atomic_op::MAX => word.fetch_max(operand, Ordering::AcqRel),
+                _ => {
+                    let (compare, success) = (op.compare as $int, Ordering::AcqRel);
+                    match word.compare_exchange(compare, operand, success, Ordering::Acquire) {
+                        Ok(before) | Err(before) => before,
+                    }
+                }
+            }
+        }
+    };
+}
+apply!(apply64, AtomicU64, u64);
+apply!(apply32, AtomicU32, u32);
+
+/// Whether the kernel copies between this process and that one: what shm-cma does. Nothing is mapped at address 0, so a copy from
+/// there says EFAULT, or that it is forbidden.
+pub(crate) fn kernel_copies_from(pid: i32) -> bool {
+    let mut byte = 0u8;
+    let local = Piece::new(&raw mut byte, 1);
+    let remote = Piece::new(core::ptr::null_mut(), 1);
+    // SAFETY: writes one byte to `byte` at most; the kernel checks the other address.
+    let copied = unsafe {
+        libc::process_vm_readv(pid, (&raw const local).cast(), 1, (&raw const remote).cast(), 1, 0)
+    };
+    copied >= 0 || Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
 }
 
 /// Two pages of this process, of which the second is not mapped any more: what a peer's hole looks like.

@@ -1,5 +1,5 @@
 about="provider shm-xpmem does everything that a provider must do, over /dev/xpmem"
-timeout=300
+timeout=420
 modules=1
 hosts=1
 devices=0
@@ -17,5 +17,6 @@ h0() {
     grep -q 'there is no /dev/xpmem' absent || fail "it does not say that the module is not loaded"
     load xpmem
     checked
+    TIELINE_SHM_XPMEM_ACCESS=direct checked
     unload xpmem
 }

@@ -22,6 +22,9 @@ h0() {
     load xpmem
     yama 0
     takes put_lat 'shm-cma/copy'
+    # Direct access comes first, once the memory is warm.
+    TIELINE_SHM_XPMEM_ACCESS=direct takes put_lat 'shm-xpmem/attach'
+    TIELINE_SHM_XPMEM_ACCESS=direct takes fadd_lat 'shm-xpmem/attach'
     yama 2
     takes put_lat 'shm-xpmem/attach'
     takes get_lat 'shm-xpmem/attach'

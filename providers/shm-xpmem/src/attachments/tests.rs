@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::double::{Command, Played, There};
+use crate::settings::Reach;
 
 const PAGE: u64 = 4096;
 const WINDOW: u64 = 4 * PAGE;
@@ -9,16 +10,19 @@ const OWNER: Nonce = [1; 16];
 
 struct Table {
     played: Arc<Played>,
-    attachments: Attachments,
+    attachments: Arc<Attachments>,
     segment: Segment,
 }
 
 /// Windows of four pages, of a segment of all memory; so many of them, and so many bytes.
 fn table(attachments: u64, cache: u64) -> Table {
     let played = Arc::new(Played::default());
-    let settings = Settings { cache, attachments, window: WINDOW, segments: 256, page: PAGE };
+    let (window, reach) = (WINDOW, Reach::Direct);
+    let (segments, page, declines) = (256, PAGE, false);
+    let settings = Settings { reach, declines, cache, attachments, window, segments, page };
     let segment = played.make(0, u64::MAX).unwrap();
-    Table { attachments: Attachments::new(played.clone(), settings), played, segment }
+    let attachments = Arc::new(Attachments::new(played.clone(), settings));
+    Table { attachments, played, segment }
 }
 
 impl Table {
@@ -51,8 +55,8 @@ fn a_window_is_cut_to_the_pages_of_its_registration_and_attached_once() {
     let ranges = [(2 * WINDOW + PAGE, 3 * PAGE), (3 * WINDOW, WINDOW), (4 * WINDOW, 2 * PAGE)];
     assert_eq!(table.played.ranges(), ranges);
     assert_eq!(table.attachments.all(), Attached { count: 3, bytes: 9 * PAGE });
-    assert_eq!(table.attachments.of(&OWNER), Attached { count: 3, bytes: 9 * PAGE });
-    assert_eq!(table.attachments.of(&[2; 16]), Attached::default());
+    assert_eq!(table.attachments.of(&OWNER), 9 * PAGE);
+    assert_eq!(table.attachments.of(&[2; 16]), 0);
     assert_eq!(table.played.asked(Command::Get), 1, "one permit serves them all");
 }
 
@@ -74,10 +78,13 @@ fn beyond_the_number_that_goes_which_was_used_least_recently() {
     for window in 1..=3 {
         drop(table.attachments.attach(place, window * WINDOW).unwrap());
     }
-    drop(table.attachments.find(place, WINDOW).unwrap());
+    drop(table.attachments.attach(place, WINDOW).unwrap());
     drop(table.attachments.attach(place, 4 * WINDOW).unwrap());
     assert_eq!(table.windows(), [1, 3, 4]);
-    assert!(table.attachments.find(place, 2 * WINDOW).is_none());
+    let cold = table.attachments.cold(place, WINDOW + 5, 3 * WINDOW);
+    assert_eq!(cold, [(2, WINDOW)]);
+    assert_eq!(table.attachments.cold(place, 2 * WINDOW + 5, 7), [(2, 7)]);
+    assert_eq!(table.attachments.cold(place, WINDOW, 5), []);
     drop(table.attachments.attach(place, 5 * WINDOW).unwrap());
     assert_eq!(table.windows(), [1, 4, 5]);
     for round in 0..50 {
@@ -193,6 +200,32 @@ fn a_hundred_thousand_registrations_that_end_leave_nothing_but_what_is_bounded()
     assert_eq!(table.played.there(), There { segments: 1, permits: 1, attached: 50 });
     let state = table.attachments.state();
     assert!(state.order.len() <= 50 && state.permissions.len() < 200);
+}
+
+#[test]
+fn all_of_a_registration_is_attached_for_its_key_counts_like_windows_and_is_never_let_go() {
+    let table = table(3, u64::MAX);
+    let place = table.place(1, WINDOW + 100, 3 * WINDOW);
+    let whole = table.attachments.attach_whole(place).unwrap();
+    assert_eq!(whole.of(WINDOW + 100), Some(WINDOW + 100));
+    assert_eq!(whole.of(4 * WINDOW + 100), Some(4 * WINDOW + 100));
+    assert_eq!(table.played.ranges(), [(WINDOW, 3 * WINDOW + PAGE)]);
+    assert_eq!(table.attachments.of(&OWNER), 3 * WINDOW + PAGE);
+    let others = table.place(2, 10 * WINDOW, 10 * WINDOW);
+    for n in 10..20 {
+        drop(table.attachments.attach(others, n * WINDOW).unwrap());
+    }
+    assert_eq!(table.windows(), [1, 18, 19]);
+    assert_eq!(table.attachments.all().count, 3);
+    let (second, third) = (table.place(3, WINDOW, PAGE), table.place(4, WINDOW, PAGE));
+    let second = table.attachments.attach_whole(second).unwrap();
+    let third = table.attachments.attach_whole(third).unwrap();
+    let refused = table.attachments.attach_whole(table.place(5, WINDOW, PAGE));
+    assert_eq!(refused.err(), Some(libc::ENOSPC), "each of them stays");
+    drop((whole, second, third));
+    assert_eq!(table.attachments.all(), Attached::default());
+    assert_eq!(table.attachments.of(&OWNER), 0);
+    assert_eq!(table.played.there().attached, 0);
 }
 
 #[test]

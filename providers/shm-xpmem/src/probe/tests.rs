@@ -6,67 +6,10 @@ use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, access};
 
 use super::*;
+use crate::double::pair::{BOTH, PAGE, Pair, op, settings};
 use crate::double::{Command, Played, There};
-use crate::keys::{Owner, Registration};
-use crate::settings::Settings;
-use crate::{MODULE, RemoteKey, XpmemDomain, XpmemEndpoint, XpmemInterface};
-
-const BOTH: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
-const PAGE: usize = 4096;
-
-struct Pair {
-    played: Arc<Played>,
-    owner: XpmemDomain,
-    interface: XpmemInterface,
-    endpoint: XpmemEndpoint,
-    memory: Vec<u8>,
-}
-
-fn settings() -> Settings {
-    let (cache, attachments, window, segments) = (1 << 30, 100, 4 * PAGE as u64, 2);
-    Settings { cache, attachments, window, segments, page: PAGE as u64 }
-}
-
-impl Pair {
-    fn new(len: usize) -> Pair {
-        let played = Arc::new(Played::default());
-        let domain =
-            || XpmemDomain::new(Lease::played(played.clone(), settings()), settings()).unwrap();
-        let (owner, here) = (domain(), domain());
-        let address = owner.open_interface(MODULE, [1; 16]).unwrap().address();
-        let interface = here.open_interface(MODULE, [2; 16]).unwrap();
-        interface.reachable(&address).unwrap();
-        let endpoint = interface.connect(&address, b"", 0).unwrap();
-        let memory = (0..len).map(|n| n as u8).collect();
-        Pair { played, owner, interface, endpoint, memory }
-    }
-
-    fn register(&mut self, rights: u64) -> Result<Registration, Failure> {
-        let (base, len) = (self.memory.as_mut_ptr(), self.memory.len());
-        self.owner.register(&RegisterParams::new(base, len, rights))
-    }
-
-    fn packed(&self, region: &Registration) -> [u8; 40] {
-        let mut key = [0; 40];
-        assert_eq!(self.owner.pack_key(region, &KeyParams::empty(), &mut key), Ok(40));
-        key
-    }
-
-    fn offered(&mut self, rights: u64) -> (Registration, RemoteKey) {
-        let region = self.register(rights).unwrap();
-        let key = self.endpoint.import_key(&self.packed(&region)).unwrap();
-        (region, key)
-    }
-
-    fn attached(&self) -> usize {
-        self.played.there().attached
-    }
-}
-
-fn op(iov: &[Iov], offset: u64) -> RmaOp<'_> {
-    let len = iov.iter().map(|piece| piece.len).sum();
-    RmaOp { iov, len, offset, cookie: 1, flags: 0 }
-}
+use crate::keys::Owner;
+use crate::{MODULE, RemoteKey};
 
 #[test]
 fn puts_and_gets_of_many_pieces_move_their_bytes_in_order_across_windows() {

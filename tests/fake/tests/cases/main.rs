@@ -20,7 +20,6 @@ mod pieces;
 mod pointers;
 mod progress_thread;
 mod shared;
-mod small;
 mod stage;
 mod swapping;
 mod ways;

@@ -1,0 +1,190 @@
+//! Direct access: loads, stores, atomics, pointers, and what is declined.
+
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Domain, Revoked, caps};
+
+use super::*;
+use crate::double::pair::{BOTH, PAGE, Pair, op, settings};
+use crate::double::{Command, There};
+
+const ALL: u64 = BOTH | access::REMOTE_ATOMIC;
+
+fn direct(len: usize) -> Pair {
+    Pair::with(len, &Settings { reach: Reach::Direct, ..settings() })
+}
+
+fn atomic(kind: u32, width: u32, offset: u64, operand: u64, compare: u64) -> Atomic {
+    let (key, result) = (core::ptr::null_mut(), core::ptr::null_mut());
+    Atomic { op: kind, width, key, offset, operand, compare, result, cookie: 0, flags: 0 }
+}
+
+#[test]
+fn loads_and_stores_move_every_byte_across_windows_without_a_copy_of_the_kernels() {
+    let mut pair = direct(20 * PAGE);
+    let (_region, key) = pair.offered(BOTH);
+    let copies = pair.played.asked(Command::Copy);
+    let mut local = vec![0u8; 9 * PAGE];
+    let (first, second) = local.split_at_mut(4 * PAGE + 13);
+    let len = second.len();
+    let pieces = [
+        Iov::new(first.as_mut_ptr(), first.len()),
+        Iov::new(core::ptr::null_mut(), 0),
+        Iov::new(second.as_mut_ptr(), len),
+    ];
+    assert_eq!(pair.endpoint.get(&key, &op(&pieces, 5)), Ok(Posting::Done));
+    let theirs: Vec<u8> = (0..9 * PAGE).map(|n| (n + 5) as u8).collect();
+    assert!(core::hint::black_box(&local) == &theirs, "every byte, in order");
+    let mut word = 0x1122_3344_5566_7788_u64.to_ne_bytes();
+    let piece = [Iov::new(word.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.put(&key, &op(&piece, 19 * PAGE as u64)), Ok(Posting::Done));
+    assert_eq!(core::hint::black_box(&pair.memory)[19 * PAGE..][..8], word);
+    assert_eq!(pair.played.asked(Command::Copy), copies);
+    assert_eq!(pair.endpoint.put(&key, &op(&[], 0)), Ok(Posting::Done));
+}
+
+#[test]
+fn what_direct_access_offers_stands_in_the_capabilities_and_copies_offer_none_of_it() {
+    let modules = |pair: &Pair| pair.owner.modules()[0];
+    let (copy, direct) = (modules(&Pair::new(8)), modules(&direct(8)));
+    let more = caps::ATOMICS | caps::KEY_POINTER | caps::DIES_WITH_OWNER;
+    assert_eq!((copy.caps & more, direct.caps & more), (0, more));
+    assert_eq!((copy.atomic_fetch64, direct.atomic_fetch64), (0, 0xff));
+    assert!(
+        direct.priority > 40 && (35..40).contains(&copy.priority),
+        "shm-cma has 40, shm-knem 35"
+    );
+
+    let mut pair = Pair::new(64);
+    let (_region, key) = pair.offered(ALL);
+    let add = atomic(atomic_op::ADD, 8, 0, 1, 0);
+    assert_eq!(pair.endpoint.atomic(&key, &add, &mut 0), Err(Status::Unsupported));
+    let pointer = pair.endpoint.key_pointer(&key, 0, 8);
+    assert_eq!(pointer.unwrap_err().status, Status::Unsupported);
+}
+
+#[test]
+fn atomics_act_on_words_of_either_width_and_check_right_range_and_alignment() {
+    let mut pair = direct(4096);
+    // The region begins on a word, as memory of the allocator does.
+    pair.memory[..16].fill(0);
+    let (_region, key) = pair.offered(ALL);
+    let mut before = 77;
+    let mut done = |op: Atomic| pair.endpoint.atomic(&key, &op, &mut before).map(|_| before);
+    assert_eq!(done(atomic(atomic_op::ADD, 8, 0, 5, 0)), Ok(0));
+    assert_eq!(done(atomic(atomic_op::COMPARE_SWAP, 8, 0, 9, 4)), Ok(5));
+    assert_eq!(done(atomic(atomic_op::COMPARE_SWAP, 8, 0, 9, 5)), Ok(5));
+    assert_eq!(done(atomic(atomic_op::MAX, 8, 0, 3, 0)), Ok(9));
+    assert_eq!(done(atomic(atomic_op::MIN, 8, 0, 6, 0)), Ok(9));
+    assert_eq!(done(atomic(atomic_op::SWAP, 8, 0, u64::MAX, 0)), Ok(6));
+    assert_eq!(done(atomic(atomic_op::AND, 4, 4, 0xf0f0, 0)), Ok(0xffff_ffff));
+    assert_eq!(done(atomic(atomic_op::OR, 4, 4, 0xf, 0)), Ok(0xf0f0));
+    assert_eq!(done(atomic(atomic_op::XOR, 4, 4, 0xff, 0)), Ok(0xf0ff));
+    assert_eq!(done(atomic(atomic_op::ADD, 4, 4, 0, 0)), Ok(0xf000));
+    assert_eq!(done(atomic(atomic_op::ADD, 8, 4, 1, 0)), Err(Status::Misaligned));
+    assert_eq!(done(atomic(atomic_op::ADD, 4, 4094, 1, 0)), Err(Status::OutOfRange));
+    assert_eq!(done(atomic(atomic_op::ADD, 2, 0, 1, 0)), Err(Status::Unsupported));
+    assert_eq!(done(atomic(atomic_op::MAX + 1, 8, 0, 1, 0)), Err(Status::Unsupported));
+    let (region, key) = pair.offered(BOTH);
+    let add = atomic(atomic_op::ADD, 8, 0, 1, 0);
+    assert_eq!(pair.endpoint.atomic(&key, &add, &mut 0), Err(Status::KeyRejected));
+    drop(region);
+    let (region, key) = pair.offered(ALL);
+    assert_eq!(pair.owner.revoke(&region), Revoked::Quiet);
+    assert_eq!(pair.endpoint.atomic(&key, &add, &mut 0), Err(Status::KeyRejected));
+}
+
+#[test]
+fn a_pointer_leads_to_the_region_for_as_long_as_its_key_is_there() {
+    let mut pair = direct(20 * PAGE);
+    let (region, key) = pair.offered(BOTH);
+    let base = pair.memory.as_mut_ptr().expose_provenance();
+    let before = pair.attached();
+    let at = |offset, len| pair.endpoint.key_pointer(&key, offset, len);
+    assert_eq!(at(0, 20 * PAGE as u64).unwrap().addr(), base);
+    assert_eq!(at(7 * PAGE as u64, 1).unwrap().addr(), base + 7 * PAGE);
+    assert_eq!(pair.attached(), before + 1, "of all of it at once");
+    assert_eq!(at(20 * PAGE as u64, 1).unwrap_err().status, Status::OutOfRange);
+    assert_eq!(at(u64::MAX, 2).unwrap_err().status, Status::OutOfRange);
+    pair.owner.deregister(region).unwrap();
+    let late = pair.endpoint.key_pointer(&key, 0, 8);
+    assert_eq!(late.unwrap_err().status, Status::KeyRejected);
+    assert_eq!(pair.attached(), before + 1, "somebody may still have the address");
+    drop(key);
+    assert_eq!(pair.attached(), before);
+
+    for rights in [access::REMOTE_READ, access::REMOTE_WRITE, access::REMOTE_ATOMIC] {
+        let (_region, key) = pair.offered(rights);
+        let refused = pair.endpoint.key_pointer(&key, 0, 8).unwrap_err();
+        assert_eq!(refused.status, Status::KeyRejected);
+    }
+}
+
+#[test]
+fn no_pointer_leads_into_a_segment_that_outlives_its_region() {
+    let mut pair = direct(64);
+    let _two = [pair.offered(BOTH), pair.offered(BOTH)];
+    let (_third, key) = pair.offered(BOTH);
+    let refused = pair.endpoint.key_pointer(&key, 0, 8).unwrap_err();
+    assert_eq!(refused.status, Status::Unsupported);
+    assert!(refused.text.contains("TIELINE_SHM_XPMEM_SEGMENTS"), "{refused}");
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+}
+
+#[test]
+fn cold_memory_is_declined_until_it_pays_and_warm_memory_never() {
+    let mut pair = direct(20 * PAGE);
+    let costs =
+        Costs { attach: 1500.0, fault: 500.0, warm_byte: 0.1, call: 1000.0, call_byte: 0.1 };
+    pair.endpoint.set_costs(costs);
+    let (_region, key) = pair.offered(ALL);
+    let before = pair.attached();
+    let mut local = vec![0u8; 20 * PAGE];
+    let base = pair.memory.as_ptr().addr();
+    // Within one window.
+    let inside = (base.next_multiple_of(4 * PAGE) - base) as u64;
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    for _ in 0..2 {
+        assert_eq!(pair.endpoint.get(&key, &op(&piece, inside)), Err(Status::Declined));
+        assert_eq!(pair.attached(), before);
+    }
+    for _ in 0..2 {
+        assert_eq!(pair.endpoint.put(&key, &op(&piece, inside)), Ok(Posting::Done));
+    }
+    assert_eq!(pair.attached(), before + 1);
+    let far = inside + 8 * PAGE as u64;
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, far)), Err(Status::Declined), "another window");
+    assert_eq!(pair.endpoint.put(&key, &op(&[], far)), Ok(Posting::Done), "nothing is never cold");
+    let mut result = 0;
+    let add = atomic(atomic_op::ADD, 4, far / 4 * 4, 0, 0);
+    if (base as u64 + add.offset) % 4 == 0 {
+        assert_eq!(
+            pair.endpoint.atomic(&key, &add, &mut result),
+            Ok(Posting::Done),
+            "nor is an atomic"
+        );
+    }
+    // So long that the kernel's copy is the faster one, warm or not.
+    pair.endpoint.set_costs(Costs { warm_byte: 1.0, ..costs });
+    let long = [Iov::new(local.as_mut_ptr(), 3 * PAGE)];
+    assert_eq!(pair.endpoint.get(&key, &op(&long, inside)), Err(Status::Declined));
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, inside)), Ok(Posting::Done));
+}
+
+#[test]
+fn a_key_that_was_revoked_is_refused_and_not_declined() {
+    let mut pair = direct(64);
+    let costs = Costs { attach: 1e9, fault: 0.0, warm_byte: 0.1, call: 1000.0, call_byte: 0.1 };
+    pair.endpoint.set_costs(costs);
+    let (region, key) = pair.offered(BOTH);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Declined));
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 60)), Err(Status::OutOfRange));
+    assert_eq!(pair.owner.revoke(&region), Revoked::Quiet);
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::KeyRejected));
+    let Pair { played, owner, interface, endpoint, .. } = pair;
+    drop((region, key, endpoint, interface, owner));
+    assert_eq!(played.there(), There::default());
+}

@@ -1,0 +1,231 @@
+//! When attached memory is worth its price.
+//!
+//! Memory that is warm (attached, its pages brought in) is copied by loads and stores and no call. To warm it costs an attachment and
+//! a fault for every 132 KiB, which is many times what the kernel asks for one copy of cold memory. Nobody knows how often a range
+//! will be used. So this is done as somebody does who may rent or buy: each access to a cold window is left to the lane behind, and
+//! what warm memory would have saved is noted; once that is as much as warming costs, the window is warmed. Whatever comes, that is
+//! never more than twice as dear as knowing it beforehand.
+//!
+//! What things cost is measured on this machine, on memory of our own, when an interface is opened first (`measure`).
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use tieline_memory_file::Piece;
+
+use crate::settings::{Reach, Settings};
+use crate::sys::{self, Direction, Errno, Kernel};
+
+/// What one fault brings in: the page, 32 behind it and 16 before, of 4 KiB; those before are of the fault before, as a rule.
+const FAULT: f64 = 33.0 * 4096.0;
+/// Windows that a key keeps accounts of.
+const MOST: usize = 4096;
+/// What is left to others has to be cheaper there by more than what a measurement is wrong by.
+const MARGIN: f64 = 0.8;
+
+/// What things cost here, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Costs {
+    /// To attach and detach.
+    pub(crate) attach: f64,
+    /// For one fault.
+    pub(crate) fault: f64,
+    /// For a byte of warm memory.
+    pub(crate) warm_byte: f64,
+    /// For a copy by the kernel, and for each byte of it.
+    pub(crate) call: f64,
+    pub(crate) call_byte: f64,
+}
+
+impl Costs {
+    fn warm(&self, len: u64) -> f64 {
+        self.warm_byte * len as f64
+    }
+
+    fn by_the_kernel(&self, len: u64) -> f64 {
+        self.call + self.call_byte * len as f64
+    }
+
+    fn warming(&self, len: u64) -> f64 {
+        self.attach + self.fault * (len as f64 / FAULT).ceil()
+    }
+
+    /// Whether the kernel copies so much faster than loads and stores do.
+    pub(crate) fn leaves(&self, len: u64) -> bool {
+        self.by_the_kernel(len) < MARGIN * self.warm(len)
+    }
+}
+
+/// What warm memory would have saved so far, window by window, for one key.
+#[derive(Default)]
+pub(crate) struct Accounts {
+    saved: HashMap<u64, f64>,
+}
+
+impl Accounts {
+    /// Whether an access to these cold windows, of so many bytes each, pays for their warming. If not, what it would have saved is
+    /// noted.
+    pub(crate) fn pays(&mut self, costs: &Costs, cold: &[(u64, u64)]) -> bool {
+        let saved = |number: &u64| self.saved.get(number).copied().unwrap_or(0.0);
+        let so_far: f64 = cold.iter().map(|(number, _)| saved(number)).sum();
+        let price: f64 = cold.iter().map(|(_, len)| costs.warming(*len)).sum();
+        if so_far >= price {
+            for (number, _) in cold {
+                let _ = self.saved.remove(number);
+            }
+            return true;
+        }
+        if self.saved.len() + cold.len() > MOST {
+            self.saved.clear();
+        }
+        for (number, len) in cold {
+            let would = (costs.by_the_kernel(*len) - costs.warm(*len)).max(0.0);
+            *self.saved.entry(*number).or_default() += would;
+        }
+        false
+    }
+}
+
+/// What things cost in this process, measured when they are asked for first; `None`: nothing is declined.
+pub(crate) fn costs(kernel: &dyn Kernel, settings: &Settings) -> Option<Costs> {
+    static MEASURED: OnceLock<Option<Costs>> = OnceLock::new();
+    if settings.reach == Reach::Copy || !settings.declines {
+        return None;
+    }
+    // Where it cannot be measured nothing is known to be better.
+    *MEASURED.get_or_init(|| measure(kernel, settings.page).ok())
+}
+
+/// Pages of the memory that costs are measured on.
+const PAGES: usize = 256;
+/// Bytes of one long copy.
+const LONG: usize = 256 << 10;
+
+/// What is released when it goes out of use.
+struct Ours<'a> {
+    kernel: &'a dyn Kernel,
+    segment: i64,
+    permit: Option<i64>,
+}
+
+impl Drop for Ours<'_> {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit {
+            let _ = self.kernel.release(permit);
+        }
+        let _ = self.kernel.remove(self.segment);
+    }
+}
+
+/// Measures what things cost, on memory of our own: about a millisecond.
+pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
+    let page = page as usize;
+    let len = PAGES * page;
+    let mut memory = vec![1u8; len + page];
+    let mut here = vec![1u8; LONG];
+    let start = memory.as_mut_ptr().expose_provenance().next_multiple_of(page) as u64;
+    let segment = kernel.make(start, len as u64)?;
+    let mut ours = Ours { kernel, segment, permit: None };
+    let permit = kernel.get(segment)?;
+    ours.permit = Some(permit);
+    let attach = best_of(4, || {
+        let at = kernel.attach(permit, 0, len as u64)?;
+        kernel.detach(at)
+    })?;
+    let at = kernel.attach(permit, 0, len as u64)?;
+    let mut touch = |offset: usize, len: usize| {
+        let piece = Piece::new(here.as_mut_ptr(), len);
+        sys::carry(Direction::Get, piece, at + offset as u64);
+        Ok::<(), Errno>(())
+    };
+    let step = FAULT as usize / page * page;
+    let faults = len / step;
+    let fault = best_of(1, || (0..faults).try_for_each(|n| touch(n * step, 1)))? / faults as f64;
+    (0..PAGES).try_for_each(|n| touch(n * page, 1))?;
+    let long = LONG.min(len);
+    let warm_byte = best_of(4, || touch(0, long))? / long as f64;
+    // As between two processes: the pages of the other side are looked up.
+    let mut call = |len: usize| {
+        let piece = Piece::new(core::ptr::with_exposed_provenance_mut(start as usize), len);
+        let copied = kernel.copy(
+            Direction::Put,
+            &[piece],
+            here.as_mut_ptr().expose_provenance() as u64,
+            len,
+        );
+        copied.map(drop)
+    };
+    let short = best_of(8, || call(8))?;
+    let call_byte = (best_of(4, || call(long))? - short).max(0.0) / long as f64;
+    drop(ours);
+    Ok(Costs { attach, fault, warm_byte, call: short, call_byte })
+}
+
+/// The shortest of so many times, in nanoseconds.
+fn best_of(times: usize, mut work: impl FnMut() -> Result<(), Errno>) -> Result<f64, Errno> {
+    let mut best = f64::INFINITY;
+    for _ in 0..times {
+        let start = Instant::now();
+        work()?;
+        best = best.min(start.elapsed().as_nanos() as f64);
+    }
+    Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: Costs =
+        Costs { attach: 2000.0, fault: 5000.0, warm_byte: 0.1, call: 700.0, call_byte: 0.11 };
+
+    #[test]
+    fn memory_is_warmed_once_it_would_have_saved_what_that_costs() {
+        let mut accounts = Accounts::default();
+        // Each access would save about 700 ns, and warming takes 7000.
+        let uses = (1..).find(|_| accounts.pays(&COSTS, &[(3, 8)]));
+        assert_eq!(uses, Some(11));
+        assert!(accounts.pays(&Costs { attach: 0.0, fault: 0.0, ..COSTS }, &[(3, 8)]));
+    }
+
+    #[test]
+    fn windows_have_accounts_of_their_own_and_an_access_to_several_pays_for_all() {
+        let mut accounts = Accounts::default();
+        for _ in 0..10 {
+            assert!(!accounts.pays(&COSTS, &[(1, 8)]));
+        }
+        assert!(!accounts.pays(&COSTS, &[(1, 8), (2, 8)]), "the second has saved nothing yet");
+        assert!(accounts.pays(&COSTS, &[(1, 8)]));
+    }
+
+    #[test]
+    fn what_would_save_nothing_is_never_warmed() {
+        let slow = Costs { warm_byte: 1.0, ..COSTS };
+        let mut accounts = Accounts::default();
+        assert!((0..10_000).all(|_| !accounts.pays(&slow, &[(1, 1 << 20)])));
+        assert!(slow.leaves(1 << 20) && !slow.leaves(8));
+        assert!(!COSTS.leaves(1 << 20), "within what a measurement is wrong by");
+    }
+
+    #[test]
+    fn accounts_of_many_windows_are_bounded() {
+        let mut accounts = Accounts::default();
+        for window in 0..100_000 {
+            assert!(!accounts.pays(&COSTS, &[(window, 8)]));
+            assert!(accounts.saved.len() <= MOST);
+        }
+    }
+
+    #[test]
+    fn costs_are_positive_and_leave_nothing_behind() {
+        let played = crate::double::Played::default();
+        played.take_any_address();
+        let costs = measure(&played, 4096).unwrap();
+        assert!(costs.warm_byte > 0.0 && costs.attach > 0.0, "{costs:?}");
+        assert_eq!(played.there(), crate::double::There::default());
+        played.fail(crate::double::Command::Attach, libc::ENOMEM);
+        assert_eq!(measure(&played, 4096), Err(libc::ENOMEM));
+        assert_eq!(played.there(), crate::double::There::default());
+    }
+}

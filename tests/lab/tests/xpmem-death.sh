@@ -1,0 +1,57 @@
+about="a peer that is killed in the middle of puts is an error where the kernel copies; with direct access it is SIGBUS for who puts, and for nobody else"
+timeout=150
+modules=1
+hosts=1
+devices=0
+cpus=2
+# Puts without end, to a peer that the process has started.
+puts() {
+    tieline perf --test put_bw --size 64k --iterations 1000000000 > "$1" 2>&1 &
+}
+# Whether a process has a window attached: what it tries on itself is shorter.
+puts_now() {
+    local range rest
+    while read -r range rest; do
+        case $rest in */dev/xpmem*) [ $((16#${range#*-} - 16#${range%-*})) -ge 65536 ] && return ;; esac
+    done < "/proc/$1/maps"
+    return 1
+}
+peer_of() { cat "/proc/$1/task/$1/children"; }
+# Kills the peer of one of two, and says how that one ended.
+kill_a_peer() {
+    local victim other ended
+    puts killed
+    victim=$!
+    puts survives
+    other=$!
+    until_true puts_now $victim
+    until_true puts_now $other
+    kill -KILL $(peer_of $victim) || fail "there is nothing to kill"
+    wait $victim
+    ended=$?
+    cat killed
+    puts_now $other || fail "the other pair does not go on: $(cat survives)"
+    [ -n "$(peer_of $other)" ] || fail "the other peer has ended"
+    # The same from the other side: who has attached memory is killed, and its peer ends in good order.
+    kill -KILL $other
+    wait $other
+    until_true eval '[ "$(counter xpmem attached)" = "$(counter xpmem detached)" ]'
+    nothing_attached
+    return $ended
+}
+h0() {
+    need tieline
+    built libtieline_shm_xpmem.so
+    local ended
+    export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=^tcp,verbs,shm-cma,shm-knem
+    load xpmem
+    kill_a_peer
+    ended=$?
+    [ $ended -gt 0 ] && [ $ended -lt 128 ] || fail "with copies it ended with $ended"
+    grep -qi 'peer' killed || fail "it does not say that its peer is gone"
+    export TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_COLD=serve
+    kill_a_peer
+    ended=$?
+    [ $ended = $((128 + 7)) ] || fail "with direct access it ended with $ended, and not by SIGBUS"
+    unload xpmem
+}
