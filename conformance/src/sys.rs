@@ -329,6 +329,10 @@ unsafe impl Sync for Memory {}
 impl Drop for Memory {
     fn drop(&mut self) {
         let _ = self.revoke();
+        if self.registered {
+            // AGAIN: a peer may be in the middle of it, so it stays.
+            core::mem::forget(core::mem::take(&mut self._owned));
+        }
     }
 }
 

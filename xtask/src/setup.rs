@@ -39,6 +39,8 @@ pub(crate) const TEST: &[Need] = &[
     need("/usr/share/doc/libpmix-dev/copyright", "libpmix-dev"),
     need("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     need("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
+    // It brings the library, too, over which the provider ofi is tried.
+    need("/usr/include/rdma/fabric.h", "libfabric-dev"),
 ];
 
 /// The lab's virtual machines, and what runs in them beside the project itself.

@@ -26,6 +26,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tieline-net", "net"),
     ("tieline-memory-file", "providers/memory-file"),
     ("tieline-registration", "providers/registration"),
+    ("tieline-provider-ofi", "providers/ofi"),
     ("tieline-provider-shm", "providers/shm"),
     ("tieline-provider-shm-cma", "providers/shm-cma"),
     ("tieline-provider-shm-knem", "providers/shm-knem"),

@@ -66,7 +66,11 @@ const NEAR: &[(&str, &[&str])] = &[
         "providers/tcp-connect/src",
         &["tieline-provider-tcp-connect", "tieline-conformance", "tieline"],
     ),
-    ("providers/registration/src", &["tieline-registration", "tieline-provider-verbs"]),
+    (
+        "providers/registration/src",
+        &["tieline-registration", "tieline-provider-verbs", "tieline-provider-ofi"],
+    ),
+    ("providers/ofi/src", &["tieline-provider-ofi"]),
     ("providers/verbs/src", &["tieline-provider-verbs"]),
 ];
 /// What tests load and run beside what cargo builds for them.

@@ -1,0 +1,5 @@
+//! `libtieline_ofi.so`: the provider ofi as a file that the core finds at run time.
+
+use tieline_plugin_api::export_provider;
+
+export_provider!(tieline_provider_ofi::Ofi, name = "ofi", version = env!("CARGO_PKG_VERSION"));

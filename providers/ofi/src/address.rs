@@ -1,0 +1,213 @@
+//! The address of an interface: what a peer must know to reach it, and what it must know to say why it cannot.
+
+use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
+use crate::keys::Seal;
+use tieline_plugin_api::{Failure, Status};
+
+/// The longest address.
+pub(crate) const MAX_ADDRESS: usize = 400;
+const MAGIC: [u8; 4] = *b"ofi\x01";
+const FIXED: usize = 64;
+/// The longest name of an endpoint in the fabric.
+pub(crate) const MAX_NAME: usize = 128;
+
+/// An address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// `FI_PROTO_...` and its version: who differs there cannot talk to each other.
+    pub(crate) protocol: u32,
+    pub(crate) protocol_version: u32,
+    pub(crate) format: u32,
+    /// Told to whoever does not fit.
+    pub(crate) mr_mode: u32,
+    /// Random: tells this interface from an earlier one at the same place.
+    pub(crate) epoch: u64,
+    /// Kernel and network namespace: loopback addresses lead nowhere else.
+    pub(crate) host: u64,
+    /// The interface's number in its domain.
+    pub(crate) number: u64,
+    pub(crate) seal: Seal,
+    pub(crate) provider: String,
+    pub(crate) fabric: String,
+    /// Where it is in the fabric.
+    pub(crate) name: Vec<u8>,
+}
+
+impl Address {
+    pub(crate) fn pack(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        for number in [self.protocol, self.protocol_version, self.format, self.mr_mode] {
+            out.extend(number.to_le_bytes());
+        }
+        for number in [self.epoch, self.host, self.number] {
+            out.extend(number.to_le_bytes());
+        }
+        out.extend(self.seal);
+        let parts = [self.provider.as_bytes(), self.fabric.as_bytes(), &self.name];
+        out.extend(parts.map(|part| part.len() as u8));
+        out.push(0);
+        parts.iter().for_each(|part| out.extend(*part));
+        out
+    }
+
+    pub(crate) fn unpack(bytes: &[u8]) -> Result<Address, Failure> {
+        let bad =
+            |why: &str| Failure::new(Status::BadData, format!("an address of ofi that {why}"));
+        let Some((fixed, rest)) = bytes.split_first_chunk::<FIXED>() else {
+            return Err(bad("is too short"));
+        };
+        if fixed[..4] != MAGIC {
+            return Err(bad("is none of this version"));
+        }
+        let short = |at: usize| {
+            u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
+        };
+        let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
+        let mut seal = [0; 16];
+        seal.copy_from_slice(&fixed[44..60]);
+        let lens = [60, 61, 62].map(|at| usize::from(fixed[at]));
+        if rest.len() != lens.iter().sum::<usize>() || bytes.len() > MAX_ADDRESS {
+            return Err(bad("has another length than it says"));
+        }
+        let (provider, rest) = rest.split_at(lens[0]);
+        let (fabric, name) = rest.split_at(lens[1]);
+        let words = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| bad("is no text"));
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(bad("names no place"));
+        }
+        let address = Address {
+            protocol: short(4),
+            protocol_version: short(8),
+            format: short(12),
+            mr_mode: short(16),
+            epoch: long(20),
+            host: long(28),
+            number: long(36),
+            seal,
+            provider: words(provider)?,
+            fabric: words(fabric)?,
+            name: name.to_vec(),
+        };
+        let whole = match address.format {
+            FI_SOCKADDR_IN => name.len() == 16 && name[..2] == (libc::AF_INET as u16).to_ne_bytes(),
+            FI_SOCKADDR_IN6 => {
+                name.len() == 28 && name[..2] == (libc::AF_INET6 as u16).to_ne_bytes()
+            }
+            _ => true,
+        };
+        if whole { Ok(address) } else { Err(bad("is no socket address")) }
+    }
+
+    fn is_ip(&self) -> bool {
+        [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.format)
+    }
+
+    fn is_loopback(&self) -> bool {
+        let last_is_one = self
+            .name
+            .get(8..24)
+            .is_some_and(|address| address[..15].iter().all(|byte| *byte == 0) && address[15] == 1);
+        match self.format {
+            FI_SOCKADDR_IN => self.name.get(4) == Some(&127),
+            FI_SOCKADDR_IN6 => last_is_one,
+            _ => false,
+        }
+    }
+
+    /// Whether the peer at that address can be reached from here, as far as the addresses say.
+    pub(crate) fn reaches(&self, peer: &Address) -> Result<(), Failure> {
+        let differs = |what: &str, here: &str, there: &str| {
+            let text = format!(
+                "{what} is {here} here and {there} there: both sides need the same libfabric provider"
+            );
+            Err(Failure::new(Status::Unreachable, text))
+        };
+        if self.provider != peer.provider {
+            return differs("the provider of libfabric", &self.provider, &peer.provider);
+        }
+        let protocol = |of: &Address| {
+            format!(
+                "{} version {}, registration {:#x}",
+                of.protocol, of.protocol_version, of.mr_mode
+            )
+        };
+        if (self.protocol, self.protocol_version) != (peer.protocol, peer.protocol_version) {
+            return differs("the protocol", &protocol(self), &protocol(peer));
+        }
+        if self.format != peer.format {
+            let format = |of: &Address| of.format.to_string();
+            return differs("the format of addresses", &format(self), &format(peer));
+        }
+        // The fabric of a network that routes is a subnet's name, which says nothing of who is reached.
+        if !self.is_ip() && self.fabric != peer.fabric {
+            return differs("the fabric", &self.fabric, &peer.fabric);
+        }
+        if (self.is_loopback() || peer.is_loopback()) && self.host != peer.host {
+            let text = "a loopback address leads to no other host: see TIELINE_OFI_INTERFACES";
+            return Err(Failure::new(Status::Unreachable, text));
+        }
+        Ok(())
+    }
+}
+
+/// A number for this kernel and network namespace.
+pub(crate) fn host() -> u64 {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    tieline_plugin_api::address_hash(&[&boot, namespace.as_os_str().as_encoded_bytes()].concat())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn address() -> Address {
+        let mut name = vec![0; 16];
+        (name[0], name[4]) = (libc::AF_INET as u8, 10);
+        Address {
+            protocol: 12,
+            protocol_version: 1,
+            format: FI_SOCKADDR_IN,
+            mr_mode: 0x30,
+            epoch: 5,
+            host: 6,
+            number: 7,
+            seal: [8; 16],
+            provider: "tcp;ofi_rxm".into(),
+            fabric: "10.0.0.0/24".into(),
+            name,
+        }
+    }
+
+    #[test]
+    fn an_address_survives_packing_and_a_cut_one_is_refused() {
+        let bytes = address().pack();
+        assert!(bytes.len() <= MAX_ADDRESS);
+        assert_eq!(Address::unpack(&bytes), Ok(address()));
+        for len in 0..bytes.len() {
+            assert!(Address::unpack(&bytes[..len]).is_err(), "{len}");
+        }
+        assert!(Address::unpack(&[bytes.as_slice(), &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn two_sides_that_do_not_fit_are_told_both_values() {
+        let here = address();
+        let refused = |there: Address| here.reaches(&there).unwrap_err().text;
+        let words = refused(Address { provider: "tcp".into(), ..address() });
+        assert!(words.contains("tcp;ofi_rxm here and tcp there"), "{words}");
+        let words = refused(Address { protocol_version: 2, ..address() });
+        assert!(words.contains("12 version 1") && words.contains("12 version 2"), "{words}");
+        let routed = Address { fabric: "10.0.1.0/24".into(), ..address() };
+        assert_eq!(here.reaches(&routed), Ok(()), "another subnet may be routed to");
+    }
+
+    #[test]
+    fn loopback_leads_to_no_other_host() {
+        let mut here = address();
+        here.name[4] = 127;
+        assert_eq!(here.reaches(&here.clone()), Ok(()));
+        let there = Address { host: 99, ..here.clone() };
+        assert!(here.reaches(&there).unwrap_err().text.contains("loopback"));
+    }
+}

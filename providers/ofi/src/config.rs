@@ -1,0 +1,221 @@
+//! The settings: names, defaults, one sentence each, and the values as numbers.
+
+use core::time::Duration;
+use tieline_plugin_api::config::shared;
+use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, raised_rights};
+
+const PROVIDERS: &str = "TIELINE_OFI_PROVIDERS";
+const LIBRARY: &str = "TIELINE_OFI_LIBRARY";
+const INTERFACES: &str = "TIELINE_OFI_INTERFACES";
+const FORMAT: &str = "TIELINE_OFI_ADDRESS_FORMAT";
+const PROGRESS: &str = "TIELINE_OFI_PROGRESS";
+const WINDOW: &str = "TIELINE_OFI_WINDOW";
+const EAGER: &str = "TIELINE_OFI_EAGER";
+const RECEIVE: &str = "TIELINE_OFI_RECEIVE";
+const QUEUE: &str = "TIELINE_OFI_QUEUE";
+/// The core's: whether it names this provider.
+const SELECTION: &str = "TIELINE_PROVIDERS";
+
+/// Every variable: its own, and those of the core's that it reads.
+pub(crate) const VARIABLES: &[ConfigDoc] = &[
+    ConfigDoc::list(
+        PROVIDERS,
+        "^tcp,sockets,verbs,usnic",
+        "Providers of libfabric to use, by the first part of their names (tcp is tcp;ofi_rxm too); a leading ^ lists those \
+         to leave out. Setting it asks for libfabric.",
+    ),
+    ConfigDoc::text(
+        LIBRARY,
+        "libfabric.so.1",
+        "The file of libfabric that is loaded, 1.17 or newer; with raised rights only the default.",
+    ),
+    ConfigDoc::list(
+        INTERFACES,
+        "",
+        "Domains of libfabric to use: names or globs (eth0, cxi*), or those to leave out behind a leading ^; empty: all but \
+         lo, docker*, virbr* and link-local addresses.",
+    ),
+    ConfigDoc::text(
+        FORMAT,
+        "any",
+        "The address that is used where a device has several; any is IPv4 before IPv6.",
+    )
+    .one_of("any|ipv4|ipv6"),
+    ConfigDoc::text(
+        PROGRESS,
+        "provider",
+        "Who moves data between polls, where the provider lets itself be asked.",
+    )
+    .one_of("provider|auto|manual"),
+    ConfigDoc::size(WINDOW, "256k", "Messages on their way to one peer, in bytes.")
+        .between(16 << 10, 256 << 20),
+    ConfigDoc::size(EAGER, "8k", "The longest message.").between(1 << 10, 1 << 20),
+    ConfigDoc::size(RECEIVE, "512k", "Receive buffers of one interface.")
+        .between(64 << 10, 1 << 30),
+    ConfigDoc::count(
+        QUEUE,
+        "256",
+        "Messages, and puts and gets, that one interface has posted at once.",
+    )
+    .between(16, 65536),
+    ConfigDoc::list(SELECTION, "", "The core's."),
+    shared::CONNECT_TIMEOUT,
+    shared::CLOSE_TIMEOUT,
+    shared::FAILURE_TIMEOUT,
+];
+
+/// Which of several addresses of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Any,
+    Ipv4,
+    Ipv6,
+}
+
+/// The values.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) providers: String,
+    /// Somebody has said that libfabric is to be used.
+    pub(crate) asked_for: bool,
+    pub(crate) library: String,
+    pub(crate) interfaces: String,
+    pub(crate) format: Format,
+    /// `FI_PROGRESS_...`, 0: the provider's choice.
+    pub(crate) progress: i32,
+    pub(crate) window: usize,
+    pub(crate) eager: usize,
+    pub(crate) receive: usize,
+    pub(crate) queue: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    pub(crate) failure_timeout: Duration,
+}
+
+impl Settings {
+    pub(crate) fn from_host(host: &HostHandle) -> Result<Settings, Failure> {
+        let text = |name| host.config(name).text;
+        let library = host.config(LIBRARY);
+        if raised_rights() && !library.is_default {
+            let text = format!(
+                "{LIBRARY} ({}) names a file to load, and this process runs with raised rights",
+                library.origin
+            );
+            return Err(Failure::new(Status::Permission, text));
+        }
+        let asked_for =
+            names_us(&text(SELECTION)) || !library.is_default || !host.config(PROVIDERS).is_default;
+        let (window, eager) = (host.config(WINDOW).size(), host.config(EAGER).size());
+        if window < 2 * eager {
+            let text = format!(
+                "{WINDOW}={window} is too little for {EAGER}={eager}: twice that is needed"
+            );
+            return Err(Failure::new(Status::Invalid, text));
+        }
+        Ok(Settings {
+            providers: text(PROVIDERS),
+            asked_for,
+            library: library.text,
+            interfaces: text(INTERFACES),
+            format: match host.config(FORMAT).word {
+                2 => Format::Ipv4,
+                3 => Format::Ipv6,
+                _ => Format::Any,
+            },
+            progress: match host.config(PROGRESS).word {
+                2 => crate::abi::FI_PROGRESS_AUTO,
+                3 => crate::abi::FI_PROGRESS_MANUAL,
+                _ => 0,
+            },
+            window,
+            eager,
+            receive: host.config(RECEIVE).size(),
+            queue: host.config(QUEUE).size(),
+            connect_timeout: host.config(shared::CONNECT_TIMEOUT.name).duration(),
+            close_timeout: host.config(shared::CLOSE_TIMEOUT.name).duration(),
+            failure_timeout: host.config(shared::FAILURE_TIMEOUT.name).duration(),
+        })
+    }
+}
+
+/// Whether a selection of providers names `ofi` itself: a glob that fits it asks for nothing that costs.
+fn names_us(selection: &str) -> bool {
+    let selection = selection.trim();
+    if selection.starts_with('^') {
+        return false;
+    }
+    let listed = selection.strip_prefix("required:").unwrap_or(selection);
+    listed.split(',').any(|name| name.split('@').next().unwrap_or("").trim() == "ofi")
+}
+
+/// Whether a list lets a name through: names and globs, with a leading `^` those that it does not.
+pub(crate) fn admits(list: &str, name: &str) -> bool {
+    let list = list.trim();
+    let (listed, others) = match list.strip_prefix('^') {
+        Some(rest) => (rest, true),
+        None => (list, list.is_empty()),
+    };
+    let found =
+        listed.split(',').map(str::trim).any(|pattern| !pattern.is_empty() && fits(pattern, name));
+    found != others || (list.is_empty() && !found)
+}
+
+/// A glob with `*` and `?`.
+fn fits(pattern: &str, name: &str) -> bool {
+    match (pattern.chars().next(), name.chars().next()) {
+        (None, None) => true,
+        (Some('*'), _) => {
+            let rest = &pattern[1..];
+            (0..=name.len())
+                .filter(|&at| name.is_char_boundary(at))
+                .any(|at| fits(rest, &name[at..]))
+        }
+        (Some('?'), Some(c)) => fits(&pattern[1..], &name[c.len_utf8()..]),
+        (Some(p), Some(c)) if p == c => fits(&pattern[p.len_utf8()..], &name[c.len_utf8()..]),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+impl Settings {
+    /// The defaults, with everything let through.
+    pub(crate) fn of_tests() -> Settings {
+        Settings {
+            providers: String::new(),
+            asked_for: true,
+            library: String::new(),
+            interfaces: "*".into(),
+            format: Format::Any,
+            progress: 0,
+            window: 64 << 10,
+            eager: 8 << 10,
+            receive: 256 << 10,
+            queue: 64,
+            connect_timeout: Duration::from_secs(30),
+            close_timeout: Duration::from_millis(50),
+            failure_timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_selection_that_names_this_provider_asks_for_it() {
+        for named in ["ofi", "shm, ofi", "required:ofi,tcp", "ofi@^0.1"] {
+            assert!(names_us(named), "{named}");
+        }
+        for other in ["", "*", "^ofi", "^shm", "tcp", "of*", "ofi-other"] {
+            assert!(!names_us(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_list_takes_names_globs_and_a_leading_caret() {
+        assert!(admits("", "tcp") && admits("tcp", "tcp") && admits("efa,cx*", "cxi"));
+        assert!(!admits("tcp", "cxi") && !admits("^tcp,sock*", "sockets") && admits("^tcp", "cxi"));
+        assert!(admits("eth?", "eth0") && !admits("eth?", "eth10"));
+    }
+}

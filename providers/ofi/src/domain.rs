@@ -1,0 +1,129 @@
+//! A domain: one device of one provider of libfabric.
+
+use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
+use crate::address::MAX_ADDRESS;
+use crate::config::Settings;
+use crate::engine::{MAX_IDENTITY, longest_transfer, most_pieces};
+use crate::interface::OfiInterface;
+use crate::memory::{Region, Registry};
+use crate::offers::{Offer, core_name};
+use crate::sys;
+use std::sync::Arc;
+use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
+use tieline_plugin_api::{
+    Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
+};
+
+/// Name of the module.
+pub const RDM: &str = "rdm";
+
+/// An open domain.
+pub struct OfiDomain {
+    pub(crate) registry: Arc<Registry>,
+    offer: Offer,
+    settings: Settings,
+    /// Its queues can be waited for.
+    waits: bool,
+}
+
+impl OfiDomain {
+    pub(crate) fn open(offer: Offer, settings: Settings) -> Result<OfiDomain, Failure> {
+        let domain = sys::Domain::open(&offer.info)?;
+        let waits = sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
+        let registry = Arc::new(Registry::new(domain, settings.failure_timeout)?);
+        Ok(OfiDomain { registry, offer, settings, waits })
+    }
+
+    fn is_ip(&self) -> bool {
+        [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.offer.info.address_format())
+    }
+
+    /// Below our own transports for what they drive, too.
+    fn priority(&self) -> u32 {
+        match core_name(&self.offer.provider) {
+            "cxi" | "efa" | "opx" | "psm2" | "psm3" => 55,
+            "verbs" => 20,
+            "tcp" if self.offer.provider == "tcp" => 5,
+            "tcp" => 4,
+            "sockets" => 3,
+            _ => 6,
+        }
+    }
+}
+
+impl Domain for OfiDomain {
+    type Interface = OfiInterface;
+    type Connector = Absent;
+    type Region = Region;
+
+    fn modules(&self) -> Vec<ModuleAttr> {
+        let mut caps = caps::AM_SHORT | caps::AM_PACKED | caps::NEEDS_POLL | caps::ANY_THREAD;
+        if self.offer.delivery {
+            caps |= caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
+        }
+        if self.waits {
+            caps |= caps::EVENT_FD;
+        }
+        if self.is_ip() {
+            caps |= caps::SLOW_POLL;
+        }
+        if self.registry.needs_descriptors() {
+            caps |= caps::TAKES_REGIONS;
+        }
+        let longest = longest_transfer(&self.offer.info);
+        let mut attr = ModuleAttr {
+            name: fixed(RDM),
+            role: role::DATA,
+            connects: connects::TO_INTERFACE,
+            caps,
+            priority: self.priority() as _,
+            max_iov: most_pieces(&self.offer.info) as u32,
+            max_short: self.settings.eager,
+            max_packed: self.settings.eager,
+            max_put: longest,
+            max_get: longest,
+            max_address_len: MAX_ADDRESS as u32,
+            max_identity_len: MAX_IDENTITY as u32,
+            ..ModuleAttr::empty()
+        };
+        // Sockets below cost microseconds; what a device costs nobody has measured with this provider.
+        let (overhead_ns, latency_ns) =
+            if self.is_ip() { (3000.0, 20_000.0) } else { (300.0, 2000.0) };
+        let bytes_per_second = if self.is_ip() { 1e9 } else { 1e10 };
+        for class in [
+            cost_class::SMALL_MESSAGE,
+            cost_class::BULK_MESSAGE,
+            cost_class::SMALL_RMA,
+            cost_class::BULK_RMA,
+        ] {
+            attr.cost[class] = Cost { overhead_ns, latency_ns, bytes_per_second };
+        }
+        vec![attr]
+    }
+
+    fn open_interface(&self, module: &str, _worker: [u8; 16]) -> Result<OfiInterface, Failure> {
+        if module != RDM {
+            let text = format!("{} has no module `{module}`, only `{RDM}`", self.offer.domain);
+            return Err(Failure::new(Status::NoDevice, text));
+        }
+        OfiInterface::open(&self.registry, &self.offer, &self.settings, self.waits)
+    }
+
+    fn register(&self, memory: &RegisterParams) -> Result<Region, Failure> {
+        let (base, len, access) = memory.of_host()?;
+        self.registry.register(base, len, access)
+    }
+
+    fn revoke(&self, region: &Region) -> Revoked {
+        self.registry.revoke(region)
+    }
+
+    fn deregister(&self, region: Region) -> Result<(), Failure> {
+        self.registry.deregister(region)
+    }
+
+    fn pack_key(&self, region: &Region, key: &KeyParams, out: &mut [u8]) -> Result<usize, Failure> {
+        key.whole()?;
+        self.registry.pack_key(region, out)
+    }
+}

@@ -1,0 +1,565 @@
+//! The tables of the played library.
+
+#![allow(unsafe_code)]
+
+use super::offer::sys::{dupinfo, freeinfo, getinfo};
+use super::world::{End, Entry, Memory, Posted, Way, World, world};
+use crate::abi::*;
+use crate::load::Library;
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+use std::time::Duration;
+use tieline_plugin_api::abi::Event;
+
+const NAME: &[u8] = b"played-0";
+
+/// An object whose table the provider has: what it is, and its number.
+#[repr(C)]
+struct Object<T> {
+    public: T,
+    number: u64,
+}
+
+unsafe extern "C" fn close<T>(fid: *mut fid) -> c_int {
+    // SAFETY: an object that `new` made, closed once.
+    unsafe { drop(Box::from_raw(fid.cast::<Object<T>>())) };
+    0
+}
+
+unsafe extern "C" fn no_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
+    0
+}
+
+unsafe extern "C" fn no_control(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {
+    0
+}
+
+fn new<T>(public: T, number: u64) -> *mut T {
+    Box::into_raw(Box::new(Object { public, number })).cast()
+}
+
+fn number<T>(object: *mut T) -> u64 {
+    // SAFETY: an object that `new` made and that is open.
+    unsafe { (*object.cast::<Object<T>>()).number }
+}
+
+pub(super) fn table<T>(table: T) -> *mut T {
+    Box::into_raw(Box::new(table))
+}
+
+fn ops<T>() -> fi_ops {
+    fi_ops { size: size_of::<fi_ops>(), close: close::<T>, bind: no_bind, control: no_control }
+}
+
+fn head(ops: fi_ops) -> fid {
+    fid { fclass: 0, context: ptr::null_mut(), ops: table(ops) }
+}
+
+/// The library's functions.
+pub(crate) fn library() -> Library {
+    Library {
+        getinfo,
+        dupinfo,
+        freeinfo,
+        fabric,
+        version: API,
+        took: Duration::ZERO,
+        signals: Vec::new(),
+    }
+}
+
+unsafe extern "C" fn fabric(
+    _: *mut fi_fabric_attr,
+    out: *mut *mut fid_fabric,
+    _: *mut c_void,
+) -> c_int {
+    let fabric = fid_fabric {
+        fid: head(ops::<fid_fabric>()),
+        ops: table(fi_ops_fabric {
+            size: size_of::<fi_ops_fabric>(),
+            domain,
+            passive_ep: ptr::null(),
+            eq_open: ptr::null(),
+            wait_open: ptr::null(),
+            trywait,
+        }),
+        api_version: API,
+    };
+    // SAFETY: room for one pointer.
+    unsafe { *out = new(fabric, 0) };
+    0
+}
+
+unsafe extern "C" fn trywait(_: *mut fid_fabric, _: *mut *mut fid, _: c_int) -> c_int {
+    0
+}
+
+unsafe extern "C" fn domain(
+    _: *mut fid_fabric,
+    _: *mut fi_info,
+    out: *mut *mut fid_domain,
+    _: *mut c_void,
+) -> c_int {
+    let domain = fid_domain {
+        fid: head(ops::<fid_domain>()),
+        ops: table(fi_ops_domain { size: size_of::<fi_ops_domain>(), av_open, cq_open, endpoint }),
+        mr: table(fi_ops_mr { size: size_of::<fi_ops_mr>(), reg }),
+    };
+    // SAFETY: room for one pointer.
+    unsafe { *out = new(domain, 0) };
+    0
+}
+
+unsafe extern "C" fn close_memory(fid: *mut fid) -> c_int {
+    let key = number(fid.cast::<fid_mr>());
+    let _ = world(|world| world.memory.remove(&key));
+    // SAFETY: closed once.
+    unsafe { close::<fid_mr>(fid) }
+}
+
+unsafe extern "C" fn bind_memory(fid: *mut fid, ep: *mut fid, _: u64) -> c_int {
+    let (key, ep) = (number(fid.cast::<fid_mr>()), number(ep.cast::<fid_ep>()) as usize);
+    world(|world| {
+        if let Some(memory) = world.memory.get_mut(&key) {
+            memory.bound = Some(ep);
+        }
+    });
+    0
+}
+
+unsafe extern "C" fn reg(
+    _: *mut fid,
+    base: *const c_void,
+    len: usize,
+    access: u64,
+    _: u64,
+    wanted: u64,
+    _: u64,
+    out: *mut *mut fid_mr,
+    _: *mut c_void,
+) -> c_int {
+    let base = base.expose_provenance();
+    let key = world(|world| {
+        world.next_key += 1;
+        let own = world.manners.mr_mode & FI_MR_PROV_KEY != 0;
+        let key = if own { 1000 + world.next_key } else { wanted };
+        let free = !world.memory.contains_key(&key);
+        let memory = Memory { base, len, access, bound: None };
+        free.then(|| world.memory.insert(key, memory)).map(|_| key)
+    });
+    let Some(key) = key else { return -FI_ENOKEY };
+    let table_of = fi_ops { close: close_memory, bind: bind_memory, ..ops::<fid_mr>() };
+    // The descriptor says which registration a piece claims to lie in.
+    let mem_desc = ptr::without_provenance_mut(key as usize);
+    let mr = fid_mr { fid: head(table_of), mem_desc, key };
+    // SAFETY: room for one pointer.
+    unsafe { *out = new(mr, key) };
+    0
+}
+
+unsafe extern "C" fn av_open(
+    _: *mut fid_domain,
+    _: *mut fi_av_attr,
+    out: *mut *mut fid_av,
+    _: *mut c_void,
+) -> c_int {
+    let av = fid_av {
+        fid: head(ops::<fid_av>()),
+        ops: table(fi_ops_av {
+            size: size_of::<fi_ops_av>(),
+            insert,
+            insertsvc: ptr::null(),
+            insertsym: ptr::null(),
+            remove,
+        }),
+    };
+    // SAFETY: room for one pointer.
+    unsafe { *out = new(av, 0) };
+    0
+}
+
+unsafe extern "C" fn insert(
+    _: *mut fid_av,
+    at: *const c_void,
+    _: usize,
+    out: *mut u64,
+    _: u64,
+    _: *mut c_void,
+) -> c_int {
+    // SAFETY: an address of this format has as many bytes as the name of an endpoint; room for one number.
+    unsafe {
+        let name = core::slice::from_raw_parts(at.cast::<u8>(), NAME.len());
+        if !name.starts_with(b"played-") {
+            return -libc::EINVAL;
+        }
+        *out = u64::from(name[7] - b'0');
+    }
+    1
+}
+
+unsafe extern "C" fn remove(_: *mut fid_av, _: *mut u64, _: usize, _: u64) -> c_int {
+    0
+}
+
+unsafe extern "C" fn cq_open(
+    _: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    out: *mut *mut fid_cq,
+    _: *mut c_void,
+) -> c_int {
+    // SAFETY: a filled record.
+    if unsafe { (*attr).wait_obj } != FI_WAIT_NONE {
+        return -libc::ENOSYS;
+    }
+    let cq = fid_cq {
+        fid: head(ops::<fid_cq>()),
+        ops: table(fi_ops_cq {
+            size: size_of::<fi_ops_cq>(),
+            read,
+            readfrom: ptr::null(),
+            readerr,
+            sread: ptr::null(),
+            sreadfrom: ptr::null(),
+            signal: ptr::null(),
+            strerror,
+        }),
+    };
+    // SAFETY: room for one pointer. Its number is that of the endpoint that is bound to it.
+    unsafe { *out = new(cq, u64::MAX) };
+    0
+}
+
+/// Copies bytes within this process.
+fn copy(from: usize, to: usize, len: usize) {
+    let (from, to) =
+        (ptr::with_exposed_provenance::<u8>(from), ptr::with_exposed_provenance_mut(to));
+    // SAFETY: memory that was posted or registered, and whose registration, or posting, was found.
+    unsafe { ptr::copy(from, to, len) };
+}
+
+fn progress(world: &mut World, at: usize) {
+    for way in core::mem::take(&mut world.ends[at].ways) {
+        let mut remote = way.remote;
+        for (base, len) in way.local {
+            if way.put {
+                copy(base, remote, len)
+            } else {
+                copy(remote, base, len)
+            }
+            remote += len;
+        }
+        let entry = Entry { context: way.context, flags: 0, at: 0, len: 0, error: 0 };
+        world.complete(way.from, entry);
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, out: *mut c_void, room: usize) -> isize {
+    let at = number(cq) as usize;
+    world(|world| {
+        if core::mem::take(&mut world.manners.overrun) {
+            return -(libc::EOVERFLOW as isize);
+        }
+        progress(world, at);
+        let entries = &mut world.ends[at].entries;
+        let mut count = 0;
+        while count < room {
+            match entries.front() {
+                Some(entry) if entry.error != 0 && count == 0 => return -(FI_EAVAIL as isize),
+                Some(entry) if entry.error == 0 => {
+                    let record = fi_cq_data_entry {
+                        op_context: ptr::with_exposed_provenance_mut(entry.context),
+                        flags: entry.flags,
+                        len: entry.len,
+                        buf: ptr::with_exposed_provenance_mut(entry.at),
+                        data: 0,
+                    };
+                    // SAFETY: room for as many as were asked for.
+                    unsafe { out.cast::<fi_cq_data_entry>().add(count).write(record) };
+                    count += 1;
+                    let _ = entries.pop_front();
+                }
+                _ => break,
+            }
+        }
+        if count == 0 { -(FI_EAGAIN as isize) } else { count as isize }
+    })
+}
+
+unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _: u64) -> isize {
+    let at = number(cq) as usize;
+    let Some(entry) = world(|world| world.ends[at].entries.pop_front()) else { return 0 };
+    // SAFETY: a whole record.
+    unsafe {
+        (*out).op_context = ptr::with_exposed_provenance_mut(entry.context);
+        ((*out).flags, (*out).err) = (entry.flags, entry.error);
+    }
+    1
+}
+
+unsafe extern "C" fn strerror(
+    _: *mut fid_cq,
+    _: c_int,
+    _: *const c_void,
+    _: *mut c_char,
+    _: usize,
+) -> *const c_char {
+    c"as played".as_ptr()
+}
+
+unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
+    let at = number(fid.cast::<fid_ep>()) as usize;
+    world(|world| {
+        let bound = world.memory.values().filter(|memory| memory.bound == Some(at)).count();
+        if bound > 0 {
+            world.complaints.push(format!("endpoint {at} was closed before {bound} registrations"));
+        }
+        let closed = core::mem::take(&mut world.ends[at]);
+        for end in &mut world.ends {
+            end.ways.retain(|way| way.from != at);
+        }
+        // What led there fails (tcp;ofi_rxm: run).
+        for way in closed.ways {
+            let error = libc::ENOTCONN;
+            let entry = Entry { context: way.context, flags: 0, at: 0, len: 0, error };
+            world.complete(way.from, entry);
+        }
+    });
+    // SAFETY: closed once.
+    unsafe { close::<fid_ep>(fid) }
+}
+
+unsafe extern "C" fn bind_end(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    if flags != 0 {
+        // SAFETY: with flags it is a queue; from here on it has this endpoint's number.
+        unsafe { (*other.cast::<Object<fid_cq>>()).number = number(fid.cast::<fid_ep>()) };
+    }
+    0
+}
+
+unsafe extern "C" fn endpoint(
+    _: *mut fid_domain,
+    _: *mut fi_info,
+    out: *mut *mut fid_ep,
+    _: *mut c_void,
+) -> c_int {
+    let at = world(|world| {
+        let free = world.ends.iter().position(|end| !end.open).unwrap_or(world.ends.len());
+        if free == world.ends.len() {
+            world.ends.push(End::default());
+        }
+        world.ends[free].open = true;
+        free
+    });
+    let none = ptr::null();
+    let ep = fid_ep {
+        fid: head(fi_ops { close: close_end, bind: bind_end, ..ops::<fid_ep>() }),
+        ops: table(fi_ops_ep { size: 0, cancel: none, getopt: none, setopt }),
+        cm: table(fi_ops_cm { size: 0, setname: none, getname }),
+        msg: table(fi_ops_msg {
+            size: 0,
+            recv: none,
+            recvv: none,
+            recvmsg,
+            send: none,
+            sendv: none,
+            sendmsg,
+        }),
+        rma: table(fi_ops_rma {
+            size: 0,
+            read: none,
+            readv: none,
+            readmsg,
+            write: none,
+            writev: none,
+            writemsg,
+        }),
+    };
+    // SAFETY: room for one pointer.
+    unsafe { *out = new(ep, at as u64) };
+    0
+}
+
+unsafe extern "C" fn setopt(
+    fid: *mut fid,
+    _: c_int,
+    _: c_int,
+    at: *const c_void,
+    _: usize,
+) -> c_int {
+    let end = number(fid.cast::<fid_ep>()) as usize;
+    // SAFETY: the option is one size.
+    let room = unsafe { *at.cast::<usize>() };
+    world(|world| world.ends[end].least_room = room);
+    0
+}
+
+unsafe extern "C" fn getname(fid: *mut fid, out: *mut c_void, len: *mut usize) -> c_int {
+    let mut name = NAME.to_vec();
+    name[7] = b'0' + number(fid.cast::<fid_ep>()) as u8;
+    // SAFETY: more room than that is said.
+    unsafe {
+        ptr::copy_nonoverlapping(name.as_ptr(), out.cast(), name.len());
+        *len = name.len();
+    }
+    0
+}
+
+/// The pieces of a message or transfer; each has a descriptor where one is demanded.
+fn pieces(
+    world: &mut World,
+    iov: *const libc::iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+) -> Vec<(usize, usize)> {
+    let needs = world.manners.mr_mode & FI_MR_LOCAL != 0;
+    (0..count)
+        .map(|n| {
+            // SAFETY: as many pieces and descriptors as are said.
+            let (piece, desc) = unsafe { (&*iov.add(n), *desc.add(n)) };
+            let (base, len) = (piece.iov_base.expose_provenance(), piece.iov_len);
+            let inside = world.memory.get(&(desc.addr() as u64)).is_some_and(|memory| {
+                base >= memory.base && base + len <= memory.base + memory.len
+            });
+            if needs && !inside {
+                world.complaints.push(format!("{len} bytes at {base:#x} without their descriptor"));
+            }
+            (base, len)
+        })
+        .collect()
+}
+
+/// Puts messages that have come early into buffers.
+fn deliver(world: &mut World, at: usize) {
+    let end = &mut world.ends[at];
+    let mut came = Vec::new();
+    while let (Some(message), Some(buffer)) = (end.early.front(), end.buffers.front_mut()) {
+        assert!(message.len() <= buffer.len - buffer.used, "the least room is kept");
+        let place = buffer.base + buffer.used;
+        copy(message.as_ptr().expose_provenance(), place, message.len());
+        buffer.used += message.len();
+        let full = buffer.len - buffer.used < end.least_room;
+        let flags = FI_RECV | if full { FI_MULTI_RECV } else { 0 };
+        came.push(Entry {
+            context: buffer.context,
+            flags,
+            at: place,
+            len: message.len(),
+            error: 0,
+        });
+        let _ = end.early.pop_front();
+        if full {
+            let _ = end.buffers.pop_front();
+        }
+    }
+    end.entries.extend(came);
+}
+
+unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize {
+    assert!(flags & FI_MULTI_RECV != 0);
+    let at = number(ep) as usize;
+    world(|world| {
+        // SAFETY: a filled record.
+        let message = unsafe { &*message };
+        let pieces = pieces(world, message.msg_iov, message.desc, message.iov_count);
+        let (base, len) = pieces[0];
+        let context = message.context.expose_provenance();
+        world.ends[at].buffers.push_back(Posted { base, len, used: 0, context });
+        deliver(world, at);
+    });
+    0
+}
+
+unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) -> isize {
+    let from = number(ep) as usize;
+    world(|world| {
+        // SAFETY: a filled record.
+        let message = unsafe { &*message };
+        let (to, context) = (message.addr as usize, message.context.expose_provenance());
+        // Nobody listens: EAGAIN for ever, and no event (tcp;ofi_rxm: run).
+        if world.refuses() || !world.ends.get(to).is_some_and(|end| end.open) {
+            return -(FI_EAGAIN as isize);
+        }
+        let pieces = pieces(world, message.msg_iov, message.desc, message.iov_count);
+        let error = world.manners.fail_send.take().unwrap_or(0);
+        if error == 0 && !core::mem::take(&mut world.manners.lose_send) {
+            let mut bytes = vec![0; pieces.iter().map(|piece| piece.1).sum()];
+            let mut at = bytes.as_mut_ptr().expose_provenance();
+            for (base, len) in pieces {
+                copy(base, at, len);
+                at += len;
+            }
+            world.ends[to].early.push_back(bytes);
+            deliver(world, to);
+        }
+        world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
+        0
+    })
+}
+
+fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) -> isize {
+    let from = number(ep) as usize;
+    world(|world| {
+        // SAFETY: filled records.
+        let (message, there) = unsafe { (&*message, &*(*message).rma_iov) };
+        assert!(!put || flags & FI_DELIVERY_COMPLETE != 0, "a put completes at its target");
+        let (to, context) = (message.addr as usize, message.context.expose_provenance());
+        if world.refuses() || !world.ends.get(to).is_some_and(|end| end.open) {
+            return -(FI_EAGAIN as isize);
+        }
+        let local = pieces(world, message.msg_iov, message.desc, message.iov_count);
+        let mode = world.manners.mr_mode;
+        let right = if put { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
+        let found = world.memory.get(&there.key).filter(|memory| {
+            memory.access & right != 0 && (mode & FI_MR_ENDPOINT == 0 || memory.bound == Some(to))
+        });
+        // The address is the memory's own with FI_MR_VIRT_ADDR, and an offset without.
+        let remote = found.and_then(|memory| {
+            let start = if mode & FI_MR_VIRT_ADDR != 0 { memory.base } else { 0 };
+            let offset = (there.addr as usize).checked_sub(start)?;
+            (offset + there.len <= memory.len).then_some(memory.base + offset)
+        });
+        let error = world.manners.fail_transfer.take().or(remote.is_none().then_some(libc::EACCES));
+        match (error, remote) {
+            (None, Some(remote)) => {
+                world.ends[to].ways.push_back(Way { put, local, remote, from, context });
+                if !world.manners.manual {
+                    progress(world, to);
+                }
+            }
+            (error, _) => {
+                let error = error.unwrap_or(libc::EIO);
+                world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
+            }
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn writemsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize {
+    transfer(ep, message, flags, true)
+}
+
+unsafe extern "C" fn readmsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize {
+    transfer(ep, message, flags, false)
+}
+
+/// The events that a poll has written.
+pub(crate) fn pushed(room: &[core::mem::MaybeUninit<Event>], len: usize) -> Vec<Event> {
+    // SAFETY: so many were pushed.
+    room[..len].iter().map(|event| unsafe { event.assume_init_read() }).collect()
+}
+
+/// What an event points to.
+pub(crate) fn payload(event: &Event) -> Vec<u8> {
+    if event.len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the event's bytes stay until the next poll.
+    unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
+}
+
+/// Writes what a packer is asked for.
+pub(crate) fn write(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: the provider gives room for as many as were asked for.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+}

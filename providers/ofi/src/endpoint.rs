@@ -1,0 +1,81 @@
+//! The endpoint: the sending end of a channel.
+
+use crate::engine::{Engine, RemoteKey};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
+
+/// A channel to one peer.
+pub struct OfiEndpoint {
+    /// The interface's, see there.
+    engine: Rc<RefCell<Engine>>,
+    channel: usize,
+}
+
+impl OfiEndpoint {
+    pub(crate) fn new(engine: Rc<RefCell<Engine>>, channel: usize) -> OfiEndpoint {
+        OfiEndpoint { engine, channel }
+    }
+}
+
+impl Drop for OfiEndpoint {
+    fn drop(&mut self) {
+        if let Ok(mut engine) = self.engine.try_borrow_mut() {
+            engine.close(self.channel);
+        }
+    }
+}
+
+impl Endpoint for OfiEndpoint {
+    type Key = RemoteKey;
+
+    fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        self.engine.borrow_mut().send(self.channel, id, header, payload)
+    }
+
+    fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        packer: Packer<'_>,
+        most: usize,
+    ) -> Result<usize, Status> {
+        let (packing, (at, room)) = {
+            let mut engine = self.engine.borrow_mut();
+            let packing = engine.begin(self.channel, most)?;
+            let place = packing.place(&engine);
+            (packing, place)
+        };
+        // Nothing is borrowed while the application writes: it may send, here too.
+        let packed = packer.pack_at(at, room);
+        let mut engine = self.engine.borrow_mut();
+        match packed {
+            Ok(len) => engine.finish(packing, id, header, len),
+            Err(status) => {
+                engine.give_up(packing);
+                Err(status)
+            }
+        }
+    }
+
+    fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        self.engine.borrow_mut().transfer(self.channel, true, key, op)
+    }
+
+    fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        self.engine.borrow_mut().transfer(self.channel, false, key, op)
+    }
+
+    fn flush(&self, cookie: u64) -> Posted {
+        self.engine.borrow_mut().flush(self.channel, cookie)
+    }
+
+    /// Providers order little, and say little of what they order: the core waits for a flush instead.
+    fn fence(&self) -> Result<(), Status> {
+        Err(Status::Unsupported)
+    }
+
+    fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
+        self.engine.borrow_mut().import_key(self.channel, bytes)
+    }
+}

@@ -1,0 +1,232 @@
+//! The two ends of a channel.
+
+use crate::address::Address;
+use crate::keys::{PackedKey, Seal};
+use crate::memory::Revocation;
+use core::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use tieline_plugin_api::Status;
+
+/// A peer's key after import.
+pub struct RemoteKey(pub(super) Rc<Imported>);
+
+pub(super) struct Imported {
+    pub(super) key: PackedKey,
+    /// Its owner has asked for the memory back.
+    pub(super) revoked: Cell<bool>,
+}
+
+/// Generations of regions that ended and are remembered: a key may come later than the end of what it leads to.
+const REMEMBERED: usize = 1024;
+
+/// A flush that waits.
+pub(super) struct Flush {
+    pub(super) cookie: u64,
+    /// Messages before this one have to have arrived.
+    pub(super) next: u32,
+    /// Transfers before this one have to have ended.
+    pub(super) number: u64,
+}
+
+/// A channel that begins here.
+pub(super) struct Outbound {
+    pub(super) cookie: u64,
+    /// Somebody has the endpoint.
+    pub(super) open: bool,
+    pub(super) peer: usize,
+    /// What packets to this end carry.
+    pub(super) token: u64,
+    /// The channel's number and token at the receiver, when it has answered.
+    pub(super) remote: Option<(u32, u64)>,
+    /// Of the peer's domain, and the number of its interface in it.
+    pub(super) seal: Seal,
+    pub(super) interface: u64,
+    /// That interface's token.
+    pub(super) epoch: u64,
+    pub(super) failed: Option<Status>,
+    /// The sequence number that the next message gets, and the first that the receiver has not acknowledged.
+    pub(super) next: u32,
+    pub(super) acked: u32,
+    /// Bytes sent, and bytes that the receiver has handed out.
+    pub(super) sent: u64,
+    pub(super) taken: u64,
+    /// Before which message the receiver was last asked.
+    pub(super) synced: u32,
+    pub(super) flushes: Vec<Flush>,
+    /// Transfers in their order: the number of the first, and which have ended.
+    pub(super) first: u64,
+    pub(super) ended: VecDeque<bool>,
+    keys: Vec<Weak<Imported>>,
+    revoked: VecDeque<u64>,
+    /// Regions of which the owner has asked, and to which transfers are under way.
+    pub(super) revoking: Vec<u64>,
+}
+
+impl Outbound {
+    /// A channel to an interface, which is a peer here.
+    pub(super) fn new(cookie: u64, peer: usize, token: u64, to: &Address) -> Outbound {
+        Outbound {
+            cookie,
+            open: true,
+            peer,
+            token,
+            remote: None,
+            seal: to.seal,
+            interface: to.number,
+            epoch: to.epoch,
+            failed: None,
+            next: 0,
+            acked: 0,
+            sent: 0,
+            taken: 0,
+            synced: 0,
+            flushes: Vec::new(),
+            first: 0,
+            ended: VecDeque::new(),
+            keys: Vec::new(),
+            revoked: VecDeque::new(),
+            revoking: Vec::new(),
+        }
+    }
+
+    pub(super) fn import(&mut self, key: PackedKey) -> RemoteKey {
+        let revoked = Cell::new(self.revoked.contains(&key.generation));
+        let key = Rc::new(Imported { key, revoked });
+        if self.keys.len() == self.keys.capacity() {
+            self.keys.retain(|key| key.strong_count() > 0);
+        }
+        self.keys.push(Rc::downgrade(&key));
+        RemoteKey(key)
+    }
+
+    /// The owner of a region asks for it: keys to it are refused from here on.
+    pub(super) fn revoke(&mut self, generation: u64) {
+        for key in self.keys.iter().filter_map(Weak::upgrade) {
+            if key.key.generation == generation {
+                key.revoked.set(true);
+            }
+        }
+        if self.revoked.len() == REMEMBERED {
+            let _ = self.revoked.pop_front();
+        }
+        self.revoked.push_back(generation);
+    }
+
+    /// A transfer begins; its number.
+    pub(super) fn began(&mut self) -> u64 {
+        self.ended.push_back(false);
+        self.first + self.ended.len() as u64 - 1
+    }
+
+    /// The last transfer that began was not posted.
+    pub(super) fn not_begun(&mut self) {
+        let _ = self.ended.pop_back();
+    }
+
+    pub(super) fn ended(&mut self, number: u64) {
+        if let Some(ended) = self.ended.get_mut((number - self.first) as usize) {
+            *ended = true;
+        }
+        while self.ended.front() == Some(&true) {
+            let _ = self.ended.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// What the receiver says: everything before `next` has arrived, and so many bytes have been handed out.
+    pub(super) fn acknowledged(&mut self, next: u32, taken: u64) {
+        let (under_way, more) = (self.next.wrapping_sub(self.acked), next.wrapping_sub(self.acked));
+        if more <= under_way {
+            self.acked = next;
+        }
+        if taken <= self.sent {
+            self.taken = self.taken.max(taken);
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.acked == self.next && self.ended.is_empty()
+    }
+
+    /// The next flush that has nothing to wait for any more.
+    pub(super) fn flushed(&mut self) -> Option<Flush> {
+        let (acked, first) = (self.acked, self.first);
+        let done =
+            |flush: &Flush| acked.wrapping_sub(flush.next) < 1 << 31 && first >= flush.number;
+        let at = self.flushes.iter().position(done)?;
+        Some(self.flushes.remove(at))
+    }
+}
+
+/// A channel that ends here.
+pub(super) struct Inbound {
+    /// What packets to this end carry.
+    pub(super) token: u64,
+    pub(super) peer: usize,
+    /// What its messages carry for the application.
+    pub(super) number: u64,
+    /// The channel's number and token at its sender.
+    pub(super) remote: (u32, u64),
+    /// The sequence number of the next message.
+    pub(super) next: u32,
+    /// Bytes that have been handed out.
+    pub(super) taken: u64,
+    pub(super) ack_due: bool,
+    /// It has ended: the place is free when that has been handed out.
+    pub(super) left: bool,
+    /// Ends of regions that the sender has been asked about.
+    pub(super) asked: Vec<Arc<Revocation>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel() -> Outbound {
+        Outbound::new(1, 0, 2, &crate::address::tests::address())
+    }
+
+    #[test]
+    fn a_flush_waits_for_messages_and_transfers_before_it_and_for_nothing_behind() {
+        let mut channel = channel();
+        let (first, second) = (channel.began(), channel.began());
+        channel.next = 5;
+        let flush = |cookie, next, number| Flush { cookie, next, number };
+        channel.flushes = vec![flush(7, 5, 2), flush(8, 0, 1)];
+        channel.ended(second);
+        assert!(channel.flushed().is_none(), "the first one is under way");
+        channel.ended(first);
+        assert_eq!(channel.flushed().map(|f| f.cookie), Some(8));
+        assert!(channel.flushed().is_none(), "messages are under way");
+        channel.next = 6;
+        channel.acknowledged(5, 0);
+        assert_eq!(channel.flushed().map(|f| f.cookie), Some(7));
+        assert!(!channel.is_quiet(), "the sixth");
+    }
+
+    #[test]
+    fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+        let mut channel = channel();
+        (channel.next, channel.sent) = (3, 300);
+        channel.acknowledged(4, 301);
+        assert_eq!((channel.acked, channel.taken), (0, 0));
+        channel.acknowledged(2, 200);
+        channel.acknowledged(1, 100);
+        assert_eq!((channel.acked, channel.taken), (2, 200), "an old one comes late");
+    }
+
+    #[test]
+    fn a_key_that_comes_behind_the_end_of_its_region_is_known_to_lead_nowhere() {
+        let mut channel = channel();
+        let key =
+            |generation| PackedKey { base: 0, len: 1, access: 0, generation, keys: vec![(0, 1)] };
+        let before = channel.import(key(4));
+        channel.revoke(4);
+        let (behind, other) = (channel.import(key(4)), channel.import(key(5)));
+        let revoked = [before, behind, other].map(|key| key.0.revoked.get());
+        assert_eq!(revoked, [true, true, false]);
+    }
+}

@@ -1,0 +1,189 @@
+//! How things end: an endpoint, a peer, the interface.
+
+use super::channels::Outbound;
+use super::ops::Transfer;
+use super::peers::Peer;
+use super::{Engine, Ready};
+use crate::wire::{Head, Kind, NOBODY};
+use std::time::Instant;
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Failure, Status, event};
+
+impl Engine {
+    /// The endpoint of a channel is closed. What the library still does with the application's memory is waited for, for as
+    /// long as closing may take; behind that the library's endpoint is closed, which ends every connection of this interface:
+    /// libfabric has no smaller way to have memory back.
+    pub(crate) fn close(&mut self, at: usize) {
+        let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else { return };
+        channel.open = false;
+        channel.flushes.clear();
+        let until = Instant::now() + self.settings.close_timeout;
+        while self.is_transferring(at) {
+            if self.fetch() > 0 {
+                continue;
+            }
+            self.attend();
+            if Instant::now() >= until {
+                self.break_down(
+                    "an endpoint was closed whose puts or gets its peer has not let end: only closing the endpoint of \
+                     libfabric ends them",
+                );
+                break;
+            }
+            crate::sys::yield_now();
+        }
+        let Some(channel) = self.outbound[at].as_ref() else { return };
+        match (channel.failed, channel.remote) {
+            (Some(_), _) => self.settle(at),
+            (None, Some(_)) => self.say_bye(at),
+            (None, None) => {
+                // The peer has not answered: it hears of the end behind the beginning, if it hears of that.
+                let (peer, token, epoch) = (channel.peer, channel.token, channel.epoch);
+                if !self.take_back(peer, token) {
+                    let mut head = Head::new(Kind::Bye, NOBODY, epoch);
+                    head.id = at as u32;
+                    self.say(peer, &head, &token.to_le_bytes());
+                }
+                self.forget(at);
+            }
+        }
+    }
+
+    /// Whether the library has memory of the application's for a channel.
+    fn is_transferring(&self, at: usize) -> bool {
+        let Some(channel) = self.outbound[at].as_ref() else { return false };
+        let direct =
+            |transfer: &Transfer| transfer.slot.is_none() && transfer.token == channel.token;
+        !channel.ended.is_empty() && self.ops.transfers().any(direct)
+    }
+
+    /// Says that a channel ends, behind everything that was sent on it. It is forgotten when all that has arrived.
+    pub(super) fn say_bye(&mut self, at: usize) {
+        let Some(channel) = self.outbound[at].as_ref() else { return };
+        if let Some((to, token)) = channel.remote {
+            let peer = channel.peer;
+            self.say(peer, &Head::new(Kind::Bye, to, token), &[]);
+        }
+        self.settle(at);
+    }
+
+    /// One channel that begins here is over.
+    pub(super) fn fail_channel(&mut self, at: usize, why: &Failure) {
+        let Some(channel) = self.outbound[at].as_mut().filter(|channel| channel.failed.is_none())
+        else {
+            return;
+        };
+        channel.failed = Some(why.status);
+        channel.revoking.clear();
+        let (open, cookie) = (channel.open, channel.cookie);
+        let flushes = core::mem::take(&mut channel.flushes);
+        if open {
+            for flush in flushes {
+                self.completed(flush.cookie, Err((why.status, 0)), &why.text);
+            }
+            let status = why.status as i32;
+            let event = Event { kind: event::ENDPOINT_FAILED, status, cookie, ..Event::empty() };
+            self.ready.push_back(Ready::Event(event, Some(why.text.as_bytes().into())));
+        }
+        self.settle(at);
+    }
+
+    /// The connection to a peer is gone, and with it all channels, both ways: something of each may be lost.
+    pub(super) fn fail_peer(&mut self, index: usize, why: &Failure) {
+        if let Some(peer) = self.peers.get(index) {
+            peer.refused = None;
+            let waiting = core::mem::take(&mut peer.waiting);
+            self.waiting -= waiting.len();
+            waiting.into_iter().for_each(|(slot, ..)| self.slots.give(slot));
+        }
+        for at in 0..self.outbound.len() {
+            if self.outbound[at].as_ref().is_some_and(|channel| channel.peer == index) {
+                self.fail_channel(at, why);
+            }
+        }
+        for at in 0..self.inbound.len() {
+            if self.inbound[at].as_ref().is_some_and(|inbound| inbound.peer == index) {
+                self.inbound_left(at, Status::PeerFailed as i32, &why.text);
+            }
+        }
+    }
+
+    /// Nothing goes any more: the library's endpoint is closed, and touches no memory.
+    pub(super) fn break_down(&mut self, why: &str) {
+        if self.broken.is_some() {
+            return;
+        }
+        let failure = Failure::new(Status::Io, why);
+        self.broken = Some(failure.clone());
+        self.registry.leave(&self.inbox);
+        self.lender.device().shut();
+        let peers: Vec<usize> = self.peers.each().map(|(index, _)| index).collect();
+        for index in peers {
+            self.fail_peer(index, &failure);
+        }
+        for transfer in self.ops.take_transfers() {
+            self.transferred(transfer, Err((libc::ECANCELED, why.to_owned())));
+        }
+    }
+
+    /// Hands nothing out any more, and gives what has come back to the library.
+    fn discard(&mut self) {
+        for ready in core::mem::take(&mut self.ready) {
+            match ready {
+                Ready::Message { buffer, from, bytes, .. } => {
+                    self.buffers[buffer].held -= 1;
+                    self.handed_out(from, bytes);
+                }
+                Ready::Left { from, .. } => {
+                    if let Some(inbound) = self.inbound[from].take() {
+                        self.peers.leave(&self.ep.av, inbound.peer);
+                    }
+                }
+                Ready::Event(..) => {}
+            }
+        }
+        self.release();
+    }
+
+    /// Whether something that was taken has not arrived, or not left. What waits for a connection that does not form is owed
+    /// to nobody: there is no message of the application's in it.
+    fn owes(&self) -> bool {
+        let unheard = |channel: &Outbound| {
+            channel.failed.is_none() && channel.remote.is_some() && channel.acked != channel.next
+        };
+        let leaving = |(_, peer): (usize, &Peer)| {
+            let stuck = peer.refused.is_some() && peer.posted == 0;
+            !stuck && (peer.posted > 0 || !peer.waiting.is_empty())
+        };
+        self.peers.each().any(leaving) || self.outbound.iter().flatten().any(unheard)
+    }
+
+    /// The interface closes: what it has taken is handed over, as far as that goes in time.
+    fn shut_down(&mut self) {
+        let closed = Failure::new(Status::Closed, "the peer has closed its interface");
+        for at in 0..self.inbound.len() {
+            if self.inbound[at].as_ref().is_some_and(|inbound| !inbound.left) {
+                self.refuse(at, &closed);
+            }
+        }
+        let until = Instant::now() + self.settings.close_timeout;
+        while self.broken.is_none() && self.owes() && Instant::now() < until {
+            let came = self.fetch();
+            self.discard();
+            self.attend();
+            if came == 0 {
+                crate::sys::yield_now();
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shut_down();
+        self.registry.leave(&self.inbox);
+        // Nobody of ours leads anywhere any more, and nobody reaches us.
+        self.lender.device().shut();
+        self.revocations.drain(..).for_each(|revocation| revocation.answered());
+    }
+}

@@ -1,0 +1,420 @@
+//! What an interface and its endpoints work on: the library's endpoint, the channels that begin here and those that end
+//! here, and what is on its way to the application.
+//!
+//! Packets leave through one queue for each peer, so that what was taken and finds no room in the library keeps its order;
+//! a data call that would have to wait there is `AGAIN` instead. The library bounds no receiver: a channel has at most
+//! `TIELINE_OFI_WINDOW` bytes under way, which the receiver frees as it hands messages out.
+
+mod buffers;
+mod channels;
+mod ending;
+mod ops;
+mod packets;
+mod peers;
+mod sending;
+mod transfers;
+
+use crate::abi::*;
+use crate::address::{Address, MAX_NAME};
+use crate::config::Settings;
+use crate::memory::{Inbox, LocalMemory, Registry, Revocation};
+use crate::offers::Offer;
+use crate::sleep::{Bell, Sleep};
+use crate::sys::{Av, Cq, Ep, Looked};
+use buffers::{BUFFERS, Buffer, Slots};
+pub use channels::RemoteKey;
+use channels::{Inbound, Outbound};
+use core::time::Duration;
+use ops::{Ops, Work};
+use peers::Peers;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
+use tieline_registration::{Arena, Lender, Limits};
+
+/// The longest identity: it travels in one packet.
+pub(crate) const MAX_IDENTITY: usize = 4096;
+/// Completions that are read at once.
+const BATCH: usize = 16;
+/// How often a sleeper is woken while something waits that the library tells nobody of.
+const TICK: Duration = Duration::from_millis(5);
+/// Memory of an interface's own buffers at most.
+const MOST_BUFFERS: usize = 1 << 32;
+
+/// The longest packet of an interface with these settings.
+pub(crate) fn longest_packet(settings: &Settings) -> usize {
+    crate::wire::HEAD + settings.eager.max(9 + MAX_NAME + MAX_IDENTITY)
+}
+
+/// What waits to be handed out.
+enum Ready {
+    Event(Event, Option<Box<[u8]>>),
+    /// A message in a buffer, from a channel, which gets its bytes back.
+    Message {
+        event: Event,
+        buffer: usize,
+        from: usize,
+        bytes: u64,
+    },
+    /// A channel has ended; its place is free behind this.
+    Left {
+        from: usize,
+        status: i32,
+        words: Box<[u8]>,
+    },
+}
+
+/// Everything of an interface.
+pub(crate) struct Engine {
+    ep: Arc<Ep>,
+    ops: Ops,
+    slots: Slots,
+    buffers: Vec<Buffer>,
+    peers: Peers,
+    outbound: Vec<Option<Outbound>>,
+    inbound: Vec<Option<Inbound>>,
+    ready: VecDeque<Ready>,
+    /// Buffers and words that the events of the last poll point to.
+    shown: Vec<usize>,
+    texts: Vec<Box<[u8]>>,
+    /// Channels that owe acknowledgements.
+    acks: Vec<usize>,
+    /// Packets that wait for the library, of all peers.
+    waiting: usize,
+    /// Somebody was told `AGAIN` by the library, which does not say when there is room.
+    starving: bool,
+    sends: usize,
+    transfers: usize,
+    lender: Arc<Lender<LocalMemory>>,
+    registry: Arc<Registry>,
+    inbox: Arc<Inbox>,
+    /// Ends of regions of which not all peers have said that nothing leads there any more.
+    revocations: Vec<Arc<Revocation>>,
+    sleep: Option<Sleep>,
+    settings: Settings,
+    pub(crate) address: Address,
+    next_peer: u64,
+    batch: [fi_cq_data_entry; BATCH],
+    /// Why nothing goes any more.
+    broken: Option<Failure>,
+}
+
+fn token() -> Result<u64, Failure> {
+    let mut bytes = [0; 8];
+    crate::sys::random(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+impl Engine {
+    pub(crate) fn open(
+        registry: &Arc<Registry>,
+        offer: &Offer,
+        settings: &Settings,
+        waits: bool,
+    ) -> Result<Engine, Failure> {
+        let domain = &registry.domain;
+        let packet = longest_packet(settings);
+        // Completions of everything that is posted, and packets of a whole round of buffers.
+        let room = (2 * settings.queue + settings.receive / 64).clamp(1024, 1 << 16);
+        let cq = Cq::open(domain, room, waits)?;
+        let fd = cq.fd();
+        let ep = Arc::new(Ep::open(domain, cq, Av::open(domain)?, packet)?);
+        let name = ep.name()?;
+        if name.is_empty() || name.len() > MAX_NAME {
+            let text =
+                format!("an endpoint of {} has a name of {} bytes", offer.domain, name.len());
+            return Err(Failure::new(Status::Unsupported, text));
+        }
+        let (number, bell) = (registry.new_interface(), Bell::new()?);
+        let sleep = fd.map(|fd| Sleep::new(fd, &bell)).transpose()?;
+        let inbox = registry.join(&ep, number, bell)?;
+        let memory = LocalMemory::new(registry.clone(), ep.clone());
+        // Nothing is kept beyond its operations: nobody tells when memory is unmapped.
+        let limits = Limits { keep: false, bytes: 1 << 30, entries: 1024 };
+        let lender = Arc::new(Lender::new(memory, Some(limits)));
+        let arena = Arc::new(Arena::new(lender.clone(), MOST_BUFFERS));
+        let attr = offer.info.ep();
+        let address = Address {
+            protocol: attr.protocol,
+            protocol_version: attr.protocol_version,
+            format: offer.info.address_format(),
+            mr_mode: offer.info.domain().mr_mode as u32,
+            epoch: token()?,
+            host: crate::address::host(),
+            number,
+            seal: registry.seal,
+            provider: offer.provider.clone(),
+            fabric: offer.fabric.clone(),
+            name,
+        };
+        let none = fi_cq_data_entry {
+            op_context: core::ptr::null_mut(),
+            flags: 0,
+            len: 0,
+            buf: core::ptr::null_mut(),
+            data: 0,
+        };
+        let mut engine = Engine {
+            ops: Ops::default(),
+            slots: Slots::new(&arena, packet),
+            buffers: Buffer::all(&arena, (settings.receive / BUFFERS).max(4 * packet))?,
+            peers: Peers::default(),
+            outbound: Vec::new(),
+            inbound: Vec::new(),
+            ready: VecDeque::new(),
+            shown: Vec::new(),
+            texts: Vec::new(),
+            acks: Vec::new(),
+            waiting: 0,
+            starving: false,
+            sends: 0,
+            transfers: 0,
+            lender,
+            registry: registry.clone(),
+            inbox,
+            revocations: Vec::new(),
+            sleep,
+            settings: settings.clone(),
+            address,
+            next_peer: 1,
+            batch: [none; BATCH],
+            broken: None,
+            ep,
+        };
+        engine.post_buffers();
+        match engine.broken.clone() {
+            None => Ok(engine),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
+        self.release();
+        self.starving = false;
+        loop {
+            self.hand_out(events);
+            if events.room() == 0 || self.fetch() == 0 {
+                break;
+            }
+        }
+        self.hand_out(events);
+        self.attend();
+    }
+
+    /// The application is done with what events pointed to.
+    fn release(&mut self) {
+        for buffer in self.shown.drain(..) {
+            self.buffers[buffer].held -= 1;
+        }
+        self.texts.clear();
+        self.post_buffers();
+    }
+
+    fn post_buffers(&mut self) {
+        for at in 0..self.buffers.len() {
+            let buffer = &self.buffers[at];
+            if buffer.posted || buffer.held > 0 || self.broken.is_some() {
+                continue;
+            }
+            let (index, context) = self.ops.begin(Work::Receive(at));
+            match self.ep.post_buffer(self.buffers[at].local(), context) {
+                Ok(()) => self.buffers[at].posted = true,
+                Err(code) => {
+                    let _ = self.ops.end(index);
+                    if code != FI_EAGAIN {
+                        self.break_down(&format!("a receive buffer was refused: error {code}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what has ended or come; how many.
+    fn fetch(&mut self) -> usize {
+        if self.broken.is_some() {
+            return 0;
+        }
+        let mut batch = self.batch;
+        match self.ep.cq.look(&mut batch) {
+            Looked::Nothing => 0,
+            Looked::Entries(count) => {
+                for entry in &batch[..count] {
+                    self.came(entry);
+                }
+                count
+            }
+            Looked::Failed(entry) => {
+                self.went_wrong(&entry);
+                1
+            }
+            Looked::Broken(code) => {
+                self.break_down(&format!("the queue of completions failed: error {code}"));
+                0
+            }
+        }
+    }
+
+    fn came(&mut self, entry: &fi_cq_data_entry) {
+        match self.ops.of(entry.op_context) {
+            Some((index, &Work::Receive(buffer))) => {
+                if entry.len > 0 {
+                    self.arrived(buffer, entry.buf.cast(), entry.len);
+                }
+                if entry.flags & FI_MULTI_RECV != 0 {
+                    let _ = self.ops.end(index);
+                    self.buffers[buffer].posted = false;
+                    self.post_buffers();
+                }
+            }
+            Some((index, Work::Send { .. } | Work::Transfer(_))) => match self.ops.end(index) {
+                Work::Send { peer, slot } => self.sent(peer, slot),
+                Work::Transfer(transfer) => self.transferred(transfer, Ok(())),
+                _ => {}
+            },
+            Some((_, Work::Free)) | None => {}
+        }
+    }
+
+    fn went_wrong(&mut self, entry: &fi_cq_err_entry) {
+        let Some((index, work)) = self.ops.of(entry.op_context) else { return };
+        if let &Work::Receive(buffer) = work {
+            // Only then the buffer is ours again.
+            if entry.flags & FI_MULTI_RECV != 0 || entry.err == libc::ECANCELED {
+                let _ = self.ops.end(index);
+                self.buffers[buffer].posted = false;
+            }
+            return;
+        }
+        let words = self.ep.cq.words(entry);
+        match self.ops.end(index) {
+            Work::Send { peer, slot } => {
+                self.sent(peer, slot);
+                let text = format!("a message was not delivered: {words}");
+                self.fail_peer(peer, &Failure::new(Status::PeerFailed, text));
+            }
+            Work::Transfer(transfer) => self.transferred(transfer, Err((entry.err, words))),
+            Work::Receive(_) | Work::Free => {}
+        }
+    }
+
+    fn hand_out(&mut self, events: &mut Events<'_>) {
+        while events.room() > 0 {
+            let Some(ready) = self.ready.pop_front() else { return };
+            match ready {
+                Ready::Event(mut event, text) => {
+                    if let Some(text) = text {
+                        (event.data, event.len) = (text.as_ptr(), text.len());
+                        self.texts.push(text);
+                    }
+                    let _ = events.push(event);
+                }
+                Ready::Message { event, buffer, from, bytes } => {
+                    let _ = events.push(event);
+                    self.shown.push(buffer);
+                    self.handed_out(from, bytes);
+                }
+                Ready::Left { from, status, words } => {
+                    let Some(inbound) = self.inbound[from].take() else { continue };
+                    self.peers.leave(&self.ep.av, inbound.peer);
+                    let event = Event {
+                        kind: event::PEER_LEFT,
+                        status,
+                        peer: inbound.number,
+                        data: words.as_ptr(),
+                        len: words.len(),
+                        ..Event::empty()
+                    };
+                    self.texts.push(words);
+                    let _ = events.push(event);
+                }
+            }
+        }
+    }
+
+    /// What has to happen beside messages: packets that wait, acknowledgements, ends of regions.
+    fn attend(&mut self) {
+        if self.waiting > 0 {
+            self.push_all();
+        }
+        if !self.acks.is_empty() {
+            self.acknowledge();
+        }
+        for revocation in self.inbox.take() {
+            self.pass_on(&revocation);
+        }
+    }
+
+    /// Asks everybody who may have a key to the region to let nothing more lead there.
+    fn pass_on(&mut self, revocation: &Arc<Revocation>) {
+        for at in 0..self.inbound.len() {
+            let Some(inbound) = self.inbound[at].as_mut().filter(|inbound| !inbound.left) else {
+                continue;
+            };
+            inbound.asked.push(revocation.clone());
+            self.say_back(at, crate::wire::Kind::Revoke, |head| {
+                head.header = revocation.generation
+            });
+        }
+        self.revocations.push(revocation.clone());
+        self.answer(revocation);
+    }
+
+    /// Tells the owner of a region when all peers have answered.
+    fn answer(&mut self, revocation: &Arc<Revocation>) {
+        let open =
+            |inbound: &Inbound| inbound.asked.iter().any(|asked| Arc::ptr_eq(asked, revocation));
+        if self.inbound.iter().flatten().any(open) {
+            return;
+        }
+        let at = self.revocations.iter().position(|other| Arc::ptr_eq(other, revocation));
+        if let Some(at) = at {
+            self.revocations.swap_remove(at).answered();
+        }
+    }
+
+    pub(crate) fn arm(&mut self) -> Armed {
+        for _ in 0..64 {
+            if self.fetch() == 0 {
+                break;
+            }
+        }
+        self.attend();
+        let quiet = self.ready.is_empty()
+            && self.shown.is_empty()
+            && self.texts.is_empty()
+            && self.inbox.is_empty();
+        let ticks = self.waiting > 0 || self.starving || !self.acks.is_empty();
+        if let Some(sleep) = &self.sleep {
+            sleep.wake_every(ticks.then_some(TICK));
+        }
+        let asleep = quiet && (self.broken.is_some() || self.ep.cq.may_sleep());
+        if asleep { Armed::Sleep } else { Armed::Ready }
+    }
+
+    pub(crate) fn event_fd(&self) -> Option<i32> {
+        self.sleep.as_ref().map(Sleep::raw)
+    }
+
+    pub(crate) fn memory(&self) -> MemoryReport {
+        let buffers = self.buffers.iter().map(Buffer::len).sum::<usize>() + self.slots.committed();
+        // Measured: rxm posts 4096 buffers of 16 KiB to a receive context that all its connections share.
+        let layers = if self.address.provider.contains("ofi_rxm") { 68 << 20 } else { 0 };
+        MemoryReport {
+            base_bytes: layers + size_of::<Engine>() as u64,
+            peer_bytes: ((self.outbound.len() + self.inbound.len()) * size_of::<Outbound>()) as u64,
+            peers: self.peers.len() as u64,
+            buffer_bytes: buffers as u64,
+        }
+    }
+}
+
+/// Bytes of one transfer at most.
+pub(crate) fn longest_transfer(info: &crate::offers::sys::Info) -> usize {
+    info.ep().max_msg_size.min(1 << 30)
+}
+
+/// Pieces of one transfer at most.
+pub(crate) fn most_pieces(info: &crate::offers::sys::Info) -> usize {
+    info.tx().iov_limit.clamp(1, crate::sys::MAX_IOV)
+}

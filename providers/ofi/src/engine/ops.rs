@@ -1,0 +1,116 @@
+//! What has been handed to the library and has not ended.
+
+use crate::contexts::sys::Contexts;
+use crate::memory::Loan;
+use core::ffi::c_void;
+
+/// A put or get.
+pub(super) struct Transfer {
+    /// The channel that it was posted on, and its token: a later channel of the same number is another one.
+    pub(super) channel: u32,
+    pub(super) token: u64,
+    /// Its place among the channel's.
+    pub(super) number: u64,
+    pub(super) generation: u64,
+    pub(super) cookie: u64,
+    pub(super) peer: usize,
+    /// Where its bytes lie, if not in the application's memory, and where those of a get go then.
+    pub(super) slot: Option<u32>,
+    pub(super) back: Vec<(*mut u8, usize)>,
+    /// Registrations that it has borrowed.
+    pub(super) _loans: Vec<Loan>,
+}
+
+/// One operation.
+pub(super) enum Work {
+    Free,
+    /// A receive buffer.
+    Receive(usize),
+    /// A packet, in a slot, to a peer.
+    Send {
+        peer: usize,
+        slot: u32,
+    },
+    Transfer(Transfer),
+}
+
+/// All of them. What the library holds of an operation is its context, which stays until the operation has ended.
+#[derive(Default)]
+pub(super) struct Ops {
+    contexts: Contexts,
+    works: Vec<Work>,
+    free: Vec<u32>,
+}
+
+impl Ops {
+    pub(super) fn begin(&mut self, work: Work) -> (u32, *mut c_void) {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let first = self.works.len() as u32;
+                let end = self.contexts.grow();
+                self.works.resize_with(end as usize, || Work::Free);
+                self.free.extend((first + 1..end).rev());
+                first
+            }
+        };
+        self.works[index as usize] = work;
+        (index, self.contexts.pointer(index))
+    }
+
+    /// The operation of a completion, which goes on: a receive buffer has many.
+    #[inline]
+    pub(super) fn of(&self, context: *mut c_void) -> Option<(u32, &Work)> {
+        let index = self.contexts.index(context)?;
+        Some((index, self.works.get(index as usize)?))
+    }
+
+    /// An operation has ended, or was not taken.
+    pub(super) fn end(&mut self, index: u32) -> Work {
+        let work = core::mem::replace(&mut self.works[index as usize], Work::Free);
+        if !matches!(work, Work::Free) {
+            self.free.push(index);
+        }
+        work
+    }
+
+    pub(super) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
+        self.works.iter().filter_map(|work| match work {
+            Work::Transfer(transfer) => Some(transfer),
+            _ => None,
+        })
+    }
+
+    /// Everything that is left, when the library has none of it any more.
+    pub(super) fn take_transfers(&mut self) -> Vec<Transfer> {
+        let indices: Vec<u32> = (0..self.works.len() as u32)
+            .filter(|&index| matches!(self.works[index as usize], Work::Transfer(_)))
+            .collect();
+        let end = |index| match self.end(index) {
+            Work::Transfer(transfer) => Some(transfer),
+            _ => None,
+        };
+        indices.into_iter().filter_map(end).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_stays_where_it_is_and_is_used_again_only_behind_its_end() {
+        let mut ops = Ops::default();
+        let posted: Vec<_> = (0..200).map(|n| ops.begin(Work::Receive(n))).collect();
+        for (n, (index, context)) in posted.iter().enumerate() {
+            let (found, work) = ops.of(*context).unwrap();
+            assert!(found == *index && matches!(work, Work::Receive(m) if *m == n));
+        }
+        let (index, context) = posted[17];
+        assert!(matches!(ops.end(index), Work::Receive(17)));
+        assert!(matches!(ops.of(context), Some((_, Work::Free))));
+        assert!(matches!(ops.end(index), Work::Free), "it ends once");
+        assert_eq!(ops.begin(Work::Receive(1)), (index, context));
+        assert!(ops.of(core::ptr::null_mut()).is_none());
+    }
+}

@@ -1,0 +1,272 @@
+//! What comes: each packet by its kind.
+
+use super::channels::{Inbound, Outbound};
+use super::{Engine, Ready, token};
+use crate::memory::Revocation;
+use crate::wire::{HEAD, Head, Kind, NOBODY, greeted};
+use std::sync::Arc;
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Failure, Status, event};
+
+/// Puts into the first free place.
+pub(super) fn place<T>(all: &mut Vec<Option<T>>, new: T) -> usize {
+    let at = all.iter().position(Option::is_none).unwrap_or(all.len());
+    match all.get_mut(at) {
+        Some(free) => *free = Some(new),
+        None => all.push(Some(new)),
+    }
+    at
+}
+
+impl Engine {
+    /// A packet has come, in a buffer.
+    #[inline]
+    pub(super) fn arrived(&mut self, buffer: usize, at: *const u8, len: usize) {
+        let Some((head, rest)) = self.buffers[buffer].packet(at, len).and_then(Head::unpack) else {
+            return;
+        };
+        let to = head.to as usize;
+        match head.kind {
+            Kind::Message => {
+                let (data, len) = (rest.as_ptr(), rest.len());
+                self.message(&head, buffer, data, len);
+            }
+            Kind::Hello => {
+                if let Some((back, name, identity)) = greeted(rest) {
+                    let (name, identity) = (name.to_vec(), identity.into());
+                    self.hello(&head, back, &name, identity);
+                }
+            }
+            Kind::Welcome => {
+                let Some((token, _)) = rest.split_first_chunk::<8>() else { return };
+                let token = u64::from_le_bytes(*token);
+                self.welcome(&head, token);
+            }
+            Kind::Refuse => {
+                let words = String::from_utf8_lossy(&rest[..rest.len().min(300)]).into_owned();
+                if self.outbound_of(&head).is_some() {
+                    let status = Status::from_code(head.id as i32);
+                    self.fail_channel(to, &Failure::new(status, words));
+                }
+            }
+            Kind::Ack => {
+                if let Some(channel) = self.outbound_of(&head) {
+                    channel.acknowledged(head.sequence, head.header);
+                    self.settle(to);
+                }
+            }
+            Kind::Sync => {
+                if self.inbound_of(&head).is_some() {
+                    self.owe(to);
+                }
+            }
+            Kind::Bye if head.to == NOBODY => {
+                let Some((token, _)) = rest.split_first_chunk::<8>() else { return };
+                let remote = (head.id, u64::from_le_bytes(*token));
+                let opened = |inbound: &Option<Inbound>| {
+                    inbound.as_ref().is_some_and(|inbound| inbound.remote == remote)
+                };
+                if let Some(at) = self.inbound.iter().position(opened) {
+                    self.inbound_left(at, 0, "");
+                }
+            }
+            Kind::Bye => {
+                if self.inbound_of(&head).is_some() {
+                    // What came before is here: its sender may forget it.
+                    self.acknowledge_one(to);
+                    self.inbound_left(to, 0, "");
+                }
+            }
+            Kind::Revoke => {
+                let generation = head.header;
+                if let Some(channel) = self.outbound_of(&head) {
+                    channel.revoke(generation);
+                    channel.revoking.push(generation);
+                    self.answer_revokes(to);
+                }
+            }
+            Kind::Revoked => {
+                let Some(inbound) = self.inbound_of(&head) else { return };
+                let at = inbound.asked.iter().position(|asked| asked.generation == head.header);
+                if let Some(revocation) = at.map(|at| inbound.asked.swap_remove(at)) {
+                    self.answer(&revocation);
+                }
+            }
+        }
+    }
+
+    /// The channel that a packet to its beginning belongs to.
+    fn outbound_of(&mut self, head: &Head) -> Option<&mut Outbound> {
+        let channel = self.outbound.get_mut(head.to as usize)?.as_mut()?;
+        (channel.token == head.token && channel.failed.is_none()).then_some(channel)
+    }
+
+    /// The channel that a packet to its end belongs to.
+    #[inline]
+    fn inbound_of(&mut self, head: &Head) -> Option<&mut Inbound> {
+        let inbound = self.inbound.get_mut(head.to as usize)?.as_mut()?;
+        (inbound.token == head.token && !inbound.left).then_some(inbound)
+    }
+
+    #[inline]
+    fn message(&mut self, head: &Head, buffer: usize, data: *const u8, len: usize) {
+        let Some(inbound) = self.inbound_of(head) else { return };
+        if head.sequence != inbound.next {
+            // The library has made a new connection behind our back, and what was on the old one is lost.
+            let text = format!("message {} came where {} was due", head.sequence, inbound.next);
+            let at = head.to as usize;
+            self.refuse(at, &Failure::new(Status::PeerFailed, text.clone()));
+            return self.inbound_left(at, Status::PeerFailed as i32, &text);
+        }
+        inbound.next = inbound.next.wrapping_add(1);
+        let event = Event {
+            kind: event::MESSAGE,
+            id: head.id,
+            peer: inbound.number,
+            header: head.header,
+            data,
+            len,
+            ..Event::empty()
+        };
+        let (from, bytes) = (head.to as usize, (HEAD + len) as u64);
+        self.buffers[buffer].held += 1;
+        self.ready.push_back(Ready::Message { event, buffer, from, bytes });
+    }
+
+    /// Bytes of a channel have been handed out.
+    #[inline]
+    pub(super) fn handed_out(&mut self, from: usize, bytes: u64) {
+        if let Some(inbound) = self.inbound[from].as_mut() {
+            inbound.taken += bytes;
+            self.owe(from);
+        }
+    }
+
+    #[inline]
+    fn owe(&mut self, at: usize) {
+        let Some(inbound) = self.inbound[at].as_mut() else { return };
+        if !core::mem::replace(&mut inbound.ack_due, true) {
+            self.acks.push(at);
+        }
+    }
+
+    /// Acknowledges what has come, on every channel of which something has.
+    pub(super) fn acknowledge(&mut self) {
+        for at in core::mem::take(&mut self.acks) {
+            let Some(inbound) = self.inbound[at].as_mut() else { continue };
+            inbound.ack_due = false;
+            if !inbound.left {
+                self.acknowledge_one(at);
+            }
+        }
+    }
+
+    fn acknowledge_one(&mut self, at: usize) {
+        let Some(inbound) = self.inbound[at].as_ref() else { return };
+        let (next, taken) = (inbound.next, inbound.taken);
+        self.say_back(at, Kind::Ack, |head| (head.sequence, head.header) = (next, taken));
+    }
+
+    /// Somebody connects.
+    fn hello(&mut self, head: &Head, back: u64, name: &[u8], identity: Box<[u8]>) {
+        // A name of another format would be read as one of ours.
+        let like_ours =
+            || name.len() == self.address.name.len() && name[..2] == self.address.name[..2];
+        if name.len() > crate::address::MAX_NAME || self.is_ip() && !like_ours() {
+            return;
+        }
+        let (Ok(peer), Ok(token)) = (self.peers.join(&self.ep.av, name), token()) else { return };
+        let number = self.next_peer;
+        let inbound = Inbound {
+            token,
+            peer,
+            number,
+            remote: (head.id, back),
+            next: 0,
+            taken: 0,
+            ack_due: false,
+            left: false,
+            asked: Vec::new(),
+        };
+        let at = place(&mut self.inbound, inbound);
+        if head.token != self.address.epoch {
+            let text = "another process has this address now";
+            self.refuse(at, &Failure::new(Status::PeerFailed, text));
+            self.inbound[at] = None;
+            return self.peers.leave(&self.ep.av, peer);
+        }
+        self.next_peer += 1;
+        let event = Event { kind: event::PEER_ARRIVED, peer: number, ..Event::empty() };
+        self.ready.push_back(Ready::Event(event, Some(identity)));
+        let mut welcome = Head::new(Kind::Welcome, head.id, back);
+        welcome.id = at as u32;
+        self.say(peer, &welcome, &token.to_le_bytes());
+    }
+
+    fn is_ip(&self) -> bool {
+        [crate::abi::FI_SOCKADDR_IN, crate::abi::FI_SOCKADDR_IN6].contains(&self.address.format)
+    }
+
+    /// The peer has opened its end.
+    fn welcome(&mut self, head: &Head, token: u64) {
+        let Some(channel) = self.outbound_of(head) else { return };
+        if channel.remote.is_none() {
+            channel.remote = Some((head.id, token));
+        }
+    }
+
+    /// Says something to the sender of a channel that ends here.
+    pub(super) fn say_back(&mut self, at: usize, kind: Kind, fill: impl FnOnce(&mut Head)) {
+        let Some(inbound) = self.inbound[at].as_ref() else { return };
+        let mut head = Head::new(kind, inbound.remote.0, inbound.remote.1);
+        fill(&mut head);
+        let peer = inbound.peer;
+        self.say(peer, &head, &[]);
+    }
+
+    /// Tells the sender of a channel that it is over.
+    pub(super) fn refuse(&mut self, at: usize, why: &Failure) {
+        let Some(inbound) = self.inbound[at].as_ref() else { return };
+        let mut head = Head::new(Kind::Refuse, inbound.remote.0, inbound.remote.1);
+        head.id = why.status as i32 as u32;
+        let peer = inbound.peer;
+        self.say(peer, &head, why.text.as_bytes());
+    }
+
+    /// A channel that ends here is over: the application hears it behind everything that came.
+    pub(super) fn inbound_left(&mut self, from: usize, status: i32, words: &str) {
+        let Some(inbound) = self.inbound[from].as_mut().filter(|inbound| !inbound.left) else {
+            return;
+        };
+        inbound.left = true;
+        let asked: Vec<Arc<Revocation>> = core::mem::take(&mut inbound.asked);
+        self.ready.push_back(Ready::Left { from, status, words: words.as_bytes().into() });
+        // Who is gone posts nothing any more.
+        for revocation in asked {
+            self.answer(&revocation);
+        }
+    }
+
+    /// Answers those asked-for ends of regions to which nothing is under way any more.
+    pub(super) fn answer_revokes(&mut self, at: usize) {
+        let Some(channel) = self.outbound[at].as_mut() else { return };
+        let (token, peer, Some((to, their))) = (channel.token, channel.peer, channel.remote) else {
+            return;
+        };
+        let revoking = core::mem::take(&mut channel.revoking);
+        let (busy, quiet): (Vec<u64>, Vec<u64>) = revoking.into_iter().partition(|generation| {
+            let is_on = |transfer: &super::ops::Transfer| {
+                (transfer.token, transfer.generation) == (token, *generation)
+            };
+            self.ops.transfers().any(is_on)
+        });
+        if let Some(channel) = self.outbound[at].as_mut() {
+            channel.revoking = busy;
+        }
+        for generation in quiet {
+            let mut head = Head::new(Kind::Revoked, to, their);
+            head.header = generation;
+            self.say(peer, &head, &[]);
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! What leaves: messages and packets of our own, and what they find out about a peer.
+
+use super::channels::{Flush, Outbound};
+use super::ops::Work;
+use super::packets::place;
+use super::{Engine, MAX_IDENTITY, Ready, token};
+use crate::abi::FI_EAGAIN;
+use crate::address::Address;
+use crate::wire::{HEAD, Head, Kind, hello};
+use core::ffi::c_int;
+use std::time::{Duration, Instant};
+use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::{Failure, Posted, Posting, Status, event};
+
+/// A message that is being packed.
+pub(crate) struct Packing {
+    at: usize,
+    token: u64,
+    slot: u32,
+    room: usize,
+}
+
+impl Packing {
+    /// Where the message goes, and how long it may be.
+    pub(crate) fn place(&self, engine: &Engine) -> (*mut u8, usize) {
+        let slot = engine.slots.local(self.slot, HEAD + self.room);
+        (slot.base.wrapping_add(HEAD), self.room)
+    }
+}
+
+impl Engine {
+    /// Opens a channel; what it is called.
+    pub(crate) fn connect(
+        &mut self,
+        peer: &Address,
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<usize, Failure> {
+        if let Some(failure) = &self.broken {
+            return Err(failure.clone());
+        }
+        if identity.len() > MAX_IDENTITY {
+            let text = format!("an identity of {} bytes is beyond {MAX_IDENTITY}", identity.len());
+            return Err(Failure::new(Status::TooLarge, text));
+        }
+        let (own, index) = (token()?, self.peers.join(&self.ep.av, &peer.name)?);
+        let channel = Outbound::new(cookie, index, own, peer);
+        let at = place(&mut self.outbound, channel);
+        let mut head = Head::new(Kind::Hello, 0, peer.epoch);
+        head.id = at as u32;
+        let rest = hello(own, &self.address.name.clone(), identity);
+        self.say(index, &head, &rest);
+        Ok(at)
+    }
+
+    /// The channel's state, for data calls.
+    #[inline]
+    fn sendable(&mut self, at: usize, bytes: usize) -> Result<(), Status> {
+        let window = self.settings.window as u64;
+        let Some(channel) = self.outbound.get(at).and_then(Option::as_ref) else {
+            return Err(Status::Closed);
+        };
+        if let Some(status) = channel.failed {
+            return Err(status);
+        }
+        if bytes > self.settings.eager {
+            return Err(Status::TooLarge);
+        }
+        let under_way = channel.sent - channel.taken + (HEAD + bytes) as u64;
+        if channel.remote.is_none() || under_way > window {
+            return Err(Status::Again);
+        }
+        let peer = channel.peer;
+        if self.waiting > 0 && !self.push(peer) {
+            self.starving = true;
+            return Err(Status::Again);
+        }
+        if self.sends >= self.most_sends() {
+            return Err(Status::Again);
+        }
+        Ok(())
+    }
+
+    /// Half of what the library has room for; the other half is for transfers.
+    fn most_sends(&self) -> usize {
+        (self.settings.queue.min(self.registry.domain.info.tx().size.max(8)) / 2).max(4)
+    }
+
+    pub(super) fn most_transfers(&self) -> usize {
+        self.most_sends()
+    }
+
+    pub(crate) fn send(&mut self, at: usize, id: u32, header: u64, payload: &[u8]) -> Posted {
+        self.sendable(at, payload.len())?;
+        let slot = self.slots.take()?;
+        self.slots.bytes_mut(slot, HEAD + payload.len())[HEAD..].copy_from_slice(payload);
+        match self.post_message(at, slot, id, header, payload.len()) {
+            Ok(()) => Ok(Posting::Done),
+            Err(status) => {
+                self.slots.give(slot);
+                Err(status)
+            }
+        }
+    }
+
+    /// A place for a message that the application writes.
+    pub(crate) fn begin(&mut self, at: usize, most: usize) -> Result<Packing, Status> {
+        let room = most.min(self.settings.eager);
+        self.sendable(at, room)?;
+        let slot = self.slots.take()?;
+        let token = self.outbound[at].as_ref().map_or(0, |channel| channel.token);
+        Ok(Packing { at, token, slot, room })
+    }
+
+    /// It was not written.
+    pub(crate) fn give_up(&mut self, packing: Packing) {
+        self.slots.give(packing.slot);
+    }
+
+    /// It is written, and goes now or behind what waits for the library.
+    pub(crate) fn finish(
+        &mut self,
+        packing: Packing,
+        id: u32,
+        header: u64,
+        len: usize,
+    ) -> Result<usize, Status> {
+        let Packing { at, token, slot, .. } = packing;
+        let channel = self.outbound.get(at).and_then(Option::as_ref);
+        let state = match channel {
+            Some(channel) if channel.token == token => channel.failed.map_or(Ok(channel.peer), Err),
+            _ => Err(Status::Closed),
+        };
+        let posted = state.and_then(|peer| {
+            let idle = self.peers.get(peer).is_some_and(|peer| peer.waiting.is_empty());
+            match if idle {
+                self.post_message(at, slot, id, header, len)
+            } else {
+                Err(Status::Again)
+            } {
+                Err(Status::Again) => {
+                    self.stamp(at, slot, id, header, len);
+                    self.count(at, len);
+                    self.wait(peer, slot, HEAD + len, None);
+                    Ok(())
+                }
+                other => other,
+            }
+        });
+        if let Err(status) = posted {
+            self.slots.give(slot);
+            return Err(status);
+        }
+        Ok(len)
+    }
+
+    /// Writes a message's head.
+    #[inline]
+    fn stamp(&mut self, at: usize, slot: u32, id: u32, header: u64, len: usize) {
+        let Some(channel) = self.outbound[at].as_ref() else { return };
+        let (to, token) = channel.remote.unwrap_or_default();
+        let head = Head { kind: Kind::Message, to, token, sequence: channel.next, id, header };
+        self.slots.bytes_mut(slot, HEAD + len)[..HEAD].copy_from_slice(&head.pack());
+    }
+
+    /// A message was taken.
+    #[inline]
+    fn count(&mut self, at: usize, len: usize) {
+        if let Some(channel) = self.outbound[at].as_mut() {
+            channel.next = channel.next.wrapping_add(1);
+            channel.sent += (HEAD + len) as u64;
+        }
+    }
+
+    #[inline]
+    fn post_message(
+        &mut self,
+        at: usize,
+        slot: u32,
+        id: u32,
+        header: u64,
+        len: usize,
+    ) -> Result<(), Status> {
+        self.stamp(at, slot, id, header, len);
+        let Some(peer) = self.outbound[at].as_ref().map(|channel| channel.peer) else {
+            return Err(Status::Closed);
+        };
+        match self.post(peer, slot, HEAD + len) {
+            Ok(()) => {
+                self.count(at, len);
+                Ok(())
+            }
+            Err(FI_EAGAIN) => {
+                self.starving = true;
+                Err(self.outbound[at]
+                    .as_ref()
+                    .and_then(|channel| channel.failed)
+                    .unwrap_or(Status::Again))
+            }
+            Err(code) => {
+                self.fail_peer(peer, &not_posted(code));
+                Err(Status::PeerFailed)
+            }
+        }
+    }
+
+    /// Hands a packet to the library.
+    #[inline]
+    fn post(&mut self, peer: usize, slot: u32, len: usize) -> Result<(), c_int> {
+        let Some(to) = self.peers.get(peer).map(|peer| peer.number) else {
+            return Err(libc::ENOENT);
+        };
+        let (index, context) = self.ops.begin(Work::Send { peer, slot });
+        match self.ep.send(to, self.slots.local(slot, len), context) {
+            Ok(()) => {
+                self.sends += 1;
+                if let Some(peer) = self.peers.get(peer) {
+                    peer.posted += 1;
+                    peer.refused = None;
+                }
+                Ok(())
+            }
+            Err(code) => {
+                let _ = self.ops.end(index);
+                if code == FI_EAGAIN {
+                    self.refused(peer);
+                }
+                Err(code)
+            }
+        }
+    }
+
+    /// The library takes nothing for this peer now. Where it has nothing of it either, there is no queue that is full, but a
+    /// connection that does not form: that ends.
+    pub(super) fn refused(&mut self, index: usize) {
+        let patience = self.settings.connect_timeout;
+        let Some(peer) = self.peers.get(index) else { return };
+        if peer.posted > 0 {
+            peer.refused = None;
+            return;
+        }
+        let now = Instant::now();
+        let (since, last) = *peer.refused.get_or_insert((now, now));
+        peer.refused = match now - last > Duration::from_secs(1) {
+            true => Some((now, now)), // nobody has asked meanwhile
+            false => Some((since, now)),
+        };
+        if now - since > patience && now - last <= Duration::from_secs(1) {
+            let text = format!(
+                "libfabric has formed no connection within {patience:?} (TIELINE_CONNECT_TIMEOUT)"
+            );
+            self.fail_peer(index, &Failure::new(Status::TimedOut, text));
+        }
+    }
+
+    /// A packet has left its slot.
+    pub(super) fn sent(&mut self, peer: usize, slot: u32) {
+        self.sends -= 1;
+        self.slots.give(slot);
+        if let Some(peer) = self.peers.get(peer) {
+            peer.posted -= 1;
+        }
+    }
+
+    /// Sends a packet of our own, behind what waits. It is never refused: there are as many as there are channels.
+    pub(super) fn say(&mut self, peer: usize, head: &Head, rest: &[u8]) {
+        let Ok(slot) = self.slots.take() else {
+            return self.break_down("there is no memory for packets");
+        };
+        let room = self.slots.bytes_mut(slot, HEAD + rest.len());
+        let len = room.len();
+        room[..HEAD].copy_from_slice(&head.pack());
+        room[HEAD..].copy_from_slice(&rest[..len - HEAD]);
+        let hello = match (head.kind, rest.split_first_chunk::<8>()) {
+            (Kind::Hello, Some((token, _))) => Some(u64::from_le_bytes(*token)),
+            _ => None,
+        };
+        self.wait(peer, slot, len, hello);
+        let _ = self.push(peer);
+    }
+
+    /// A packet waits for the library.
+    fn wait(&mut self, peer: usize, slot: u32, len: usize, hello: Option<u64>) {
+        match self.peers.get(peer) {
+            Some(peer) if self.broken.is_none() => {
+                peer.waiting.push_back((slot, len, hello));
+                self.waiting += 1;
+            }
+            _ => self.slots.give(slot),
+        }
+    }
+
+    /// Hands over what waits for a peer; whether nothing waits any more.
+    fn push(&mut self, index: usize) -> bool {
+        loop {
+            let Some(&(slot, len, _)) = self.peers.get(index).and_then(|peer| peer.waiting.front())
+            else {
+                return true;
+            };
+            if self.sends >= 2 * self.most_sends() {
+                return false;
+            }
+            match self.post(index, slot, len) {
+                Ok(()) => {
+                    self.waiting -= 1;
+                    let _ = self.peers.get(index).and_then(|peer| peer.waiting.pop_front());
+                }
+                Err(FI_EAGAIN) => return false,
+                Err(code) => {
+                    self.fail_peer(index, &not_posted(code));
+                    return true;
+                }
+            }
+        }
+    }
+
+    pub(super) fn push_all(&mut self) {
+        let waiting = |(index, peer): (usize, &super::peers::Peer)| {
+            (!peer.waiting.is_empty()).then_some(index)
+        };
+        let indices: Vec<usize> = self.peers.each().filter_map(waiting).collect();
+        for index in indices {
+            let _ = self.push(index);
+        }
+    }
+
+    /// Takes back what would open a channel, if the library has not got it; whether that is so.
+    pub(super) fn take_back(&mut self, index: usize, token: u64) -> bool {
+        let Some(peer) = self.peers.get(index) else { return false };
+        let at = peer.waiting.iter().position(|packet| packet.2 == Some(token));
+        let Some((slot, ..)) = at.and_then(|at| peer.waiting.remove(at)) else { return false };
+        self.waiting -= 1;
+        self.slots.give(slot);
+        true
+    }
+
+    /// Something of a channel has ended: flushes may have, too, and the channel itself.
+    pub(super) fn settle(&mut self, at: usize) {
+        while let Some(flush) = self.outbound[at].as_mut().and_then(Outbound::flushed) {
+            self.completed(flush.cookie, Ok(()), "");
+        }
+        if self.outbound[at].as_ref().is_some_and(|channel| {
+            !channel.open
+                && channel.ended.is_empty()
+                && (channel.failed.is_some() || channel.remote.is_some() && channel.is_quiet())
+        }) {
+            self.forget(at);
+        }
+    }
+
+    /// The place of a channel is free.
+    pub(super) fn forget(&mut self, at: usize) {
+        if let Some(channel) = self.outbound[at].take() {
+            self.peers.leave(&self.ep.av, channel.peer);
+        }
+    }
+
+    /// An operation has ended.
+    pub(super) fn completed(
+        &mut self,
+        cookie: u64,
+        result: Result<(), (Status, i32)>,
+        words: &str,
+    ) {
+        let (status, header) = match result {
+            Ok(()) => (0, 0),
+            Err((status, number)) => (status as i32, number as u64),
+        };
+        let text = (!words.is_empty()).then(|| words.as_bytes().into());
+        let event = Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() };
+        self.ready.push_back(Ready::Event(event, text));
+    }
+
+    pub(crate) fn flush(&mut self, at: usize, cookie: u64) -> Posted {
+        let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else {
+            return Err(Status::Closed);
+        };
+        if let Some(status) = channel.failed {
+            return Err(status);
+        }
+        if channel.is_quiet() {
+            return Ok(Posting::Done);
+        }
+        let (next, number) = (channel.next, channel.first + channel.ended.len() as u64);
+        channel.flushes.push(Flush { cookie, next, number });
+        let (peer, asks) = (channel.peer, channel.acked != next && channel.synced != next);
+        if let (true, Some((to, token))) = (asks, channel.remote) {
+            channel.synced = next;
+            self.say(peer, &Head::new(Kind::Sync, to, token), &[]);
+        }
+        Ok(Posting::Pending)
+    }
+}
+
+/// Why the library has refused a packet for good.
+fn not_posted(code: c_int) -> Failure {
+    let error = std::io::Error::from_raw_os_error(code);
+    Failure::new(Status::PeerFailed, format!("libfabric cannot send to this peer: {error}"))
+}

@@ -1,0 +1,74 @@
+//! The interface: what the core calls. The work is done in `engine`.
+
+use crate::address::Address;
+use crate::config::Settings;
+use crate::endpoint::OfiEndpoint;
+use crate::engine::Engine;
+use crate::memory::Registry;
+use crate::offers::Offer;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status};
+
+/// The module `rdm`, opened for one worker.
+pub struct OfiInterface {
+    /// Borrowed by one call at a time; nothing of the application runs meanwhile.
+    engine: Rc<RefCell<Engine>>,
+    address: Address,
+}
+
+impl OfiInterface {
+    pub(crate) fn open(
+        registry: &Arc<Registry>,
+        offer: &Offer,
+        settings: &Settings,
+        waits: bool,
+    ) -> Result<OfiInterface, Failure> {
+        let engine = Engine::open(registry, offer, settings, waits)?;
+        let address = engine.address.clone();
+        Ok(OfiInterface { engine: Rc::new(RefCell::new(engine)), address })
+    }
+}
+
+impl Interface for OfiInterface {
+    type Endpoint = OfiEndpoint;
+
+    fn address(&self) -> Vec<u8> {
+        self.address.pack()
+    }
+
+    fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        self.address.reaches(&Address::unpack(address)?)
+    }
+
+    fn connect(
+        &self,
+        address: &[u8],
+        identity: &[u8],
+        cookie: u64,
+    ) -> Result<OfiEndpoint, Failure> {
+        let peer = Address::unpack(address)?;
+        self.address.reaches(&peer)?;
+        let channel = self.engine.borrow_mut().connect(&peer, identity, cookie)?;
+        Ok(OfiEndpoint::new(self.engine.clone(), channel))
+    }
+
+    fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
+        self.engine.borrow_mut().poll(events);
+        Ok(())
+    }
+
+    fn arm(&self) -> Result<Armed, Status> {
+        let mut engine = self.engine.borrow_mut();
+        if engine.event_fd().is_none() { Err(Status::Unsupported) } else { Ok(engine.arm()) }
+    }
+
+    fn event_fd(&self) -> Option<i32> {
+        self.engine.borrow().event_fd()
+    }
+
+    fn memory(&self) -> MemoryReport {
+        self.engine.borrow().memory()
+    }
+}

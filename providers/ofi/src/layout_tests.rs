@@ -1,0 +1,112 @@
+//! Compares `abi.rs` with the installed headers: static assertions in C, made from our own table.
+
+use crate::abi::*;
+use std::process::Command;
+
+/// `C expression = what Rust says`, for every field that is named; `as` where C has another name for it.
+macro_rules! fields {
+    ($out:ident; $( $record:ident { $( $field:ident $(as $c:literal)? ),* $(,)? } )*) => { $( $(
+        $out.push((
+            format!("offsetof(struct {}, {})", stringify!($record), fields!(@name $field $($c)?)),
+            core::mem::offset_of!($record, $field) as u64,
+        ));
+    )* )* };
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $c:literal) => { $c };
+}
+
+/// Records whose whole size counts, because we make them, or read them one behind the other.
+macro_rules! sizes {
+    ($out:ident; $( $record:ident )*) => { $(
+        $out.push((format!("sizeof(struct {})", stringify!($record)), size_of::<$record>() as u64));
+    )* };
+}
+
+fn claims() -> Vec<(String, u64)> {
+    let mut out: Vec<(String, u64)> = Vec::new();
+    sizes!(out; fi_info fi_tx_attr fi_rx_attr fi_ep_attr fi_domain_attr fi_fabric_attr fi_av_attr fi_cq_data_entry fi_msg
+        fi_rma_iov fi_msg_rma fid fid_mr fid_av fid_cq fid_domain);
+    out.push(("sizeof(struct fi_context2)".into(), CONTEXT_LEN as u64));
+    // The spare room lies behind what the headers have.
+    let spare = core::mem::offset_of!(fi_cq_attr, spare) as u64;
+    out.push(("sizeof(struct fi_cq_attr)".into(), spare));
+    let spare = core::mem::offset_of!(fi_cq_err_entry, spare) as u64;
+    out.push(("sizeof(struct fi_cq_err_entry)".into(), spare));
+    fields!(out;
+        fi_tx_attr { caps, mode, op_flags, msg_order, comp_order, inject_size, size, iov_limit, rma_iov_limit, tclass }
+        fi_rx_attr { caps, mode, op_flags, msg_order, comp_order, total_buffered_recv, size, iov_limit }
+        fi_ep_attr { kind as "type", protocol, protocol_version, max_msg_size, msg_prefix_size, max_order_raw_size,
+            max_order_war_size, max_order_waw_size, mem_tag_format, tx_ctx_cnt, rx_ctx_cnt, auth_key_size, auth_key }
+        fi_domain_attr { domain, name, threading, control_progress, data_progress, resource_mgmt, av_type, mr_mode,
+            mr_key_size, cq_data_size, cq_cnt, ep_cnt, tx_ctx_cnt, rx_ctx_cnt, max_ep_tx_ctx, max_ep_rx_ctx,
+            max_ep_stx_ctx, max_ep_srx_ctx, cntr_cnt, mr_iov_limit, caps, mode, auth_key, auth_key_size, max_err_data,
+            mr_cnt, tclass }
+        fi_fabric_attr { fabric, name, prov_name, prov_version, api_version }
+        fi_info { next, caps, mode, addr_format, src_addrlen, dest_addrlen, src_addr, dest_addr, handle, tx_attr, rx_attr,
+            ep_attr, domain_attr, fabric_attr, nic }
+        fid { fclass, context, ops }
+        fi_ops { size, close, bind, control }
+        fid_fabric { fid, ops, api_version }
+        fi_ops_fabric { size, domain, passive_ep, eq_open, wait_open, trywait }
+        fid_domain { fid, ops, mr }
+        fi_ops_domain { size, av_open, cq_open, endpoint }
+        fi_ops_mr { size, reg }
+        fid_mr { fid, mem_desc, key }
+        fi_av_attr { kind as "type", rx_ctx_bits, count, ep_per_node, name, map_addr, flags }
+        fid_av { fid, ops }
+        fi_ops_av { size, insert, insertsvc, insertsym, remove }
+        fi_cq_attr { size, flags, format, wait_obj, signaling_vector, wait_cond, wait_set }
+        fi_cq_data_entry { op_context, flags, len, buf, data }
+        fi_cq_err_entry { op_context, flags, len, buf, data, tag, olen, err, prov_errno, err_data, err_data_size }
+        fid_cq { fid, ops }
+        fi_ops_cq { size, read, readfrom, readerr, sread, sreadfrom, signal, strerror }
+        fid_ep { fid, ops, cm, msg, rma }
+        fi_ops_ep { size, cancel, getopt, setopt }
+        fi_ops_cm { size, setname, getname }
+        fi_msg { msg_iov, desc, iov_count, addr, context, data }
+        fi_ops_msg { size, recv, recvv, recvmsg, send, sendv, sendmsg }
+        fi_rma_iov { addr, len, key }
+        fi_msg_rma { msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data }
+        fi_ops_rma { size, read, readv, readmsg, write, writev, writemsg }
+    );
+    out.extend(NUMBERS.iter().map(|&(name, value)| (name.to_string(), value)));
+    out.push(("FI_VERSION(1, 17)".into(), u64::from(API)));
+    out
+}
+
+#[test]
+fn records_and_numbers_are_those_of_the_installed_headers() {
+    if !std::path::Path::new("/usr/include/rdma/fabric.h").exists() {
+        println!("skipped: /usr/include/rdma/fabric.h is not installed (libfabric-dev)");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("tieline-ofi-layout-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut text = String::from("#include <stddef.h>\n");
+    for header in ["fabric", "fi_domain", "fi_endpoint", "fi_eq", "fi_rma", "fi_cm", "fi_errno"] {
+        text.push_str(&format!("#include <rdma/{header}.h>\n"));
+    }
+    // The headers of 2.x have longer records, whose fields of before lie where they lay.
+    for (expression, ours) in claims() {
+        let relation = if expression.starts_with("sizeof") { ">=" } else { "==" };
+        let exact = format!(
+            "_Static_assert((unsigned long long)({expression}) {relation} {ours}ULL, \
+             \"abi.rs says {ours}\");\n"
+        );
+        text.push_str(&exact);
+        if relation == ">=" {
+            text.push_str(&format!(
+                "#if FI_MAJOR_VERSION == 1 && FI_MINOR_VERSION <= 17\n_Static_assert(({expression}) == {ours}ULL, \
+                 \"abi.rs says {ours}\");\n#endif\n"
+            ));
+        }
+    }
+    let source = folder.join("layout.c");
+    std::fs::write(&source, text).unwrap();
+    let built = Command::new("cc").args(["-std=c11", "-w", "-fsyntax-only"]).arg(&source).output();
+    let _ = std::fs::remove_dir_all(&folder);
+    match built {
+        Ok(built) => assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr)),
+        Err(error) => println!("skipped: cc cannot be run: {error}"),
+    }
+}

@@ -1,0 +1,150 @@
+//! Provider ofi: messages, put and get over whatever libfabric drives (Slingshot, EFA, Omni-Path and others).
+//!
+//! One domain for each device of a provider of libfabric, `ofi:cxi:cxi0`, with one module:
+//!
+//! * `rdm` connects *to an interface*. Messages go into receive buffers that hold many, bounded by credits of this provider's own
+//!   (`engine`). Puts and gets are the library's, where it completes a put at the target.
+//!
+//! What it promises:
+//!
+//! * libfabric is loaded when somebody asks for it, or when there is hardware that nothing else drives; otherwise no file is
+//!   opened. What its constructors do to signals is undone; that the process survives it is tried in a child first.
+//! * A region that peers may have a key to ends when all who are connected have said that nothing leads there any more
+//!   (`memory`): libfabric's software providers check a key once, and go on writing behind its end.
+//! * Memory is the application's again when an operation has ended or its endpoint is closed, also where a peer stands still.
+//!
+//! What it leaves out: atomics (the core's own are as good as software's), gathered messages, `FI_MR_RAW`, providers without
+//! `FI_MULTI_RECV`, and `PEER_FAILURE`: libfabric does not tell that an idle peer is dead, and this provider does not ask yet.
+//! `docs/libfabric.md` says what was run, what is played in tests, and what neither.
+//!
+//! # The binding
+//!
+//! Records and numbers are written by hand (`abi.rs`), and compared with the installed headers by a test; nothing is linked. The
+//! crate `libfabric-sys` does not build; `ofi-libfabric-sys` wants headers of 2.x and links the library, so that a machine
+//! without it could not load the provider even to say so.
+
+mod abi;
+mod address;
+mod config;
+mod contexts {
+    pub(crate) mod sys;
+}
+mod domain;
+#[cfg(test)]
+mod double;
+mod endpoint;
+mod engine;
+mod hardware;
+mod interface;
+mod keys;
+#[cfg(test)]
+mod layout_tests;
+mod load;
+mod memory;
+mod offers;
+#[cfg(test)]
+mod played_tests;
+#[cfg(test)]
+mod registering_tests;
+mod sleep;
+mod sys;
+// Tests play the library, which needs no trial.
+#[cfg_attr(test, allow(dead_code))]
+mod trial;
+mod wire;
+
+pub use domain::{OfiDomain, RDM};
+pub use endpoint::OfiEndpoint;
+pub use engine::RemoteKey;
+pub use interface::OfiInterface;
+pub use memory::Region;
+
+use config::Settings;
+use offers::{Offer, Offers};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tieline_plugin_api::{
+    ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
+};
+
+/// The provider.
+pub struct Ofi {
+    settings: Settings,
+    host: HostHandle,
+    told: AtomicBool,
+}
+
+impl Ofi {
+    /// What libfabric offers; asked anew each time, since devices come and go.
+    fn offers(&self) -> Result<Offers, Failure> {
+        if !self.settings.asked_for && hardware::found(Path::new("/sys/class")).is_none() {
+            let text = "libfabric is not loaded: nobody asks for it (name ofi in TIELINE_PROVIDERS, or set \
+                        TIELINE_OFI_PROVIDERS), and there is no device that only libfabric drives";
+            return Err(Failure::new(Status::NoDevice, text));
+        }
+        let library = load::library(&self.settings.library)?;
+        let offers = offers::offers(library, &self.settings)?;
+        if !self.told.swap(true, Ordering::Relaxed) {
+            self.tell(library, &offers);
+        }
+        Ok(offers)
+    }
+
+    /// A line in the report for what loading cost, and for everything that is left out.
+    fn tell(&self, library: &load::Library, offers: &Offers) {
+        let (major, minor) = (library.version >> 16, library.version & 0xffff);
+        let signals = match library.signals.len() {
+            0 => String::new(),
+            count => format!(
+                "; it took {count} signals, which have their dispositions from before again"
+            ),
+        };
+        let took = library.took.as_millis();
+        let name = &self.settings.library;
+        self.host.message(
+            0,
+            &format!("libfabric {major}.{minor} ({name}) was loaded in {took} ms{signals}"),
+        );
+        for line in offers.left_out() {
+            self.host.debug(&format!("left out: {line}"));
+        }
+    }
+}
+
+impl Provider for Ofi {
+    type Domain = OfiDomain;
+
+    fn open(host: HostHandle) -> Result<Ofi, Failure> {
+        Ok(Ofi { settings: Settings::from_host(&host)?, host, told: AtomicBool::new(false) })
+    }
+
+    fn config() -> &'static [ConfigDoc] {
+        config::VARIABLES
+    }
+
+    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+        let offers = self.offers()?;
+        if offers.used.is_empty() {
+            let left_out = match offers.left_out().as_slice() {
+                [] => "it has no reliable datagrams with messages and puts here".to_owned(),
+                lines => lines.join("; "),
+            };
+            let text = format!("libfabric offers nothing that is used: {left_out}");
+            return Err(Failure::new(Status::NoDevice, text));
+        }
+        let info = |offer: &Offer| DomainInfo {
+            name: offer.domain.clone(),
+            caps: if offer.delivery { memory_caps::REGISTER } else { 0 },
+            max_key_len: keys::MAX_KEY_LEN as u32,
+            register_ns: 2000.0,
+            register_ns_per_byte: 0.05,
+        };
+        Ok(offers.used.iter().map(info).collect())
+    }
+
+    fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<OfiDomain, Failure> {
+        let offer = self.offers()?.used.into_iter().find(|offer| offer.domain == name);
+        let missing = || Failure::new(Status::NoDevice, format!("there is no domain \"{name}\""));
+        OfiDomain::open(offer.ok_or_else(missing)?, self.settings.clone())
+    }
+}

@@ -1,0 +1,212 @@
+//! libfabric, loaded when it is asked for and never before: its constructors and those of what it links take time, take
+//! signals, and keep descriptors.
+//!
+//! The functions that know the records are asked for by the version of their symbol that has our layouts (`FABRIC_1.3`,
+//! which API 1.17 still has): a newer library translates what goes in through it, and what comes out of it begins as ours.
+//! Everything else is called through tables of the library, as its headers' inline functions do (`sys.rs`).
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use core::ffi::{c_char, c_int, c_void};
+#[cfg(not(test))]
+use std::collections::HashMap;
+#[cfg(not(test))]
+use std::ffi::{CStr, CString};
+#[cfg(not(test))]
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+#[cfg(not(test))]
+use std::time::Instant;
+use tieline_plugin_api::Failure;
+#[cfg(not(test))]
+use tieline_plugin_api::Status;
+
+/// A library that is loaded, for the life of the process.
+pub(crate) struct Library {
+    pub(crate) getinfo: unsafe extern "C" fn(
+        u32,
+        *const c_char,
+        *const c_char,
+        u64,
+        *const fi_info,
+        *mut *mut fi_info,
+    ) -> c_int,
+    pub(crate) dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
+    pub(crate) freeinfo: unsafe extern "C" fn(*mut fi_info),
+    pub(crate) fabric:
+        unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
+    /// What it is.
+    pub(crate) version: u32,
+    /// How long loading took.
+    pub(crate) took: Duration,
+    /// Signals whose handlers it had taken, and which have their old ones again.
+    pub(crate) signals: Vec<c_int>,
+}
+
+/// The dispositions of all signals.
+#[cfg(not(test))]
+struct Signals(Vec<(c_int, libc::sigaction)>);
+
+#[cfg(not(test))]
+impl Signals {
+    fn now() -> Signals {
+        let of = |signal| {
+            // SAFETY: a record of integers and pointers, all zero; the call only writes it.
+            let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+            // SAFETY: nothing is set; room for one record.
+            let code = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut action) };
+            (code == 0).then_some((signal, action))
+        };
+        Signals((1..=64).filter_map(of).collect())
+    }
+
+    /// Puts back what has changed since, and says for which signals.
+    fn restore(&self) -> Vec<c_int> {
+        let now = Signals::now();
+        let changed = self.0.iter().zip(&now.0).filter(|(old, new)| {
+            old.0 == new.0
+                && (old.1.sa_sigaction, old.1.sa_flags) != (new.1.sa_sigaction, new.1.sa_flags)
+        });
+        changed
+            .map(|((signal, old), _)| {
+                // SAFETY: the disposition that this signal had before the library was loaded.
+                let _ = unsafe { libc::sigaction(*signal, old, core::ptr::null_mut()) };
+                *signal
+            })
+            .collect()
+    }
+}
+
+/// The library of that name; loaded by the first who asks.
+///
+/// # Errors
+/// It is not there, is too old, or does not survive a trial.
+#[cfg(not(test))]
+pub(crate) fn library(name: &str) -> Result<&'static Library, Failure> {
+    static LOADED: Mutex<Option<HashMap<String, Result<&'static Library, Failure>>>> =
+        Mutex::new(None);
+    // Held while it loads: the dispositions of signals belong to the whole process.
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = loaded.get_or_insert_default();
+    if let Some(result) = known.get(name) {
+        return result.clone();
+    }
+    let result = load(name).map(|library| &*Box::leak(Box::new(library)));
+    let _ = known.insert(name.to_owned(), result.clone());
+    result
+}
+
+/// Tests play the library themselves.
+#[cfg(test)]
+pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
+    static PLAYED: std::sync::OnceLock<Library> = std::sync::OnceLock::new();
+    Ok(PLAYED.get_or_init(crate::double::sys::library))
+}
+
+/// Opens the file, and never closes it.
+#[cfg(not(test))]
+pub(crate) fn open(name: &CStr) -> *mut c_void {
+    // SAFETY: a terminated name. What constructors do to the process `load` undoes where it can.
+    unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) }
+}
+
+/// The function of this name, with the version that has our layouts where functions have versions.
+#[cfg(not(test))]
+pub(crate) fn symbol(handle: *mut c_void, name: &CStr, versioned: bool) -> *mut c_void {
+    // SAFETY: an open library's handle and terminated names.
+    unsafe {
+        match versioned {
+            true => libc::dlvsym(handle, name.as_ptr(), c"FABRIC_1.3".as_ptr()),
+            false => libc::dlsym(handle, name.as_ptr()),
+        }
+    }
+}
+
+#[cfg(not(test))]
+fn load(name: &str) -> Result<Library, Failure> {
+    let missing = |why: String| Failure::new(Status::NoDevice, why);
+    let file = CString::new(name).map_err(|_| missing(format!("{name:?} is no file's name")))?;
+    crate::trial::passed(&file)?;
+    let (began, signals) = (Instant::now(), Signals::now());
+    let handle = open(&file);
+    if handle.is_null() {
+        // SAFETY: dlerror returns null or a terminated text that stays until the next call on this thread.
+        let why = unsafe {
+            let text = libc::dlerror();
+            if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
+        };
+        let why = why.as_deref().unwrap_or("no reason given").to_owned();
+        let _ = signals.restore();
+        return Err(missing(format!(
+            "{name} cannot be loaded ({why}): install libfabric1, or name another file in TIELINE_OFI_LIBRARY"
+        )));
+    }
+    let bound = bind(handle, name);
+    // The first question loads what the library loads itself.
+    if let Ok(library) = &bound {
+        let _ = crate::offers::sys::Infos::ask(library, None);
+    }
+    let signals = signals.restore();
+    bound.map(|library| Library { took: began.elapsed(), signals, ..library })
+}
+
+#[cfg(not(test))]
+fn bind(handle: *mut c_void, name: &str) -> Result<Library, Failure> {
+    let found = |function: &CStr, versioned: bool| {
+        let at = symbol(handle, function, versioned);
+        let text = format!(
+            "{name} has no function {} of libfabric 1.17 or newer",
+            function.to_string_lossy()
+        );
+        if at.is_null() { Err(Failure::new(Status::NoDevice, text)) } else { Ok(at) }
+    };
+    let (getinfo, dupinfo) = (found(c"fi_getinfo", true)?, found(c"fi_dupinfo", true)?);
+    let (freeinfo, fabric) = (found(c"fi_freeinfo", true)?, found(c"fi_fabric", false)?);
+    let version = found(c"fi_version", false)?;
+    // SAFETY: each is the function of this name, and of this version, whose signature `fabric.h` says.
+    let (library, version) = unsafe {
+        let version: unsafe extern "C" fn() -> u32 = core::mem::transmute(version);
+        let library = Library {
+            getinfo: core::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(
+                    u32,
+                    *const c_char,
+                    *const c_char,
+                    u64,
+                    *const fi_info,
+                    *mut *mut fi_info,
+                ) -> c_int,
+            >(getinfo),
+            dupinfo: core::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
+            >(dupinfo),
+            freeinfo: core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut fi_info)>(
+                freeinfo,
+            ),
+            fabric: core::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(
+                    *mut fi_fabric_attr,
+                    *mut *mut fid_fabric,
+                    *mut c_void,
+                ) -> c_int,
+            >(fabric),
+            version: 0,
+            took: Duration::ZERO,
+            signals: Vec::new(),
+        };
+        (library, version())
+    };
+    if version < API {
+        let text = format!(
+            "{name} is libfabric {}.{}: 1.17 or newer is needed",
+            version >> 16,
+            version & 0xffff
+        );
+        return Err(Failure::new(Status::NoDevice, text));
+    }
+    Ok(Library { version, ..library })
+}

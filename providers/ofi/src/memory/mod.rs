@@ -1,0 +1,428 @@
+//! Registered memory of this process: regions, their keys, their end; and the descriptors of local pieces.
+//!
+//! What a peer has posted may go on in the library when a registration is closed: software providers check a key when a
+//! transfer begins and never again. So a region whose key was given away ends in two steps: `revoke` asks every peer that is
+//! connected to let nothing more lead there, and says busy until all have answered; then the registration is closed. A
+//! peer that has not answered within `TIELINE_FAILURE_TIMEOUT` is waited for no longer, and the owner is told so.
+
+pub(crate) mod sys;
+
+use crate::abi::*;
+use crate::keys::{MAX_KEY_LEN, MOST_INTERFACES, PackedKey, Seal};
+use crate::sleep::Bell;
+use crate::sys::{Domain, Ep, Local, Mr};
+use core::ffi::{c_int, c_void};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Failure, Revoked, Status, access};
+use tieline_registration::{Device, Lender};
+
+/// A registered region.
+pub struct Region(Arc<Inner>);
+
+struct Inner {
+    base: u64,
+    len: u64,
+    access: u64,
+    generation: u64,
+    /// Whether a peer may have its key.
+    packed: AtomicBool,
+    /// By the number of the interface that they belong to; 0: all of them.
+    registrations: Mutex<HashMap<u64, Mr>>,
+    ending: Mutex<Option<(Instant, Arc<Revocation>)>>,
+}
+
+/// The end of a region, as it goes through the interfaces of its domain.
+pub(crate) struct Revocation {
+    pub(crate) generation: u64,
+    /// Interfaces that have not heard of all their peers.
+    open: AtomicUsize,
+}
+
+impl Revocation {
+    /// An interface is through with it.
+    pub(crate) fn answered(&self) {
+        let _ = self.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What an interface is told by other threads.
+pub(crate) struct Inbox {
+    pub(crate) number: u64,
+    ep: Weak<Ep>,
+    waiting: AtomicBool,
+    revocations: Mutex<Vec<Arc<Revocation>>>,
+    pub(crate) bell: Bell,
+}
+
+impl Inbox {
+    /// What has come since the last call.
+    #[inline]
+    pub(crate) fn take(&self) -> Vec<Arc<Revocation>> {
+        if !self.waiting.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut revocations = held(&self.revocations);
+        self.waiting.store(false, Ordering::Release);
+        self.bell.silence();
+        core::mem::take(&mut *revocations)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.waiting.load(Ordering::Acquire)
+    }
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What registers the memory of a domain. Any thread.
+pub(crate) struct Registry {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) seal: Seal,
+    mode: c_int,
+    key_bits: u32,
+    patience: Duration,
+    next_key: AtomicU64,
+    next_generation: AtomicU64,
+    next_interface: AtomicU64,
+    regions: Mutex<Vec<Weak<Inner>>>,
+    interfaces: Mutex<Vec<Arc<Inbox>>>,
+}
+
+impl Registry {
+    pub(crate) fn new(domain: Arc<Domain>, patience: Duration) -> Result<Registry, Failure> {
+        let (mut seal, mut start) = ([0; 16], [0; 8]);
+        crate::sys::random(&mut seal)?;
+        crate::sys::random(&mut start)?;
+        let attr = domain.info.domain();
+        Ok(Registry {
+            seal,
+            mode: attr.mr_mode,
+            key_bits: 8 * attr.mr_key_size.clamp(1, 8) as u32,
+            patience,
+            next_key: AtomicU64::new(u64::from_le_bytes(start)),
+            next_generation: AtomicU64::new(1),
+            next_interface: AtomicU64::new(1),
+            regions: Mutex::default(),
+            interfaces: Mutex::default(),
+            domain,
+        })
+    }
+
+    fn per_interface(&self) -> bool {
+        self.mode & FI_MR_ENDPOINT != 0
+    }
+
+    /// Whether local pieces need a descriptor.
+    pub(crate) fn needs_descriptors(&self) -> bool {
+        self.mode & FI_MR_LOCAL != 0
+    }
+
+    /// Registers, with a key of ours where the library takes one.
+    fn make(
+        &self,
+        base: *mut u8,
+        len: usize,
+        rights: u64,
+        ep: Option<&Arc<Ep>>,
+    ) -> Result<Mr, c_int> {
+        let mut refused = FI_ENOKEY;
+        // A key that is in use is refused: the next one is tried.
+        for _ in 0..16 {
+            let key = match self.mode & FI_MR_PROV_KEY {
+                0 => {
+                    self.next_key.fetch_add(1, Ordering::Relaxed)
+                        & (u64::MAX >> (64 - self.key_bits))
+                }
+                _ => 0,
+            };
+            match self.domain.register(base, len, rights, key, ep) {
+                Err(FI_ENOKEY) => refused = FI_ENOKEY,
+                other => return other,
+            }
+            if self.mode & FI_MR_PROV_KEY != 0 {
+                break;
+            }
+        }
+        Err(refused)
+    }
+
+    pub(crate) fn register(
+        &self,
+        base: *mut u8,
+        len: usize,
+        access: u64,
+    ) -> Result<Region, Failure> {
+        let start = base.expose_provenance() as u64;
+        if start == 0 || start.checked_add(len as u64).is_none() {
+            let text = format!("{len} bytes at address {start:#x} are no memory of this process");
+            return Err(Failure::new(Status::Invalid, text));
+        }
+        let (generation, len) = (self.next_generation.fetch_add(1, Ordering::Relaxed), len as u64);
+        let region = Arc::new(Inner {
+            base: start,
+            len,
+            access,
+            generation,
+            packed: AtomicBool::new(false),
+            registrations: Mutex::default(),
+            ending: Mutex::default(),
+        });
+        if self.mode & FI_MR_ALLOCATED != 0 && !sys::populate(base, region.len.max(1) as usize) {
+            let text = format!(
+                "{len} bytes at address {start:#x} cannot be read, and must be before they are registered"
+            );
+            return Err(Failure::new(Status::Invalid, text));
+        }
+        // Under the lock, so that an interface that opens meanwhile finds the region, or the region the interface.
+        let mut regions = held(&self.regions);
+        regions.retain(|region| region.strong_count() > 0);
+        match self.per_interface() {
+            false => self.bind(&region, 0, None)?,
+            true => {
+                for inbox in held(&self.interfaces).iter() {
+                    if let Some(ep) = inbox.ep.upgrade() {
+                        self.bind(&region, inbox.number, Some(&ep))?;
+                    }
+                }
+            }
+        }
+        regions.push(Arc::downgrade(&region));
+        Ok(Region(region))
+    }
+
+    fn bind(&self, region: &Inner, interface: u64, ep: Option<&Arc<Ep>>) -> Result<(), Failure> {
+        let base = core::ptr::with_exposed_provenance_mut(region.base as usize);
+        // Registering nothing is refused by some; one byte more than asked for is never put into a key.
+        let len = region.len.max(1) as usize;
+        let registration =
+            self.make(base, len, rights(region.access), ep).map_err(|errno| refusal(len, errno))?;
+        let _ = held(&region.registrations).insert(interface, registration);
+        Ok(())
+    }
+
+    /// A new interface, for which the regions that there are are registered where that is needed.
+    pub(crate) fn join(
+        &self,
+        ep: &Arc<Ep>,
+        number: u64,
+        bell: Bell,
+    ) -> Result<Arc<Inbox>, Failure> {
+        let inbox = Arc::new(Inbox {
+            number,
+            ep: Arc::downgrade(ep),
+            waiting: AtomicBool::new(false),
+            revocations: Mutex::default(),
+            bell,
+        });
+        let regions = held(&self.regions);
+        if self.per_interface() {
+            for region in regions.iter().filter_map(Weak::upgrade) {
+                self.bind(&region, number, Some(ep))?;
+            }
+        }
+        held(&self.interfaces).push(inbox.clone());
+        Ok(inbox)
+    }
+
+    pub(crate) fn new_interface(&self) -> u64 {
+        self.next_interface.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An interface ends, and what is registered for it before its endpoint.
+    pub(crate) fn leave(&self, inbox: &Arc<Inbox>) {
+        held(&self.interfaces).retain(|other| !Arc::ptr_eq(other, inbox));
+        inbox.take().iter().for_each(|revocation| revocation.answered());
+        if self.per_interface() {
+            for region in held(&self.regions).iter().filter_map(Weak::upgrade) {
+                let _ = held(&region.registrations).remove(&inbox.number);
+            }
+        }
+    }
+
+    /// Asks every peer to let nothing more lead to the region.
+    pub(crate) fn revoke(&self, region: &Region) -> Revoked {
+        if !region.0.packed.load(Ordering::Acquire) {
+            return Revoked::Quiet;
+        }
+        let mut ending = held(&region.0.ending);
+        let (since, revocation) = ending.get_or_insert_with(|| {
+            let interfaces = held(&self.interfaces);
+            let open = AtomicUsize::new(interfaces.len());
+            let revocation = Arc::new(Revocation { generation: region.0.generation, open });
+            for inbox in interfaces.iter() {
+                held(&inbox.revocations).push(revocation.clone());
+                inbox.waiting.store(true, Ordering::Release);
+                inbox.bell.ring();
+            }
+            (Instant::now(), revocation)
+        });
+        match revocation.open.load(Ordering::Acquire) {
+            0 => Revoked::Quiet,
+            _ if since.elapsed() >= self.patience => Revoked::Quiet,
+            _ => Revoked::Busy,
+        }
+    }
+
+    pub(crate) fn deregister(&self, region: Region) -> Result<(), Failure> {
+        let open = held(&region.0.ending)
+            .as_ref()
+            .map_or(0, |ending| ending.1.open.load(Ordering::Acquire));
+        held(&region.0.registrations).clear();
+        if open == 0 {
+            return Ok(());
+        }
+        let text = format!(
+            "peers that have a key to {} bytes at {:#x} have not said within {:?} that nothing leads there any more",
+            region.0.len, region.0.base, self.patience
+        );
+        Err(Failure::new(Status::TimedOut, text))
+    }
+
+    pub(crate) fn pack_key(&self, region: &Region, out: &mut [u8]) -> Result<usize, Failure> {
+        let region = &region.0;
+        let mut keys: Vec<(u64, u64)> =
+            held(&region.registrations).iter().map(|(number, mr)| (*number, mr.key())).collect();
+        if keys.is_empty() || keys.len() > MOST_INTERFACES {
+            let text = format!(
+                "{} interfaces of this domain are open, and a key has room for 1 to {MOST_INTERFACES}",
+                keys.len()
+            );
+            return Err(Failure::new(Status::Unsupported, text));
+        }
+        keys.sort_unstable();
+        let base = if self.mode & FI_MR_VIRT_ADDR != 0 { region.base } else { 0 };
+        let (len, access, generation) = (region.len, region.access, region.generation);
+        let packed = PackedKey { base, len, access, generation, keys }.pack(&self.seal);
+        let Some(room) = out.get_mut(..packed.len()) else {
+            let text =
+                format!("a key of ofi takes up to {MAX_KEY_LEN} bytes and the buffer is shorter");
+            return Err(Failure::new(Status::TooLarge, text));
+        };
+        room.copy_from_slice(&packed);
+        region.packed.store(true, Ordering::Release);
+        Ok(packed.len())
+    }
+
+    /// The descriptor of a piece by the region that it says it lies in, if that is so.
+    fn descriptor(&self, piece: &Iov, interface: u64) -> Option<*mut c_void> {
+        let region = &sys::region(piece)?.0;
+        let start = (piece.base.addr() as u64).checked_sub(region.base)?;
+        if start > region.len || piece.len as u64 > region.len - start {
+            return None;
+        }
+        let number = if self.per_interface() { interface } else { 0 };
+        held(&region.registrations).get(&number).map(Mr::desc)
+    }
+}
+
+fn rights(access: u64) -> u64 {
+    let mut rights = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+    for (right, bits) in [
+        (access::REMOTE_READ, FI_REMOTE_READ),
+        (access::REMOTE_WRITE, FI_REMOTE_WRITE),
+        (access::REMOTE_ATOMIC, FI_REMOTE_READ | FI_REMOTE_WRITE),
+    ] {
+        if access & right != 0 {
+            rights |= bits;
+        }
+    }
+    rights
+}
+
+fn refusal(len: usize, errno: c_int) -> Failure {
+    let error = std::io::Error::from_raw_os_error(errno);
+    Failure::from_io(&format!("registering {len} bytes with libfabric"), &error)
+}
+
+/// What registers an interface's own buffers, and the pieces of its operations that lie in no region.
+pub(crate) struct LocalMemory {
+    registry: Arc<Registry>,
+    ep: Arc<Ep>,
+    /// What belongs to the endpoint, and ends before it.
+    bound: Mutex<Vec<Weak<Mutex<Option<Mr>>>>>,
+}
+
+/// A registration, or nothing where none is needed.
+pub(crate) struct Registration {
+    _mr: Arc<Mutex<Option<Mr>>>,
+    desc: usize,
+}
+
+/// A registration for the time of one operation.
+pub(crate) type Loan = tieline_registration::Loan<LocalMemory>;
+
+impl LocalMemory {
+    pub(crate) fn new(registry: Arc<Registry>, ep: Arc<Ep>) -> LocalMemory {
+        LocalMemory { registry, ep, bound: Mutex::default() }
+    }
+
+    /// Ends registrations that belong to the endpoint, and then the endpoint: the library touches no memory any more.
+    pub(crate) fn shut(&self) {
+        for registration in held(&self.bound).drain(..).filter_map(|weak| weak.upgrade()) {
+            drop(held(&registration).take());
+        }
+        self.ep.shut();
+    }
+}
+
+impl Device for LocalMemory {
+    type Registration = Registration;
+
+    fn register(&self, base: *mut u8, len: usize, _written: bool) -> Result<Registration, Failure> {
+        if !self.registry.needs_descriptors() {
+            return Ok(Registration { _mr: Arc::default(), desc: 0 });
+        }
+        let ep = self.registry.per_interface().then_some(&self.ep);
+        let mr =
+            self.registry.make(base, len, rights(0), ep).map_err(|errno| refusal(len, errno))?;
+        let desc = mr.desc().expose_provenance();
+        let mr = Arc::new(Mutex::new(Some(mr)));
+        if ep.is_some() {
+            let mut bound = held(&self.bound);
+            bound.retain(|weak| weak.strong_count() > 0);
+            bound.push(Arc::downgrade(&mr));
+        }
+        Ok(Registration { _mr: mr, desc })
+    }
+}
+
+/// What a registration's pieces carry.
+pub(crate) fn desc(registration: &Registration) -> *mut c_void {
+    core::ptr::with_exposed_provenance_mut(registration.desc)
+}
+
+/// Pieces for the library; for memory that lies in no region a registration is lent, if one is needed, which `loans` holds
+/// until the operation has ended. Empty pieces are left out.
+pub(crate) fn pieces(
+    lender: &Arc<Lender<LocalMemory>>,
+    iov: &[Iov],
+    interface: u64,
+    written: bool,
+    loans: &mut Vec<Loan>,
+) -> Result<Vec<Local>, Status> {
+    let registry = &lender.device().registry;
+    let mut out = Vec::with_capacity(iov.len());
+    for piece in iov.iter().filter(|piece| piece.len > 0) {
+        let (base, len) = (piece.base, piece.len);
+        let desc = match registry.needs_descriptors() {
+            false => core::ptr::null_mut(),
+            true => match registry.descriptor(piece, interface) {
+                Some(desc) => desc,
+                None => {
+                    let lent = lender.lend(base, len, written, |made| made.desc);
+                    let (loan, desc) = lent.map_err(|failure| failure.status)?;
+                    loans.push(loan);
+                    core::ptr::with_exposed_provenance_mut(desc)
+                }
+            },
+        };
+        out.push(Local { base, len, desc });
+    }
+    Ok(out)
+}

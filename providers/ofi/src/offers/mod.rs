@@ -1,0 +1,190 @@
+//! Which devices libfabric offers, and which of them are used: one domain for each device of a provider, and a reason in
+//! words for each that is left out.
+
+pub(crate) mod sys;
+
+use crate::abi::*;
+use crate::config::{Format, Settings, admits};
+use crate::load::Library;
+use sys::{Hints, Info, Infos, text};
+use tieline_plugin_api::Failure;
+
+/// A device that can be used.
+#[derive(Clone)]
+pub(crate) struct Offer {
+    /// With its layers: `tcp;ofi_rxm`.
+    pub(crate) provider: String,
+    pub(crate) fabric: String,
+    /// `ofi:tcp:eth0`.
+    pub(crate) domain: String,
+    /// A put can be asked to complete when it is in the target's memory.
+    pub(crate) delivery: bool,
+    pub(crate) info: Info,
+}
+
+/// Providers that are never used, and why.
+const REFUSED: &[(&str, &str)] = &[
+    ("shm", "the provider shm is better, and this one takes signals"),
+    ("sm2", "the provider shm is better"),
+    ("lnx", "it would join what the core joins itself"),
+    ("mrail", "the core uses several lanes itself"),
+    ("net", "it claims atomics and completion at the target that it does not keep"),
+    ("udp", "it never tells that a peer is dead, and keeps what it cannot send without a bound"),
+    ("coll", "it moves no data"),
+    ("rstream", "it has no reliable datagrams"),
+];
+
+/// What is offered: what can be used, and a line for everything that is left out.
+#[derive(Default)]
+pub(crate) struct Offers {
+    pub(crate) used: Vec<Offer>,
+    left_out: Vec<LeftOut>,
+}
+
+/// Devices of a provider that are left out for one reason.
+struct LeftOut {
+    provider: String,
+    why: String,
+    devices: Vec<String>,
+}
+
+/// The first part of a provider's name, by which it is selected.
+pub(crate) fn core_name(provider: &str) -> &str {
+    provider.split(';').next().unwrap_or(provider)
+}
+
+/// Bits that a provider may demand and that are not met, by name.
+fn unmet(info: &Info) -> Option<&'static str> {
+    let mode = info.domain().mr_mode;
+    let bits = [
+        (FI_MR_RAW, "FI_MR_RAW"),
+        (FI_MR_MMU_NOTIFY, "FI_MR_MMU_NOTIFY"),
+        (FI_MR_RMA_EVENT, "FI_MR_RMA_EVENT"),
+        (FI_MR_HMEM, "FI_MR_HMEM"),
+        (FI_MR_COLLECTIVE, "FI_MR_COLLECTIVE"),
+        (FI_MR_BASIC, "FI_MR_BASIC"),
+        (FI_MR_SCALABLE, "FI_MR_SCALABLE"),
+    ];
+    bits.iter().find(|(bit, _)| mode & bit != 0).map(|(_, name)| *name)
+}
+
+fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
+    let core = core_name(&offer.provider);
+    let known = REFUSED.iter().find(|(name, _)| *name == core).map(|(_, why)| (*why).to_owned());
+    let hook = offer
+        .provider
+        .split(';')
+        .any(|part| part.starts_with("ofi_hook") || part.starts_with("off_"));
+    let rxd = offer.provider.contains("ofi_rxd");
+    if core.starts_with("tieline") {
+        return Some("it is this library itself".into());
+    }
+    if hook {
+        return Some("it is a hook and no provider".into());
+    }
+    if rxd {
+        return Some("ofi_rxd never tells that a peer is dead".into());
+    }
+    if known.is_some() {
+        return known;
+    }
+    if !admits(&settings.providers, core) {
+        return Some(format!("by TIELINE_OFI_PROVIDERS={}", settings.providers));
+    }
+    if let Some(bit) = unmet(&offer.info) {
+        return Some(format!("it demands {bit}, which is not supported"));
+    }
+    if offer.info.caps() & FI_MULTI_RECV == 0 || offer.info.domain().mr_key_size > 8 {
+        return Some("it has no FI_MULTI_RECV, or keys of more than 8 bytes".into());
+    }
+    if offer.info.ep().max_msg_size < crate::engine::longest_packet(settings) {
+        let most = offer.info.ep().max_msg_size;
+        return Some(format!("its messages have {most} bytes at most: lower TIELINE_OFI_EAGER"));
+    }
+    let device = text(offer.info.domain().name);
+    match settings.interfaces.is_empty() {
+        true if is_private(&device, &offer.info) => {
+            Some("it leads nowhere else; TIELINE_OFI_INTERFACES asks for it by name".into())
+        }
+        false if !admits(&settings.interfaces, &device) => {
+            Some(format!("by TIELINE_OFI_INTERFACES={}", settings.interfaces))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a device is one that nobody means: loopback, bridges of containers, link-local addresses.
+fn is_private(device: &str, info: &Info) -> bool {
+    let link_local = match (info.address_format(), info.source()) {
+        (FI_SOCKADDR_IN, [_, _, _, _, 169, 254, ..]) => true,
+        (FI_SOCKADDR_IN6, [_, _, _, _, _, _, _, _, 0xfe, second, ..]) => second & 0xc0 == 0x80,
+        _ => false,
+    };
+    device == "lo" || device.starts_with("docker") || device.starts_with("virbr") || link_local
+}
+
+fn fits_format(info: &Info, format: Format) -> bool {
+    let other = match format {
+        Format::Any => return true,
+        Format::Ipv4 => FI_SOCKADDR_IN6,
+        Format::Ipv6 => FI_SOCKADDR_IN,
+    };
+    info.address_format() != other
+}
+
+/// Asks the library.
+pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<Offers, Failure> {
+    let mut all = Offers::default();
+    // First with completion at the target, then without: what the first list lacks has no puts and gets.
+    for delivery in [true, false] {
+        let hints = Hints { delivery, progress: settings.progress };
+        let mut listed: Vec<Offer> = Infos::new(library, &hints)?
+            .each()
+            .into_iter()
+            .filter(|info| fits_format(info, settings.format))
+            .map(|info| {
+                let provider = text(info.fabric().prov_name);
+                let device = text(info.domain().name);
+                let domain = format!("ofi:{}:{device}", core_name(&provider));
+                Offer { provider, fabric: text(info.fabric().name), domain, delivery, info }
+            })
+            .collect();
+        // IPv4 first, otherwise the library's order, which is best first.
+        listed.sort_by_key(|offer| offer.info.address_format() == FI_SOCKADDR_IN6);
+        for offer in listed {
+            all.take(offer, settings);
+        }
+    }
+    Ok(all)
+}
+
+impl Offers {
+    fn take(&mut self, offer: Offer, settings: &Settings) {
+        if self.used.iter().any(|used| used.domain == offer.domain) {
+            return;
+        }
+        match refusal(&offer, settings) {
+            None => self.used.push(offer),
+            Some(why) => {
+                let device = text(offer.info.domain().name);
+                let same = |left: &&mut LeftOut| left.provider == offer.provider && left.why == why;
+                match self.left_out.iter_mut().find(same) {
+                    Some(left) if left.devices.contains(&device) => {}
+                    Some(left) => left.devices.push(device),
+                    None => {
+                        let provider = offer.provider;
+                        self.left_out.push(LeftOut { provider, why, devices: vec![device] });
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is left out, in words.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let words = |left: &LeftOut| {
+            format!("{} on {}: {}", left.provider, left.devices.join(", "), left.why)
+        };
+        self.left_out.iter().map(words).collect()
+    }
+}

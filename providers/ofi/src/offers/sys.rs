@@ -1,0 +1,200 @@
+//! What libfabric offers: lists of `fi_info`, which the library allocates, and hints, which it allocates too.
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use crate::load::Library;
+use core::ffi::{c_char, c_int};
+use std::ffi::CStr;
+use std::sync::Arc;
+use tieline_plugin_api::{Failure, Status};
+
+/// A list as `fi_getinfo` made it. Nobody changes it; its records may be longer than ours.
+pub(crate) struct Infos {
+    library: &'static Library,
+    head: *mut fi_info,
+}
+
+// SAFETY: records that nobody writes any more, freed once; the library's functions on them take any thread.
+unsafe impl Send for Infos {}
+// SAFETY: as above.
+unsafe impl Sync for Infos {}
+
+/// What is asked for.
+pub(crate) struct Hints {
+    /// Completion at the target can be asked for.
+    pub(crate) delivery: bool,
+    /// `FI_PROGRESS_...`, 0: whatever the provider prefers.
+    pub(crate) progress: c_int,
+}
+
+/// The ways of registration that are understood. A provider that demands another one is not listed.
+pub(crate) const MR_MODES: c_int =
+    FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+
+impl Infos {
+    /// Asks, with all that this provider needs as hints, or without any.
+    pub(crate) fn ask(library: &Library, hints: Option<&Hints>) -> Result<Raw, Failure> {
+        // SAFETY: a null record asks for a new one, which is zero but for its parts.
+        let wanted = match hints {
+            None => core::ptr::null_mut(),
+            // SAFETY: a null record asks for a new one.
+            Some(_) => unsafe { (library.dupinfo)(core::ptr::null()) },
+        };
+        if let Some(hints) = hints {
+            if wanted.is_null() {
+                return Err(Failure::new(Status::NoMemory, "libfabric gives no record for hints"));
+            }
+            // SAFETY: the record that the library has just made, with its parts, by the layout of the version that was asked
+            // for; nobody else knows it.
+            unsafe { fill(&mut *wanted, hints) };
+        }
+        let (none, mut head) = (core::ptr::null::<c_char>(), core::ptr::null_mut());
+        // SAFETY: terminated or null texts, hints of the library's own, room for one pointer.
+        let code = unsafe { (library.getinfo)(API, none, none, 0, wanted, &raw mut head) };
+        if !wanted.is_null() {
+            // SAFETY: made above, by the function's other half.
+            unsafe { (library.freeinfo)(wanted) };
+        }
+        if code == -libc::ENODATA {
+            return Ok(Raw(core::ptr::null_mut()));
+        }
+        if code != 0 {
+            let text = format!("fi_getinfo failed: {}", std::io::Error::from_raw_os_error(-code));
+            return Err(Failure::new(Status::NoDevice, text));
+        }
+        Ok(Raw(head))
+    }
+
+    /// A list to keep.
+    pub(crate) fn new(library: &'static Library, hints: &Hints) -> Result<Arc<Infos>, Failure> {
+        let Raw(head) = Infos::ask(library, Some(hints))?;
+        Ok(Arc::new(Infos { library, head }))
+    }
+
+    /// Each of the list, in the library's order.
+    pub(crate) fn each(self: &Arc<Infos>) -> Vec<Info> {
+        let (mut all, mut at) = (Vec::new(), self.head);
+        while !at.is_null() {
+            all.push(Info { list: self.clone(), raw: at });
+            // SAFETY: a record of the list, which lives.
+            at = unsafe { (*at).next };
+        }
+        all
+    }
+}
+
+/// A list that nobody has yet; it stays if nobody takes it.
+pub(crate) struct Raw(*mut fi_info);
+
+impl Drop for Infos {
+    fn drop(&mut self) {
+        if !self.head.is_null() {
+            // SAFETY: the list that `fi_getinfo` made, by the function of the same version; nobody has it any more.
+            unsafe { (self.library.freeinfo)(self.head) };
+        }
+    }
+}
+
+/// Sets what is asked for.
+///
+/// # Safety
+/// A record that the library made, with its parts.
+unsafe fn fill(info: &mut fi_info, hints: &Hints) {
+    info.caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
+    info.mode = FI_CONTEXT | FI_CONTEXT2;
+    // SAFETY: the parts that the library made with the record, each null or whole.
+    unsafe {
+        if let Some(ep) = info.ep_attr.as_mut() {
+            ep.kind = FI_EP_RDM;
+        }
+        if let Some(domain) = info.domain_attr.as_mut() {
+            domain.mr_mode = MR_MODES;
+            domain.threading = FI_THREAD_SAFE;
+            domain.resource_mgmt = FI_RM_ENABLED;
+            domain.data_progress = hints.progress;
+        }
+        if let Some(tx) = info.tx_attr.as_mut() {
+            tx.msg_order = FI_ORDER_SAS;
+            tx.op_flags = if hints.delivery { FI_DELIVERY_COMPLETE } else { 0 };
+        }
+        if let Some(rx) = info.rx_attr.as_mut() {
+            rx.msg_order = FI_ORDER_SAS;
+        }
+    }
+}
+
+/// One of a list.
+#[derive(Clone)]
+pub(crate) struct Info {
+    list: Arc<Infos>,
+    raw: *mut fi_info,
+}
+
+// SAFETY: a record of a list that lives as long; see `Infos`.
+unsafe impl Send for Info {}
+// SAFETY: as above.
+unsafe impl Sync for Info {}
+
+macro_rules! part {
+    ($self:ident, $part:ident) => {
+        // SAFETY: a record that `fi_getinfo` filled: all of its parts are there (fi_getinfo(3)) and live as long.
+        unsafe { &*(*$self.raw).$part }
+    };
+}
+
+impl Info {
+    pub(crate) fn library(&self) -> &'static Library {
+        self.list.library
+    }
+
+    /// For the library's functions.
+    pub(crate) fn raw(&self) -> *mut fi_info {
+        self.raw
+    }
+
+    pub(crate) fn tx(&self) -> &fi_tx_attr {
+        part!(self, tx_attr)
+    }
+
+    pub(crate) fn ep(&self) -> &fi_ep_attr {
+        part!(self, ep_attr)
+    }
+
+    pub(crate) fn domain(&self) -> &fi_domain_attr {
+        part!(self, domain_attr)
+    }
+
+    pub(crate) fn fabric(&self) -> &fi_fabric_attr {
+        part!(self, fabric_attr)
+    }
+
+    /// `FI_SOCKADDR_IN` and so on.
+    pub(crate) fn address_format(&self) -> u32 {
+        // SAFETY: a record of the list.
+        unsafe { (*self.raw).addr_format }
+    }
+
+    pub(crate) fn caps(&self) -> u64 {
+        // SAFETY: a record of the list.
+        unsafe { (*self.raw).caps }
+    }
+
+    /// The address of our side.
+    pub(crate) fn source(&self) -> &[u8] {
+        // SAFETY: a record of the list; its address has the length that stands beside it.
+        unsafe {
+            let (at, len) = ((*self.raw).src_addr, (*self.raw).src_addrlen);
+            if at.is_null() { &[] } else { core::slice::from_raw_parts(at.cast::<u8>(), len) }
+        }
+    }
+}
+
+/// A text of the library's.
+pub(crate) fn text(at: *const c_char) -> String {
+    if at.is_null() {
+        return String::new();
+    }
+    // SAFETY: the library's terminated text, which lives as long as the record that it stands in.
+    unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
+}

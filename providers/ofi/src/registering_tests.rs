@@ -1,0 +1,143 @@
+//! Registration in every mode, and the end of regions, over the played library.
+
+use crate::abi::*;
+use crate::double::world::{manners, registrations, world};
+use crate::double::{Side, domain, settings, transfer, until};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, Status};
+
+/// Puts and gets to a region, in a mode; from memory that lies in no region.
+fn reaches(mode: i32, before: bool) {
+    manners(|manners| manners.mr_mode = mode);
+    let mut there: Vec<u8> = (0..=255).collect();
+    let domain_first = Side::new(&settings());
+    let (mut near, mut far) = (Side::new(&settings()), domain_first);
+    // A region that is older than a second interface of its domain, and one that is younger.
+    let early = before.then(|| far.region(&mut there));
+    let second = far.domain.open_interface(crate::RDM, [0; 16]).unwrap();
+    let region = early.unwrap_or_else(|| far.region(&mut there));
+    let key = far.packed(&region);
+    for to_second in [false, true] {
+        if to_second {
+            let address = second.address();
+            assert_ne!(address, far.interface.address());
+            let mut twice = core::mem::MaybeUninit::<tieline_plugin_api::abi::Event>::uninit();
+            let endpoint = near.interface.connect(&address, b"", 8).unwrap();
+            let imported = endpoint.import_key(&key).unwrap();
+            let mut here = [0u8; 8];
+            let mut posted = Err(Status::Again);
+            for _ in 0..1000 {
+                near.poll();
+                let mut events = tieline_plugin_api::Events::new(core::slice::from_mut(&mut twice));
+                second.poll(&mut events).unwrap();
+                if posted == Err(Status::Again) {
+                    posted = transfer(&endpoint, false, &imported, &mut here, 100, 50);
+                }
+            }
+            assert_eq!(posted, Ok(Posting::Pending), "mode {mode:#x}");
+            assert!(near.told.ended.contains(&(50, Ok(()))), "mode {mode:#x}: {:?}", near.told);
+            assert_eq!(here[0], 100);
+            continue;
+        }
+        let endpoint = near.connected(&mut far, 7);
+        let imported = endpoint.import_key(&key).unwrap();
+        let mut here = [9u8; 16];
+        assert_eq!(transfer(&endpoint, true, &imported, &mut here, 32, 1), Ok(Posting::Pending));
+        until(&mut near, &mut far, |near, _| near.told.ended.contains(&(1, Ok(()))));
+        let mut back = [0u8; 18];
+        assert_eq!(transfer(&endpoint, false, &imported, &mut back, 31, 2), Ok(Posting::Pending));
+        until(&mut near, &mut far, |near, _| near.told.ended.contains(&(2, Ok(()))));
+        assert_eq!((back[0], back[1], back[16], back[17]), (31, 9, 9, 48), "mode {mode:#x}");
+        assert_eq!(
+            transfer(&endpoint, true, &imported, &mut here, 250, 3),
+            Err(Status::OutOfRange)
+        );
+    }
+    drop(second);
+    until(&mut near, &mut far, |_, far| far.domain.revoke(&region) == Revoked::Quiet);
+    assert_eq!(far.domain.deregister(region), Ok(()));
+    drop((near, far));
+    let complaints = world(|world| core::mem::take(&mut world.complaints));
+    assert_eq!(complaints, [] as [String; 0], "mode {mode:#x}");
+    assert_eq!(registrations(), 0, "mode {mode:#x}");
+}
+
+#[test]
+fn every_combination_of_the_modes_that_are_understood_works() {
+    let bits = [FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT];
+    for set in 0..1 << bits.len() {
+        let mode = (0..bits.len()).filter(|n| set >> n & 1 == 1).map(|n| bits[n]).sum();
+        for before in [false, true] {
+            reaches(mode, before);
+        }
+    }
+}
+
+#[test]
+fn a_mode_that_is_not_understood_is_not_asked_for() {
+    for bit in [FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_RMA_EVENT, FI_MR_HMEM, FI_MR_COLLECTIVE] {
+        manners(|manners| manners.mr_mode = bit);
+        assert!(domain(&settings()).is_err(), "{bit:#x}");
+    }
+}
+
+#[test]
+fn memory_that_was_given_back_is_written_by_nothing_that_was_under_way() {
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0u8; 64];
+    let region = far.region(&mut there);
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    let mut here = [5u8; 64];
+    // The played library has checked the key by now, and asks no more, as software providers do.
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Ok(Posting::Pending));
+    assert_eq!(far.domain.revoke(&region), Revoked::Busy);
+    let mut polls = 0;
+    until(&mut near, &mut far, |_, far| {
+        polls += 1;
+        far.domain.revoke(&region) == Revoked::Quiet
+    });
+    assert!(polls > 1, "the peer was asked");
+    assert_eq!(far.domain.deregister(region), Ok(()));
+    there.fill(7);
+    for _ in 0..100 {
+        near.poll();
+        far.poll();
+    }
+    assert_eq!(there, [7; 64]);
+    assert_eq!(near.told.ended, [(1, Ok(()))]);
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 2), Err(Status::KeyRejected));
+}
+
+#[test]
+fn a_region_without_peers_ends_at_once_and_one_whose_peer_is_silent_after_a_while() {
+    let mut patient = settings();
+    patient.failure_timeout = core::time::Duration::ZERO;
+    let (mut near, mut far) = (Side::new(&patient), Side::new(&patient));
+    let mut there = [0u8; 64];
+    let alone = far.region(&mut there);
+    assert_eq!(far.domain.revoke(&alone), Revoked::Quiet, "nobody has its key");
+    assert_eq!(far.domain.deregister(alone), Ok(()));
+    let region = far.region(&mut there);
+    let _ = far.packed(&region);
+    let _endpoint = near.connected(&mut far, 7);
+    let _ = far.domain.revoke(&region);
+    far.poll(); // the peer is asked, and does not poll
+    assert_eq!(far.domain.revoke(&region), Revoked::Quiet, "patience is over");
+    let failure = far.domain.deregister(region).unwrap_err();
+    assert_eq!(failure.status, Status::TimedOut, "{failure}");
+}
+
+#[test]
+fn an_interface_that_closes_owes_no_answer_any_more() {
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    let mut there = [0u8; 64];
+    let endpoint = near.connected(&mut far, 7);
+    let region = far.region(&mut there);
+    let _ = far.packed(&region);
+    assert_eq!(far.domain.revoke(&region), Revoked::Busy);
+    let Side { interface, domain, .. } = far;
+    drop(interface);
+    assert_eq!(domain.revoke(&region), Revoked::Quiet);
+    assert_eq!(domain.deregister(region), Ok(()));
+    drop(endpoint);
+}

@@ -1,0 +1,539 @@
+//! The objects of libfabric, each closed once and in the right order, and what is called through their tables.
+//!
+//! Any thread may call any of it: `FI_THREAD_SAFE` is what was asked for. Memory and contexts that a call hands over are the
+//! library's until the operation has ended; who posts keeps them (`engine/ops.rs`).
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use crate::offers::sys::Info;
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tieline_plugin_api::{Failure, Status};
+
+macro_rules! shared {
+    ($($type:ident),*) => { $(
+        // SAFETY: an object of the library's, opened for use by any thread (FI_THREAD_SAFE), and closed once.
+        unsafe impl Send for $type {}
+        // SAFETY: as above.
+        unsafe impl Sync for $type {}
+    )* };
+}
+shared!(Fabric, Domain, Cq, Av, Ep, Mr);
+
+fn failed(what: &str, code: isize) -> Failure {
+    let error = std::io::Error::from_raw_os_error((-code) as i32);
+    Failure::from_io(&format!("{what} of libfabric"), &error)
+}
+
+fn checked(what: &str, code: c_int) -> Result<(), Failure> {
+    if code == 0 { Ok(()) } else { Err(failed(what, code as isize)) }
+}
+
+/// Closes an object.
+///
+/// # Safety
+/// A live object of the library's, which nobody uses any more.
+unsafe fn close(fid: *mut fid) -> c_int {
+    // SAFETY: the caller promises a live object, which begins with its table.
+    unsafe { ((*(*fid).ops).close)(fid) }
+}
+
+pub(crate) struct Fabric {
+    raw: *mut fid_fabric,
+    /// Its name and attributes are borrowed from there.
+    _info: Info,
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // SAFETY: everything below it has been closed: it holds this.
+        let _ = unsafe { close(self.raw.cast()) };
+    }
+}
+
+pub(crate) struct Domain {
+    raw: *mut fid_domain,
+    fabric: Fabric,
+    pub(crate) info: Info,
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: everything below it has been closed: it holds this.
+        let _ = unsafe { close(self.raw.cast()) };
+    }
+}
+
+impl Domain {
+    pub(crate) fn open(info: &Info) -> Result<Arc<Domain>, Failure> {
+        let mut fabric = ptr::null_mut();
+        // SAFETY: the attributes stand in a list that `Fabric` keeps; room for one pointer.
+        let code = unsafe {
+            let attributes = ptr::from_ref(info.fabric()).cast_mut();
+            (info.library().fabric)(attributes, &raw mut fabric, ptr::null_mut())
+        };
+        checked("fi_fabric", code)?;
+        let fabric = Fabric { raw: fabric, _info: info.clone() };
+        let mut raw = ptr::null_mut();
+        // SAFETY: an open fabric and its info.
+        let code = unsafe {
+            let ops = &*(*fabric.raw).ops;
+            (ops.domain)(fabric.raw, info.raw(), &raw mut raw, ptr::null_mut())
+        };
+        checked("fi_domain", code)?;
+        Ok(Arc::new(Domain { raw, fabric, info: info.clone() }))
+    }
+
+    /// Registers memory; with an endpoint it is bound to that and enabled.
+    pub(crate) fn register(
+        self: &Arc<Domain>,
+        base: *mut u8,
+        len: usize,
+        access: u64,
+        key: u64,
+        ep: Option<&Arc<Ep>>,
+    ) -> Result<Mr, c_int> {
+        let (mut raw, ops) = (ptr::null_mut(), self.raw);
+        // SAFETY: an open domain; the caller of the provider vouches for the memory until the registration ends.
+        let code = unsafe {
+            let reg = (*(*ops).mr).reg;
+            let (fid, none) = (self.raw.cast(), ptr::null_mut());
+            reg(fid, base.cast(), len, access, 0, key, 0, &raw mut raw, none)
+        };
+        if code != 0 {
+            return Err(-code);
+        }
+        let mr = Mr { raw, _ep: ep.cloned(), _domain: self.clone() };
+        if let Some(ep) = ep {
+            // SAFETY: a registration and an endpoint of one domain, both alive.
+            let code = unsafe {
+                let ops = &*(*raw).fid.ops;
+                match (ops.bind)(raw.cast(), ep.raw.cast(), 0) {
+                    0 => (ops.control)(raw.cast(), FI_ENABLE, ptr::null_mut()),
+                    code => code,
+                }
+            };
+            if code != 0 {
+                return Err(-code);
+            }
+        }
+        Ok(mr)
+    }
+}
+
+/// A registration.
+pub(crate) struct Mr {
+    raw: *mut fid_mr,
+    /// Closed behind the registration that is bound to it.
+    _ep: Option<Arc<Ep>>,
+    _domain: Arc<Domain>,
+}
+
+impl Mr {
+    pub(crate) fn key(&self) -> u64 {
+        // SAFETY: a live registration.
+        unsafe { (*self.raw).key }
+    }
+
+    pub(crate) fn desc(&self) -> *mut c_void {
+        // SAFETY: a live registration.
+        unsafe { (*self.raw).mem_desc }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: made once; operations that use it have ended, or the library fails them.
+        let _ = unsafe { close(self.raw.cast()) };
+    }
+}
+
+pub(crate) struct Cq {
+    raw: *mut fid_cq,
+    fd: Option<i32>,
+    domain: Arc<Domain>,
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: its endpoint holds it, so that is closed.
+        let _ = unsafe { close(self.raw.cast()) };
+    }
+}
+
+/// What a look into the queue brings.
+pub(crate) enum Looked {
+    Entries(usize),
+    Nothing,
+    /// One operation has failed.
+    Failed(fi_cq_err_entry),
+    /// The queue is of no use any more.
+    Broken(c_int),
+}
+
+impl Cq {
+    /// A queue; with a descriptor to wait for, if that is asked for.
+    pub(crate) fn open(domain: &Arc<Domain>, size: usize, wait: bool) -> Result<Cq, Failure> {
+        let mut attr = fi_cq_attr {
+            size,
+            flags: 0,
+            format: FI_CQ_FORMAT_DATA,
+            wait_obj: if wait { FI_WAIT_FD } else { FI_WAIT_NONE },
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: ptr::null_mut(),
+            spare: [0; 8],
+        };
+        let mut raw = ptr::null_mut();
+        // SAFETY: an open domain, a filled record with room behind it for longer ones.
+        let code = unsafe {
+            let ops = &*(*domain.raw).ops;
+            (ops.cq_open)(domain.raw, &raw mut attr, &raw mut raw, ptr::null_mut())
+        };
+        checked("fi_cq_open", code)?;
+        let mut cq = Cq { raw, fd: None, domain: domain.clone() };
+        if wait {
+            let mut fd: c_int = -1;
+            // SAFETY: an open queue; FI_GETWAIT writes a descriptor.
+            let code = unsafe {
+                let ops = &*(*raw).fid.ops;
+                (ops.control)(raw.cast(), FI_GETWAIT, (&raw mut fd).cast())
+            };
+            checked("FI_GETWAIT", code)?;
+            cq.fd = (fd >= 0).then_some(fd);
+        }
+        Ok(cq)
+    }
+
+    pub(crate) fn fd(&self) -> Option<i32> {
+        self.fd
+    }
+
+    #[inline]
+    pub(crate) fn look(&self, entries: &mut [fi_cq_data_entry]) -> Looked {
+        // SAFETY: an open queue, whose format these records have; room for as many as are asked for.
+        let code = unsafe {
+            ((*(*self.raw).ops).read)(self.raw, entries.as_mut_ptr().cast(), entries.len())
+        };
+        match code {
+            1.. => Looked::Entries((code as usize).min(entries.len())),
+            0 => Looked::Nothing,
+            code if code == -(FI_EAGAIN as isize) => Looked::Nothing,
+            code if code == -(FI_EAVAIL as isize) => self.failed(),
+            code => Looked::Broken((-code) as c_int),
+        }
+    }
+
+    fn failed(&self) -> Looked {
+        // SAFETY: integers and pointers, all zero: nothing asks for the details of an error.
+        let mut entry: fi_cq_err_entry = unsafe { core::mem::zeroed() };
+        // SAFETY: an open queue; a record with room behind it for longer ones.
+        let code = unsafe { ((*(*self.raw).ops).readerr)(self.raw, &raw mut entry, 0) };
+        match code {
+            1.. => Looked::Failed(entry),
+            code if code == -(FI_EAGAIN as isize) => Looked::Nothing,
+            0 => Looked::Nothing,
+            code => Looked::Broken((-code) as c_int),
+        }
+    }
+
+    /// The provider's own words for an error.
+    pub(crate) fn words(&self, entry: &fi_cq_err_entry) -> String {
+        let mut room = [0 as c_char; 256];
+        // SAFETY: an open queue; the details are those of the entry that was read last; the text is terminated and copied.
+        let said = unsafe {
+            let words = (*(*self.raw).ops).strerror;
+            let (at, len) = (room.as_mut_ptr(), room.len());
+            crate::offers::sys::text(words(self.raw, entry.prov_errno, entry.err_data, at, len))
+        };
+        let error = std::io::Error::from_raw_os_error(entry.err);
+        let error = match entry.err {
+            FI_ENOKEY => "required key not available".to_owned(),
+            err if err > FI_ENOKEY - 10 => format!("error {err} of libfabric"),
+            _ => error.to_string(),
+        };
+        if said.is_empty() { error } else { format!("{error} ({said})") }
+    }
+
+    /// Whether a sleeper on the descriptor is woken by whatever comes.
+    pub(crate) fn may_sleep(&self) -> bool {
+        let mut fids = [self.raw.cast::<fid>()];
+        let fabric = self.domain.fabric.raw;
+        // SAFETY: the open fabric that the queue belongs to, and one object.
+        let code = unsafe { ((*(*fabric).ops).trywait)(fabric, fids.as_mut_ptr(), 1) };
+        code == 0
+    }
+}
+
+pub(crate) struct Av {
+    raw: *mut fid_av,
+    _domain: Arc<Domain>,
+}
+
+impl Drop for Av {
+    fn drop(&mut self) {
+        // SAFETY: its endpoint holds it, so that is closed.
+        let _ = unsafe { close(self.raw.cast()) };
+    }
+}
+
+impl Av {
+    pub(crate) fn open(domain: &Arc<Domain>) -> Result<Av, Failure> {
+        let mut attr = fi_av_attr {
+            kind: FI_AV_TABLE,
+            rx_ctx_bits: 0,
+            count: 64,
+            ep_per_node: 0,
+            name: ptr::null(),
+            map_addr: ptr::null_mut(),
+            flags: 0,
+        };
+        let mut raw = ptr::null_mut();
+        // SAFETY: an open domain and a filled record.
+        let code = unsafe {
+            let ops = &*(*domain.raw).ops;
+            (ops.av_open)(domain.raw, &raw mut attr, &raw mut raw, ptr::null_mut())
+        };
+        checked("fi_av_open", code)?;
+        Ok(Av { raw, _domain: domain.clone() })
+    }
+
+    /// The library's number for an address.
+    pub(crate) fn insert(&self, name: &[u8]) -> Result<u64, Failure> {
+        // An address may be read as a socket address: it is aligned like one.
+        let mut aligned = vec![0u64; name.len().div_ceil(8)];
+        for (to, from) in aligned.iter_mut().zip(name.chunks(8)) {
+            let mut word = [0; 8];
+            word[..from.len()].copy_from_slice(from);
+            *to = u64::from_ne_bytes(word);
+        }
+        let mut number = u64::MAX;
+        // SAFETY: an open table, an address of its format, room for one number.
+        let code = unsafe {
+            let (at, none) = (aligned.as_ptr().cast(), ptr::null_mut());
+            ((*(*self.raw).ops).insert)(self.raw, at, 1, &raw mut number, 0, none)
+        };
+        if code == 1 && number != u64::MAX {
+            return Ok(number);
+        }
+        Err(failed("fi_av_insert", if code < 0 { code as isize } else { -(libc::EINVAL as isize) }))
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        let mut number = number;
+        // SAFETY: a number that `insert` gave, with nothing posted to it.
+        let _ = unsafe { ((*(*self.raw).ops).remove)(self.raw, &raw mut number, 1, 0) };
+    }
+}
+
+/// A piece of local memory and its registration's descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Local {
+    pub(crate) base: *mut u8,
+    pub(crate) len: usize,
+    pub(crate) desc: *mut c_void,
+}
+
+/// Pieces of one operation at most.
+pub(crate) const MAX_IOV: usize = 16;
+
+/// Pieces as the library wants them.
+struct Pieces {
+    iov: [libc::iovec; MAX_IOV],
+    desc: [*mut c_void; MAX_IOV],
+    len: usize,
+}
+
+impl Pieces {
+    fn of(pieces: &[Local]) -> Pieces {
+        let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        let mut out = Pieces { iov: [none; MAX_IOV], desc: [ptr::null_mut(); MAX_IOV], len: 0 };
+        for piece in pieces.iter().take(MAX_IOV) {
+            out.iov[out.len] = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.len };
+            out.desc[out.len] = piece.desc;
+            out.len += 1;
+        }
+        out
+    }
+}
+
+/// Where an operation goes in a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote {
+    pub(crate) peer: u64,
+    pub(crate) address: u64,
+    pub(crate) key: u64,
+}
+
+/// An endpoint, enabled, with its queue and its table of peers.
+pub(crate) struct Ep {
+    raw: *mut fid_ep,
+    shut: AtomicBool,
+    pub(crate) cq: Cq,
+    pub(crate) av: Av,
+    _domain: Arc<Domain>,
+}
+
+impl Drop for Ep {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
+impl Ep {
+    /// Closes it: the library touches no memory of its operations any more, and nothing may be posted. Queue and table stay.
+    pub(crate) fn shut(&self) {
+        if !self.shut.swap(true, Ordering::AcqRel) {
+            // SAFETY: closed once, by the swap; queue and table are closed behind it.
+            let _ = unsafe { close(self.raw.cast()) };
+        }
+    }
+
+    /// Whether it can be used.
+    fn is_open(&self) -> Result<(), c_int> {
+        if self.shut.load(Ordering::Acquire) { Err(libc::ESHUTDOWN) } else { Ok(()) }
+    }
+
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        cq: Cq,
+        av: Av,
+        least_room: usize,
+    ) -> Result<Ep, Failure> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: an open domain and its info.
+        let code = unsafe {
+            let ops = &*(*domain.raw).ops;
+            (ops.endpoint)(domain.raw, domain.info.raw(), &raw mut raw, ptr::null_mut())
+        };
+        checked("fi_endpoint", code)?;
+        let ep = Ep { raw, shut: AtomicBool::new(false), cq, av, _domain: domain.clone() };
+        // SAFETY: an endpoint, a queue and a table of one domain; the option is one size.
+        unsafe {
+            let ops = &*(*raw).fid.ops;
+            checked(
+                "binding a queue",
+                (ops.bind)(raw.cast(), ep.cq.raw.cast(), FI_SEND | FI_RECV),
+            )?;
+            checked("binding a table", (ops.bind)(raw.cast(), ep.av.raw.cast(), 0))?;
+            let (at, len) = ((&raw const least_room).cast(), size_of::<usize>());
+            let set = (*(*raw).ops).setopt;
+            let code = set(raw.cast(), FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, at, len);
+            checked("FI_OPT_MIN_MULTI_RECV", code)?;
+            checked("FI_ENABLE", (ops.control)(raw.cast(), FI_ENABLE, ptr::null_mut()))?;
+        }
+        Ok(ep)
+    }
+
+    /// The address at which peers reach it.
+    pub(crate) fn name(&self) -> Result<Vec<u8>, Failure> {
+        let mut room = [0u64; 64];
+        let mut len = size_of_val(&room);
+        // SAFETY: an enabled endpoint; as many bytes of room as are said.
+        let code = unsafe {
+            let get = (*(*self.raw).cm).getname;
+            get(self.raw.cast(), room.as_mut_ptr().cast(), &raw mut len)
+        };
+        checked("fi_getname", code)?;
+        let bytes: Vec<u8> = room.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Ok(bytes[..len.min(bytes.len())].to_vec())
+    }
+
+    /// Gives the library a buffer for messages, many one behind the other.
+    pub(crate) fn post_buffer(&self, room: Local, context: *mut c_void) -> Result<(), c_int> {
+        self.is_open()?;
+        let mut pieces = Pieces::of(&[room]);
+        let message = fi_msg {
+            msg_iov: pieces.iov.as_ptr(),
+            desc: pieces.desc.as_mut_ptr(),
+            iov_count: pieces.len,
+            addr: u64::MAX,
+            context,
+            data: 0,
+        };
+        let flags = FI_MULTI_RECV | FI_COMPLETION;
+        // SAFETY: an enabled endpoint; the record and its arrays live for the call, the memory until the completion.
+        let code = unsafe { ((*(*self.raw).msg).recvmsg)(self.raw, &raw const message, flags) };
+        posted(code)
+    }
+
+    #[inline]
+    pub(crate) fn send(&self, peer: u64, piece: Local, context: *mut c_void) -> Result<(), c_int> {
+        self.is_open()?;
+        let mut pieces = Pieces::of(&[piece]);
+        let message = fi_msg {
+            msg_iov: pieces.iov.as_ptr(),
+            desc: pieces.desc.as_mut_ptr(),
+            iov_count: pieces.len,
+            addr: peer,
+            context,
+            data: 0,
+        };
+        // SAFETY: as for `post_buffer`.
+        let code =
+            unsafe { ((*(*self.raw).msg).sendmsg)(self.raw, &raw const message, FI_COMPLETION) };
+        posted(code)
+    }
+
+    /// Posts a put, which completes when it is in the target's memory, or a get.
+    pub(crate) fn transfer(
+        &self,
+        put: bool,
+        local: &[Local],
+        to: Remote,
+        context: *mut c_void,
+    ) -> Result<(), c_int> {
+        self.is_open()?;
+        let mut pieces = Pieces::of(local);
+        let len = local.iter().map(|piece| piece.len).sum();
+        let there = fi_rma_iov { addr: to.address, len, key: to.key };
+        let message = fi_msg_rma {
+            msg_iov: pieces.iov.as_ptr(),
+            desc: pieces.desc.as_mut_ptr(),
+            iov_count: pieces.len,
+            addr: to.peer,
+            rma_iov: &raw const there,
+            rma_iov_count: 1,
+            context,
+            data: 0,
+        };
+        // SAFETY: as for `post_buffer`; an endpoint that was opened for RMA has the table.
+        let code = unsafe {
+            let ops = &*(*self.raw).rma;
+            match put {
+                true => (ops.writemsg)(
+                    self.raw,
+                    &raw const message,
+                    FI_COMPLETION | FI_DELIVERY_COMPLETE,
+                ),
+                false => (ops.readmsg)(self.raw, &raw const message, FI_COMPLETION),
+            }
+        };
+        posted(code)
+    }
+}
+
+#[inline]
+fn posted(code: isize) -> Result<(), c_int> {
+    if code == 0 { Ok(()) } else { Err((-code) as c_int) }
+}
+
+/// Fills `bytes` with random ones.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Failure> {
+    // SAFETY: room for as many bytes as are asked for.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got == bytes.len() as isize {
+        Ok(())
+    } else {
+        Err(Failure::new(Status::Io, "the kernel has no random numbers"))
+    }
+}
+
+/// Lets others run: who closes waits for a peer's poll.
+pub(crate) fn yield_now() {
+    // SAFETY: no memory is involved.
+    let _ = unsafe { libc::sched_yield() };
+}

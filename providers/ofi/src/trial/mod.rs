@@ -1,0 +1,170 @@
+//! Whether this process would survive libfabric: its first question is asked in a child process, once for each state of
+//! the library's file.
+//!
+//! Drivers that libfabric links or loads do in constructors and in the first `fi_getinfo` what they like; on a machine
+//! whose driver and library do not fit, that may crash or hang. The answer belongs to the file (device, inode, size, time)
+//! and is kept in `$XDG_CACHE_HOME/tieline/ofi-trials` (or `~/.cache/...`), one line per file: "no" for a day. The cache is
+//! only a shortcut: one that cannot be used, or that somebody else could have written, is not.
+
+mod sys;
+
+use std::ffi::CStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use sys::Trial;
+use tieline_plugin_api::{Failure, Status, raised_rights};
+
+/// How long loading and the first question may take together.
+const LIMIT: Duration = Duration::from_secs(20);
+const NO_LASTS_SECONDS: u64 = 24 * 3600;
+const MOST_BYTES: u64 = 64 * 1024;
+const MOST_LINES: usize = 64;
+
+/// Asks a child, or the cache.
+///
+/// # Errors
+/// The child did not survive.
+pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
+    let name = file.to_string_lossy().into_owned();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    // A name without a slash is found by the loader: the child says where.
+    let key = known_place(&name).as_deref().and_then(key);
+    let cache = cache_file();
+    if let (Some(key), Some(cache)) = (&key, &cache) {
+        if let Some(answer) = read(cache).iter().find_map(|line| answer(line, key, now)) {
+            return answer.map_err(|why| refused(&name, &why, " (remembered)"));
+        }
+    }
+    let why = match sys::attempt(file, LIMIT) {
+        // No child can be made, or the loader refuses, which it says again in this process: nothing is known.
+        None | Some(Trial::NotLoaded) => return Ok(()),
+        Some(Trial::Answered) => None,
+        Some(Trial::Ended) => Some("ended without an answer"),
+        Some(Trial::TimedOut) => Some("did not come back within 20 s"),
+    };
+    if let (Some(key), Some(cache)) = (&key, &cache) {
+        write(cache, key, &format!("{key} {now} {}", why.unwrap_or("answers")));
+    }
+    why.map_or(Ok(()), |why| Err(refused(&name, why, "")))
+}
+
+fn refused(name: &str, why: &str, remembered: &str) -> Failure {
+    let text = format!(
+        "{name} is not used: a child process that loaded it and asked for its providers {why}{remembered}; see \
+         `fi_info`, or name another file in TIELINE_OFI_LIBRARY"
+    );
+    Failure::new(Status::NoDevice, text)
+}
+
+/// Where the loader finds a library of this name: in the directories of its cache's usual entries.
+fn known_place(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name));
+    }
+    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let places = [format!("/usr/lib/{triple}"), "/usr/lib64".into(), "/usr/lib".into()];
+    places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists())
+}
+
+fn key(path: &Path) -> Option<String> {
+    let meta = fs::metadata(path).ok()?;
+    let (device, inode, size) = (meta.dev(), meta.ino(), meta.size());
+    Some(format!("{device} {inode} {size} {} {}", meta.mtime(), meta.mtime_nsec()))
+}
+
+/// What a line says of the file, if it is about that, and is still believed.
+fn answer(line: &str, key: &str, now: u64) -> Option<Result<(), String>> {
+    let (at, words) = line.strip_prefix(key)?.strip_prefix(' ')?.split_once(' ')?;
+    let age = now.checked_sub(at.parse().ok()?)?;
+    match words {
+        "answers" => Some(Ok(())),
+        why if age < NO_LASTS_SECONDS => {
+            Some(Err(why.chars().filter(|c| !c.is_control()).collect()))
+        }
+        _ => None,
+    }
+}
+
+fn cache_file() -> Option<PathBuf> {
+    if raised_rights() {
+        return None;
+    }
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base =
+        absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    Some(base.join("tieline/ofi-trials"))
+}
+
+/// Whether nobody but root and this user can have written it.
+fn ours(meta: &fs::Metadata) -> bool {
+    (meta.uid() == sys::user() || meta.uid() == 0) && meta.mode() & 0o022 == 0
+}
+
+fn read(file: &Path) -> Vec<String> {
+    let lines = || -> Option<Vec<String>> {
+        let parent = fs::metadata(file.parent()?).ok()?;
+        let open = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(file)
+            .ok()?;
+        let meta = open.metadata().ok()?;
+        if !meta.is_file() || !ours(&meta) || !ours(&parent) {
+            return None;
+        }
+        let mut text = String::new();
+        let _ = open.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+        Some(text.lines().map(str::to_owned).collect())
+    };
+    lines().unwrap_or_default()
+}
+
+/// Writes a new file in place of the old one.
+fn write(file: &Path, key: &str, line: &str) {
+    let Some(directory) = file.parent() else { return };
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    if made.is_err() || !fs::metadata(directory).is_ok_and(|meta| ours(&meta)) {
+        return;
+    }
+    let mut lines = read(file);
+    lines.retain(|line| !line.starts_with(key));
+    lines.drain(..lines.len().saturating_sub(MOST_LINES - 1)).for_each(drop);
+    lines.push(line.to_owned());
+    let new = directory.join(format!("ofi-trials.{}", std::process::id()));
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)
+        .and_then(|mut out| out.write_all((lines.join("\n") + "\n").as_bytes()))
+        .and_then(|()| fs::rename(&new, file));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_no_is_believed_for_a_day_and_a_yes_for_as_long_as_the_file_is_the_same() {
+        let key = "1 2 3 4 5";
+        let (yes, no) = ("1 2 3 4 5 1000 answers", "1 2 3 4 5 1000 ended without an answer");
+        assert_eq!(answer(yes, key, 1000 + 10 * NO_LASTS_SECONDS), Some(Ok(())));
+        assert_eq!(answer(no, key, 1001), Some(Err("ended without an answer".into())));
+        assert_eq!(answer(no, key, 1000 + NO_LASTS_SECONDS), None);
+        assert_eq!(answer(yes, "1 2 3 4 6", 1001), None, "another file");
+        assert_eq!(answer(yes, key, 999), None, "found in the future");
+    }
+
+    #[test]
+    fn a_child_that_cannot_load_the_file_says_nothing_against_it() {
+        let trial = sys::attempt(c"/nonexistent/libfabric.so.1", LIMIT);
+        assert!(matches!(trial, Some(Trial::NotLoaded)));
+    }
+}

@@ -1,0 +1,147 @@
+//! What a packet says: a head of 32 bytes, and what follows it.
+//!
+//! Every endpoint is a channel of its own, from sender to receiver. The sender says hello, with its own address, and the
+//! receiver answers with the channel's number there. Each side has chosen a random token for what comes to it on the channel:
+//! a packet that does not carry it comes from a stranger, or was meant for somebody who had this address before.
+
+/// Length of a head.
+pub(crate) const HEAD: usize = 32;
+const VERSION: u8 = 1;
+/// No channel's number.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Opens a channel: `token` is the interface's that is meant, `id` the channel's number here.
+    Hello = 1,
+    /// It is open: `id` is its number at the receiver.
+    Welcome,
+    /// It is over, or never was: `id` is a status, words follow.
+    Refuse,
+    Message,
+    /// Everything before `sequence` has arrived, and `header` bytes have been handed out.
+    Ack,
+    /// Asks for that.
+    Sync,
+    /// The channel ends behind what came before; to `NOBODY` where its sender does not know its number: then `id` and the
+    /// token that follows are those of the hello.
+    Bye,
+    /// The region of generation `header` ends: let nothing more lead there.
+    Revoke,
+    /// Nothing leads there any more.
+    Revoked,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Hello,
+    Kind::Welcome,
+    Kind::Refuse,
+    Kind::Message,
+    Kind::Ack,
+    Kind::Sync,
+    Kind::Bye,
+    Kind::Revoke,
+    Kind::Revoked,
+];
+
+/// The head of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) kind: Kind,
+    /// The channel's number at whom it goes to.
+    pub(crate) to: u32,
+    pub(crate) token: u64,
+    pub(crate) sequence: u32,
+    pub(crate) id: u32,
+    pub(crate) header: u64,
+}
+
+impl Head {
+    pub(crate) fn new(kind: Kind, to: u32, token: u64) -> Head {
+        Head { kind, to, token, sequence: 0, id: 0, header: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn pack(&self) -> [u8; HEAD] {
+        let mut out = [0; HEAD];
+        (out[0], out[1]) = (self.kind as u8, VERSION);
+        out[4..8].copy_from_slice(&self.to.to_le_bytes());
+        out[8..16].copy_from_slice(&self.token.to_le_bytes());
+        out[16..20].copy_from_slice(&self.sequence.to_le_bytes());
+        out[20..24].copy_from_slice(&self.id.to_le_bytes());
+        out[24..].copy_from_slice(&self.header.to_le_bytes());
+        out
+    }
+
+    /// The head of a packet, and what follows.
+    #[inline]
+    pub(crate) fn unpack(packet: &[u8]) -> Option<(Head, &[u8])> {
+        let (head, rest) = packet.split_first_chunk::<HEAD>()?;
+        let kind = *KINDS.get(usize::from(head[0]).wrapping_sub(1))?;
+        let short =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
+        let (to, token, sequence) = (short(4), long(8), short(16));
+        let head = Head { kind, to, token, sequence, id: short(20), header: long(24) };
+        (packet[1] == VERSION).then_some((head, rest))
+    }
+}
+
+/// What follows the head of a hello: the token of answers, the sender's name in the fabric, the identity.
+pub(crate) fn hello(token: u64, name: &[u8], identity: &[u8]) -> Vec<u8> {
+    let mut out = token.to_le_bytes().to_vec();
+    out.push(name.len() as u8);
+    out.extend(name);
+    out.extend(identity);
+    out
+}
+
+/// The parts of what follows the head of a hello.
+pub(crate) fn greeted(rest: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+    let (token, rest) = rest.split_first_chunk::<8>()?;
+    let (len, rest) = rest.split_first()?;
+    let (name, identity) = rest.split_at_checked(usize::from(*len))?;
+    (!name.is_empty()).then_some((u64::from_le_bytes(*token), name, identity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_survives_packing_and_noise_is_none() {
+        for kind in KINDS {
+            let head = Head {
+                kind,
+                to: 0x0102_0304,
+                token: u64::MAX - 5,
+                sequence: 0xffff_fffe,
+                id: u32::MAX,
+                header: 0x8000_0000_0000_0001,
+            };
+            let mut packet = head.pack().to_vec();
+            packet.extend(b"rest");
+            assert_eq!(Head::unpack(&packet), Some((head, b"rest".as_slice())));
+            for len in 0..HEAD {
+                assert_eq!(Head::unpack(&packet[..len]), None);
+            }
+            for (at, value) in [(0, 0), (0, 10), (0, 255), (1, 0), (1, 2)] {
+                let mut noise = packet.clone();
+                noise[at] = value;
+                assert_eq!(Head::unpack(&noise), None, "{at}: {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_hello_carries_name_and_identity_and_a_cut_one_is_none() {
+        let rest = hello(7, b"name", b"who");
+        assert_eq!(greeted(&rest), Some((7, b"name".as_slice(), b"who".as_slice())));
+        for len in 0..rest.len() - 3 {
+            assert_eq!(greeted(&rest[..len]), None);
+        }
+        assert_eq!(greeted(&hello(7, b"", b"who")), None);
+    }
+}
