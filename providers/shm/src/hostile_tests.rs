@@ -15,8 +15,10 @@ use crate::host::HostFacts;
 use crate::interface::RingInterface;
 use crate::keys::{Exports, Key};
 use crate::pool::MAX_CHUNK;
+use crate::receiver::RecvChannel;
 use crate::shared::DomainState;
 use crate::sys::{self, Mapping};
+use crate::wake::FENCES;
 
 pub(crate) const FASTBOX: usize = 1024;
 
@@ -57,18 +59,18 @@ pub(crate) struct Hostile {
     pub(crate) memory: Mapping,
 }
 
-pub(crate) fn greet(interface: &RingInterface) -> Hostile {
+/// What somebody greets an interface with: a connection, the memory of a channel, and the greeting itself.
+fn greeting(interface: &RingInterface, asymmetric: bool) -> (OwnedFd, OwnedFd, Hello) {
     let address = Address::parse(&interface.address()).unwrap();
-    let len = channel::memory_len(FASTBOX);
-    let file = sys::memory_file(c"hostile", len).unwrap();
-    let memory = Mapping::new(file.as_fd(), len, true).unwrap();
+    let file = sys::memory_file(c"hostile", channel::memory_len(FASTBOX)).unwrap();
     let socket = sys::connect(&address.socket).unwrap();
-    let hello = Hello {
-        cookie: address.cookie,
-        asymmetric: true,
-        fastbox: FASTBOX as u32,
-        identity: b"trust me".to_vec(),
-    };
+    let (cookie, fastbox) = (address.cookie, FASTBOX as u32);
+    (socket, file, Hello { cookie, asymmetric, fastbox, identity: b"trust me".to_vec() })
+}
+
+pub(crate) fn greet(interface: &RingInterface) -> Hostile {
+    let (socket, file, hello) = greeting(interface, true);
+    let memory = Mapping::new(file.as_fd(), channel::memory_len(FASTBOX), true).unwrap();
     sys::send(&socket, &Record::Hello(hello).pack(), &[file.as_fd()]).unwrap();
     Hostile { socket: Some(socket), memory }
 }
@@ -335,4 +337,53 @@ fn who_closes_asks_for_no_key_and_who_is_not_yet_heard_asks_again() {
     assert_eq!(to.channel().request_key(key), Status::Again);
     to.channel().close();
     assert_eq!(to.channel().request_key(key), Status::Closed);
+}
+
+/// How many fences of its own a step costs.
+fn fences(step: impl FnOnce()) -> u32 {
+    let before = FENCES.get();
+    step();
+    FENCES.get() - before
+}
+
+/// What a message costs where both sides have membarrier: nothing, if this machine has it.
+fn where_both_have_it() -> u32 {
+    u32::from(!sys::asymmetric())
+}
+
+#[test]
+fn a_sender_pays_for_its_fences_unless_both_sides_are_known_to_have_membarrier() {
+    let (here, there) = (interface(), interface());
+    let to = here.connect(&there.address(), b"", 1).unwrap();
+    let short = || assert_eq!(to.am_short(1, 0, b"news"), Ok(Posting::Done));
+    let long = || assert_eq!(to.am_short(1, 0, &[1; 1000]), Ok(Posting::Done));
+    let answer = |asymmetric, files: &[OwnedFd]| {
+        let record = Record::Ack { asymmetric, bell: 0 };
+        to.channel().handle(record, files, false).unwrap();
+    };
+    assert_eq!((fences(short), fences(long)), (1, 1), "the peer has not answered");
+    answer(false, &[]);
+    assert_eq!((fences(short), fences(long)), (1, 1), "the peer has no membarrier");
+    answer(true, &[]);
+    let each = where_both_have_it();
+    assert_eq!((fences(short), fences(long)), (each, each));
+    // A note is written once in the life of a channel: it has its fence whatever the messages have.
+    let page = sys::memory_file(c"bells", sys::PAGE).unwrap();
+    sys::reserve(&page, 0, sys::PAGE).unwrap();
+    assert_eq!(fences(|| answer(true, &[page])), 1, "the note that the bell will ring");
+    assert!(to.channel().has_bell());
+    assert_eq!(fences(short), each);
+}
+
+#[test]
+fn a_receiver_pays_for_a_fence_when_it_gives_room_back_unless_both_sides_have_membarrier() {
+    let interface = interface();
+    for (asymmetric, each) in [(false, 1), (true, where_both_have_it())] {
+        let (socket, file, hello) = greeting(&interface, asymmetric);
+        let channel = RecvChannel::accept(&hello, &file, socket, 0);
+        let mut channel = channel.map_err(|(_, refusal)| refusal.text()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(fences(|| channel.publish()), each, "{asymmetric}");
+        }
+    }
 }

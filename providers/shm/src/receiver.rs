@@ -233,17 +233,14 @@ impl RecvChannel {
     pub(crate) fn publish(&mut self) {
         self.ring.publish();
         self.chunk_bytes = 0;
-        wake::published(self.fenced);
-        if word(&self.map, channel::WAITING).load(Ordering::Relaxed) != 0 {
+        if wake::announce(self.fenced, || {}, word(&self.map, channel::WAITING)) {
             self.wake_sender();
         }
     }
 
     #[cold]
     fn wake_sender(&self) {
-        if wake::wakes(word(&self.map, channel::WAITING)) {
-            let _ = sys::send(&self.socket, &Record::Wake.pack(), &[]);
-        }
+        let _ = sys::send(&self.socket, &Record::Wake.pack(), &[]);
     }
 
     /// Whether something consumed is not yet told.

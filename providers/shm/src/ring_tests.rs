@@ -127,9 +127,9 @@ mod with_loom {
             let producer = thread::spawn(move || {
                 let memory = { shared }.0;
                 let ring = sender(memory.clone());
-                ring.push(head(1, 0, 7), 1, &[]);
-                wake::published(true);
-                wake::wakes(&memory.sleeping)
+                let push = || ring.push(head(1, 0, 7), 1, &[]);
+                wake::publish(push, || true, &memory.sleeping)
+                    && wake::announce(true, || {}, &memory.sleeping)
             });
             let ring = receiver(memory.clone());
             let sleeps =
@@ -149,8 +149,7 @@ mod with_loom {
             let consumer = thread::spawn(move || {
                 let memory = { shared }.0;
                 assert_eq!(consume(&mut receiver(memory.clone()), 1), Some((1, 3)));
-                wake::published(true);
-                wake::wakes(&memory.sleeping)
+                wake::announce(true, || {}, &memory.sleeping)
             });
             let sleeps = wake::may_sleep(|| wake::note(&memory.sleeping), || ring.tail_now() != 0);
             let woken = consumer.join().unwrap();

@@ -160,10 +160,7 @@ impl SendChannel {
     #[inline(always)]
     pub(crate) fn send(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         if payload.len() <= INLINE && id <= u32::from(u16::MAX) && self.ring.has_room() {
-            self.ring.push(head(kind::INLINE, payload.len(), id as u16), header, payload);
-            if self.after.get() != 0 || self.sleeping.get().load(Ordering::Relaxed) != 0 {
-                self.after_send();
-            }
+            self.push(head(kind::INLINE, payload.len(), id as u16), header, payload);
             self.ring.prefetch_next();
             return Ok(Posting::Done);
         }
@@ -181,8 +178,7 @@ impl SendChannel {
         }
         let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
         self.make_room()?;
-        self.ring.push(head(kind::INLINE, payload.len(), id), header, payload);
-        self.after_send();
+        self.push(head(kind::INLINE, payload.len(), id), header, payload);
         Ok(Posting::Done)
     }
 
@@ -194,10 +190,7 @@ impl SendChannel {
             self.make_room()?;
         }
         let posting = put()?;
-        self.ring.push(head(kind::NOTIFIED, 0, 0), u64::from(word), &[]);
-        if self.after.get() != 0 || self.sleeping.get().load(Ordering::Relaxed) != 0 {
-            self.after_send();
-        }
+        self.push(head(kind::NOTIFIED, 0, 0), u64::from(word), &[]);
         Ok(posting)
     }
 
@@ -295,12 +288,9 @@ impl SendChannel {
         let mut payload = [0u8; 16];
         payload[..8].copy_from_slice(&words[0].to_ne_bytes());
         payload[8..].copy_from_slice(&words[1].to_ne_bytes());
-        self.ring.push(head(kind::POOLED, 16, id), header, &payload);
         self.flight.borrow_mut().push_back((position, chunk));
         self.flight_bytes.set(self.flight_bytes.get() + chunk.capacity());
-        if self.after.get() != 0 || self.sleeping.get().load(Ordering::Relaxed) != 0 {
-            self.after_send();
-        }
+        self.push(head(kind::POOLED, 16, id), header, &payload);
         Ok(written)
     }
 
@@ -395,15 +385,20 @@ impl SendChannel {
         Ok(())
     }
 
+    /// Publishes a message in the slot that is free.
+    #[inline(always)]
+    fn push(&self, head: u32, header: u64, payload: &[u8]) {
+        let push = || self.ring.push(head, header, payload);
+        if wake::publish(push, || self.after.get() != 0, self.sleeping.get()) {
+            self.after_send();
+        }
+    }
+
     /// What the fast path leaves out: fence, doorbell, wake-up, the way to a fast box.
     #[inline(never)]
     fn after_send(&self) {
         let todo = self.after.get();
-        wake::published(todo & after::FENCE != 0);
-        if todo & after::BELL != 0 {
-            self.ring_bell();
-        }
-        self.wake();
+        self.announce(todo & after::FENCE != 0);
         if todo & after::BELL_DUE != 0 {
             self.announce_bell();
         }
@@ -421,9 +416,14 @@ impl SendChannel {
         }
     }
 
-    /// Wakes a receiver that sleeps.
-    fn wake(&self) {
-        if wake::wakes(self.sleeping.get()) {
+    /// Rings the bell if there is one, and wakes a receiver that sleeps.
+    fn announce(&self, full: bool) {
+        let bell = || {
+            if self.after.get() & after::BELL != 0 {
+                self.ring_bell();
+            }
+        };
+        if wake::announce(full, bell, self.sleeping.get()) {
             if let Some(socket) = self.socket.get() {
                 // A full socket is readable already; a dead peer is seen by the next poll.
                 let _ = sys::send(socket, &Record::Wake.pack(), &[]);
@@ -445,11 +445,7 @@ impl SendChannel {
             return false;
         }
         self.ring.push(head(kind, 0, 0), header, &[]);
-        wake::published(true);
-        if self.after.get() & after::BELL != 0 {
-            self.ring_bell();
-        }
-        self.wake();
+        self.announce(true);
         true
     }
 

@@ -26,17 +26,37 @@ pub(crate) fn note(word: &AtomicU64) {
     word.store(1, Ordering::SeqCst);
 }
 
-/// After something was published, before [`wakes`]; `full` unless the sleeper pays for the fence.
+/// Publishes something, and says whether there is anything to do behind it: what its publisher knows of (`todo`), or somebody
+/// sleeps. It is then done with [`announce`]. A publisher that pays for its own fences has them in its `todo`: the look here
+/// may come before what was published.
 #[inline(always)]
-pub(crate) fn published(full: bool) {
+pub(crate) fn publish(step: impl FnOnce(), todo: impl FnOnce() -> bool, word: &AtomicU64) -> bool {
+    step();
+    todo() || word.load(Ordering::Relaxed) != 0
+}
+
+/// Behind what was published: the fence, `full` unless the sleeper pays for it, then whatever else tells the other side, then
+/// the look whether somebody is to be woken.
+#[inline(always)]
+pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> bool {
     if full {
+        #[cfg(all(test, not(loom)))]
+        FENCES.set(FENCES.get() + 1);
         fence(Ordering::SeqCst);
     }
+    tell();
+    wakes(word)
+}
+
+#[cfg(all(test, not(loom)))]
+thread_local! {
+    /// How many fences this thread has paid for what it published.
+    pub(crate) static FENCES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// Whether somebody sleeps and is to be woken by whoever asked; nobody else is told so.
 #[inline(always)]
-pub(crate) fn wakes(word: &AtomicU64) -> bool {
+fn wakes(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::SeqCst) != 0
 }
 
@@ -63,6 +83,27 @@ mod tests {
         assert!(may_sleep(|| step("note"), || look(false)));
         assert!(!may_sleep(|| step("note"), || look(true)), "there is news");
         assert_eq!(steps.take(), [("note", 0), ("look", 1), ("note", 1), ("look", 2)]);
+    }
+
+    #[test]
+    fn who_publishes_has_its_fence_before_it_tells_and_looks_for_the_note_last() {
+        let (word, before) = (AtomicU64::new(0), FENCES.get());
+        let pushed = Cell::new(false);
+        for full in [false, true] {
+            assert!(publish(|| pushed.set(true), || true, &word), "there is more to do");
+            assert!(pushed.replace(false) && !publish(|| (), || false, &word));
+            let fences = before + u32::from(full);
+            // Who falls asleep meanwhile is seen.
+            let tell = || {
+                assert_eq!(FENCES.get(), fences);
+                note(&word);
+            };
+            assert!(announce(full, tell, &word));
+            assert!(!announce(false, || (), &word), "it is woken once");
+            note(&word);
+            assert!(publish(|| (), || false, &word), "somebody sleeps");
+            word.store(0, Ordering::SeqCst);
+        }
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Targets that call nothing, processes that share a processor, copies that both ends make.
 
 use std::fs;
-use tieline_processes::{Node, Test, Verdict, named, sys};
+use tieline_processes::{Launch, Node, Test, Verdict, named, sys};
 
 pub(crate) const TESTS: &[Test] = named![
     puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing,
     emulated_operations_reach_a_silent_target_only_through_its_progress_thread,
     two_processes_on_one_processor_make_progress_when_they_wait,
+    peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers,
     a_large_transfer_is_copied_by_both_ends_when_both_make_progress,
     a_large_transfer_needs_no_help,
     a_helper_that_stops_and_dies_with_a_piece_in_its_hands_fails_the_transfer,
@@ -124,6 +125,32 @@ fn two_processes_on_one_processor_make_progress_when_they_wait() -> Verdict {
     }
     asks.end();
     answers.end();
+    Verdict::Passed
+}
+
+fn peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers() -> Verdict {
+    for poor in [[true, false], [false, true], [true, true]] {
+        let mut nodes = ["asks", "answers"].map(|name| Node::bare(Launch::new(name, "node")));
+        for (node, poor) in nodes.iter_mut().zip(poor) {
+            // Before anything of the library runs: what the kernel offers is asked once.
+            if poor && node.must("forbid membarrier") != "true" {
+                return Verdict::Skipped("no seccomp filters here".into());
+            }
+            let _ = node.must("open");
+        }
+        let [mut asks, mut answers] = nodes;
+        asks.connect(&mut answers);
+        // As pings while both make progress, and asleep between any two steps.
+        let _ = asks.must("ping answers");
+        for how in ["wait", "epoll"] {
+            let _ = asks.must(&format!("rounds answers 10000 {how}"));
+        }
+        for node in [&mut asks, &mut answers] {
+            node.nothing_was_wrong();
+        }
+        asks.end();
+        answers.end();
+    }
     Verdict::Passed
 }
 

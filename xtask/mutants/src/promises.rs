@@ -208,6 +208,19 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "a sleeper does not pay for its senders' fences",
     ),
     ("providers/shm/src/wake.rs", "notes();", "", "a sleeper does not say so"),
+    ("providers/shm/src/wake.rs", "if full {", "if false {", "who publishes pays for no fence"),
+    (
+        "providers/shm/src/sender/socket.rs",
+        "asymmetric && sys::asymmetric()",
+        "true",
+        "a sender leaves out its fences whatever its peer has",
+    ),
+    (
+        "providers/shm/src/receiver.rs",
+        "!(hello.asymmetric && sys::asymmetric())",
+        "false",
+        "a receiver leaves out its fences whatever its peer has",
+    ),
     (
         "providers/shm/src/sender/socket.rs",
         "return Status::Closed",
