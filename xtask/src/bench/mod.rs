@@ -261,4 +261,65 @@ mod tests {
             }
         }
     }
+
+    /// A figure of the table, as `52.5 M/s` or `3.10`: the least and the most that it can stand for.
+    fn range(figure: &str) -> (f64, f64) {
+        let (number, unit) = figure.split_once(' ').unwrap_or((figure, ""));
+        let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let value: f64 = number.parse().unwrap_or_else(|_| panic!("{figure} is no figure"));
+        let scale = match unit {
+            "ns" | "" | "/s" | "B/s" => 1.0,
+            "us" | "k/s" | "kB/s" => 1e3,
+            "ms" | "M/s" | "MB/s" => 1e6,
+            "G/s" | "GB/s" => 1e9,
+            "KiB" => 1024.0,
+            _ => panic!("{figure} has no unit of the table"),
+        };
+        // A hair more than half of the last digit, for what a computer makes of 1.005.
+        let half = 0.5001 / 10f64.powi(decimals as i32);
+        ((value - half) * scale, (value + half) * scale)
+    }
+
+    #[test]
+    fn the_table_in_the_readme_is_one_that_this_bench_writes() {
+        let readme = std::fs::read_to_string(crate::sh::root().join("README.md")).unwrap();
+        let (_, rest) = readme.split_once("<!-- bench table -->\n").unwrap();
+        let (table, _) = rest.split_once("<!-- end of bench table -->").unwrap();
+        let mut lines = table.lines().map(|line| {
+            let cells = line.trim_matches('|').split('|').map(str::trim);
+            <[&str; 7]>::try_from(cells.collect::<Vec<_>>()).expect("seven columns")
+        });
+        let head = lines.next().unwrap();
+        assert_eq!(head, ["what", "tieline", "beside", "it has", "ratio", "aim", "reached"]);
+        assert!(lines.next().unwrap()[0].starts_with('-'));
+
+        let groups = groups::all();
+        let known =
+            groups.iter().flat_map(|group| group.comparisons.iter().map(move |c| (group, c)));
+        let known: Vec<_> = known.map(|(g, c)| (c.what.unwrap_or(g.what), c, g.better)).collect();
+        let mut rows = 0;
+        for [what, ours, beside, theirs, ratio, aim, reached] in lines {
+            let (_, comparison, better) = known
+                .iter()
+                .find(|(name, comparison, _)| *name == what && comparison.rival == beside)
+                .unwrap_or_else(|| panic!("{what} beside {beside} is measured no more"));
+            let sign = if *better == Better::Lower { "<=" } else { ">=" };
+            let bound = comparison.aim.map_or("-".to_owned(), |aim| format!("{sign} {aim:.2}"));
+            assert_eq!(aim, bound, "{what} beside {beside}");
+
+            let ((low, high), (ours, theirs)) = (range(ratio), (range(ours), range(theirs)));
+            let fits = ours.0 / theirs.1 <= high && low <= ours.1 / theirs.0;
+            assert!(fits, "{what} beside {beside}: the ratio is not {ratio}");
+            // Where a figure and its aim read the same, either is right.
+            let said = |ratio: f64| match (comparison.aim, better) {
+                (None, _) => "-",
+                (Some(aim), Better::Lower) if ratio <= aim => "yes",
+                (Some(aim), Better::Higher) if ratio >= aim => "yes",
+                _ => "no",
+            };
+            assert!([said(low), said(high)].contains(&reached), "{what} beside {beside}: {ratio}");
+            rows += 1;
+        }
+        assert!(rows > 0, "the table is empty");
+    }
 }

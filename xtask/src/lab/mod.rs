@@ -495,4 +495,20 @@ mod tests {
         assert_eq!(count.skipped.len(), test::all().unwrap().len());
         assert!(count.skipped.iter().all(|skip| skip.ends_with(": no qemu")));
     }
+
+    #[test]
+    fn what_runs_tests_builds_their_programs_first_and_nothing_else_does() {
+        let needs_build = |words: &[&str]| {
+            let wish = Wish::parse(words).unwrap().expect("it is no call for help");
+            wish.what.needs_build()
+        };
+        for words in [&[][..], &["x"], &["x", "y", "--log"], &["--file", "/"]] {
+            assert!(needs_build(words), "{words:?}");
+        }
+        for words in [&["--run", "x"][..], &["--on", "h0", "x"], &["--shell"], &["--list"]] {
+            assert!(!needs_build(words), "{words:?}");
+        }
+        assert!(Wish::parse(&["--help"]).unwrap().is_none());
+        assert!(Wish::parse(&["--shell", "x"]).is_err(), "there are no tests to choose");
+    }
 }
