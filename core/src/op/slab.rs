@@ -74,6 +74,19 @@ impl<H: Copy + Default, C: Default> Page<H, C> {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many places of tables this thread has looked at: what an operation costs, whatever else there is.
+    pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts a look at a place, where somebody counts.
+#[inline(always)]
+fn look() {
+    #[cfg(test)]
+    LOOKS.set(LOOKS.get() + 1);
+}
+
 /// Entries of two parts: `H`, which every use touches, and `C`, which few do.
 pub(crate) struct Slab<H, C = ()> {
     pages: Vec<Option<Page<H, C>>>,
@@ -123,6 +136,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
 
     fn roomy_page(&mut self) -> Option<usize> {
         while let Some(&page) = self.roomy.last() {
+            look();
             match &self.pages[page as usize] {
                 Some(room) if room.used < PAGE => return Some(page as usize),
                 _ => {
@@ -152,6 +166,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
     }
 
     fn slot(&self, place: usize) -> Option<&Slot<H>> {
+        look();
         self.pages.get(place / PAGE)?.as_ref()?.slots.get(place % PAGE)
     }
 
@@ -162,6 +177,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
 
     /// The same, to change it.
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut H> {
+        look();
         let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
         let slot = &mut page.slots[id.place() % PAGE];
         (slot.number == id.raw()).then_some(&mut slot.hot)
@@ -169,6 +185,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
 
     /// Its second part.
     pub(crate) fn cold(&self, id: Id) -> Option<&C> {
+        look();
         let page = self.pages.get(id.place() / PAGE)?.as_ref()?;
         let at = id.place() % PAGE;
         (page.slots[at].number == id.raw()).then(|| &page.cold[at])
@@ -176,6 +193,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
 
     /// The same, to change it.
     pub(crate) fn cold_mut(&mut self, id: Id) -> Option<&mut C> {
+        look();
         let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
         let at = id.place() % PAGE;
         (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
@@ -188,12 +206,13 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
 
     /// Every number, in the order of places.
     pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
-        let pages = self.pages.iter().flatten();
-        pages.flat_map(|page| page.slots.iter().filter_map(|slot| Id::from_raw(slot.number)))
+        let slots = self.pages.iter().flatten().flat_map(|page| &page.slots);
+        slots.inspect(|_| look()).filter_map(|slot| Id::from_raw(slot.number))
     }
 
     /// Takes an entry out, and returns its second part.
     pub(crate) fn remove(&mut self, id: Id) -> Option<C> {
+        look();
         let number = id.place() / PAGE;
         let page = self.pages.get_mut(number)?.as_mut()?;
         let at = id.place() % PAGE;

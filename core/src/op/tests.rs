@@ -1,5 +1,6 @@
 //! The table's promises, one by one, and all of them against a list.
 
+use super::slab::LOOKS;
 use super::table::{Kind, Table};
 use super::*;
 use crate::error::Scope;
@@ -407,6 +408,42 @@ fn a_flush_of_a_dropped_endpoint_does_not_say_that_what_goes_on_alone_has_ended(
     assert!(table.fail_owner(9, &bare(Status::Canceled)).is_empty());
     assert_eq!(table.result(waits), Some(Err(lost(Status::Canceled))));
     assert!(table.is_open(theirs));
+}
+
+/// What an endpoint that has just been opened does, and its end: how many places of the table are looked at.
+fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
+    let before = LOOKS.get();
+    let (queued, native) = (table.open(owner, Kind::Send).unwrap(), posted(table, owner, 1));
+    let covers = flush(table, owner);
+    assert!(table.part(queued, Ok(0)));
+    assert_eq!(table.fail_owner(owner, &bare(Status::PeerFailed)).len(), 1);
+    for id in [queued, native, covers] {
+        assert!(table.result(id).is_some());
+        table.forget(id);
+    }
+    table.forget_owner(owner);
+    LOOKS.get() - before
+}
+
+#[test]
+fn ends_cost_the_same_however_many_others_there_are() {
+    let mut table = Table::new(1_000_000);
+    let alone = cost_of_an_end(&mut table, 0);
+    for owner in 1..4000 {
+        let _ = posted(&mut table, owner, 1);
+    }
+    // The page that the last entry went to may be full: one look.
+    assert!(cost_of_an_end(&mut table, 4000) <= alone + 1, "among 4000; alone {alone}");
+    let burst: Vec<Id> = (0..100_000).map(|_| posted(&mut table, 7, 1)).collect();
+    assert!(cost_of_an_end(&mut table, 4000) <= alone + 1, "in a burst of another's");
+    for id in burst {
+        assert!(table.completed(id.raw(), 1, Ok(0)));
+        table.forget(id);
+    }
+    // The last looks at pages that the burst has left.
+    let after: Vec<usize> = (0..1000).map(|_| cost_of_an_end(&mut table, 4000)).collect();
+    let most = after.iter().sum::<usize>() / after.len();
+    assert!(most <= alone + 1, "behind the burst {most} a time, alone {alone}");
 }
 
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! Tests of what a worker does when what it stands on goes away under it.
 
 use super::*;
+use crate::op::slab::LOOKS;
 use crate::rank::ModuleRef;
 use crate::sys::ends_in_forked_child;
 use crate::{Context, Outcome, Region};
@@ -87,6 +88,28 @@ fn a_region_is_closed_within_any_time_also_one_without_end() {
     let worker = context.worker().unwrap();
     let region = context.register(vec![0u8; 8]).unwrap();
     assert!(worker.close_region(region, Duration::MAX).is_ok());
+}
+
+#[test]
+fn an_endpoint_costs_the_same_to_open_and_to_drop_however_many_others_there_are() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let address = worker.address().unwrap();
+    let cost = || {
+        let before = LOOKS.get();
+        let endpoint = worker.connect(&address).unwrap();
+        let _ = endpoint.send(7, 0, b"").unwrap();
+        drop(endpoint);
+        LOOKS.get() - before
+    };
+    // The first one ever finds an empty table.
+    let _ = cost();
+    let alone = cost();
+    // Each has a socket: no more than a process may usually have open.
+    let others: Vec<Endpoint> = (0..100).map(|_| worker.connect(&address).unwrap()).collect();
+    assert_eq!(cost(), alone, "among {}", others.len());
+    drop(others);
+    assert_eq!(cost(), alone, "after them");
 }
 
 fn emulated_put(worker: &Worker, endpoint: &Endpoint, source: &Region, key: &[u8]) -> Status {
