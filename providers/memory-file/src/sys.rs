@@ -133,6 +133,12 @@ pub fn is_write_sealed(fd: &OwnedFd) -> bool {
     seals >= 0 && seals & SEAL_WRITERS != 0
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has asked the file system behind a descriptor something.
+    static ASKED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// The length of a memory file from a peer and the bytes of memory behind it, if it is one of ordinary pages that
 /// cannot change its size under us. One of huge pages can be such that an access ends the process: where a page
 /// was given back there need not be another.
@@ -140,8 +146,11 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     // SAFETY: an open descriptor; not a memory file: an error.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & SEAL_SIZE != SEAL_SIZE {
+        // Nor may anything else be asked: behind a descriptor of FUSE a process of the peer's answers when it likes.
         return None;
     }
+    #[cfg(test)]
+    ASKED.set(ASKED.get() + 1);
     // SAFETY: a plain record that fstatfs fills.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -462,88 +471,4 @@ pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_is_alive_until_it_has_ended() {
-        let mut child = std::process::Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .expect("cat");
-        let pid = child.id() as i32;
-        let (told, by_number) = (Process::open(pid), Process { pid, descriptor: None });
-        assert!(told.descriptor.is_some(), "every kernel that is tested has it");
-        assert!(told.is_alive() && by_number.is_alive());
-        drop(child.stdin.take());
-        assert!(child.wait().unwrap().success());
-        assert!(!told.is_alive() && !by_number.is_alive());
-    }
-
-    /// A memory file as `flags` say, sealed against changes of its size.
-    fn file(flags: libc::c_uint, len: usize) -> io::Result<OwnedFd> {
-        // SAFETY: a zero-terminated name, and a descriptor that nobody else owns.
-        unsafe {
-            let fd = libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_ALLOW_SEALING);
-            if fd < 0 {
-                return Err(last());
-            }
-            let fd = OwnedFd::from_raw_fd(fd);
-            assert_eq!(libc::ftruncate(fd.as_raw_fd(), len as i64), 0);
-            seal(&fd, SEAL_SIZE).unwrap();
-            Ok(fd)
-        }
-    }
-
-    #[test]
-    fn a_file_of_huge_pages_is_refused() {
-        let huge = match file(libc::MFD_HUGETLB | libc::MFD_CLOEXEC, 2 << 20) {
-            Ok(huge) => huge,
-            Err(error) => return println!("skipped: no files of huge pages: {error}"),
-        };
-        assert_eq!(sealed_len(&huge), None);
-        assert!(map_peer(&huge, PAGE, true).is_none());
-        assert!(map_peer_control(&huge, PAGE, true).is_none());
-    }
-
-    #[test]
-    fn a_file_without_memory_behind_it_is_refused_whatever_its_length() {
-        for len in [PAGE, 1 << 30, 1 << 45] {
-            let sparse = file(libc::MFD_CLOEXEC, len).unwrap();
-            assert_eq!(sealed_len(&sparse), Some(len));
-            assert!(map_peer(&sparse, len, true).is_none(), "{len}");
-        }
-        let file = memory_file(c"test", 3 * PAGE).unwrap();
-        reserve(&file, 0, 2 * PAGE).unwrap();
-        assert!(map_peer(&file, 3 * PAGE, true).is_none());
-        assert!(map_peer(&file, 2 * PAGE, false).is_some());
-        reserve(&file, 2 * PAGE, PAGE).unwrap();
-        assert!(map_peer(&file, 3 * PAGE, true).is_some());
-        assert!(map_peer(&file, 3 * PAGE + 1, true).is_none());
-    }
-
-    #[test]
-    fn a_file_that_can_shrink_is_refused() {
-        // SAFETY: a zero-terminated name, and a descriptor that nobody else owns.
-        let file = unsafe {
-            let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING);
-            OwnedFd::from_raw_fd(fd)
-        };
-        reserve(&file, 0, PAGE).unwrap();
-        assert!(map_peer(&file, PAGE, true).is_none());
-        seal(&file, libc::F_SEAL_GROW).unwrap();
-        assert!(map_peer(&file, PAGE, true).is_none());
-        seal(&file, libc::F_SEAL_SHRINK).unwrap();
-        assert!(map_peer(&file, PAGE, true).is_some());
-    }
-
-    #[test]
-    fn pages_of_a_peers_file_are_populated_before_they_are_touched() {
-        let sparse = file(libc::MFD_CLOEXEC, 4 * PAGE).unwrap();
-        let map = map_peer_control(&sparse, 4 * PAGE, false).unwrap();
-        assert_eq!(examined(&sparse), Some((4 * PAGE, PAGE as u64)));
-        map.populate(2 * PAGE, 2 * PAGE).unwrap();
-        assert_eq!(examined(&sparse), Some((4 * PAGE, 3 * PAGE as u64)));
-        assert_eq!(map.populate(3 * PAGE, 2 * PAGE).unwrap_err().status, Status::Invalid);
-    }
-}
+mod tests;
