@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use tieline::{PostError, Status};
+use tieline::{Endpoint, PostError, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::abi::EndpointLimits;
 
@@ -180,5 +180,44 @@ cases! {
         let sent = [Slot::Short, Slot::Packed].map(calls).concat();
         assert!(sent.iter().all(|call| call.id != WIREUP), "{sent:?}");
         stage.assert_no_faults();
+    }
+
+    fn a_packer_that_claims_more_than_it_got_sends_nothing_and_spoils_nothing() {
+        for len in [8, 100] {
+            let stage = Stage::new(vec![Lane::whole("all")]);
+            let seen = stage.log_at_b(5);
+            let fresh = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+            let claim = |ab: &Endpoint, when| {
+                let before = stage.a.pending();
+                let error = ab.send_packed(5, 66, len, |out| out.len() + 1).expect_err(when);
+                assert!(matches!(error, PostError::Correct(_)), "{when}: {error}");
+                assert_eq!(error.status(), Status::Invalid, "{when}");
+                assert_eq!(stage.a.pending(), before, "{when}");
+            };
+            claim(&stage.ab, "at once");
+            // The lane has no room, and what is sent is queued.
+            let full = [Slot::Short, Slot::Packed];
+            full.iter().for_each(|slot| stage.world.rule(Rule::every(*slot, Act::Refuse(Status::Again))));
+            claim(&stage.ab, "where there is no room");
+            let queued = pending(stage.ab.send_packed(5, 1, len, |out| out.len()));
+            claim(&stage.ab, "behind a queue");
+            stage.world.forget_rules();
+            assert_eq!(stage.end_of(&queued), Some(Ok(0)));
+            stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::Again)));
+            claim(&fresh, "without a connection");
+            stage.world.forget_rules();
+
+            stage.settle();
+            assert_eq!(stage.a.pending(), 0);
+            for (header, ab) in [(2, &stage.ab), (3, &fresh)] {
+                assert_eq!(stage.ended(ab.send_packed(5, header, len, |out| out.len())), Ok(0));
+            }
+            assert!(stage.until(|| seen.borrow().len() == 3));
+            stage.settle();
+            // Two endpoints have no order between them.
+            seen.borrow_mut().sort_unstable();
+            assert_eq!((&*seen.borrow(), stage.a.pending()), (&vec![1, 2, 3], 0));
+            stage.assert_no_faults();
+        }
     }
 }
