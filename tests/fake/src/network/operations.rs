@@ -160,14 +160,15 @@ impl State {
         Some((flush.cookie, flush.fails.or(late).map_or(Ok(0), Err)))
     }
 
-    /// An operation that has not begun to be carried out ends as cancelled.
+    /// An operation that has not begun to be carried out ends as cancelled. A message is with the peer when its call returns.
     pub(crate) fn cancel(&mut self, endpoint: usize, cookie: u64) -> Result<(), Status> {
         self.usable(endpoint)?;
         let told_at = self.soon(self.lane_of(endpoint).report);
         let ops = &mut self.endpoints[endpoint].ops;
         let op = ops.iter_mut().find(|op| op.cookie == cookie && !op.told && !op.unknown);
         let op = op.ok_or(Status::Invalid)?;
-        if op.ended.is_none() {
+        let begun = matches!(op.kind, Kind::Message { .. }) && op.fails.is_none();
+        if op.ended.is_none() && !begun {
             op.ended = Some((Err(Status::Canceled), told_at));
         }
         Ok(())

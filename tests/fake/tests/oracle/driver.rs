@@ -2,14 +2,18 @@
 
 mod closing;
 mod ends;
+mod failing;
 mod lies;
 mod puts;
+mod sends;
 mod sys;
 
 use crate::model::{Kind, Model, place_of};
-use crate::program::{BETTER, CELL, ENDS, FIRST_CELL, Handler, Program, Send, Step, TARGET};
+use crate::program::{BETTER, CELL, ENDS, FIRST_CELL, Handler, Program, Step, TARGET};
 use closing::{Closing, Own};
+use failing::Failing;
 use lies::Prey;
+use sends::{IDS, payload};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::{Rc, Weak};
@@ -33,8 +37,6 @@ pub(crate) struct Providers {
 const NEVER: usize = 4_000;
 /// The most operations of one program: a put writes its number as a byte.
 const MOST: usize = 240;
-/// Messages by what their handler does.
-const IDS: [u16; 4] = [10, 11, 12, 13];
 const ANSWER: u16 = 20;
 
 thread_local! {
@@ -62,10 +64,10 @@ fn progress(worker: &Worker) -> usize {
 }
 
 /// What a request is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Memory(usize),
-    Message,
+    Message(u64),
     Flush { end: usize, posted: u64 },
     FlushMessages { sent: usize },
 }
@@ -114,6 +116,8 @@ struct Run {
     /// Operations of ends that are gone.
     leaving: Vec<(usize, Open)>,
     serial: u64,
+    /// Posts that were answered with "again".
+    refusals: usize,
     heard: Rc<RefCell<Heard>>,
     answers: Rc<RefCell<[Vec<u64>; ENDS]>>,
     target: Region,
@@ -123,6 +127,7 @@ struct Run {
     _at_b: Context,
     /// Memory that may still be in use, and memory of regions that were closed.
     closing: Closing,
+    failing: Failing,
     prey: Prey,
 }
 
@@ -146,10 +151,6 @@ pub(crate) fn run(program: &Program, providers: &Providers) -> Result<(), String
             Err(format!("left open: interfaces, endpoints, keys, registrations, lent: {left:?}"))
         }
     }
-}
-
-fn payload(serial: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (serial as usize).wrapping_mul(31).wrapping_add(at) as u8).collect()
 }
 
 impl Run {
@@ -224,6 +225,7 @@ impl Run {
             past: Vec::new(),
             leaving: Vec::new(),
             serial: 0,
+            refusals: 0,
             heard,
             answers,
             target,
@@ -232,6 +234,7 @@ impl Run {
             at_a,
             _at_b: at_b,
             closing: Closing::default(),
+            failing: Failing::default(),
             prey,
         };
         for end in 0..ENDS {
@@ -299,9 +302,15 @@ impl Run {
                 if let What::Memory(op) = what {
                     self.model.refuse(op);
                 }
+                if self.is_planned(end, error.status()) {
+                    return Ok(false);
+                }
                 let broken = self.end(end).broken;
                 match error {
-                    PostError::Retry(_) if !broken => Ok(false),
+                    PostError::Retry(_) if !broken => {
+                        self.refusals += 1;
+                        Ok(false)
+                    }
                     PostError::Reconnect(ConnectError::Retry(why))
                         if broken && why.status() == Status::TimedOut =>
                     {
@@ -333,7 +342,7 @@ impl Run {
                 self.closing.add([landing, source]);
                 return Ok(());
             }
-            Err(error) => return Err(format!("{what:?} failed: {error} ({:?})", error.status())),
+            Err(error) => return self.failed(end, what, &error, [landing, source]),
         };
         match what {
             What::Memory(op) => {
@@ -350,7 +359,7 @@ impl Run {
                 // It is the application's again.
                 source.map_or(Ok(()), |own| self.closing.close(own))
             }
-            What::Message => Ok(()),
+            What::Message(_) => Ok(()),
             What::Flush { end: number, posted } => {
                 self.model.flushed(number, posted);
                 Ok(())
@@ -363,7 +372,8 @@ impl Run {
     fn arrived(&mut self, end: usize, sent: usize) -> Result<(), String> {
         let heard = self.heard.borrow();
         let own = self.ends[end].as_ref().expect("an end");
-        match own.sent[..sent].iter().find(|(serial, _)| !heard.headers.contains(serial)) {
+        let lost = |serial: &u64| !heard.headers.contains(serial) && self.failing.stands(*serial);
+        match own.sent[..sent].iter().find(|(serial, _)| lost(serial)) {
             Some((serial, _)) => {
                 Err(format!("message {serial:#x} was flushed and has not arrived"))
             }
@@ -402,7 +412,8 @@ impl Run {
                 None => self.leaving.push((end, open)),
                 Some(Ok(_)) => {}
                 Some(Err(error))
-                    if matches!(error.status(), Status::Canceled | Status::TimedOut) => {}
+                    if matches!(error.status(), Status::Canceled | Status::TimedOut)
+                        || self.is_planned(end, error.status()) => {}
                 Some(Err(error)) => {
                     return Err(format!("{:?} of an end that is gone: {error}", open.what));
                 }
@@ -426,11 +437,12 @@ impl Run {
         {
             let own = |serial: &&u64| (**serial >> 32) as usize & 0xff_ffff == number;
             let arrived: Vec<u64> = heard.headers.iter().filter(own).copied().collect();
-            let expected: Vec<u64> =
-                sent.iter().map(|(serial, _)| *serial).take(arrived.len()).collect();
+            let sent = sent.iter().map(|(serial, _)| *serial);
+            let stands = sent.filter(|serial| self.failing.stands(*serial));
+            let expected: Vec<u64> = stands.take(arrived.len()).collect();
             if arrived != expected {
                 return Err(format!(
-                    "end {number} sent {sent:x?}, and what arrived is {arrived:x?}"
+                    "end {number} sent {expected:x?}, and what arrived is {arrived:x?}"
                 ));
             }
         }
@@ -500,10 +512,14 @@ impl Run {
                 WAITING.set(true);
                 let flushed = self.workers[end].flush();
                 WAITING.set(false);
-                self.hear()?;
+                // Before the flush: what has failed and was asked for is no more the flush's to tell.
+                self.ask()?;
                 let broken = self.end(end).broken;
                 match flushed {
                     Ok(()) if !broken => self.model.flushed(number, posted),
+                    Err(error) if self.is_planned(end, error.status()) => {
+                        self.model.flush_failed(number, posted);
+                    }
                     Err(error) if !broken => return Err(format!("the flush failed: {error}")),
                     // It tells of the endpoint that broke or leaves it out.
                     Ok(()) | Err(_) => {}
@@ -533,11 +549,17 @@ impl Run {
             }
             Step::Forget { end } => {
                 let open = std::mem::take(&mut self.end(end).open);
+                open.iter().for_each(|open| self.give_up(open.what));
                 self.closing.add(open.into_iter().flat_map(|open| [open.landing, open.source]));
                 Ok(())
             }
             Step::Reconnect { end } => self.reconnect(end),
             Step::Break { end } => self.break_end(end),
+            Step::Cancel { end, nth } => self.cancel(end, nth),
+            Step::Fail { end, slot, lane, later } => {
+                self.plan(end, slot, lane, later);
+                Ok(())
+            }
             Step::Close { end } => self.closing.try_all(&self.workers[end]),
             Step::Lie { end, id, of, status } => {
                 self.lie(end, id, of, status);
@@ -548,30 +570,5 @@ impl Run {
                 Ok(())
             }
         }
-    }
-
-    fn send(&mut self, end: usize, how: Send, len: usize, handler: Handler) -> Result<(), String> {
-        self.serial += 1;
-        let own = self.ends[end].as_mut().expect("an end");
-        let serial = (end as u64) << 56 | (own.number as u64) << 32 | self.serial;
-        let (id, bytes) = (IDS[handler as usize], payload(serial, len));
-        let sent = match how {
-            Send::Plain => own.endpoint.send(id, serial, &bytes),
-            Send::Packed => own.endpoint.send_packed(id, serial, len + 5, |buffer| {
-                buffer[..len].copy_from_slice(&bytes);
-                len
-            }),
-            Send::Regions => {
-                let (first, second) = bytes.split_at(len / 3);
-                let first = self.at_a.register(first.to_vec()).map_err(|e| e.to_string())?;
-                let second = self.at_a.register(second.to_vec()).map_err(|e| e.to_string())?;
-                let pieces = [(&first, 0..first.len()), (&second, 0..second.len())];
-                own.endpoint.send_regions(id, serial, &pieces)
-            }
-        };
-        if self.posted(end, What::Message, sent, None, None)? {
-            self.end(end).sent.push((serial, len));
-        }
-        Ok(())
     }
 }

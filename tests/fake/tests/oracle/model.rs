@@ -7,6 +7,7 @@
 //! * A notification: its put has been carried out, and every put that was posted on that endpoint before; it comes once, and in any
 //!   case where the put ended well.
 //! * A fence: what was posted before it is carried out before what is posted after it.
+//! * An operation that was taken back: it has not been carried out at all.
 //! * An operation that failed, or whose endpoint was dropped or broke: it may have been carried out or not, once.
 
 use crate::program::{CELL, CELLS, FIRST_CELL, WORDS};
@@ -34,6 +35,8 @@ struct Op {
     complete: Option<u64>,
     /// Nobody knows whether it has been, or will be.
     unknown: bool,
+    /// It may fail, or end as canceled, and nobody has heard yet.
+    doubtful: bool,
     /// Something that was carried out later says so.
     implied: bool,
     /// The provider said that there was no room: it must never be seen.
@@ -44,6 +47,13 @@ struct Op {
     told: bool,
 }
 
+impl Op {
+    /// Whether nobody knows that it is carried out, whatever came behind it.
+    fn is_unsure(&self) -> bool {
+        self.unknown || self.doubtful
+    }
+}
+
 /// The oracle of one program.
 #[derive(Default)]
 pub(crate) struct Model {
@@ -51,6 +61,8 @@ pub(crate) struct Model {
     clock: u64,
     epochs: Vec<u64>,
     bits: [u32; WORDS],
+    /// Ends of which single operations may fail.
+    doubted: BTreeSet<usize>,
     /// Whether what has no value has to bring 0.
     values: bool,
 }
@@ -96,6 +108,7 @@ impl Model {
             ended: false,
             complete: None,
             unknown: false,
+            doubtful: self.doubted.contains(&end),
             implied: false,
             refused: false,
             owes: false,
@@ -116,9 +129,11 @@ impl Model {
         if std::mem::replace(&mut this.ended, true) {
             return Err(format!("operation {op} ended twice"));
         }
-        if !matches!(this.kind, Kind::Put { local: true, .. }) {
+        let local = matches!(this.kind, Kind::Put { local: true, .. });
+        if !local {
             this.complete = Some(now);
         }
+        this.doubtful = local && self.doubted.contains(&this.end);
         this.owes = matches!(this.kind, Kind::Put { tells: true, .. });
         match this.kind {
             Kind::Atomic { word, bit, fetch: true } => self.check_fetched(op, word, bit, value),
@@ -148,7 +163,32 @@ impl Model {
             if !op.refused && !op.unknown && op.complete.is_none() {
                 op.complete = Some(now);
             }
+            op.doubtful = false;
         }
+    }
+
+    /// The same flush has failed: something before it was not carried out.
+    pub(crate) fn flush_failed(&mut self, end: usize, posted: u64) {
+        for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted < posted) {
+            op.unknown |= !op.refused && op.complete.is_none();
+        }
+    }
+
+    /// From here on single operations of an end may fail.
+    pub(crate) fn doubt_end(&mut self, end: usize) {
+        let _ = self.doubted.insert(end);
+        let open = |op: &&mut Op| op.end == end && op.complete.is_none();
+        self.ops.iter_mut().filter(open).for_each(|op| op.doubtful = true);
+    }
+
+    /// And from here on none of any.
+    pub(crate) fn calm(&mut self) {
+        self.doubted.clear();
+    }
+
+    /// It may end as canceled.
+    pub(crate) fn doubt(&mut self, op: usize) {
+        self.ops[op].doubtful = true;
     }
 
     /// An endpoint is gone, or has broken: what is open may happen or not.
@@ -181,7 +221,7 @@ impl Model {
         let (end, posted) = (this.end, this.posted);
         for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted <= posted) {
             let put = matches!(op.kind, Kind::Put { .. });
-            if put && !op.refused && !op.unknown && op.complete.is_none() {
+            if put && !op.refused && !op.is_unsure() && op.complete.is_none() {
                 op.complete = Some(now);
             }
         }
@@ -190,7 +230,7 @@ impl Model {
 
     /// An operation whose notification did not come.
     pub(crate) fn untold(&self) -> Option<usize> {
-        self.ops.iter().position(|op| op.owes && !op.told && !op.unknown)
+        self.ops.iter().position(|op| op.owes && !op.told && !op.is_unsure())
     }
 
     /// Whether `x` was certainly carried out before `y`, if both are.
@@ -223,7 +263,7 @@ impl Model {
             if there && self.before(op, other) {
                 return Err(format!("operation {op} saw operation {other}, which comes behind it"));
             }
-            if !there && !that.unknown && !that.refused && self.before(other, op) {
+            if !there && !that.is_unsure() && !that.refused && self.before(other, op) {
                 return Err(format!("operation {op} did not see operation {other} before it"));
             }
         }
@@ -272,7 +312,7 @@ impl Model {
             }
         }
         for x in 0..self.ops.len() {
-            let gone = self.ops[x].refused || self.ops[x].unknown;
+            let gone = self.ops[x].refused || self.ops[x].is_unsure();
             if gone || !self.covers(x, cell, at) || !certain(x) {
                 continue;
             }
@@ -320,13 +360,13 @@ impl Model {
         }
         for x in 0..self.ops.len() {
             let early = |y: &usize| self.before(x, *y);
-            if !self.ops[x].unknown && !self.ops[x].implied && seen.iter().any(early) {
+            if !self.ops[x].is_unsure() && !self.ops[x].implied && seen.iter().any(early) {
                 self.ops[x].implied = true;
             }
         }
         for op in 0..self.ops.len() {
             if let (Kind::Atomic { word, bit, .. }, true) = (self.ops[op].kind, self.is_known(op)) {
-                if word_of(memory, word) & bit == 0 && !self.ops[op].unknown {
+                if word_of(memory, word) & bit == 0 && !self.ops[op].is_unsure() {
                     return Err(format!(
                         "atomic {op} has certainly been carried out, and is not seen"
                     ));

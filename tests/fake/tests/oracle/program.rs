@@ -146,6 +146,18 @@ pub(crate) enum Step {
     Break {
         end: usize,
     },
+    /// One of its pending operations is taken back.
+    Cancel {
+        end: usize,
+        nth: usize,
+    },
+    /// The next call of a slot of one of its lanes fails, at once or later; the endpoint goes on.
+    Fail {
+        end: usize,
+        slot: usize,
+        lane: usize,
+        later: bool,
+    },
     /// Memory of operations that have ended, or that nobody asks after, is closed where it can be.
     Close {
         end: usize,
@@ -188,6 +200,8 @@ pub(crate) struct Manner {
     pub(crate) report: u64,
     pub(crate) batch: usize,
     pub(crate) lends: bool,
+    /// It takes operations back.
+    pub(crate) cancels: bool,
     pub(crate) max_iov: u32,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
@@ -204,7 +218,9 @@ impl Manner {
         let messages = lane.max_packed > 0;
         let tells = lane.caps & caps::PUT != 0 && self.notify_bits > 0;
         let lane = if tells { lane.telling(self.notify_bits) } else { lane };
+        let cancels = if self.cancels { caps::CANCEL } else { 0 };
         Lane {
+            caps: lane.caps | cancels,
             again: self.again,
             declines: self.declines,
             at_once: self.at_once,
@@ -305,11 +321,11 @@ fn manner() -> impl Strategy<Value = Manner> {
         prop_oneof![Just(0u32), Just(8), Just(16), Just(32)],
     );
     let times = (chance(), chance(), chance(), polls(), polls());
-    (times, prop_oneof![Just(1usize), Just(16)], any::<bool>(), sizes).prop_map(
+    (times, prop_oneof![Just(1usize), Just(16)], [any::<bool>(), any::<bool>()], sizes).prop_map(
         |(
             (again, declines, at_once, delay, report),
             batch,
-            lends,
+            [lends, cancels],
             (max_put, max_get, max_iov, max_short, max_packed, max_zcopy, notify_bits),
         )| {
             Manner {
@@ -320,6 +336,7 @@ fn manner() -> impl Strategy<Value = Manner> {
                 report,
                 batch,
                 lends,
+                cancels,
                 max_iov,
                 max_put,
                 max_get,
@@ -368,6 +385,8 @@ impl Wants {
             Step::Send { handler: Handler::Panics, .. } => self.panics,
             Step::Lie { .. } | Step::Forge { .. } => self.fake && self.lies,
             Step::Break { .. } | Step::FlushWorker { .. } => self.fake,
+            // What such a lane has taken is done.
+            Step::Fail { .. } => self.fake && !matches!(shape, Shape::Synchronous),
             Step::Fence { .. } => self.fences || matches!(shape, Shape::Whole | Shape::Messages),
             _ => true,
         }
@@ -427,6 +446,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => end().prop_map(|end| Step::Close { end }),
         3 => (end(), any::<bool>(), 0..Lie::ALL.len(), any::<usize>())
             .prop_map(|(end, to_target, lie, wrong)| Step::Forge { end, to_target, lie: Lie::ALL[lie], wrong }),
+        2 => (end(), 0..8usize).prop_map(|(end, nth)| Step::Cancel { end, nth }),
+        1 => (end(), 0..5usize, 0..3usize, prop::bool::weighted(0.8))
+            .prop_map(|(end, slot, lane, later)| Step::Fail { end, slot, lane, later }),
         2 => (end(), 0xf000..0xf009u32, 0..12usize, any::<bool>())
             .prop_map(|(end, id, of, status)| Step::Lie { end, id, of, status }),
     ]

@@ -1,0 +1,112 @@
+//! Single operations that fail or are taken back, on endpoints that go on.
+
+use super::{ENDS, Own, Run, What};
+use tieline::{CompletionError, PostError, Status};
+use tieline_fake::{Act, Rule, Slot};
+
+/// What a planned failure says, and nothing else does.
+pub(super) const PLANNED: Status = Status::KeyRejected;
+
+/// What is expected to go wrong.
+#[derive(Default)]
+pub(super) struct Failing {
+    /// Whether something that an end's worker posts may fail from here on.
+    planned: [bool; ENDS],
+    /// What was asked back.
+    back: Vec<What>,
+    /// Messages that ended as canceled.
+    unsent: Vec<u64>,
+}
+
+impl Failing {
+    /// Whether a message that was taken was not taken back.
+    pub(super) fn stands(&self, serial: u64) -> bool {
+        !self.unsent.contains(&serial)
+    }
+}
+
+impl Run {
+    /// Something that this end posts may fail like this.
+    pub(super) fn is_planned(&self, end: usize, status: Status) -> bool {
+        self.failing.planned[end] && status == PLANNED
+    }
+
+    /// The next call of a slot fails, as it is posted or later.
+    pub(super) fn plan(&mut self, end: usize, slot: usize, lane: usize, later: bool) {
+        let Some(world) = self.world else { return };
+        let slots = [Slot::Put, Slot::PutNotify, Slot::Get, Slot::Atomic, Slot::Flush];
+        let lanes = world.lanes();
+        let act = if later { Act::FailLater(PLANNED) } else { Act::Refuse(PLANNED) };
+        let at = world.interface(end + 1, lanes[lane % lanes.len()]);
+        world.rule(Rule::next(slots[slot % slots.len()], act).at(at));
+        self.failing.planned[end] = true;
+        let number = self.end(end).number;
+        self.model.doubt_end(number);
+    }
+
+    /// A new endpoint of an end that has a failure before it.
+    pub(super) fn inherit_plan(&mut self, end: usize, number: usize) {
+        if self.failing.planned[end] {
+            self.model.doubt_end(number);
+        }
+    }
+
+    /// From here on nothing fails.
+    pub(super) fn calm(&mut self) {
+        self.failing.planned = [false; ENDS];
+        self.model.calm();
+    }
+
+    /// Asks for something back that is pending.
+    pub(super) fn cancel(&mut self, end: usize, nth: usize) -> Result<(), String> {
+        let own = self.ends[end].as_ref().expect("an end");
+        let Some(open) = own.open.get(nth % own.open.len().max(1)) else { return Ok(()) };
+        let what = open.what;
+        match self.workers[end].cancel(&open.request) {
+            Ok(()) => {
+                if let What::Memory(op) = what {
+                    self.model.doubt(op);
+                }
+                self.failing.back.push(what);
+                Ok(())
+            }
+            Err(PostError::Correct(why)) if why.status() == Status::Unsupported => Ok(()),
+            Err(error) => Err(format!("{what:?} cannot be taken back: {error}")),
+        }
+    }
+
+    /// Nobody will ask how something ended: if it was asked back, nobody will know, since no flush tells of that.
+    pub(super) fn give_up(&mut self, what: What) {
+        if let (What::Memory(op), true) = (what, self.failing.back.contains(&what)) {
+            self.model.lose(op);
+        }
+    }
+
+    /// Something has failed, and its endpoint goes on: why that is a mistake.
+    pub(super) fn failed(
+        &mut self,
+        end: usize,
+        what: What,
+        error: &CompletionError,
+        memory: [Option<Own>; 2],
+    ) -> Result<(), String> {
+        let canceled =
+            matches!(error, CompletionError::Canceled(_)) && self.failing.back.contains(&what);
+        if !canceled && !self.is_planned(end, error.status()) {
+            return Err(format!("{what:?} failed: {error} ({:?})", error.status()));
+        }
+        match what {
+            // Nothing of it has happened.
+            What::Memory(op) if canceled => self.model.refuse(op),
+            What::Memory(op) => self.model.lose(op),
+            What::Message(serial) if canceled => self.failing.unsent.push(serial),
+            What::Flush { end: number, posted } if !canceled => {
+                self.model.flush_failed(number, posted)
+            }
+            What::Flush { .. } | What::FlushMessages { .. } if canceled => {}
+            _ => return Err(format!("{what:?} failed with a memory operation's {error}")),
+        }
+        // It has ended: the memory is the application's.
+        memory.into_iter().flatten().try_for_each(|own| self.closing.close(own))
+    }
+}
