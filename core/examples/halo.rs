@@ -54,7 +54,7 @@ fn accepted<T>(
     Ok(posted?)
 }
 
-fn main() -> Result<(), Error> {
+pub(crate) fn main() -> Result<(), Error> {
     let steps = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(50);
     let job = Job::from_env()?;
     // Where put is emulated, the thread answers for a rank that computes or waits in a barrier.

@@ -6,6 +6,9 @@ mod support;
 #[path = "../../core/examples/hello.rs"]
 mod hello;
 
+#[path = "../../core/examples/halo.rs"]
+mod halo;
+
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -217,11 +220,14 @@ fn a_program_starts_with_no_signal_blocked() {
     assert_eq!(text(&output.stdout), "SigBlk:\t0000000000000000\n");
 }
 
+fn env_can_ignore_signals() -> bool {
+    let env = Command::new("env").args(["--ignore-signal=CHLD", "true"]).status();
+    env.is_ok_and(|status| status.success())
+}
+
 #[test]
 fn a_launcher_whose_parent_ignores_dead_children_ends_with_its_ranks() {
-    let with_env =
-        |args: &[&str]| Command::new("env").arg("--ignore-signal=CHLD").args(args).status();
-    if !with_env(&["true"]).is_ok_and(|status| status.success()) {
+    if !env_can_ignore_signals() {
         return println!("skipped: this env(1) cannot have signals ignored");
     }
     let launcher = env!("CARGO_BIN_EXE_tieline");
@@ -234,6 +240,34 @@ fn a_launcher_whose_parent_ignores_dead_children_ends_with_its_ranks() {
         .unwrap();
     let output = ended(child);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_launcher_whose_parent_ignores_dead_children_ends_after_sigterm_with_ranks_that_do_not() {
+    if !env_can_ignore_signals() {
+        return println!("skipped: this env(1) cannot have signals ignored");
+    }
+    let script = "trap '' TERM; echo $$ > $0.$TIELINE_RANK.new; \
+                  mv $0.$TIELINE_RANK.new $0.$TIELINE_RANK; while :; do sleep 0.05; done";
+    let place = file("ignored");
+    let name = place.display().to_string();
+    let run = started(2, &["--kill-after", "0.2"], script, &name);
+    let mut deaf = Command::new("env");
+    let _ = deaf.arg("--ignore-signal=CHLD").arg(run.get_program()).args(run.get_args());
+    let _ = deaf.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = deaf.spawn().unwrap();
+    let files = ["0", "1"].map(|rank| PathBuf::from(format!("{name}.{rank}")));
+    until(|| files.iter().all(|file| file.exists()));
+    // env(1) has become the launcher.
+    let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(128 + 9), "{}", text(&output.stderr));
+    for file in files {
+        let pid = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(file).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        assert!(stat.map_or(true, |stat| stat.contains(") Z ")), "rank {pid} goes on");
+    }
 }
 
 #[test]
@@ -360,6 +394,24 @@ fn ranks_that_outnumber_their_processors_yield_at_once_and_say_why() {
     let alone = waits(1, "0");
     assert!(alone[0].contains("spin for"), "{alone:?}");
     assert!(alone[0].contains("1 process of the job on this host, 1 processor"), "{alone:?}");
+}
+
+/// Who spins for a neighbour keeps the processor from it for a tick of the kernel's, milliseconds, in each step.
+#[test]
+fn ranks_of_halo_that_share_a_processor_do_not_spin_it_away() {
+    const NAME: &str = "ranks_of_halo_that_share_a_processor_do_not_spin_it_away";
+    if std::env::var_os("TIELINE_RANK").is_some() {
+        return halo::main().unwrap();
+    }
+    let limited = "ulimit -t 5; exec \"$@\"";
+    let mut command = Command::new("sh");
+    let _ = command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_tieline"), "run", "-n", "4"]);
+    let _ = command.args(["--cpus", "0", "--"]).arg(std::env::current_exe().unwrap());
+    // The first word is the number of steps, and the name of no test.
+    let output = command.args(["4000", NAME, "--exact", "--nocapture"]).output().unwrap();
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    assert!(said.contains("4000 steps on 4 ranks verified"), "{said}");
 }
 
 #[test]

@@ -62,6 +62,8 @@ pub enum Limit {
     AddressSpace,
     /// Bytes of a file.
     FileSize,
+    /// Seconds of a processor.
+    ProcessorTime,
 }
 
 impl Limit {
@@ -70,6 +72,7 @@ impl Limit {
             Limit::Descriptors => libc::RLIMIT_NOFILE,
             Limit::AddressSpace => libc::RLIMIT_AS,
             Limit::FileSize => libc::RLIMIT_FSIZE,
+            Limit::ProcessorTime => libc::RLIMIT_CPU,
         }
     }
 }

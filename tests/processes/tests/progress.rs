@@ -111,6 +111,8 @@ fn two_processes_on_one_processor_make_progress_when_they_wait() -> Verdict {
     let processor = sys::first_processor();
     for node in [&mut asks, &mut answers] {
         assert_eq!(node.must(&format!("pin {processor}")), "true");
+        // Who spins keeps the processor for a tick of the kernel's, milliseconds, in each round.
+        let _ = node.must("limit processor-time 8");
     }
     asks.connect(&mut answers);
     for how in ["wait", "wait-until", "finish", "epoll"] {

@@ -63,6 +63,7 @@ impl Node {
                 let which = match *which {
                     "descriptors" => sys::Limit::Descriptors,
                     "file-size" => sys::Limit::FileSize,
+                    "processor-time" => sys::Limit::ProcessorTime,
                     _ => sys::Limit::AddressSpace,
                 };
                 sys::limit(which, number(value) as u64).to_string()
