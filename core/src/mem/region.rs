@@ -228,11 +228,22 @@ impl Region {
     fn pack_key(&self) -> Result<Vec<u8>, Error> {
         let inner = &self.inner;
         let mut parts = Vec::new();
-        let home = |r: &Registration| Some(r.domain) == inner.device_atomics;
-        let device_atomics = inner.registrations.iter().position(home);
+        let mut device_atomics = None;
         for registration in &inner.registrations {
             let slot = &inner.memory.domains[registration.domain];
-            let bytes = registration.memory.pack_key()?;
+            let is_home = Some(registration.domain) == inner.device_atomics;
+            let bytes = match registration.memory.pack_key() {
+                Ok(bytes) => bytes,
+                // Atomics that another than the device executed would not be atomic to its own.
+                Err(error) if is_home => return Err(error),
+                // Peers reach it through the other domains, or by messages.
+                Err(error) => {
+                    let text = format!("{} gives no key of some memory: {error}", slot.name);
+                    inner.memory.notes.add_once(text);
+                    continue;
+                }
+            };
+            device_atomics = is_home.then_some(parts.len()).or(device_atomics);
             parts.push((slot.provider.name.clone(), slot.name.clone(), bytes));
         }
         KeyRecord {

@@ -92,6 +92,20 @@ cases! {
         stage.assert_no_faults();
     }
 
+    fn memory_of_which_a_domain_gives_no_key_is_reached_by_the_others_and_the_owner_says_so() {
+        let stage = Stage::new(vec![Lane::messages("talk"), Lane::memory("rma").of_the_other()]);
+        stage.world.rule(Rule::next(Slot::PackKey, Act::Refuse(Status::NoMemory)));
+        let (target, key) = stage.target(vec![0; 64]);
+        assert_eq!(key.path(), "emulated over fake:talk/talk");
+        let _ = stage.ended(stage.ab.put_bytes(&[3; 8], &key, 8)).unwrap();
+        assert_eq!(target.to_vec(8..16).unwrap(), [3; 8]);
+        let warnings = stage.at_b.report().warnings.join(" | ");
+        assert!(warnings.contains("rma gives no key of some memory"), "{warnings}");
+        let (_other, key) = stage.target(vec![0; 64]);
+        assert!(!key.path().contains("emulated"), "{}", key.path());
+        stage.assert_no_faults();
+    }
+
     fn nothing_of_a_provider_that_broke_is_called_for_its_keys() {
         let stage = Stage::new(vec![Lane::messages("talk"), Lane::memory("rma").of_the_other().with(INTERFACE_KEYS)]);
         let target = stage.at_b.register_with(vec![0; 64], Access::ALL).unwrap();
