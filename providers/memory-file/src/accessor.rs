@@ -135,6 +135,12 @@ impl Accessor {
         Ok(Accessor { file: Some(file), slot, pid: own, one_thread: PhantomData })
     }
 
+    /// Bytes of the owner's file that are mapped here, shared by all accessors of this process: those up to this one's place.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        (self.slot / PER_PAGE + 1) * PAGE
+    }
+
     /// Announces an access to the region that `token` names. Check its key *after* this, then copy, then drop what
     /// this returns. One access at a time.
     #[inline]

@@ -98,6 +98,13 @@ impl Announcements {
         self.fd.as_raw_fd()
     }
 
+    /// Bytes of memory that the file has: for as many accessors as there were at once.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let used = usize::try_from(used(&self.map).load(Ordering::Relaxed)).unwrap_or(SLOTS);
+        (used.min(SLOTS) * SLOT).next_multiple_of(PAGE)
+    }
+
     /// Whether somebody who may have found `token` valid is still inside. The caller has made the key invalid *before*;
     /// while this says `true`, call again later.
     #[must_use]

@@ -6,6 +6,7 @@
 //! * [`Announcements`] and [`Accessor`] are for providers that reach the memory of another process behind its
 //!   back: the owner of a region learns when the last access to it is through, or its process is dead.
 //! * [`Facts`] tell which process an address names.
+//! * [`Held`] sums up what the endpoints of an interface hold of their peers' files.
 //! * [`Piece`] and [`Cursor`] cut lists of pieces into what one system call takes.
 //! * [`Registrations`] and [`PeerRegistrations`] say which regions of an owner live, in a file that only it writes.
 //!
@@ -25,6 +26,7 @@
 mod accessor;
 mod announcements;
 mod facts;
+mod held;
 mod pieces;
 mod registrations;
 mod sys;
@@ -32,6 +34,7 @@ mod sys;
 pub use accessor::{Accessor, Inside};
 pub use announcements::{Announcements, Nonce};
 pub use facts::Facts;
+pub use held::{Held, HeldByEndpoint};
 pub use pieces::{Cursor, Piece};
 pub use registrations::{PeerRegistrations, Place, Registrations, WORDS};
 pub use sys::{

@@ -8,7 +8,7 @@
 //! owner has died goes on seeing the last state; who needs to know that asks the kernel.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
 use tieline_plugin_api::{Failure, Status};
@@ -101,6 +101,13 @@ impl<const N: usize> Registrations<N> {
         self.fd.as_raw_fd()
     }
 
+    /// Bytes of memory that the file has: for as many registrations as have lived at once.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        start(N, room.used as usize).next_multiple_of(PAGE)
+    }
+
     /// Enters a registration.
     ///
     /// # Errors
@@ -148,6 +155,8 @@ impl<const N: usize> Registrations<N> {
 #[derive(Debug)]
 pub struct PeerRegistrations<const N: usize = WORDS> {
     map: Mapping,
+    /// Bytes from the start on that were looked at.
+    reached: AtomicUsize,
 }
 
 impl<const N: usize> PeerRegistrations<N> {
@@ -168,10 +177,17 @@ impl<const N: usize> PeerRegistrations<N> {
                 map.word(NONCE + n * 8).is_some_and(|word| word.load(Ordering::Acquire) == half)
             })
         };
-        map.filter(is_theirs).map(|map| PeerRegistrations { map }).ok_or_else(|| {
+        let opened = |map| PeerRegistrations { map, reached: AtomicUsize::new(PAGE) };
+        map.filter(is_theirs).map(opened).ok_or_else(|| {
             let text = "the peer's descriptor for its key table is another one by now: it has closed the domain";
             Failure::new(Status::PeerFailed, text)
         })
+    }
+
+    /// Bytes of the table, from its start on, that were mapped here for what was read: at most those of the whole table.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.reached.load(Ordering::Relaxed)
     }
 
     /// The provider's words of a registration that lives; `None`: it does not.
@@ -184,6 +200,7 @@ impl<const N: usize> PeerRegistrations<N> {
         // The owner gives a page memory before it uses it; one without any is read as zeros, at our cost.
         let (start, len) = pages(N, entry);
         self.map.populate(start, len).ok()?;
+        let _ = self.reached.fetch_max(start + len, Ordering::Relaxed);
         if at::<N>(&self.map, entry, 0).load(Ordering::Acquire) != place.generation {
             return None;
         }
@@ -265,6 +282,7 @@ mod tests {
         let all: Vec<Place> = (0..ENTRIES as u64).map(|n| owner.enter([n; 3]).unwrap()).collect();
         assert_eq!(owner.enter([0; 3]).unwrap_err().status, Status::NoMemory);
         assert_eq!(reader.read(all[ENTRIES - 1]), Some([ENTRIES as u64 - 1; 3]));
+        assert_eq!((owner.bytes(), reader.bytes()), (LEN, LEN));
         owner.leave(all[77]);
         assert_eq!(owner.enter([9; 3]).unwrap().entry, all[77].entry);
     }

@@ -86,7 +86,7 @@ impl Domain for CmaDomain {
         }
         let address =
             Address { facts: self.facts, cookie: self.cookie, cookie_at: self.card.address() };
-        Ok(CmaInterface::new(address, self.may_set_ptracer))
+        Ok(CmaInterface::new(address, self.announcements.clone(), self.may_set_ptracer))
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {

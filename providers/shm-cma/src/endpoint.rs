@@ -10,7 +10,7 @@
 use crate::keys::{IMAGE_LEN, RemoteKey};
 use crate::probe::{self, Address, Miss};
 use crate::sys::{self, Direction, Errno};
-use tieline_memory_file::{Accessor, Cursor, Piece};
+use tieline_memory_file::{Accessor, Cursor, HeldByEndpoint, Piece};
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
 
 /// The kernel's `IOV_MAX`. Longer lists work, too; they take more calls.
@@ -36,11 +36,13 @@ pub struct CmaEndpoint {
     /// Our place among the peer's accessors.
     accessor: Accessor,
     limits: Limits,
+    _held: HeldByEndpoint,
 }
 
 impl CmaEndpoint {
-    pub(crate) fn new(peer: Address, accessor: Accessor) -> CmaEndpoint {
-        CmaEndpoint { peer, accessor, limits: KERNEL }
+    pub(crate) fn new(peer: Address, accessor: Accessor, held: HeldByEndpoint) -> CmaEndpoint {
+        held.set(accessor.bytes());
+        CmaEndpoint { peer, accessor, limits: KERNEL, _held: held }
     }
 
     /// Checks what can be checked here, and returns the remote address.

@@ -1,23 +1,32 @@
 //! The interface: an address, and the question whether a peer's can be reached. It has no events.
 
 use crate::endpoint::CmaEndpoint;
+use crate::keys;
 use crate::probe::{self, Address};
 use crate::sys;
+use std::sync::Arc;
+use tieline_memory_file::{Announcements, Held};
 use tieline_plugin_api::{Events, Failure, Interface, MemoryReport, Status};
 
 /// The module `copy`, opened for one worker.
 pub struct CmaInterface {
     address: Address,
+    announcements: Option<Arc<Announcements>>,
+    held: Held,
 }
 
 impl CmaInterface {
     /// Opens the module. Here, and not when the provider is loaded, the process is opened to its peers where
     /// Yama wants that: an interface means that the core has chosen this lane.
-    pub(crate) fn new(address: Address, may_set_ptracer: bool) -> CmaInterface {
+    pub(crate) fn new(
+        address: Address,
+        announcements: Option<Arc<Announcements>>,
+        may_set_ptracer: bool,
+    ) -> CmaInterface {
         if may_set_ptracer && probe::yama_scope() == Some(1) {
             sys::let_anyone_attach();
         }
-        CmaInterface { address }
+        CmaInterface { address, announcements, held: Held::default() }
     }
 }
 
@@ -40,14 +49,16 @@ impl Interface for CmaInterface {
     ) -> Result<CmaEndpoint, Failure> {
         let peer = Address::decode(address)?;
         let accessor = probe::reach(&self.address.facts, &peer)?;
-        Ok(CmaEndpoint::new(peer, accessor))
+        Ok(CmaEndpoint::new(peer, accessor, self.held.by_endpoint()))
     }
 
     fn poll(&self, _events: &mut Events<'_>) -> Result<(), Status> {
         Ok(())
     }
 
+    /// The domain's file and the process's key table are told by each interface.
     fn memory(&self) -> MemoryReport {
-        MemoryReport { base_bytes: size_of::<CmaInterface>() as u64, ..MemoryReport::default() }
+        let file = self.announcements.as_ref().map_or(0, |all| all.bytes());
+        self.held.report(size_of::<CmaInterface>() + file + keys::table_bytes())
     }
 }

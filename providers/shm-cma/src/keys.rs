@@ -7,7 +7,7 @@
 //! that lies elsewhere in this process (every packed key is one) is no entry. The generation is also the token of an announced access.
 
 use crate::sys;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use tieline_memory_file::Announcements;
 use tieline_plugin_api::{Failure, Revoked, Status};
@@ -54,6 +54,8 @@ impl Entry {
 /// Free entries of this process. Chunks are leaked on purpose: see the module's documentation. There are
 /// never more of them than the most registrations that were alive at once need.
 static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+/// All entries of this process.
+static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 /// A live entry of the key table; dropping it revokes every key that was made from it.
@@ -78,6 +80,7 @@ impl Registration {
             if free.is_empty() {
                 let chunk: Box<[Entry]> = (0..ENTRIES_PER_CHUNK).map(|_| Entry::free()).collect();
                 free.extend(Box::leak(chunk).iter().rev());
+                let _ = ENTRIES.fetch_add(ENTRIES_PER_CHUNK, Ordering::Relaxed);
             }
             free.pop()
         };
@@ -211,6 +214,11 @@ impl RemoteKey {
             _ => Err(Status::OutOfRange),
         }
     }
+}
+
+/// Bytes of the key table: for as many registrations of this process as have lived at once.
+pub(crate) fn table_bytes() -> usize {
+    ENTRIES.load(Ordering::Relaxed) * size_of::<Entry>()
 }
 
 fn address_of(entry: &'static Entry) -> u64 {

@@ -76,7 +76,7 @@ impl Domain for KnemDomain {
             ));
         }
         let _ = &self.card; // stays as long as the domain
-        Ok(KnemInterface::new(self.owner.kernel.clone(), self.address))
+        Ok(KnemInterface::new(self.owner.clone(), self.address))
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use tieline_memory_file::{Cursor, Piece};
+use tieline_memory_file::{Cursor, HeldByEndpoint, Piece};
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
 
 use crate::keys::RemoteKey;
@@ -25,11 +25,19 @@ const BATCH: usize = 64;
 pub struct KnemEndpoint {
     kernel: Arc<dyn Kernel>,
     peer: Peer,
+    held: HeldByEndpoint,
 }
 
 impl KnemEndpoint {
-    pub(crate) fn new(kernel: Arc<dyn Kernel>, peer: Peer) -> KnemEndpoint {
-        KnemEndpoint { kernel, peer }
+    pub(crate) fn new(kernel: Arc<dyn Kernel>, peer: Peer, held: HeldByEndpoint) -> KnemEndpoint {
+        let endpoint = KnemEndpoint { kernel, peer, held };
+        endpoint.tell();
+        endpoint
+    }
+
+    /// Says what of the peer's is mapped here now.
+    fn tell(&self) {
+        self.held.set(self.peer.table.bytes() + self.peer.accessor.bytes());
     }
 
     #[cfg(test)]
@@ -111,6 +119,8 @@ impl Endpoint for KnemEndpoint {
     }
 
     fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
-        RemoteKey::unpack(bytes, &self.peer.nonce, &self.peer.table)
+        let key = RemoteKey::unpack(bytes, &self.peer.nonce, &self.peer.table);
+        self.tell();
+        key
     }
 }

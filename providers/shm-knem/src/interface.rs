@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 
+use tieline_memory_file::Held;
 use tieline_plugin_api::{Events, Failure, Interface, MemoryReport, Status};
 
 use crate::endpoint::KnemEndpoint;
+use crate::keys::Owner;
 use crate::probe::{self, Address};
-use crate::sys::Kernel;
 
 /// The module `copy`, opened for one worker.
 pub struct KnemInterface {
-    kernel: Arc<dyn Kernel>,
+    owner: Arc<Owner>,
     address: Address,
+    held: Held,
 }
 
 impl KnemInterface {
-    pub(crate) fn new(kernel: Arc<dyn Kernel>, address: Address) -> KnemInterface {
-        KnemInterface { kernel, address }
+    pub(crate) fn new(owner: Arc<Owner>, address: Address) -> KnemInterface {
+        KnemInterface { owner, address, held: Held::default() }
     }
 }
 
@@ -28,7 +30,8 @@ impl Interface for KnemInterface {
     }
 
     fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
-        probe::reach(&self.kernel, &self.address.facts, &Address::decode(address)?).map(drop)
+        let address = Address::decode(address)?;
+        probe::reach(&self.owner.kernel, &self.address.facts, &address).map(drop)
     }
 
     fn connect(
@@ -37,15 +40,18 @@ impl Interface for KnemInterface {
         _identity: &[u8],
         _cookie: u64,
     ) -> Result<KnemEndpoint, Failure> {
-        let peer = probe::reach(&self.kernel, &self.address.facts, &Address::decode(address)?)?;
-        Ok(KnemEndpoint::new(self.kernel.clone(), peer))
+        let kernel = &self.owner.kernel;
+        let peer = probe::reach(kernel, &self.address.facts, &Address::decode(address)?)?;
+        Ok(KnemEndpoint::new(kernel.clone(), peer, self.held.by_endpoint()))
     }
 
     fn poll(&self, _events: &mut Events<'_>) -> Result<(), Status> {
         Ok(())
     }
 
+    /// The domain's files are told by each of its interfaces.
     fn memory(&self) -> MemoryReport {
-        MemoryReport { base_bytes: size_of::<KnemInterface>() as u64, ..MemoryReport::default() }
+        let files = self.owner.table.bytes() + self.owner.announcements.bytes();
+        self.held.report(size_of::<KnemInterface>() + files)
     }
 }

@@ -89,6 +89,38 @@ fn empty_pieces_in_front_do_not_stop_a_transfer() {
 }
 
 #[test]
+fn a_peer_that_registers_and_drops_a_hundred_thousand_regions_costs_what_it_has_at_once() {
+    let (owner, here) = (CmaDomain::new(false).unwrap(), CmaDomain::new(false).unwrap());
+    let there = owner.open_interface(crate::MODULE, [0; 16]).unwrap();
+    let interface = here.open_interface(crate::MODULE, [1; 16]).unwrap();
+    let alone = interface.memory();
+    assert_eq!((alone.peers, alone.peer_bytes), (0, 0));
+    assert!(alone.base_bytes > 4096, "a file for announcements: {alone:?}");
+    let endpoint = interface.connect(&there.address(), b"", 0).unwrap();
+    let (mut target, mut local) = ([7u8; 64], [0u8; 8]);
+    let pieces = cut(&mut local, &[]);
+    for _ in 0..100 {
+        let register = |_| {
+            let memory = RegisterParams::new(target.as_mut_ptr(), target.len(), ALL);
+            owner.register(&memory).unwrap()
+        };
+        let regions: Vec<_> = (0..1000).map(register).collect();
+        for region in regions {
+            let key = key(&owner, &endpoint, &region);
+            assert_eq!(endpoint.get(&key, &op(&pieces, 0)), Ok(Posting::Done));
+            owner.deregister(region).unwrap();
+        }
+    }
+    let memory = interface.memory();
+    assert_eq!((memory.peers, memory.peer_bytes), (1, 4096));
+    // 1000 entries of 64 bytes, and those of the tests beside this one.
+    let table = memory.base_bytes - 4096;
+    assert!((64_000..1_000_000).contains(&table), "{memory:?}");
+    drop(endpoint);
+    assert_eq!((interface.memory().peers, interface.memory().peer_bytes), (0, 0));
+}
+
+#[test]
 fn a_revoked_key_is_rejected_by_put_and_get() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);

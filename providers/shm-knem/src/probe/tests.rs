@@ -153,6 +153,43 @@ fn what_the_driver_answers_becomes_a_status_that_is_true() {
 }
 
 #[test]
+fn a_peer_that_registers_and_drops_a_hundred_thousand_regions_costs_what_it_has_at_once() {
+    let mut pair = Pair::new(64);
+    let cards = pair.played.regions();
+    let here = KnemDomain::new(pair.played.clone()).unwrap();
+    let there = pair.owner.open_interface(MODULE, [3; 16]).unwrap();
+    let interface = here.open_interface(MODULE, [4; 16]).unwrap();
+    let alone = interface.memory();
+    assert_eq!((alone.peers, alone.peer_bytes), (0, 0));
+    assert!(alone.base_bytes > 2 * 4096, "a table and a file for announcements: {alone:?}");
+    let endpoint = interface.connect(&there.address(), b"", 0).unwrap();
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    let mut memory = Vec::new();
+    for _ in 0..100 {
+        let offer = |_| {
+            let region = pair.register(BOTH).unwrap();
+            (pair.packed(&region), region)
+        };
+        let offered: Vec<_> = (0..1000).map(offer).collect();
+        for (packed, region) in offered {
+            let key = endpoint.import_key(&packed).unwrap();
+            assert_eq!(endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+            pair.owner.deregister(region).unwrap();
+        }
+        memory.push((there.memory(), interface.memory()));
+    }
+    let (owner, accessor) = memory[0];
+    assert_eq!(accessor.peers, 1);
+    // 1000 entries of 32 bytes, and a page for announcements.
+    assert_eq!(accessor.peer_bytes, 9 * 4096);
+    assert!(memory.iter().all(|later| *later == (owner, accessor)), "{:?}", memory.last());
+    assert_eq!(pair.played.regions(), cards + 1, "the other domain's card");
+    drop(endpoint);
+    assert_eq!((interface.memory().peers, interface.memory().peer_bytes), (0, 0));
+}
+
+#[test]
 fn malformed_keys_and_addresses_are_refused() {
     let mut pair = Pair::new(64);
     let (region, _) = pair.offered(BOTH);
