@@ -89,7 +89,7 @@ impl Domain for KnemDomain {
             ));
         }
         let rights = rights & (access::REMOTE_READ | access::REMOTE_WRITE);
-        Registration::new(&self.owner, start, len as u64, rights)
+        Ok(Registration::new(&self.owner, start, len as u64, rights))
     }
 
     fn revoke(&self, region: &Registration) -> Revoked {

@@ -1,10 +1,10 @@
 //! Registrations of this process, and remote keys.
 //!
-//! A registration is a region of the driver, which pins its pages and knows its rights, and an entry of the table that
-//! peers read. A key names the entry; the driver's cookie, the length and the rights stand there, so a key that was
+//! A registration that was offered to peers is a region of the driver, which pins its pages and knows its rights, and an entry
+//! of the table that they read. A key names the entry; the driver's cookie, the length and the rights stand there, so a key that was
 //! made up or has grown old says nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tieline_memory_file::{Announcements, Nonce, PeerRegistrations, Place, Registrations};
 use tieline_plugin_api::{Failure, Revoked, Status, access};
@@ -35,39 +35,73 @@ impl Owner {
 }
 
 /// Registered memory; dropping it ends the region and revokes every key that was made from it.
+///
+/// The driver's region is made with the first key: only a key lets a peer in, and what nobody outside is told of, as the memory that
+/// puts read from, need not be pinned. Which peer a key is for, and whether `shm-cma` would serve it, nobody knows then.
 pub struct Registration {
     owner: Arc<Owner>,
-    place: Place,
-    /// `None`: there is nothing that a peer may touch.
-    cookie: Option<Cookie>,
+    base: u64,
+    len: u64,
+    rights: u64,
+    offered: Mutex<Offered>,
+}
+
+/// What peers can reach of a registration.
+#[derive(Clone, Copy)]
+enum Offered {
+    /// Nothing yet.
+    NotYet,
+    /// The entry, and the driver's region; `None`: there is nothing that a peer may touch.
+    As(Place, Option<Cookie>),
+    /// Nothing any more, though no key had been made.
+    NoMore,
 }
 
 impl Registration {
-    pub(crate) fn new(
-        owner: &Arc<Owner>,
-        base: u64,
-        len: u64,
-        rights: u64,
-    ) -> Result<Registration, Failure> {
-        let may = |right| rights & right != 0;
+    pub(crate) fn new(owner: &Arc<Owner>, base: u64, len: u64, rights: u64) -> Registration {
+        let offered = Mutex::new(Offered::NotYet);
+        Registration { owner: owner.clone(), base, len, rights, offered }
+    }
+
+    fn offered(&self) -> MutexGuard<'_, Offered> {
+        // Every change is one assignment.
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Offers the memory to peers, unless that was done or is over.
+    pub(crate) fn offer(&self) -> Result<(Place, Option<Cookie>), Failure> {
+        let mut offered = self.offered();
+        match *offered {
+            Offered::As(place, cookie) => return Ok((place, cookie)),
+            Offered::NoMore => return Err(Failure::new(Status::Closed, "the region was revoked")),
+            Offered::NotYet => {}
+        }
+        let (kernel, base, len) = (&self.owner.kernel, self.base, self.len);
+        let may = |right| self.rights & right != 0;
         let (readable, writable) = (may(access::REMOTE_READ), may(access::REMOTE_WRITE));
         let cookie = if len > 0 && (readable || writable) {
-            let made = owner.kernel.create(base, len, readable, writable);
+            let made = kernel.create(base, len, readable, writable);
             Some(made.map_err(|errno| why_not_pinned(base, len, errno))?)
         } else {
             None
         };
-        // From here on the region ends with the registration, whatever happens.
-        let mut made =
-            Registration { owner: owner.clone(), place: Place { entry: 0, generation: 0 }, cookie };
-        made.place = owner.table.enter([cookie.unwrap_or(0), len, rights])?;
-        Ok(made)
+        let entered = self.owner.table.enter([cookie.unwrap_or(0), len, self.rights]);
+        let place = entered.inspect_err(|_| {
+            let _ = cookie.map(|cookie| kernel.destroy(cookie));
+        })?;
+        *offered = Offered::As(place, cookie);
+        Ok((place, cookie))
     }
 
     /// No key of this registration is valid from here on; says whether somebody who found one valid is still inside.
     pub(crate) fn revoke(&self) -> Revoked {
-        self.owner.table.revoke(self.place);
-        if self.owner.announcements.is_inside(self.place.generation) {
+        let mut offered = self.offered();
+        let Offered::As(place, _) = *offered else {
+            *offered = Offered::NoMore;
+            return Revoked::Quiet;
+        };
+        self.owner.table.revoke(place);
+        if self.owner.announcements.is_inside(place.generation) {
             Revoked::Busy
         } else {
             Revoked::Quiet
@@ -80,16 +114,12 @@ impl Registration {
             let text = format!("a shm-knem key takes {PACKED_LEN} bytes and the buffer is shorter");
             Failure::new(Status::TooLarge, text)
         })?;
+        let (place, _) = self.offer()?;
         out[..8].copy_from_slice(&MAGIC);
         out[8..24].copy_from_slice(&self.owner.nonce);
-        out[24..32].copy_from_slice(&self.place.generation.to_ne_bytes());
-        out[32..].copy_from_slice(&u64::from(self.place.entry).to_ne_bytes());
+        out[24..32].copy_from_slice(&place.generation.to_ne_bytes());
+        out[32..].copy_from_slice(&u64::from(place.entry).to_ne_bytes());
         Ok(PACKED_LEN)
-    }
-
-    /// The driver's name of the region.
-    pub(crate) fn cookie(&self) -> Option<Cookie> {
-        self.cookie
     }
 }
 
@@ -98,10 +128,9 @@ impl Drop for Registration {
         if sys::own_pid() != self.owner.pid {
             return;
         }
-        if self.place.generation != 0 {
-            self.owner.table.leave(self.place);
-        }
-        if let Some(cookie) = self.cookie {
+        let Offered::As(place, cookie) = *self.offered() else { return };
+        self.owner.table.leave(place);
+        if let Some(cookie) = cookie {
             // It can only say that there is no such region; then it has ended.
             let _ = self.owner.kernel.destroy(cookie);
         }

@@ -73,7 +73,8 @@ impl Address {
 
 /// The region that peers read before the first access. It stays as long as the domain.
 pub(crate) struct Card {
-    region: Registration,
+    _region: Registration,
+    cookie: Cookie,
     /// Pinned while the region is: dropped after it.
     _nonce: Box<Nonce>,
 }
@@ -82,12 +83,14 @@ impl Card {
     pub(crate) fn new(owner: &Arc<Owner>) -> Result<Card, Failure> {
         let nonce = Box::new(owner.nonce);
         let base = core::ptr::from_ref(&*nonce).expose_provenance() as u64;
-        let region = Registration::new(owner, base, nonce.len() as u64, access::REMOTE_READ)?;
-        Ok(Card { region, _nonce: nonce })
+        let region = Registration::new(owner, base, nonce.len() as u64, access::REMOTE_READ);
+        let (_, cookie) = region.offer()?;
+        // A region of 16 bytes has one.
+        Ok(Card { _region: region, cookie: cookie.unwrap_or(0), _nonce: nonce })
     }
 
     pub(crate) fn cookie(&self) -> Cookie {
-        self.region.cookie().unwrap_or(0) // a region of 16 bytes has one
+        self.cookie
     }
 }
 

@@ -18,7 +18,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-ofi", 37),
     ("tieline-provider-shm", 103),
     ("tieline-provider-shm-cma", 18),
-    ("tieline-provider-shm-knem", 9),
+    ("tieline-provider-shm-knem", 12),
     ("tieline-provider-shm-xpmem", 45),
     ("tieline-provider-tcp", 116),
     ("tieline-provider-tcp-connect", 23),

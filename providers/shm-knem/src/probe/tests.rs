@@ -41,6 +41,10 @@ impl Pair {
         key
     }
 
+    fn refused(&self, region: &Registration) -> Failure {
+        self.owner.pack_key(region, &KeyParams::empty(), &mut [0; 40]).unwrap_err()
+    }
+
     fn offered(&mut self, rights: u64) -> (Registration, RemoteKey) {
         let region = self.register(rights).unwrap();
         let key = self.endpoint.import_key(&self.packed(&region)).unwrap();
@@ -115,6 +119,24 @@ fn a_revoked_key_is_refused_though_the_driver_would_copy_and_the_region_ends_wit
     assert_eq!(pair.played.regions(), cards);
     let (_next, _) = pair.offered(BOTH);
     assert!(pair.endpoint.import_key(&packed).is_err(), "the entry is another registration's now");
+}
+
+#[test]
+fn memory_is_pinned_with_its_first_key_and_not_before_and_not_after_it_was_revoked() {
+    let mut pair = Pair::new(64);
+    let cards = pair.played.regions();
+    let local = pair.register(BOTH).unwrap();
+    assert_eq!(pair.played.regions(), cards, "nobody outside knows it");
+    let first = pair.packed(&local);
+    assert_eq!(pair.played.regions(), cards + 1);
+    assert_eq!(pair.packed(&local), first, "every key is the same");
+    assert_eq!(pair.played.regions(), cards + 1);
+    pair.owner.deregister(local).unwrap();
+    let region = pair.register(BOTH).unwrap();
+    assert_eq!(pair.owner.revoke(&region), Revoked::Quiet);
+    assert_eq!(pair.refused(&region).status, Status::Closed);
+    pair.owner.deregister(region).unwrap();
+    assert_eq!(pair.played.regions(), cards);
 }
 
 #[test]
@@ -240,11 +262,12 @@ fn memory_that_is_not_pinned_is_refused_in_words_and_nothing_is_left() {
     let mut pair = Pair::new(64);
     let before = pair.played.regions();
     pair.played.refuse(libc::EFAULT);
-    let failure = pair.register(BOTH).err().unwrap();
+    let region = pair.register(BOTH).unwrap();
+    let failure = pair.refused(&region);
     assert_eq!(failure.status, Status::Invalid);
     assert!(failure.text.contains("64 bytes") && failure.text.contains("not mapped"), "{failure}");
     pair.played.refuse(libc::ENOMEM);
-    assert_eq!(pair.register(BOTH).err().unwrap().status, Status::NoMemory);
+    assert_eq!(pair.refused(&region).status, Status::NoMemory);
     assert_eq!(pair.played.regions(), before);
     let nowhere = RegisterParams::new(core::ptr::null_mut(), 64, BOTH);
     assert_eq!(pair.owner.register(&nowhere).err().unwrap().status, Status::Invalid);
