@@ -42,6 +42,7 @@ impl Hosts {
             cpus: 1,
             timeout,
             modules: false,
+            own_boot: false,
             unsteady: None,
         };
         let mut lab = match self.lab.take() {

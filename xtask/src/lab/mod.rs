@@ -211,7 +211,7 @@ impl Wish {
                     _ => true,
                 });
                 // Tests of like hosts follow each other: others are booted anew.
-                tests.sort_by_key(|test| (test.cpus, test.devices));
+                tests.sort_by(|a, b| a.boot().cmp(&b.boot()));
                 if tests.is_empty() {
                     return Err(format!(
                         "no test's name contains {}; see --list",
@@ -271,7 +271,7 @@ impl Wish {
         let mut rows = Vec::new();
         // Others are booted anew: rdma_rxe is not trusted to work on a second device after a run of tests on one, since
         // messages were lost there for good.
-        for like in tests.chunk_by(|a, b| (a.cpus, a.devices) == (b.cpus, b.devices)) {
+        for like in tests.chunk_by(|a, b| a.boot() == b.boot()) {
             let (mut alone, together): (Vec<Test>, Vec<Test>) =
                 like.iter().cloned().partition(|test| test.hosts == 1);
             // The longest first, so that none is left for the end.
@@ -370,6 +370,7 @@ impl Wish {
             cpus: self.cpus.unwrap_or(1),
             timeout: self.timeout,
             modules: false,
+            own_boot: false,
             unsteady: None,
         })
     }
