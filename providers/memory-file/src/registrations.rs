@@ -282,7 +282,7 @@ mod tests {
         let all: Vec<Place> = (0..ENTRIES as u64).map(|n| owner.enter([n; 3]).unwrap()).collect();
         assert_eq!(owner.enter([0; 3]).unwrap_err().status, Status::NoMemory);
         assert_eq!(reader.read(all[ENTRIES - 1]), Some([ENTRIES as u64 - 1; 3]));
-        assert_eq!((owner.bytes(), reader.bytes()), (LEN, LEN));
+        assert_eq!((owner.bytes(), reader.bytes()), (file_len(3), file_len(3)));
         owner.leave(all[77]);
         assert_eq!(owner.enter([9; 3]).unwrap().entry, all[77].entry);
     }

@@ -43,6 +43,7 @@ pub mod random;
 pub mod runner;
 pub mod stranger;
 pub mod sys;
+pub mod trap;
 
 pub use hosts::{Host, Hosts, Link};
 pub use node::{Failed, Node};

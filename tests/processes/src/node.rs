@@ -166,9 +166,13 @@ impl Node {
 impl Node {
     /// Descriptors and KiB that each of them holds.
     pub fn footprints(nodes: &mut [Node]) -> Vec<(u64, u64)> {
-        let number = |node: &mut Node, what: &str| node.must(what).parse().expect("a number");
-        let each = |node: &mut Node| (number(node, "descriptors"), number(node, "resident"));
-        nodes.iter_mut().map(each).collect()
+        nodes.iter_mut().map(Node::footprint).collect()
+    }
+
+    /// Descriptors and KiB that it holds.
+    pub fn footprint(&mut self) -> (u64, u64) {
+        let mut number = |what: &str| self.must(what).parse().expect("a number");
+        (number("descriptors"), number("resident"))
     }
 }
 

@@ -509,6 +509,19 @@ impl Pages {
         Pages { base: base as usize, len }
     }
 
+    /// Where they begin.
+    #[must_use]
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// In bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // there are none without pages
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Registers them.
     ///
     /// # Errors

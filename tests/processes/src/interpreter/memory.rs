@@ -30,6 +30,13 @@ impl Node {
             ["shared", name] => return Ok(find(&self.regions, name).is_shared().to_string()),
             // An application's own memory: posts a put of all of it, closes it as soon as that can be, unmaps it.
             ["put-and-unmap", key, len, seed] => self.put_and_unmap(key, number(len), seed)?,
+            // Registers memory, makes its key and closes it, again and again until it is killed.
+            ["churn", len] => loop {
+                let region = self.context().register(vec![0u8; number(len)])?;
+                let _ = region.remote_key()?;
+                region.close().map_err(|not| not.error)?;
+                self.parent.say("streaming");
+            },
             ["close", name] => {
                 let region = self.regions.remove(*name).expect("a region");
                 if let Err(not) = region.close() {

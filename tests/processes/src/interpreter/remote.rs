@@ -1,6 +1,9 @@
 //! Orders about a peer's memory.
 
 use super::{Node, find, number, unhex};
+use crate::parent::Parent;
+use crate::sys::Pages;
+use crate::trap::Trap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tieline::{AtomicOp, Error, Status, Width};
 
@@ -87,6 +90,27 @@ impl Node {
                     operand,
                 );
                 self.finish(outcome)
+            }
+            // A put or get that stops in the middle, says `inside`, and goes on when that process has ended.
+            ["held", what, key, len, process] => {
+                let (name, _) = key.split_once('.').expect("NAME.KEY");
+                let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
+                let (len, process) = (number(len), number(process) as u32);
+                let pages = Pages::map(len);
+                let region = pages.register(self.context())?;
+                region.write(0, &vec![9; len])?;
+                let inside = || Parent::default().say("inside");
+                let trap = Trap::set(&pages, process, inside).expect("userfaultfd");
+                let outcome = if *what == "put" {
+                    endpoint.put(&region, 0..len, key, 0)
+                } else {
+                    endpoint.get(&region, 0..len, key, 0)
+                };
+                let ended = self.finish(outcome);
+                drop(trap);
+                region.close().map_err(|not| not.error)?;
+                pages.unmap();
+                ended
             }
             // The same operation again and again, with what is asked for checked, until it fails.
             ["repeat", what, key] => {

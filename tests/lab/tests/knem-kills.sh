@@ -1,0 +1,15 @@
+about="whoever is killed at whatever step of a copy by knem or cma, on either side: survivors go on, hear why, and nothing stays pinned"
+timeout=240
+modules=1
+hosts=1
+devices=0
+cpus=2
+h0() {
+    built examples/single_copy libtieline_shm_knem.so
+    load knem
+    before=$(pinned_pages)
+    "$TARGET/debug/examples/single_copy" kills || fail "see above"
+    nothing_pinned
+    [ "$(pinned_pages)" = "$before" ] || fail "$before pages were pinned before, and now $(pinned_pages)"
+    unload knem
+}

@@ -1,0 +1,251 @@
+//! Which lane serves a pair for which the best is left out, forbidden or gone; and that others stay on theirs.
+
+use crate::provider::{self, CMA, IN_ORDER, KNEM, SingleCopy, launch};
+use tieline_processes::{Launch, Node, Test, Verdict, named};
+
+pub(crate) const TESTS: &[Test] = named![
+    a_pair_falls_back_by_one_lane_for_each_provider_that_either_side_leaves_out,
+    a_pair_falls_back_where_yama_forbids_it_and_pairs_that_it_allows_stay,
+    a_key_falls_back_when_yama_forbids_meanwhile_what_it_was_imported_for,
+    a_pair_falls_back_to_knem_where_yama_forbids_cma_until_the_next_boot,
+    a_pair_falls_back_whose_processes_are_of_two_users,
+    a_pair_falls_back_whose_processes_are_in_two_user_namespaces,
+    a_pair_falls_back_whose_device_went_after_one_of_them_had_opened_it,
+    a_process_falls_back_when_the_module_was_unloaded_between_two_of_its_contexts,
+];
+
+const LEN: usize = 100_000;
+const MESSAGES: &str = "emulated over shm/ring";
+/// What is forbidden or taken away is tried with these, best first.
+const ALL: &str = "TIELINE_PROVIDERS=shm,shm-cma,shm-knem";
+const NO_CMA: &str = "TIELINE_PROVIDERS=shm,shm-knem";
+
+/// A process with root's files and none of root's rights.
+fn plain(name: &str) -> Launch {
+    let none = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--"];
+    launch(name).through(&none)
+}
+
+fn start(name: &str, settings: &str) -> Node {
+    Node::open(plain(name), &[settings])
+}
+
+/// Puts and gets of several lengths and places, every byte of the region looked at after each; returns the lane.
+fn moved(from: &mut Node, to: &mut Node) -> String {
+    let name = to.peer.name.clone();
+    let _ = from.must(&format!("register out {LEN}"));
+    let _ = from.must(&format!("register back {LEN}"));
+    let _ = to.must(&format!("register memory {LEN}"));
+    let _ = to.must("fill memory 1");
+    let path = from.import(to, "memory");
+    for (seed, (at, len)) in (2..).zip([(13, 8), (4095, 4098), (31, 65_000), (0, LEN)]) {
+        let _ = from.must(&format!("fill out {seed}"));
+        let _ = from.must(&format!("put {name}.memory out {at} {len} {at}"));
+        let behind = at + len;
+        for (at, len, seed) in [(0, at, 1), (at, len, seed), (behind, LEN - behind, 1)] {
+            assert_eq!(to.must(&format!("check memory {at} {len} {seed} {at}")), "same", "{path}");
+        }
+        let _ = from.must("fill back 0");
+        let _ = from.must(&format!("get {name}.memory back {at} {len} {at}"));
+        for (at, len, seed) in [(0, at, 0), (at, len, seed), (behind, LEN - behind, 0)] {
+            assert_eq!(from.must(&format!("check back {at} {len} {seed} {at}")), "same", "{path}");
+        }
+        let _ = to.must("fill memory 1");
+    }
+    let _ = from.must(&format!("forget-key {name}.memory"));
+    let _ = (from.must("close out"), from.must("close back"), to.must("close memory"));
+    path
+}
+
+/// The pair is served so, and its report says of each of these providers, in one record, these words; and of none anything twice.
+fn goes_by(from: &mut Node, to: &mut Node, path: &str, records: &[(&str, &str)]) {
+    let name = to.peer.name.clone();
+    from.connect(to);
+    let taken = moved(from, to);
+    let report = from.must(&format!("report {name}"));
+    println!("    {} to {name}: {taken}: {report}", from.peer.name);
+    assert_eq!(taken, path, "{report}");
+    let about = |provider: &str| -> Vec<&str> {
+        report.split(" | ").filter(|record| record.starts_with(provider)).collect()
+    };
+    assert!(IN_ORDER.iter().all(|one| about(one.name).len() <= 1), "{report}");
+    for (provider, words) in records {
+        let about = about(provider);
+        assert_eq!(about.len(), 1, "records of {provider}: {report}");
+        assert!(about[0].contains(words), "{report}");
+    }
+}
+
+/// The process itself says, in one record, why it goes without something.
+fn goes_without(node: &mut Node, why: &str) {
+    let report = node.must("context-report");
+    // What follows the records is what the provider has logged of it.
+    let records = report.split("\"warnings\"").next().unwrap_or_default();
+    assert_eq!(records.matches(why).count(), 1, "{why}: {report}");
+}
+
+fn end<const N: usize>(nodes: [Node; N]) -> Verdict {
+    for mut node in nodes {
+        node.nothing_was_wrong();
+        node.end();
+    }
+    Verdict::Passed
+}
+
+fn a_pair_falls_back_by_one_lane_for_each_provider_that_either_side_leaves_out() -> Verdict {
+    let here: Vec<&SingleCopy> =
+        IN_ORDER.iter().copied().filter(|one| one.is_missing().is_none()).collect();
+    // Only what leaves some out leaves the rest in the order that they have by themselves.
+    let whole = "TIELINE_PROVIDERS=^verbs";
+    let (mut whole, mut other) = (start("whole", whole), start("other", whole));
+    goes_by(&mut whole, &mut other, here[0].path, &[]);
+    for set in 1..1usize << here.len() {
+        let (without, with): (Vec<_>, Vec<_>) =
+            (0..here.len()).partition(|place| set >> place & 1 == 1);
+        let path = with.first().map_or(MESSAGES, |first| here[*first].path);
+        let names: Vec<&str> = without.iter().map(|place| here[*place].name).collect();
+        let setting = format!("TIELINE_PROVIDERS=^verbs,{}", names.join(","));
+        let offered = names.iter().map(|name| format!("of provider {name}"));
+        let offered: Vec<String> = offered.collect();
+        let missing: Vec<(&str, &str)> =
+            names.iter().copied().zip(offered.iter().map(String::as_str)).collect();
+        let (mut without, mut like) = (start("without", &setting), start("like", &setting));
+        goes_by(&mut without, &mut like, path, &[]);
+        goes_by(&mut without, &mut whole, path, &[]);
+        goes_by(&mut whole, &mut without, path, &missing);
+        goes_by(&mut whole, &mut other, here[0].path, &[]);
+        let _ = end([without, like]);
+    }
+    end([whole, other])
+}
+
+fn a_pair_falls_back_where_yama_forbids_it_and_pairs_that_it_allows_stay() -> Verdict {
+    provider::yama(0);
+    let mut root = Node::open(launch("root"), &[ALL]);
+    for scope in [0, 1, 2] {
+        provider::yama(scope);
+        let (mut a, mut b) = (start("a", ALL), start("b", ALL));
+        let silent = format!("{ALL} TIELINE_SHM_CMA_PTRACER=off");
+        let mut silent = start("silent", &silent);
+        let why = format!("ptrace_scope is {scope}");
+        let of_cma = &[("shm-cma", &*why)][..];
+        let (path, record) = if scope < 2 { (CMA.path, &[][..]) } else { (KNEM.path, of_cma) };
+        goes_by(&mut a, &mut b, path, record);
+        let (path, record) = if scope < 1 { (CMA.path, &[][..]) } else { (KNEM.path, of_cma) };
+        goes_by(&mut a, &mut silent, path, record);
+        // An administrator may.
+        goes_by(&mut root, &mut a, CMA.path, &[]);
+        let _ = end([a, b, silent]);
+    }
+    provider::yama(0);
+    end([root])
+}
+
+fn a_key_falls_back_when_yama_forbids_meanwhile_what_it_was_imported_for() -> Verdict {
+    provider::yama(0);
+    let (mut a, mut b) = (start("a", ALL), start("b", ALL));
+    let mut root = Node::open(launch("root"), &[ALL]);
+    let _ = b.must("register memory 4096");
+    for node in [&mut a, &mut root] {
+        node.connect(&mut b);
+        assert_eq!(node.import(&mut b, "memory"), CMA.path);
+        let _ = node.must("register here 4096");
+    }
+    let mut put = |node: &mut Node, seed: usize| {
+        let _ = node.must(&format!("fill here {seed}"));
+        let _ = node.must("put b.memory here 0 4096 0");
+        assert_eq!(b.must(&format!("check memory 0 4096 {seed} 0")), "same");
+        node.must("path b.memory")
+    };
+    assert_eq!([put(&mut a, 1), put(&mut root, 2)], [CMA.path; 2]);
+    provider::yama(2);
+    assert_eq!(put(&mut a, 3), KNEM.path);
+    assert_eq!(put(&mut root, 4), CMA.path);
+    provider::yama(0);
+    let _ = (put(&mut a, 5), put(&mut root, 6));
+    end([a, b, root])
+}
+
+fn a_pair_falls_back_to_knem_where_yama_forbids_cma_until_the_next_boot() -> Verdict {
+    if provider::yama_scope() != 3 {
+        return Verdict::Skipped("Yama's scope is not 3: that lasts until the next boot".into());
+    }
+    let (mut root, mut other) =
+        (Node::open(launch("root"), &[ALL]), Node::open(launch("other"), &[ALL]));
+    goes_by(&mut root, &mut other, KNEM.path, &[("shm-cma", "ptrace_scope is 3")]);
+    let mut without = start("without", "TIELINE_PROVIDERS=shm,shm-cma");
+    goes_by(&mut root, &mut without, MESSAGES, &[("shm-cma", "ptrace_scope is 3")]);
+    goes_by(&mut root, &mut other, KNEM.path, &[("shm-cma", "ptrace_scope is 3")]);
+    end([root, other, without])
+}
+
+fn a_pair_falls_back_whose_processes_are_of_two_users() -> Verdict {
+    let network = "TIELINE_PROVIDERS=shm,shm-cma,shm-knem,tcp,tcp-connect";
+    let (mut a, mut b) = (start("a", network), start("b", network));
+    let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+    let mut stranger = Node::open(launch("stranger").through(&other), &[network]);
+    goes_by(&mut a, &mut b, CMA.path, &[]);
+    let words = [("shm-cma", "user"), ("shm-knem", "user")];
+    goes_by(&mut a, &mut stranger, "tcp/stream", &words);
+    goes_by(&mut stranger, &mut a, "tcp/stream", &words);
+    goes_by(&mut a, &mut b, CMA.path, &[]);
+    end([a, b, stranger])
+}
+
+fn a_pair_falls_back_whose_processes_are_in_two_user_namespaces() -> Verdict {
+    let (mut a, mut b) = (start("a", ALL), start("b", ALL));
+    let own = ["unshare", "--user", "--map-root-user", "--"];
+    let mut inside = Node::open(launch("inside").through(&own), &[ALL]);
+    goes_by(&mut a, &mut b, CMA.path, &[]);
+    // Who has made a namespace is its master; who is in it is nobody outside.
+    goes_by(&mut a, &mut inside, CMA.path, &[]);
+    let words = [("shm-cma", "user namespace"), ("shm-knem", "revocation needs a file")];
+    goes_by(&mut inside, &mut a, MESSAGES, &words);
+    goes_by(&mut a, &mut b, CMA.path, &[]);
+    end([a, b, inside])
+}
+
+fn a_pair_falls_back_whose_device_went_after_one_of_them_had_opened_it() -> Verdict {
+    let (mut a, mut b) = (start("a", NO_CMA), start("b", NO_CMA));
+    goes_by(&mut a, &mut b, KNEM.path, &[]);
+    for unreadable in [false, true] {
+        let device = provider::Taken::away(unreadable);
+        let mut late = start("late", NO_CMA);
+        let why = if unreadable { "is not open to this user" } else { "there is no /dev/knem" };
+        goes_without(&mut late, why);
+        let words = [("shm-knem", "the peer offers no copy of provider shm-knem")];
+        goes_by(&mut a, &mut late, MESSAGES, &words);
+        goes_by(&mut late, &mut a, MESSAGES, &[]);
+        goes_by(&mut a, &mut b, KNEM.path, &[]);
+        drop(device);
+        let mut latest = start("latest", NO_CMA);
+        goes_by(&mut a, &mut latest, KNEM.path, &[]);
+        let _ = end([late, latest]);
+    }
+    end([a, b])
+}
+
+fn a_process_falls_back_when_the_module_was_unloaded_between_two_of_its_contexts() -> Verdict {
+    let (mut a, mut b) = (start("a", NO_CMA), start("b", NO_CMA));
+    for _ in 0..2 {
+        goes_by(&mut a, &mut b, KNEM.path, &[]);
+        for node in [&mut a, &mut b] {
+            let _ = node.must("close");
+        }
+        provider::unload_knem();
+        for node in [&mut a, &mut b] {
+            let _ = node.must(&format!("open {NO_CMA}"));
+            goes_without(node, "there is no /dev/knem");
+        }
+        goes_by(&mut a, &mut b, MESSAGES, &[]);
+        for node in [&mut a, &mut b] {
+            let _ = node.must("close");
+        }
+        provider::load_knem();
+        for node in [&mut a, &mut b] {
+            let _ = node.must(&format!("open {NO_CMA}"));
+        }
+    }
+    goes_by(&mut a, &mut b, KNEM.path, &[]);
+    end([a, b])
+}

@@ -1,0 +1,238 @@
+//! Processes killed at every step of a single copy, on either side.
+
+use crate::provider::{CMA, KNEM, SingleCopy, launch};
+use tieline_processes::node::nothing_leaks;
+use tieline_processes::{Node, Test, Verdict, named, sys};
+
+pub(crate) const TESTS: &[Test] = named![
+    three_hundred_kills_at_every_step_of_copies_by_knem_leave_survivors_at_work_and_nothing_pinned,
+    kills_at_every_step_of_copies_by_cma_leave_survivors_at_work,
+];
+
+fn three_hundred_kills_at_every_step_of_copies_by_knem_leave_survivors_at_work_and_nothing_pinned()
+-> Verdict {
+    kills(&KNEM, 30)
+}
+
+fn kills_at_every_step_of_copies_by_cma_leave_survivors_at_work() -> Verdict {
+    kills(&CMA, 3)
+}
+
+/// Of every region.
+const LEN: usize = 64 << 10;
+
+/// How far the two have come when one of them is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The owner has registered its memory.
+    Registered,
+    /// It has made the key.
+    Packed,
+    /// The accessor has imported it, and has copied nothing yet.
+    Imported,
+    /// The accessor is in the middle of a copy.
+    Copying,
+    /// The owner has been told meanwhile that its memory is in use still.
+    Closing,
+}
+
+const STEPS: [Step; 5] =
+    [Step::Registered, Step::Packed, Step::Imported, Step::Copying, Step::Closing];
+
+/// The survivors: one copies from and to memory of the other, and they talk.
+struct Survivors<'a> {
+    over: &'a SingleCopy,
+    accessor: Node,
+    owner: Node,
+    /// Failures that the owner has heard of.
+    told: usize,
+}
+
+impl<'a> Survivors<'a> {
+    fn start(over: &'a SingleCopy) -> Survivors<'a> {
+        let (mut accessor, mut owner) = (start(over, "accessor"), start(over, "owner"));
+        accessor.connect(&mut owner);
+        let _ = owner.must(&format!("register kept {LEN}"));
+        let _ = accessor.must(&format!("register here {LEN}"));
+        let _ = accessor.must(&format!("register back {LEN}"));
+        assert_eq!(accessor.import(&mut owner, "kept"), over.path);
+        let _ = accessor.must("chat owner");
+        Survivors { over, accessor, owner, told: 0 }
+    }
+
+    fn footprints(&mut self) -> Vec<(u64, u64)> {
+        vec![self.accessor.footprint(), self.owner.footprint()]
+    }
+
+    /// They talk, and every byte that is copied arrives.
+    fn go_on(&mut self, seed: usize) {
+        let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
+        let before = pongs(&mut self.accessor);
+        let _ = self.accessor.must(&format!("fill here {seed}"));
+        let _ = self.accessor.must(&format!("put owner.kept here 0 {LEN} 0"));
+        assert_eq!(self.owner.must(&format!("check kept 0 {LEN} {seed} 0")), "same");
+        let _ = self.accessor.must(&format!("get owner.kept back 0 {LEN} 0"));
+        assert_eq!(self.accessor.must(&format!("check back 0 {LEN} {seed} 0")), "same");
+        assert_eq!(self.accessor.must("path owner.kept"), self.over.path);
+        while pongs(&mut self.accessor) <= before {}
+        self.accessor.nothing_was_wrong();
+        self.owner.nothing_was_wrong();
+    }
+
+    /// Kills an owner at that step.
+    fn owner_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
+        let name = victim.peer.name.clone();
+        let _ = victim.must(&format!("register memory {LEN}"));
+        self.accessor.connect(&mut victim);
+        let _ = self.accessor.must(&format!("send {name} 1 0 8"));
+        let mut key = None;
+        match step {
+            Step::Registered => {}
+            Step::Packed => key = Some(victim.must("key memory")),
+            Step::Imported | Step::Copying | Step::Closing => {
+                assert_eq!(self.accessor.import(&mut victim, "memory"), self.over.path);
+            }
+        }
+        if matches!(step, Step::Copying | Step::Closing) {
+            let process = victim.peer.pid();
+            held(&mut self.accessor, &format!("{what} {name}.memory {LEN} {process}"));
+        }
+        if step == Step::Closing {
+            is_in_use(&mut victim, "memory");
+        }
+        let _ = victim.kill();
+        if matches!(step, Step::Copying | Step::Closing) {
+            // All of it may have been copied before the memory went; then what comes next says it.
+            if let Err(failed) = self.accessor.answer() {
+                names_the_failure(&format!("{} {}", failed.status, failed.text));
+            }
+        }
+        if let Some(key) = key {
+            // The key is of memory that has gone, and so is whoever could have said so.
+            if self.accessor.ask(&format!("import {name} memory {key}")).is_ok() {
+                self.is_refused(&name);
+            }
+        }
+        if step == Step::Imported {
+            self.is_refused(&name);
+        }
+        names_the_failure(&self.accessor.must(&format!("await-error {name}")));
+        let _ = self.accessor.must(&format!("disconnect {name}"));
+    }
+
+    /// Kills an owner somewhere between a registration and its end.
+    fn busy_owner_is_killed(&mut self, mut victim: Node, turns: usize) {
+        let name = victim.peer.name.clone();
+        self.accessor.connect(&mut victim);
+        let _ = self.accessor.must(&format!("send {name} 1 0 8"));
+        victim.peer.tell(&format!("churn {LEN}"));
+        (0..=turns).for_each(|_| victim.streams());
+        let _ = victim.kill();
+        names_the_failure(&self.accessor.must(&format!("await-error {name}")));
+        let _ = self.accessor.must(&format!("disconnect {name}"));
+    }
+
+    fn is_refused(&mut self, name: &str) {
+        let order = format!("put {name}.memory here 0 {LEN} 0");
+        let failed = self.accessor.ask(&order).expect_err("its memory has gone");
+        names_the_failure(&format!("{} {}", failed.status, failed.text));
+    }
+
+    /// Kills an accessor at that step.
+    fn accessor_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
+        let owner = &mut self.owner;
+        let _ = owner.must(&format!("register memory {LEN}"));
+        victim.connect(owner);
+        let _ = victim.must("ping owner");
+        if step == Step::Packed {
+            let _ = owner.must("key memory");
+        }
+        if matches!(step, Step::Imported | Step::Copying | Step::Closing) {
+            assert_eq!(victim.import(owner, "memory"), self.over.path);
+        }
+        if matches!(step, Step::Copying | Step::Closing) {
+            let process = owner.peer.pid();
+            held(&mut victim, &format!("{what} owner.memory {LEN} {process}"));
+        }
+        if step == Step::Closing {
+            is_in_use(owner, "memory");
+        }
+        let _ = victim.kill();
+        self.told += 1;
+        let told = owner.must(&format!("failures {}", self.told));
+        assert!(told.ends_with("PeerFailed"), "{told}");
+        let _ = owner.must("close memory");
+    }
+}
+
+fn start(over: &SingleCopy, name: &str) -> Node {
+    Node::open(launch(name), &[&settings(over)])
+}
+
+fn settings(over: &SingleCopy) -> String {
+    format!("TIELINE_PROVIDERS=shm,{}", over.name)
+}
+
+/// Starts a copy, and waits until it has come to the middle.
+fn held(node: &mut Node, copy: &str) {
+    node.peer.tell(&format!("held {copy}"));
+    let _ = node.peer.expect("inside");
+}
+
+fn is_in_use(owner: &mut Node, region: &str) {
+    let failed = owner.ask(&format!("close {region}")).expect_err("a peer is in it");
+    assert_eq!(failed.status, "Busy");
+    assert!(failed.text.contains("a peer is in the middle of a copy"), "{}", failed.text);
+}
+
+/// Whoever reads this knows that the peer has gone, and did nothing wrong.
+fn names_the_failure(said: &str) {
+    assert!(said.starts_with("PeerFailed ") && said.contains("peer"), "{said}");
+}
+
+fn kills(over: &SingleCopy, rounds: usize) -> Verdict {
+    if let Some(why) = over.is_missing() {
+        return Verdict::Skipped(why);
+    }
+    let held_before = over.held();
+    let mut survivors = Survivors::start(over);
+    let held_by_survivors = over.held();
+    let began = sys::now_ns();
+    let (mut kills, mut early) = (0, Vec::new());
+    for round in 0..rounds {
+        let what = if round % 2 == 0 { "put" } else { "get" };
+        // All of a round start at the same time.
+        let names = (0..=2 * STEPS.len()).map(|n| format!("victim{round}-{n}"));
+        let mut victims: Vec<Node> = names.map(|name| Node::bare(launch(&name))).collect();
+        for victim in &mut victims {
+            victim.peer.tell(&format!("open {}", settings(over)));
+        }
+        let mut victims = victims.into_iter();
+        let mut next = || {
+            let mut victim = victims.next().expect("one for each kill");
+            let _ = victim.answer().expect("opening a context");
+            victim
+        };
+        for step in STEPS {
+            survivors.owner_is_killed(next(), step, what);
+            survivors.accessor_is_killed(next(), step, what);
+            kills += 2;
+            assert_eq!(survivors.accessor.must("error owner"), "alive", "{step:?}");
+        }
+        survivors.busy_owner_is_killed(next(), round % 5);
+        kills += 1;
+        survivors.go_on(round + 1);
+        assert_eq!(over.held(), held_by_survivors, "round {round}: something of the dead is held");
+        if round == 1 {
+            early = survivors.footprints();
+        }
+    }
+    let late = survivors.footprints();
+    nothing_leaks(&early, &late);
+    let seconds = tieline_processes::node::milliseconds_since(began) / 1e3;
+    println!("    {kills} kills in {seconds:.1} s; descriptors and KiB {early:?}, then {late:?}");
+    survivors.accessor.end();
+    survivors.owner.end();
+    assert_eq!(over.held(), held_before, "something is held");
+    Verdict::Passed
+}

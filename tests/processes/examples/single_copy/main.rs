@@ -1,0 +1,15 @@
+//! Processes that copy each other's memory by the providers for single copy, over what a kernel has for that: whatever kills
+//! one of them, forbids a copy, or takes the device away. Tests of the lab run it there, each by name.
+
+mod fallback;
+mod kills;
+mod provider;
+
+use std::process::ExitCode;
+use tieline_processes::{Role, interpreter, runner};
+
+const ROLES: &[Role] = &[("node", interpreter::node)];
+
+fn main() -> ExitCode {
+    runner::main(&[kills::TESTS, fallback::TESTS], &[ROLES])
+}
