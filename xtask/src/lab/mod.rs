@@ -307,8 +307,11 @@ impl Wish {
                     None => boot(&mut Vec::new())?,
                 };
                 let ended = running.run(test, &mut |_, _| {})?;
+                // Where a test failed the machine may be what is broken, as a network card that sends nothing any more: the
+                // next would fail there, too, and take its whole time for it.
+                let failed = matches!(ended.verdict, Verdict::Failed(_));
                 over(test, ended, &mut count);
-                lab = Some(running).filter(Lab::whole);
+                lab = Some(running).filter(|lab| lab.whole() && !failed);
             }
             drop(lab);
             for (test, reason) in again {
