@@ -208,7 +208,12 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "a sleeper does not pay for its senders' fences",
     ),
     ("providers/shm/src/wake.rs", "notes();", "", "a sleeper does not say so"),
-    ("providers/shm/src/wake.rs", "if full {", "if false {", "who publishes pays for no fence"),
+    (
+        "providers/shm/src/wake.rs",
+        "        fence(Ordering::SeqCst);",
+        "",
+        "who publishes pays for no fence",
+    ),
     (
         "providers/shm/src/sender/socket.rs",
         "asymmetric && sys::asymmetric()",
@@ -357,5 +362,17 @@ mod tests {
     fn every_promise_is_found_in_the_source() {
         let root = crate::root();
         assert_eq!(all(&root).map(|all| all.len()), Ok(PROMISES.len()));
+    }
+
+    #[test]
+    fn what_a_promise_exchanges_is_an_expression_on_either_side() {
+        for (file, place, becomes, _) in PROMISES.iter().filter(|p| !p.1.starts_with("fn ")) {
+            let is_left_out = becomes.is_empty();
+            let fits = match is_left_out {
+                true => syn::parse_str::<syn::Stmt>(place).is_ok(),
+                false => [place, becomes].iter().all(|e| syn::parse_str::<syn::Expr>(e).is_ok()),
+            };
+            assert!(fits, "{file}: `{place}` and `{becomes}`");
+        }
     }
 }
