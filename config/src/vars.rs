@@ -57,6 +57,8 @@ core_vars! {
         "Least severity of the lines that are collected for the report; the library never prints them.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::BOOL,
         "Run one thread that serves what peers ask of this context's memory while the program computes; it sleeps when idle.";
+    POLLS_OFTEN = "TIELINE_POLLS_OFTEN", "off", Kind::BOOL,
+        "Promise peers that every worker of this context makes progress all the time: they then do small puts and gets by messages where those are quicker than the module that reaches the memory, and wait for this side's progress. Not said where there is a progress thread.";
     QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::SIZE,
         "Most bytes of operations that wait per endpoint before a call is answered `again`.";
     ATOMICS = "TIELINE_ATOMICS", "cpu", Kind::one_of("cpu|device"),

@@ -4,7 +4,7 @@
 //! every module that the worker has open: which module, and the bytes that this module's provider
 //! understands; then the schemes by which connections to it can be formed, for modules that need that. A
 //! context with a progress thread adds the same for its service worker, which executes what peers ask of
-//! memory while the application computes.
+//! memory while the application computes. What a worker promises stands at the end.
 
 use crate::Error;
 use crate::wire::{Format, Reader, Writer, seal};
@@ -12,7 +12,11 @@ use std::sync::OnceLock;
 use tieline_plugin_api::Status;
 
 pub(crate) const FORMAT: Format =
-    Format { magic: *b"TLA", name: "worker address", major: 1, minor: 0 };
+    Format { magic: *b"TLA", name: "worker address", major: 1, minor: 1 };
+/// The minor that added what a worker promises.
+const PROMISES: u8 = 1;
+/// A promise: the worker makes progress all the time.
+const POLLS_OFTEN: u8 = 1;
 /// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. It stands in the
 /// address, so that no message bears it: whoever posts to a peer has that peer's address, and whoever hears from one
 /// was told it first.
@@ -91,6 +95,8 @@ pub(crate) struct WorkerAddress {
     pub(crate) entry: WorkerEntry,
     /// The service worker, when the context has a progress thread.
     pub(crate) service: Option<WorkerEntry>,
+    /// Whether the worker promises to make progress all the time. Who has not said so has promised nothing.
+    pub(crate) polls_often: bool,
 }
 
 impl WorkerAddress {
@@ -111,6 +117,7 @@ impl WorkerAddress {
                 entry.pack(&mut w)?;
             }
         }
+        let _ = w.u8(if self.polls_often { POLLS_OFTEN } else { 0 });
         Ok(seal(w))
     }
 
@@ -136,7 +143,7 @@ impl WorkerAddress {
         ))
     }
 
-    fn parse_fields(r: &mut Reader<'_>) -> Result<WorkerAddress, Status> {
+    fn parse_fields(r: &mut Reader<'_>, minor: u8) -> Result<WorkerAddress, Status> {
         let context = r.id()?;
         let messages = (r.u8()?, r.u8()?);
         let location = Location {
@@ -152,7 +159,9 @@ impl WorkerAddress {
             1 => Some(WorkerEntry::parse(r)?),
             _ => return Err(Status::BadData),
         };
-        Ok(WorkerAddress { context, messages, location, entry, service })
+        let promises = if minor >= PROMISES { r.u8()? } else { 0 };
+        let polls_often = promises & POLLS_OFTEN != 0;
+        Ok(WorkerAddress { context, messages, location, entry, service, polls_often })
     }
 
     /// The address of the service worker by itself.
@@ -163,6 +172,7 @@ impl WorkerAddress {
             location: self.location.clone(),
             entry: self.service.clone()?,
             service: None,
+            polls_often: false,
         })
     }
 
@@ -312,6 +322,7 @@ mod tests {
             location: Location::here(),
             entry: entry(2),
             service: Some(entry(3)),
+            polls_often: true,
         }
     }
 

@@ -154,6 +154,22 @@ impl ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }
 
+    /// Whether this context promises its peers that all of its workers make progress all the time, every few microseconds while they
+    /// have nothing else to do: `TIELINE_POLLS_OFTEN`. Off by default, since a target that computes would break it.
+    ///
+    /// A worker's address carries the promise. Who has the address does small puts and gets by messages where those are quicker than
+    /// the module that reaches the memory, as two messages within a host are than a system call; the modules' stated costs say up to
+    /// how many bytes ([`RemoteKey::path`](crate::RemoteKey::path), [`Endpoint::report`](crate::Endpoint::report)). What an
+    /// operation means is the same by either way: `Done` is said when the bytes are there. It may be `Pending` now where the module was
+    /// through when the call returned, and needs the progress of both workers until then: of a target that does not keep
+    /// its promise it waits for the next progress call.
+    ///
+    /// It is not told to peers while a progress thread serves them, nor where waits do not spin (`TIELINE_SPIN`), as in a job of more
+    /// processes than processors: [`Context::report`] has a warning then. What a peer has been told holds for its endpoints.
+    pub fn polls_often(self, on: bool) -> ContextBuilder {
+        self.set(vars::POLLS_OFTEN, if on { "on" } else { "off" })
+    }
+
     /// Whether the application carries the few datagrams that form a connection, as
     /// [`Worker::set_out_of_band`] describes; the connection module `oob` then takes its place in
     /// `TIELINE_CONNECT`.

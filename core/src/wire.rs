@@ -141,11 +141,11 @@ impl Format {
         w
     }
 
-    /// Takes apart what [`seal`] has sealed. `parse` gets what is behind the version, and takes all that it knows.
+    /// Takes apart what [`seal`] has sealed. `parse` gets what is behind the version, and the minor; it takes all that it knows.
     pub(crate) fn unseal<T>(
         &self,
         bytes: &[u8],
-        parse: impl FnOnce(&mut Reader<'_>) -> Result<T, Status>,
+        parse: impl FnOnce(&mut Reader<'_>, u8) -> Result<T, Status>,
     ) -> Result<T, NoRecord> {
         let no = |why: String| NoRecord { status: Status::BadData, why };
         let (body, sum) =
@@ -167,7 +167,8 @@ impl Format {
             return Err(no("its checksum is wrong".into()));
         }
         let mut r = Reader::new(fields);
-        let value = parse(&mut r).map_err(|_| no("a field is cut off or malformed".into()))?;
+        let value =
+            parse(&mut r, minor).map_err(|_| no("a field is cut off or malformed".into()))?;
         // What a later minor has more is not for us.
         if r.rest().is_empty() || minor > self.minor {
             Ok(value)

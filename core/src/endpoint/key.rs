@@ -97,8 +97,9 @@ impl FastPath {
         }
     }
 
-    /// Opens the fast path over `native`, or closes it.
-    fn set(&self, native: Option<ImportedKey>, assist_size: usize) {
+    /// Opens the fast path over `native`, or closes it. `small`: whether some puts and gets go by messages instead; what is longer
+    /// gains little by it.
+    fn set(&self, native: Option<ImportedKey>, small: bool, assist_size: usize) {
         let Some(native) = native.filter(|n| n.synchronous && n.settled) else {
             self.put_below.set(0);
             self.get_below.set(0);
@@ -109,6 +110,9 @@ impl FastPath {
         };
         let shared = native.caps & caps::OWN_MEMORY_ONLY == 0;
         let below = |max: usize| {
+            if small {
+                return 0;
+            }
             let max = if max == 0 { usize::MAX } else { max.saturating_add(1) };
             if shared { max.min(assist_size) } else { max }
         };
@@ -188,24 +192,31 @@ impl RemoteKey {
     }
 
     /// The path that puts and gets with this key take now: `shm/ring`, `shm-cma/copy`, or
-    /// `emulated over shm/ring`. They wait for one whose connection is being formed.
+    /// `emulated over shm/ring`. They wait for one whose connection is being formed. Of a peer that has promised to poll often
+    /// (`TIELINE_POLLS_OFTEN`) it may be `shm-cma/copy, up to 2048 bytes emulated over shm/ring`.
     #[must_use]
     pub fn path(&self) -> String {
         let key = &*self.inner;
         key.resolve();
         let forming = || key.forming(0).map(|rank| key.endpoint.route.memory[rank].interface);
-        match key.best.get().map(|native| native.interface).or_else(forming) {
-            Some(interface) => key.endpoint.shared.interfaces[interface].path.clone(),
-            None => format!("emulated over {}", key.endpoint.message_path()),
+        let emulated = || format!("emulated over {}", key.endpoint.message_path());
+        let path = |at: usize| key.endpoint.shared.interfaces[at].path.clone();
+        match (key.best.get().map(|native| native.interface).or_else(forming), key.small()) {
+            (Some(interface), 0) => path(interface),
+            (Some(interface), small) => {
+                format!("{}, up to {small} bytes {}", path(interface), emulated())
+            }
+            (None, _) => emulated(),
         }
     }
 
-    /// Whether operations complete while the target computes and calls nothing.
+    /// Whether operations complete while the target computes and calls nothing. Small ones do not where it has promised to poll often,
+    /// and they go by messages; see [`RemoteKey::path`].
     #[must_use]
     pub fn reaches_passive_target(&self) -> bool {
         let key = &*self.inner;
         match key.best.get() {
-            Some(native) if native.caps & caps::PASSIVE_TARGET != 0 => true,
+            Some(native) if native.caps & caps::PASSIVE_TARGET != 0 => key.small() == 0,
             // Needs somebody's progress there: the service worker's will do.
             _ => key.endpoint.has_service(),
         }
@@ -220,6 +231,11 @@ impl RemoteKey {
 }
 
 impl KeyInner {
+    /// The longest put or get that goes by messages although a lane leads to the memory: see `Route::small`. 0: none.
+    pub(super) fn small(&self) -> usize {
+        self.best.get().map_or(0, |native| self.endpoint.route.small(native.interface))
+    }
+
     /// Asks providers that wanted more time once more.
     #[cold]
     pub(super) fn resolve(&self) {
@@ -256,7 +272,8 @@ impl KeyInner {
             let settled = waiting.iter().all(|&rank| rank > best.rank);
             self.best.set(Some(ImportedKey { settled, ..best }));
         }
-        self.fast.set(self.best.get(), self.endpoint.shared.core.assist_size);
+        let assist_size = self.endpoint.shared.core.assist_size;
+        self.fast.set(self.best.get(), self.small() > 0, assist_size);
     }
 
     fn import_over(&self, rank: usize) {
@@ -510,38 +527,4 @@ impl Drop for KeyInner {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn native(synchronous: bool, caps: u64) -> ImportedKey {
-        ImportedKey {
-            raw: RawEndpoint::nowhere(),
-            key: std::ptr::null_mut(),
-            interface: 0,
-            part: 0,
-            shared: false,
-            rank: 0,
-            caps,
-            synchronous,
-            settled: true,
-            post: [0; 2],
-            fetch: [0; 2],
-            max: [0; 2],
-            max_iov: 1,
-            words: 0,
-        }
-    }
-
-    #[test]
-    fn two_share_a_copy_only_by_what_copies_between_the_processes_of_one_host() {
-        let (local, own) = (caps::LOCAL_ONLY, caps::OWN_MEMORY_ONLY);
-        let copies = |synchronous| {
-            [local, own, local | own, 0].map(|c| native(synchronous, c).copies_between_processes())
-        };
-        assert_eq!((copies(true), copies(false)), ([true, false, false, false], [false; 4]));
-        let maps = |synchronous| {
-            [local, own, local | own, 0].map(|c| native(synchronous, c).maps_memory())
-        };
-        assert_eq!((maps(true), maps(false)), ([false, true, true, false], [false; 4]));
-    }
-}
+mod tests;

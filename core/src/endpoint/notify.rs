@@ -158,7 +158,8 @@ impl Inner {
             self.check_local(local)?;
         }
         self.prepare(key, offset, len, Access::WRITE)?;
-        if let Some(native) = self.telling_lane(transfer, word) {
+        let small = self.goes_by_messages(key, len);
+        if let Some(native) = self.telling_lane(transfer, word).filter(|_| !small) {
             let memory = self.hold_memory(transfer)?;
             let _ = self.may_go(native.bit());
             let request = self.open_native(None, memory.clone(), transfer.at, len)?;
@@ -168,7 +169,7 @@ impl Inner {
         }
         self.check_notifications()?;
         let by_messages = key.inner.best.get().is_none() && key.inner.forming(0).is_none();
-        if by_messages && self.goes_alone(way::EMULATED) {
+        if (small || by_messages) && self.goes_alone(way::EMULATED) {
             let control = self.emulating()?;
             if Rc::ptr_eq(&control, self) {
                 return Ok(self.emulate_over(&control, transfer, Some(word))?);

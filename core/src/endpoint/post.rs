@@ -160,6 +160,9 @@ impl Inner {
         }
         let needed = if transfer.put { Access::WRITE } else { Access::READ };
         self.prepare(transfer.key, transfer.offset, transfer.len, needed)?;
+        if self.goes_by_messages(transfer.key, transfer.len) {
+            return Ok(self.emulate_transfer(transfer)?);
+        }
         let mut declined = declined;
         if let Some(outcome) = self.post_now(transfer, &mut declined)? {
             return Ok(outcome);

@@ -5,6 +5,7 @@ use crate::address::{Candidate, WorkerAddress};
 use crate::config::vars;
 use crate::explain::Record;
 use crate::lanes::{LaneTarget, PeerModule, lanes};
+use crate::proto::emulate::PUT_NOTIFY_HEAD;
 use crate::rank::{ModuleRef, Role};
 use crate::setup::Core;
 use crate::shared::Shared;
@@ -26,6 +27,8 @@ pub(crate) struct Route {
     chosen: Cell<usize>,
     /// Lanes for put, get and atomics, best first.
     pub(crate) memory: Vec<ModulePair>,
+    /// The interface over which small puts and gets go instead of by another: that one, and how long they are.
+    small: Vec<(usize, (usize, usize))>,
     /// What was composed besides messages, in words.
     pub(crate) composed: String,
     /// What was decided, and why.
@@ -62,6 +65,9 @@ impl Route {
             Ok(())
         };
         let mut lanes = lanes(&peer.label(), &shared.core.composition, &theirs, reach);
+        if peer.polls_often && peer.service.is_none() {
+            lanes.choose_small(&peer.label(), &shared.core.composition);
+        }
         let composed = lanes.compose(&peer.label(), &wired);
         let ways = |role: Role| {
             lanes.of(role).iter().filter_map(|lane| match &lane.via {
@@ -71,14 +77,32 @@ impl Route {
                 LaneTarget::Messages => None,
             })
         };
-        let messages = ways(Role::Message).collect();
+        let messages: Vec<ModulePair> = ways(Role::Message).collect();
         let mut memory: Vec<ModulePair> = ways(Role::Rma).collect();
         for pair in ways(Role::Atomic) {
             if !memory.iter().any(|known| known.interface == pair.interface) {
                 memory.push(pair);
             }
         }
-        Route { messages, chosen: Cell::new(0), memory, composed, records: lanes.records }
+        let small = messages.first().map_or_else(Vec::new, |message| {
+            // One message each way.
+            let most = shared.interfaces[message.interface].attr.max_packed;
+            let most = most.saturating_sub(PUT_NOTIFY_HEAD);
+            let lanes = lanes.rma.iter().filter_map(|lane| match &lane.via {
+                LaneTarget::Module(at, _) => Some((shared.interface(at)?, lane.small.min(most))),
+                LaneTarget::Messages => None,
+            });
+            lanes.map(|(at, len)| (at, (message.interface, len))).collect()
+        });
+        Route { messages, chosen: Cell::new(0), memory, small, composed, records: lanes.records }
+    }
+
+    /// The longest put or get that goes by messages although this interface leads to the memory: the peer has promised to make
+    /// progress all the time, and the message lane is the one whose costs were compared. 0: none.
+    pub(super) fn small(&self, interface: usize) -> usize {
+        let message = self.message().map(|pair| pair.interface);
+        let known = self.small.iter().find(|(at, _)| *at == interface);
+        known.filter(|(_, (over, _))| message == Some(*over)).map_or(0, |(_, (_, len))| *len)
     }
 
     /// One lane alone, for messages.
@@ -87,6 +111,7 @@ impl Route {
             messages: vec![pair],
             chosen: Cell::new(0),
             memory: Vec::new(),
+            small: Vec::new(),
             composed: String::new(),
             records: Vec::new(),
         }

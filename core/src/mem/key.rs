@@ -53,7 +53,7 @@ impl KeyRecord {
         })
     }
 
-    fn parse_fields(r: &mut Reader<'_>) -> Result<KeyRecord, Status> {
+    fn parse_fields(r: &mut Reader<'_>, _minor: u8) -> Result<KeyRecord, Status> {
         let context = r.id()?;
         let (region, generation, len) = (r.u64()?, r.u64()?, r.u64()?);
         let access = Access::from_bits(u64::from(r.u8()?));

@@ -43,6 +43,7 @@ impl Report {
         });
         let mut warnings = core.config.warnings();
         warnings.extend(core.notes());
+        warnings.extend(core.promise_not_given());
         Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             abi: format!("{ABI_MAJOR}.{ABI_MINOR}"),
@@ -76,7 +77,8 @@ pub(super) fn path_views(composition: &Composition) -> Vec<PathView> {
 fn lane_views(composition: &Composition) -> Vec<LaneView> {
     let alike = |ranked: &Ranked| PeerModule { at: ranked.at.clone(), priority: ranked.priority };
     let peer: Vec<PeerModule> = composition.modules.iter().map(alike).collect();
-    let lanes = lanes("", composition, &peer, |_, _| Ok(()));
+    let mut lanes = lanes("", composition, &peer, |_, _| Ok(()));
+    lanes.choose_small("", composition);
     let mut views = Vec::new();
     for role in Role::DATA {
         views.extend(lanes.of(role).iter().map(|lane| LaneView {

@@ -212,6 +212,7 @@ impl Core {
         let _ = config.duration(vars::CLOSE_TIMEOUT)?;
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
         let assist_size = config.size(vars::ASSIST_SIZE)?;
+        let polls_often = config.bool(vars::POLLS_OFTEN)?;
         let spin = super::Spin::new(&config)?;
         let (guard, notes) = (Arc::new(ForkGuard::new()?), Arc::new(Log::new()));
         let core = Arc::new(Core {
@@ -227,6 +228,7 @@ impl Core {
             connect_timeout,
             queue_bytes,
             assist_size,
+            polls_often,
             spin,
             memory: Arc::new(Memory::new(
                 id,

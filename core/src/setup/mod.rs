@@ -10,7 +10,7 @@ mod spin;
 use crate::Error;
 use crate::address::{Location, WorkerEntry};
 use crate::compose::Composition;
-use crate::config::Config;
+use crate::config::{Config, vars};
 use crate::error::Scope;
 use crate::explain::Record;
 use crate::log::Log;
@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
     pub(crate) assist_size: usize,
+    /// Whether the program, or an operator, says that its workers make progress all the time.
+    pub(crate) polls_often: bool,
     /// How long a wait spins.
     pub(crate) spin: Spin,
     guard: Arc<ForkGuard>,
@@ -93,6 +95,29 @@ impl Core {
     pub(crate) fn service_entry(&self, worker: &[u8; 16]) -> Option<WorkerEntry> {
         let serves = || self.service_stopped.get().is_none();
         self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
+    }
+
+    /// Whether this worker promises peers that it makes progress all the time. A progress thread sleeps, and serves in its stead; where
+    /// waits do not spin, it is too seldom on a processor.
+    pub(crate) fn promises_to_poll(&self) -> bool {
+        self.polls_often && self.breaks_promise().is_none()
+    }
+
+    /// Why it does not, whoever asked for it.
+    fn breaks_promise(&self) -> Option<&'static str> {
+        match () {
+            () if self.service.get().is_some() && self.service_stopped.get().is_none() => {
+                Some("the progress thread serves peers, and sleeps when it is idle")
+            }
+            () if self.spin.budget(None).is_zero() => Some("waits do not spin here"),
+            () => None,
+        }
+    }
+
+    /// For people: that a promise that was asked for is not given.
+    pub(crate) fn promise_not_given(&self) -> Option<String> {
+        let why = self.breaks_promise().filter(|_| self.polls_often)?;
+        Some(format!("{} is on, and peers are not told: {why}", vars::POLLS_OFTEN))
     }
 
     /// The progress thread has ended before it was told to.

@@ -49,7 +49,13 @@ fn address() -> WorkerAddress {
         },
         entry: entry(6),
         service: Some(entry(7)),
+        polls_often: true,
     }
+}
+
+/// As the first minor had it, which knew of no promises.
+fn first_address() -> WorkerAddress {
+    WorkerAddress { polls_often: false, ..address() }
 }
 
 fn key() -> KeyRecord {
@@ -66,15 +72,16 @@ fn key() -> KeyRecord {
 
 #[test]
 fn addresses_and_keys_are_written_as_they_always_were() {
-    assert_eq!(address().pack().unwrap(), golden!("address-1.0"));
+    assert_eq!(address().pack().unwrap(), golden!("address-1.1"));
     assert_eq!(key().pack().unwrap(), golden!("key-1.0"));
 }
 
 #[test]
 fn addresses_and_keys_of_every_minor_are_read() {
-    assert_eq!(WorkerAddress::parse(&golden!("address-1.0")).unwrap(), address());
+    assert_eq!(WorkerAddress::parse(&golden!("address-1.0")).unwrap(), first_address());
+    assert_eq!(WorkerAddress::parse(&golden!("address-1.1")).unwrap(), address());
     assert_eq!(KeyRecord::parse(&golden!("key-1.0")).unwrap(), key());
-    // What a later minor has behind its end, an earlier reader leaves alone.
+    // What a later minor has behind its end, an earlier reader leaves alone; the first byte there has the promises of 1.1.
     let newer = WorkerAddress { messages: (1, 4), ..address() };
     assert_eq!(WorkerAddress::parse(&golden!("address-1.9")).unwrap(), newer);
     assert_eq!(KeyRecord::parse(&golden!("key-1.9")).unwrap(), key());
@@ -95,9 +102,12 @@ fn another_major_is_refused_in_words_that_name_both_versions() {
 
 #[test]
 fn a_tail_is_no_part_of_a_record_of_our_own_minor() {
-    for (golden, head) in [(golden!("address-1.9"), *b"TLA"), (golden!("key-1.9"), *b"TLK")] {
+    let (address, key) = (golden!("address-1.9"), golden!("key-1.9"));
+    for (golden, head, minor) in
+        [(&address, *b"TLA", 0), (&address, *b"TLA", 1), (&key, *b"TLK", 0)]
+    {
         let mut w = super::Writer::default();
-        let _ = w.raw(&head).raw(&[1, 0]).raw(&golden[5..golden.len() - 4]);
+        let _ = w.raw(&head).raw(&[1, minor]).raw(&golden[5..golden.len() - 4]);
         let bytes = super::seal(w);
         let error = match head[2] {
             b'A' => WorkerAddress::parse(&bytes).unwrap_err(),
@@ -105,4 +115,23 @@ fn a_tail_is_no_part_of_a_record_of_our_own_minor() {
         };
         assert!(error.why().contains("after its end"), "{error}");
     }
+}
+
+#[test]
+fn an_address_without_the_promises_that_its_minor_has_is_damaged() {
+    let whole = golden!("address-1.1");
+    let mut w = super::Writer::default();
+    let _ = w.raw(&whole[..whole.len() - 5]);
+    let error = WorkerAddress::parse(&super::seal(w)).unwrap_err();
+    assert!(error.why().contains("cut off"), "{error}");
+}
+
+#[test]
+fn a_promise_that_a_later_minor_adds_is_no_promise_of_ours() {
+    let mut bytes = golden!("address-1.1");
+    let at = bytes.len() - 5;
+    bytes[at] = 0xfe;
+    let mut w = super::Writer::default();
+    let _ = w.raw(&bytes[..=at]);
+    assert_eq!(WorkerAddress::parse(&super::seal(w)).unwrap(), first_address());
 }

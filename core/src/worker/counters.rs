@@ -7,7 +7,7 @@ pub struct Counters {
     pub unknown_ids: u64,
     /// Malformed messages of the library's own protocols: dropped.
     pub malformed: u64,
-    /// Messages by which peers asked for puts, gets and atomics that no module does for them.
+    /// Messages by which peers asked for puts, gets and atomics that no module does for them, or that are quicker so.
     pub emulated: u64,
     /// Pieces of peers' large puts and gets that this worker copied for them.
     pub assisted_chunks: u64,

@@ -15,6 +15,7 @@ impl Inner {
             location: core.location.clone(),
             entry: self.entry(),
             service: core.service_entry(&self.shared.id),
+            polls_often: core.promises_to_poll(),
         }
         .pack()
     }

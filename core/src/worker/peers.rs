@@ -246,6 +246,7 @@ mod tests {
                 schemes: Vec::new(),
             },
             service: None,
+            polls_often: false,
         };
         peers.number(&address).0
     }

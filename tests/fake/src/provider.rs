@@ -6,12 +6,12 @@ use crate::network::{Kind, Op, State};
 use crate::sys::{self, Piece};
 use crate::world::{PATIENCE_OF_A_CALL, World};
 use tieline_plugin_api::abi::{
-    Atomic, Cost, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams, fixed,
+    Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams, fixed,
 };
 use tieline_plugin_api::{
     Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
-    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, caps, connects,
-    cost_class, event, memory_caps, op_flags, role,
+    MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, caps, connects, event,
+    memory_caps, op_flags, role,
 };
 
 /// The provider `fake` (0) or `other` (1).
@@ -147,8 +147,7 @@ impl Domain for FakeDomain {
             atomic_post64,
             atomic_fetch32,
             atomic_fetch64,
-            cost: [Cost { overhead_ns: 10.0, latency_ns: 100.0, bytes_per_second: 1e9 };
-                cost_class::COUNT],
+            cost: lane.cost(),
             max_address_len: 16,
             max_identity_len: 1 << 20,
             ..ModuleAttr::empty()

@@ -5,8 +5,8 @@ use crate::network::State;
 use crate::{files, sys};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tieline_plugin_api::abi::EndpointLimits;
-use tieline_plugin_api::{Status, caps, event};
+use tieline_plugin_api::abi::{Cost, EndpointLimits};
+use tieline_plugin_api::{Status, caps, cost_class, event};
 
 /// One domain with one module, and how it behaves.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ pub struct Lane {
     pub declines_from: usize,
     /// Of a thousand operations that could end later, so many are done when the call returns.
     pub at_once: u32,
+    /// What a put or get of 8 bytes costs beyond a message of 8 bytes, as it states, ns.
+    pub slow_ns: f64,
     /// Polls until something is carried out, at most.
     pub delay: u64,
     /// Polls from there until it is told, at most.
@@ -86,6 +88,7 @@ impl Lane {
             declines: 0,
             declines_from: usize::MAX,
             at_once: 0,
+            slow_ns: 0.0,
             delay: 0,
             report: 0,
             batch: 16,
@@ -130,6 +133,14 @@ impl Lane {
     #[must_use]
     pub fn sleeping(self) -> Lane {
         Lane { sleeps: true, ..self }
+    }
+
+    /// What it states of its costs: the same for all classes, but for small puts and gets.
+    pub(crate) fn cost(&self) -> [Cost; cost_class::COUNT] {
+        let cost = Cost { overhead_ns: 10.0, latency_ns: 100.0, bytes_per_second: 1e9 };
+        let mut costs = [cost; cost_class::COUNT];
+        costs[cost_class::SMALL_RMA].overhead_ns += self.slow_ns;
+        costs
     }
 
     pub(crate) fn does_memory(&self) -> bool {

@@ -5,6 +5,7 @@ use tieline_processes::{Launch, Node, Test, Verdict, named, sys};
 
 pub(crate) const TESTS: &[Test] = named![
     puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing,
+    small_puts_and_gets_go_by_messages_to_a_process_that_promised_to_poll_and_to_no_other,
     emulated_operations_reach_a_silent_target_only_through_its_progress_thread,
     two_processes_on_one_processor_make_progress_when_they_wait,
     peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers,
@@ -57,6 +58,67 @@ fn puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing() -> Ver
     assert_eq!(target.must(&format!("check plain 0 {LEN} 7 0")), "same");
     caller.end();
     target.end();
+    Verdict::Passed
+}
+
+/// How many operations a process has carried out for others.
+fn emulated(node: &mut Node) -> u64 {
+    counter(node, "emulated: ")
+}
+
+fn small_puts_and_gets_go_by_messages_to_a_process_that_promised_to_poll_and_to_no_other() -> Verdict
+{
+    const UP_TO: usize = 2048;
+    let mut caller = Node::start("caller");
+    let mut polls = Node::with("polls", &["TIELINE_POLLS_OFTEN=on"]);
+    let mut computes = Node::start("computes");
+    for target in [&mut polls, &mut computes] {
+        caller.connect(target);
+        let _ = target.must(&format!("register plain {LEN}"));
+        let _ = target.must(&format!("alloc shared {LEN}"));
+        assert_eq!(caller.import(target, "shared"), "shm/ring");
+    }
+    let by_both = format!("shm-cma/copy, up to {UP_TO} bytes emulated over shm/ring");
+    assert_eq!(caller.import(&mut polls, "plain"), by_both);
+    assert_eq!(caller.import(&mut computes, "plain"), "shm-cma/copy");
+    assert_eq!(caller.must("reaches-passive polls.plain"), "false");
+    assert_eq!(caller.must("reaches-passive computes.plain"), "true");
+    assert!(caller.must("report polls").contains("the peer polls often"));
+    assert!(!caller.must("report computes").contains("the peer polls often"));
+    for region in ["out", "back"] {
+        let _ = caller.must(&format!("register {region} {LEN}"));
+    }
+    let _ = computes.must("passive");
+    for (seed, len) in [(1, 1), (2, 8), (3, UP_TO), (4, UP_TO + 1), (5, LEN - 11)] {
+        let _ = caller.must(&format!("fill out {seed}"));
+        for key in ["polls.plain", "polls.shared", "computes.plain", "computes.shared"] {
+            let _ = caller.must("fill back 0");
+            let _ = caller.must(&format!("put {key} out 0 {len} 11"));
+            let _ = caller.must(&format!("get {key} back 3 {len} 11"));
+            assert_eq!(caller.must(&format!("check back 3 {len} {seed} 0")), "same", "{key}");
+        }
+    }
+    // The three small ones, each way; the other process has answered nothing.
+    assert_eq!((emulated(&mut polls), emulated(&mut computes)), (6, 0));
+    // Who breaks the promise delays what is small, and only that.
+    let _ = polls.must("passive");
+    let _ = caller.must("fill out 6");
+    let _ = caller.must(&format!("put polls.plain out 0 {LEN} 0"));
+    assert_eq!(polls.must(&format!("check plain 0 {LEN} 6 0")), "same");
+    caller.peer.tell("put-bytes polls.plain 8 9 0");
+    let _ = polls.must("active");
+    let _ = caller.answer().expect("a put that the target looks for again");
+    let _ = caller.must("get polls.plain back 0 8 0");
+    // And who dies fails it.
+    let _ = polls.must("passive");
+    caller.peer.tell("put polls.plain out 0 8 0");
+    let _ = caller.peer.expect("begins");
+    let _ = polls.kill();
+    let failed = caller.answer().expect_err("the target is gone");
+    assert_eq!(failed.status, "PeerFailed", "{failed:?}");
+    assert_eq!(caller.must("pending"), "0");
+    caller.end();
+    computes.end();
     Verdict::Passed
 }
 
@@ -173,8 +235,12 @@ fn large_pair() -> (Node, Node) {
 }
 
 fn assisted(node: &mut Node) -> u64 {
+    counter(node, "assisted_chunks: ")
+}
+
+fn counter(node: &mut Node, name: &str) -> u64 {
     let counters = node.must("counters");
-    let (_, rest) = counters.split_once("assisted_chunks: ").expect("the counter");
+    let (_, rest) = counters.split_once(name).expect("the counter");
     rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("a number")
 }
 

@@ -20,6 +20,12 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
     ("core/src/endpoint/queue.rs", "fn queue_len(", "1", "the queue seems never empty"),
     ("core/src/worker/mod.rs", "fn pending(", "0", "nothing seems pending"),
     (
+        "core/src/endpoint/route.rs",
+        "peer.polls_often && peer.service.is_none()",
+        "true",
+        "a target that promised nothing has to answer for what is small",
+    ),
+    (
         "core/src/endpoint/key.rs",
         "rank > best.rank",
         "rank <= best.rank",

@@ -162,6 +162,18 @@ fn memory_operations() -> Vec<Group> {
         ],
         comparisons: vec![against("UCX uct posix", 1.0)],
     };
+    const NO_PROMISE: &str = "tieline, nothing promised";
+    let ordinary = |what, test, rival| Group {
+        what,
+        unit: Unit::Time,
+        better: Better::Lower,
+        sources: vec![
+            (OURS, Source::tieline_that_polls_often(test, "8")),
+            (NO_PROMISE, Source::tieline(test, "8", "", Field::P50)),
+            ("UCX uct cma", Source::ucx("-x cma -d memory -t", rival, 300_000, Field::P50)),
+        ],
+        comparisons: vec![against(NO_PROMISE, None), against("UCX uct cma", None)],
+    };
     vec![
         Group {
             what: "8 B put, there and back / 2",
@@ -173,6 +185,8 @@ fn memory_operations() -> Vec<Group> {
             ],
             comparisons: vec![against("UCX uct posix", 1.0)],
         },
+        ordinary("8 B put, ordinary memory, polled", "put_lat", "put_lat -s 8 -D zcopy"),
+        ordinary("8 B get, ordinary memory, polled", "get_lat", "get -s 8 -D zcopy"),
         rate("8 B add, posted", "add_lat", "add_mr -s 8 -D short"),
         rate("8 B fetch-add", "fadd_lat", "fadd -s 8 -D short"),
     ]

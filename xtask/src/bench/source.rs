@@ -29,8 +29,8 @@ impl Field {
 }
 
 pub(crate) enum Source {
-    /// `tieline perf`.
-    Tieline { args: Vec<&'static str>, one_copier: bool, field: Field },
+    /// `tieline perf`, with a setting.
+    Tieline { args: Vec<&'static str>, setting: Option<(&'static str, &'static str)>, field: Field },
     /// `ucx_perftest`, server on processor 0 and client on processor 1.
     Ucx { args: Vec<&'static str>, iterations: u64, field: Field },
     /// NetPIPE over Open MPI's shared memory.
@@ -59,12 +59,19 @@ impl Source {
         field: Field,
     ) -> Source {
         let args = ["--test", test, "--size", size].into_iter().chain(more.split_whitespace());
-        Source::Tieline { args: args.collect(), one_copier: false, field }
+        Source::Tieline { args: args.collect(), setting: None, field }
     }
 
     pub(crate) fn tieline_with_one_copier(test: &'static str, size: &'static str) -> Source {
         let args = vec!["--test", test, "--size", size];
-        Source::Tieline { args, one_copier: true, field: Field::Bandwidth }
+        let setting = Some(("TIELINE_ASSIST_SIZE", "inf"));
+        Source::Tieline { args, setting, field: Field::Bandwidth }
+    }
+
+    /// Both ends promise each other that they make progress all the time, as `tieline perf` does.
+    pub(crate) fn tieline_that_polls_often(test: &'static str, size: &'static str) -> Source {
+        let args = vec!["--test", test, "--size", size];
+        Source::Tieline { args, setting: Some(("TIELINE_POLLS_OFTEN", "on")), field: Field::P50 }
     }
 
     pub(crate) fn ucx(
@@ -93,9 +100,7 @@ impl Source {
 
     pub(crate) fn measure(&self, quick: bool) -> Outcome<f64> {
         match self {
-            Source::Tieline { args, one_copier, field } => {
-                tieline(args, *one_copier, *field, quick)
-            }
+            Source::Tieline { args, setting, field } => tieline(args, *setting, *field, quick),
             Source::Ucx { args, iterations, field } => {
                 ucx(args, if quick { iterations / 3 } else { *iterations }, *field)
             }
@@ -117,11 +122,16 @@ fn program() -> std::path::PathBuf {
     target().join("release/tieline")
 }
 
-fn tieline(args: &[&str], one_copier: bool, field: Field, quick: bool) -> Outcome<f64> {
+fn tieline(
+    args: &[&str],
+    setting: Option<(&str, &str)>,
+    field: Field,
+    quick: bool,
+) -> Outcome<f64> {
     let seconds = if quick { "0.2" } else { "0.5" };
     let mut perf = command(program(), &["perf", "--json", "--cpus", "0,1", "--seconds", seconds]);
-    if one_copier {
-        let _ = perf.env("TIELINE_ASSIST_SIZE", "inf");
+    if let Some((name, value)) = setting {
+        let _ = perf.env(name, value);
     }
     let out = capture(perf.args(args))?;
     let line = out.lines().last().ok_or("tieline perf printed nothing")?;

@@ -20,6 +20,7 @@ mod pieces;
 mod pointers;
 mod progress_thread;
 mod shared;
+mod small;
 mod stage;
 mod swapping;
 mod ways;

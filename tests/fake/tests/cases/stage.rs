@@ -64,8 +64,17 @@ impl Stage {
     }
 
     pub(crate) fn with(lanes: Vec<Lane>, settings: &[(&str, &str)]) -> Stage {
+        Stage::with_each(lanes, settings, settings)
+    }
+
+    /// Settings of `a`'s, and of `b`'s.
+    pub(crate) fn with_each(
+        lanes: Vec<Lane>,
+        of_a: &[(&str, &str)],
+        of_b: &[(&str, &str)],
+    ) -> Stage {
         let world = World::new(1, lanes);
-        let (at_a, at_b) = (context(world, settings), context(world, settings));
+        let (at_a, at_b) = (context(world, of_a), context(world, of_b));
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
         let mail = Mail::default();
         for (worker, name) in [(&a, 0), (&b, 1)].into_iter().filter(|_| world.has_circuits()) {

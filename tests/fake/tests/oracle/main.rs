@@ -11,7 +11,7 @@ mod program;
 use driver::Providers;
 use program::{Program, Wants};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use tieline_fake::World;
+use tieline_fake::{Lane, World};
 
 /// What the core keeps its promises under today: what is false here waits for a repair.
 const TODAY: Wants = Wants::ALL;
@@ -48,10 +48,30 @@ fn programs_keep_to_the_promises_over_lanes_of_any_character() {
     });
 }
 
+/// What a lane to memory states that it costs, so that up to 8, 64 and 256 bytes are quicker by messages.
+const SLOW_NS: [f64; 3] = [531.0, 550.0, 615.0];
+
+fn polls_often() -> (&'static str, String) {
+    ("TIELINE_POLLS_OFTEN", "on".into())
+}
+
+#[test]
+fn programs_keep_to_the_promises_where_small_puts_and_gets_go_by_messages() {
+    hold(TODAY, 700, |program| {
+        let slow_ns = SLOW_NS[(program.seed % 3) as usize];
+        let lanes = program.lanes().into_iter().map(|lane| Lane { slow_ns, ..lane });
+        let world = World::new(program.seed, lanes.collect());
+        world.meanwhile(driver::meanwhile);
+        let settings = [world.settings(), vec![polls_often()]].concat();
+        Providers { settings, world: Some(world), alloc: false }
+    });
+}
+
 #[test]
 fn programs_keep_to_the_promises_over_shared_memory() {
     hold(Wants { fake: false, ..TODAY }, 100, |program| {
-        let settings = vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())];
+        let mut settings = vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())];
+        settings.extend((program.seed % 4 == 1).then(polls_often));
         Providers { settings, world: None, alloc: program.seed % 2 == 0 }
     });
 }
