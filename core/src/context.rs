@@ -162,7 +162,14 @@ impl ContextBuilder {
     /// how many bytes ([`RemoteKey::path`](crate::RemoteKey::path), [`Endpoint::report`](crate::Endpoint::report)). What an
     /// operation means is the same by either way: `Done` is said when the bytes are there. It may be `Pending` now where the module was
     /// through when the call returned, and needs the progress of both workers until then: of a target that does not keep
-    /// its promise it waits for the next progress call.
+    /// its promise it waits for the next progress call. So does what stands behind a fence: between two small puts it waits for the
+    /// answer to the first, and for this side's own progress, where the module had needed neither. Without a fence nothing waits behind
+    /// them: while 16 are unanswered, or the message lane has no room, small ones go by the module too. Modules that complete later
+    /// keep what is small, since many of them are under way at once.
+    ///
+    /// The first small put or get opens the message lane to the peer, also on an endpoint that sends no messages. From then on the
+    /// endpoint ends with that lane: where the target's worker is closed, puts that the module would have done fail as well, and a new
+    /// endpoint finds no way to that worker within `TIELINE_CONNECT_TIMEOUT`.
     ///
     /// It is not told to peers while a progress thread serves them, nor where waits do not spin (`TIELINE_SPIN`), as in a job of more
     /// processes than processors: [`Context::report`] has a warning then. What a peer has been told holds for its endpoints.

@@ -1,11 +1,10 @@
-//! Puts and gets over messages: where no provider gives this pair access to that memory, and small ones that are quicker so, to a
-//! peer that has promised to make progress all the time.
+//! Puts and gets over messages, where no provider gives this pair access to that memory.
 
+use super::Inner;
 use super::order::way;
 use super::post::Transfer;
 use super::queued::{EmulatedPut, NativeOp, QueuedOp};
 use super::record::Completion;
-use super::{Inner, RemoteKey, State};
 use crate::op::{Id, Kind, LocalBuffer};
 use crate::proto::emulate::{self, Target};
 use crate::proto::id;
@@ -14,14 +13,6 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl Inner {
-    /// Whether a put or get goes by messages although a lane leads to the memory. It waits for no connection for messages, which the
-    /// lane may have no need of.
-    pub(super) fn goes_by_messages(&self, key: &RemoteKey, len: usize) -> bool {
-        let small = || len > 0 && len <= key.inner.small();
-        // Opened, it may turn out to be another one than was compared.
-        small() && (self.state.get() != State::New || self.open_message_lane().is_ok() && small())
-    }
-
     /// Posts a put or get that no provider does.
     pub(super) fn emulate_transfer(
         self: &Rc<Self>,

@@ -11,9 +11,9 @@ use crate::interface::LaneLimits;
 use crate::op::{Id, Kind};
 use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::request::{Outcome, Request};
-use crate::shared::Shared;
+use crate::shared::{Shared, Unanswered};
 use crate::{Error, Status};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
@@ -103,6 +103,8 @@ pub(crate) struct Inner {
     pub(super) order: Order,
     /// Keys that were imported here, whose lanes a broken provider is taken out of.
     pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
+    /// What the peer's worker has yet to answer of what is small, once something was.
+    pub(super) unanswered: OnceCell<Rc<Unanswered>>,
     /// Large transfers in a row with which the peer did not help.
     pub(crate) unhelped: Cell<u32>,
 }
@@ -146,6 +148,7 @@ impl Inner {
             past_controls: RefCell::default(),
             order: Order::default(),
             keys: RefCell::default(),
+            unanswered: OnceCell::new(),
             unhelped: Cell::new(0),
         }
     }

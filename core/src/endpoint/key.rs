@@ -134,6 +134,8 @@ pub(crate) struct KeyInner {
     pub(crate) endpoint: Rc<Inner>,
     pub(crate) record: KeyRecord,
     pub(super) best: Cell<Option<ImportedKey>>,
+    /// The longest put or get that goes by a message although the best lane leads to the memory; 0: none.
+    pub(super) small: Cell<usize>,
     /// Imported provider keys, with the interface that each belongs to.
     pub(super) imported: RefCell<Vec<ImportedKey>>,
     /// Lanes whose provider said "ask again", by rank.
@@ -163,6 +165,7 @@ impl RemoteKey {
             endpoint: ep.clone(),
             record,
             best: Cell::new(None),
+            small: Cell::new(0),
             imported: RefCell::default(),
             unresolved: RefCell::default(),
             pointers: Cell::new(0),
@@ -201,7 +204,7 @@ impl RemoteKey {
         let forming = || key.forming(0).map(|rank| key.endpoint.route.memory[rank].interface);
         let emulated = || format!("emulated over {}", key.endpoint.message_path());
         let path = |at: usize| key.endpoint.shared.interfaces[at].path.clone();
-        match (key.best.get().map(|native| native.interface).or_else(forming), key.small()) {
+        match (key.best.get().map(|native| native.interface).or_else(forming), key.small.get()) {
             (Some(interface), 0) => path(interface),
             (Some(interface), small) => {
                 format!("{}, up to {small} bytes {}", path(interface), emulated())
@@ -216,7 +219,7 @@ impl RemoteKey {
     pub fn reaches_passive_target(&self) -> bool {
         let key = &*self.inner;
         match key.best.get() {
-            Some(native) if native.caps & caps::PASSIVE_TARGET != 0 => key.small() == 0,
+            Some(native) if native.caps & caps::PASSIVE_TARGET != 0 => key.small.get() == 0,
             // Needs somebody's progress there: the service worker's will do.
             _ => key.endpoint.has_service(),
         }
@@ -231,11 +234,6 @@ impl RemoteKey {
 }
 
 impl KeyInner {
-    /// The longest put or get that goes by messages although a lane leads to the memory: see `Route::small`. 0: none.
-    pub(super) fn small(&self) -> usize {
-        self.best.get().map_or(0, |native| self.endpoint.route.small(native.interface))
-    }
-
     /// Asks providers that wanted more time once more.
     #[cold]
     pub(super) fn resolve(&self) {
@@ -262,8 +260,8 @@ impl KeyInner {
         }
     }
 
-    /// Takes the fast path over the best lane, once no better one may come.
-    fn update_fast_path(&self) {
+    /// Takes the fast path over the best lane, once no better one may come, and looks what goes by messages instead.
+    pub(super) fn update_fast_path(&self) {
         let waiting = self.unresolved.borrow();
         if !waiting.is_empty() {
             self.endpoint.shared.settling.set(true);
@@ -272,8 +270,9 @@ impl KeyInner {
             let settled = waiting.iter().all(|&rank| rank > best.rank);
             self.best.set(Some(ImportedKey { settled, ..best }));
         }
-        let assist_size = self.endpoint.shared.core.assist_size;
-        self.fast.set(self.best.get(), self.small() > 0, assist_size);
+        let ep = &self.endpoint;
+        self.small.set(self.best.get().map_or(0, |native| ep.small(native.interface)));
+        self.fast.set(self.best.get(), self.small.get() > 0, ep.shared.core.assist_size);
     }
 
     fn import_over(&self, rank: usize) {

@@ -3,6 +3,7 @@
 use super::{Inner, Lane, ModulePair, State};
 use crate::interface::LaneLimits;
 use crate::op::held::{Through, Unfinished};
+use crate::proto::emulate::PUT_NOTIFY_HEAD;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Weak;
@@ -25,11 +26,42 @@ impl Inner {
                     if !self.route.next_message() {
                         return Err(error);
                     }
+                    self.refresh_keys();
                     let now = self.message_path();
                     self.shared.core.note(format!("{path}: {error}; from now on: {now}"));
                 }
             }
         };
+        self.take_message_lane(lane)
+    }
+
+    /// Whether messages may be sent now that something small could go by: their lane is open, and nothing waits. Where it is not open
+    /// it is opened, for which nothing waits either; what keeps it from that is told once, and changes nothing of which lane messages
+    /// take.
+    pub(super) fn opened_for_small(&self) -> bool {
+        match self.state.get() {
+            State::Ready => return true,
+            State::New if self.queue_len() == 0 => {}
+            _ => return false,
+        }
+        let Some(pair) = self.route.message() else { return false };
+        match self.lane(pair).and_then(|lane| self.take_message_lane(lane)) {
+            Ok(()) => self.state.get() == State::Ready,
+            Err(error) => {
+                if error.status() != Status::Again && self.is_alive() {
+                    self.route.set_small(false);
+                    self.refresh_keys();
+                    let path = self.message_path();
+                    let note = format!("{path}: {error}; small puts and gets do without messages");
+                    self.shared.core.note(note);
+                }
+                false
+            }
+        }
+    }
+
+    /// Messages go over this lane from now on.
+    fn take_message_lane(&self, lane: Lane) -> Result<(), Error> {
         if self.state.get() != State::New {
             // Whoever carries datagrams may have made progress meanwhile.
             return self.check_alive();
@@ -41,7 +73,23 @@ impl Inner {
         // What was queued while the lane could not be opened goes first.
         let waiting = self.queue_len() > 0;
         self.state.set(if waiting { State::Queueing } else { State::Ready });
+        self.route.set_small(true);
+        self.refresh_keys();
         Ok(())
+    }
+
+    /// The message lane is another one, or what it carries is known better: so is what goes by it instead of by a lane to memory.
+    fn refresh_keys(&self) {
+        if !self.route.has_small() {
+            return;
+        }
+        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
+        keys.iter().for_each(|key| key.update_fast_path());
+    }
+
+    /// The longest put or get that goes by a message although this interface leads to the memory: one message each way. 0: none.
+    pub(super) fn small(&self, interface: usize) -> usize {
+        self.route.small(interface).min(self.max_packed.get().saturating_sub(PUT_NOTIFY_HEAD))
     }
 
     /// Opens the message lane where it is not open; `false`: it is being formed. What keeps it from being opened ends the

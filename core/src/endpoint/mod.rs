@@ -29,6 +29,7 @@ mod record;
 mod rma;
 mod route;
 pub(crate) mod shared_copy;
+mod small;
 mod unreachable;
 
 pub(crate) use calls::{Circuits, WorkerCalls};

@@ -10,7 +10,7 @@ use super::post::{Local, Transfer};
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::rails::SHARED_FROM;
 use super::record::{Completion, rma_op};
-use super::{Endpoint, Inner, RemoteKey};
+use super::{Endpoint, Inner, RemoteKey, State};
 use crate::address::NOTIFICATIONS;
 use crate::op::{Id, Kind};
 use crate::proto::id;
@@ -158,8 +158,7 @@ impl Inner {
             self.check_local(local)?;
         }
         self.prepare(key, offset, len, Access::WRITE)?;
-        let small = self.goes_by_messages(key, len);
-        if let Some(native) = self.telling_lane(transfer, word).filter(|_| !small) {
+        if let Some(native) = self.telling_lane(transfer, word) {
             let memory = self.hold_memory(transfer)?;
             let _ = self.may_go(native.bit());
             let request = self.open_native(None, memory.clone(), transfer.at, len)?;
@@ -168,8 +167,13 @@ impl Inner {
             return Ok(self.outcome(request)?);
         }
         self.check_notifications()?;
+        if transfer.is_small() && self.goes_alone(way::EMULATED) {
+            if let Some(outcome) = self.post_small(transfer, Some(word))? {
+                return Ok(outcome);
+            }
+        }
         let by_messages = key.inner.best.get().is_none() && key.inner.forming(0).is_none();
-        if (small || by_messages) && self.goes_alone(way::EMULATED) {
+        if by_messages && self.goes_alone(way::EMULATED) {
             let control = self.emulating()?;
             if Rc::ptr_eq(&control, self) {
                 return Ok(self.emulate_over(&control, transfer, Some(word))?);
@@ -193,8 +197,14 @@ impl Inner {
     /// Whether everything that was put here, and may not have arrived, went this way.
     fn goes_alone(&self, way: u64) -> bool {
         let order = &self.order;
+        if !self.has_under_way() {
+            // Nobody need know any more where something went.
+            order.posted.set(0);
+            order.fenced.set(0);
+            return true;
+        }
         let ways = [&order.posted, &order.fenced, &order.local, &order.covered];
-        !self.has_under_way() || ways.iter().all(|ways| ways.get() & !way == 0)
+        ways.iter().all(|ways| ways.get() & !way == 0)
     }
 
     /// Whether a put from the queue may tell the target by the lane that it is about to leave over. A fence behind it has
@@ -234,6 +244,9 @@ impl Inner {
                 self.post_transfer(&Transfer { completion, ..*transfer }, Status::Again as i32)?
             }
         };
+        if put.is_done() && self.tells_now(word) {
+            return Ok(put);
+        }
         // Opened behind the put: a fence that the put makes strong waits for all that is open.
         let request = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Send)?;
         if let Outcome::Pending(put) = put {
@@ -243,6 +256,15 @@ impl Inner {
         self.wait_for_control(request);
         self.post(QueuedOp::Notify { word, request, lanes: None });
         Ok(self.outcome(request)?)
+    }
+
+    /// Tells the peer's worker at once, where all that may not have arrived went before in messages of this endpoint: it hears this after
+    /// those. False: it was not told, now.
+    fn tells_now(&self, word: u32) -> bool {
+        self.state.get() == State::Ready
+            && self.open_control().is_none()
+            && self.goes_alone(way::EMULATED)
+            && self.message_now(id::NOTIFY, u64::from(word), &[]).is_ok()
     }
 
     /// A put from the queue goes without telling the target; a message does that, from its place at the head of the queue.

@@ -7,6 +7,7 @@ use super::record::{Completion, rma_op};
 use super::{Inner, State};
 use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
 use crate::region::{Access, Region};
+use crate::registry::abi::PackBuffer;
 use crate::request::{Outcome, Request};
 use crate::{Error, PostError, Status};
 use std::ops::Range;
@@ -26,6 +27,20 @@ pub(super) enum Local<'a> {
 }
 
 impl Local<'_> {
+    /// Appends a range to a message.
+    pub(super) fn pack(
+        &self,
+        at: usize,
+        len: usize,
+        out: &mut PackBuffer<'_>,
+    ) -> Result<(), Status> {
+        match self {
+            Local::Region(region) => out.put_span(&region.inner.span, at, len),
+            Local::Bytes(bytes) => out.put(&bytes[at..at + len]),
+            Local::Pieces(pieces) => pieces.pack(at, len, out),
+        }
+    }
+
     /// What it takes of the room for operations where it waits.
     fn room(&self) -> usize {
         match self {
@@ -48,6 +63,12 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
+    /// Whether it may go by a message although a lane leads to the memory. No bytes are more than any number here.
+    #[inline]
+    pub(super) fn is_small(&self) -> bool {
+        self.len.wrapping_sub(1) < self.key.inner.small.get()
+    }
+
     /// What is left of it when the first `done` bytes are through.
     fn rest(&self, done: usize) -> Transfer<'_> {
         let (at, local) = match self.local {
@@ -160,8 +181,10 @@ impl Inner {
         }
         let needed = if transfer.put { Access::WRITE } else { Access::READ };
         self.prepare(transfer.key, transfer.offset, transfer.len, needed)?;
-        if self.goes_by_messages(transfer.key, transfer.len) {
-            return Ok(self.emulate_transfer(transfer)?);
+        if transfer.is_small() {
+            if let Some(outcome) = self.post_small(transfer, None)? {
+                return Ok(outcome);
+            }
         }
         let mut declined = declined;
         if let Some(outcome) = self.post_now(transfer, &mut declined)? {
@@ -311,6 +334,7 @@ impl Inner {
         let &Transfer { put, len, key, .. } = transfer;
         // Whether something of it is written, or read, although it goes on from its beginning.
         let mut begun = false;
+        let ways = self.ways_posted();
         while let Some(native) = key.inner.next(declined) {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Local::Region(local) = transfer.local {
@@ -338,7 +362,13 @@ impl Inner {
                 let posted = self.transfer_at_once(transfer, &native, &mut done);
                 begun |= done > 0;
                 match posted {
-                    Ok(()) => return Ok(Some(Outcome::Done(0))),
+                    Ok(()) => {
+                        // Nothing of it is under way. Who was to share it may have called the application, which posts what it likes.
+                        if len < self.shared.core.assist_size {
+                            self.went_nowhere(ways);
+                        }
+                        return Ok(Some(Outcome::Done(0)));
+                    }
                     Err(Status::Unreachable) => {
                         key.inner.downgrade(&native, Status::Unreachable);
                         continue;

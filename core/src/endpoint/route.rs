@@ -5,7 +5,6 @@ use crate::address::{Candidate, WorkerAddress};
 use crate::config::vars;
 use crate::explain::Record;
 use crate::lanes::{LaneTarget, PeerModule, lanes};
-use crate::proto::emulate::PUT_NOTIFY_HEAD;
 use crate::rank::{ModuleRef, Role};
 use crate::setup::Core;
 use crate::shared::Shared;
@@ -27,8 +26,12 @@ pub(crate) struct Route {
     chosen: Cell<usize>,
     /// Lanes for put, get and atomics, best first.
     pub(crate) memory: Vec<ModulePair>,
-    /// The interface over which small puts and gets go instead of by another: that one, and how long they are.
-    small: Vec<(usize, (usize, usize))>,
+    /// Interfaces to memory instead of which small puts and gets go by messages, and how long those are.
+    small: Vec<(usize, usize)>,
+    /// The interface for messages that their costs were compared with.
+    small_over: Option<usize>,
+    /// It could not be opened for them: who has messages to send may try again.
+    small_off: Cell<bool>,
     /// What was composed besides messages, in words.
     pub(crate) composed: String,
     /// What was decided, and why.
@@ -84,25 +87,42 @@ impl Route {
                 memory.push(pair);
             }
         }
-        let small = messages.first().map_or_else(Vec::new, |message| {
-            // One message each way.
-            let most = shared.interfaces[message.interface].attr.max_packed;
-            let most = most.saturating_sub(PUT_NOTIFY_HEAD);
-            let lanes = lanes.rma.iter().filter_map(|lane| match &lane.via {
-                LaneTarget::Module(at, _) => Some((shared.interface(at)?, lane.small.min(most))),
-                LaneTarget::Messages => None,
-            });
-            lanes.map(|(at, len)| (at, (message.interface, len))).collect()
+        let small = lanes.rma.iter().filter_map(|lane| match &lane.via {
+            LaneTarget::Module(at, _) => Some((shared.interface(at)?, lane.small)),
+            LaneTarget::Messages => None,
         });
-        Route { messages, chosen: Cell::new(0), memory, small, composed, records: lanes.records }
+        let small: Vec<(usize, usize)> = small.filter(|(_, len)| *len > 0).collect();
+        let small_over = messages.first().map(|pair| pair.interface);
+        Route {
+            messages,
+            chosen: Cell::new(0),
+            memory,
+            small,
+            small_over,
+            small_off: Cell::new(false),
+            composed,
+            records: lanes.records,
+        }
     }
 
     /// The longest put or get that goes by messages although this interface leads to the memory: the peer has promised to make
     /// progress all the time, and the message lane is the one whose costs were compared. 0: none.
     pub(super) fn small(&self, interface: usize) -> usize {
-        let message = self.message().map(|pair| pair.interface);
         let known = self.small.iter().find(|(at, _)| *at == interface);
-        known.filter(|(_, (over, _))| message == Some(*over)).map_or(0, |(_, (_, len))| *len)
+        let over = self.message().map(|pair| pair.interface);
+        known
+            .filter(|_| over == self.small_over && !self.small_off.get())
+            .map_or(0, |(_, len)| *len)
+    }
+
+    /// Whether anything is small here, for a key that has the lane.
+    pub(super) fn has_small(&self) -> bool {
+        !self.small.is_empty()
+    }
+
+    /// Whether the message lane could be opened when something small was to go by it.
+    pub(super) fn set_small(&self, on: bool) {
+        self.small_off.set(!on);
     }
 
     /// One lane alone, for messages.
@@ -112,6 +132,8 @@ impl Route {
             chosen: Cell::new(0),
             memory: Vec::new(),
             small: Vec::new(),
+            small_over: None,
+            small_off: Cell::new(false),
             composed: String::new(),
             records: Vec::new(),
         }

@@ -8,6 +8,7 @@ use crate::compose::Composition;
 use crate::explain::Verdict;
 use crate::rank::{ModuleFacts, Role, cost_ns, time};
 use tieline_plugin_api::abi::Cost;
+use tieline_plugin_api::caps;
 use tieline_plugin_api::cost_class::{BULK_MESSAGE, SMALL_MESSAGE, SMALL_RMA};
 
 /// What both ends do themselves for an operation by messages, ns: the table of operations, the region's, a handler.
@@ -48,6 +49,10 @@ impl Lanes {
         let Some(message) = self.message.first().and_then(|lane| module(&lane.via)) else { return };
         for lane in &mut self.rma {
             let Some(memory) = module(&lane.via) else { continue };
+            // What ends later is posted one after the other: how long each takes says little of how long many do.
+            if memory.facts.caps & caps::SYNCHRONOUS == 0 {
+                continue;
+            }
             lane.small = longest(&message.facts, &memory.facts);
             if lane.small == 0 {
                 continue;

@@ -2,8 +2,10 @@
 //! and the little that posting one asks of the worker.
 
 mod orphans;
+mod unanswered;
 
 pub(crate) use orphans::End;
+pub(crate) use unanswered::Unanswered;
 
 use crate::interface::InterfaceSlot;
 use crate::op::held::{Held, Through, Unfinished};
@@ -16,8 +18,10 @@ use crate::{Error, Status};
 use orphans::Orphans;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
+use unanswered::AllUnanswered;
 
 /// What a pending operation counts beside the bytes that were copied for it.
 pub(crate) const OPERATION_BYTES: usize = 64;
@@ -42,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) ops: RefCell<Table>,
     /// Those of endpoints that are gone.
     orphans: Orphans,
+    /// What peers' workers have yet to answer of what is small.
+    unanswered: AllUnanswered,
     /// Where copies are shared with peers.
     pub(crate) slots: Slots,
     /// Room for a list of pieces while it is posted.
@@ -70,6 +76,7 @@ impl Shared {
             settling: Cell::new(false),
             ops: RefCell::new(Table::new(operations)),
             orphans: Orphans::default(),
+            unanswered: AllUnanswered::default(),
             slots: Slots::default(),
             iov: Cell::default(),
             interfaces,
@@ -91,6 +98,11 @@ impl Shared {
     #[inline]
     pub(crate) fn check_no_handler(&self, what: &str) -> Result<(), Error> {
         if self.in_progress.get() { Err(inside_a_handler(what)) } else { Ok(()) }
+    }
+
+    /// What a peer's worker has yet to answer of what is small.
+    pub(crate) fn unanswered_by(&self, worker: &[u8; 16]) -> Rc<Unanswered> {
+        self.unanswered.by(worker)
     }
 
     /// There is something to do for the next progress call.

@@ -52,7 +52,7 @@ fn ways() -> Vec<(&'static str, Vec<Lane>)> {
 }
 
 /// The address of a worker that speaks this minor of the library's own messages.
-fn of_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
+pub(crate) fn of_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
     let (place, end) = (5 + 16 + 1, address.len() - 4);
     address[place] = minor;
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
