@@ -61,10 +61,12 @@ impl Inner {
         QueuedOp::ask(id::GET, request, bytes)
     }
 
-    /// The endpoint that emulated operations go through, which is asked before one is opened: see [`Inner::may_go`].
+    /// The endpoint that emulated operations go through, which is asked before one is opened: see [`Inner::may_go`]. It is found first:
+    /// to connect it may call the application, whose fences forget the ways of what is not open yet.
     pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
+        let control = self.emulates()?;
         let _ = self.may_go(way::EMULATED);
-        self.emulates()
+        Ok(control)
     }
 
     fn emulates(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {

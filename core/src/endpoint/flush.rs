@@ -38,7 +38,7 @@ impl Inner {
     }
 
     #[inline]
-    fn note_posted(&self, ways: u64) {
+    pub(super) fn note_posted(&self, ways: u64) {
         self.order.posted.set(self.order.posted.get() | ways);
     }
 

@@ -1,6 +1,7 @@
 //! The initiator's half of a copy that a peer shares; see [`crate::proto::shared_copy`].
 
 use super::key::ImportedKey;
+use super::order::way;
 use super::post::Transfer;
 use super::queued::{Failed, NativeOp, QueuedOp, SharedCopy};
 use super::record::Completion;
@@ -114,6 +115,8 @@ impl Inner {
             let failed = |status| self.failed(Failed::by(native.interface, status));
             return result.map(|()| Outcome::Done(0)).map_err(failed);
         }
+        // Once more: who opened the message lane may have called the application, whose fences forget what is not open yet.
+        self.note_posted(way::AT_ONCE);
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
             let request = ops.open_inner(self.index, Kind::Copy)?;
