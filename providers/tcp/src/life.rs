@@ -275,6 +275,8 @@ impl Inner {
         self.shared.streams.set(self.shared.streams.get() + 1);
         self.shared.watch_stream(&stream, self.index, number);
         self.links[number].stream = Some(Box::new(stream));
+        // Nothing may have come over it when it breaks.
+        self.last_received_ms = self.shared.now_ms();
         self.gone_since = None;
         if self.phase == Phase::Linking {
             self.phase = Phase::Open;

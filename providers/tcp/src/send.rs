@@ -99,7 +99,6 @@ impl Inner {
             return Wrote::Unable;
         };
         let mut gathered = shared.gathered.borrow_mut();
-        gathered.clear();
         self.outbox.gather(&stream.track, &mut gathered);
         if gathered.len == 0 {
             return Wrote::Nothing;

@@ -161,6 +161,12 @@ fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_
         let mut sides = pair(&variables);
         await_streams(&mut sides, 1);
         let [side, _peer] = &mut sides;
+        // Dialled again it would answer: all interfaces of a process have one listener, which other tests make go on.
+        let (_listener, port) = silent();
+        let mut again = inner(side);
+        let contact = &mut again.peer.as_mut().unwrap().contact;
+        contact.addresses.iter_mut().for_each(|at| at.port = port);
+        drop(again);
         let last = side.interface.shared().at_ms(inner(side).last_received_ms);
         let until = Instant::now() + 20 * MS;
         while Instant::now() < until {
@@ -178,6 +184,26 @@ fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_
         let begin = "the connection broke and did not come back in 7.";
         assert!(words.starts_with(begin) && words.ends_with(" s: it was cut"), "{words}");
     }
+}
+
+/// Whoever has made a connection lives, although nothing has come over it.
+#[test]
+fn a_connection_that_is_made_is_a_sign_of_life_however_old_its_interface_is() {
+    let (_listener, port) = silent();
+    let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s"), BRIEF];
+    let (side, greeting) = towards(port, true, &variables);
+    let shared = side.interface.shared();
+    let made = shared.at_ms(60_000);
+    shared.now.set(made);
+    let _theirs = knock(&side, greeting);
+    inner(&side).tend_links(Instant::now() + 501 * MS);
+    assert_eq!(has(&side), (true, false));
+    let broke = Broke { status: Status::TimedOut, text: "it was cut".into() };
+    inner(&side).stream_broke(0, &broke);
+    inner(&side).tend_links(made + 7000 * MS);
+    assert!(!has_failed(&side));
+    inner(&side).tend_links(made + 7001 * MS);
+    assert!(has_failed(&side));
 }
 
 #[test]
@@ -357,4 +383,44 @@ fn whoever_has_sent_something_is_woken_to_see_whether_the_peers_kernel_answers()
             turn(&mut sides);
         }
     }
+}
+
+#[test]
+fn a_stream_is_given_up_when_it_was_silent_for_the_stall_and_others_have_answered_in_its_second_half()
+ {
+    let variables = [("TIELINE_TCP_STREAMS", "2"), ("TIELINE_TCP_STALL", "1s"), BRIEF];
+    let mut sides = pair(&variables);
+    await_streams(&mut sides, 2);
+    let is_kept = |side: &Side| !inner(side).outbox.is_empty();
+    while is_kept(&sides[0]) || is_kept(&sides[1]) {
+        turn(&mut sides);
+    }
+    // The peer looks no more.
+    assert_eq!(sides[0].endpoint().am_short(7, 1, b"a word"), Ok(Posting::Done));
+    inner(&sides[0]).flush();
+    let (suspect, since) = inner(&sides[0]).outbox.oldest().expect("nobody has acknowledged it");
+    let (suspect, other) = (usize::from(suspect), 1 - usize::from(suspect));
+    let (shared, at_peer) = (sides[0].interface.shared(), streams_of(&sides[1])[other]);
+    let heard_until = |number: usize, ms: u64| {
+        let mut inner = inner(&sides[0]);
+        inner.links[number].stream.as_mut().unwrap().last_received_ms = since + ms;
+    };
+    let has_asked_after = |ms: u64| {
+        shared.now.set(shared.at_ms(since + ms));
+        inner(&sides[0]).tend_stall();
+        super::moving::readable(at_peer, 0)
+    };
+    heard_until(suspect, 0);
+    assert!(!has_asked_after(500), "half of the time is not over");
+    heard_until(suspect, 1);
+    assert!(!has_asked_after(501), "it has said something");
+    heard_until(suspect, 0);
+    assert!(has_asked_after(501));
+    let stands = || inner(&sides[0]).links[suspect].stream.is_some();
+    heard_until(other, 501);
+    assert!(has_asked_after(1000) && stands(), "the time is not over");
+    heard_until(other, 500);
+    assert!(has_asked_after(1001) && stands(), "the others had not been asked");
+    heard_until(other, 501);
+    assert!(has_asked_after(1001) && !stands());
 }
