@@ -79,7 +79,7 @@ struct Hot {
     parts: u16,
     /// The endpoint's index, and in the highest byte the interface that it is posted to.
     owner_and_interface: u32,
-    /// Its neighbours in the owner's list while it is open; its value afterwards.
+    /// Its neighbours in the owner's list while it is open, and in that of failures that nobody was told; its value otherwise.
     before: u32,
     after: u32,
     /// Room for the application's word, for completions that are told and not asked for: not used, and so not written, yet.
@@ -154,7 +154,7 @@ struct List {
     open: u32,
     /// The first failure that nobody was told: the next flush says it.
     late: Option<Error>,
-    /// Failures of operations that have ended, and that may still be asked for.
+    /// The last of the operations that have failed, and that may still be asked for.
     untold: u32,
     /// Operations that failed with a status and no text; `explain` adds the text if the provider gives it later.
     bare: Vec<Id>,
@@ -162,7 +162,7 @@ struct List {
 
 impl Default for List {
     fn default() -> List {
-        List { first: NONE, last: NONE, open: 0, late: None, untold: 0, bare: Vec::new() }
+        List { first: NONE, last: NONE, open: 0, late: None, untold: NONE, bare: Vec::new() }
     }
 }
 
@@ -499,8 +499,7 @@ impl Table {
         hot.flags |= ENDED | if error.is_some() { FAILED } else { 0 } | if told { TOLD } else { 0 };
         hot.set_value(if hot.is(SILENT) { 0 } else { value });
         if hot.is_untold() {
-            let owner = hot.owner();
-            self.list(owner).untold += 1;
+            self.link_untold(id);
         }
     }
 

@@ -114,6 +114,21 @@ fn a_flush_that_what_was_handed_over_put_at_the_head_is_not_waited_for_in_vain()
     let _ = provider_has;
 }
 
+/// Parts of other operations say nothing of what a flush covers, although those stand before it.
+#[test]
+fn what_was_posted_behind_a_flush_is_handed_over_behind_it_whatever_it_is_a_part_of() {
+    let mut table = Table::new(100);
+    let whole = table.open(0, Kind::Native).unwrap();
+    let flush = flush(&mut table, 0);
+    let later = table.open(1, Kind::Put).unwrap();
+    let part = table.open_part(whole, 1, Kind::Get).unwrap();
+    table.hand_over(1, 0);
+    assert_eq!([later, part].map(|id| table.owner(id)), [Some(0); 2]);
+    assert!(table.part(part, Ok(0)) && table.part(whole, Ok(0)));
+    assert_eq!(table.result(flush), Some(Ok(0)), "it waits for nothing that came after it");
+    assert!(table.is_open(later));
+}
+
 #[test]
 fn only_what_asks_a_peer_takes_an_answer() {
     let mut table = Table::new(100);
@@ -221,9 +236,15 @@ fn a_failure_of_an_endpoint_that_is_gone_is_its_heirs_or_nobodys() {
     let mut table = Table::new(100);
     for heir in [false, true] {
         let ids = [failed(&mut table, 5), failed(&mut table, 5)];
+        let [heard, own] = [failed(&mut table, 5), failed(&mut table, 3)];
+        assert!(table.result(heard).is_some());
         if heir {
             table.inherit(5, 3);
         }
+        table.forget(own);
+        assert_eq!(table.take_late(3), Some(bare(Status::KeyRejected)), "it had failed before");
+        table.forget(heard);
+        assert_eq!((table.take_late(3), table.take_late(5)), (None, None), "it was heard of");
         // Others come and go meanwhile, and one takes its place.
         table.forget_owner(5);
         let next = table.open(5, Kind::Put).unwrap();
@@ -421,7 +442,16 @@ fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
         assert!(table.result(id).is_some());
         table.forget(id);
     }
+    // Of three failures one is heard of, and two are asked for when it is gone, and its heir too.
+    let held = [failed(table, owner), failed(table, owner), failed(table, owner)];
+    assert!(table.result(held[1]).is_some());
+    table.inherit(owner, owner + 1);
     table.forget_owner(owner);
+    table.forget_owner(owner + 1);
+    for id in held {
+        assert!(table.result(id).is_some());
+        table.forget(id);
+    }
     LOOKS.get() - before
 }
 

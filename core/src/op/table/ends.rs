@@ -22,11 +22,36 @@ impl Table {
             return;
         }
         let (owner, untold) = (hot.owner(), hot.is_untold());
+        if untold {
+            self.unlink_untold(id);
+        }
         let error = self.slab.remove(id).and_then(|cold| cold.error).filter(|_| untold);
         if let Some(error) = error {
-            let list = self.list(owner);
-            list.untold -= 1;
-            let _ = list.late.get_or_insert(error);
+            let _ = self.list(owner).late.get_or_insert(error);
+        }
+    }
+
+    /// It has failed, and who has its request may ask how.
+    pub(super) fn link_untold(&mut self, id: Id) {
+        let Some(owner) = self.slab.get(id).map(Hot::owner) else { return };
+        let at = id.place() as u32;
+        let next = std::mem::replace(&mut self.list(owner).untold, at);
+        if let Some(hot) = self.hot_at(next) {
+            hot.before = at;
+        }
+        if let Some(hot) = self.slab.get_mut(id) {
+            (hot.before, hot.after) = (NONE, next);
+        }
+    }
+
+    fn unlink_untold(&mut self, id: Id) {
+        let Some(&hot) = self.slab.get(id) else { return };
+        match self.hot_at(hot.before) {
+            Some(before) => before.after = hot.after,
+            None => self.list(hot.owner()).untold = hot.after,
+        }
+        if let Some(after) = self.hot_at(hot.after) {
+            after.before = hot.before;
         }
     }
 
@@ -39,8 +64,7 @@ impl Table {
     pub(super) fn told(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id).filter(|hot| hot.is_untold()) else { return };
         hot.flags |= TOLD;
-        let owner = hot.owner();
-        self.list(owner).untold -= 1;
+        self.unlink_untold(id);
     }
 
     /// An endpoint has failed, and another takes its place: what nobody was told of its failures, the flushes of that one tell.
@@ -48,12 +72,12 @@ impl Table {
         if let Some(late) = self.take_late(from) {
             self.keep_late(to, late);
         }
-        let untold = self.take_untold(from);
-        self.own_list(to).untold += untold.len() as u32;
-        for id in untold {
+        let _ = self.own_list(to);
+        for id in self.take_untold(from) {
             if let Some(hot) = self.slab.get_mut(id) {
                 hot.owner_and_interface = hot.owner_and_interface & !NOBODY | to as u32;
             }
+            self.link_untold(id);
         }
     }
 
@@ -104,12 +128,10 @@ impl Table {
 
     /// Operations of an endpoint that have failed, and that may still be asked for: another's from here on, or nobody's.
     fn take_untold(&mut self, owner: usize) -> Vec<Id> {
-        let count = self.lists.get_mut(owner).map_or(0, |list| std::mem::take(&mut list.untold));
-        if count == 0 {
-            return Vec::new();
-        }
-        let untold = |hot: &Hot| hot.is_untold() && hot.owner() as usize == owner;
-        self.slab.ids().filter(|id| self.slab.get(*id).is_some_and(untold)).collect()
+        let list = self.lists.get_mut(owner);
+        let last = list.map_or(NONE, |list| std::mem::replace(&mut list.untold, NONE));
+        let before = |id: &Id| self.slab.at(self.slab.get(*id)?.after as usize);
+        std::iter::successors(self.slab.at(last as usize), before).collect()
     }
 
     /// What goes wrong with an operation beside its parts: it ends with it.
@@ -292,7 +314,7 @@ impl Table {
         if let Some(list) = self.lists.get_mut(owner) {
             *list = List::default();
         }
-        let empty = |list: &List| list.open == 0 && list.untold == 0 && list.late.is_none();
+        let empty = |list: &List| list.open == 0 && list.untold == NONE && list.late.is_none();
         while self.lists.last().is_some_and(empty) {
             let _ = self.lists.pop();
         }

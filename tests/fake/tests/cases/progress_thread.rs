@@ -207,6 +207,8 @@ cases! {
             let serves = stage.world.interface(1, "rma");
             stage.world.break_endpoints(put.interface, serves, Status::Io, "the cable is cut");
             stage.settle();
+            // Lanes that are gone are not asked again.
+            assert_eq!(stage.a.test(&notification).is_some(), !waits);
             stage.world.forget_rules();
             stage.world.release_held();
             assert_eq!(other.map(|put| stage.end_of(&put)), waits.then_some(Some(Ok(0))));
