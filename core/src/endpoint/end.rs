@@ -117,15 +117,16 @@ impl Inner {
     }
 
     /// Whoever goes through this endpoint to a peer's service worker.
-    fn user(&self) -> Option<Rc<Inner>> {
+    pub(crate) fn user(&self) -> Option<Rc<Inner>> {
         // Also where another one has taken its place: keys that were imported before go on through its lanes.
         let is_this = |control: &Rc<Inner>| std::ptr::eq(&**control, self);
         let serves = |of: &Rc<Inner>| {
             of.open_control().is_some_and(|control| is_this(&control))
                 || of.past_controls.borrow().iter().any(is_this)
         };
-        let user = self.worker.all_endpoints().into_iter().find(serves);
-        user.filter(|user| user.is_alive())
+        // Where it has gone, its place may be somebody else's.
+        let user = self.worker.endpoint_at(self.user.get()?);
+        user.filter(|user| serves(user) && user.is_alive())
     }
 
     /// Nobody serves where this endpoint leads, and nothing was sent there: what waits goes to the peer's own worker, before all that

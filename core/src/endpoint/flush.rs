@@ -348,6 +348,7 @@ impl Inner {
             opened => opened?,
         };
         self.unserved.set(None);
+        control.user.set(Some(self.index));
         let failed = self.control.replace(Some(control.clone()));
         if let Some(failed) = failed {
             self.shared.ops.borrow_mut().inherit(failed.index, self.index);

@@ -91,6 +91,8 @@ pub(crate) struct Inner {
     pub(super) error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, when it has one.
     pub(super) control: RefCell<Option<Rc<Inner>>>,
+    /// Of such an endpoint: the place of the one that goes through it, while that is there.
+    pub(super) user: Cell<Option<usize>>,
     /// There is no way to it since then: the peer's own worker serves.
     pub(super) unserved: Cell<Option<Instant>>,
     /// Its worker closes, and looks whether more is sent; see `watch_for_more`.
@@ -142,6 +144,7 @@ impl Inner {
             busy: Cell::new(false),
             error: RefCell::default(),
             control: RefCell::default(),
+            user: Cell::new(None),
             unserved: Cell::new(None),
             watched: Cell::new(false),
             handed_over: Cell::new(false),

@@ -25,8 +25,11 @@ impl Worker {
         if has_parts {
             return Err(goes_on("it goes over several lanes or in several parts").into());
         }
-        let all = self.inner.all_endpoints();
-        if let Some(endpoint) = all.iter().find(|endpoint| endpoint.could_leave_out(id)) {
+        let endpoint = self.inner.endpoint_at(owner);
+        // What goes to a peer's service worker may wait behind a fence of who goes there.
+        let user = endpoint.as_ref().and_then(|endpoint| endpoint.user());
+        let mut queues = endpoint.iter().chain(&user);
+        if let Some(endpoint) = queues.find(|endpoint| endpoint.could_leave_out(id)) {
             endpoint.leave_out(id);
             return Ok(());
         }
@@ -37,7 +40,6 @@ impl Worker {
         if slot.attr.caps & caps::CANCEL == 0 {
             return Err(goes_on(&format!("{} has it, and gives nothing back", slot.path)).into());
         }
-        let endpoint = all.iter().find(|endpoint| endpoint.index == owner);
         let Some(endpoint) = endpoint else {
             return Err(goes_on("its endpoint was dropped, and it goes on without").into());
         };

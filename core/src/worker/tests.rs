@@ -112,6 +112,25 @@ fn an_endpoint_costs_the_same_to_open_and_to_drop_however_many_others_there_are(
     assert_eq!(cost(), alone, "after them");
 }
 
+#[test]
+fn an_operation_costs_the_same_to_take_back_however_many_endpoints_there_are() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let address = worker.address().unwrap();
+    let endpoint = worker.connect(&address).unwrap();
+    // Nobody looks, so that there is no room at last.
+    while endpoint.send(7, 0, &[0; 64]).unwrap().is_done() {}
+    let cost = || {
+        let Ok(Outcome::Pending(request)) = endpoint.send(7, 0, &[0; 64]) else { panic!("room") };
+        let before = LOOKS.get();
+        worker.cancel(&request).unwrap();
+        LOOKS.get() - before
+    };
+    let alone = cost();
+    let others: Vec<Endpoint> = (0..100).map(|_| worker.connect(&address).unwrap()).collect();
+    assert_eq!(cost(), alone, "among {}", others.len());
+}
+
 fn emulated_put(worker: &Worker, endpoint: &Endpoint, source: &Region, key: &[u8]) -> Status {
     let key = endpoint.import_key(key).unwrap();
     assert!(key.path().starts_with("emulated"), "{}", key.path());

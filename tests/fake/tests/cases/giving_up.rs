@@ -180,6 +180,31 @@ cases! {
         }
     }
 
+    /// It is an operation of the endpoint to the peer's service worker, and waits here.
+    fn what_a_fence_keeps_from_going_to_a_service_worker_is_taken_out_of_the_queue() {
+        for thread in ["off", "on"] {
+            let on = [("TIELINE_PROGRESS_THREAD", thread)];
+            let stage = Stage::with(vec![Lane::messages("am"), Lane::memory("rma")], &on);
+            let (target, key) = stage.target(vec![0; 64]);
+            let refused = Rule::next(Slot::ImportKey, Act::Refuse(Status::KeyRejected));
+            stage.world.rule(refused.on("rma"));
+            let by_messages = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
+            let local = stage.local(vec![7; 64]);
+            stage.world.rule(Rule::every(Slot::Put, Act::Hold).on("rma"));
+            let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+            stage.ab.fence().unwrap();
+            let behind = pending(stage.ab.put(&local, 0..8, &by_messages, 8));
+            stage.settle();
+            stage.a.cancel(&behind).unwrap();
+            canceled_now(&stage, &behind);
+            stage.world.forget_rules();
+            stage.world.release_held();
+            assert_eq!((stage.end_of(&put), stage.ended(stage.ab.flush())), (Some(Ok(0)), Ok(0)));
+            assert_eq!(target.to_vec(0..16).unwrap(), [[7; 8], [0; 8]].concat(), "{thread}");
+            stage.assert_no_faults();
+        }
+    }
+
     fn the_rest_of_a_cut_transfer_has_begun() {
         for says in [Status::Again, Status::Declined] {
             let lane = |name, priority| Lane { priority, max_put: 16, ..Lane::memory(name).synchronous() };
