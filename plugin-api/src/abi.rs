@@ -26,6 +26,7 @@ pub mod golden;
 pub mod host;
 mod interface;
 pub mod layout;
+pub(crate) mod packer;
 mod records;
 mod rights;
 pub mod shims;

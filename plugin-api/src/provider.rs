@@ -8,6 +8,7 @@
 //! Threads: `Provider` and `Domain` are shared (`Send + Sync`). An interface and its endpoints belong to
 //! one thread at a time and need no locks.
 
+pub use crate::abi::packer::Packer;
 use crate::abi::{
     AllocParams, Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams,
     host::HostHandle,
@@ -542,35 +543,6 @@ impl Connector for Absent {
     }
     fn poll(&self, _: &mut Events<'_>) -> Result<(), Status> {
         match *self {}
-    }
-}
-
-/// The message that an `am_packed` call is about to write.
-pub struct Packer<'a> {
-    pack: &'a mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>,
-}
-
-impl<'a> Packer<'a> {
-    /// Wraps a callback that writes at most the given number of bytes to the given place.
-    pub fn new(pack: &'a mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>) -> Packer<'a> {
-        Packer { pack }
-    }
-
-    /// Lets the application write into `buffer`; returns how much it wrote.
-    ///
-    /// # Errors
-    /// What the application said, or [`Status::Invalid`] when it claims more than there is room for.
-    pub fn pack(self, buffer: &mut [u8]) -> Result<usize, Status> {
-        self.pack_at(buffer.as_mut_ptr(), buffer.len())
-    }
-
-    /// The same for memory that is no Rust slice: writes at most `capacity` bytes to `at`.
-    ///
-    /// # Errors
-    /// As [`Packer::pack`].
-    pub fn pack_at(self, at: *mut u8, capacity: usize) -> Result<usize, Status> {
-        let written = (self.pack)(at, capacity)?;
-        if written > capacity { Err(Status::Invalid) } else { Ok(written) }
     }
 }
 

@@ -40,14 +40,14 @@ impl Endpoint for OfiEndpoint {
         packer: Packer<'_>,
         most: usize,
     ) -> Result<usize, Status> {
-        let (packing, (at, room)) = {
+        let (packing, room) = {
             let mut engine = self.engine.borrow_mut();
             let packing = engine.begin(self.channel, most)?;
-            let place = packing.place(&engine);
-            (packing, place)
+            let room = packing.room(&mut engine);
+            (packing, room)
         };
         // Nothing is borrowed while the application writes: it may send, here too.
-        let packed = packer.pack_at(at, room);
+        let packed = room.pack(packer);
         let mut engine = self.engine.borrow_mut();
         match packed {
             Ok(len) => engine.finish(packing, id, header, len),

@@ -57,9 +57,8 @@ pub(crate) fn look(interface: &RingInterface) -> Vec<Event> {
 /// Of each message among events that were polled last its first byte, if all others are the same.
 fn bytes(events: &[Event]) -> impl Iterator<Item = Option<u8>> {
     events.iter().filter(|e| e.kind == event::MESSAGE).map(|e| {
-        let mut copy = [0; LONG];
-        sys::copy(e.data, copy.as_mut_ptr(), e.len.min(LONG));
-        (e.len == LONG && copy == [copy[0]; LONG]).then_some(copy[0])
+        let copy = sys::payload(e);
+        (copy.len() == LONG && copy == [copy[0]; LONG]).then_some(copy[0])
     })
 }
 

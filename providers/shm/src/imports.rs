@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
 
+use crate::copies;
 use crate::kept::{Word, Words};
 use crate::keys::{Exports, Key, TABLE_LEN};
 use crate::sys::{self, Mapping};
@@ -209,7 +210,7 @@ impl ImportedKey {
         let (mut offset, end) = (offset, offset + len as u64);
         for piece in iov {
             let left = end - offset;
-            if piece.len as u64 > left || !sys::write_piece(&self.import.map, offset, *piece) {
+            if piece.len as u64 > left || !copies::write_piece(&self.import.map, offset, *piece) {
                 return Err(Status::Invalid);
             }
             offset += piece.len as u64;
@@ -233,7 +234,7 @@ impl ImportedKey {
         let (mut offset, end) = (offset, offset + len as u64);
         for piece in iov {
             let left = end - offset;
-            if piece.len as u64 > left || !sys::fill_piece(&self.import.map, offset, *piece) {
+            if piece.len as u64 > left || !copies::fill_piece(&self.import.map, offset, *piece) {
                 return Err(Status::Invalid);
             }
             offset += piece.len as u64;

@@ -59,6 +59,8 @@ mod closer;
 #[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
+mod copies;
+#[cfg(not(loom))]
 mod directory;
 #[cfg(not(loom))]
 mod domain;

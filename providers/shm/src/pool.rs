@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use tieline_plugin_api::{Failure, Status};
 
@@ -38,7 +39,8 @@ impl Chunk {
 }
 
 struct Segment {
-    map: Mapping,
+    /// Shared with who writes into it, so that no cell is borrowed meanwhile.
+    map: Rc<Mapping>,
     fd: OwnedFd,
 }
 
@@ -157,7 +159,7 @@ impl Pool {
         if let Some(last) = self.segments.borrow().last() {
             self.scatter(number as u32 - 1, self.used.get(), last.map.len());
         }
-        self.segments.borrow_mut().push(Segment { map, fd });
+        self.segments.borrow_mut().push(Segment { map: Rc::new(map), fd });
         self.used.set(0);
         self.committed.set(committed + len);
         Ok(true)
@@ -168,12 +170,11 @@ impl Pool {
         self.free.borrow_mut()[chunk.class as usize].push(chunk);
     }
 
-    /// Where a chunk's bytes are: `capacity()` of them, until it is given back.
-    pub(crate) fn bytes(&self, chunk: Chunk) -> *mut u8 {
-        self.segments
-            .borrow()
-            .get(chunk.segment as usize)
-            .map_or(std::ptr::null_mut(), |s| s.map.as_ptr().wrapping_add(chunk.offset as usize))
+    /// Where a chunk's bytes are: `capacity()` of them from there on, until it is given back.
+    pub(crate) fn place(&self, chunk: Chunk) -> Result<(Rc<Mapping>, u64), Status> {
+        let segments = self.segments.borrow();
+        let segment = segments.get(chunk.segment as usize).ok_or(Status::Invalid)?;
+        Ok((segment.map.clone(), u64::from(chunk.offset)))
     }
 
     /// Shows a segment to `send`: its length and its descriptor.
@@ -285,10 +286,8 @@ mod tests {
                                 let unit = (chunk.segment, chunk.offset + at as u32);
                                 prop_assert_eq!(pages.insert(unit, loans.len()), None);
                             }
-                            let last = pool.bytes(chunk).wrapping_add(chunk.capacity());
-                            let end = pool.with_segment(chunk.segment, |len, _| len).unwrap();
-                            prop_assert!(chunk.offset as usize + chunk.capacity() <= end);
-                            prop_assert!(!last.is_null());
+                            let (map, at) = pool.place(chunk).unwrap();
+                            prop_assert!(map.holds(at, chunk.capacity() as u64));
                             loans.push(chunk);
                         }
                         Err(status) => prop_assert_eq!(status, Status::Again),

@@ -14,6 +14,7 @@ use tieline_plugin_api::{Failure, Packer, Posted, Posting, Status};
 
 use crate::asking::Asking;
 use crate::channel::{self, kind, word};
+use crate::copies;
 use crate::hello::{Hello, Id, Record};
 use crate::kept::Word;
 use crate::pool::{Chunk, MAX_CHUNK};
@@ -44,6 +45,11 @@ enum Stage {
     Over(Status),
     /// The application closed the endpoint; the receiver drains.
     Closing,
+}
+
+/// How much was written, where it fits: room was taken for all of it.
+fn fitting(fits: bool, len: usize) -> Result<usize, Status> {
+    if fits { Ok(len) } else { Err(Status::TooLarge) }
 }
 
 struct Doorbell {
@@ -170,10 +176,7 @@ impl SendChannel {
     #[inline(never)]
     fn send_slow(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         if payload.len() > INLINE {
-            let fill = |at: *mut u8, _: usize| {
-                sys::copy(payload.as_ptr(), at, payload.len());
-                Ok(payload.len())
-            };
+            let fill = |map: &Mapping, at| fitting(copies::write(map, at, payload), payload.len());
             return self.send_pooled(id, header, payload.len(), fill).map(|_| Posting::Done);
         }
         let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
@@ -215,7 +218,8 @@ impl SendChannel {
             return self.send(id, header, &buffer[..len]).map(|_| len);
         }
         let max = max.min(MAX_CHUNK);
-        self.send_pooled(id, header, max, |at, _| self.pack(|| packer.pack_at(at, max)))
+        let fill = |map: &Mapping, at| self.pack(|| copies::pack(packer, map, at, max));
+        self.send_pooled(id, header, max, fill)
     }
 
     /// Runs the application's packer once there is room. What it sends over this channel meanwhile finds none: the
@@ -236,19 +240,21 @@ impl SendChannel {
     pub(crate) fn send_gathered(&self, id: u32, header: u64, iov: &[Iov]) -> Posted {
         let len = iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
         let len = len.ok_or(Status::TooLarge)?;
-        let gather = |at: *mut u8, _: usize| {
+        if len <= INLINE {
+            let mut buffer = [0u8; INLINE];
             let mut done = 0;
             for piece in iov {
-                sys::copy(piece.base, at.wrapping_add(done), piece.len);
-                done += piece.len;
+                done += fitting(copies::read_piece(*piece, &mut buffer[done..]), piece.len)?;
+            }
+            return self.send(id, header, &buffer[..len]);
+        }
+        let gather = |map: &Mapping, at: u64| {
+            let mut done = 0;
+            for piece in iov {
+                done += fitting(copies::write_piece(map, at + done, *piece), piece.len)? as u64;
             }
             Ok(len)
         };
-        if len <= INLINE {
-            let mut buffer = [0u8; INLINE];
-            let _ = gather(buffer.as_mut_ptr(), len);
-            return self.send(id, header, &buffer[..len]);
-        }
         self.send_pooled(id, header, len, gather).map(|_| Posting::Done)
     }
 
@@ -258,7 +264,7 @@ impl SendChannel {
         id: u32,
         header: u64,
         len: usize,
-        fill: impl FnOnce(*mut u8, usize) -> Result<usize, Status>,
+        fill: impl FnOnce(&Mapping, u64) -> Result<usize, Status>,
     ) -> Result<usize, Status> {
         let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
         if len > MAX_CHUNK {
@@ -276,7 +282,8 @@ impl SendChannel {
             }
         }
         // The callback may be the application's: nothing is borrowed while it runs.
-        let written = match fill(pool.bytes(chunk), len) {
+        let filled = pool.place(chunk).and_then(|(map, at)| fill(&map, at));
+        let written = match filled {
             Ok(written) => written,
             Err(status) => {
                 pool.give(chunk);

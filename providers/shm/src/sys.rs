@@ -14,34 +14,10 @@ pub(crate) use tieline_memory_file::{
     Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
     memory_file, reserve, seal, sealed_len,
 };
-use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Status};
-
-/// Copies an iov piece into a mapping; `false`: it does not fit there.
-#[inline]
-pub(crate) fn write_piece(map: &Mapping, offset: u64, piece: Iov) -> bool {
-    // SAFETY: by the ABI the core vouches for the pieces of an operation until it has ended.
-    unsafe { map.copy_in(offset, piece.base, piece.len) }
-}
-
-/// The other way.
-#[inline]
-pub(crate) fn fill_piece(map: &Mapping, offset: u64, piece: Iov) -> bool {
-    // SAFETY: as in `write_piece`.
-    unsafe { map.copy_out(offset, piece.base, piece.len) }
-}
 
 fn last() -> io::Error {
     io::Error::last_os_error()
-}
-
-/// Copies an iov piece to `to`: both are good for `len` bytes by the ABI's contract.
-#[inline]
-pub(crate) fn copy(from: *const u8, to: *mut u8, len: usize) {
-    if len > 0 {
-        // SAFETY: the caller of the provider vouches for the piece, the pool for its chunk.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
-    }
 }
 
 /// Random bytes from the kernel.
@@ -549,6 +525,15 @@ pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     assert!(polled.is_ok());
     // SAFETY: every slot was initialised above.
     slots[..n].iter().map(|slot| unsafe { slot.assume_init() }).collect()
+}
+
+/// The payload of an event that was polled last.
+#[cfg(test)]
+pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
+    let mut copy = vec![0; event.len];
+    // SAFETY: what a poll brought can be read until the next one.
+    unsafe { std::ptr::copy(event.data, copy.as_mut_ptr(), event.len) };
+    copy
 }
 
 #[cfg(test)]

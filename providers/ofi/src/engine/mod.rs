@@ -12,6 +12,7 @@ mod ops;
 mod packets;
 mod peers;
 mod sending;
+mod sys;
 mod transfers;
 
 use crate::abi::*;

@@ -3,6 +3,7 @@
 use super::channels::{Flush, Outbound};
 use super::ops::Work;
 use super::packets::place;
+use super::sys::Room;
 use super::{Engine, MAX_IDENTITY, Ready, token};
 use crate::abi::FI_EAGAIN;
 use crate::address::Address;
@@ -21,10 +22,9 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    /// Where the message goes, and how long it may be.
-    pub(crate) fn place(&self, engine: &Engine) -> (*mut u8, usize) {
-        let slot = engine.slots.local(self.slot, HEAD + self.room);
-        (slot.base.wrapping_add(HEAD), self.room)
+    /// Where the message goes. The slot is taken until the message is finished or given up.
+    pub(crate) fn room(&self, engine: &mut Engine) -> Room {
+        Room::of(&mut engine.slots, self.slot, HEAD, self.room)
     }
 }
 

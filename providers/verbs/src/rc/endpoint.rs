@@ -6,7 +6,7 @@ use super::queue::Ends;
 use super::state::{State, borrowed};
 use super::wire::{HEADER_LEN, Header, Kind};
 use crate::abi::*;
-use crate::buffers::sys::gather;
+use crate::buffers::sys::{Room, gather};
 use crate::keys::PackedKey;
 use crate::memory::{local, registered};
 use crate::queue_pair::Work;
@@ -112,11 +112,11 @@ impl RcEndpoint {
             }
             let buffer = state.sends.take()?;
             connection.packed = Packed::Packing;
-            (buffer, state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + max].as_mut_ptr())
+            (buffer, Room::of(&mut state.sends, buffer, HEADER_LEN, max))
         };
         // Nothing is borrowed while the application packs: it may post on other connections, and make progress. On this
         // one nothing is posted meanwhile, so that the room stays.
-        let packed = packer.pack_at(room, max);
+        let packed = room.pack(packer);
         let state = &mut *self.state.borrow_mut();
         let entry = state.connections.get_mut(self.slot as usize).and_then(Option::as_deref_mut);
         let Some(connection) = entry.filter(|c| c.packed == Packed::Packing) else {
