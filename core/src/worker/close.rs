@@ -35,7 +35,8 @@ pub struct Loss {
     pub operations: usize,
     /// Answers that the peer was owed. What asked for them ends there with an error.
     pub answers: usize,
-    /// The transport has not said that the peer's side has what it had taken: what said `Done` lately may be lost.
+    /// The transport has not said that the peer's side has what it had taken, or something has failed that nobody was told of: what
+    /// said `Done` lately may be lost.
     pub unconfirmed: bool,
 }
 
@@ -68,8 +69,9 @@ impl From<Error> for Undelivered {
 
 impl Worker {
     /// Delivers everything that said `Done` or `Pending` before, and what peers are owed, and closes the worker: `Ok` means that
-    /// all of it is with the peers' side. What does not come to that in time is lost, and named. It makes progress meanwhile:
-    /// handlers run, and what they post is delivered as well.
+    /// all of it is with the peers' side, but for what has failed and whose request is still there to say so. What does not come to
+    /// that in time is lost, and named, and so is a failure that nobody was told of, which the next flush would have told. It makes
+    /// progress meanwhile: handlers run, and what they post is delivered as well.
     ///
     /// The worker is closed when this returns, with or without losses, as if it had been dropped: what is still held of its
     /// endpoints, keys and requests says `Closed`. Only an error that comes at once (`Busy` inside a handler, `Invalid` in a
@@ -96,6 +98,7 @@ impl Worker {
         }
         let mut book = Book { deadline: Instant::now().checked_add(timeout), ..Book::default() };
         let delivered = self.inner.deliver(&mut book);
+        book.hear_late(&self.inner);
         let losses = book.losses(&self.inner);
         self.inner.shut("it was closed");
         let error = match (delivered, losses.is_empty()) {
@@ -199,6 +202,15 @@ impl Book {
         }
         if let Some(why) = why {
             let _ = self.failure.get_or_insert(why);
+        }
+    }
+
+    /// No flush is left that could tell of what has failed and nobody has heard of.
+    fn hear_late(&mut self, worker: &Inner) {
+        for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
+            if let Some(late) = endpoint.take_late() {
+                self.unconfirmed(endpoint.id.raw(), Some(late));
+            }
         }
     }
 

@@ -140,6 +140,39 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// A flush would have told it. Who holds the request can ask.
+    fn a_failure_that_nobody_was_told_of_is_told_when_the_worker_is_closed() {
+        for (lanes, way) in [
+            (vec![Lane::whole("all").late(3)], "said pending"),
+            (vec![Lane::messages("am")], "said done"),
+            (vec![Lane::whole("all").late(3)], "its request is held"),
+        ] {
+            let stage = Stage::new(lanes);
+            let (target, key) = stage.target(vec![0; 8]);
+            let local = stage.local(vec![1; 8]);
+            stage.world.rule(Rule::next(Slot::Put, Act::FailLater(Status::KeyRejected)));
+            let put = match way {
+                "said done" => stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local),
+                _ => stage.ab.put(&local, 0..8, &key, 0),
+            };
+            let put = put.unwrap();
+            assert_eq!(put.is_done(), way == "said done");
+            // Its memory is gone when the target looks.
+            drop(target);
+            let held = Some(put).filter(|_| way == "its request is held");
+            stage.settle();
+            if let Some(Outcome::Pending(put)) = held {
+                stage.a.close(PATIENCE).unwrap();
+                assert_eq!(stage.a.test(&put).unwrap().unwrap_err().status(), Status::KeyRejected);
+                continue;
+            }
+            let undelivered = stage.a.close(PATIENCE).unwrap_err();
+            assert_eq!(undelivered.error.status(), Status::KeyRejected, "{way}: {undelivered}");
+            let [loss] = &undelivered.losses[..] else { panic!("{way}: {undelivered}") };
+            assert!(loss.unconfirmed && loss.operations == 0, "{way}: {loss:?}");
+        }
+    }
+
     /// What a peer asked is answered before the worker goes.
     fn a_worker_that_is_closed_has_answered_its_peers() {
         let stage = Stage::new(vec![Lane::messages("am").late(5)]);
