@@ -7,6 +7,7 @@ mod lies;
 mod puts;
 mod sends;
 mod sys;
+mod workers;
 
 use crate::model::{Kind, Model, place_of};
 use crate::program::{BETTER, CELL, ENDS, FIRST_CELL, Handler, Program, Step, TARGET};
@@ -22,6 +23,7 @@ use tieline::{
     Region, RemoteKey, Request, Status, Width, Worker,
 };
 use tieline_fake::{Act, Rule, Slot, World};
+use workers::Unheard;
 
 /// Which providers a program runs over.
 pub(crate) struct Providers {
@@ -115,6 +117,10 @@ struct Run {
     past: Vec<(usize, Vec<(u64, usize)>)>,
     /// Operations of ends that are gone.
     leaving: Vec<(usize, Open)>,
+    /// Whose worker was closed and has said that something is lost.
+    has_lost: [bool; ENDS],
+    is_closed: [bool; ENDS],
+    unheard: Unheard,
     serial: u64,
     /// Posts that were answered with "again".
     refusals: usize,
@@ -224,6 +230,9 @@ impl Run {
             back: Vec::new(),
             past: Vec::new(),
             leaving: Vec::new(),
+            has_lost: [false; ENDS],
+            is_closed: [false; ENDS],
+            unheard: Unheard::default(),
             serial: 0,
             refusals: 0,
             heard,
@@ -384,7 +393,7 @@ impl Run {
     /// Asks after everything that is pending.
     fn ask(&mut self) -> Result<(), String> {
         self.hear()?;
-        for end in 0..ENDS {
+        for end in (0..ENDS).filter(|end| self.ends[*end].is_some()).collect::<Vec<_>>() {
             let open = std::mem::take(&mut self.end(end).open);
             for operation in open {
                 match self.workers[end].test(&operation.request) {
@@ -413,6 +422,7 @@ impl Run {
                 Some(Ok(_)) => {}
                 Some(Err(error))
                     if matches!(error.status(), Status::Canceled | Status::TimedOut)
+                        || self.has_lost[end] && error.status() == Status::Closed
                         || self.is_planned(end, error.status()) => {}
                 Some(Err(error)) => {
                     return Err(format!("{:?} of an end that is gone: {error}", open.what));
@@ -461,6 +471,9 @@ impl Run {
 
     fn step(&mut self, step: Step) -> Result<(), String> {
         let words = |error: Error| error.to_string();
+        if step.end().is_some_and(|end| self.ends[end].is_none()) {
+            return Ok(()); // its worker is closed
+        }
         match step {
             Step::Put { end, how, cell, len, tells } => self.put(end, how, (cell, len), tells),
             Step::Get { end, cell, len, pieces } => {
@@ -550,6 +563,11 @@ impl Run {
             Step::Forget { end } => {
                 let open = std::mem::take(&mut self.end(end).open);
                 open.iter().for_each(|open| self.give_up(open.what));
+                let messages = open.iter().filter_map(|open| match open.what {
+                    What::Message(serial) => Some(serial),
+                    _ => None,
+                });
+                self.unheard.forgotten.extend(messages);
                 self.closing.add(open.into_iter().flat_map(|open| [open.landing, open.source]));
                 Ok(())
             }
@@ -560,7 +578,8 @@ impl Run {
                 self.plan(end, slot, lane, later);
                 Ok(())
             }
-            Step::Close { end } => self.closing.try_all(&self.workers[end]),
+            Step::Close { end } => self.closing.try_all(Some(&self.workers[end])),
+            Step::CloseWorker { end, patient } => self.close_worker(end, patient),
             Step::Lie { end, id, of, status } => {
                 self.lie(end, id, of, status);
                 Ok(())

@@ -204,8 +204,13 @@ impl Model {
     }
 
     /// The others have broken, those among them that are gone and had something queued: what they were to tell may never come.
-    pub(crate) fn silence_all_but(&mut self, stands: usize) {
-        self.ops.iter_mut().filter(|op| op.end != stands).for_each(|op| op.owes = false);
+    pub(crate) fn silence_all_but(&mut self, stands: Option<usize>) {
+        self.ops.iter_mut().filter(|op| Some(op.end) != stands).for_each(|op| op.owes = false);
+    }
+
+    /// What this end was to tell may never come.
+    pub(crate) fn silence(&mut self, end: usize) {
+        self.ops.iter_mut().filter(|op| op.end == end).for_each(|op| op.owes = false);
     }
 
     /// The target was told of an operation, when its memory held this.

@@ -162,6 +162,11 @@ pub(crate) enum Step {
     Close {
         end: usize,
     },
+    /// Its worker is closed, with all the time that it takes or with none, and does no more.
+    CloseWorker {
+        end: usize,
+        patient: bool,
+    },
     /// A body of the library's own messages with one field changed, said by one side to the other.
     Forge {
         end: usize,
@@ -179,6 +184,30 @@ pub(crate) enum Step {
 }
 
 impl Step {
+    /// The end whose step it is.
+    pub(crate) fn end(self) -> Option<usize> {
+        match self {
+            Step::Turn { .. } => None,
+            Step::Put { end, .. }
+            | Step::Get { end, .. }
+            | Step::Atomic { end, .. }
+            | Step::Send { end, .. }
+            | Step::Flush { end }
+            | Step::FlushMessages { end }
+            | Step::FlushWorker { end }
+            | Step::Fence { end }
+            | Step::Forget { end }
+            | Step::Reconnect { end }
+            | Step::Break { end }
+            | Step::Cancel { end, .. }
+            | Step::Fail { end, .. }
+            | Step::Close { end }
+            | Step::CloseWorker { end, .. }
+            | Step::Forge { end, .. }
+            | Step::Lie { end, .. } => Some(end),
+        }
+    }
+
     /// The same memory operation of this end.
     fn of(self, end: usize) -> Step {
         match self {
@@ -385,6 +414,7 @@ impl Wants {
             Step::Send { handler: Handler::Panics, .. } => self.panics,
             Step::Lie { .. } | Step::Forge { .. } => self.fake && self.lies,
             Step::Break { .. } | Step::FlushWorker { .. } => self.fake,
+            Step::CloseWorker { patient, .. } => self.fake || !patient,
             // What such a lane has taken is done.
             Step::Fail { .. } => self.fake && !matches!(shape, Shape::Synchronous),
             Step::Fence { .. } => self.fences || matches!(shape, Shape::Whole | Shape::Messages),
@@ -444,6 +474,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => end().prop_map(|end| Step::Reconnect { end }),
         1 => end().prop_map(|end| Step::Break { end }),
         2 => end().prop_map(|end| Step::Close { end }),
+        1 => (end(), prop::bool::weighted(0.7))
+            .prop_map(|(end, patient)| Step::CloseWorker { end, patient }),
         3 => (end(), any::<bool>(), 0..Lie::ALL.len(), any::<usize>())
             .prop_map(|(end, to_target, lie, wrong)| Step::Forge { end, to_target, lie: Lie::ALL[lie], wrong }),
         2 => (end(), 0..8usize).prop_map(|(end, nth)| Step::Cancel { end, nth }),

@@ -59,10 +59,14 @@ impl Closing {
         Ok(())
     }
 
-    /// Closes what nobody uses any more.
-    pub(super) fn try_all(&mut self, worker: &Worker) -> Result<(), String> {
+    /// Closes what nobody uses any more, by a worker where one is left.
+    pub(super) fn try_all(&mut self, worker: Option<&Worker>) -> Result<(), String> {
         for Own { memory, region } in std::mem::take(&mut self.open) {
-            match worker.close_region(region, Duration::ZERO) {
+            let closed = match worker {
+                Some(worker) => worker.close_region(region, Duration::ZERO),
+                None => region.close(),
+            };
+            match closed {
                 Ok(()) => self.has_closed(memory),
                 Err(not) if not.error.status() == Status::Busy => {
                     self.open.push(Own { memory, region: not.region });

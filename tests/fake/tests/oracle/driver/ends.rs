@@ -53,7 +53,7 @@ impl Run {
         let own = self.end(end);
         own.broken = own.endpoint.error().is_some();
         let (broken, number) = (own.broken, own.number);
-        let other = self.end((end + 1) % ENDS).number;
+        let other = self.ends[(end + 1) % ENDS].as_ref().map(|other| other.number);
         self.model.silence_all_but(other);
         if broken {
             self.model.lose_end(number);
@@ -90,7 +90,7 @@ impl Run {
         }
         // One flush tells what has failed and nobody has heard of; no other does.
         for end in (0..ENDS)
-            .filter(|end| !self.ends[*end].as_ref().is_some_and(|end| end.broken))
+            .filter(|end| self.ends[*end].as_ref().is_some_and(|end| !end.broken))
             .collect::<Vec<_>>()
         {
             self.taken(end, Step::Flush { end })?;
@@ -98,7 +98,7 @@ impl Run {
         self.calm();
         // A last message, put and flush of each, and a look at what they promise.
         for end in 0..ENDS {
-            if self.end(end).broken {
+            if self.ends[end].as_ref().is_none_or(|end| end.broken) {
                 continue;
             }
             for step in idle_steps(end) {
@@ -161,7 +161,8 @@ impl Run {
             for worker in self.workers.iter().chain([&self.b]) {
                 let _ = progress(worker);
             }
-            self.closing.try_all(&self.workers[0])?;
+            let open = self.open_worker();
+            self.closing.try_all(open.as_deref())?;
             if self.closing.held().is_none() {
                 break;
             }

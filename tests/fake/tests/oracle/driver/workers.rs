@@ -1,0 +1,152 @@
+//! Workers that are closed: what said that it was done, or was pending, is with the target, or is named as lost.
+
+use super::{ENDS, End, NEVER, Open, Run, WAITING, What, progress};
+use std::rc::Rc;
+use std::time::Duration;
+use tieline::{CompletionError, PostError, Status, Undelivered, Worker};
+
+/// Only what hangs takes this long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a worker has said as it was closed.
+#[derive(Default)]
+struct Said {
+    operations: usize,
+    unconfirmed: bool,
+}
+
+/// Messages of which nobody has heard that they were sent.
+#[derive(Default)]
+pub(super) struct Unheard {
+    /// They ended with their worker.
+    lost: Vec<u64>,
+    /// Their requests were dropped.
+    pub(super) forgotten: Vec<u64>,
+}
+
+impl Said {
+    fn of(losses: &Undelivered) -> Said {
+        let losses = &losses.losses;
+        Said {
+            operations: losses.iter().map(|loss| loss.operations).sum(),
+            unconfirmed: losses.iter().any(|loss| loss.unconfirmed),
+        }
+    }
+}
+
+impl Run {
+    /// A worker that has not been closed.
+    pub(super) fn open_worker(&self) -> Option<Rc<Worker>> {
+        let end = (0..ENDS).find(|end| !self.is_closed[*end])?;
+        Some(self.workers[end].clone())
+    }
+
+    /// Closes the worker of an end, with all that it has.
+    pub(super) fn close_worker(&mut self, end: usize, patient: bool) -> Result<(), String> {
+        let (broken, number) = (self.end(end).broken, self.end(end).number);
+        WAITING.set(true);
+        let timeout = if patient { PATIENCE } else { Duration::ZERO };
+        let closed = self.workers[end].close(timeout);
+        WAITING.set(false);
+        self.is_closed[end] = true;
+        let said = match &closed {
+            Ok(()) => Said::default(),
+            Err(lost) if broken || self.is_planned(end, lost.error.status()) => Said::of(lost),
+            Err(lost) if !patient && lost.error.status() == Status::TimedOut => Said::of(lost),
+            Err(lost) => return Err(format!("closing: {lost} ({:?})", lost.error.status())),
+        };
+        self.has_lost[end] = closed.is_err();
+        self.hear()?;
+        let ended = self.end_all(end)?;
+        if ended > said.operations && !broken {
+            return Err(format!("{ended} operations ended as closed, and it said {closed:?}"));
+        }
+        // What has failed may be lost alone.
+        let known = closed.is_ok() || said.operations == 0 && !said.unconfirmed;
+        if known && !broken && !closed.is_err_and(|lost| self.is_planned(end, lost.error.status()))
+        {
+            let now = self.model.now();
+            self.model.flushed(number, now);
+        } else {
+            self.model.lose_end(number);
+        }
+        if said.unconfirmed || broken {
+            self.model.silence(number);
+        } else {
+            self.arrive(end, said.operations > 0)?;
+        }
+        self.is_over(end)?;
+        let Some(End { number, endpoint, keys, sent, .. }) = self.ends[end].take() else {
+            return Ok(());
+        };
+        drop((keys, endpoint));
+        self.past.push((number, sent));
+        Ok(())
+    }
+
+    /// Everything that is pending has ended; how much of it as closed.
+    fn end_all(&mut self, end: usize) -> Result<usize, String> {
+        let mut lost = 0;
+        for open in std::mem::take(&mut self.end(end).open) {
+            let Open { what, request, landing, source } = open;
+            match self.workers[end].test(&request) {
+                None => return Err(format!("{what:?} is pending, and its worker is closed")),
+                Some(Err(error)) if error.status() == Status::Closed && self.has_lost[end] => {
+                    lost += 1;
+                    self.lost(what, &error)?;
+                    self.closing.add([landing, source]);
+                }
+                Some(result) => self.ended(end, what, result, landing, source)?,
+            }
+        }
+        Ok(lost)
+    }
+
+    fn lost(&mut self, what: What, error: &CompletionError) -> Result<(), String> {
+        match what {
+            What::Memory(op) => self.model.lose(op),
+            // It may have left, and then so did all before it.
+            What::Message(serial) => self.unheard.lost.push(serial),
+            What::Flush { .. } | What::FlushMessages { .. } => {}
+        }
+        match error {
+            CompletionError::Canceled(_) => Ok(()),
+            _ => Err(format!("{what:?} ended with its worker as {error:?}")),
+        }
+    }
+
+    /// Messages that were sent are handled, once the target looks; of those whose requests were dropped some may be `lost`.
+    fn arrive(&mut self, end: usize, lost: bool) -> Result<(), String> {
+        let Unheard { lost: known, forgotten } = &self.unheard;
+        let stays = |serial: &u64| !(known.contains(serial) || lost && forgotten.contains(serial));
+        let own = self.ends[end].as_ref().expect("an end");
+        let sent: Vec<u64> = own.sent.iter().map(|(serial, _)| *serial).filter(stays).collect();
+        for _ in 0..NEVER {
+            let heard = self.heard.borrow();
+            let left =
+                |serial: &u64| !heard.headers.contains(serial) && self.failing.stands(*serial);
+            if !sent.iter().any(left) {
+                return Ok(());
+            }
+            drop(heard);
+            let _ = progress(&self.b);
+            self.hear()?;
+        }
+        Err("a message that was sent before its worker was closed has not arrived".into())
+    }
+
+    /// It does no more.
+    fn is_over(&self, end: usize) -> Result<(), String> {
+        let worker = &self.workers[end];
+        let own = self.ends[end].as_ref().expect("an end");
+        let refused = match own.endpoint.send(1, 0, b"more") {
+            Err(PostError::Reconnect(why)) => why.status() == Status::Closed || own.broken,
+            _ => false,
+        };
+        let again = worker.close(Duration::ZERO).is_ok();
+        match (refused, again, worker.pending()) {
+            (true, true, 0) => Ok(()),
+            said => Err(format!("a closed worker: refuses, closes again, has pending: {said:?}")),
+        }
+    }
+}
