@@ -27,6 +27,7 @@ mod accessor;
 mod announcements;
 mod facts;
 mod held;
+mod piece;
 mod pieces;
 mod registrations;
 mod sys;
@@ -35,7 +36,8 @@ pub use accessor::{Accessor, Inside};
 pub use announcements::{Announcements, Nonce};
 pub use facts::Facts;
 pub use held::{Held, HeldByEndpoint};
-pub use pieces::{Cursor, Piece};
+pub use piece::Piece;
+pub use pieces::Cursor;
 pub use registrations::{PeerRegistrations, Place, Registrations, WORDS};
 pub use sys::{
     Mapping, PAGE, Process, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,

@@ -1,35 +1,7 @@
 //! Lists of pieces of memory, cut into what one system call takes.
 
+use crate::piece::Piece;
 use tieline_plugin_api::abi::Iov;
-
-/// A piece of memory, here or in another process, as the kernel wants it (`struct iovec`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Piece {
-    /// First byte.
-    pub base: *mut u8,
-    /// Length in bytes.
-    pub len: usize,
-}
-
-impl Piece {
-    /// No memory.
-    pub const NONE: Piece = Piece { base: core::ptr::null_mut(), len: 0 };
-
-    /// Names memory.
-    #[inline]
-    #[must_use]
-    pub fn new(base: *mut u8, len: usize) -> Piece {
-        Piece { base, len }
-    }
-}
-
-impl From<&Iov> for Piece {
-    #[inline]
-    fn from(iov: &Iov) -> Piece {
-        Piece::new(iov.base, iov.len)
-    }
-}
 
 /// A place in a list of pieces.
 #[derive(Clone, Copy)]
@@ -49,11 +21,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// The pieces of the next call, as many as `room` holds and of at most `most` bytes, and how many bytes they are.
-    pub fn batch<'b>(&self, room: &'b mut [Piece], most: usize) -> (&'b [Piece], usize) {
+    pub fn batch<'b>(&self, room: &'b mut [Piece<'a>], most: usize) -> (&'b [Piece<'a>], usize) {
         let (mut count, mut bytes, mut skip) = (0, 0, self.inside);
         for (place, piece) in room.iter_mut().zip(self.iov) {
             let len = (piece.len - skip).min(most - bytes);
-            *place = Piece::new(piece.base.wrapping_add(skip), len);
+            *place = Piece::from(piece).part(skip, len);
             (count, bytes, skip) = (count + 1, bytes + len, 0);
             if bytes == most {
                 break;
@@ -102,10 +74,10 @@ mod tests {
                 let mut room = vec![Piece::NONE; pieces];
                 let (batch, bytes) = cursor.batch(&mut room, most);
                 assert!(bytes > 0 && bytes <= most && batch.len() <= pieces);
-                assert_eq!(bytes, batch.iter().map(|piece| piece.len).sum::<usize>());
-                let places = |piece: &Piece| {
-                    let at = piece.base.addr() - start;
-                    at..at + piece.len
+                assert_eq!(bytes, batch.iter().map(|piece| piece.len()).sum::<usize>());
+                let places = |piece: &Piece<'_>| {
+                    let at = piece.base().addr() - start;
+                    at..at + piece.len()
                 };
                 seen.extend(batch.iter().flat_map(places));
                 cursor.advance(bytes);

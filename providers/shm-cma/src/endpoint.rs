@@ -109,13 +109,14 @@ impl CmaEndpoint {
 
     /// A page could not be reached: whose?
     #[cold]
-    fn fault(&self, key: &RemoteKey, local: &[Piece]) -> Status {
+    fn fault(&self, key: &RemoteKey, local: &[Piece<'_>]) -> Status {
         if let Err(status) = self.verify(key) {
             return status;
         }
         let mut byte = [0];
         let unmapped_here = local.iter().any(|piece| {
-            piece.len > 0 && sys::read(sys::own_pid(), piece.base.addr() as u64, &mut byte).is_err()
+            !piece.is_empty()
+                && sys::read(sys::own_pid(), piece.base().addr() as u64, &mut byte).is_err()
         });
         if unmapped_here { Status::Invalid } else { Status::OutOfRange }
     }
@@ -143,7 +144,7 @@ impl Endpoint for CmaEndpoint {
             for (to, piece) in local.iter_mut().zip(op.iov) {
                 *to = piece.into();
             }
-            local[op.iov.len()] = Piece::new(image.as_mut_ptr(), IMAGE_LEN);
+            local[op.iov.len()] = Piece::of(&mut image);
             let local = &local[..=op.iov.len()];
             let remote = [sys::remote(target, op.len), sys::remote(key.entry, IMAGE_LEN)];
             match sys::copy(Direction::Get, self.peer.facts.pid, local, &remote) {

@@ -9,10 +9,18 @@ use tieline_plugin_api::Failure;
 /// The number of a system error.
 pub(crate) type Errno = i32;
 
+/// A piece of the peer's memory: numbers that only the kernel looks at.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Remote {
+    address: usize,
+    len: usize,
+}
+
 const _: () = assert!(
-    size_of::<Piece>() == size_of::<libc::iovec>()
-        && core::mem::offset_of!(Piece, base) == core::mem::offset_of!(libc::iovec, iov_base)
-        && core::mem::offset_of!(Piece, len) == core::mem::offset_of!(libc::iovec, iov_len)
+    size_of::<Remote>() == size_of::<libc::iovec>()
+        && core::mem::offset_of!(Remote, address) == core::mem::offset_of!(libc::iovec, iov_base)
+        && core::mem::offset_of!(Remote, len) == core::mem::offset_of!(libc::iovec, iov_len)
 );
 
 /// Which way a copy goes.
@@ -27,19 +35,18 @@ pub(crate) enum Direction {
 /// Copies between local pieces and pieces of process `pid`, in order, as far as both go. Returns the bytes
 /// copied: fewer than asked for when a later page cannot be reached.
 ///
-/// The local pieces are those of an operation (or this module's own buffers); the remote ones hold numbers
-/// that only the kernel looks at.
+/// The local pieces are those of an operation (or this module's own buffers).
 pub(crate) fn copy(
     direction: Direction,
     pid: i32,
-    local: &[Piece],
-    remote: &[Piece],
+    local: &[Piece<'_>],
+    remote: &[Remote],
 ) -> Result<usize, Errno> {
     let call = match direction {
         Direction::Put => libc::process_vm_writev,
         Direction::Get => libc::process_vm_readv,
     };
-    // SAFETY: both arrays have the layout of `iovec` (asserted above) and live through the call. The kernel
+    // SAFETY: both arrays have the layout of `iovec` (asserted above and with `Piece`) and live through the call. The kernel
     // checks every address; whoever posts an operation promises that its local pieces may be read by a put
     // and written by a get until it has completed (`RmaOp`), and it completes before this returns.
     let copied = unsafe {
@@ -56,15 +63,14 @@ pub(crate) fn copy(
 }
 
 /// A piece of the peer's memory.
-pub(crate) fn remote(address: u64, len: usize) -> Piece {
-    Piece::new(core::ptr::without_provenance_mut(address as usize), len)
+pub(crate) fn remote(address: u64, len: usize) -> Remote {
+    Remote { address: address as usize, len }
 }
 
 /// Reads exactly `out.len()` bytes of process `pid`.
 pub(crate) fn read(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> {
     let len = out.len();
-    let local = Piece::new(out.as_mut_ptr(), len);
-    match copy(Direction::Get, pid, &[local], &[remote(address, len)])? {
+    match copy(Direction::Get, pid, &[Piece::of(out)], &[remote(address, len)])? {
         copied if copied == len => Ok(()),
         _ => Err(libc::EFAULT),
     }

@@ -141,7 +141,7 @@ pub(crate) fn on_oneself(kernel: &dyn Kernel) -> Result<(), Failure> {
         .map_err(|errno| failed("creating a region", system(errno)))?;
     let mut local = [0u8; 2];
     let mut copied = |direction, offset| {
-        let piece = Piece::new(local.as_mut_ptr(), local.len());
+        let piece = Piece::of(&mut local);
         kernel.copy(direction, &[piece], cookie, offset, 2)
     };
     let got = copied(Direction::Get, 1);
@@ -184,8 +184,8 @@ pub(crate) fn reach(kernel: &Arc<dyn Kernel>, me: &Facts, peer: &Address) -> Res
     // First this, then what only the peer itself can show: so it is the peer's process and not the next of its number.
     let process = Process::open(them.pid);
     let mut nonce = [0u8; 16];
-    let piece = Piece::new(nonce.as_mut_ptr(), nonce.len());
-    let copied = kernel.copy(Direction::Get, &[piece], peer.card, 0, nonce.len() as u64);
+    let piece = Piece::of(&mut nonce);
+    let copied = kernel.copy(Direction::Get, &[piece], peer.card, 0, piece.len() as u64);
     match copied {
         Ok(()) if core::hint::black_box(&nonce) == &peer.nonce => {}
         Ok(()) | Err(Miss::Call(libc::EINVAL)) => {

@@ -70,8 +70,9 @@ const _: () = {
     assert!(core::mem::offset_of!(Create, cookie) == 24);
     assert!(core::mem::offset_of!(Inline, length) == 32);
     assert!(core::mem::offset_of!(Inline, status) == 44);
-    // A piece of knem's is {base u64, length u64}.
-    assert!(size_of::<Piece>() == 16 && core::mem::offset_of!(Piece, len) == 8);
+    // A piece of knem's is {base u64, length u64}, and so is an `iovec`, of which `Piece` has the layout.
+    assert!(size_of::<Piece<'_>>() == 16);
+    assert!(core::mem::offset_of!(libc::iovec, iov_len) == 8);
 };
 
 /// Which way a copy goes.
@@ -107,7 +108,7 @@ pub(crate) trait Kernel: Send + Sync {
     fn copy(
         &self,
         direction: Direction,
-        pieces: &[Piece],
+        pieces: &[Piece<'_>],
         cookie: Cookie,
         offset: u64,
         len: u64,
@@ -177,7 +178,7 @@ impl Kernel for Device {
     fn copy(
         &self,
         direction: Direction,
-        pieces: &[Piece],
+        pieces: &[Piece<'_>],
         cookie: Cookie,
         offset: u64,
         len: u64,

@@ -228,7 +228,7 @@ impl XpmemEndpoint {
     }
 
     #[cold]
-    fn not_copied(&self, key: &RemoteKey, errno: Errno, pieces: &[Piece]) -> Status {
+    fn not_copied(&self, key: &RemoteKey, errno: Errno, pieces: &[Piece<'_>]) -> Status {
         if let Err(status) = self.still_theirs(key) {
             return status;
         }
@@ -254,10 +254,10 @@ impl XpmemEndpoint {
 }
 
 /// Copies between these pieces and what is attached there, one behind the other.
-fn carry_all(direction: Direction, pieces: &[Piece], mut at: u64) {
+fn carry_all(direction: Direction, pieces: &[Piece<'_>], mut at: u64) {
     for piece in pieces {
         sys::carry(direction, *piece, at);
-        at += piece.len as u64;
+        at += piece.len() as u64;
     }
 }
 

@@ -135,7 +135,7 @@ pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     })?;
     let at = kernel.attach(permit, 0, len as u64)?;
     let mut touch = |offset: usize, len: usize| {
-        let piece = Piece::new(here.as_mut_ptr(), len);
+        let piece = Piece::of(&mut here[..len]);
         sys::carry(Direction::Get, piece, at + offset as u64);
         Ok::<(), Errno>(())
     };
@@ -146,8 +146,9 @@ pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     let long = LONG.min(len);
     let warm_byte = best_of(4, || touch(0, long))? / long as f64;
     // As between two processes: the pages of the other side are looked up.
+    let first = start as usize - memory.as_ptr().addr();
     let mut call = |len: usize| {
-        let piece = Piece::new(core::ptr::with_exposed_provenance_mut(start as usize), len);
+        let piece = Piece::of(&mut memory[first..first + len]);
         let copied = kernel.copy(
             Direction::Put,
             &[piece],

@@ -158,8 +158,8 @@ fn by_segment(kernel: &dyn Kernel, segment: Segment, page: u64) -> Result<(), St
     let permitted = Permitted { kernel, permit };
     let at = kernel.attach(permit, 0, 2 * page).map_err(named("attaching two pages"))?;
     let copied = |direction, bytes: &mut [u8], at| {
-        let piece = Piece::new(bytes.as_mut_ptr(), bytes.len());
-        let copied = kernel.copy(direction, &[piece], at, bytes.len());
+        let piece = Piece::of(bytes);
+        let copied = kernel.copy(direction, &[piece], at, piece.len());
         copied.map(|copied| (copied, core::hint::black_box(&*bytes).to_vec()))
     };
     let mut sent = [0x5a, 0xa5];
@@ -215,8 +215,8 @@ fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonce, Miss> {
     let permitted = Permitted { kernel, permit };
     let at = kernel.attach(permit, 0, page).map_err(miss("attaching"))?;
     let mut nonce: Nonce = [0; 16];
-    let piece = Piece::new(nonce.as_mut_ptr(), nonce.len());
-    let copied = kernel.copy(Direction::Get, &[piece], at, nonce.len());
+    let piece = Piece::of(&mut nonce);
+    let copied = kernel.copy(Direction::Get, &[piece], at, piece.len());
     let _ = kernel.detach(at);
     drop(permitted);
     match copied {

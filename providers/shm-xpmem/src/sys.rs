@@ -74,11 +74,6 @@ const _: () = {
     assert!(core::mem::offset_of!(Make, segment) == 32);
     assert!(core::mem::offset_of!(Get, permit) == 24);
     assert!(core::mem::offset_of!(Attach, address) == 24);
-    assert!(
-        size_of::<Piece>() == size_of::<libc::iovec>()
-            && core::mem::offset_of!(Piece, base) == core::mem::offset_of!(libc::iovec, iov_base)
-            && core::mem::offset_of!(Piece, len) == core::mem::offset_of!(libc::iovec, iov_len)
-    );
 };
 
 /// Which way a copy goes.
@@ -116,7 +111,7 @@ pub(crate) trait Kernel: Send + Sync {
     fn copy(
         &self,
         direction: Direction,
-        pieces: &[Piece],
+        pieces: &[Piece<'_>],
         attached: u64,
         len: usize,
     ) -> Result<usize, Errno>;
@@ -205,7 +200,7 @@ impl Kernel for Device {
     fn copy(
         &self,
         direction: Direction,
-        pieces: &[Piece],
+        pieces: &[Piece<'_>],
         attached: u64,
         len: usize,
     ) -> Result<usize, Errno> {
@@ -215,14 +210,14 @@ impl Kernel for Device {
             Direction::Put => libc::process_vm_readv,
             Direction::Get => libc::process_vm_writev,
         };
-        let local = Piece::new(core::ptr::with_exposed_provenance_mut(attached as usize), len);
-        // SAFETY: both lists have the layout of `iovec` (asserted above) and live through the call. What is attached is kept so
+        let local = iovec(core::ptr::with_exposed_provenance_mut(attached as usize), len);
+        // SAFETY: both lists have the layout of `iovec` (as `Piece` has) and live through the call. What is attached is kept so
         // by its `Attachment`; whoever posts an operation promises that its pieces may be read by a put and written by a get
         // until it has completed (`RmaOp`), and it completes before this returns. The kernel checks every address.
         let copied = unsafe {
             call(
                 libc::getpid(),
-                (&raw const local).cast(),
+                &raw const local,
                 1,
                 pieces.as_ptr().cast(),
                 pieces.len() as libc::c_ulong,
@@ -242,22 +237,20 @@ impl Kernel for Device {
     }
 }
 
+/// Memory as the kernel is told of it.
+fn iovec(base: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: base.cast(), iov_len: len }
+}
+
 /// Whether a byte of each piece can be read by the kernel.
-pub(crate) fn are_readable(pieces: &[Piece]) -> bool {
+pub(crate) fn are_readable(pieces: &[Piece<'_>]) -> bool {
     let mut byte = 0u8;
-    let mut local = Piece::new(&raw mut byte, 1);
-    pieces.iter().filter(|piece| piece.len > 0).all(|piece| {
-        let remote = Piece::new(piece.base, 1);
+    let mut local = iovec(&raw mut byte, 1);
+    pieces.iter().filter(|piece| !piece.is_empty()).all(|piece| {
+        let remote = iovec(piece.base(), 1);
         // SAFETY: writes one byte to `byte`; the kernel checks the other address.
         let read = unsafe {
-            libc::process_vm_readv(
-                libc::getpid(),
-                (&raw mut local).cast(),
-                1,
-                (&raw const remote).cast(),
-                1,
-                0,
-            )
+            libc::process_vm_readv(libc::getpid(), &raw mut local, 1, &raw const remote, 1, 0)
         };
         read == 1
     })
@@ -266,21 +259,21 @@ pub(crate) fn are_readable(pieces: &[Piece]) -> bool {
 /// Copies between local memory and what is attached at `attached`, by loads and stores. The caller keeps the attachment. Where the
 /// owner has taken the memory away this ends the process, by SIGBUS.
 #[inline]
-pub(crate) fn carry(direction: Direction, piece: Piece, attached: u64) {
+pub(crate) fn carry(direction: Direction, piece: Piece<'_>, attached: u64) {
     let remote = core::ptr::with_exposed_provenance_mut::<u8>(attached as usize);
     let (from, to) = match direction {
-        Direction::Put => (piece.base.cast_const(), remote),
-        Direction::Get => (remote.cast_const(), piece.base),
+        Direction::Put => (piece.base().cast_const(), remote),
+        Direction::Get => (remote.cast_const(), piece.base()),
     };
     // SAFETY: whoever posts an operation promises that its pieces may be read by a put and written by a get until it has
     // completed (`RmaOp`); the caller keeps as many bytes attached. A peer that reads or writes the same bytes meanwhile gets a mix
     // of both, which is what remote memory access promises.
     unsafe {
-        if piece.len == 8 {
+        if piece.len() == 8 {
             // One load and one store: somebody who polls this word must not see half of it.
             to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
         } else {
-            core::ptr::copy(from, to, piece.len);
+            core::ptr::copy(from, to, piece.len());
         }
     }
 }
@@ -328,12 +321,11 @@ apply!(apply32, AtomicU32, u32);
 /// there says EFAULT, or that it is forbidden.
 pub(crate) fn kernel_copies_from(pid: i32) -> bool {
     let mut byte = 0u8;
-    let local = Piece::new(&raw mut byte, 1);
-    let remote = Piece::new(core::ptr::null_mut(), 1);
+    let local = iovec(&raw mut byte, 1);
+    let remote = iovec(core::ptr::null_mut(), 1);
     // SAFETY: writes one byte to `byte` at most; the kernel checks the other address.
-    let copied = unsafe {
-        libc::process_vm_readv(pid, (&raw const local).cast(), 1, (&raw const remote).cast(), 1, 0)
-    };
+    let copied =
+        unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
     copied >= 0 || Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
 }
 

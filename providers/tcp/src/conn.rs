@@ -340,10 +340,10 @@ impl Inner {
             return Err(Status::Again);
         };
         head.seq = self.outbox.take_seq();
-        head.len = piece.len as u32;
+        head.len = piece.len() as u32;
         let bytes = head.pack();
         let sent = match stream.write(&[sys::piece(&bytes), piece]) {
-            Ok(n) if n == HEAD + piece.len => return Ok(()),
+            Ok(n) if n == HEAD + piece.len() => return Ok(()),
             Ok(n) => n,
             Err(error) if sys::is_passing(&error) => 0,
             Err(error) => {
@@ -355,7 +355,7 @@ impl Inner {
         let mut rest = bytes[sent.min(HEAD)..].to_vec();
         let begin = rest.len();
         let tail = sys::tail(piece, sent.saturating_sub(HEAD));
-        rest.resize(begin + tail.len, 0);
+        rest.resize(begin + tail.len(), 0);
         sys::read_piece(tail, &mut rest[begin..]);
         self.outbox.push_rest(&mut stream.track, &rest);
         self.block(0);

@@ -23,9 +23,9 @@ impl Gathered {
     }
 
     pub(crate) fn add_piece(&mut self, piece: Piece) {
-        if piece.len > 0 {
+        if piece.len() > 0 {
             self.pieces.push(piece);
-            self.len += piece.len;
+            self.len += piece.len();
         }
     }
 

@@ -150,7 +150,7 @@ fn await_completion(sides: &mut [Side; 2], cookie: u64) -> i32 {
 
 /// A piece as the core passes it.
 fn iov(piece: sys::Piece) -> Iov {
-    Iov::new(piece.base, piece.len)
+    piece.iov()
 }
 
 fn rma(sides: &mut [Side; 2], put: bool, key: &Key, memory: &mut [u8], offset: u64, cookie: u64) {

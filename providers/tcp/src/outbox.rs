@@ -263,7 +263,7 @@ impl Outbox {
         pieces: Vec<Piece>,
         region: Option<Arc<Region>>,
     ) -> u64 {
-        let payload: usize = pieces.iter().map(|piece| piece.len).sum();
+        let payload: usize = pieces.iter().map(|piece| piece.len()).sum();
         let put = (head.kind == Kind::Put).then_some(head.number);
         head.seq = self.take_seq();
         head.len = payload as u32;
@@ -520,7 +520,7 @@ impl Outbox {
 impl Bulk {
     /// The memory is not there any more: zeros of the same length take its place.
     fn forget(&mut self) {
-        let mut left: usize = self.pieces.iter().map(|piece| piece.len).sum();
+        let mut left: usize = self.pieces.iter().map(|piece| piece.len()).sum();
         self.pieces.clear();
         self.region = None;
         while left > 0 {
@@ -531,12 +531,12 @@ impl Bulk {
     }
 
     fn copy(&mut self) {
-        let len: usize = self.pieces.iter().map(|piece| piece.len).sum();
+        let len: usize = self.pieces.iter().map(|piece| piece.len()).sum();
         let mut owned = vec![0; len].into_boxed_slice();
         let mut at = 0;
         for &piece in &self.pieces {
             sys::read_piece(piece, &mut owned[at..]);
-            at += piece.len;
+            at += piece.len();
         }
         self.owned = owned;
         self.pieces = vec![sys::piece(&self.owned)];

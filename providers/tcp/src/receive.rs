@@ -196,7 +196,7 @@ impl Inner {
         };
         stream.landing = landing;
         let Some(buffer) = &mut stream.buffer else { return Ok(None) };
-        let direct: usize = pieces.iter().map(|piece| piece.len).sum();
+        let direct: usize = pieces.iter().map(|piece| piece.len()).sum();
         let fd = match &stream.other_end {
             Some(other) => std::os::fd::AsRawFd::as_raw_fd(other),
             None => std::os::fd::AsRawFd::as_raw_fd(&stream.socket),
@@ -494,7 +494,7 @@ impl Inner {
             if at < count {
                 sys::write_piece(&buffer.unread()[at..count], piece);
             }
-            at += piece.len;
+            at += piece.len();
         }
         drop(pin);
         let count = if at == 0 { count } else { count.min(at) };

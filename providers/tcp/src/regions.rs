@@ -5,10 +5,11 @@
 //! deregistering revokes the region and then waits for the pins: afterwards nothing touches it any more, in the
 //! middle of a transfer too.
 
+mod sys;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::sys::Piece;
 use tieline_plugin_api::{Failure, Status};
 
 use crate::frame::KeyPart;
@@ -63,12 +64,6 @@ impl Region {
                 std::thread::yield_now();
             }
         }
-    }
-
-    /// The piece at `offset`; the range was checked by [`Regions::find`].
-    pub(crate) fn piece(&self, offset: u64, len: usize) -> Piece {
-        let base = std::ptr::with_exposed_provenance_mut(self.base + offset as usize);
-        Piece::new(base, len)
     }
 }
 

@@ -54,7 +54,7 @@ impl Side {
         let mut bytes = Vec::new();
         for &piece in &gathered.pieces {
             let at = bytes.len();
-            bytes.resize(at + piece.len, 0);
+            bytes.resize(at + piece.len(), 0);
             sys::read_piece(piece, &mut bytes[at..]);
         }
         bytes.truncate(most);
@@ -400,7 +400,7 @@ fn a_region_that_is_gone_when_its_bytes_are_to_be_sent_again_ends_the_session_an
         let mut bytes = Vec::new();
         for &piece in &gathered.pieces {
             let at = bytes.len();
-            bytes.resize(at + piece.len, 0);
+            bytes.resize(at + piece.len(), 0);
             sys::read_piece(piece, &mut bytes[at..]);
         }
         bytes[bytes.len() - LEN..].iter().filter(|byte| **byte == 0).count()

@@ -17,8 +17,8 @@ use crate::silence::Unanswered;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    pub(crate) base: *mut u8,
-    pub(crate) len: usize,
+    base: *mut u8,
+    len: usize,
 }
 
 const _: () = assert!(
@@ -28,15 +28,29 @@ const _: () = assert!(
 );
 
 impl Piece {
-    pub(crate) fn new(base: *mut u8, len: usize) -> Piece {
+    /// Names memory.
+    ///
+    /// # Safety
+    /// Somebody vouches for it, as the module says.
+    pub(crate) unsafe fn new(base: *mut u8, len: usize) -> Piece {
         Piece { base, len }
+    }
+
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    #[cfg(test)]
+    pub(crate) fn iov(self) -> Iov {
+        Iov::new(self.base, self.len)
     }
 }
 
 impl From<Iov> for Piece {
     #[inline]
     fn from(iov: Iov) -> Piece {
-        Piece::new(iov.base, iov.len)
+        Piece { base: iov.base, len: iov.len }
     }
 }
 
@@ -50,13 +64,13 @@ const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 /// The bytes of a slice as a piece to send.
 #[inline]
 pub(crate) fn piece(bytes: &[u8]) -> Piece {
-    Piece::new(bytes.as_ptr().cast_mut(), bytes.len())
+    Piece { base: bytes.as_ptr().cast_mut(), len: bytes.len() }
 }
 
 /// The room of a slice as a piece to receive into.
 #[inline]
 pub(crate) fn piece_mut(bytes: &mut [u8]) -> Piece {
-    Piece::new(bytes.as_mut_ptr(), bytes.len())
+    Piece { base: bytes.as_mut_ptr(), len: bytes.len() }
 }
 
 /// Sends bytes without waiting.
@@ -113,7 +127,8 @@ pub(crate) fn write_piece(bytes: &[u8], to: Piece) {
 /// The rest of a piece from `at` on.
 #[inline]
 pub(crate) fn tail(piece: Piece, at: usize) -> Piece {
-    Piece::new(piece.base.wrapping_add(at), piece.len - at)
+    let at = at.min(piece.len);
+    Piece { base: piece.base.wrapping_add(at), len: piece.len - at }
 }
 
 /// Adds the bytes `at .. at + len` of `pieces` to `out`, as pieces.
@@ -193,7 +208,7 @@ pub(crate) fn poll<I: tieline_plugin_api::Interface>(
             // SAFETY: the poll has written this many slots.
             let event: tieline_plugin_api::abi::Event = unsafe { slot.assume_init() };
             let mut data = vec![0; event.len];
-            read_piece(Piece::new(event.data.cast_mut(), event.len), &mut data);
+            read_piece(Piece { base: event.data.cast_mut(), len: event.len }, &mut data);
             (event, data)
         })
         .collect()

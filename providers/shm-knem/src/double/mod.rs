@@ -88,7 +88,7 @@ impl Kernel for Played {
     fn copy(
         &self,
         direction: Direction,
-        pieces: &[Piece],
+        pieces: &[Piece<'_>],
         cookie: Cookie,
         offset: u64,
         len: u64,
@@ -107,8 +107,8 @@ impl Kernel for Played {
         let mut at = region.base + offset.min(region.len);
         let mut left = len.min(region.len.saturating_sub(offset));
         for piece in pieces {
-            let part = (piece.len as u64).min(left);
-            sys::copied(direction, piece.base, at, part as usize);
+            let part = (piece.len() as u64).min(left);
+            sys::copied(direction, piece.base(), at, part as usize);
             (at, left) = (at + part, left - part);
         }
         Ok(())

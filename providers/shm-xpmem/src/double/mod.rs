@@ -206,7 +206,7 @@ impl Kernel for Played {
     fn copy(
         &self,
         direction: Direction,
-        pieces: &[Piece],
+        pieces: &[Piece<'_>],
         attached: u64,
         len: usize,
     ) -> Result<usize, Errno> {
@@ -225,8 +225,8 @@ impl Kernel for Played {
         }
         let mut done = 0;
         for piece in pieces {
-            let part = piece.len.min(good - done);
-            sys::copied(direction, piece.base, attached + done as u64, part);
+            let part = piece.len().min(good - done);
+            sys::copied(direction, piece.base(), attached + done as u64, part);
             done += part;
         }
         Ok(done)

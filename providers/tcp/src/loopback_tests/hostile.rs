@@ -208,7 +208,8 @@ fn a_put_that_has_ended_is_not_read_from_its_memory_when_it_is_sent_again() {
     forge(&sides, Head::bare(Kind::PutDone, 1, 0), None, &[]);
     assert_eq!(await_sender(&mut sides[0], 5), 0);
     let piece = sys::piece(&source);
-    let lies_in = |base: usize| (piece.base.addr()..piece.base.addr() + piece.len).contains(&base);
+    let all = piece.iov();
+    let lies_in = |base: usize| (all.base.addr()..all.base.addr() + all.len).contains(&base);
     let conn = sides[0].endpoint().conn();
     let mut inner = conn.inner.borrow_mut();
     assert!(!inner.outbox.is_empty(), "it is kept until it is acknowledged");
@@ -217,7 +218,7 @@ fn a_put_that_has_ended_is_not_read_from_its_memory_when_it_is_sent_again() {
     inner.outbox.gather(&crate::outbox::Track::new(0), &mut gathered);
     assert!(gathered.len >= source.len());
     for piece in &gathered.pieces {
-        assert!(!lies_in(piece.base.addr()), "memory that was given back would be sent");
+        assert!(!lies_in(piece.iov().base.addr()), "memory that was given back would be sent");
     }
     drop(inner);
     domain.deregister(region).unwrap();
@@ -474,7 +475,7 @@ pub(super) fn withheld(side: &Side) -> Vec<u8> {
     let mut bytes = Vec::new();
     for piece in &gathered.pieces {
         let at = bytes.len();
-        bytes.resize(at + piece.len, 0);
+        bytes.resize(at + piece.len(), 0);
         sys::read_piece(*piece, &mut bytes[at..]);
     }
     bytes

@@ -42,7 +42,7 @@ fn a_notification_comes_behind_the_bytes_of_its_put_and_of_those_before() {
             assert_eq!(posting, Posting::Pending);
             assert_eq!(told(&mut sides), [u64::from(word)]);
             let (whole, length) = (sys::piece_mut(&mut target), bytes.len());
-            let mut there = vec![0; whole.len];
+            let mut there = vec![0; whole.len()];
             sys::read_piece(whole, &mut there);
             assert!(there[..length] == bytes, "{streams} streams: {word} came before its bytes");
             let rest = length.max(1 << 20);

@@ -1,0 +1,72 @@
+//! Memory that somebody vouches for.
+
+use core::marker::PhantomData;
+use tieline_plugin_api::abi::Iov;
+
+/// A piece of this process's memory, as the kernel wants it (`struct iovec`), which may be read and written.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    base: *mut u8,
+    len: usize,
+    _of: PhantomData<&'a mut [u8]>,
+}
+
+const _: () = assert!(
+    size_of::<Piece<'_>>() == size_of::<libc::iovec>()
+        && core::mem::offset_of!(Piece<'_>, base) == core::mem::offset_of!(libc::iovec, iov_base)
+        && core::mem::offset_of!(Piece<'_>, len) == core::mem::offset_of!(libc::iovec, iov_len)
+);
+
+impl<'a> Piece<'a> {
+    /// No memory.
+    pub const NONE: Piece<'a> = Piece { base: core::ptr::null_mut(), len: 0, _of: PhantomData };
+
+    /// A slice.
+    #[inline]
+    #[must_use]
+    pub fn of(bytes: &'a mut [u8]) -> Piece<'a> {
+        Piece { base: bytes.as_mut_ptr(), len: bytes.len(), _of: PhantomData }
+    }
+
+    /// The part of at most `len` bytes behind the first `skip`.
+    #[inline]
+    #[must_use]
+    pub fn part(self, skip: usize, len: usize) -> Piece<'a> {
+        let skip = skip.min(self.len);
+        Piece {
+            base: self.base.wrapping_add(skip),
+            len: len.min(self.len - skip),
+            _of: PhantomData,
+        }
+    }
+
+    /// Its first byte.
+    #[inline]
+    #[must_use]
+    pub fn base(self) -> *mut u8 {
+        self.base
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<'a> From<&'a Iov> for Piece<'a> {
+    /// Whoever posts an operation vouches for its pieces until it has ended.
+    #[inline]
+    fn from(iov: &'a Iov) -> Piece<'a> {
+        Piece { base: iov.base, len: iov.len, _of: PhantomData }
+    }
+}
