@@ -167,6 +167,15 @@ impl Model {
         }
     }
 
+    /// What has ended on that endpoint has been carried out, also where it had only ended locally.
+    pub(crate) fn confirm(&mut self, end: usize) {
+        let now = self.now();
+        let local = |op: &&mut Op| op.end == end && op.ended && op.complete.is_none();
+        for op in self.ops.iter_mut().filter(local).filter(|op| !op.refused && !op.is_unsure()) {
+            op.complete = Some(now);
+        }
+    }
+
     /// The same flush has failed: something before it was not carried out.
     pub(crate) fn flush_failed(&mut self, end: usize, posted: u64) {
         for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted < posted) {

@@ -68,6 +68,13 @@ impl Run {
             let now = self.model.now();
             self.model.flushed(number, now);
         } else {
+            if !said.unconfirmed && !broken {
+                for _ in 0..NEVER / 20 {
+                    let _ = progress(&self.b);
+                    self.hear()?;
+                }
+                self.model.confirm(number);
+            }
             self.model.lose_end(number);
         }
         if said.unconfirmed || broken {
