@@ -65,7 +65,7 @@ pub use message::{KeptMessage, Message, PeerId};
 
 pub use region::{Access, NotClosed, Region};
 pub use report::Report;
-pub use request::{Outcome, Request};
+pub use request::{CompletionCounter, Outcome, Request};
 pub use tieline_plugin_api::Status;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};
 pub use worker::{Counters, Loss, MemoryUse, Undelivered, Worker};

@@ -1,13 +1,16 @@
 //! Outcomes and requests: what posting an operation returns.
 
+use crate::CompletionError;
 use crate::op::Id;
 use crate::shared::Shared;
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
 /// How a posted operation stands.
 ///
-/// `Done` carries the value of a fetching atomic, otherwise 0. `worker.finish(outcome)` waits for either.
+/// `Done` carries the value of a fetching atomic, otherwise 0. `worker.finish(outcome)` waits for either; with
+/// `worker.track(&outcome, word)` it need not be asked for: its end is told together with the application's word.
 #[must_use = "an operation may still be pending, or may have brought a value"]
 #[derive(Debug)]
 pub enum Outcome {
@@ -30,6 +33,14 @@ impl Outcome {
 pub struct Request {
     pub(crate) shared: Rc<Shared>,
     pub(crate) id: Id,
+    /// Its end is told elsewhere, and asked for no more.
+    pub(crate) told: Cell<bool>,
+}
+
+impl Request {
+    pub(crate) fn new(shared: Rc<Shared>, id: Id) -> Request {
+        Request { shared, id, told: Cell::new(false) }
+    }
 }
 
 impl fmt::Debug for Request {
@@ -40,6 +51,55 @@ impl fmt::Debug for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.shared.ops.borrow_mut().forget(self.id);
+        if !self.told.get() {
+            self.shared.ops.borrow_mut().forget(self.id);
+        }
+    }
+}
+
+/// Counts operations of one worker that have ended: `worker.count(&outcome, &counter)`. It costs less than asking for each, and
+/// tells less: how many, and how the first of those failed that did.
+///
+/// What is counted when the counter is dropped goes on; should it fail then, the endpoint's next flush says so.
+pub struct CompletionCounter {
+    pub(crate) shared: Rc<Shared>,
+    pub(crate) id: Id,
+}
+
+impl CompletionCounter {
+    /// How many have ended well.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.shared.ops.borrow().counts(self.id).done
+    }
+
+    /// How many have failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.shared.ops.borrow().counts(self.id).failed
+    }
+
+    /// How many are pending.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.shared.ops.borrow().counts(self.id).open
+    }
+
+    /// How the first of those that failed did so.
+    #[must_use]
+    pub fn first_failure(&self) -> Option<CompletionError> {
+        Some(self.shared.ops.borrow().first_failure(self.id)?.into())
+    }
+}
+
+impl fmt::Debug for CompletionCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} done, {} failed, {} pending", self.done(), self.failed(), self.pending())
+    }
+}
+
+impl Drop for CompletionCounter {
+    fn drop(&mut self) {
+        self.shared.ops.borrow_mut().close_counter(self.id);
     }
 }

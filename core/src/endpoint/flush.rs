@@ -104,7 +104,7 @@ impl Inner {
         run_due(&self.shared, &*self.worker);
         if self.shared.ops.borrow().has_failed(id) {
             // The failure is of what it waited for, and told to who asks how it ended.
-            return Ok(Outcome::Pending(Request { shared: self.shared.clone(), id }));
+            return Ok(Outcome::Pending(Request::new(self.shared.clone(), id)));
         }
         self.outcome(id)
     }

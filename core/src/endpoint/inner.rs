@@ -161,7 +161,7 @@ impl Inner {
         let ended = self.shared.ops.borrow_mut().take(id);
         match ended {
             Some(result) => result.map(Outcome::Done),
-            None => Ok(Outcome::Pending(Request { shared: self.shared.clone(), id })),
+            None => Ok(Outcome::Pending(Request::new(self.shared.clone(), id))),
         }
     }
 

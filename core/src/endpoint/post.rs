@@ -308,7 +308,7 @@ impl Inner {
             // How it ended, only progress can bring.
             Ok(Posted::Pending) => {
                 let shared = self.shared.clone();
-                Ok(Some(Outcome::Pending(Request { shared, id: request })))
+                Ok(Some(Outcome::Pending(Request::new(shared, request))))
             }
             Ok(Posted::Done(_)) => Ok(Some(Outcome::Done(0))),
             // Asked again it might go on as if nothing had happened.

@@ -10,15 +10,20 @@
 
 mod ends;
 mod flushes;
+mod tracked;
+
+use tracked::Completed;
+pub(crate) use tracked::Counts;
 
 use super::LocalBuffer;
 use super::held::{Unfinished, narrow};
 use super::slab::{Id, Slab};
 use crate::{Error, Status};
+use std::collections::VecDeque;
 
 /// What an operation waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u16)]
 pub(crate) enum Kind {
     /// To be sent: a message in the queue, or the sending of an emulated put that completes locally.
     #[default]
@@ -43,6 +48,15 @@ pub(crate) enum Kind {
     Whole,
 }
 
+/// By number, with room for what sixteen kinds would be.
+const KINDS: [Kind; 16] = {
+    use Kind::*;
+    [
+        Send, Native, Put, Get, Atomic, Fetch, Ping, Copy, Flush, Whole, Send, Send, Send, Send,
+        Send, Send,
+    ]
+};
+
 impl Kind {
     /// Whether a peer's word ends it.
     fn is_asked(self) -> bool {
@@ -50,21 +64,27 @@ impl Kind {
     }
 }
 
-const ENDED: u8 = 1;
+const ENDED: u16 = 1;
 /// Ended, with an error.
-const FAILED: u8 = 2;
+const FAILED: u16 = 2;
 /// Nobody will ask for its result.
-const DETACHED: u8 = 4;
+const DETACHED: u16 = 4;
 /// A provider has it, and may touch its memory until it says how it ended.
-const POSTED: u8 = 8;
+const POSTED: u16 = 8;
 /// A flush that has something to do when it is at the head.
-const THEN_LANES: u8 = 16;
+const THEN_LANES: u16 = 16;
 /// A flush that has been at the head.
-const REACHED: u8 = 32;
+const REACHED: u16 = 32;
 /// It brings no value, whatever comes with its end.
-const SILENT: u8 = 64;
+const SILENT: u16 = 64;
 /// Somebody has heard how it failed, or nobody is left to hear it.
-const TOLD: u8 = 128;
+const TOLD: u16 = 128;
+/// The worker's list of the completed tells how it ended, with the application's word.
+const TRACKED: u16 = 256;
+/// It is only counted; the application's word is the counter's number.
+const COUNTED: u16 = 512;
+/// Above the flags: what it waits for.
+const KIND_SHIFT: u32 = 12;
 
 const NOBODY: u32 = 0x00ff_ffff;
 const NOWHERE: u8 = u8::MAX;
@@ -73,8 +93,7 @@ const NONE: u32 = u32::MAX;
 /// What every use of an operation touches. With its number it fills half a cache line.
 #[derive(Clone, Copy)]
 struct Hot {
-    kind: Kind,
-    flags: u8,
+    kind_and_flags: u16,
     /// Events that must come before it is complete.
     parts: u16,
     /// The endpoint's index, and in the highest byte the interface that it is posted to.
@@ -82,8 +101,8 @@ struct Hot {
     /// Its neighbours in the owner's list while it is open, and in that of failures that nobody was told; its value otherwise.
     before: u32,
     after: u32,
-    /// Room for the application's word, for completions that are told and not asked for: not used, and so not written, yet.
-    _user: std::mem::MaybeUninit<u64>,
+    /// The application's word, of what is tracked; the counter's number, of what is counted.
+    user: u64,
 }
 
 const _: () = assert!(size_of::<Hot>() == 24);
@@ -91,13 +110,12 @@ const _: () = assert!(size_of::<Hot>() == 24);
 impl Default for Hot {
     fn default() -> Hot {
         Hot {
-            kind: Kind::Send,
-            flags: 0,
+            kind_and_flags: 0,
             parts: 0,
             owner_and_interface: NOBODY | u32::from(NOWHERE) << 24,
             before: NONE,
             after: NONE,
-            _user: std::mem::MaybeUninit::uninit(),
+            user: 0,
         }
     }
 }
@@ -111,13 +129,26 @@ impl Hot {
         (self.owner_and_interface >> 24) as u8
     }
 
-    fn is(&self, flag: u8) -> bool {
-        self.flags & flag != 0
+    fn is(&self, flag: u16) -> bool {
+        self.kind_and_flags & flag != 0
+    }
+
+    fn set(&mut self, flags: u16) {
+        self.kind_and_flags |= flags;
+    }
+
+    fn kind(&self) -> Kind {
+        KINDS[usize::from(self.kind_and_flags >> KIND_SHIFT)]
+    }
+
+    /// The same, for less.
+    fn is_kind(&self, kind: Kind) -> bool {
+        self.kind_and_flags >> KIND_SHIFT == kind as u16
     }
 
     /// Whether it has failed, and who has its request may still ask how.
     fn is_untold(&self) -> bool {
-        self.flags & (FAILED | TOLD) == FAILED
+        self.kind_and_flags & (FAILED | TOLD) == FAILED
     }
 
     /// Whether it is posted to this interface, and not complete.
@@ -188,6 +219,10 @@ pub(crate) struct Table {
     todo: Vec<Part>,
     /// Flushes before which nothing stands any more, and that now have to flush their lanes. In any order.
     due: Vec<Id>,
+    /// Tracked operations that have ended, in that order, until somebody takes them.
+    completed: VecDeque<Completed>,
+    /// The counters that operations name.
+    counters: Slab<(), Counts>,
     /// Memory of ended operations: to be let go when nothing is borrowed, since its owner's drop may do anything.
     freed: Vec<LocalBuffer>,
 }
@@ -203,6 +238,8 @@ impl Table {
             open: 0,
             todo: Vec::new(),
             due: Vec::new(),
+            completed: VecDeque::new(),
+            counters: Slab::default(),
             freed: Vec::new(),
         }
     }
@@ -250,11 +287,12 @@ impl Table {
         Ok(id)
     }
 
-    fn insert(&mut self, owner: usize, kind: Kind, flags: u8) -> Result<Id, Status> {
+    fn insert(&mut self, owner: usize, kind: Kind, flags: u16) -> Result<Id, Status> {
         let owner = u32::try_from(owner).ok().filter(|owner| *owner < NOBODY);
         let owner = owner.ok_or(Status::NoMemory)?;
         let owner_and_interface = owner | u32::from(NOWHERE) << 24;
-        let hot = Hot { kind, flags, parts: 1, owner_and_interface, ..Hot::default() };
+        let kind_and_flags = (kind as u16) << KIND_SHIFT | flags;
+        let hot = Hot { kind_and_flags, parts: 1, owner_and_interface, ..Hot::default() };
         let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
         let _ = self.own_list(owner as usize);
         self.link(id, owner);
@@ -317,7 +355,7 @@ impl Table {
         }
         list.first = after;
         let head = self.slab.at(after as usize)?;
-        let flush = self.slab.get(head).is_some_and(|hot| hot.kind == Kind::Flush);
+        let flush = self.slab.get(head).is_some_and(|hot| hot.is_kind(Kind::Flush));
         flush.then_some(head)
     }
 
@@ -344,7 +382,7 @@ impl Table {
     pub(crate) fn posted(&mut self, id: Id, interface: usize) {
         let interface = narrow(interface) as u32;
         if let Some(hot) = self.open_hot(id) {
-            hot.flags |= POSTED;
+            hot.set(POSTED);
             hot.owner_and_interface = hot.owner_and_interface & NOBODY | interface << 24;
         }
     }
@@ -352,7 +390,7 @@ impl Table {
     /// Whatever value comes with its end, it brings none.
     pub(crate) fn silence(&mut self, id: Id) {
         if let Some(hot) = self.slab.get_mut(id) {
-            hot.flags |= SILENT;
+            hot.set(SILENT);
         }
     }
 
@@ -384,8 +422,8 @@ impl Table {
 
     /// Whose an open operation is that only a peer's answer ends, and of which kind; `None` for all others.
     pub(crate) fn asked(&self, id: Id) -> Option<(usize, Kind)> {
-        let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind.is_asked())?;
-        Some((hot.owner() as usize, hot.kind))
+        let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind().is_asked())?;
+        Some((hot.owner() as usize, hot.kind()))
     }
 
     /// Where the data of an emulated get goes.
@@ -414,14 +452,14 @@ impl Table {
         result: Result<u64, Error>,
     ) -> bool {
         let Some(id) = Id::from_raw(cookie) else { return false };
-        let theirs = |hot: &&mut Hot| hot.kind == Kind::Native && hot.is_posted_to(interface);
+        let theirs = |hot: &&mut Hot| hot.is_kind(Kind::Native) && hot.is_posted_to(interface);
         let Some(hot) = self.open_hot(id).filter(theirs) else { return false };
-        hot.flags &= !POSTED;
+        hot.kind_and_flags &= !POSTED;
         let canceled = result.as_ref().is_err_and(|error| error.status() == Status::Canceled);
         if canceled && self.slab.cold_mut(id).is_some_and(|cold| cold.wanted_back) {
             // Who asked for that knows it.
             if let Some(hot) = self.slab.get_mut(id) {
-                hot.flags |= TOLD;
+                hot.set(TOLD);
             }
         }
         let bare = result.is_err();
@@ -470,10 +508,10 @@ impl Table {
         let lanes = cold.lanes;
         self.freed.extend(local_buffer);
         let Some(&hot) = self.slab.get(id) else { return };
-        let asks = hot.kind == Kind::Native && lanes != 0;
+        let asks = hot.is_kind(Kind::Native) && lanes != 0;
         let unheard = then.is_empty() || asks && !then.iter().any(|id| self.is_asked_for(*id));
         // The error of a flush goes to whoever waits for it, or to the operation that it is a part of, and not to later flushes too.
-        let heard = hot.kind == Kind::Flush && !(hot.is(DETACHED) && unheard);
+        let heard = hot.is_kind(Kind::Flush) && !(hot.is(DETACHED) && unheard);
         let told = match &error {
             Some(error) if tells && !heard && !hot.is(TOLD) => {
                 self.tell_flushes(&hot, error, unheard)
@@ -496,10 +534,14 @@ impl Table {
             let _ = self.slab.remove(id);
             return;
         }
-        hot.flags |= ENDED | if error.is_some() { FAILED } else { 0 } | if told { TOLD } else { 0 };
+        hot.set(ENDED | if error.is_some() { FAILED } else { 0 } | if told { TOLD } else { 0 });
         hot.set_value(if hot.is(SILENT) { 0 } else { value });
+        let watched = hot.is(TRACKED | COUNTED);
         if hot.is_untold() {
             self.link_untold(id);
+        }
+        if watched {
+            self.told_by_list_or_counter(id);
         }
     }
 
@@ -537,7 +579,7 @@ impl Table {
             cold.error = None;
         }
         if let Some(hot) = self.open_hot(id) {
-            hot.flags |= DETACHED;
+            hot.set(DETACHED);
             self.end(id, 0, false, false);
             self.run();
         }
@@ -550,7 +592,7 @@ impl Table {
         let nearest = self.slab.get(id).as_ref().and_then(before);
         std::iter::successors(nearest, before).any(|hot| {
             let same = interface.is_some_and(|interface| hot.is_posted_to(interface));
-            matches!(hot.kind, Native | Put | Copy | Flush | Whole) && !same
+            matches!(hot.kind(), Native | Put | Copy | Flush | Whole) && !same
         })
     }
 

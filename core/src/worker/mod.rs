@@ -7,6 +7,7 @@ mod backoff;
 mod calls;
 mod cancel;
 mod close;
+mod completed;
 mod counters;
 mod endpoints;
 mod flush;
@@ -27,6 +28,7 @@ mod wireup_transports;
 mod wiring;
 
 pub use close::{Loss, Undelivered};
+use completed::check_untold;
 pub use counters::Counters;
 pub(crate) use inner::Inner;
 
@@ -66,7 +68,7 @@ use std::sync::Arc;
 /// crosses_threads::<tieline::Worker>();
 /// ```
 ///
-/// There are four kinds.
+/// There are five kinds.
 ///
 /// * **Handlers are registered** at any time and in any order: [`on_message`](Worker::on_message),
 ///   [`on_notification`](Worker::on_notification),
@@ -76,11 +78,13 @@ use std::sync::Arc;
 ///   so is a notification while nobody handles those; both are counted ([`Counters::unknown_ids`]).
 /// * **Operations are posted**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
 ///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band),
-///   [`cancel`](Worker::cancel), and everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
+///   [`cancel`](Worker::cancel), [`track`](Worker::track), and everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
 /// * **Progress is made** by [`progress`](Worker::progress), and by what calls it until something has come about:
 ///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`finish`](Worker::finish),
 ///   [`finish_call`](Worker::finish_call), [`flush`](Worker::flush), [`close_region`](Worker::close_region),
 ///   [`close`](Worker::close). Handlers run inside of these and nowhere else. [`arm`](Worker::arm) prepares a sleep in between.
+/// * **What has ended is taken** by [`take_completed`](Worker::take_completed), for operations that are
+///   [tracked](Worker::track), or read off a [counter](Worker::count), or [asked for](Worker::test) one by one.
 /// * **The state is read** by all others: these change nothing, and cost little.
 ///
 /// # Inside a handler
@@ -246,7 +250,10 @@ impl Worker {
         self.inner.shared.check_no_handler("finish").map_err(CompletionError::Pending)?;
         match outcome {
             Outcome::Done(value) => Ok(value),
-            Outcome::Pending(request) => self.inner.finish(&request),
+            Outcome::Pending(request) => {
+                check_untold(&request)?;
+                self.inner.finish(&request)
+            }
         }
     }
 
@@ -255,6 +262,9 @@ impl Worker {
     pub fn test(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
         if let Err(error) = self.inner.check_owner(&request.shared) {
             return Some(Err(CompletionError::Pending(error)));
+        }
+        if let Err(error) = check_untold(request) {
+            return Some(Err(error));
         }
         let result = self.inner.shared.ops.borrow_mut().result(request.id)?;
         Some(result.map_err(CompletionError::from))

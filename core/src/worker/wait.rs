@@ -36,7 +36,7 @@ impl Worker {
     /// When an interface cannot be waited for; once, when the context's progress thread has stopped.
     pub fn arm(&self) -> Result<bool, Error> {
         self.inner.hear_of_service()?;
-        self.inner.arm()
+        Ok(!self.inner.shared.ops.borrow().has_completed() && self.inner.arm()?)
     }
 
     /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
@@ -46,6 +46,11 @@ impl Worker {
     /// `Busy` inside a handler, or when the system refuses to wait; once, when the context's progress thread has stopped.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         self.inner.hear_of_service()?;
+        if self.inner.shared.ops.borrow().has_completed() {
+            self.inner.shared.check_no_handler("a wait")?;
+            let _ = self.progress();
+            return Ok(true);
+        }
         self.inner.wait(timeout)
     }
 

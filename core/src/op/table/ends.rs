@@ -18,9 +18,15 @@ impl Table {
     pub(crate) fn forget(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id) else { return };
         if !hot.is(ENDED) {
-            hot.flags |= DETACHED;
+            hot.set(DETACHED);
             return;
         }
+        self.forget_ended(id);
+    }
+
+    /// The same for what has ended, whoever was to tell of it.
+    pub(super) fn forget_ended(&mut self, id: Id) {
+        let Some(hot) = self.slab.get(id) else { return };
         let (owner, untold) = (hot.owner(), hot.is_untold());
         if untold {
             self.unlink_untold(id);
@@ -63,7 +69,7 @@ impl Table {
     /// Somebody hears how it failed.
     pub(super) fn told(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id).filter(|hot| hot.is_untold()) else { return };
-        hot.flags |= TOLD;
+        hot.set(TOLD);
         self.unlink_untold(id);
     }
 
@@ -87,7 +93,7 @@ impl Table {
         let mut covered = Vec::new();
         for id in self.ids_of(from, |hot| !hot.is(POSTED)) {
             covered.push(id);
-            let flush = self.slab.get(id).is_some_and(|hot| hot.kind == Kind::Flush);
+            let flush = self.slab.get(id).is_some_and(|hot| hot.is_kind(Kind::Flush));
             let waits = self.slab.cold(id).and_then(|cold| cold.then.first().copied());
             if let Some(waits) = waits.filter(|waits| flush && self.owner(*waits) == Some(to)) {
                 covered.drain(..).for_each(|id| self.relink(id, to, Some(waits)));
@@ -96,7 +102,7 @@ impl Table {
         covered.into_iter().for_each(|id| self.relink(id, to, None));
         // What was posted stays behind: a flush that waited for nothing else has nothing before it any more.
         let head = self.lists.get(to).and_then(|list| self.slab.at(list.first as usize));
-        let is_flush = |id: &Id| self.slab.get(*id).is_some_and(|hot| hot.kind == Kind::Flush);
+        let is_flush = |id: &Id| self.slab.get(*id).is_some_and(|hot| hot.is_kind(Kind::Flush));
         if let Some(head) = head.filter(is_flush) {
             self.at_head(head);
             self.run();
@@ -156,7 +162,7 @@ impl Table {
     pub(crate) fn cancel(&mut self, id: Id, error: Error) {
         self.note_error(id, error.clone());
         let Some(hot) = self.open_hot(id) else { return };
-        hot.flags |= TOLD;
+        hot.set(TOLD);
         self.end(id, 0, false, false);
         self.run();
     }
@@ -219,7 +225,7 @@ impl Table {
     pub(crate) fn cancel_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
         for id in self.ids_of(owner, |_| true) {
             if let Some(hot) = self.slab.get_mut(id) {
-                hot.flags |= TOLD;
+                hot.set(TOLD);
             }
         }
         self.fail_owner(owner, error)
@@ -250,7 +256,7 @@ impl Table {
             if let Some(hot) = self.slab.get_mut(*id) {
                 posted = hot.is(POSTED).then(|| usize::from(hot.interface()));
                 // What ends before a flush here does not complete it: it ends with the others.
-                hot.flags |= REACHED;
+                hot.set(REACHED);
             }
             if let Some(cold) = self.slab.cold_mut(*id) {
                 let _ = cold.error.get_or_insert_with(|| error.clone());
@@ -264,7 +270,7 @@ impl Table {
             let Some(&hot) = self.slab.get(*id) else { continue };
             let unheard = self.slab.cold_mut(*id).is_some_and(|cold| cold.then.is_empty());
             // A fence's flush had nothing to tell of its own.
-            let own = hot.kind != Kind::Flush;
+            let own = !hot.is_kind(Kind::Flush);
             if !tells && own && hot.is(DETACHED) && unheard && !hot.is(ENDED) {
                 let _ = self.list(hot.owner()).late.get_or_insert_with(|| error.clone());
             }
@@ -308,7 +314,7 @@ impl Table {
     pub(crate) fn forget_owner(&mut self, owner: usize) {
         for id in self.take_untold(owner) {
             if let Some(hot) = self.slab.get_mut(id) {
-                hot.flags |= TOLD;
+                hot.set(TOLD);
             }
         }
         if let Some(list) = self.lists.get_mut(owner) {

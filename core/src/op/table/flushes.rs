@@ -16,7 +16,7 @@ impl Table {
         }
         let Some(hot) = self.slab.get_mut(id) else { return };
         if lanes != 0 {
-            hot.flags |= THEN_LANES;
+            hot.set(THEN_LANES);
         }
         let owner = hot.owner();
         if self.list(owner).first == id.place() as u32 {
@@ -31,7 +31,7 @@ impl Table {
         if hot.is(REACHED) {
             return;
         }
-        hot.flags |= REACHED;
+        hot.set(REACHED);
         if hot.is(THEN_LANES) {
             self.due.push(id);
         } else {
@@ -59,7 +59,7 @@ impl Table {
         let mut told = false;
         while let Some(id) = self.slab.at(at as usize) {
             let Some(&hot) = self.slab.get(id) else { break };
-            if hot.kind == Kind::Flush {
+            if hot.is_kind(Kind::Flush) {
                 self.note_error(id, error.clone());
                 told = true;
             }
@@ -100,7 +100,7 @@ impl Table {
 
     /// What asks these lanes for an endpoint, and has not ended.
     pub(crate) fn open_asks(&self, owner: usize, lanes: u64) -> Vec<Id> {
-        let mut asks = self.ids_of(owner, |hot| hot.kind == Kind::Native);
+        let mut asks = self.ids_of(owner, |hot| hot.is_kind(Kind::Native));
         asks.retain(|id| self.slab.cold(*id).is_some_and(|cold| cold.lanes & lanes != 0));
         asks
     }
@@ -132,6 +132,6 @@ impl Table {
     }
 
     fn is_flush(&self, id: Id) -> bool {
-        self.slab.get(id).is_some_and(|hot| hot.kind == Kind::Flush)
+        self.slab.get(id).is_some_and(|hot| hot.is_kind(Kind::Flush))
     }
 }

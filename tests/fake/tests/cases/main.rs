@@ -3,6 +3,7 @@
 mod bounds;
 mod circuits;
 mod closing;
+mod completed;
 mod connectors;
 mod contract;
 mod declined;

@@ -1,0 +1,130 @@
+//! Operations whose end is told and not asked for: with the application's word, in the order in which they ended, or as
+//! one more of a number.
+
+use super::*;
+
+/// One entry of the list of the completed.
+pub(super) enum Completed {
+    /// It stays in the table until somebody takes it from the list: a provider may still find words for how it failed.
+    Ended(Id),
+    /// It had ended before anybody knew its word.
+    Done { user: u64, value: u64 },
+}
+
+/// What a counter knows.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    pub(crate) open: u64,
+    first_failed: Option<Id>,
+}
+
+impl Table {
+    /// How this operation ends is told by the list of the completed.
+    pub(crate) fn track(&mut self, id: Id, user: u64) {
+        self.watch(id, TRACKED, user);
+    }
+
+    /// The same by a counter.
+    pub(crate) fn count(&mut self, id: Id, counter: Id) {
+        if let Some(counts) = self.counters.cold_mut(counter) {
+            counts.open += 1;
+        }
+        self.watch(id, COUNTED, counter.raw());
+    }
+
+    fn watch(&mut self, id: Id, how: u16, user: u64) {
+        let Some(hot) = self.slab.get_mut(id) else { return };
+        hot.set(how);
+        hot.user = user;
+        if hot.is(ENDED) {
+            self.told_by_list_or_counter(id);
+        }
+    }
+
+    /// An operation that had ended before it had a number, and well.
+    pub(crate) fn track_done(&mut self, user: u64, value: u64) {
+        self.completed.push_back(Completed::Done { user, value });
+    }
+
+    /// The same for a counter.
+    pub(crate) fn count_done(&mut self, counter: Id) {
+        if let Some(counts) = self.counters.cold_mut(counter) {
+            counts.done += 1;
+        }
+    }
+
+    /// Something has ended whose end is told.
+    pub(super) fn told_by_list_or_counter(&mut self, id: Id) {
+        let Some(hot) = self.slab.get(id) else { return };
+        if hot.is(TRACKED) {
+            self.completed.push_back(Completed::Ended(id));
+            return;
+        }
+        let (failed, counter) = (hot.is(FAILED), hot.user);
+        let Some(counts) = Id::from_raw(counter).and_then(|id| self.counters.cold_mut(id)) else {
+            // Nobody has the counter any more: what failed is for the next flush.
+            return self.forget_ended(id);
+        };
+        counts.open -= 1;
+        if !failed {
+            counts.done += 1;
+        } else {
+            counts.failed += 1;
+            let first = *counts.first_failed.get_or_insert(id);
+            self.told(id);
+            if first == id {
+                return;
+            }
+        }
+        self.forget_ended(id);
+    }
+
+    /// Whether the list of the completed has something.
+    pub(crate) fn has_completed(&self) -> bool {
+        !self.completed.is_empty()
+    }
+
+    /// Takes the one that ended first.
+    pub(crate) fn take_completed(&mut self) -> Option<(u64, Result<u64, Error>)> {
+        let id = match self.completed.pop_front()? {
+            Completed::Done { user, value } => return Some((user, Ok(value))),
+            Completed::Ended(id) => id,
+        };
+        let user = self.slab.get(id).map_or(0, |hot| hot.user);
+        let result = self.result(id)?;
+        self.forget_ended(id);
+        if self.completed.is_empty() && self.completed.capacity() > MOST_KEPT {
+            self.completed = VecDeque::new();
+        }
+        Some((user, result))
+    }
+
+    /// A new counter.
+    pub(crate) fn open_counter(&mut self) -> Option<Id> {
+        self.counters.insert(())
+    }
+
+    /// Nobody has it any more.
+    pub(crate) fn close_counter(&mut self, counter: Id) {
+        let first_failed = self.counters.remove(counter).and_then(|counts| counts.first_failed);
+        if let Some(id) = first_failed {
+            self.forget_ended(id);
+        }
+    }
+
+    /// What it has counted.
+    pub(crate) fn counts(&self, counter: Id) -> Counts {
+        self.counters.cold(counter).copied().unwrap_or_default()
+    }
+
+    /// How the first of those that it counted and that failed did so.
+    pub(crate) fn first_failure(&self, counter: Id) -> Option<Error> {
+        let id = self.counters.cold(counter)?.first_failed?;
+        self.slab.cold(id)?.error.clone()
+    }
+}
+
+/// Room for this many completions stays when the list has been emptied.
+const MOST_KEPT: usize = 1024;

@@ -1,0 +1,129 @@
+//! Operations whose end is told: with the application's word, or as one more of a number.
+
+use super::Worker;
+use crate::request::{CompletionCounter, Outcome, Request};
+use crate::{CompletionError, Error, Status};
+
+impl Worker {
+    /// Has the end of an operation told by [`take_completed`](Worker::take_completed), together with `user`, a word of the
+    /// application's: an index, a tag, an address. What is `Done` already is told there as well, so that all ends come by one way; who
+    /// would rather deal with it at once looks at the outcome first. From then on nobody is asked: [`test`](Worker::test) and
+    /// [`finish`](Worker::finish) refuse it. The outcome can be dropped, or be kept for [`cancel`](Worker::cancel).
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let worker = tieline::Context::open()?.worker()?;
+    /// # let me = worker.connect(&worker.address()?)?;
+    /// worker.track(&me.flush()?, 17)?;
+    /// while worker.take_completed(64, |user, result| println!("{user}: {result:?}")) == 0 {
+    ///     worker.wait(None)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid` for an operation of another worker, or one that is tracked or counted, and in a forked child. Nothing is changed then.
+    pub fn track(&self, outcome: &Outcome, user: u64) -> Result<(), Error> {
+        self.inner.shared.core.check_process("a worker")?;
+        let ops = &self.inner.shared.ops;
+        match outcome {
+            Outcome::Done(value) => ops.borrow_mut().track_done(user, *value),
+            Outcome::Pending(request) => {
+                self.to_be_told(request)?;
+                ops.borrow_mut().track(request.id, user);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up to `most` of the tracked operations that have ended, in the order in which they did: `each` gets the word that
+    /// [`track`](Worker::track) was given, and how the operation ended. Returns how many there were. It makes no progress. `each` may
+    /// call whatever it likes, also this; should it panic, those behind stay for the next call.
+    ///
+    /// What is not taken stays, however many there are, and keeps [`wait`](Worker::wait) and [`arm`](Worker::arm) from sleeping.
+    /// What an endpoint's end or drop ends is among them; what is pending, or not taken, when the worker is dropped is told to nobody.
+    pub fn take_completed(
+        &self,
+        most: usize,
+        mut each: impl FnMut(u64, Result<u64, CompletionError>),
+    ) -> usize {
+        let shared = &self.inner.shared;
+        if !shared.same_process() {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < most {
+            let next = shared.ops.borrow_mut().take_completed();
+            let Some((user, result)) = next else { break };
+            taken += 1;
+            each(user, result.map_err(CompletionError::from));
+        }
+        taken
+    }
+
+    /// A counter of this worker's operations.
+    ///
+    /// # Errors
+    /// `NoMemory` with more than 16 million; `Invalid` in a forked child.
+    pub fn completion_counter(&self) -> Result<CompletionCounter, Error> {
+        self.inner.check_open()?;
+        let id = self.inner.shared.ops.borrow_mut().open_counter().ok_or(Status::NoMemory)?;
+        Ok(CompletionCounter { shared: self.inner.shared.clone(), id })
+    }
+
+    /// Counts an operation when it ends, at once if it has; it is not asked for any more, as with [`track`](Worker::track).
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let worker = tieline::Context::open()?.worker()?;
+    /// # let me = worker.connect(&worker.address()?)?;
+    /// let sent = worker.completion_counter()?;
+    /// for word in 0..100 {
+    ///     worker.count(&me.send(7, word, b"hello")?, &sent)?;
+    /// }
+    /// worker.wait_until(|| sent.pending() == 0, None)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Worker::track`]; `Invalid` also for the counter of another worker.
+    pub fn count(&self, outcome: &Outcome, counter: &CompletionCounter) -> Result<(), Error> {
+        self.inner.check_owner(&counter.shared)?;
+        let ops = &self.inner.shared.ops;
+        match outcome {
+            Outcome::Done(_) => ops.borrow_mut().count_done(counter.id),
+            Outcome::Pending(request) => {
+                self.to_be_told(request)?;
+                ops.borrow_mut().count(request.id, counter.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Its end is told from here on, if it is not already.
+    fn to_be_told(&self, request: &Request) -> Result<(), Error> {
+        self.inner.check_owner(&request.shared)?;
+        match request.told.replace(true) {
+            false => Ok(()),
+            true => Err(told_elsewhere()),
+        }
+    }
+}
+
+/// What is told is not asked for, too.
+pub(super) fn check_untold(request: &Request) -> Result<(), CompletionError> {
+    match request.told.get() {
+        false => Ok(()),
+        true => Err(CompletionError::Pending(told_elsewhere())),
+    }
+}
+
+#[cold]
+fn told_elsewhere() -> Error {
+    Error::new(
+        Status::Invalid,
+        "an operation that is tracked or counted",
+        "its end is told by take_completed or by its counter, and nowhere else",
+        "wait for it there",
+    )
+}

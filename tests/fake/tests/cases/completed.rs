@@ -1,0 +1,227 @@
+//! Operations whose end is told: with the application's word, in the order in which they ended, or as one more of a number.
+
+use crate::cases;
+use crate::stage::Stage;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+use tieline::{CompletionError, Outcome, Status, Worker};
+use tieline_fake::{Act, Lane, Rule, Slot};
+use tieline_plugin_api::caps::CANCEL;
+
+type Told = (u64, Result<u64, Status>);
+
+/// All that `worker` has to tell.
+fn told(worker: &Worker) -> Vec<Told> {
+    let mut all = Vec::new();
+    let taken = worker.take_completed(usize::MAX, |user, result| {
+        all.push((user, result.map_err(|error| error.status())));
+    });
+    assert_eq!(taken, all.len());
+    all
+}
+
+cases! {
+    fn tracked_operations_are_told_in_the_order_in_which_they_ended_with_their_words() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (_target, key) = stage.target([[0; 24], [5; 24]].concat());
+        stage.world.hold(Slot::Put);
+        for word in [70, 71] {
+            stage.a.track(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), word).unwrap();
+        }
+        stage.world.forget_rules();
+        // One that is done when it is tracked, and one that brings a value.
+        stage.a.track(&Outcome::Done(3), 72).unwrap();
+        for (word, offset) in [(73, 16), (u64::MAX, 24)] {
+            stage.a.track(&stage.ab.fetch_add(&key, offset, 5).unwrap(), word).unwrap();
+            stage.settle();
+        }
+        let fives = u64::from_ne_bytes([5; 8]);
+        assert_eq!(told(&stage.a), [(72, Ok(3)), (73, Ok(0)), (u64::MAX, Ok(fives))]);
+        stage.world.release_held();
+        stage.settle();
+        assert_eq!(told(&stage.a), [(70, Ok(0)), (71, Ok(0))]);
+        assert_eq!(told(&stage.a), []);
+        assert_eq!(stage.a.pending(), 0);
+        stage.assert_no_faults();
+    }
+
+    fn at_most_so_many_are_taken_at_once_and_none_is_lost_behind_a_panic() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        (0..10).for_each(|word| stage.a.track(&Outcome::Done(0), word).unwrap());
+        let mut seen = Vec::new();
+        assert_eq!(stage.a.take_completed(3, |user, _| seen.push(user)), 3);
+        assert_eq!(stage.a.take_completed(0, |user, _| seen.push(user)), 0);
+        let panics = catch_unwind(AssertUnwindSafe(|| {
+            stage.a.take_completed(3, |user, _| { seen.push(user); assert_ne!(user, 4) })
+        }));
+        assert!(panics.is_err());
+        assert_eq!(stage.a.take_completed(100, |user, _| seen.push(user)), 5);
+        assert_eq!(seen, (0..10).collect::<Vec<u64>>());
+    }
+
+    fn who_is_told_may_post_track_and_take() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (target, key) = stage.target(vec![0; 64]);
+        stage.a.track(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), 1).unwrap();
+        stage.a.track(&Outcome::Done(0), 2).unwrap();
+        stage.settle();
+        let mut inner = Vec::new();
+        let taken = stage.a.take_completed(1, |_, _| {
+            stage.a.track(&stage.ab.put_bytes(&[7; 8], &key, 8).unwrap(), 3).unwrap();
+            inner = told(&stage.a);
+        });
+        stage.settle();
+        assert_eq!((taken, inner.len(), told(&stage.a)), (1, 1, vec![(3, Ok(0))]));
+        assert_eq!(target.to_vec(8..16).unwrap(), [7; 8]);
+    }
+
+    fn handlers_may_track_and_take_and_a_handler_that_waits_is_still_refused() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (seen, b) = (Rc::new(RefCell::new(Vec::new())), Rc::new(stage));
+        let (log, weak) = (seen.clone(), Rc::downgrade(&b));
+        b.b.on_message(5, move |message| {
+            let stage = weak.upgrade().unwrap();
+            stage.b.track(&stage.ba.send(6, 0, b"back").unwrap(), message.header()).unwrap();
+            assert_eq!(stage.b.wait(None).unwrap_err().status(), Status::Busy);
+            log.borrow_mut().extend(told(&stage.b));
+        }).unwrap();
+        let _ = b.ab.send(5, 11, b"hello").unwrap();
+        b.settle();
+        seen.borrow_mut().extend(told(&b.b));
+        assert_eq!(*seen.borrow(), [(11, Ok(0))]);
+    }
+
+    fn how_a_tracked_operation_failed_is_told_once_and_with_words() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let fails = Rule::every(Slot::Put, Act::FailLater(Status::OutOfRange));
+        stage.world.rule(fails);
+        stage.a.track(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), 9).unwrap();
+        stage.world.forget_rules();
+        stage.settle();
+        let mut error = None;
+        assert_eq!(stage.a.take_completed(9, |user, result| error = Some((user, result.unwrap_err()))), 1);
+        let (user, error) = error.unwrap();
+        assert_eq!((user, error.status()), (9, Status::OutOfRange));
+        assert!(matches!(&error, CompletionError::Refused(_)), "{error:?}");
+        assert!(error.to_string().contains("fake:all"), "{error}");
+        assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "it has been told");
+    }
+
+    fn what_ends_with_its_endpoint_or_is_taken_back_is_told_too() {
+        let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
+        let other = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let (target, key) = stage.target(vec![0; 64]);
+        let theirs = other.import_key(&target.remote_key().unwrap()).unwrap();
+        stage.world.hold(Slot::Put);
+        let back = stage.ab.put_bytes(&[1; 8], &key, 0).unwrap();
+        stage.a.track(&back, 1).unwrap();
+        stage.a.track(&other.put_bytes(&[1; 8], &theirs, 0).unwrap(), 2).unwrap();
+        let Outcome::Pending(back) = back else { panic!("it ended at once") };
+        stage.a.cancel(&back).unwrap();
+        drop(back);
+        stage.settle();
+        assert_eq!(told(&stage.a), [(1, Err(Status::Canceled))]);
+        drop((other, theirs));
+        stage.settle();
+        assert_eq!(told(&stage.a), [(2, Err(Status::Canceled))]);
+    }
+
+    fn what_is_told_is_not_asked_for_and_told_in_one_place() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let (counter, theirs) = (stage.a.completion_counter().unwrap(), stage.b.completion_counter().unwrap());
+        stage.world.hold(Slot::Put);
+        let put = || stage.ab.put_bytes(&[1; 8], &key, 0).unwrap();
+        let (tracked, counted) = (put(), put());
+        assert_eq!(stage.b.track(&tracked, 1).unwrap_err().status(), Status::Invalid);
+        assert_eq!(stage.a.count(&counted, &theirs).unwrap_err().status(), Status::Invalid);
+        assert_eq!(stage.b.count(&counted, &theirs).unwrap_err().status(), Status::Invalid);
+        stage.a.track(&tracked, 2).unwrap();
+        stage.a.count(&counted, &counter).unwrap();
+        for outcome in [&tracked, &counted] {
+            assert_eq!(stage.a.track(outcome, 3).unwrap_err().status(), Status::Invalid);
+            assert_eq!(stage.a.count(outcome, &counter).unwrap_err().status(), Status::Invalid);
+            let Outcome::Pending(request) = outcome else { panic!("it ended at once") };
+            assert!(matches!(stage.a.test(request), Some(Err(CompletionError::Pending(_)))));
+        }
+        assert!(matches!(stage.a.finish(tracked), Err(CompletionError::Pending(_))));
+        stage.world.release_held();
+        stage.settle();
+        assert!(matches!(stage.a.finish(counted), Err(CompletionError::Pending(_))));
+        assert_eq!(told(&stage.a), [(2, Ok(0))]);
+        assert_eq!((counter.done(), counter.failed(), counter.pending()), (1, 0, 0));
+    }
+
+    fn a_counter_says_how_many_ended_well_how_many_failed_and_how_the_first_did() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let counter = stage.a.completion_counter().unwrap();
+        let post = || {
+            let put = stage.ab.put_bytes(&[1; 8], &key, 0).unwrap();
+            stage.a.count(&put, &counter).unwrap();
+        };
+        stage.a.count(&Outcome::Done(0), &counter).unwrap();
+        stage.world.hold(Slot::Put);
+        (0..5).for_each(|_| post());
+        assert_eq!((counter.done(), counter.failed(), counter.pending()), (1, 0, 5));
+        assert!(counter.first_failure().is_none());
+        stage.world.forget_rules();
+        for status in [Status::OutOfRange, Status::KeyRejected] {
+            stage.world.rule(Rule::every(Slot::Put, Act::FailLater(status)));
+            post();
+            stage.world.forget_rules();
+            stage.settle();
+        }
+        stage.world.release_held();
+        stage.settle();
+        assert_eq!((counter.done(), counter.failed(), counter.pending()), (6, 2, 0));
+        assert_eq!(counter.first_failure().unwrap().status(), Status::OutOfRange);
+        assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "the counter has told it");
+        drop(counter);
+        assert_eq!(stage.a.pending(), 0);
+        assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "the counter had told it");
+    }
+
+    fn the_failure_of_what_a_dropped_counter_counted_is_for_the_next_flush() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let counter = stage.a.completion_counter().unwrap();
+        stage.world.rule(Rule::every(Slot::Put, Act::FailLater(Status::OutOfRange)));
+        stage.a.count(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), &counter).unwrap();
+        drop(counter);
+        // Another one takes its place, and counts nothing of the first one's.
+        let next = stage.a.completion_counter().unwrap();
+        stage.world.forget_rules();
+        stage.settle();
+        assert_eq!((next.done(), next.failed(), next.pending()), (0, 0, 0));
+        assert_eq!(stage.ended(stage.ab.flush()).unwrap_err().status(), Status::OutOfRange);
+        assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
+    }
+
+    fn who_waits_does_not_sleep_while_something_tracked_has_not_been_taken() {
+        let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
+        stage.settle();
+        assert_eq!(stage.a.wait(Some(Duration::ZERO)), Ok(false));
+        stage.a.track(&Outcome::Done(0), 1).unwrap();
+        assert_eq!(stage.a.arm(), Ok(false));
+        // Nobody would wake it.
+        assert_eq!(stage.a.wait(None), Ok(true));
+        assert_eq!(told(&stage.a), [(1, Ok(0))]);
+        assert_eq!(stage.a.arm(), Ok(true));
+    }
+
+    fn what_is_not_taken_ends_with_its_worker_and_a_counter_may_outlive_it() {
+        let Stage { ab, ba, a, b, at_a, at_b, world, .. } = Stage::new(vec![Lane::whole("all")]);
+        let counter = a.completion_counter().unwrap();
+        a.track(&Outcome::Done(0), 1).unwrap();
+        a.count(&Outcome::Done(0), &counter).unwrap();
+        drop((ab, ba, a, b));
+        assert_eq!((counter.done(), counter.failed(), counter.pending()), (1, 0, 0));
+        drop(counter);
+        drop((at_a, at_b));
+        assert_eq!(world.left(), [0; 5]);
+    }
+}
