@@ -4,7 +4,7 @@ use super::inner::Inner;
 use super::queued::{SharedCopy, Waiting};
 use super::route::ModulePair;
 use crate::address::WorkerAddress;
-use crate::interface::LaneLimits;
+use crate::interface::{LaneLimits, PeerId};
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -63,6 +63,12 @@ pub(crate) trait WorkerCalls: Circuits {
 
     /// An endpoint is gone.
     fn remove_endpoint(&self, endpoint: &Inner);
+
+    /// The number of the worker that an endpoint leads to.
+    fn peer_of(&self, endpoint: &Inner) -> PeerId;
+
+    /// This endpoint has failed: the application hears of it, if it is the application's.
+    fn endpoint_failed(&self, endpoint: &Inner, error: &Error);
 
     /// A peer still copies its part of a large transfer: progress is to end it.
     fn add_copy(&self, copy: SharedCopy);

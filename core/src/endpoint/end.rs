@@ -82,6 +82,7 @@ impl Inner {
         self.state.set(State::Failed);
         self.message.set(RawEndpoint::nowhere());
         *self.error.borrow_mut() = Some(error.clone());
+        self.worker.endpoint_failed(self, &error);
         // What is queued holds buffers and keys, whose drops may come back here.
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);

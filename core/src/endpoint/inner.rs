@@ -78,6 +78,8 @@ pub(crate) struct Inner {
     pub(crate) address: WorkerAddress,
     pub(crate) route: Route,
     pub(crate) owner: Owner,
+    /// The application's word.
+    pub(super) word: Cell<u64>,
     /// Whether an application's packer writes into a buffer of its message lane.
     pub(super) packing: Cell<Packing>,
     /// Keys of other endpoints go through its lanes.
@@ -135,6 +137,7 @@ impl Inner {
             address,
             route,
             owner,
+            word: Cell::new(0),
             packing: Cell::default(),
             reaches_memory: Cell::new(false),
             lanes: RefCell::default(),

@@ -12,6 +12,7 @@ mod emulated;
 mod end;
 pub(crate) mod flush;
 mod gather;
+mod identity;
 mod inner;
 pub(crate) mod key;
 mod lanes;
@@ -33,6 +34,7 @@ mod small;
 mod unreachable;
 
 pub(crate) use calls::{Circuits, WorkerCalls};
+pub use identity::EndpointId;
 pub(crate) use inner::{Inner, Lane, Owner, State};
 pub use key::RemoteKey;
 pub use pointer::RemotePointer;

@@ -66,7 +66,7 @@ impl Inner {
         self.unanswered().add(asked);
         match ends_here {
             true => Ok(Outcome::Done(0)),
-            false => Ok(Outcome::Pending(Request { shared: self.shared.clone(), id: asked })),
+            false => Ok(Outcome::Pending(Request::new(self.shared.clone(), asked))),
         }
     }
 

@@ -4,6 +4,7 @@ pub(crate) mod abi;
 
 pub use crate::interface::PeerId;
 
+use crate::endpoint::Endpoint;
 use crate::interface::InterfaceSlot;
 use crate::shared::Shared;
 use abi::{Lent, Readers};
@@ -72,11 +73,20 @@ impl<'a> Message<'a> {
         abi::payload(self.event)
     }
 
-    /// Who sent it: an answer goes to `worker.endpoint_to(message.peer())`.
+    /// Who sent it: the number of that worker here, which an [`Endpoint`] to it gives too ([`Endpoint::peer`]).
     #[inline]
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.slot().peer(self.event.peer)
+    }
+
+    /// The endpoint back to whoever sent it, if the application has one that leads there: of several the one that was made first and
+    /// has not failed. [`Worker::endpoint_to`](crate::Worker::endpoint_to) makes one where there is none.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        let worker = self.shared.senders.get()?.upgrade()?;
+        let inner = worker.endpoint_to(self.peer().0)?.downcast().ok()?;
+        Some(Endpoint { inner })
     }
 
     /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied.

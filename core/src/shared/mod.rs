@@ -17,8 +17,8 @@ use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use orphans::Orphans;
 use std::any::Any;
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 use unanswered::AllUnanswered;
@@ -29,6 +29,12 @@ pub(crate) const OPERATION_BYTES: usize = 64;
 /// What a worker keeps alive while it is there: the context's progress thread, which ends with the last who holds it.
 pub(crate) type Lease = dyn Any + Send + Sync;
 
+/// Who knows which endpoint leads to the sender of a message: the worker.
+pub(crate) trait Senders {
+    /// The endpoint (the endpoints' `Inner`, a type that is made of this) of the application's that leads to a peer.
+    fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>>;
+}
+
 /// Whoever holds this keeps the worker's interfaces open, also when the worker is closed.
 pub(crate) struct Shared {
     pub(crate) core: Arc<Core>,
@@ -36,6 +42,8 @@ pub(crate) struct Shared {
     /// The worker's number.
     pub(crate) id: [u8; 16],
     guard: ForkGuard,
+    /// The worker itself, for messages.
+    pub(crate) senders: OnceCell<Weak<dyn Senders>>,
     /// A progress call is running, and may be inside of a handler.
     pub(crate) in_progress: Cell<bool>,
     /// The next progress call has something to do beside polling.
@@ -71,6 +79,7 @@ impl Shared {
             _lease: lease,
             id,
             guard: ForkGuard::new()?,
+            senders: OnceCell::new(),
             in_progress: Cell::new(false),
             has_work: Cell::new(false),
             settling: Cell::new(false),

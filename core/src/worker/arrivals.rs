@@ -2,8 +2,9 @@
 
 use super::Inner;
 use crate::address::WorkerAddress;
-use crate::endpoint::{Inner as EndpointInner, Owner};
+use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
+use crate::op::Id;
 use crate::registry::abi::events::payload;
 use crate::{Error, Status};
 use tieline_plugin_api::abi::Event;
@@ -11,6 +12,16 @@ use tieline_plugin_api::caps;
 
 /// The status of a connection that was closed in good order.
 const CLOSED: i32 = Status::Closed as i32;
+
+/// What the application is to be told by the next progress call.
+pub(super) enum News {
+    /// A peer is gone.
+    Gone(PeerId, Error),
+    /// A peer has left in good order.
+    Left(PeerId),
+    /// An endpoint of the application's has failed.
+    Failed(Id, Error),
+}
 
 /// Whether a connection that ended with this status says something of whoever is at its other end; others say that something was
 /// wrong with the connection itself.
@@ -124,14 +135,13 @@ impl Inner {
     /// Tells the application that a peer is gone, once.
     pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
         if self.peers.borrow_mut().tell(peer.0) {
-            self.tell(peer, Some(error.clone()));
+            self.tell(News::Gone(peer, error.clone()));
         }
     }
 
-    /// The application is to hear that a peer is gone, or, without an error, that it has left. Any call may find that out, one that a
-    /// handler makes too; handlers run in those that make progress, one after the other.
-    fn tell(&self, peer: PeerId, error: Option<Error>) {
-        self.news.borrow_mut().push_back((peer, error));
+    /// Any call may find something out, one that a handler makes too; handlers run in those that make progress, one after the other.
+    pub(super) fn tell(&self, news: News) {
+        self.news.borrow_mut().push_back(news);
         self.shared.note_work();
     }
 
@@ -140,14 +150,25 @@ impl Inner {
         let mut told = 0;
         loop {
             let next = self.news.borrow_mut().pop_front();
-            let Some((peer, error)) = next else { return told };
+            let Some(news) = next else { return told };
             // Not borrowed while they run: they may register others.
-            let (on_failure, on_left) =
-                (self.on_failure.borrow().clone(), self.on_left.borrow().clone());
-            match (error, on_failure, on_left) {
-                (Some(error), Some(handler), _) => handler(peer, &error),
-                (None, _, Some(handler)) => handler(peer),
-                _ => {}
+            match news {
+                News::Gone(peer, error) => {
+                    let handler = self.on_failure.borrow().clone();
+                    handler.into_iter().for_each(|handler| handler(peer, &error));
+                }
+                News::Left(peer) => {
+                    let handler = self.on_left.borrow().clone();
+                    handler.into_iter().for_each(|handler| handler(peer));
+                }
+                News::Failed(endpoint, error) => {
+                    let handler = self.on_endpoint_failure.borrow().clone();
+                    // One that was dropped meanwhile is nobody's.
+                    let inner = self.endpoint(endpoint.raw());
+                    if let (Some(handler), Some(inner)) = (handler, inner) {
+                        handler(&Endpoint { inner }, &error.into());
+                    }
+                }
             }
             told += 1;
         }
@@ -205,7 +226,7 @@ impl Inner {
     #[cold]
     pub(super) fn tell_of_leaving(&self, peer: PeerId) {
         if self.peers.borrow_mut().part(peer.0) {
-            self.tell(peer, None);
+            self.tell(News::Left(peer));
         }
     }
 }

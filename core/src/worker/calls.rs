@@ -1,10 +1,12 @@
 //! The worker's side of [`WorkerCalls`]: what it does for its endpoints, beside their circuits.
 
 use super::Inner;
+use super::arrivals::News;
 use super::owed::Debt;
 use crate::address::WorkerAddress;
 use crate::endpoint::queued::{SharedCopy, Waiting};
 use crate::endpoint::{Inner as EndpointInner, Owner, WorkerCalls};
+use crate::interface::PeerId;
 use crate::proto::Origin;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -41,7 +43,22 @@ impl WorkerCalls for Inner {
     fn remove_endpoint(&self, endpoint: &EndpointInner) {
         let _ = self.endpoints.borrow_mut().remove(endpoint.id);
         self.shared.ops.borrow_mut().forget_owner(endpoint.id.place());
+        if endpoint.owner == Owner::Application {
+            let worker = &endpoint.address.entry.worker;
+            let forgotten = self.peers.borrow_mut().closed(worker, endpoint.id);
+            drop(forgotten);
+        }
         self.tell_of_loss(&endpoint.address.entry.worker);
+    }
+
+    fn peer_of(&self, endpoint: &EndpointInner) -> PeerId {
+        PeerId(self.peer_number(&endpoint.address))
+    }
+
+    fn endpoint_failed(&self, endpoint: &EndpointInner, error: &Error) {
+        if endpoint.owner == Owner::Application && !self.closed.get() {
+            self.tell(News::Failed(endpoint.id, error.clone()));
+        }
     }
 
     fn provider_failed(&self, interface: usize) {

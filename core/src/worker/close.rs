@@ -400,10 +400,10 @@ impl Inner {
             Err(_) => self.shared.note_work(),
         }
         self.services.close();
-        *self.on_failure.borrow_mut() = None;
-        *self.on_left.borrow_mut() = None;
-        let gone = self.on_notification.take();
-        drop(gone);
+        // Dropped when nothing is borrowed, as all that is the application's.
+        let gone = (self.on_failure.take(), self.on_left.take());
+        let also = (self.on_endpoint_failure.take(), self.on_notification.take());
+        drop((gone, also));
         self.wiring.transports.forget_out_of_band();
         let copies = self.copies.take();
         drop(copies);

@@ -5,7 +5,9 @@ use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, Owner, Route};
 use crate::op::Id;
 use crate::proto::Origin;
+use crate::shared::Senders;
 use crate::{Error, Status};
+use std::any::Any;
 use std::rc::Rc;
 
 impl Inner {
@@ -53,6 +55,9 @@ impl Inner {
         ));
         if let Some(place) = endpoints.cold_mut(id) {
             *place = Rc::downgrade(&inner);
+        }
+        if owner == Owner::Application {
+            self.peers.borrow_mut().opened(inner.address.entry.worker, id);
         }
         Ok(inner)
     }
@@ -110,6 +115,13 @@ impl Inner {
         self.own_endpoint(peer)
     }
 
+    /// The application's endpoint to a peer: of those that have not failed the one that was opened first.
+    pub(super) fn known_endpoint(&self, peer: u32) -> Option<Rc<EndpointInner>> {
+        let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
+        let mut all = peers.endpoints_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade());
+        all.find(|endpoint| endpoint.is_alive())
+    }
+
     /// An endpoint of our own that leads to a peer, for as long as the peer is known.
     pub(super) fn own_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
         let address = {
@@ -137,6 +149,12 @@ impl Inner {
                 self.forget_answers(endpoint);
             }
         }
+    }
+}
+
+impl Senders for Inner {
+    fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>> {
+        Some(self.known_endpoint(peer)?)
     }
 }
 

@@ -1,17 +1,18 @@
 //! The state of a worker, and the order in which it is let go.
 
+use super::arrivals::News;
 use super::service_state::ServiceState;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
 use super::{Counters, backoff, help, owed, peers};
-use crate::endpoint::{Inner as EndpointInner, queued::SharedCopy};
+use crate::endpoint::{Endpoint, Inner as EndpointInner, queued::SharedCopy};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Message, abi::release};
 use crate::op::slab::Slab;
 use crate::setup::Core;
 use crate::shared::{Lease, Shared};
 use crate::sys::{Poller, Timer};
-use crate::{Error, Status};
+use crate::{ConnectError, Error, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
@@ -22,6 +23,7 @@ use tieline_plugin_api::{caps, event, event_flags};
 
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
 type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
+type EndpointFailureHandler = Rc<dyn Fn(&Endpoint, &ConnectError)>;
 type LeftHandler = Rc<dyn Fn(PeerId)>;
 pub(super) type NotificationHandler = Rc<dyn Fn(PeerId, u32)>;
 
@@ -36,10 +38,11 @@ pub(crate) struct Inner {
     pub(super) handlers: RefCell<Vec<Option<Handler>>>,
     pub(super) late_handlers: RefCell<Vec<(u16, Handler)>>,
     pub(super) on_failure: RefCell<Option<FailureHandler>>,
+    pub(super) on_endpoint_failure: RefCell<Option<EndpointFailureHandler>>,
     pub(super) on_left: RefCell<Option<LeftHandler>>,
     pub(super) on_notification: RefCell<Option<NotificationHandler>>,
     /// Peers that have failed, or left, of whom the handlers are to be told by the next progress call.
-    pub(super) news: RefCell<VecDeque<(PeerId, Option<Error>)>>,
+    pub(super) news: RefCell<VecDeque<News>>,
     pub(super) peers: RefCell<peers::Peers>,
     /// Interfaces that every progress call polls, and those that are asked less often.
     pub(super) fast: Vec<usize>,
@@ -129,6 +132,7 @@ impl Inner {
             handlers: RefCell::default(),
             late_handlers: RefCell::default(),
             on_failure: RefCell::default(),
+            on_endpoint_failure: RefCell::default(),
             on_left: RefCell::default(),
             on_notification: RefCell::default(),
             news: RefCell::default(),

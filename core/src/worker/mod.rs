@@ -41,7 +41,7 @@ use crate::setup::Core;
 use crate::shared::Lease;
 use crate::{CompletionError, ConnectError, Error, Status};
 use inner::set_handler;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// A progress engine with the interfaces opened on it. It belongs to the thread that made it.
@@ -72,7 +72,8 @@ use std::sync::Arc;
 ///
 /// * **Handlers are registered** at any time and in any order: [`on_message`](Worker::on_message),
 ///   [`on_notification`](Worker::on_notification),
-///   [`on_peer_failure`](Worker::on_peer_failure), [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen),
+///   [`on_endpoint_failure`](Worker::on_endpoint_failure), [`on_peer_failure`](Worker::on_peer_failure),
+///   [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen),
 ///   [`set_out_of_band`](Worker::set_out_of_band). The next one takes the place of the one before; only a service that is
 ///   listened for is `Busy` until [`unlisten`](Worker::unlisten). A message that arrives while nobody handles its id is dropped, and
 ///   so is a notification while nobody handles those; both are counted ([`Counters::unknown_ids`]).
@@ -135,7 +136,10 @@ pub struct Worker {
 
 impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
-        Ok(Worker { inner: Rc::new(Inner::open(core, lease)?) })
+        let inner = Rc::new(Inner::open(core, lease)?);
+        let senders: Weak<Inner> = Rc::downgrade(&inner);
+        let _ = inner.shared.senders.set(senders);
+        Ok(Worker { inner })
     }
 
     /// The bytes that lead a peer here. Carry them to it unchanged, by any means.
@@ -198,7 +202,18 @@ impl Worker {
     /// when the endpoints to that peer that see the process have ended too: who merely says that it was that peer ends none of them.
     pub fn on_peer_failure(&self, handler: impl Fn(PeerId, &Error) + 'static) {
         if self.inner.check_open().is_ok() {
-            *self.inner.on_failure.borrow_mut() = Some(Rc::new(handler));
+            let before = self.inner.on_failure.replace(Some(Rc::new(handler)));
+            drop(before);
+        }
+    }
+
+    /// Registers what to do when an endpoint has failed that [`connect`](Worker::connect) made: once for each that is held still, with the reason that
+    /// [`Endpoint::error`] gives, inside of a call that makes progress and before the peer's own failure is told, if that is what it was. Its
+    /// operations have ended by then. Those of the library's own are not told of.
+    pub fn on_endpoint_failure(&self, handler: impl Fn(&Endpoint, &ConnectError) + 'static) {
+        if self.inner.check_open().is_ok() {
+            let before = self.inner.on_endpoint_failure.replace(Some(Rc::new(handler)));
+            drop(before);
         }
     }
 
@@ -207,7 +222,8 @@ impl Worker {
     /// from it unless it connects anew. It is not called for a peer that is gone: that is [`Worker::on_peer_failure`].
     pub fn on_peer_left(&self, handler: impl Fn(PeerId) + 'static) {
         if self.inner.check_open().is_ok() {
-            *self.inner.on_left.borrow_mut() = Some(Rc::new(handler));
+            let before = self.inner.on_left.replace(Some(Rc::new(handler)));
+            drop(before);
         }
     }
 
@@ -232,6 +248,16 @@ impl Worker {
     pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, ConnectError> {
         let inner = self.inner.reply_endpoint(peer.0)?;
         Ok(Endpoint { inner })
+    }
+
+    /// The endpoint that [`connect`](Worker::connect) made to a peer, if one is held still that has not failed: of several the one that was made
+    /// first. It costs the same however many endpoints there are.
+    #[must_use]
+    pub fn known_endpoint(&self, peer: PeerId) -> Option<Endpoint> {
+        if !self.inner.shared.same_process() {
+            return None;
+        }
+        Some(Endpoint { inner: self.inner.known_endpoint(peer.0)? })
     }
 
     /// Moves everything on that can be moved on, runs handlers, and returns how many events there were.

@@ -6,7 +6,8 @@
 use crate::Error;
 use crate::address::WorkerAddress;
 use crate::endpoint::Inner as EndpointInner;
-use std::collections::{HashMap, VecDeque};
+use crate::op::Id;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 
 /// Peers without any connection that are still known, so that whoever comes back soon has its old number.
@@ -39,6 +40,8 @@ pub(super) struct Peer {
 pub(super) struct Peers {
     known: HashMap<u32, Peer>,
     numbers: HashMap<[u8; 16], u32>,
+    /// The application's endpoints by the worker that they lead to, in the order in which they were opened.
+    endpoints: HashMap<[u8; 16], BTreeSet<Id>>,
     /// Those without a way, the longest first; one that has come back stands here in vain.
     idle: VecDeque<(u32, u64)>,
     next: u32,
@@ -75,6 +78,29 @@ impl Peers {
         }
         let _ = self.known.insert(number, Peer { address, ..Peer::default() });
         (number, self.rests(number))
+    }
+
+    /// The application has opened an endpoint to a worker, whose number stays as long as there is one.
+    pub(super) fn opened(&mut self, worker: [u8; 16], endpoint: Id) {
+        let _ = self.endpoints.entry(worker).or_default().insert(endpoint);
+    }
+
+    /// And has dropped it. Returns the endpoint of a peer that is thereby forgotten, to be dropped once nothing here is borrowed.
+    pub(super) fn closed(&mut self, worker: &[u8; 16], endpoint: Id) -> Option<Rc<EndpointInner>> {
+        let all = self.endpoints.get_mut(worker)?;
+        if !all.remove(&endpoint) || !all.is_empty() {
+            return None;
+        }
+        let _ = self.endpoints.remove(worker);
+        let number = self.known_number(worker)?;
+        if self.ways(number) > 0 { None } else { self.rests(number) }
+    }
+
+    /// The application's endpoints to a peer, those that were opened first before the others.
+    pub(super) fn endpoints_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
+        let worker = self.get(number).and_then(|peer| peer.address.as_ref());
+        let all = worker.and_then(|address| self.endpoints.get(&address.entry.worker));
+        all.into_iter().flatten().copied()
     }
 
     pub(super) fn get(&self, number: u32) -> Option<&Peer> {
@@ -152,7 +178,11 @@ impl Peers {
             return None;
         }
         let (number, since) = self.idle.pop_front()?;
-        let rests = |peer: &Peer| peer.ways == 0 && peer.left == since;
+        let endpoints = &self.endpoints;
+        let led_to = |address: &WorkerAddress| endpoints.contains_key(&address.entry.worker);
+        let rests = |peer: &Peer| {
+            peer.ways == 0 && peer.left == since && !peer.address.as_ref().is_some_and(led_to)
+        };
         if !self.known.get(&number).is_some_and(rests) {
             return None;
         }

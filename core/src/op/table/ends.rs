@@ -61,6 +61,34 @@ impl Table {
         }
     }
 
+    /// The result, once there is one; then it is forgotten.
+    pub(crate) fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
+        let result = self.result(id)?;
+        self.forget(id);
+        Some(result)
+    }
+
+    /// The result, once there is one, until it is forgotten.
+    pub(crate) fn result(&mut self, id: Id) -> Option<Result<u64, Error>> {
+        let Some(&hot) = self.slab.get(id) else {
+            return Some(Err(Error::from_status(Status::Closed)));
+        };
+        if !hot.is(ENDED) {
+            return None;
+        }
+        if !hot.is(FAILED) {
+            return Some(Ok(hot.value()));
+        }
+        self.told(id);
+        let error = self.slab.cold_mut(id).and_then(|cold| cold.error.clone());
+        Some(Err(error.unwrap_or_else(|| Error::from_status(Status::Closed))))
+    }
+
+    /// Memory that an ended operation used.
+    pub(crate) fn take_freed(&mut self) -> Option<LocalBuffer> {
+        self.freed.pop()
+    }
+
     /// Whether it has failed, which is told by [`Table::take`].
     pub(crate) fn has_failed(&self, id: Id) -> bool {
         self.slab.get(id).is_some_and(|hot| hot.is(FAILED))

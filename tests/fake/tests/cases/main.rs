@@ -10,6 +10,7 @@ mod declined;
 mod forged;
 mod gathered;
 mod giving_up;
+mod identity;
 mod keys;
 mod lanes;
 mod late;

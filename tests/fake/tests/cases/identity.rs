@@ -1,0 +1,194 @@
+//! Which endpoint is which: numbers, words, who sent a message, whose endpoint failed.
+
+use crate::cases;
+use crate::stage::Stage;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::rc::{Rc, Weak};
+use tieline::{Endpoint, PeerId, Status, Worker};
+use tieline_fake::{Lane, Slot};
+
+/// What `b` says of the senders of messages with id 5: their number, and the word of the endpoint that leads to them.
+type Senders = Rc<RefCell<Vec<(PeerId, Option<u64>)>>>;
+
+fn senders_at_b(stage: &Stage) -> Senders {
+    let seen = Senders::default();
+    let log = seen.clone();
+    stage
+        .b
+        .on_message(5, move |message| {
+            let word = message.endpoint().map(|endpoint| endpoint.user());
+            log.borrow_mut().push((message.peer(), word));
+        })
+        .unwrap();
+    seen
+}
+
+fn sent(stage: &Stage, seen: &Senders) -> (PeerId, Option<u64>) {
+    seen.borrow_mut().clear();
+    let _ = stage.ab.send(5, 0, b"").unwrap();
+    assert!(stage.until(|| !seen.borrow().is_empty()));
+    seen.borrow()[0]
+}
+
+fn broken(stage: &Stage) {
+    let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
+    stage.world.break_endpoints(a, b, Status::PeerFailed, "it died");
+    assert!(stage.until(|| stage.ab.error().is_some()));
+    stage.settle();
+}
+
+/// Registers a handler of its own when it is dropped.
+struct Again(Weak<Worker>, Rc<Cell<u32>>);
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        self.1.set(self.1.get() + 1);
+        if let Some(worker) = self.0.upgrade() {
+            worker.on_peer_failure(|_, _| {});
+            worker.on_peer_left(|_| {});
+            worker.on_endpoint_failure(|_, _| {});
+            worker.on_notification(|_, _| {}).unwrap();
+        }
+    }
+}
+
+cases! {
+    fn clones_are_one_endpoint_and_two_to_one_peer_are_two() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let clone = stage.ab.clone();
+        assert!(clone == stage.ab && clone != again && again != stage.ba);
+        assert_eq!((clone.id(), clone.peer()), (stage.ab.id(), again.peer()));
+        assert_ne!(clone.id(), again.id());
+        let all: HashSet<Endpoint> = [clone.clone(), again.clone(), clone.clone()].into();
+        assert_eq!(all.len(), 2);
+        clone.set_user(u64::MAX);
+        assert_eq!((stage.ab.user(), again.user()), (u64::MAX, 0));
+        let gone = again.id();
+        drop((all, again));
+        let next = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        assert_ne!(next.id(), gone, "a number is given away once");
+        assert_eq!(next.user(), 0);
+    }
+
+    fn a_message_names_the_endpoint_back_to_its_sender_if_the_application_has_one() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let Stage { b, ba, .. } = &stage;
+        let (seen, number) = (senders_at_b(&stage), ba.peer());
+        ba.set_user(1);
+        let later = b.connect(&stage.a.address().unwrap()).unwrap();
+        later.set_user(2);
+        assert_eq!(sent(&stage, &seen), (number, Some(1)), "the one that was made first");
+        assert!(b.known_endpoint(number).is_some_and(|known| known == *ba));
+        let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
+        drop(ba);
+        let log = seen.clone();
+        let _ = ab.send(5, 0, b"").unwrap();
+        log.borrow_mut().clear();
+        let turn = || { let _ = a.progress() + b.progress(); };
+        (0..200).for_each(|_| turn());
+        assert_eq!(*seen.borrow(), [(number, Some(2))]);
+        drop(later);
+        log.borrow_mut().clear();
+        // One that answers go through is the library's.
+        let met = ab.flush_messages().unwrap();
+        let _ = ab.send(5, 0, b"").unwrap();
+        (0..200).for_each(|_| turn());
+        assert_eq!(*seen.borrow(), [(number, None)]);
+        assert!(b.known_endpoint(number).is_none());
+        drop((met, at_a, at_b, world));
+    }
+
+    fn one_that_has_failed_is_named_no_more() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let number = stage.ab.peer();
+        assert!(stage.a.known_endpoint(number).is_some());
+        broken(&stage);
+        assert!(stage.a.known_endpoint(number).is_none());
+        let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        assert!(stage.a.known_endpoint(number).is_some_and(|known| known == again));
+        assert_eq!(again.peer(), number);
+    }
+
+    /// Two thousand others come and go, of whom a thousand are remembered.
+    fn a_peer_that_an_endpoint_leads_to_keeps_its_number_whoever_else_comes() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let (silent, dropped) = (stage.b.connect(&c.address().unwrap()).unwrap(), third.worker().unwrap());
+        let gone = stage.b.connect(&dropped.address().unwrap()).unwrap();
+        let (numbers, at) = ((silent.peer(), gone.peer()), stage.world.interface(1, "all"));
+        drop(gone);
+        stage.world.strangers(at, 2000);
+        (0..2100).for_each(|_| { let _ = stage.turn(); });
+        assert_eq!(silent.peer(), numbers.0);
+        let anew = stage.b.connect(&dropped.address().unwrap()).unwrap();
+        assert_ne!(anew.peer(), numbers.1, "nobody led there");
+    }
+
+    fn an_endpoint_that_fails_is_told_once_with_its_word_and_before_its_peer() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let dropped = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let (_target, key) = stage.target(vec![0; 8]);
+        stage.ab.set_user(17);
+        let told: Rc<RefCell<Vec<(Option<u64>, Status)>>> = Rc::default();
+        let (one, other) = (told.clone(), told.clone());
+        stage.a.on_endpoint_failure(move |endpoint, error| {
+            assert_eq!(endpoint.error().unwrap().status(), error.status());
+            one.borrow_mut().push((Some(endpoint.user()), error.status()));
+        });
+        stage.a.on_peer_failure(move |_, error| other.borrow_mut().push((None, error.status())));
+        stage.world.hold(Slot::Put);
+        stage.a.track(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), 3).unwrap();
+        let _ = dropped.send(5, 0, b"").unwrap();
+        drop(dropped);
+        broken(&stage);
+        assert_eq!(*told.borrow(), [(Some(17), Status::PeerFailed), (None, Status::PeerFailed)]);
+        let mut ended = 0;
+        assert_eq!(stage.a.take_completed(9, |user, result| ended = user + u64::from(result.is_err())), 1);
+        assert_eq!(ended, 4, "its operations have ended");
+        stage.settle();
+        assert_eq!(told.borrow().len(), 2);
+    }
+
+    fn who_is_told_of_an_endpoint_may_drop_it_and_connect_anew() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let address = stage.b.address().unwrap();
+        let held = Rc::new(RefCell::new(Some(stage.a.connect(&address).unwrap())));
+        let worker = Rc::new(stage.at_a.worker().unwrap());
+        let mine = worker.connect(&address).unwrap();
+        let _ = mine.send(5, 0, b"").unwrap();
+        *held.borrow_mut() = Some(mine);
+        let (again, weak) = (held.clone(), Rc::downgrade(&worker));
+        worker.on_endpoint_failure(move |_, _| {
+            let gone = again.take();
+            drop(gone);
+            *again.borrow_mut() = weak.upgrade().and_then(|worker| worker.connect(&address).ok());
+        });
+        let (from, to) = (stage.world.interface(2, "all"), stage.world.interface(1, "all"));
+        let before = held.borrow().as_ref().map(Endpoint::id);
+        stage.world.break_endpoints(from, to, Status::PeerFailed, "it died");
+        (0..200).for_each(|_| { let _ = worker.progress() + stage.turn(); });
+        let after = held.borrow().clone().unwrap();
+        assert_ne!(Some(after.id()), before);
+        assert!(after.error().is_none());
+        let _ = after.send(5, 0, b"").unwrap();
+    }
+
+    fn a_handler_whose_end_registers_others_is_let_go_when_nothing_is_borrowed() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (worker, count) = (Rc::new(stage.at_a.worker().unwrap()), Rc::new(Cell::new(0)));
+        let held = || Again(Rc::downgrade(&worker), count.clone());
+        for _ in 0..2 {
+            let (one, two, three, four) = (held(), held(), held(), held());
+            worker.on_peer_failure(move |_, _| { let _ = &one; });
+            worker.on_peer_left(move |_| { let _ = &two; });
+            worker.on_endpoint_failure(move |_, _| { let _ = &three; });
+            worker.on_notification(move |_, _| { let _ = &four; }).unwrap();
+        }
+        assert!(count.get() > 0);
+        drop(worker);
+        assert_eq!(count.get(), 8);
+    }
+}
