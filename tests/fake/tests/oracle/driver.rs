@@ -7,6 +7,7 @@ mod lies;
 mod puts;
 mod sends;
 mod sys;
+mod told;
 mod workers;
 
 use crate::model::{Kind, Model, place_of};
@@ -23,6 +24,7 @@ use tieline::{
     Region, RemoteKey, Request, Status, Width, Worker,
 };
 use tieline_fake::{Act, Rule, Slot, World};
+use told::Told;
 use workers::Unheard;
 
 /// Which providers a program runs over.
@@ -77,6 +79,8 @@ enum What {
 struct Open {
     what: What,
     request: Request,
+    /// It is told with this word, and not asked for.
+    word: Option<u64>,
     /// Where a get lands: its range has a guard on either side.
     landing: Option<Own>,
     /// Where a put comes from, to be overwritten when it has ended.
@@ -134,6 +138,7 @@ struct Run {
     /// Memory that may still be in use, and memory of regions that were closed.
     closing: Closing,
     failing: Failing,
+    told: Told,
     prey: Prey,
 }
 
@@ -244,6 +249,7 @@ impl Run {
             _at_b: at_b,
             closing: Closing::default(),
             failing: Failing::default(),
+            told: Told::default(),
             prey,
         };
         for end in 0..ENDS {
@@ -304,7 +310,7 @@ impl Run {
                 Ok(true)
             }
             Ok(Outcome::Pending(request)) => {
-                self.end(end).open.push(Open { what, request, landing, source });
+                self.pends(end, what, request, [landing, source])?;
                 Ok(true)
             }
             Err(error) => {
@@ -396,14 +402,10 @@ impl Run {
         for end in (0..ENDS).filter(|end| self.ends[*end].is_some()).collect::<Vec<_>>() {
             let open = std::mem::take(&mut self.end(end).open);
             for operation in open {
-                match self.workers[end].test(&operation.request) {
+                match self.how(end, &operation)? {
                     None => self.end(end).open.push(operation),
                     Some(result) => {
-                        let Open { what, landing, source, request } = operation;
-                        // It stays what it is until it is dropped.
-                        if self.workers[end].test(&request).as_ref() != Some(&result) {
-                            return Err(format!("{what:?} ended in two ways"));
-                        }
+                        let Open { what, landing, source, request, .. } = operation;
                         drop(request);
                         self.ended(end, what, result, landing, source)?;
                     }
@@ -417,7 +419,7 @@ impl Run {
     fn ask_leaving(&mut self) -> Result<(), String> {
         let leaving = std::mem::take(&mut self.leaving);
         for (end, open) in leaving {
-            match self.workers[end].test(&open.request) {
+            match self.how(end, &open)? {
                 None => self.leaving.push((end, open)),
                 Some(Ok(_)) => {}
                 Some(Err(error))
@@ -562,6 +564,8 @@ impl Run {
             }
             Step::Forget { end } => {
                 let open = std::mem::take(&mut self.end(end).open);
+                let (told, open): (_, Vec<_>) = open.into_iter().partition(|o| o.word.is_some());
+                self.end(end).open = told;
                 open.iter().for_each(|open| self.give_up(open.what));
                 let messages = open.iter().filter_map(|open| match open.what {
                     What::Message(serial) => Some(serial),

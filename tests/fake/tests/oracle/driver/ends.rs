@@ -88,6 +88,7 @@ impl Run {
                 return Err(format!("{} operations that nobody has are pending", worker.pending()));
             }
         }
+        self.all_told()?;
         // One flush tells what has failed and nobody has heard of; no other does.
         for end in (0..ENDS)
             .filter(|end| self.ends[*end].as_ref().is_some_and(|end| !end.broken))

@@ -95,8 +95,9 @@ impl Run {
     fn end_all(&mut self, end: usize) -> Result<usize, String> {
         let mut lost = 0;
         for open in std::mem::take(&mut self.end(end).open) {
-            let Open { what, request, landing, source } = open;
-            match self.workers[end].test(&request) {
+            let result = self.how(end, &open)?;
+            let Open { what, landing, source, .. } = open;
+            match result {
                 None => return Err(format!("{what:?} is pending, and its worker is closed")),
                 Some(Err(error)) if error.status() == Status::Closed && self.has_lost[end] => {
                     lost += 1;

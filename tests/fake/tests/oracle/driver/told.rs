@@ -1,0 +1,80 @@
+//! How pending operations end: every third is told of by its worker's list, the others are asked for.
+
+use super::{Open, Run, What};
+use crate::driver::closing::Own;
+use std::collections::{HashMap, HashSet};
+use tieline::{CompletionError, Outcome, Request};
+
+#[derive(Default)]
+pub(super) struct Told {
+    posted: u64,
+    /// Words of what has not been told.
+    waiting: HashSet<u64>,
+    /// What has been told, and not dealt with.
+    ended: HashMap<u64, Result<u64, CompletionError>>,
+}
+
+impl Run {
+    /// An operation is pending.
+    pub(super) fn pends(
+        &mut self,
+        end: usize,
+        what: What,
+        request: Request,
+        [landing, source]: [Option<Own>; 2],
+    ) -> Result<(), String> {
+        self.told.posted += 1;
+        let word = (self.told.posted % 3 == 0).then_some(self.told.posted);
+        let outcome = Outcome::Pending(request);
+        if let Some(word) = word {
+            self.workers[end].track(&outcome, word).map_err(|error| error.to_string())?;
+            let _ = self.told.waiting.insert(word);
+        }
+        if let Outcome::Pending(request) = outcome {
+            self.end(end).open.push(Open { what, request, word, landing, source });
+        }
+        Ok(())
+    }
+
+    /// Takes what has been told.
+    pub(super) fn take_told(&mut self) -> Result<(), String> {
+        let (told, mut trouble) = (&mut self.told, None);
+        for worker in &self.workers {
+            let _ = worker.take_completed(usize::MAX, |word, result| {
+                if !told.waiting.remove(&word) {
+                    trouble = Some(word);
+                }
+                let _ = told.ended.insert(word, result);
+            });
+        }
+        trouble.map_or(Ok(()), |word| Err(format!("{word} was told and not awaited")))
+    }
+
+    /// Everything was told.
+    pub(super) fn all_told(&mut self) -> Result<(), String> {
+        self.take_told()?;
+        let Told { waiting, ended, .. } = &self.told;
+        match (waiting.is_empty(), ended.is_empty()) {
+            (true, true) => Ok(()),
+            _ => Err(format!("not told: {waiting:?}; told, and nobody waits: {ended:?}")),
+        }
+    }
+
+    /// How an operation has ended, if it has.
+    pub(super) fn how(
+        &mut self,
+        end: usize,
+        open: &Open,
+    ) -> Result<Option<Result<u64, CompletionError>>, String> {
+        if let Some(word) = open.word {
+            self.take_told()?;
+            return Ok(self.told.ended.remove(&word));
+        }
+        let result = self.workers[end].test(&open.request);
+        // It stays what it is until it is dropped.
+        match result.is_some() && self.workers[end].test(&open.request) != result {
+            false => Ok(result),
+            true => Err(format!("{:?} ended in two ways", open.what)),
+        }
+    }
+}
