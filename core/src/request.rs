@@ -3,7 +3,6 @@
 use crate::CompletionError;
 use crate::op::Id;
 use crate::shared::Shared;
-use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -17,7 +16,7 @@ pub enum Outcome {
     /// It is complete.
     Done(u64),
     /// It completes later; dropping the request does not cancel it ([`Worker::cancel`](crate::Worker::cancel) does). Should it fail then, the endpoint's next flush
-    /// says so.
+    /// says so, unless it is [tracked](crate::Worker::track) or [counted](crate::Worker::count).
     Pending(Request),
 }
 
@@ -33,13 +32,14 @@ impl Outcome {
 pub struct Request {
     pub(crate) shared: Rc<Shared>,
     pub(crate) id: Id,
-    /// Its end is told elsewhere, and asked for no more.
-    pub(crate) told: Cell<bool>,
 }
+
+/// Every call that posts returns one: it fits two registers.
+const _: () = assert!(size_of::<Outcome>() == 16);
 
 impl Request {
     pub(crate) fn new(shared: Rc<Shared>, id: Id) -> Request {
-        Request { shared, id, told: Cell::new(false) }
+        Request { shared, id }
     }
 }
 
@@ -51,14 +51,13 @@ impl fmt::Debug for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if !self.told.get() {
-            self.shared.ops.borrow_mut().forget(self.id);
-        }
+        self.shared.ops.borrow_mut().forget(self.id);
     }
 }
 
 /// Counts operations of one worker that have ended: `worker.count(&outcome, &counter)`. It costs less than asking for each, and
-/// tells less: how many, and how the first of those failed that did.
+/// tells less: how many, and how the first of those failed that did. What is cancelled, or ends with its endpoint, has failed. A flush
+/// does not tell of what is counted: look here after it.
 ///
 /// What is counted when the counter is dropped goes on; should it fail then, the endpoint's next flush says so.
 pub struct CompletionCounter {

@@ -67,7 +67,13 @@ pub(crate) trait WorkerCalls: Circuits {
     /// The number of the worker that an endpoint leads to.
     fn peer_of(&self, endpoint: &Inner) -> PeerId;
 
-    /// This endpoint has failed: the application hears of it, if it is the application's.
+    /// The application holds this endpoint.
+    fn named(&self, endpoint: &Inner);
+
+    /// And does so no more.
+    fn not_named(&self, endpoint: &Inner);
+
+    /// This endpoint has failed: the application hears of it, if it holds it.
     fn endpoint_failed(&self, endpoint: &Inner, error: &Error);
 
     /// A peer still copies its part of a large transfer: progress is to end it.

@@ -101,7 +101,7 @@ impl Inner {
             }
         };
         self.begin_flush(id, late);
-        run_due(&self.shared, &*self.worker);
+        let _ = run_due(&self.shared, &*self.worker);
         if self.shared.ops.borrow().has_failed(id) {
             // The failure is of what it waited for, and told to who asks how it ended.
             return Ok(Outcome::Pending(Request::new(self.shared.clone(), id)));
@@ -432,12 +432,14 @@ pub(super) fn ends_service(error: &Error) -> bool {
     matches!(error.status(), Status::Closed | Status::PeerFailed | Status::Unreachable)
 }
 
-/// Flushes that everything before has ended ask their lanes.
+/// Flushes that everything before has ended ask their lanes. Returns how many.
 #[cold]
-pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) {
+pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) -> usize {
+    let mut count = 0;
     loop {
         let due = shared.ops.borrow_mut().take_due();
-        let Some((request, owner, lanes)) = due else { break };
+        let Some((request, owner, lanes)) = due else { return count };
+        count += 1;
         let Some(endpoint) = worker.endpoint_at(owner) else {
             shared.part(request, Err(Status::Closed.into()));
             continue;

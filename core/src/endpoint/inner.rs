@@ -2,6 +2,7 @@
 //! (posting, flushing, ending) stands above these four, which use only what stands below: records, order, rails, the route.
 
 use super::calls::WorkerCalls;
+use super::identity::Handles;
 use super::key::KeyInner;
 use super::order::Order;
 use super::queued::{Failed, QueuedOp, Waiting};
@@ -78,6 +79,8 @@ pub(crate) struct Inner {
     pub(crate) address: WorkerAddress,
     pub(crate) route: Route,
     pub(crate) owner: Owner,
+    /// Who holds it.
+    pub(super) handles: Handles,
     /// The application's word.
     pub(super) word: Cell<u64>,
     /// Whether an application's packer writes into a buffer of its message lane.
@@ -137,6 +140,7 @@ impl Inner {
             address,
             route,
             owner,
+            handles: Handles::default(),
             word: Cell::new(0),
             packing: Cell::default(),
             reaches_memory: Cell::new(false),

@@ -84,7 +84,6 @@ use tieline_plugin_api::OK;
 /// be; make progress and post it anew. Any other error: nothing was posted either, and [`error`](Endpoint::error) says whether the
 /// endpoint is finished. Once it is, everything that was pending ends with that reason, and whatever is posted is
 /// refused with it; a new endpoint may find another way to the peer.
-#[derive(Clone)]
 pub struct Endpoint {
     pub(crate) inner: Rc<Inner>,
 }

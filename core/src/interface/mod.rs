@@ -27,6 +27,14 @@ use tieline_plugin_api::connects;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub(crate) u32);
 
+impl PeerId {
+    /// The number itself: they are counted from 0, and not given away twice.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "peer {}", self.0)

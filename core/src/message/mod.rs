@@ -80,13 +80,13 @@ impl<'a> Message<'a> {
         self.slot().peer(self.event.peer)
     }
 
-    /// The endpoint back to whoever sent it, if the application has one that leads there: of several the one that was made first and
-    /// has not failed. [`Worker::endpoint_to`](crate::Worker::endpoint_to) makes one where there is none.
+    /// The endpoint back to whoever sent it, if the application holds one that leads there, however it came by it: of several that have
+    /// not failed the one that was made first. [`Worker::endpoint_to`](crate::Worker::endpoint_to) makes one where there is none.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         let worker = self.shared.senders.get()?.upgrade()?;
         let inner = worker.endpoint_to(self.peer().0)?.downcast().ok()?;
-        Some(Endpoint { inner })
+        Some(Endpoint::new(inner))
     }
 
     /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied.

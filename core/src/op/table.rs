@@ -221,6 +221,8 @@ pub(crate) struct Table {
     due: Vec<Id>,
     /// Tracked operations that have ended, in that order, until somebody takes them.
     completed: VecDeque<Completed>,
+    /// The most that it had since it was empty.
+    most_completed: usize,
     /// The counters that operations name.
     counters: Slab<(), Counts>,
     /// Memory of ended operations: to be let go when nothing is borrowed, since its owner's drop may do anything.
@@ -239,6 +241,7 @@ impl Table {
             todo: Vec::new(),
             due: Vec::new(),
             completed: VecDeque::new(),
+            most_completed: 0,
             counters: Slab::default(),
             freed: Vec::new(),
         }

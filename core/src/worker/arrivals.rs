@@ -148,9 +148,11 @@ impl Inner {
     /// Tells it what has been found out. No handler is running.
     pub(super) fn tell_news(&self) -> usize {
         let mut told = 0;
-        loop {
+        // What handlers bring about is for the next call: who connects anew, in vain, would hear of that without end.
+        let waiting = self.news.borrow().len();
+        for _ in 0..waiting {
             let next = self.news.borrow_mut().pop_front();
-            let Some(news) = next else { return told };
+            let Some(news) = next else { break };
             // Not borrowed while they run: they may register others.
             match news {
                 News::Gone(peer, error) => {
@@ -164,14 +166,15 @@ impl Inner {
                 News::Failed(endpoint, error) => {
                     let handler = self.on_endpoint_failure.borrow().clone();
                     // One that was dropped meanwhile is nobody's.
-                    let inner = self.endpoint(endpoint.raw());
+                    let inner = self.endpoint(endpoint.raw()).filter(|inner| inner.is_named());
                     if let (Some(handler), Some(inner)) = (handler, inner) {
-                        handler(&Endpoint { inner }, &error.into());
+                        handler(&Endpoint::new(inner), &error.into());
                     }
                 }
             }
             told += 1;
         }
+        told
     }
 
     /// The worker's number of a peer, which may be new.

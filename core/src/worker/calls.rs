@@ -43,11 +43,6 @@ impl WorkerCalls for Inner {
     fn remove_endpoint(&self, endpoint: &EndpointInner) {
         let _ = self.endpoints.borrow_mut().remove(endpoint.id);
         self.shared.ops.borrow_mut().forget_owner(endpoint.id.place());
-        if endpoint.owner == Owner::Application {
-            let worker = &endpoint.address.entry.worker;
-            let forgotten = self.peers.borrow_mut().closed(worker, endpoint.id);
-            drop(forgotten);
-        }
         self.tell_of_loss(&endpoint.address.entry.worker);
     }
 
@@ -55,8 +50,18 @@ impl WorkerCalls for Inner {
         PeerId(self.peer_number(&endpoint.address))
     }
 
+    fn named(&self, endpoint: &EndpointInner) {
+        self.peers.borrow_mut().named(endpoint.address.entry.worker, endpoint.id);
+    }
+
+    fn not_named(&self, endpoint: &EndpointInner) {
+        let worker = &endpoint.address.entry.worker;
+        let forgotten = self.peers.borrow_mut().not_named(worker, endpoint.id);
+        drop(forgotten);
+    }
+
     fn endpoint_failed(&self, endpoint: &EndpointInner, error: &Error) {
-        if endpoint.owner == Owner::Application && !self.closed.get() {
+        if endpoint.is_named() && !self.closed.get() {
             self.tell(News::Failed(endpoint.id, error.clone()));
         }
     }

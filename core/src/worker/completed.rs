@@ -8,7 +8,8 @@ impl Worker {
     /// Has the end of an operation told by [`take_completed`](Worker::take_completed), together with `user`, a word of the
     /// application's: an index, a tag, an address. What is `Done` already is told there as well, so that all ends come by one way; who
     /// would rather deal with it at once looks at the outcome first. From then on nobody is asked: [`test`](Worker::test) and
-    /// [`finish`](Worker::finish) refuse it. The outcome can be dropped, or be kept for [`cancel`](Worker::cancel).
+    /// [`finish`](Worker::finish) refuse it, and no flush tells of its failure. The outcome can be dropped, or be kept for
+    /// [`cancel`](Worker::cancel).
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -22,26 +23,28 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` for an operation of another worker, or one that is tracked or counted, and in a forked child. Nothing is changed then.
+    /// `Invalid` for a pending operation of another worker, or one that is tracked or counted, and in a forked child. Nothing is changed then.
     pub fn track(&self, outcome: &Outcome, user: u64) -> Result<(), Error> {
         self.inner.shared.core.check_process("a worker")?;
         let ops = &self.inner.shared.ops;
         match outcome {
             Outcome::Done(value) => ops.borrow_mut().track_done(user, *value),
             Outcome::Pending(request) => {
-                self.to_be_told(request)?;
+                self.check_to_be_told(request)?;
                 ops.borrow_mut().track(request.id, user);
             }
         }
         Ok(())
     }
 
-    /// Takes up to `most` of the tracked operations that have ended, in the order in which they did: `each` gets the word that
-    /// [`track`](Worker::track) was given, and how the operation ended. Returns how many there were. It makes no progress. `each` may
-    /// call whatever it likes, also this; should it panic, those behind stay for the next call.
+    /// Takes up to `most` of the tracked operations that have ended, in the order in which they did (or were tracked, if that was
+    /// later): `each` gets the word that [`track`](Worker::track) was given, and how the operation ended. Returns how many there were.
+    /// It makes no progress. `each` may call whatever it likes, also this; what it tracks that has ended already is for the next call.
+    /// Should it panic, those behind stay.
     ///
-    /// What is not taken stays, however many there are, and keeps [`wait`](Worker::wait) and [`arm`](Worker::arm) from sleeping.
-    /// What an endpoint's end or drop ends is among them; what is pending, or not taken, when the worker is dropped is told to nobody.
+    /// What is not taken stays and takes room, however many there are, and keeps [`wait`](Worker::wait) and [`arm`](Worker::arm) from
+    /// sleeping. What an endpoint's end or drop ends is among them, and what [`close`](Worker::close) ends, after which they can still
+    /// be taken. When the worker is dropped, what is left is told to nobody.
     pub fn take_completed(
         &self,
         most: usize,
@@ -51,6 +54,7 @@ impl Worker {
         if !shared.same_process() {
             return 0;
         }
+        let most = most.min(shared.ops.borrow().completed_count());
         let mut taken = 0;
         while taken < most {
             let next = shared.ops.borrow_mut().take_completed();
@@ -64,7 +68,7 @@ impl Worker {
     /// A counter of this worker's operations.
     ///
     /// # Errors
-    /// `NoMemory` with more than 16 million; `Invalid` in a forked child.
+    /// `NoMemory` with more than 16 million; `Closed` when the worker is; `Invalid` in a forked child.
     pub fn completion_counter(&self) -> Result<CompletionCounter, Error> {
         self.inner.check_open()?;
         let id = self.inner.shared.ops.borrow_mut().open_counter().ok_or(Status::NoMemory)?;
@@ -93,28 +97,25 @@ impl Worker {
         match outcome {
             Outcome::Done(_) => ops.borrow_mut().count_done(counter.id),
             Outcome::Pending(request) => {
-                self.to_be_told(request)?;
+                self.check_to_be_told(request)?;
                 ops.borrow_mut().count(request.id, counter.id);
             }
         }
         Ok(())
     }
 
-    /// Its end is told from here on, if it is not already.
-    fn to_be_told(&self, request: &Request) -> Result<(), Error> {
+    /// Whether its end can be told: it is this worker's, and told nowhere yet.
+    fn check_to_be_told(&self, request: &Request) -> Result<(), Error> {
         self.inner.check_owner(&request.shared)?;
-        match request.told.replace(true) {
+        match self.inner.shared.ops.borrow().is_told(request.id) {
             false => Ok(()),
             true => Err(told_elsewhere()),
         }
     }
-}
 
-/// What is told is not asked for, too.
-pub(super) fn check_untold(request: &Request) -> Result<(), CompletionError> {
-    match request.told.get() {
-        false => Ok(()),
-        true => Err(CompletionError::Pending(told_elsewhere())),
+    /// What is told is not asked for, too.
+    pub(super) fn check_asked(&self, request: &Request) -> Result<(), CompletionError> {
+        self.check_to_be_told(request).map_err(CompletionError::Pending)
     }
 }
 

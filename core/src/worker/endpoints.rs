@@ -56,9 +56,6 @@ impl Inner {
         if let Some(place) = endpoints.cold_mut(id) {
             *place = Rc::downgrade(&inner);
         }
-        if owner == Owner::Application {
-            self.peers.borrow_mut().opened(inner.address.entry.worker, id);
-        }
         Ok(inner)
     }
 
@@ -115,7 +112,7 @@ impl Inner {
         self.own_endpoint(peer)
     }
 
-    /// The application's endpoint to a peer: of those that have not failed the one that was opened first.
+    /// The application's endpoint to a peer: of those that it holds and that have not failed the one that was opened first.
     pub(super) fn known_endpoint(&self, peer: u32) -> Option<Rc<EndpointInner>> {
         let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
         let mut all = peers.endpoints_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade());

@@ -125,7 +125,7 @@ impl Helps {
 
 /// Copies chunks from the back, at most `left` pieces; `true`: there are more.
 fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> bool {
-    let endpoint = Endpoint { inner: help.memory.inner.endpoint.clone() };
+    let endpoint = Endpoint::internal(help.memory.inner.endpoint.clone());
     if endpoint.inner.check_alive().is_err() {
         return false;
     }

@@ -61,7 +61,7 @@ impl Inner {
 
     fn on_assist(self: &Rc<Self>, peer: u32, data: &[u8]) -> Result<(), Status> {
         // What is imported to help with later transfers too must not keep an endpoint of the application's open.
-        let endpoint = || self.own_endpoint(peer).ok().map(|inner| Endpoint { inner });
+        let endpoint = || self.own_endpoint(peer).ok().map(Endpoint::internal);
         self.helps.ask(peer, data, endpoint)?;
         self.shared.note_work();
         Ok(())

@@ -28,7 +28,6 @@ mod wireup_transports;
 mod wiring;
 
 pub use close::{Loss, Undelivered};
-use completed::check_untold;
 pub use counters::Counters;
 pub(crate) use inner::Inner;
 
@@ -207,9 +206,11 @@ impl Worker {
         }
     }
 
-    /// Registers what to do when an endpoint has failed that [`connect`](Worker::connect) made: once for each that is held still, with the reason that
-    /// [`Endpoint::error`] gives, inside of a call that makes progress and before the peer's own failure is told, if that is what it was. Its
-    /// operations have ended by then. Those of the library's own are not told of.
+    /// Registers what to do when an endpoint has failed that the application holds, however it came by it: once for each, with the
+    /// reason that [`Endpoint::error`] gives, inside of a call that makes progress. Its operations have ended by then (memory that a
+    /// device may still touch is the region's to tell: [`Region::close`](crate::Region::close)). That the peer itself is gone may be
+    /// told before or afterwards, or not at all; an endpoint that has sent nothing does not notice. What the handler brings about is
+    /// told by the next call.
     pub fn on_endpoint_failure(&self, handler: impl Fn(&Endpoint, &ConnectError) + 'static) {
         if self.inner.check_open().is_ok() {
             let before = self.inner.on_endpoint_failure.replace(Some(Rc::new(handler)));
@@ -236,7 +237,7 @@ impl Worker {
     pub fn connect(&self, address: &[u8]) -> Result<Endpoint, ConnectError> {
         let address = WorkerAddress::parse(address)?;
         let inner = self.inner.open_endpoint(address, Owner::Application)?;
-        Ok(Endpoint { inner })
+        Ok(Endpoint::new(inner))
     }
 
     /// An endpoint that leads to a peer that has written to us: one that [`connect`](Worker::connect) made and that is held still, or
@@ -247,17 +248,17 @@ impl Worker {
     /// As [`Worker::connect`].
     pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, ConnectError> {
         let inner = self.inner.reply_endpoint(peer.0)?;
-        Ok(Endpoint { inner })
+        Ok(Endpoint::new(inner))
     }
 
-    /// The endpoint that [`connect`](Worker::connect) made to a peer, if one is held still that has not failed: of several the one that was made
-    /// first. It costs the same however many endpoints there are.
+    /// An endpoint to a peer that the application holds and that has not failed: of several the one that was made first. It costs the
+    /// same however many endpoints lead to others.
     #[must_use]
     pub fn known_endpoint(&self, peer: PeerId) -> Option<Endpoint> {
         if !self.inner.shared.same_process() {
             return None;
         }
-        Some(Endpoint { inner: self.inner.known_endpoint(peer.0)? })
+        Some(Endpoint::new(self.inner.known_endpoint(peer.0)?))
     }
 
     /// Moves everything on that can be moved on, runs handlers, and returns how many events there were.
@@ -277,7 +278,7 @@ impl Worker {
         match outcome {
             Outcome::Done(value) => Ok(value),
             Outcome::Pending(request) => {
-                check_untold(&request)?;
+                self.check_asked(&request)?;
                 self.inner.finish(&request)
             }
         }
@@ -286,10 +287,7 @@ impl Worker {
     /// The result of an operation of this worker, once it has one.
     #[must_use]
     pub fn test(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
-        if let Err(error) = self.inner.check_owner(&request.shared) {
-            return Some(Err(CompletionError::Pending(error)));
-        }
-        if let Err(error) = check_untold(request) {
+        if let Err(error) = self.check_asked(request) {
             return Some(Err(error));
         }
         let result = self.inner.shared.ops.borrow_mut().result(request.id)?;

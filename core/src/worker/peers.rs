@@ -27,6 +27,8 @@ pub(super) struct Peer {
     ways: u32,
     /// When it was last left without any, counted in such events.
     left: u64,
+    /// It stands among the idle since then.
+    rests: bool,
     /// The application has been told that it has left.
     parted: bool,
     /// The application has been told that it is gone.
@@ -40,7 +42,7 @@ pub(super) struct Peer {
 pub(super) struct Peers {
     known: HashMap<u32, Peer>,
     numbers: HashMap<[u8; 16], u32>,
-    /// The application's endpoints by the worker that they lead to, in the order in which they were opened.
+    /// The endpoints that the application holds by the worker that they lead to, in the order in which they were opened.
     endpoints: HashMap<[u8; 16], BTreeSet<Id>>,
     /// Those without a way, the longest first; one that has come back stands here in vain.
     idle: VecDeque<(u32, u64)>,
@@ -80,20 +82,35 @@ impl Peers {
         (number, self.rests(number))
     }
 
-    /// The application has opened an endpoint to a worker, whose number stays as long as there is one.
-    pub(super) fn opened(&mut self, worker: [u8; 16], endpoint: Id) {
+    /// The application holds an endpoint to a worker, whose number stays as long as it holds one.
+    pub(super) fn named(&mut self, worker: [u8; 16], endpoint: Id) {
         let _ = self.endpoints.entry(worker).or_default().insert(endpoint);
     }
 
-    /// And has dropped it. Returns the endpoint of a peer that is thereby forgotten, to be dropped once nothing here is borrowed.
-    pub(super) fn closed(&mut self, worker: &[u8; 16], endpoint: Id) -> Option<Rc<EndpointInner>> {
+    /// And does so no more. Returns the endpoint of a peer that is thereby forgotten, to be dropped once nothing here is borrowed.
+    pub(super) fn not_named(
+        &mut self,
+        worker: &[u8; 16],
+        endpoint: Id,
+    ) -> Option<Rc<EndpointInner>> {
         let all = self.endpoints.get_mut(worker)?;
         if !all.remove(&endpoint) || !all.is_empty() {
             return None;
         }
         let _ = self.endpoints.remove(worker);
         let number = self.known_number(worker)?;
-        if self.ways(number) > 0 { None } else { self.rests(number) }
+        let rests = self.get(number).is_some_and(|peer| peer.ways > 0 || peer.rests);
+        if rests { None } else { self.rests(number) }
+    }
+
+    /// The worker is closed: nobody is answered any more. Numbers stay what they are.
+    pub(super) fn take_replies(&mut self) -> Vec<Rc<EndpointInner>> {
+        let all = self.known.values_mut();
+        let replies = all.filter_map(|peer| {
+            peer.borrowed = Weak::new();
+            peer.reply.take()
+        });
+        replies.collect()
     }
 
     /// The application's endpoints to a peer, those that were opened first before the others.
@@ -114,7 +131,7 @@ impl Peers {
     /// An interface has a number for it, of a connection that may still be forming.
     pub(super) fn arrived(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
-            peer.ways += 1;
+            (peer.ways, peer.rests) = (peer.ways + 1, false);
         }
     }
 
@@ -171,19 +188,20 @@ impl Peers {
     fn rests(&mut self, number: u32) -> Option<Rc<EndpointInner>> {
         self.events += 1;
         if let Some(peer) = self.known.get_mut(&number) {
-            peer.left = self.events;
+            (peer.left, peer.rests) = (self.events, true);
         }
         self.idle.push_back((number, self.events));
         if self.idle.len() <= REMEMBERED {
             return None;
         }
         let (number, since) = self.idle.pop_front()?;
-        let endpoints = &self.endpoints;
-        let led_to = |address: &WorkerAddress| endpoints.contains_key(&address.entry.worker);
-        let rests = |peer: &Peer| {
-            peer.ways == 0 && peer.left == since && !peer.address.as_ref().is_some_and(led_to)
-        };
-        if !self.known.get(&number).is_some_and(rests) {
+        let peer = self.known.get_mut(&number)?;
+        if peer.ways > 0 || peer.left != since {
+            return None;
+        }
+        let led_to = |a: &WorkerAddress| self.endpoints.contains_key(&a.entry.worker);
+        if peer.address.as_ref().is_some_and(led_to) {
+            peer.rests = false;
             return None;
         }
         let peer = self.known.remove(&number)?;
@@ -346,6 +364,40 @@ mod tests {
         }
         assert_eq!(peers.known_number(&[7; 16]), None);
         assert_ne!(known(&mut peers, 7), first);
+    }
+
+    #[test]
+    fn a_peer_that_endpoints_are_held_to_and_let_go_again_and_again_makes_nobody_be_forgotten() {
+        let (mut peers, mut ids) = (Peers::default(), crate::op::slab::Slab::<()>::default());
+        let (rests, number) = (stranger(&mut peers), known(&mut peers, 7));
+        for _ in 0..2 * REMEMBERED {
+            let id = ids.insert(()).unwrap();
+            peers.named([7; 16], id);
+            assert_eq!(peers.endpoints_to(number).collect::<Vec<_>>(), [id]);
+            assert!(peers.not_named(&[7; 16], id).is_none());
+        }
+        assert!(peers.get(rests).is_some() && peers.get(number).is_some());
+        assert!(peers.endpoints.is_empty());
+    }
+
+    #[test]
+    fn who_an_endpoint_is_held_to_is_forgotten_a_thousand_others_after_that_was_let_go() {
+        let (mut peers, mut ids) = (Peers::default(), crate::op::slab::Slab::<()>::default());
+        let (number, id) = (known(&mut peers, 7), ids.insert(()).unwrap());
+        peers.named([7; 16], id);
+        let crowd = |peers: &mut Peers| {
+            for _ in 0..REMEMBERED - 1 {
+                let _ = stranger(peers);
+            }
+        };
+        crowd(&mut peers);
+        crowd(&mut peers);
+        assert!(peers.get(number).is_some());
+        let _ = peers.not_named(&[7; 16], id);
+        crowd(&mut peers);
+        assert!(peers.get(number).is_some());
+        crowd(&mut peers);
+        assert!(peers.get(number).is_none());
     }
 
     #[test]

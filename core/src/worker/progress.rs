@@ -381,7 +381,7 @@ impl Inner {
     fn work(self: &Rc<Self>) -> usize {
         let mut count = 0;
         if self.shared.ops.borrow().has_due() {
-            run_due(&self.shared, &**self);
+            count += run_due(&self.shared, &**self);
         }
         let round = self.busy.borrow().len();
         let mut turn_was_over = false;

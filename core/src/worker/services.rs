@@ -84,7 +84,7 @@ impl ServiceRequest {
         // Before the client hears of it: who is told yes has an endpoint that leads to it.
         let inner = self.open_worker()?.reply_endpoint(self.asked.peer.0)?;
         self.answer(private, true)?;
-        Ok(Endpoint { inner })
+        Ok(Endpoint::new(inner))
     }
 
     /// Says no, with up to 1 KiB of bytes.

@@ -35,23 +35,20 @@ impl Worker {
     /// # Errors
     /// When an interface cannot be waited for; once, when the context's progress thread has stopped.
     pub fn arm(&self) -> Result<bool, Error> {
+        self.inner.shared.core.check_process("a worker")?;
         self.inner.hear_of_service()?;
-        Ok(!self.inner.shared.ops.borrow().has_completed() && self.inner.arm()?)
+        Ok(!self.inner.has_completed() && self.inner.arm()?)
     }
 
     /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
-    /// makes progress again. `true`: something happened.
+    /// makes progress again. `true`: something happened, or something that is [tracked](Worker::track) has ended and was not taken.
     ///
     /// # Errors
     /// `Busy` inside a handler, or when the system refuses to wait; once, when the context's progress thread has stopped.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         self.inner.hear_of_service()?;
-        if self.inner.shared.ops.borrow().has_completed() {
-            self.inner.shared.check_no_handler("a wait")?;
-            let _ = self.progress();
-            return Ok(true);
-        }
-        self.inner.wait(timeout)
+        let moved = self.inner.sleep(timeout, true)?;
+        Ok(moved || self.inner.has_completed())
     }
 
     /// Makes progress until `condition` holds; `false` when the time is up. The condition is looked at between progress
@@ -200,11 +197,24 @@ impl Inner {
         self.poller.add(wakeup.as_raw_fd())
     }
 
-    pub(super) fn wait(self: &Rc<Self>, timeout: Option<Duration>) -> Result<bool, Error> {
+    fn has_completed(&self) -> bool {
+        self.shared.ops.borrow().has_completed()
+    }
+
+    /// Makes progress, and sleeps where there was none. `for_completed`: not while the list of the completed has something; who waits
+    /// for something else sleeps on while that lies untaken.
+    pub(super) fn sleep(
+        self: &Rc<Self>,
+        timeout: Option<Duration>,
+        for_completed: bool,
+    ) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
         self.slow_in.set(0);
         if self.progress() > 0 {
+            return Ok(true);
+        }
+        if for_completed && self.has_completed() {
             return Ok(true);
         }
         if self.arm()? {
@@ -294,7 +304,7 @@ impl Inner {
     /// Sleeps for a while inside a call that waits. A module that cannot wake anybody is looked at again and again, with
     /// naps in between.
     pub(crate) fn rest(self: &Rc<Self>, most: Duration) -> Result<bool, Error> {
-        match self.wait(Some(most)) {
+        match self.sleep(Some(most), false) {
             Err(error) if error.status() == Status::Unsupported => {
                 std::thread::sleep(most.min(POLL_NAP));
                 Ok(false)

@@ -16,7 +16,8 @@ impl Table {
 
     /// Nobody will ask for the result any more: a failure that nobody has heard of is for the next flush.
     pub(crate) fn forget(&mut self, id: Id) {
-        let Some(hot) = self.slab.get_mut(id) else { return };
+        let asked = |hot: &&mut Hot| !hot.is(TRACKED | COUNTED);
+        let Some(hot) = self.slab.get_mut(id).filter(asked) else { return };
         if !hot.is(ENDED) {
             hot.set(DETACHED);
             return;

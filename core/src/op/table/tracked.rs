@@ -45,7 +45,7 @@ impl Table {
 
     /// An operation that had ended before it had a number, and well.
     pub(crate) fn track_done(&mut self, user: u64, value: u64) {
-        self.completed.push_back(Completed::Done { user, value });
+        self.complete(Completed::Done { user, value });
     }
 
     /// The same for a counter.
@@ -59,8 +59,7 @@ impl Table {
     pub(super) fn told_by_list_or_counter(&mut self, id: Id) {
         let Some(hot) = self.slab.get(id) else { return };
         if hot.is(TRACKED) {
-            self.completed.push_back(Completed::Ended(id));
-            return;
+            return self.complete(Completed::Ended(id));
         }
         let (failed, counter) = (hot.is(FAILED), hot.user);
         let Some(counts) = Id::from_raw(counter).and_then(|id| self.counters.cold_mut(id)) else {
@@ -81,24 +80,42 @@ impl Table {
         self.forget_ended(id);
     }
 
+    /// Whether nobody is to ask for its end: it is told, or was. Only what is told goes before its request does.
+    pub(crate) fn is_told(&self, id: Id) -> bool {
+        self.slab.get(id).is_none_or(|hot| hot.is(TRACKED | COUNTED))
+    }
+
     /// Whether the list of the completed has something.
     pub(crate) fn has_completed(&self) -> bool {
         !self.completed.is_empty()
     }
 
+    /// How many it has.
+    pub(crate) fn completed_count(&self) -> usize {
+        self.completed.len()
+    }
+
     /// Takes the one that ended first.
     pub(crate) fn take_completed(&mut self) -> Option<(u64, Result<u64, Error>)> {
-        let id = match self.completed.pop_front()? {
+        let next = self.completed.pop_front()?;
+        if self.completed.is_empty() {
+            // Who has many under way every time keeps the room for them.
+            let most = std::mem::take(&mut self.most_completed).max(MOST_KEPT);
+            self.completed.shrink_to(most);
+        }
+        let id = match next {
             Completed::Done { user, value } => return Some((user, Ok(value))),
             Completed::Ended(id) => id,
         };
         let user = self.slab.get(id).map_or(0, |hot| hot.user);
         let result = self.result(id)?;
         self.forget_ended(id);
-        if self.completed.is_empty() && self.completed.capacity() > MOST_KEPT {
-            self.completed = VecDeque::new();
-        }
         Some((user, result))
+    }
+
+    fn complete(&mut self, completed: Completed) {
+        self.completed.push_back(completed);
+        self.most_completed = self.most_completed.max(self.completed.len());
     }
 
     /// A new counter.
@@ -126,5 +143,35 @@ impl Table {
     }
 }
 
-/// Room for this many completions stays when the list has been emptied.
+/// Room for this many completions stays whenever the list has been emptied, and for as many as it had since it was before.
 const MOST_KEPT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_for_many_completions_stays_for_one_round_and_is_given_back_then() {
+        let mut table = Table::new(10);
+        for done in [true, false] {
+            for word in 0..100_000 {
+                match done {
+                    true => table.track_done(word, 0),
+                    false => {
+                        let id = table.open_inner(0, Kind::Send).unwrap();
+                        table.track(id, word);
+                        assert!(table.part(id, Ok(word)));
+                    }
+                }
+            }
+            assert!(
+                (0..100_000).all(|word| table.take_completed().is_some_and(|next| next.0 == word))
+            );
+            assert!(table.take_completed().is_none() && !table.has_completed());
+            table.track_done(7, 8);
+            assert_eq!(table.take_completed(), Some((7, Ok(8))));
+            assert!(table.completed.capacity() <= 2 * MOST_KEPT);
+            assert_eq!(table.slab.len(), 0);
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Operations whose end is told: with the application's word, in the order in which they ended, or as one more of a number.
 
 use crate::cases;
-use crate::stage::Stage;
+use crate::stage::{Stage, pending};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -211,6 +211,52 @@ cases! {
         assert_eq!(stage.a.wait(None), Ok(true));
         assert_eq!(told(&stage.a), [(1, Ok(0))]);
         assert_eq!(stage.a.arm(), Ok(true));
+    }
+
+    fn who_waits_hears_of_a_flush_that_ends_without_an_event() {
+        let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
+        stage.settle();
+        [Slot::Short, Slot::Packed].iter().for_each(|slot| stage.world.rule(Rule::every(*slot, Act::Refuse(Status::Again))));
+        let sent = pending(stage.ab.send(5, 0, b"queued"));
+        let flush = stage.ab.flush().unwrap();
+        stage.a.track(&flush, 1).unwrap();
+        stage.a.cancel(&sent).unwrap();
+        assert_eq!(stage.a.wait(Some(Duration::ZERO)), Ok(true));
+        assert_eq!(told(&stage.a), [(1, Ok(0))]);
+    }
+
+    /// It would sleep no more.
+    fn who_waits_for_something_else_sleeps_while_something_tracked_lies_untaken() {
+        let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
+        stage.settle();
+        stage.a.track(&Outcome::Done(0), 1).unwrap();
+        let arms = stage.world.calls(Slot::Arm).len();
+        assert_eq!(stage.a.wait_until(|| stage.world.calls(Slot::Arm).len() > arms + 2, Some(Duration::from_secs(60))), Ok(true));
+        assert_eq!(told(&stage.a), [(1, Ok(0))]);
+    }
+
+    fn what_is_tracked_while_others_are_told_is_for_the_next_call() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.a.track(&Outcome::Done(0), 0).unwrap();
+        let again = |user: u64, _| stage.a.track(&Outcome::Done(0), user + 1).unwrap();
+        for user in 0..5 {
+            let mut seen = Vec::new();
+            assert_eq!(stage.a.take_completed(usize::MAX, |word, result| { seen.push(word); again(word, result) }), 1);
+            assert_eq!(seen, [user]);
+        }
+    }
+
+    fn what_a_close_ends_can_be_taken_behind_it() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        let counter = stage.a.completion_counter().unwrap();
+        stage.world.hold(Slot::Put);
+        stage.a.track(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), 4).unwrap();
+        stage.a.count(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), &counter).unwrap();
+        assert!(stage.a.close(Duration::ZERO).is_err());
+        assert_eq!(told(&stage.a), [(4, Err(Status::Closed))]);
+        assert_eq!((counter.failed(), counter.pending()), (1, 0));
+        assert!(matches!(stage.a.completion_counter(), Err(error) if error.status() == Status::Closed));
     }
 
     fn what_is_not_taken_ends_with_its_worker_and_a_counter_may_outlive_it() {

@@ -5,8 +5,9 @@ use crate::stage::Stage;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 use tieline::{Endpoint, PeerId, Status, Worker};
-use tieline_fake::{Lane, Slot};
+use tieline_fake::{Act, Lane, Rule, Slot};
 
 /// What `b` says of the senders of messages with id 5: their number, and the word of the endpoint that leads to them.
 type Senders = Rc<RefCell<Vec<(PeerId, Option<u64>)>>>;
@@ -150,6 +151,91 @@ cases! {
         assert_eq!(ended, 4, "its operations have ended");
         stage.settle();
         assert_eq!(told.borrow().len(), 2);
+    }
+
+    /// Its word may be the address of what is gone with it.
+    fn one_that_was_dropped_with_something_queued_is_neither_named_nor_told() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (from, to) = (stage.world.interface(1, "all"), stage.world.interface(0, "all"));
+        let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
+        let (seen, told): (Rc<RefCell<Vec<Option<u64>>>>, Rc<Cell<u32>>) = Default::default();
+        let (log, count, number) = (seen.clone(), told.clone(), ba.peer());
+        b.on_message(5, move |message| log.borrow_mut().push(message.endpoint().map(|e| e.user()))).unwrap();
+        b.on_endpoint_failure(move |_, _| count.set(count.get() + 1));
+        ba.set_user(1);
+        [Slot::Short, Slot::Packed].iter().for_each(|slot| world.rule(Rule { interface: Some(from), ..Rule::every(*slot, Act::Refuse(Status::Again)) }));
+        assert!(!ba.send(9, 0, b"queued").unwrap().is_done());
+        drop(ba);
+        let _ = ab.send(5, 0, b"").unwrap();
+        let turn = || { let _ = a.progress() + b.progress(); };
+        (0..200).for_each(|_| turn());
+        assert_eq!(*seen.borrow(), [None]);
+        assert!(b.known_endpoint(number).is_none());
+        world.break_endpoints(from, to, Status::PeerFailed, "it died");
+        (0..200).for_each(|_| turn());
+        assert_eq!(told.get(), 0);
+        drop((ab, a, b, at_a, at_b));
+        assert_eq!(world.left(), [0; 5]);
+    }
+
+    fn one_that_answers_go_through_is_named_while_the_application_holds_it_too() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let seen = senders_at_b(&stage);
+        let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
+        let number = ba.peer();
+        drop(ba);
+        let turn = || { let _ = a.progress() + b.progress(); };
+        let own = b.endpoint_to(number).unwrap();
+        own.set_user(8);
+        let _ = own.send(9, 0, b"").unwrap();
+        let told: Rc<RefCell<Vec<u64>>> = Rc::default();
+        let log = told.clone();
+        b.on_endpoint_failure(move |endpoint, _| log.borrow_mut().push(endpoint.user()));
+        let _ = ab.send(5, 0, b"").unwrap();
+        (0..200).for_each(|_| turn());
+        assert_eq!(*seen.borrow(), [(number, Some(8))]);
+        let (from, to) = (world.interface(1, "all"), world.interface(0, "all"));
+        world.break_endpoints(from, to, Status::PeerFailed, "it died");
+        (0..200).for_each(|_| turn());
+        assert_eq!(*told.borrow(), [8]);
+        drop((own, ab, a, b, at_a, at_b));
+    }
+
+    fn who_connects_anew_in_vain_is_told_once_in_a_progress_call() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let (address, count, held) = (stage.b.address().unwrap(), Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
+        let worker = Rc::new(stage.at_a.worker().unwrap());
+        let mine = worker.connect(&address).unwrap();
+        let _ = mine.send(5, 0, b"").unwrap();
+        let (calls, kept, weak) = (count.clone(), held.clone(), Rc::downgrade(&worker));
+        worker.on_endpoint_failure(move |_, _| {
+            calls.set(calls.get() + 1);
+            assert!(calls.get() < 100, "one call of progress does not end");
+            let again = weak.upgrade().and_then(|worker| worker.connect(&address).ok()).unwrap();
+            assert!(again.send(5, 0, b"").is_err());
+            kept.borrow_mut().push(again);
+        });
+        stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::Unreachable)));
+        let (from, to) = (stage.world.interface(2, "all"), stage.world.interface(1, "all"));
+        stage.world.break_endpoints(from, to, Status::PeerFailed, "it died");
+        while count.get() == 0 {
+            let _ = worker.progress();
+        }
+        assert!(count.get() <= 3, "{} in one call", count.get());
+        drop(worker);
+        drop(held.take());
+    }
+
+    fn the_number_of_a_peer_outlives_its_worker() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let third = crate::stage::context(stage.world, &[]);
+        let c = third.worker().unwrap();
+        let silent = stage.b.connect(&c.address().unwrap()).unwrap();
+        let number = silent.peer();
+        assert_ne!(number, stage.ba.peer());
+        stage.b.close(Duration::ZERO).unwrap_or_else(|lost| panic!("{lost}"));
+        assert_eq!(silent.peer(), number);
+        assert_ne!(stage.ba.peer(), number);
     }
 
     fn who_is_told_of_an_endpoint_may_drop_it_and_connect_anew() {
