@@ -4,7 +4,6 @@ use super::{Endpoint, Inner};
 use crate::interface::PeerId;
 use std::cell::Cell;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 /// The number of an endpoint, which no other one of its worker ever has.
@@ -100,7 +99,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Clones are equal, and nothing else is: two endpoints to one peer are not.
+/// Clones are equal, and nothing else is: two endpoints to one peer are not. In a map [`Endpoint::id`] is the key.
 impl PartialEq for Endpoint {
     fn eq(&self, other: &Endpoint) -> bool {
         Rc::ptr_eq(&self.inner, &other.inner)
@@ -108,9 +107,3 @@ impl PartialEq for Endpoint {
 }
 
 impl Eq for Endpoint {}
-
-impl Hash for Endpoint {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.id().hash(state);
-    }
-}
