@@ -2,7 +2,6 @@
 
 use super::{Endpoint, Inner};
 use crate::interface::PeerId;
-use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -22,14 +21,6 @@ impl fmt::Display for EndpointId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "endpoint {:#x}", self.0)
     }
-}
-
-/// Who holds an endpoint: handles of the application's, by which it has a name, and the library's own, operations and keys.
-#[derive(Default)]
-pub(crate) struct Handles {
-    count: Cell<u32>,
-    /// The worker names it to whom messages come from, and says when it has failed.
-    named: Cell<bool>,
 }
 
 impl Inner {

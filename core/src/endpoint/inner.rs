@@ -2,7 +2,6 @@
 //! (posting, flushing, ending) stands above these four, which use only what stands below: records, order, rails, the route.
 
 use super::calls::WorkerCalls;
-use super::identity::Handles;
 use super::key::KeyInner;
 use super::order::Order;
 use super::queued::{Failed, QueuedOp, Waiting};
@@ -58,6 +57,14 @@ pub(super) enum Packing {
     Yes,
     /// It packs, and is to leave its circuits when it has packed.
     Leaves,
+}
+
+/// Who holds an endpoint: handles of the application's, by which it has a name, and the library's own, operations and keys.
+#[derive(Default)]
+pub(super) struct Handles {
+    pub(super) count: Cell<u32>,
+    /// The worker names it to whom messages come from, and says when it has failed.
+    pub(super) named: Cell<bool>,
 }
 
 /// An endpoint, as its operations, its keys and its worker have it. A cell is borrowed for a look or a change, and meanwhile neither a packer
