@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tieline_plugin_api::{Failure, Status};
 
 use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, has_nonce, inside, used};
-use crate::sys::{self, Mapping, PAGE};
+use crate::sys::{self, Holder, Mapping, PAGE};
 
-/// The files of owners that this process has open. One descriptor for each, whatever asks for it: closing another one
-/// of the same file would give up all locks on it.
+/// The files of owners that this process has open. One descriptor for each, whatever asks for it: where the locks have to be the
+/// process's, closing another one of the same file would give them all up.
 static OPEN: Mutex<Option<Files>> = Mutex::new(None);
 
 struct Files {
@@ -31,8 +31,10 @@ fn files() -> MutexGuard<'static, Option<Files>> {
 #[derive(Debug)]
 struct PeerFile {
     fd: OwnedFd,
+    /// Whose the locks are that are taken by it.
+    holder: Holder,
     map: Mapping,
-    /// The slots of this process, which its own locks do not tell apart.
+    /// The slots that are locked by it: those locks do not keep their holder out.
     mine: Mutex<HashSet<usize>>,
 }
 
@@ -53,29 +55,30 @@ impl PeerFile {
         if !has_nonce(&map, nonce) {
             return Err(stranger());
         }
-        Ok(PeerFile { fd, map, mine: Mutex::default() })
+        // What was handed over is the owner's own description: locks by it would be the owner's. Not every sandbox has such locks.
+        let has_locks = |fd: &OwnedFd| sys::is_locked(fd, 0).is_some();
+        let (fd, holder) = match sys::reopened(&fd).filter(has_locks) {
+            Some(own) => (own, Holder::Description),
+            None => (fd, Holder::Process),
+        };
+        Ok(PeerFile { fd, holder, map, mine: Mutex::default() })
     }
 
     /// Takes a slot that nobody has, or that of a process that has ended.
     fn claim(&self) -> Option<usize> {
         let mut mine = self.mine.lock().unwrap_or_else(PoisonError::into_inner);
-        let pid = sys::own_pid() as u64;
         for left_behind in [false, true] {
             for slot in 1..SLOTS {
                 if slot % PER_PAGE == 0 && self.map.populate(slot / PER_PAGE * PAGE, PAGE).is_err()
                 {
                     break;
                 }
-                let place = claim(&self.map, slot);
-                let free = if left_behind {
-                    !mine.contains(&slot)
-                } else {
-                    place.compare_exchange(0, pid, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-                };
-                // The lock decides; the claim only says where to try.
-                if free && sys::lock(&self.fd, slot) {
+                // The lock decides; the number only says where to try first.
+                let number = claim(&self.map, slot);
+                let free = left_behind || number.load(Ordering::SeqCst) == 0;
+                if free && !mine.contains(&slot) && sys::lock(&self.fd, self.holder, slot) {
                     inside(&self.map, slot).store(0, Ordering::SeqCst);
-                    place.store(pid, Ordering::SeqCst);
+                    number.store(sys::own_pid() as u64, Ordering::SeqCst);
                     let _ = used(&self.map).fetch_max(slot as u64 + 1, Ordering::SeqCst);
                     let _ = mine.insert(slot);
                     return Some(slot);
@@ -89,8 +92,10 @@ impl PeerFile {
         let mut mine = self.mine.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = mine.remove(&slot);
         inside(&self.map, slot).store(0, Ordering::SeqCst);
-        sys::unlock(&self.fd, slot);
-        claim(&self.map, slot).store(0, Ordering::SeqCst);
+        // Before the lock goes: afterwards the slot, and so the number, may be another's.
+        let (number, pid) = (claim(&self.map, slot), sys::own_pid() as u64);
+        let _ = number.compare_exchange(pid, 0, Ordering::SeqCst, Ordering::SeqCst);
+        sys::unlock(&self.fd, self.holder, slot);
     }
 }
 
@@ -228,5 +233,81 @@ mod tests {
         let last = open(&owner, [9; 16]).unwrap();
         let _inside = last.enter(77);
         assert!(owner.is_inside(77));
+    }
+    /// What another copy of this code in this process has: it knows nothing of `OPEN` here.
+    fn file_of(owner: &Announcements, nonce: Nonce) -> PeerFile {
+        PeerFile::open(sys::own_pid(), owner.descriptor(), &nonce).unwrap()
+    }
+
+    #[test]
+    fn two_copies_of_this_code_in_one_process_keep_each_others_announcements() {
+        let owner = Announcements::new(&[11; 16]).unwrap();
+        let (one, two) = (file_of(&owner, [11; 16]), file_of(&owner, [11; 16]));
+        assert_eq!(one.holder, Holder::Description);
+        let (first, second) = (one.claim().unwrap(), two.claim().unwrap());
+        assert_ne!(first, second);
+        inside(&one.map, first).store(4, Ordering::SeqCst);
+        inside(&two.map, second).store(5, Ordering::SeqCst);
+        drop(one);
+        assert!(owner.is_inside(5), "though a descriptor of the file was closed here");
+        assert!(!owner.is_inside(4), "its copy was unloaded in the middle");
+        two.release(second);
+        assert!(!owner.is_inside(5));
+    }
+
+    #[test]
+    fn a_number_beside_a_token_that_nobody_has_locked_holds_no_owner() {
+        let owner = Announcements::new(&[12; 16]).unwrap();
+        let (gone, there) = (file_of(&owner, [12; 16]), file_of(&owner, [12; 16]));
+        let slot = gone.claim().unwrap();
+        inside(&gone.map, slot).store(5, Ordering::SeqCst);
+        assert!(owner.is_inside(5));
+        drop(gone);
+        claim(&there.map, slot).store(sys::own_pid() as u64, Ordering::SeqCst);
+        assert!(!owner.is_inside(5), "the owner's own number says nothing");
+        assert_eq!(inside(&there.map, slot).load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_lock_that_a_forked_child_keeps_ends_with_the_process_that_took_it() {
+        let owner = Announcements::new(&[13; 16]).unwrap();
+        let file = file_of(&owner, [13; 16]);
+        let slot = file.claim().unwrap();
+        inside(&file.map, slot).store(5, Ordering::SeqCst);
+        let _childs = file.fd.try_clone().unwrap();
+        let mut ended = std::process::Command::new("true").spawn().expect("true");
+        let number = u64::from(ended.id());
+        assert!(ended.wait().is_ok());
+        let there = file_of(&owner, [13; 16]);
+        drop(file);
+        assert!(owner.is_inside(5), "its process lives");
+        claim(&there.map, slot).store(number, Ordering::SeqCst);
+        assert!(!owner.is_inside(5));
+    }
+
+    #[test]
+    fn locks_of_the_process_serve_where_the_file_cannot_be_opened_anew() {
+        let owner = Announcements::new(&[14; 16]).unwrap();
+        let fd = sys::descriptor_of(sys::own_pid(), owner.descriptor()).unwrap();
+        let map = sys::map_peer_control(&fd, LEN, true).unwrap();
+        let file = PeerFile { fd, holder: Holder::Process, map, mine: Mutex::default() };
+        let slots = [file.claim().unwrap(), file.claim().unwrap()];
+        assert_ne!(slots[0], slots[1]);
+        inside(&file.map, slots[1]).store(5, Ordering::SeqCst);
+        assert!(owner.is_inside(5));
+        let other = file_of(&owner, [14; 16]).claim().unwrap();
+        assert!(!slots.contains(&other), "the two ways keep each other out");
+    }
+
+    #[test]
+    fn who_gives_a_slot_up_takes_no_number_away_but_its_own() {
+        let owner = Announcements::new(&[15; 16]).unwrap();
+        let file = file_of(&owner, [15; 16]);
+        let (first, second) = (file.claim().unwrap(), file.claim().unwrap());
+        claim(&file.map, second).store(77, Ordering::SeqCst);
+        file.release(first);
+        file.release(second);
+        let numbers = [first, second].map(|slot| claim(&file.map, slot).load(Ordering::SeqCst));
+        assert_eq!(numbers, [0, 77]);
     }
 }

@@ -8,10 +8,14 @@
 //! the token.
 //!
 //! The words lie in a memory file of the owner's. An accessor takes its descriptor out of the owner's process, which
-//! needs the right that copying needs as well, claims a slot and locks the slot's byte of the file. The kernel gives
-//! such a lock up when the process has ended, whatever ended it, and not before its last thread is through: so a
-//! token whose slot is not locked belongs to nobody, and nobody needs to be trusted for the owner to get on. An accessor
-//! that keeps its token there, because it was stopped or is hostile, keeps the owner waiting and no more.
+//! needs the right that copying needs as well, opens the file anew, locks the slot's byte by that description, and writes its
+//! number beside it. The kernel gives such a lock up when the process has ended, whatever ended it, and not before its last
+//! thread is through: so a token whose slot is not locked belongs to nobody, and nobody needs to be trusted for the owner to
+//! get on. An accessor that keeps its token there, because it was stopped or is hostile, keeps the owner waiting and no more.
+//!
+//! Locks of a process would not do: it loses them with the first descriptor of the file that it closes, and two copies of this
+//! code in one process (two providers' files, two libraries) have one each. A description is shared with forked children, who keep
+//! it open: there the number tells that the process has ended.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -49,7 +53,7 @@ pub(crate) fn inside(map: &Mapping, slot: usize) -> &AtomicU64 {
     word(map, slot * SLOT)
 }
 
-/// The number of the process that claimed the slot; 0: nobody did.
+/// The number of the process that has the slot, written while it has the lock; 0: nobody has.
 pub(crate) fn claim(map: &Mapping, slot: usize) -> &AtomicU64 {
     word(map, slot * SLOT + 8)
 }
@@ -119,14 +123,25 @@ impl Announcements {
         if token == 0 || place.load(Ordering::SeqCst) != token {
             return false;
         }
-        // Locks say nothing about one's own process, which is alive.
-        let own = claim(&self.map, slot).load(Ordering::Relaxed) == sys::own_pid() as u64;
-        if own || sys::is_locked(&self.fd, slot) {
+        if self.is_alive(slot) {
             // It may have left meanwhile.
             return place.load(Ordering::SeqCst) == token;
         }
         // Its process is gone. Whoever gets the slot next finds the key revoked.
         let _ = place.compare_exchange(token, 0, Ordering::SeqCst, Ordering::SeqCst);
         false
+    }
+
+    /// Whether the slot is somebody's who has not ended.
+    fn is_alive(&self, slot: usize) -> bool {
+        let number = || claim(&self.map, slot).load(Ordering::SeqCst);
+        match sys::is_locked(&self.fd, slot) {
+            // Only its holder writes the number, and others have no more to gain by that than by its token.
+            Some(locked) => locked && !sys::is_no_process(number()),
+            None => {
+                number() == sys::own_pid() as u64
+                    || sys::is_locked_by_another_process(&self.fd, slot)
+            }
+        }
     }
 }

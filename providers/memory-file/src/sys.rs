@@ -342,7 +342,9 @@ impl Mapping {
             return Err(Status::Invalid.into());
         }
         let advice = if self.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
-        // SAFETY: a range inside the mapping.
+        // An address that no page begins at is EINVAL, which is what a kernel without the call says, too.
+        let (offset, len) = around(offset, len, kernel_page());
+        // SAFETY: pages that lie in the mapping, if only in part: it ends with a page of the kernel's.
         let done = unsafe { libc::madvise(self.at.as_ptr().add(offset).cast(), len, advice) };
         let error = last();
         if done == 0 || error.raw_os_error() == Some(libc::EINVAL) || is_forbidden(&error) {
@@ -351,6 +353,19 @@ impl Mapping {
             Err(Failure::from_io("reserving shared memory", &error))
         }
     }
+}
+
+/// The size of the pages that the kernel maps: with some processors it is 16 or 64 KiB.
+fn kernel_page() -> usize {
+    // SAFETY: takes a number and cannot fail for this one.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(PAGE)
+}
+
+/// The whole pages of so many bytes that a range lies in: where they begin, and their length.
+fn around(offset: usize, len: usize, page: usize) -> (usize, usize) {
+    let start = offset / page * page;
+    (start, (offset + len).next_multiple_of(page) - start)
 }
 
 impl Drop for Mapping {
@@ -362,38 +377,85 @@ impl Drop for Mapping {
 
 // ---- who is alive ----
 
-/// One byte of a file, for a lock. Such locks belong to a process: the kernel gives them up when it has ended, and
-/// when it closes *any* descriptor of the file.
-fn one_byte(at: usize) -> libc::flock {
-    // SAFETY: a plain record; all zero is a value of it.
+/// Whose a lock of a byte is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The open file description's: the kernel gives it up when nobody has that open any more.
+    Description,
+    /// The process's: the kernel gives it up when that has ended, and when it closes *any* descriptor of the file.
+    Process,
+}
+
+/// One byte of a file, for a lock.
+fn one_byte(at: usize, kind: libc::c_int) -> libc::flock {
+    // SAFETY: a plain record; all zero is a value of it, and what the kernel wants of its number of a process.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = at as libc::off_t;
     lock.l_len = 1;
     lock
 }
 
-/// Locks a byte for this process; `false` while another one has it.
-pub(crate) fn lock(fd: &OwnedFd, at: usize) -> bool {
+fn set_lock(fd: &OwnedFd, holder: Holder, at: usize, kind: libc::c_int) -> bool {
+    let command = match holder {
+        Holder::Description => libc::F_OFD_SETLK,
+        Holder::Process => libc::F_SETLK,
+    };
     // SAFETY: an initialised record.
-    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLK, &one_byte(at)) == 0 }
+    unsafe { libc::fcntl(fd.as_raw_fd(), command, &one_byte(at, kind)) == 0 }
+}
+
+/// Locks a byte; `false` while another one has it.
+pub(crate) fn lock(fd: &OwnedFd, holder: Holder, at: usize) -> bool {
+    set_lock(fd, holder, at, libc::F_WRLCK)
 }
 
 /// Gives up what [`lock`] took.
-pub(crate) fn unlock(fd: &OwnedFd, at: usize) {
-    let mut byte = one_byte(at);
-    byte.l_type = libc::F_UNLCK as libc::c_short;
-    // SAFETY: an initialised record.
-    let _ = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLK, &byte) };
+pub(crate) fn unlock(fd: &OwnedFd, holder: Holder, at: usize) {
+    let _ = set_lock(fd, holder, at, libc::F_UNLCK);
 }
 
-/// Whether another process has the byte locked. One that cannot be asked about counts as locked.
-pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> bool {
-    let mut byte = one_byte(at);
+/// Whether somebody has the byte locked, of this process too, but for locks of this very description. One that cannot be asked
+/// about counts as locked. `None`: this kernel (a sandbox's: every one that has memory files knows the question) cannot tell
+/// this process's own locks.
+pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
+    let mut byte = one_byte(at, libc::F_WRLCK);
+    // SAFETY: a record that the kernel changes.
+    let asked = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut byte) };
+    if asked != 0 && last().raw_os_error() == Some(libc::EINVAL) {
+        return None;
+    }
+    Some(asked != 0 || i32::from(byte.l_type) != libc::F_UNLCK)
+}
+
+/// Whether another process has the byte locked, for a kernel that cannot say more.
+pub(crate) fn is_locked_by_another_process(fd: &OwnedFd, at: usize) -> bool {
+    let mut byte = one_byte(at, libc::F_WRLCK);
     // SAFETY: a record that the kernel changes.
     let asked = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLK, &mut byte) };
     asked != 0 || i32::from(byte.l_type) != libc::F_UNLCK
+}
+
+/// The same memory file once more, by a description of our own; `None` where that cannot be had.
+pub(crate) fn reopened(fd: &OwnedFd) -> Option<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let again = std::fs::OpenOptions::new().read(true).write(true).open(path).ok()?;
+    let which = |fd: RawFd| {
+        // SAFETY: `stat` is a plain record that fstat fills.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        (unsafe { libc::fstat(fd, &mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
+    };
+    let same = which(again.as_raw_fd()).is_some_and(|own| Some(own) == which(fd.as_raw_fd()));
+    same.then(|| again.into())
+}
+
+/// Whether there is no process of that number in our PID namespace.
+pub(crate) fn is_no_process(number: u64) -> bool {
+    let Some(pid) = i32::try_from(number).ok().filter(|pid| *pid > 0) else { return false };
+    // SAFETY: signal 0 is none.
+    unsafe { libc::kill(pid, 0) != 0 && last().raw_os_error() == Some(libc::ESRCH) }
 }
 
 /// This process's number.

@@ -12,7 +12,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-config", 56),
     ("tieline-fake", 235),
     ("tieline-job", 31),
-    ("tieline-memory-file", 15),
+    ("tieline-memory-file", 23),
     ("tieline-net", 57),
     ("tieline-plugin-api", 29),
     ("tieline-provider-ofi", 37),

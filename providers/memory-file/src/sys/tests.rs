@@ -106,3 +106,32 @@ fn the_file_system_of_a_descriptor_without_seals_is_asked_nothing() {
         assert_eq!(asked(&odd), (false, false), "{odd:?}");
     }
 }
+
+#[test]
+fn what_is_populated_are_whole_pages_of_the_kernels_whatever_their_size() {
+    assert_eq!(around(2 * PAGE, PAGE, 4096), (2 * PAGE, PAGE));
+    assert_eq!(around(2 * PAGE, PAGE, 16384), (0, 16384));
+    assert_eq!(around(3 * PAGE, 2 * PAGE, 16384), (0, 32768));
+    assert_eq!(around(65536 + PAGE, PAGE, 65536), (65536, 65536));
+    assert_eq!(around(0, 5, kernel_page()), (0, kernel_page()));
+}
+
+#[test]
+fn a_file_is_opened_anew_as_itself() {
+    let file = memory_file(c"test", PAGE).unwrap();
+    let again = reopened(&file).unwrap();
+    assert!(lock(&again, Holder::Description, 9) && !lock(&file, Holder::Description, 9));
+    assert_eq!((is_locked(&file, 9), is_locked(&again, 9)), (Some(true), Some(false)));
+    assert_eq!(is_locked(&file, 8), Some(false));
+    unlock(&again, Holder::Description, 9);
+    assert_eq!(is_locked(&file, 9), Some(false));
+}
+
+#[test]
+fn only_a_number_that_nobody_has_is_no_process() {
+    assert!(!is_no_process(own_pid() as u64) && !is_no_process(1));
+    assert!(is_no_process(i32::MAX as u64));
+    for odd in [0, u64::from(u32::MAX), u64::MAX] {
+        assert!(!is_no_process(odd), "{odd} says nothing");
+    }
+}
