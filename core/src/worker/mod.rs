@@ -80,7 +80,7 @@ use std::sync::Arc;
 ///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band),
 ///   [`cancel`](Worker::cancel), [`track`](Worker::track), and everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
 /// * **Progress is made** by [`progress`](Worker::progress), and by what calls it until something has come about:
-///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`finish`](Worker::finish),
+///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`wait_for`](Worker::wait_for), [`finish`](Worker::finish),
 ///   [`finish_call`](Worker::finish_call), [`flush`](Worker::flush), [`close_region`](Worker::close_region),
 ///   [`close`](Worker::close). Handlers run inside of these and nowhere else. [`arm`](Worker::arm) prepares a sleep in between.
 /// * **What has ended is taken** by [`take_completed`](Worker::take_completed), for operations that are

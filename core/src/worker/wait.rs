@@ -76,9 +76,33 @@ impl Worker {
         mut condition: impl FnMut() -> bool,
         timeout: Option<Duration>,
     ) -> Result<bool, Error> {
+        Ok(self.wait_for(|| condition().then_some(()), timeout)?.is_some())
+    }
+
+    /// The same for what brings a value: makes progress until `look` finds something, and returns it; `None` when the time is up.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let worker = tieline::Context::open()?.worker()?;
+    /// let came = std::rc::Rc::new(std::cell::Cell::new(None));
+    /// let note = came.clone();
+    /// worker.on_message(7, move |m| note.set(Some(m.header())))?;
+    /// let header = worker.wait_for(|| came.take(), None)?;
+    /// # drop(header);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Worker::wait`].
+    #[inline]
+    pub fn wait_for<T>(
+        &self,
+        look: impl FnMut() -> Option<T>,
+        timeout: Option<Duration>,
+    ) -> Result<Option<T>, Error> {
         self.inner.shared.check_no_handler("a wait")?;
         self.inner.hear_of_service()?;
-        Ok(self.inner.wait_for(timeout, false, || condition().then_some(()))?.is_some())
+        self.inner.wait_for(timeout, false, look)
     }
 
     /// Closes a region, making progress until nothing uses it any more or the time is up: [`Region::close`], for who

@@ -246,6 +246,14 @@ cases! {
         }
     }
 
+    fn a_wait_brings_the_value_that_was_looked_for_or_none_when_the_time_is_up() {
+        let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
+        let mut looks = 0;
+        let found = stage.a.wait_for(|| { looks += 1; (looks == 7).then_some("seven") }, None);
+        assert_eq!((found, looks), (Ok(Some("seven")), 7));
+        assert_eq!(stage.a.wait_for(|| None::<u8>, Some(Duration::ZERO)), Ok(None));
+    }
+
     fn what_a_close_ends_can_be_taken_behind_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
