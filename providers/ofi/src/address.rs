@@ -2,12 +2,13 @@
 
 use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 use crate::keys::Seal;
+use tieline_net::Contact;
 use tieline_plugin_api::{Failure, Status};
 
 /// The longest address.
-pub(crate) const MAX_ADDRESS: usize = 400;
-const MAGIC: [u8; 4] = *b"ofi\x01";
-const FIXED: usize = 64;
+pub(crate) const MAX_ADDRESS: usize = 400 + Contact::MAX_LEN;
+const MAGIC: [u8; 4] = *b"ofi\x02";
+const FIXED: usize = 65;
 /// The longest name of an endpoint in the fabric.
 pub(crate) const MAX_NAME: usize = 128;
 
@@ -31,6 +32,8 @@ pub(crate) struct Address {
     pub(crate) fabric: String,
     /// Where it is in the fabric.
     pub(crate) name: Vec<u8>,
+    /// Where its process is watched, if it is.
+    pub(crate) watch: Option<Contact>,
 }
 
 impl Address {
@@ -45,8 +48,10 @@ impl Address {
         out.extend(self.seal);
         let parts = [self.provider.as_bytes(), self.fabric.as_bytes(), &self.name];
         out.extend(parts.map(|part| part.len() as u8));
-        out.push(0);
+        let watch = self.watch.as_ref().map(Contact::pack).unwrap_or_default();
+        out.extend((watch.len() as u16).to_le_bytes());
         parts.iter().for_each(|part| out.extend(*part));
+        out.extend(watch);
         out
     }
 
@@ -66,11 +71,17 @@ impl Address {
         let mut seal = [0; 16];
         seal.copy_from_slice(&fixed[44..60]);
         let lens = [60, 61, 62].map(|at| usize::from(fixed[at]));
-        if rest.len() != lens.iter().sum::<usize>() || bytes.len() > MAX_ADDRESS {
+        let watch = usize::from(u16::from_le_bytes([fixed[63], fixed[64]]));
+        if rest.len() != lens.iter().sum::<usize>() + watch || bytes.len() > MAX_ADDRESS {
             return Err(bad("has another length than it says"));
         }
         let (provider, rest) = rest.split_at(lens[0]);
-        let (fabric, name) = rest.split_at(lens[1]);
+        let (fabric, rest) = rest.split_at(lens[1]);
+        let (name, watch) = rest.split_at(lens[2]);
+        let contact = match watch {
+            [] => None,
+            bytes => Some(Contact::parse(bytes).map_err(|why| bad(&format!("says: {why}")))?),
+        };
         let words = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| bad("is no text"));
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(bad("names no place"));
@@ -87,6 +98,7 @@ impl Address {
             provider: words(provider)?,
             fabric: words(fabric)?,
             name: name.to_vec(),
+            watch: contact,
         };
         let whole = match address.format {
             FI_SOCKADDR_IN => name.len() == 16 && name[..2] == (libc::AF_INET as u16).to_ne_bytes(),
@@ -117,9 +129,7 @@ impl Address {
     /// Whether the peer at that address can be reached from here, as far as the addresses say.
     pub(crate) fn reaches(&self, peer: &Address) -> Result<(), Failure> {
         let differs = |what: &str, here: &str, there: &str| {
-            let text = format!(
-                "{what} is {here} here and {there} there: both sides need the same libfabric provider"
-            );
+            let text = format!("{what} is {here} here and {there} there: both sides need the same");
             Err(Failure::new(Status::Unreachable, text))
         };
         if self.provider != peer.provider {
@@ -137,6 +147,10 @@ impl Address {
         if self.format != peer.format {
             let format = |of: &Address| of.format.to_string();
             return differs("the format of addresses", &format(self), &format(peer));
+        }
+        if self.watch.is_some() != peer.watch.is_some() {
+            let on = |of: &Address| if of.watch.is_some() { "on" } else { "off" };
+            return differs("TIELINE_OFI_WATCH", on(self), on(peer));
         }
         // The fabric of a network that routes is a subnet's name, which says nothing of who is reached.
         if !self.is_ip() && self.fabric != peer.fabric {
@@ -176,6 +190,7 @@ pub(crate) mod tests {
             provider: "tcp;ofi_rxm".into(),
             fabric: "10.0.0.0/24".into(),
             name,
+            watch: None,
         }
     }
 
@@ -200,6 +215,28 @@ pub(crate) mod tests {
         assert!(words.contains("12 version 1") && words.contains("12 version 2"), "{words}");
         let routed = Address { fabric: "10.0.1.0/24".into(), ..address() };
         assert_eq!(here.reaches(&routed), Ok(()), "another subnet may be routed to");
+    }
+
+    #[test]
+    fn an_address_says_where_its_process_is_watched_and_who_is_not_watched_does_not_fit() {
+        let ip = std::net::Ipv4Addr::new(10, 0, 0, 1).into();
+        let at = tieline_net::ListenAddress { ip, prefix: 24, port: 4000, speed_mbps: 0 };
+        let contact = Contact {
+            boot_id: [1; 16],
+            net_namespace: 2,
+            cookie: [3; 16],
+            target: [4; 16],
+            addresses: vec![at; Contact::MAX_ADDRESSES],
+        };
+        let watched = Address { watch: Some(contact), ..address() };
+        let bytes = watched.pack();
+        assert!(bytes.len() <= MAX_ADDRESS);
+        assert_eq!(Address::unpack(&bytes).as_ref(), Ok(&watched));
+        for len in 0..bytes.len() {
+            assert!(Address::unpack(&bytes[..len]).is_err(), "{len}");
+        }
+        let words = watched.reaches(&address()).unwrap_err().text;
+        assert!(words.contains("TIELINE_OFI_WATCH is on here and off there"), "{words}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The settings: names, defaults, one sentence each, and the values as numbers.
 
 use core::time::Duration;
+use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::shared;
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, raised_rights};
 
@@ -13,6 +14,7 @@ const WINDOW: &str = "TIELINE_OFI_WINDOW";
 const EAGER: &str = "TIELINE_OFI_EAGER";
 const RECEIVE: &str = "TIELINE_OFI_RECEIVE";
 const QUEUE: &str = "TIELINE_OFI_QUEUE";
+const WATCH: &str = "TIELINE_OFI_WATCH";
 /// The core's: whether it names this provider.
 const SELECTION: &str = "TIELINE_PROVIDERS";
 
@@ -58,7 +60,16 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "Messages, and puts and gets, that one interface has posted at once.",
     )
     .between(16, 65536),
+    ConfigDoc::flag(
+        WATCH,
+        "on",
+        "Keep an idle TCP connection with each process that messages go to or come from, which tells when it has died; off: \
+         nobody tells of the death of a peer to which nothing is under way. Both sides need the same.",
+    ),
     ConfigDoc::list(SELECTION, "", "The core's."),
+    shared::SECRET,
+    shared::TCP_INTERFACES,
+    shared::TCP_PORTS,
     shared::CONNECT_TIMEOUT,
     shared::CLOSE_TIMEOUT,
     shared::FAILURE_TIMEOUT,
@@ -90,6 +101,32 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) failure_timeout: Duration,
+    /// How processes of peers are watched, if they are.
+    pub(crate) watch: Option<crate::watch::Settings>,
+}
+
+/// How processes of peers are watched.
+fn watch(host: &HostHandle) -> Result<Option<crate::watch::Settings>, Failure> {
+    if !host.config(WATCH).is_yes() {
+        return Ok(None);
+    }
+    let text = |name: &str| host.config(name).text;
+    let refuse = |name: &str, why: String| {
+        Failure::new(Status::Invalid, format!("{name}={:?} {why}", text(name)))
+    };
+    let (interfaces, ports) = (shared::TCP_INTERFACES.name, shared::TCP_PORTS.name);
+    let filter = Filter::parse(&text(interfaces)).map_err(|why| refuse(interfaces, why))?;
+    let range = Ports::parse(&text(ports)).map_err(|why| refuse(ports, why))?;
+    Ok(Some(crate::watch::Settings {
+        net: tieline_net::Settings {
+            secret: text(shared::SECRET.name).into_bytes(),
+            filter,
+            listen: Listen::Ports(range),
+            ..tieline_net::Settings::default()
+        },
+        silence: host.config(shared::FAILURE_TIMEOUT.name).duration(),
+        connect_timeout: host.config(shared::CONNECT_TIMEOUT.name).duration(),
+    }))
 }
 
 impl Settings {
@@ -134,6 +171,7 @@ impl Settings {
             connect_timeout: host.config(shared::CONNECT_TIMEOUT.name).duration(),
             close_timeout: host.config(shared::CLOSE_TIMEOUT.name).duration(),
             failure_timeout: host.config(shared::FAILURE_TIMEOUT.name).duration(),
+            watch: watch(host)?,
         })
     }
 }
@@ -194,6 +232,7 @@ impl Settings {
             connect_timeout: Duration::from_secs(30),
             close_timeout: Duration::from_millis(50),
             failure_timeout: Duration::from_secs(20),
+            watch: None,
         }
     }
 }

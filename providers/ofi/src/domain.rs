@@ -9,6 +9,7 @@ use crate::memory::{Region, Registry};
 use crate::offers::{Offer, core_name};
 use crate::sys;
 use std::sync::Arc;
+use tieline_net::SharedHub;
 use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
@@ -16,6 +17,9 @@ use tieline_plugin_api::{
 
 /// Name of the module.
 pub const RDM: &str = "rdm";
+
+/// The listener of this process.
+static HUB: SharedHub = SharedHub::new();
 
 /// An open domain.
 pub struct OfiDomain {
@@ -60,6 +64,9 @@ impl Domain for OfiDomain {
         let mut caps = caps::AM_SHORT | caps::AM_PACKED | caps::NEEDS_POLL | caps::ANY_THREAD;
         if self.offer.delivery {
             caps |= caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
+        }
+        if self.settings.watch.is_some() {
+            caps |= caps::PEER_FAILURE;
         }
         if self.waits {
             caps |= caps::EVENT_FD;
@@ -106,7 +113,14 @@ impl Domain for OfiDomain {
             let text = format!("{} has no module `{module}`, only `{RDM}`", self.offer.domain);
             return Err(Failure::new(Status::NoDevice, text));
         }
-        OfiInterface::open(&self.registry, &self.offer, &self.settings, self.waits)
+        let hub = self.settings.watch.as_ref().map(|watch| HUB.get(&watch.net)).transpose();
+        let hub = hub.map_err(|why| {
+            let text = format!(
+                "{why}, and so cannot be watched by peers (TIELINE_OFI_WATCH=off does without)"
+            );
+            Failure::new(Status::NoDevice, text)
+        })?;
+        OfiInterface::open(&self.registry, &self.offer, &self.settings, self.waits, hub.as_ref())
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Region, Failure> {

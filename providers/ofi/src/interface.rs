@@ -9,6 +9,7 @@ use crate::offers::Offer;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use tieline_net::Hub;
 use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status};
 
 /// The module `rdm`, opened for one worker.
@@ -24,8 +25,9 @@ impl OfiInterface {
         offer: &Offer,
         settings: &Settings,
         waits: bool,
+        hub: Option<&Arc<Hub>>,
     ) -> Result<OfiInterface, Failure> {
-        let engine = Engine::open(registry, offer, settings, waits)?;
+        let engine = Engine::open(registry, offer, settings, waits, hub)?;
         let address = engine.address.clone();
         Ok(OfiInterface { engine: Rc::new(RefCell::new(engine)), address })
     }
@@ -66,6 +68,11 @@ impl Interface for OfiInterface {
 
     fn event_fd(&self) -> Option<i32> {
         self.engine.borrow().event_fd()
+    }
+
+    fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        self.engine.borrow_mut().hang_up(peer);
+        Ok(())
     }
 
     fn memory(&self) -> MemoryReport {

@@ -13,8 +13,10 @@
 //!   (`memory`): libfabric's software providers check a key once, and go on writing behind its end.
 //! * Memory is the application's again when an operation has ended or its endpoint is closed, also where a peer stands still.
 //!
+//! * A peer's process that has died is told, also to who only waits for it: libfabric does not know, kernels do (`watch`).
+//!
 //! What it leaves out: atomics (the core's own are as good as software's), gathered messages, `FI_MR_RAW`, providers without
-//! `FI_MULTI_RECV`, and `PEER_FAILURE`: libfabric does not tell that an idle peer is dead, and this provider does not ask yet.
+//! `FI_MULTI_RECV`.
 //! `docs/libfabric.md` says what was run, what is played in tests, and what neither.
 //!
 //! # The binding
@@ -51,6 +53,7 @@ mod sys;
 // Tests play the library, which needs no trial.
 #[cfg_attr(test, allow(dead_code))]
 mod trial;
+mod watch;
 mod wire;
 
 pub use domain::{OfiDomain, RDM};

@@ -172,6 +172,29 @@ fn a_peer_that_closes_in_good_order_is_told_from_one_that_fails() {
 }
 
 #[test]
+fn who_is_hung_up_on_hears_it_and_nothing_more_of_it_is_handed_out() {
+    let (mut near, mut far) = sides();
+    let (first, second) = (near.connected(&mut far, 7), near.connected(&mut far, 8));
+    for endpoint in [&first, &second] {
+        send(&mut near, &mut far, endpoint, 1, b"before");
+    }
+    until(&mut near, &mut far, |_, far| far.told.messages.len() == 2);
+    for n in 0..20 {
+        send(&mut near, &mut far, &first, n, b"not any more");
+    }
+    // Peers are numbered as they come.
+    far.interface.hang_up(1).unwrap();
+    far.interface.hang_up(77).unwrap();
+    until(&mut near, &mut far, |near, _| near.told.failed.len() == 1);
+    assert_eq!((near.told.failed[0].0, near.told.failed[0].1), (7, Status::NoMemory));
+    let heard = far.told.messages.len();
+    send(&mut near, &mut far, &second, 9, b"as well");
+    until(&mut near, &mut far, |_, far| far.told.messages.len() > heard);
+    assert_eq!(far.told.messages[heard..], [(9, b"as well".to_vec())]);
+    assert_eq!(first.am_short(1, 0, b""), Err(Status::NoMemory));
+}
+
+#[test]
 fn a_connection_that_the_library_never_forms_ends_in_words() {
     let mut settings = settings();
     settings.connect_timeout = core::time::Duration::ZERO;

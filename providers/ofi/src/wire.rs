@@ -6,7 +6,7 @@
 
 /// Length of a head.
 pub(crate) const HEAD: usize = 32;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// No channel's number.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
@@ -89,21 +89,37 @@ impl Head {
     }
 }
 
-/// What follows the head of a hello: the token of answers, the sender's name in the fabric, the identity.
-pub(crate) fn hello(token: u64, name: &[u8], identity: &[u8]) -> Vec<u8> {
+/// What follows the head of a hello.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Greeting<'a> {
+    /// What answers carry.
+    pub(crate) token: u64,
+    /// The sender's interface.
+    pub(crate) epoch: u64,
+    /// Its name in the fabric.
+    pub(crate) name: &'a [u8],
+    pub(crate) identity: &'a [u8],
+}
+
+/// A greeting as it travels; the token comes first.
+pub(crate) fn hello(greeting: &Greeting<'_>) -> Vec<u8> {
+    let Greeting { token, epoch, name, identity } = *greeting;
     let mut out = token.to_le_bytes().to_vec();
+    out.extend(epoch.to_le_bytes());
     out.push(name.len() as u8);
     out.extend(name);
     out.extend(identity);
     out
 }
 
-/// The parts of what follows the head of a hello.
-pub(crate) fn greeted(rest: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+/// What follows the head of a hello, if it makes sense.
+pub(crate) fn greeted(rest: &[u8]) -> Option<Greeting<'_>> {
     let (token, rest) = rest.split_first_chunk::<8>()?;
+    let (epoch, rest) = rest.split_first_chunk::<8>()?;
     let (len, rest) = rest.split_first()?;
     let (name, identity) = rest.split_at_checked(usize::from(*len))?;
-    (!name.is_empty()).then_some((u64::from_le_bytes(*token), name, identity))
+    let (token, epoch) = (u64::from_le_bytes(*token), u64::from_le_bytes(*epoch));
+    (!name.is_empty()).then_some(Greeting { token, epoch, name, identity })
 }
 
 #[cfg(test)]
@@ -127,7 +143,7 @@ mod tests {
             for len in 0..HEAD {
                 assert_eq!(Head::unpack(&packet[..len]), None);
             }
-            for (at, value) in [(0, 0), (0, 10), (0, 255), (1, 0), (1, 2)] {
+            for (at, value) in [(0, 0), (0, 10), (0, 255), (1, 0), (1, 3)] {
                 let mut noise = packet.clone();
                 noise[at] = value;
                 assert_eq!(Head::unpack(&noise), None, "{at}: {value}");
@@ -137,11 +153,13 @@ mod tests {
 
     #[test]
     fn a_hello_carries_name_and_identity_and_a_cut_one_is_none() {
-        let rest = hello(7, b"name", b"who");
-        assert_eq!(greeted(&rest), Some((7, b"name".as_slice(), b"who".as_slice())));
+        let greeting = Greeting { token: 7, epoch: 8, name: b"name", identity: b"who" };
+        let rest = hello(&greeting);
+        assert_eq!(greeted(&rest), Some(greeting));
         for len in 0..rest.len() - 3 {
             assert_eq!(greeted(&rest[..len]), None);
         }
-        assert_eq!(greeted(&hello(7, b"", b"who")), None);
+        let nameless = Greeting { token: 7, epoch: 8, name: b"", identity: b"who" };
+        assert_eq!(greeted(&hello(&nameless)), None);
     }
 }

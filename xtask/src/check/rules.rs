@@ -44,7 +44,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("providers/shm-xpmem", &["plugin-api", "memory-file"]),
     ("providers/tcp", &["plugin-api", "net"]),
     ("providers/tcp-connect", &["plugin-api", "net"]),
-    ("providers/ofi", &["plugin-api", "registration"]),
+    ("providers/ofi", &["plugin-api", "net", "registration"]),
     ("providers/registration", &["plugin-api"]),
     ("providers/verbs", &["plugin-api", "net", "registration"]),
     ("core", &["plugin-api", "config", "job", "net", "provider-shm", "provider-shm-cma"]),

@@ -168,6 +168,8 @@ pub(super) struct Inbound {
     pub(super) peer: usize,
     /// What its messages carry for the application.
     pub(super) number: u64,
+    /// Its sender's interface.
+    pub(super) epoch: u64,
     /// The channel's number and token at its sender.
     pub(super) remote: (u32, u64),
     /// The sequence number of the next message.

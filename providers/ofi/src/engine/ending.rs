@@ -22,7 +22,7 @@ impl Engine {
             if self.fetch() > 0 {
                 continue;
             }
-            self.attend();
+            self.attend(true);
             if Instant::now() >= until {
                 self.break_down(
                     "an endpoint was closed whose puts or gets its peer has not let end: only closing the endpoint of \
@@ -90,12 +90,7 @@ impl Engine {
 
     /// The connection to a peer is gone, and with it all channels, both ways: something of each may be lost.
     pub(super) fn fail_peer(&mut self, index: usize, why: &Failure) {
-        if let Some(peer) = self.peers.get(index) {
-            peer.refused = None;
-            let waiting = core::mem::take(&mut peer.waiting);
-            self.waiting -= waiting.len();
-            waiting.into_iter().for_each(|(slot, ..)| self.slots.give(slot));
-        }
+        self.drop_waiting(index);
         for at in 0..self.outbound.len() {
             if self.outbound[at].as_ref().is_some_and(|channel| channel.peer == index) {
                 self.fail_channel(at, why);
@@ -106,6 +101,37 @@ impl Engine {
                 self.inbound_left(at, Status::PeerFailed as i32, &why.text);
             }
         }
+    }
+
+    /// Nothing more comes of a peer's channel, whose endpoint fails: it cannot be answered.
+    pub(crate) fn hang_up(&mut self, number: u64) {
+        let of = |inbound: &Option<super::Inbound>| {
+            inbound.as_ref().is_some_and(|inbound| inbound.number == number && !inbound.left)
+        };
+        let Some(at) = self.inbound.iter().position(of) else { return };
+        let text = "the peer cannot answer, and has hung up";
+        self.refuse(at, &Failure::new(Status::NoMemory, text));
+        let buffers = &mut self.buffers;
+        self.ready.retain(|ready| match ready {
+            Ready::Message { buffer, from, .. } if *from == at => {
+                buffers[*buffer].held -= 1;
+                false
+            }
+            _ => true,
+        });
+        let Some(inbound) = self.inbound[at].take() else { return };
+        self.peers.leave(&self.ep.av, inbound.peer);
+        self.part(inbound.epoch);
+        inbound.asked.iter().for_each(|revocation| self.answer(revocation));
+    }
+
+    /// What waits for a peer goes nowhere.
+    pub(super) fn drop_waiting(&mut self, index: usize) {
+        let Some(peer) = self.peers.get(index) else { return };
+        peer.refused = None;
+        let waiting = core::mem::take(&mut peer.waiting);
+        self.waiting -= waiting.len();
+        waiting.into_iter().for_each(|(slot, ..)| self.slots.give(slot));
     }
 
     /// Nothing goes any more: the library's endpoint is closed, and touches no memory.
@@ -137,6 +163,7 @@ impl Engine {
                 Ready::Left { from, .. } => {
                     if let Some(inbound) = self.inbound[from].take() {
                         self.peers.leave(&self.ep.av, inbound.peer);
+                        self.part(inbound.epoch);
                     }
                 }
                 Ready::Event(..) => {}
@@ -170,7 +197,7 @@ impl Engine {
         while self.broken.is_none() && self.owes() && Instant::now() < until {
             let came = self.fetch();
             self.discard();
-            self.attend();
+            self.attend(came == 0);
             if came == 0 {
                 crate::sys::yield_now();
             }

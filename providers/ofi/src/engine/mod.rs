@@ -14,13 +14,14 @@ mod peers;
 mod sending;
 mod sys;
 mod transfers;
+mod watching;
 
 use crate::abi::*;
 use crate::address::{Address, MAX_NAME};
 use crate::config::Settings;
 use crate::memory::{Inbox, LocalMemory, Registry, Revocation};
 use crate::offers::Offer;
-use crate::sleep::{Bell, Sleep};
+use crate::sleep::Sleep;
 use crate::sys::{Av, Cq, Ep, Looked};
 use buffers::{BUFFERS, Buffer, Slots};
 pub use channels::RemoteKey;
@@ -29,7 +30,9 @@ use core::time::Duration;
 use ops::{Ops, Work};
 use peers::Peers;
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use tieline_net::{Hub, Waker};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 use tieline_registration::{Arena, Lender, Limits};
@@ -93,6 +96,8 @@ pub(crate) struct Engine {
     /// Ends of regions of which not all peers have said that nothing leads there any more.
     revocations: Vec<Arc<Revocation>>,
     sleep: Option<Sleep>,
+    /// Whoever watches the processes of peers.
+    vigil: Option<watching::Vigil>,
     settings: Settings,
     pub(crate) address: Address,
     next_peer: u64,
@@ -113,6 +118,7 @@ impl Engine {
         offer: &Offer,
         settings: &Settings,
         waits: bool,
+        hub: Option<&Arc<Hub>>,
     ) -> Result<Engine, Failure> {
         let domain = &registry.domain;
         let packet = longest_packet(settings);
@@ -127,8 +133,16 @@ impl Engine {
                 format!("an endpoint of {} has a name of {} bytes", offer.domain, name.len());
             return Err(Failure::new(Status::Unsupported, text));
         }
-        let (number, bell) = (registry.new_interface(), Bell::new()?);
-        let sleep = fd.map(|fd| Sleep::new(fd, &bell)).transpose()?;
+        let epoch = token()?;
+        let watch = match (hub, &settings.watch) {
+            (Some(hub), Some(settings)) => Some(crate::watch::Watch::open(hub, settings, epoch)?),
+            _ => None,
+        };
+        let io = |error| Failure::from_io("a descriptor to sleep on", &error);
+        let (number, bell) = (registry.new_interface(), Waker::new().map_err(io)?);
+        let others = [Some(bell.as_fd().as_raw_fd()), watch.as_ref().map(crate::watch::Watch::fd)];
+        let woken_by = |fd| others.into_iter().flatten().chain([fd]).collect::<Vec<_>>();
+        let sleep = fd.map(|fd| Sleep::new(&woken_by(fd))).transpose().map_err(io)?;
         let inbox = registry.join(&ep, number, bell)?;
         let memory = LocalMemory::new(registry.clone(), ep.clone());
         // Nothing is kept beyond its operations: nobody tells when memory is unmapped.
@@ -141,13 +155,14 @@ impl Engine {
             protocol_version: attr.protocol_version,
             format: offer.info.address_format(),
             mr_mode: offer.info.domain().mr_mode as u32,
-            epoch: token()?,
+            epoch,
             host: crate::address::host(),
             number,
             seal: registry.seal,
             provider: offer.provider.clone(),
             fabric: offer.fabric.clone(),
             name,
+            watch: watch.as_ref().map(crate::watch::Watch::contact),
         };
         let none = fi_cq_data_entry {
             op_context: core::ptr::null_mut(),
@@ -176,6 +191,7 @@ impl Engine {
             inbox,
             revocations: Vec::new(),
             sleep,
+            vigil: watch.map(watching::Vigil::new),
             settings: settings.clone(),
             address,
             next_peer: 1,
@@ -193,14 +209,17 @@ impl Engine {
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         self.release();
         self.starving = false;
-        loop {
+        let empty = loop {
             self.hand_out(events);
-            if events.room() == 0 || self.fetch() == 0 {
-                break;
+            if events.room() == 0 {
+                break false;
             }
-        }
+            if self.fetch() == 0 {
+                break true;
+            }
+        };
         self.hand_out(events);
-        self.attend();
+        self.attend(empty);
     }
 
     /// The application is done with what events pointed to.
@@ -318,6 +337,7 @@ impl Engine {
                 Ready::Left { from, status, words } => {
                     let Some(inbound) = self.inbound[from].take() else { continue };
                     self.peers.leave(&self.ep.av, inbound.peer);
+                    self.part(inbound.epoch);
                     let event = Event {
                         kind: event::PEER_LEFT,
                         status,
@@ -333,8 +353,10 @@ impl Engine {
         }
     }
 
-    /// What has to happen beside messages: packets that wait, acknowledgements, ends of regions.
-    fn attend(&mut self) {
+    /// What has to happen beside messages: packets that wait, acknowledgements, ends of regions and of processes. `empty`: the
+    /// library has had nothing for us just now.
+    fn attend(&mut self, empty: bool) {
+        self.watch_over(empty);
         if self.waiting > 0 {
             self.push_all();
         }
@@ -375,19 +397,16 @@ impl Engine {
     }
 
     pub(crate) fn arm(&mut self) -> Armed {
-        for _ in 0..64 {
-            if self.fetch() == 0 {
-                break;
-            }
-        }
-        self.attend();
+        let empty = (0..64).any(|_| self.fetch() == 0);
+        self.watch_now(empty, true);
+        self.attend(empty);
         let quiet = self.ready.is_empty()
             && self.shown.is_empty()
             && self.texts.is_empty()
             && self.inbox.is_empty();
         let ticks = self.waiting > 0 || self.starving || !self.acks.is_empty();
         if let Some(sleep) = &self.sleep {
-            sleep.wake_every(ticks.then_some(TICK));
+            sleep.wake_in(if ticks { Some(TICK) } else { self.next_look() });
         }
         let asleep = quiet && (self.broken.is_some() || self.ep.cq.may_sleep());
         if asleep { Armed::Sleep } else { Armed::Ready }

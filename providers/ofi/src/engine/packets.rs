@@ -3,7 +3,7 @@
 use super::channels::{Inbound, Outbound};
 use super::{Engine, Ready, token};
 use crate::memory::Revocation;
-use crate::wire::{HEAD, Head, Kind, NOBODY, greeted};
+use crate::wire::{Greeting, HEAD, Head, Kind, NOBODY, greeted};
 use std::sync::Arc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Failure, Status, event};
@@ -32,9 +32,10 @@ impl Engine {
                 self.message(&head, buffer, data, len);
             }
             Kind::Hello => {
-                if let Some((back, name, identity)) = greeted(rest) {
-                    let (name, identity) = (name.to_vec(), identity.into());
-                    self.hello(&head, back, &name, identity);
+                // On a copy: the buffer is the library's again before all is done.
+                let rest = rest.to_vec();
+                if let Some(greeting) = greeted(&rest) {
+                    self.hello(&head, &greeting);
                 }
             }
             Kind::Welcome => {
@@ -119,6 +120,7 @@ impl Engine {
             return self.inbound_left(at, Status::PeerFailed as i32, &text);
         }
         inbound.next = inbound.next.wrapping_add(1);
+        let epoch = inbound.epoch;
         let event = Event {
             kind: event::MESSAGE,
             id: head.id,
@@ -131,6 +133,7 @@ impl Engine {
         let (from, bytes) = (head.to as usize, (HEAD + len) as u64);
         self.buffers[buffer].held += 1;
         self.ready.push_back(Ready::Message { event, buffer, from, bytes });
+        self.heard(epoch);
     }
 
     /// Bytes of a channel have been handed out.
@@ -168,7 +171,8 @@ impl Engine {
     }
 
     /// Somebody connects.
-    fn hello(&mut self, head: &Head, back: u64, name: &[u8], identity: Box<[u8]>) {
+    fn hello(&mut self, head: &Head, greeting: &Greeting<'_>) {
+        let name = greeting.name;
         // A name of another format would be read as one of ours.
         let like_ours =
             || name.len() == self.address.name.len() && name[..2] == self.address.name[..2];
@@ -181,7 +185,8 @@ impl Engine {
             token,
             peer,
             number,
-            remote: (head.id, back),
+            epoch: greeting.epoch,
+            remote: (head.id, greeting.token),
             next: 0,
             taken: 0,
             ack_due: false,
@@ -197,8 +202,9 @@ impl Engine {
         }
         self.next_peer += 1;
         let event = Event { kind: event::PEER_ARRIVED, peer: number, ..Event::empty() };
-        self.ready.push_back(Ready::Event(event, Some(identity)));
-        let mut welcome = Head::new(Kind::Welcome, head.id, back);
+        self.ready.push_back(Ready::Event(event, Some(greeting.identity.into())));
+        self.meet(greeting.epoch, None);
+        let mut welcome = Head::new(Kind::Welcome, head.id, greeting.token);
         welcome.id = at as u32;
         self.say(peer, &welcome, &token.to_le_bytes());
     }

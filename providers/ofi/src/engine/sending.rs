@@ -7,7 +7,7 @@ use super::sys::Room;
 use super::{Engine, MAX_IDENTITY, Ready, token};
 use crate::abi::FI_EAGAIN;
 use crate::address::Address;
-use crate::wire::{HEAD, Head, Kind, hello};
+use crate::wire::{Greeting, HEAD, Head, Kind, hello};
 use core::ffi::c_int;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::Event;
@@ -48,7 +48,9 @@ impl Engine {
         let at = place(&mut self.outbound, channel);
         let mut head = Head::new(Kind::Hello, 0, peer.epoch);
         head.id = at as u32;
-        let rest = hello(own, &self.address.name.clone(), identity);
+        let (epoch, name) = (self.address.epoch, self.address.name.as_slice());
+        let rest = hello(&Greeting { token: own, epoch, name, identity });
+        self.meet(peer.epoch, peer.watch.as_ref());
         self.say(index, &head, &rest);
         Ok(at)
     }
@@ -352,6 +354,7 @@ impl Engine {
     pub(super) fn forget(&mut self, at: usize) {
         if let Some(channel) = self.outbound[at].take() {
             self.peers.leave(&self.ep.av, channel.peer);
+            self.part(channel.epoch);
         }
     }
 

@@ -9,13 +9,13 @@ pub(crate) mod sys;
 
 use crate::abi::*;
 use crate::keys::{MAX_KEY_LEN, MOST_INTERFACES, PackedKey, Seal};
-use crate::sleep::Bell;
 use crate::sys::{Domain, Ep, Local, Mr};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tieline_net::Waker;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Revoked, Status, access};
 use tieline_registration::{Device, Lender};
@@ -55,7 +55,7 @@ pub(crate) struct Inbox {
     ep: Weak<Ep>,
     waiting: AtomicBool,
     revocations: Mutex<Vec<Arc<Revocation>>>,
-    pub(crate) bell: Bell,
+    pub(crate) bell: Waker,
 }
 
 impl Inbox {
@@ -67,7 +67,7 @@ impl Inbox {
         }
         let mut revocations = held(&self.revocations);
         self.waiting.store(false, Ordering::Release);
-        self.bell.silence();
+        self.bell.clear();
         core::mem::take(&mut *revocations)
     }
 
@@ -211,7 +211,7 @@ impl Registry {
         &self,
         ep: &Arc<Ep>,
         number: u64,
-        bell: Bell,
+        bell: Waker,
     ) -> Result<Arc<Inbox>, Failure> {
         let inbox = Arc::new(Inbox {
             number,
@@ -258,7 +258,7 @@ impl Registry {
             for inbox in interfaces.iter() {
                 held(&inbox.revocations).push(revocation.clone());
                 inbox.waiting.store(true, Ordering::Release);
-                inbox.bell.ring();
+                inbox.bell.wake();
             }
             (Instant::now(), revocation)
         });

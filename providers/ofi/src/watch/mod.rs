@@ -1,0 +1,385 @@
+//! Whether the processes of peers live.
+//!
+//! libfabric does not tell that an idle peer has died, and of what is posted towards a dead one mostly says EAGAIN for ever.
+//! Kernels know: so an interface keeps one TCP connection, idle and authenticated, with every interface that its channels lead to
+//! or come from. It stays while a process computes, or is stopped, since its kernel answers for it; the kernel of one that dies
+//! closes it; and a host that answers no probe within `TIELINE_FAILURE_TIMEOUT` is gone. Whoever connects dials. A side
+//! that closes in good order says so with one byte.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tieline_net::{
+    Contact, Dial, Hello, Hub, Incoming, Interest, Key, Mailbox, Poller, Progress, Ready, routes,
+    tune,
+};
+use tieline_plugin_api::{Failure, Status};
+
+/// What a dialler says it wants: that both watch each other. The payload is the number of its interface.
+const PURPOSE: u8 = 1;
+/// What is said before a connection is closed: that no channel needs it, or that the interface ends.
+const UNUSED: u8 = b'u';
+const CLOSING: u8 = b'c';
+/// Processes without channels whose connections are kept: the next channel needs none then.
+const KEPT: usize = 64;
+/// Processes that have connected, and of which nothing else has been heard yet.
+const UNHEARD: usize = 1024;
+
+const HUB: u64 = 0;
+const MAILBOX: u64 = 1;
+const FIRST: u64 = 16;
+
+/// What watching needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) net: tieline_net::Settings,
+    pub(crate) silence: Duration,
+    pub(crate) connect_timeout: Duration,
+}
+
+/// The end of an interface that channels lead to or come from.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// Its number.
+    pub(crate) epoch: u64,
+    pub(crate) status: Status,
+    pub(crate) words: String,
+}
+
+/// Everybody who is watched by one interface.
+pub(crate) struct Watch {
+    mailbox: Mailbox,
+    settings: Settings,
+    poller: Poller,
+    /// The number of our own interface.
+    own: u64,
+    /// By their numbers.
+    peers: HashMap<u64, Peer>,
+    /// Whose dial or connection it is.
+    tokens: HashMap<u64, u64>,
+    /// Those without channels, oldest first.
+    idle: VecDeque<u64>,
+    next: u64,
+    ready: Vec<Ready>,
+    ended: Vec<Ended>,
+}
+
+#[derive(Default)]
+struct Peer {
+    /// Channels that lead there, or come from there.
+    channels: usize,
+    contact: Option<Contact>,
+    dial: Option<(u64, Dial, Option<(u32, Interest)>)>,
+    streams: Vec<(u64, TcpStream)>,
+    /// Its end has been told.
+    over: bool,
+}
+
+impl Watch {
+    /// `own`: the random number by which peers know this interface.
+    pub(crate) fn open(hub: &Arc<Hub>, settings: &Settings, own: u64) -> Result<Watch, Failure> {
+        let failed = |why: String| Failure::new(Status::Io, format!("watching peers: {why}"));
+        let mut target = [0; 16];
+        tieline_net::random(&mut target).map_err(|error| failed(error.to_string()))?;
+        let mailbox = hub.register(target).map_err(failed)?;
+        let watched = || {
+            let poller = Poller::new()?;
+            poller.watch(hub.fd().as_raw_fd(), Interest::READ, HUB)?;
+            poller.watch(mailbox.fd().as_raw_fd(), Interest::READ, MAILBOX)?;
+            Ok(poller)
+        };
+        let poller = watched().map_err(|error: std::io::Error| failed(error.to_string()))?;
+        Ok(Watch {
+            mailbox,
+            settings: settings.clone(),
+            poller,
+            own,
+            peers: HashMap::new(),
+            tokens: HashMap::new(),
+            idle: VecDeque::new(),
+            next: FIRST,
+            ready: Vec::new(),
+            ended: Vec::new(),
+        })
+    }
+
+    /// What a peer needs to watch us.
+    pub(crate) fn contact(&self) -> Contact {
+        self.mailbox.contact()
+    }
+
+    /// Readable when [`Watch::turn`] has something to do.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.poller.as_fd().as_raw_fd()
+    }
+
+    /// A channel to that interface begins, or one from it, of which no contact is known.
+    pub(crate) fn join(&mut self, epoch: u64, contact: Option<&Contact>) {
+        if epoch == self.own {
+            return;
+        }
+        self.idle.retain(|idle| *idle != epoch);
+        let peer = self.peers.entry(epoch).or_default();
+        peer.channels += 1;
+        if let Some(contact) = contact {
+            peer.contact = Some(contact.clone());
+            self.reach(epoch);
+        }
+    }
+
+    /// A channel has ended.
+    pub(crate) fn leave(&mut self, epoch: u64) {
+        let Some(peer) = self.peers.get_mut(&epoch) else { return };
+        peer.channels = peer.channels.saturating_sub(1);
+        if peer.channels > 0 {
+            return;
+        }
+        if peer.over || peer.streams.is_empty() {
+            return self.forget(epoch);
+        }
+        self.idle.push_back(epoch);
+        while self.idle.len() > KEPT {
+            let Some(oldest) = self.idle.pop_front() else { return };
+            self.forget(oldest);
+        }
+    }
+
+    /// Whether a connection is being formed.
+    pub(crate) fn is_dialling(&self) -> bool {
+        self.tokens.len() > self.peers.values().map(|peer| peer.streams.len()).sum()
+    }
+
+    /// When something is to be done though nothing has come.
+    pub(crate) fn next_turn(&self) -> Option<Instant> {
+        let dials = self.peers.values().filter_map(|peer| peer.dial.as_ref());
+        dials.map(|(_, dial, _)| dial.timeout()).min()
+    }
+
+    /// Looks at what has happened; which interfaces have ended.
+    pub(crate) fn turn(&mut self, now: Instant) -> Vec<Ended> {
+        let mut ready = core::mem::take(&mut self.ready);
+        // Who cannot look now looks the next time.
+        let _ = self.poller.wait(&mut ready, Some(Duration::ZERO));
+        for event in &ready {
+            match event.token {
+                HUB => self.mailbox.hub().poll(),
+                MAILBOX => {}
+                token => {
+                    let Some(&epoch) = self.tokens.get(&token) else { continue };
+                    let dials = |peer: &Peer| peer.dial.as_ref().is_some_and(|d| d.0 == token);
+                    match self.peers.get(&epoch).is_some_and(dials) {
+                        true => self.advance(epoch, now),
+                        false => self.read(epoch, token),
+                    }
+                }
+            }
+        }
+        self.ready = ready;
+        while !self.mailbox.is_empty() {
+            let Some(incoming) = self.mailbox.take() else { break };
+            self.welcome(incoming);
+        }
+        let late = |(epoch, peer): (&u64, &Peer)| {
+            peer.dial.as_ref().is_some_and(|dial| dial.1.timeout() <= now).then_some(*epoch)
+        };
+        let late: Vec<u64> = match self.is_dialling() {
+            true => self.peers.iter().filter_map(late).collect(),
+            false => Vec::new(),
+        };
+        late.into_iter().for_each(|epoch| self.advance(epoch, now));
+        core::mem::take(&mut self.ended)
+    }
+
+    fn token(&mut self, epoch: u64) -> u64 {
+        self.next += 1;
+        let _ = self.tokens.insert(self.next, epoch);
+        self.next
+    }
+
+    /// Dials who is not connected.
+    fn reach(&mut self, epoch: u64) {
+        let Some(peer) = self.peers.get(&epoch) else { return };
+        if peer.over || peer.dial.is_some() || !peer.streams.is_empty() {
+            return;
+        }
+        let Some(contact) = peer.contact.clone() else { return };
+        let begun = || {
+            let ways = routes(self.mailbox.hub().local(), &contact)?;
+            let hello = Hello::new(PURPOSE, contact.target, &self.own.to_le_bytes())?;
+            let key = Key::derive(&self.settings.net.secret, &contact.cookie);
+            Ok(Dial::start(ways, key, hello, Instant::now() + self.settings.connect_timeout))
+        };
+        match begun() {
+            Ok(dial) => {
+                let token = self.token(epoch);
+                if let Some(peer) = self.peers.get_mut(&epoch) {
+                    peer.dial = Some((token, dial, None));
+                }
+                self.advance(epoch, Instant::now());
+            }
+            Err(why) => self.unreached(epoch, Status::Unreachable, why),
+        }
+    }
+
+    /// Takes a connection in the making further.
+    fn advance(&mut self, epoch: u64, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&epoch) else { return };
+        let Some((token, dial, watched)) = &mut peer.dial else { return };
+        let progress = match dial.advance(now) {
+            Progress::Waiting => {
+                let wanted = Some((dial.attempt(), dial.wants()));
+                if *watched == wanted {
+                    return;
+                }
+                *watched = wanted;
+                match self.poller.watch(dial.fd().unwrap_or(-1), dial.wants(), *token) {
+                    Ok(()) => return,
+                    Err(error) => Progress::Failed(format!("waiting for a socket: {error}")),
+                }
+            }
+            over => over,
+        };
+        let Some((token, dial, _)) = peer.dial.take() else { return };
+        let _ = self.tokens.remove(&token);
+        match progress {
+            Progress::Done(stream) => {
+                self.poller.forget(stream.as_raw_fd());
+                self.adopt(epoch, stream);
+            }
+            Progress::Failed(why) => {
+                let status = if dial.is_refused() {
+                    Status::PeerFailed
+                } else if dial.is_wrong_secret() {
+                    Status::Permission
+                } else if dial.is_starved() {
+                    Status::NoMemory
+                } else {
+                    Status::Unreachable
+                };
+                self.unreached(epoch, status, why);
+            }
+            Progress::Waiting => {}
+        }
+    }
+
+    /// A peer has connected to us.
+    fn welcome(&mut self, incoming: Incoming) {
+        let Ok(epoch) = <[u8; 8]>::try_from(incoming.hello.payload()).map(u64::from_le_bytes)
+        else {
+            return;
+        };
+        let unheard = || self.peers.values().filter(|peer| peer.channels == 0).count();
+        if incoming.hello.purpose != PURPOSE || epoch == self.own {
+            return; // a member of the job that wants something else: a closed socket
+        }
+        if self.peers.contains_key(&epoch) || unheard() < UNHEARD {
+            let _ = self.peers.entry(epoch).or_default();
+            self.adopt(epoch, incoming.stream);
+        }
+    }
+
+    fn adopt(&mut self, epoch: u64, stream: TcpStream) {
+        tune(&stream, self.settings.silence);
+        let token = self.token(epoch);
+        match self.poller.watch(stream.as_raw_fd(), Interest::READ, token) {
+            Ok(()) => {
+                if let Some(peer) = self.peers.get_mut(&epoch) {
+                    peer.streams.push((token, stream));
+                }
+            }
+            Err(error) => {
+                let _ = self.tokens.remove(&token);
+                self.unreached(epoch, Status::Io, format!("waiting for a socket: {error}"));
+            }
+        }
+    }
+
+    /// What a peer says, which is that it closes, or its end.
+    fn read(&mut self, epoch: u64, token: u64) {
+        let Some(peer) = self.peers.get_mut(&epoch) else { return };
+        let Some(at) = peer.streams.iter().position(|stream| stream.0 == token) else { return };
+        let (mut said, mut room) = (None, [0; 16]);
+        let why = loop {
+            match peer.streams[at].1.read(&mut room) {
+                Ok(0) => break None,
+                Ok(len) => said = Some(room[len - 1]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && said.is_none() => return,
+                // Nobody says anything else.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        let (_, stream) = peer.streams.swap_remove(at);
+        let _ = self.tokens.remove(&token);
+        drop(stream);
+        match (said, why) {
+            (Some(UNUSED), _) if peer.channels == 0 && peer.streams.is_empty() => {
+                self.drop_idle(epoch)
+            }
+            // It has not heard of our channel yet.
+            (Some(UNUSED), _) => self.reach(epoch),
+            (Some(CLOSING), _) => {
+                self.end(epoch, Status::Closed, "the peer has closed its interface".into());
+            }
+            (_, Some(error)) => {
+                let text = format!("the connection to the process of this peer broke: {error}");
+                self.end(epoch, Status::PeerFailed, text);
+            }
+            (_, None) => {
+                let text = "the process of this peer has ended: its kernel has closed the connection to it";
+                self.end(epoch, Status::PeerFailed, text.into());
+            }
+        }
+    }
+
+    fn unreached(&mut self, epoch: u64, status: Status, why: String) {
+        // It may have come to us meanwhile.
+        if self.peers.get(&epoch).is_some_and(|peer| peer.streams.is_empty()) {
+            let text = format!(
+                "the process of this peer cannot be watched: {why} (TIELINE_TCP_INTERFACES; TIELINE_OFI_WATCH=off does without)"
+            );
+            self.end(epoch, status, text);
+        }
+    }
+
+    fn end(&mut self, epoch: u64, status: Status, words: String) {
+        let Some(peer) = self.peers.get_mut(&epoch) else { return };
+        if peer.channels == 0 {
+            return self.drop_idle(epoch);
+        }
+        if !core::mem::replace(&mut peer.over, true) {
+            self.ended.push(Ended { epoch, status, words });
+        }
+    }
+
+    fn drop_idle(&mut self, epoch: u64) {
+        self.idle.retain(|idle| *idle != epoch);
+        self.forget(epoch);
+    }
+
+    fn forget(&mut self, epoch: u64) {
+        let Some(mut peer) = self.peers.remove(&epoch) else { return };
+        for (token, stream) in &mut peer.streams {
+            let _ = (stream.write(&[UNUSED]), self.tokens.remove(token));
+        }
+        if let Some((token, ..)) = peer.dial {
+            let _ = self.tokens.remove(&token);
+        }
+    }
+}
+
+impl Drop for Watch {
+    /// In good order: a process that is killed says nothing.
+    fn drop(&mut self) {
+        for (_, stream) in self.peers.values_mut().flat_map(|peer| &mut peer.streams) {
+            let _ = stream.write(&[CLOSING]);
+        }
+    }
+}

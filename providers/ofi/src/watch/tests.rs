@@ -1,0 +1,156 @@
+//! Two interfaces that watch each other over loopback: one of them ends, in good order or not.
+
+use super::*;
+
+fn settings() -> Settings {
+    Settings {
+        net: tieline_net::Settings { secret: b"job".to_vec(), ..tieline_net::Settings::default() },
+        silence: Duration::from_secs(20),
+        connect_timeout: Duration::from_secs(30),
+    }
+}
+
+fn opened(settings: &Settings, own: u64) -> Watch {
+    Watch::open(&Hub::open(&settings.net).unwrap(), settings, own).unwrap()
+}
+
+/// Looks at both until it is so; what each was told meanwhile.
+fn until(
+    here: &mut Watch,
+    there: &mut Watch,
+    so: impl Fn(&Watch, &Watch, &[Ended]) -> bool,
+) -> Vec<Ended> {
+    let mut told = Vec::new();
+    while !so(here, there, &told) {
+        told.extend(here.turn(Instant::now()));
+        told.extend(there.turn(Instant::now()));
+        std::thread::yield_now();
+    }
+    told
+}
+
+impl Watch {
+    fn streams(&self, epoch: u64) -> usize {
+        self.peers.get(&epoch).map_or(0, |peer| peer.streams.len())
+    }
+
+    /// What the kernel does when the process is killed.
+    fn kill(mut self) {
+        self.peers.clear();
+    }
+}
+
+/// One side whose channel leads to the other.
+fn connected() -> (Watch, Watch) {
+    let (mut here, mut there) = (opened(&settings(), 1), opened(&settings(), 2));
+    here.join(2, Some(&there.contact()));
+    there.join(1, None);
+    let told = until(&mut here, &mut there, |here, there, _| {
+        here.streams(2) == 1 && there.streams(1) == 1
+    });
+    assert_eq!(told, []);
+    (here, there)
+}
+
+#[test]
+fn the_death_of_a_process_is_told_once_on_whichever_side_it_was() {
+    for dialler_dies in [false, true] {
+        let (here, there) = connected();
+        let (mut alive, dead) = if dialler_dies { (there, here) } else { (here, there) };
+        let epoch = dead.own;
+        dead.kill();
+        let mut other = opened(&settings(), 3);
+        let told = until(&mut alive, &mut other, |_, _, told| !told.is_empty());
+        assert_eq!((told.len(), told[0].epoch, told[0].status), (1, epoch, Status::PeerFailed));
+        assert!(told[0].words.contains("its kernel"), "{}", told[0].words);
+        assert_eq!(alive.turn(Instant::now()), [], "and never again");
+        alive.leave(epoch);
+        assert!(alive.peers.is_empty() && alive.tokens.is_empty());
+    }
+}
+
+#[test]
+fn an_interface_that_closes_in_good_order_is_told_from_one_that_dies() {
+    let (mut here, there) = connected();
+    drop(there);
+    let mut other = opened(&settings(), 3);
+    let told = until(&mut here, &mut other, |_, _, told| !told.is_empty());
+    assert_eq!((told[0].epoch, told[0].status), (2, Status::Closed));
+}
+
+#[test]
+fn who_has_come_to_us_is_not_dialled() {
+    let (here, mut there) = connected();
+    there.join(1, Some(&here.contact()));
+    assert!(!there.is_dialling());
+    assert_eq!(there.streams(1), 1);
+}
+
+#[test]
+fn a_connection_is_kept_for_the_next_channel_and_the_end_of_a_peer_without_channels_is_told_to_nobody()
+ {
+    let (mut here, mut there) = connected();
+    here.leave(2);
+    assert_eq!(here.streams(2), 1);
+    here.join(2, Some(&there.contact()));
+    assert!(!here.is_dialling() && here.idle.is_empty());
+    here.leave(2);
+    there.leave(1);
+    there.kill();
+    let mut other = opened(&settings(), 3);
+    let told = until(&mut here, &mut other, |here, _, _| here.peers.is_empty());
+    assert_eq!(told, []);
+}
+
+#[test]
+fn a_connection_that_is_closed_for_want_of_channels_is_made_again_where_there_is_one() {
+    let (mut here, mut there) = connected();
+    // It has not heard of the channel that comes from us.
+    there.leave(1);
+    there.drop_idle(1);
+    let told = until(&mut here, &mut there, |here, there, _| {
+        !here.is_dialling() && here.streams(2) == 1 && there.streams(1) == 1
+    });
+    assert_eq!(told, []);
+}
+
+#[test]
+fn of_many_processes_without_channels_the_oldest_are_let_go() {
+    let mut here = opened(&settings(), 1);
+    let mut there: Vec<Watch> =
+        (0..KEPT as u64 + 2).map(|n| opened(&settings(), 100 + n)).collect();
+    for peer in &mut there {
+        let contact = peer.contact();
+        here.join(peer.own, Some(&contact));
+        let own = peer.own;
+        let _ = until(&mut here, peer, |here, _, _| here.streams(own) == 1);
+        here.leave(own);
+    }
+    assert_eq!((here.peers.len(), here.idle.len()), (KEPT, KEPT));
+    assert!(here.peers.contains_key(&(100 + KEPT as u64 + 1)) && !here.peers.contains_key(&100));
+}
+
+#[test]
+fn a_process_that_is_gone_or_does_not_know_the_secret_is_not_watched_and_that_is_told_in_words() {
+    let (mut here, there) = (opened(&settings(), 1), opened(&settings(), 2));
+    let contact = there.contact();
+    drop(there);
+    here.join(2, Some(&contact));
+    let mut net = settings().net;
+    net.secret = b"another".to_vec();
+    let mut stranger = opened(&Settings { net, ..settings() }, 3);
+    here.join(3, Some(&stranger.contact()));
+    let told = until(&mut here, &mut stranger, |_, _, told| told.len() == 2);
+    let of = |epoch| told.iter().find(|ended| ended.epoch == epoch).unwrap();
+    assert_eq!((of(2).status, of(3).status), (Status::PeerFailed, Status::Permission));
+    assert!(of(3).words.contains("TIELINE_OFI_WATCH=off"), "{}", of(3).words);
+}
+
+#[test]
+fn an_interface_does_not_watch_itself() {
+    let mut here = opened(&settings(), 1);
+    let contact = here.contact();
+    here.join(1, Some(&contact));
+    assert!(here.peers.is_empty() && !here.is_dialling());
+    here.leave(1);
+}
