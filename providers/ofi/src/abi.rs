@@ -397,6 +397,7 @@ numbers! {
     FI_DELIVERY_COMPLETE: u64 = 1 << 28;
     FI_SOCKADDR_IN: u32 = 2;
     FI_SOCKADDR_IN6: u32 = 3;
+    FI_AV_MAP: c_int = 1;
     FI_AV_TABLE: c_int = 2;
     FI_MR_LOCAL: c_int = 1 << 2;
     FI_MR_RAW: c_int = 1 << 3;
@@ -418,6 +419,8 @@ numbers! {
     FI_EP_RDM: c_int = 3;
     FI_CONTEXT: u64 = 1 << 59;
     FI_CONTEXT2: u64 = 1 << 52;
+    FI_ASYNC_IOV: u64 = 1 << 57;
+    FI_HMEM: u64 = 1 << 47;
     FI_GETWAIT: c_int = 5;
     FI_ENABLE: c_int = 6;
     FI_WAIT_NONE: c_int = 0;

@@ -152,6 +152,10 @@ impl Address {
             let on = |of: &Address| if of.watch.is_some() { "on" } else { "off" };
             return differs("TIELINE_OFI_WATCH", on(self), on(peer));
         }
+        if self.name.len() != peer.name.len() {
+            let bytes = |of: &Address| format!("{} bytes", of.name.len());
+            return differs("the length of addresses", &bytes(self), &bytes(peer));
+        }
         // The fabric of a network that routes is a subnet's name, which says nothing of who is reached.
         if !self.is_ip() && self.fabric != peer.fabric {
             return differs("the fabric", &self.fabric, &peer.fabric);

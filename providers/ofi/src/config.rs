@@ -18,6 +18,9 @@ const WATCH: &str = "TIELINE_OFI_WATCH";
 /// The core's: whether it names this provider.
 const SELECTION: &str = "TIELINE_PROVIDERS";
 
+/// The longest message that any interface sends.
+pub(crate) const MOST_EAGER: usize = 8 << 10;
+
 /// Every variable: its own, and those of the core's that it reads.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
@@ -51,7 +54,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     .one_of("provider|auto|manual"),
     ConfigDoc::size(WINDOW, "256k", "Messages on their way to one peer, in bytes.")
         .between(16 << 10, 256 << 20),
-    ConfigDoc::size(EAGER, "8k", "The longest message.").between(1 << 10, 1 << 20),
+    ConfigDoc::size(EAGER, "8k", "The longest message, 8k at most.")
+        .between(1 << 10, MOST_EAGER as u64),
     ConfigDoc::size(RECEIVE, "512k", "Receive buffers of one interface.")
         .between(64 << 10, 1 << 30),
     ConfigDoc::count(

@@ -5,6 +5,7 @@ use crate::address::MAX_ADDRESS;
 use crate::config::Settings;
 use crate::engine::{MAX_IDENTITY, longest_transfer, most_pieces};
 use crate::interface::OfiInterface;
+use crate::load;
 use crate::memory::{Region, Registry};
 use crate::offers::{Offer, core_name};
 use crate::sys;
@@ -32,8 +33,11 @@ pub struct OfiDomain {
 
 impl OfiDomain {
     pub(crate) fn open(offer: Offer, settings: Settings) -> Result<OfiDomain, Failure> {
-        let domain = sys::Domain::open(&offer.info)?;
-        let waits = sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
+        let domain = load::keeping_signals(|| sys::Domain::open(&offer.info))?;
+        // Others have a descriptor that nobody writes to unless somebody polls (psm3: read in psmx3_cq.c).
+        let wakes = ["tcp", "sockets", "verbs", "cxi", "efa"];
+        let waits = wakes.contains(&core_name(&offer.provider))
+            && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
         let registry = Arc::new(Registry::new(domain, settings.failure_timeout)?);
         Ok(OfiDomain { registry, offer, settings, waits })
     }
@@ -45,7 +49,7 @@ impl OfiDomain {
     /// Below our own transports for what they drive, too.
     fn priority(&self) -> u32 {
         match core_name(&self.offer.provider) {
-            "cxi" | "efa" | "opx" | "psm2" | "psm3" => 55,
+            "cxi" | "efa" | "opx" => 55,
             "verbs" => 20,
             "tcp" if self.offer.provider == "tcp" => 5,
             "tcp" => 4,
@@ -120,7 +124,16 @@ impl Domain for OfiDomain {
             );
             Failure::new(Status::NoDevice, text)
         })?;
-        OfiInterface::open(&self.registry, &self.offer, &self.settings, self.waits, hub.as_ref())
+        // EFA opens libfabric's shm within itself, opx takes signals as its fabric opens: all of them have a reason, and no right.
+        load::keeping_signals(|| {
+            OfiInterface::open(
+                &self.registry,
+                &self.offer,
+                &self.settings,
+                self.waits,
+                hub.as_ref(),
+            )
+        })
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Region, Failure> {

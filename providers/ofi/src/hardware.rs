@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Drivers of devices in `/sys/class/infiniband` that no verbs provider drives fully, and what libfabric calls them.
-const DRIVERS: &[(&str, &str)] = &[("efa", "efa"), ("hfi1", "opx or psm2"), ("hfi2", "opx")];
+const DRIVERS: &[(&str, &str)] = &[("efa", "efa"), ("hfi1", "opx"), ("hfi2", "opx")];
 
 /// The first such device, in words.
 pub(crate) fn found(classes: &Path) -> Option<String> {

@@ -33,6 +33,14 @@ impl OfiInterface {
     }
 }
 
+#[cfg(test)]
+impl OfiInterface {
+    /// Nobody is waited for any more while connections form.
+    pub(crate) fn lose_patience(&self) {
+        self.engine.borrow_mut().lose_patience();
+    }
+}
+
 impl Interface for OfiInterface {
     type Endpoint = OfiEndpoint;
 

@@ -37,6 +37,8 @@ mod double;
 mod endpoint;
 mod engine;
 mod hardware;
+#[cfg(test)]
+mod hostile_tests;
 mod interface;
 mod keys;
 #[cfg(test)]

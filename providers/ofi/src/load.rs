@@ -78,6 +78,23 @@ impl Signals {
     }
 }
 
+/// Does something that may take signals, which have their old dispositions again afterwards.
+#[cfg(not(test))]
+pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let signals = Signals::now();
+    let done = act();
+    let _ = signals.restore();
+    done
+}
+
+/// What is played takes none.
+#[cfg(test)]
+pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
+    act()
+}
+
 /// The library of that name; loaded by the first who asks.
 ///
 /// # Errors

@@ -117,6 +117,9 @@ fn an_error_of_a_message_ends_all_channels_with_that_peer_and_no_other() {
         [Status::PeerFailed as i32],
         "what came from it may be lost as well"
     );
+    // It lives, and would go on sending into nothing.
+    until(&mut near, &mut far, |_, far| far.told.failed.len() == 1 && far.told.left.len() == 2);
+    assert_eq!((far.told.failed[0].0, far.told.failed[0].1), (10, Status::PeerFailed));
     assert_eq!(second.am_short(1, 0, b""), Err(Status::PeerFailed), "and never AGAIN");
     assert!(other.am_short(1, 0, b"fine").is_ok());
     drop(back);
@@ -148,6 +151,12 @@ fn a_failed_put_ends_with_its_own_reason_and_a_lost_connection_with_the_endpoint
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Ok(Posting::Pending));
     until(&mut near, &mut far, |near, _| near.told.ended == [(1, Err(Status::KeyRejected))]);
     assert_eq!(near.told.failed, [], "that was one operation's");
+    // What a provider has no better word for is one operation's, too.
+    manners(|manners| manners.fail_transfer = Some(libc::EIO));
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 4), Ok(Posting::Pending));
+    until(&mut near, &mut far, |near, _| near.told.ended.last() == Some(&(4, Err(Status::Io))));
+    assert_eq!(near.told.failed, []);
+    near.told.ended.truncate(1);
     manners(|manners| manners.fail_transfer = Some(libc::ECANCELED));
     assert_eq!(transfer(&endpoint, false, &key, &mut here, 0, 2), Ok(Posting::Pending));
     until(&mut near, &mut far, |near, _| near.told.failed.len() == 1);

@@ -283,7 +283,8 @@ impl Drop for Av {
 impl Av {
     pub(crate) fn open(domain: &Arc<Domain>) -> Result<Av, Failure> {
         let mut attr = fi_av_attr {
-            kind: FI_AV_TABLE,
+            // Numbers mean nothing to us; not every provider has tables (opx before 2.6: read in fi_opx_av.c).
+            kind: if domain.info.domain().av_type == FI_AV_MAP { FI_AV_MAP } else { FI_AV_TABLE },
             rx_ctx_bits: 0,
             count: 64,
             ep_per_node: 0,
@@ -320,12 +321,6 @@ impl Av {
             return Ok(number);
         }
         Err(failed("fi_av_insert", if code < 0 { code as isize } else { -(libc::EINVAL as isize) }))
-    }
-
-    pub(crate) fn remove(&self, number: u64) {
-        let mut number = number;
-        // SAFETY: a number that `insert` gave, with nothing posted to it.
-        let _ = unsafe { ((*(*self.raw).ops).remove)(self.raw, &raw mut number, 1, 0) };
     }
 }
 
@@ -442,8 +437,13 @@ impl Ep {
         Ok(bytes[..len.min(bytes.len())].to_vec())
     }
 
-    /// Gives the library a buffer for messages, many one behind the other.
-    pub(crate) fn post_buffer(&self, room: Local, context: *mut c_void) -> Result<(), c_int> {
+    /// Gives the library a buffer, for one message or for many one behind the other.
+    pub(crate) fn post_buffer(
+        &self,
+        room: Local,
+        many: bool,
+        context: *mut c_void,
+    ) -> Result<(), c_int> {
         self.is_open()?;
         let mut pieces = Pieces::of(&[room]);
         let message = fi_msg {
@@ -454,7 +454,7 @@ impl Ep {
             context,
             data: 0,
         };
-        let flags = FI_MULTI_RECV | FI_COMPLETION;
+        let flags = FI_COMPLETION | if many { FI_MULTI_RECV } else { 0 };
         // SAFETY: an enabled endpoint; the record and its arrays live for the call, the memory until the completion.
         let code = unsafe { ((*(*self.raw).msg).recvmsg)(self.raw, &raw const message, flags) };
         posted(code)

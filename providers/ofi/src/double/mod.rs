@@ -3,6 +3,9 @@
 mod offer {
     pub(crate) mod sys;
 }
+mod rma {
+    pub(crate) mod sys;
+}
 pub(crate) mod sys;
 pub(crate) mod world;
 

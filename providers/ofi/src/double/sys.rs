@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::offer::sys::{dupinfo, freeinfo, getinfo};
-use super::world::{End, Entry, Memory, Posted, Way, World, world};
+use super::rma::sys::{readmsg, writemsg};
+use super::world::{End, Entry, Memory, Posted, World, world};
 use crate::abi::*;
 use crate::load::Library;
 use core::ffi::{c_char, c_int, c_void};
@@ -12,6 +13,8 @@ use std::time::Duration;
 use tieline_plugin_api::abi::Event;
 
 const NAME: &[u8] = b"played-0";
+/// A message was longer than its buffer (fi_errno.h).
+const FI_ETRUNC: c_int = 265;
 
 /// An object whose table the provider has: what it is, and its number.
 #[repr(C)]
@@ -38,7 +41,7 @@ fn new<T>(public: T, number: u64) -> *mut T {
     Box::into_raw(Box::new(Object { public, number })).cast()
 }
 
-fn number<T>(object: *mut T) -> u64 {
+pub(super) fn number<T>(object: *mut T) -> u64 {
     // SAFETY: an object that `new` made and that is open.
     unsafe { (*object.cast::<Object<T>>()).number }
 }
@@ -139,6 +142,9 @@ unsafe extern "C" fn reg(
     _: *mut c_void,
 ) -> c_int {
     let base = base.expose_provenance();
+    if world(|world| world.manners.registrations.is_some_and(|most| world.memory.len() >= most)) {
+        return -libc::ENOMEM;
+    }
     let key = world(|world| {
         world.next_key += 1;
         let own = world.manners.mr_mode & FI_MR_PROV_KEY != 0;
@@ -159,10 +165,14 @@ unsafe extern "C" fn reg(
 
 unsafe extern "C" fn av_open(
     _: *mut fid_domain,
-    _: *mut fi_av_attr,
+    attr: *mut fi_av_attr,
     out: *mut *mut fid_av,
     _: *mut c_void,
 ) -> c_int {
+    // SAFETY: a filled record.
+    if unsafe { (*attr).kind } != world(|world| world.manners.av_type) {
+        return -libc::EINVAL;
+    }
     let av = fid_av {
         fid: head(ops::<fid_av>()),
         ops: table(fi_ops_av {
@@ -197,7 +207,9 @@ unsafe extern "C" fn insert(
     1
 }
 
+/// EFA's two sides number what they exchange; one that is forgotten ends the other's process (read in efa_rdm_msg.c, efa_base_ep.c).
 unsafe extern "C" fn remove(_: *mut fid_av, _: *mut u64, _: usize, _: u64) -> c_int {
+    world(|world| world.complaints.push("a peer was taken out of the table".into()));
     0
 }
 
@@ -237,7 +249,10 @@ fn copy(from: usize, to: usize, len: usize) {
     unsafe { ptr::copy(from, to, len) };
 }
 
-fn progress(world: &mut World, at: usize) {
+pub(super) fn progress(world: &mut World, at: usize) {
+    if world.manners.hold_ways {
+        return;
+    }
     for way in core::mem::take(&mut world.ends[at].ways) {
         let mut remote = way.remote;
         for (base, len) in way.local {
@@ -260,6 +275,10 @@ unsafe extern "C" fn read(cq: *mut fid_cq, out: *mut c_void, room: usize) -> isi
             return -(libc::EOVERFLOW as isize);
         }
         progress(world, at);
+        if world.manners.noise {
+            world.early_noise(at, room);
+            deliver(world, at);
+        }
         let entries = &mut world.ends[at].entries;
         let mut count = 0;
         while count < room {
@@ -405,7 +424,7 @@ unsafe extern "C" fn getname(fid: *mut fid, out: *mut c_void, len: *mut usize) -
 }
 
 /// The pieces of a message or transfer; each has a descriptor where one is demanded.
-fn pieces(
+pub(super) fn pieces(
     world: &mut World,
     iov: *const libc::iovec,
     desc: *mut *mut c_void,
@@ -433,19 +452,28 @@ fn deliver(world: &mut World, at: usize) {
     let end = &mut world.ends[at];
     let mut came = Vec::new();
     while let (Some(message), Some(buffer)) = (end.early.front(), end.buffers.front_mut()) {
-        assert!(message.len() <= buffer.len - buffer.used, "the least room is kept");
+        let (context, left) = (buffer.context, buffer.len - buffer.used);
+        if message.len() > left {
+            // It takes the rest of the buffer, which nobody says anything of (rxm, sockets: read in rxm_cq.c, sock_progress.c).
+            let error = FI_ETRUNC;
+            came.push(Entry { context, flags: 0, at: 0, len: 0, error });
+            let _ = (end.early.pop_front(), end.buffers.pop_front());
+            continue;
+        }
         let place = buffer.base + buffer.used;
         copy(message.as_ptr().expose_provenance(), place, message.len());
         buffer.used += message.len();
-        let full = buffer.len - buffer.used < end.least_room;
-        let flags = FI_RECV | if full { FI_MULTI_RECV } else { 0 };
-        came.push(Entry {
-            context: buffer.context,
-            flags,
-            at: place,
-            len: message.len(),
-            error: 0,
-        });
+        let (many, rest) = (buffer.many, buffer.len - buffer.used);
+        let full = !many || rest < end.least_room;
+        let apart = world.manners.separate_release;
+        let flags = FI_RECV | if full && many && !apart { FI_MULTI_RECV } else { 0 };
+        // Where it lies is said of buffers for many alone (fi_cq(3)).
+        let at = if many { place } else { 0 };
+        came.push(Entry { context, flags, at, len: message.len(), error: 0 });
+        if full && many && apart {
+            let at = place + message.len();
+            came.push(Entry { context, flags: FI_MULTI_RECV, at, len: rest, error: 0 });
+        }
         let _ = end.early.pop_front();
         if full {
             let _ = end.buffers.pop_front();
@@ -454,8 +482,16 @@ fn deliver(world: &mut World, at: usize) {
     end.entries.extend(came);
 }
 
+/// Somebody has sent this to an endpoint.
+pub(crate) fn inject(to: usize, packet: &[u8]) {
+    world(|world| {
+        world.ends[to].early.push_back(packet.to_vec());
+        deliver(world, to);
+    });
+}
+
 unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize {
-    assert!(flags & FI_MULTI_RECV != 0);
+    let many = flags & FI_MULTI_RECV != 0;
     let at = number(ep) as usize;
     world(|world| {
         // SAFETY: a filled record.
@@ -463,7 +499,14 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64
         let pieces = pieces(world, message.msg_iov, message.desc, message.iov_count);
         let (base, len) = pieces[0];
         let context = message.context.expose_provenance();
-        world.ends[at].buffers.push_back(Posted { base, len, used: 0, context });
+        let layered = world.manners.provider.to_bytes().ends_with(b"ofi_rxm");
+        let twice = |other: &Posted| base < other.base + other.len && other.base < base + len;
+        if layered && many || world.ends[at].buffers.iter().any(twice) {
+            world
+                .complaints
+                .push("a buffer was posted that this library does not know the end of".into());
+        }
+        world.ends[at].buffers.push_back(Posted { base, len, used: 0, context, many });
         deliver(world, at);
     });
     0
@@ -476,10 +519,13 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
         let message = unsafe { &*message };
         let (to, context) = (message.addr as usize, message.context.expose_provenance());
         // Nobody listens: EAGAIN for ever, and no event (tcp;ofi_rxm: run).
-        if world.refuses() || !world.ends.get(to).is_some_and(|end| end.open) {
+        if world.refuses(to) || !world.ends.get(to).is_some_and(|end| end.open) {
             return -(FI_EAGAIN as isize);
         }
         let pieces = pieces(world, message.msg_iov, message.desc, message.iov_count);
+        if let Some(error) = world.manners.refuse_send.take() {
+            return -(error as isize);
+        }
         let error = world.manners.fail_send.take().unwrap_or(0);
         if error == 0 && !core::mem::take(&mut world.manners.lose_send) {
             let mut bytes = vec![0; pieces.iter().map(|piece| piece.1).sum()];
@@ -488,59 +534,15 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
                 copy(base, at, len);
                 at += len;
             }
+            if let (Some(status), [3, ..]) = (world.manners.refusals_say, &bytes[..]) {
+                bytes[20..24].copy_from_slice(&status.to_le_bytes());
+            }
             world.ends[to].early.push_back(bytes);
             deliver(world, to);
         }
         world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
         0
     })
-}
-
-fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) -> isize {
-    let from = number(ep) as usize;
-    world(|world| {
-        // SAFETY: filled records.
-        let (message, there) = unsafe { (&*message, &*(*message).rma_iov) };
-        assert!(!put || flags & FI_DELIVERY_COMPLETE != 0, "a put completes at its target");
-        let (to, context) = (message.addr as usize, message.context.expose_provenance());
-        if world.refuses() || !world.ends.get(to).is_some_and(|end| end.open) {
-            return -(FI_EAGAIN as isize);
-        }
-        let local = pieces(world, message.msg_iov, message.desc, message.iov_count);
-        let mode = world.manners.mr_mode;
-        let right = if put { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
-        let found = world.memory.get(&there.key).filter(|memory| {
-            memory.access & right != 0 && (mode & FI_MR_ENDPOINT == 0 || memory.bound == Some(to))
-        });
-        // The address is the memory's own with FI_MR_VIRT_ADDR, and an offset without.
-        let remote = found.and_then(|memory| {
-            let start = if mode & FI_MR_VIRT_ADDR != 0 { memory.base } else { 0 };
-            let offset = (there.addr as usize).checked_sub(start)?;
-            (offset + there.len <= memory.len).then_some(memory.base + offset)
-        });
-        let error = world.manners.fail_transfer.take().or(remote.is_none().then_some(libc::EACCES));
-        match (error, remote) {
-            (None, Some(remote)) => {
-                world.ends[to].ways.push_back(Way { put, local, remote, from, context });
-                if !world.manners.manual {
-                    progress(world, to);
-                }
-            }
-            (error, _) => {
-                let error = error.unwrap_or(libc::EIO);
-                world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
-            }
-        }
-        0
-    })
-}
-
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize {
-    transfer(ep, message, flags, true)
-}
-
-unsafe extern "C" fn readmsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize {
-    transfer(ep, message, flags, false)
 }
 
 /// The events that a poll has written.

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::ffi::CStr;
 
 /// How the library behaves.
 #[derive(Clone)]
@@ -22,11 +23,30 @@ pub(crate) struct Manners {
     pub(crate) fail_transfer: Option<i32>,
     /// The next message fails so.
     pub(crate) fail_send: Option<i32>,
+    /// The next message is refused so (sockets says ENOENT where nobody listens: run).
+    pub(crate) refuse_send: Option<i32>,
     /// The next message is lost and completes well: what was on a connection that the library replaced (rxm: read in
     /// prov/rxm, which connects anew).
     pub(crate) lose_send: bool,
     /// The queue of completions fails (fi_cq(3): overrun).
     pub(crate) overrun: bool,
+    /// What it is called.
+    pub(crate) provider: &'static CStr,
+    /// What it demands of whoever posts (fi_getinfo(3)), and its only kind of table, if there is only one (opx: read in fi_opx_av.c).
+    pub(crate) mode: u64,
+    pub(crate) av_type: i32,
+    /// That a buffer is given back is said by a completion of its own, with what is left of it (opx: read in fi_opx_endpoint.h).
+    pub(crate) separate_release: bool,
+    /// Nothing is taken for this endpoint (verbs;ofi_rxm, whose receiver has no room: run).
+    pub(crate) deaf: Option<usize>,
+    /// Puts and gets stay under way while messages pass: nothing orders the one behind the other (cxi, efa: no FI_ORDER_SAW).
+    pub(crate) hold_ways: bool,
+    /// Somebody who sends nonsense keeps the queue full.
+    pub(crate) noise: bool,
+    /// What peers put into their refusals as their status.
+    pub(crate) refusals_say: Option<i32>,
+    /// So many registrations are made, and no more (RLIMIT_MEMLOCK).
+    pub(crate) registrations: Option<usize>,
 }
 
 impl Default for Manners {
@@ -39,8 +59,18 @@ impl Default for Manners {
             late: false,
             fail_transfer: None,
             fail_send: None,
+            refuse_send: None,
             lose_send: false,
             overrun: false,
+            provider: c"played",
+            mode: 0,
+            av_type: 2,
+            separate_release: false,
+            deaf: None,
+            hold_ways: false,
+            noise: false,
+            refusals_say: None,
+            registrations: None,
         }
     }
 }
@@ -62,6 +92,8 @@ pub(crate) struct Posted {
     pub(crate) len: usize,
     pub(crate) used: usize,
     pub(crate) context: usize,
+    /// For many messages, or for one.
+    pub(crate) many: bool,
 }
 
 /// A put or get on its way.
@@ -118,10 +150,18 @@ pub(crate) fn manners(set: impl FnOnce(&mut Manners)) {
 
 impl World {
     /// Whether a post is refused for now.
-    pub(crate) fn refuses(&mut self) -> bool {
+    pub(crate) fn refuses(&mut self, to: usize) -> bool {
+        if self.manners.deaf == Some(to) {
+            return true;
+        }
         let refused = self.manners.eagain > 0;
         self.manners.eagain = self.manners.eagain.saturating_sub(1);
         refused
+    }
+
+    /// A stranger has sent nonsense.
+    pub(crate) fn early_noise(&mut self, at: usize, count: usize) {
+        self.ends[at].early.extend((0..count).map(|_| vec![4; 32]));
     }
 
     pub(crate) fn complete(&mut self, end: usize, entry: Entry) {
@@ -129,6 +169,19 @@ impl World {
         let end = &mut self.ends[end];
         if late { end.held.push_back(entry) } else { end.entries.push_back(entry) }
     }
+}
+
+/// An error comes for a receive of this endpoint, which keeps the buffer, or for no operation at all.
+pub(crate) fn fail_receive(at: usize, error: i32, of_one: bool) {
+    world(|world| {
+        let end = &mut world.ends[at];
+        let context =
+            if of_one { end.buffers.front().map_or(0, |buffer| buffer.context) } else { 0 };
+        if end.buffers.front().is_some_and(|buffer| !buffer.many) {
+            let _ = end.buffers.pop_front();
+        }
+        end.entries.push_back(Entry { context, flags: 0, at: 0, len: 0, error });
+    });
 }
 
 /// Late completions come now.

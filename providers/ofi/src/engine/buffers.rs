@@ -7,8 +7,12 @@ use tieline_plugin_api::{Failure, Status};
 use tieline_registration::{Arena, Piece};
 
 const SLOTS_PER_CHUNK: usize = 16;
-/// Buffers that are posted: while one is handed out, others are filled.
-pub(super) const BUFFERS: usize = 4;
+/// Buffers for many packets that are posted: while one is handed out, others are filled.
+const BUFFERS: usize = 4;
+/// Buffers that the library may have kept for good, each replaced by another one, before nobody believes in it any more.
+const LOST: usize = 64;
+/// Receives that fail one behind the other.
+const FAILURES: usize = 4096;
 
 /// Slots of one size. A slot is a number; whoever took it either has it posted or holds it.
 pub(super) struct Slots {
@@ -62,35 +66,135 @@ impl Slots {
     }
 }
 
-/// A buffer that the library fills from its beginning, one packet behind the other.
-pub(super) struct Buffer {
+/// A buffer that the library fills: with one packet, or from its beginning with one behind the other.
+struct Buffer {
     piece: Piece<LocalMemory>,
-    len: usize,
-    /// The library has it. It gives it back with the last packet that fits, or with an error.
-    pub(super) posted: bool,
+    /// The library has it.
+    posted: bool,
     /// Packets in it that have not been handed out, or may still be looked at.
-    pub(super) held: usize,
+    held: usize,
 }
 
-impl Buffer {
-    pub(super) fn all(arena: &Arc<Arena<LocalMemory>>, len: usize) -> Result<Vec<Buffer>, Failure> {
-        let one = |_| Ok(Buffer { piece: arena.take(len, 64)?, len, posted: false, held: 0 });
-        (0..BUFFERS).map(one).collect()
+/// All buffers of an interface.
+pub(super) struct Buffers {
+    arena: Arc<Arena<LocalMemory>>,
+    all: Vec<Buffer>,
+    /// Of each.
+    len: usize,
+    /// Each takes many packets, and the library says with which one it is through with a buffer. Not every provider knows: `ofi_rxm`,
+    /// and `tcp` before 1.20, say so with the packet for which the last room was *taken*, while earlier ones are still being
+    /// written (libfabric 6e4d0a69f), and `sockets` keeps a buffer whose sender has died. There each packet has its own.
+    pub(super) many: bool,
+    /// Those that can be posted.
+    free: Vec<usize>,
+    lost: usize,
+    failures: usize,
+}
+
+/// What an error of a receive means.
+pub(super) enum Mishap {
+    Nothing,
+    /// The library keeps what it was given, or fails whatever it is given.
+    Broken,
+}
+
+impl Buffers {
+    pub(super) fn new(
+        arena: &Arc<Arena<LocalMemory>>,
+        many: bool,
+        packet: usize,
+        bytes: usize,
+    ) -> Result<Buffers, Failure> {
+        let (len, count) = match many {
+            true => ((bytes / BUFFERS).max(4 * packet), BUFFERS),
+            false => (packet.next_multiple_of(64), (bytes / packet).clamp(16, 4096)),
+        };
+        let all = Vec::with_capacity(count);
+        let (arena, free) = (arena.clone(), Vec::new());
+        let mut buffers = Buffers { arena, all, len, many, free, lost: 0, failures: 0 };
+        (0..count).try_for_each(|_| buffers.add())?;
+        Ok(buffers)
     }
 
-    pub(super) fn local(&self) -> Local {
-        let base = self.piece.address(0, self.len);
-        Local { base, len: self.len, desc: desc(self.piece.registration()) }
+    fn add(&mut self) -> Result<(), Failure> {
+        let piece = self.arena.take(self.len, 64)?;
+        self.free.push(self.all.len());
+        self.all.push(Buffer { piece, posted: false, held: 0 });
+        Ok(())
+    }
+
+    /// The next one that can be posted.
+    pub(super) fn next(&mut self) -> Option<usize> {
+        let at = self.free.pop()?;
+        self.all[at].posted = true;
+        Some(at)
+    }
+
+    pub(super) fn is_any_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(super) fn local(&self, at: usize) -> Local {
+        let piece = &self.all[at].piece;
+        Local { base: piece.address(0, self.len), len: self.len, desc: desc(piece.registration()) }
     }
 
     /// The bytes of a packet, if they lie in this buffer.
     #[inline]
-    pub(super) fn packet(&self, at: *const u8, len: usize) -> Option<&[u8]> {
-        let start = at.addr().checked_sub(self.piece.address(0, self.len).addr())?;
-        (start <= self.len && len <= self.len - start).then(|| self.piece.bytes(start, len))
+    pub(super) fn packet(&self, buffer: usize, at: *const u8, len: usize) -> Option<&[u8]> {
+        let piece = &self.all[buffer].piece;
+        let base = piece.address(0, self.len).addr();
+        // Where a packet lies in a buffer of its own, providers need not say.
+        let start = if self.many { at.addr().checked_sub(base)? } else { 0 };
+        (start <= self.len && len <= self.len - start).then(|| piece.bytes(start, len))
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
+    /// A packet of it waits to be handed out.
+    #[inline]
+    pub(super) fn hold(&mut self, at: usize) {
+        self.all[at].held += 1;
+    }
+
+    /// Nobody looks at a packet of it any more.
+    #[inline]
+    pub(super) fn release(&mut self, at: usize) {
+        self.all[at].held -= 1;
+        self.reuse(at);
+    }
+
+    /// The library is through with it, or has not taken it.
+    #[inline]
+    pub(super) fn given_back(&mut self, at: usize) {
+        self.failures = 0;
+        self.all[at].posted = false;
+        self.reuse(at);
+    }
+
+    #[inline]
+    fn reuse(&mut self, at: usize) {
+        if !self.all[at].posted && self.all[at].held == 0 {
+            self.free.push(at);
+        }
+    }
+
+    /// A receive has failed, and the library has said whether it is through with the buffer. `ended` says that it is.
+    pub(super) fn failed(&mut self, at: usize, ended: bool) -> Mishap {
+        self.failures += 1;
+        let failures = self.failures;
+        if ended {
+            self.given_back(at);
+            self.failures = failures;
+        } else {
+            // It may write there still, or never: another one takes its place.
+            self.lost += 1;
+            if self.add().is_err() {
+                return Mishap::Broken;
+            }
+        }
+        if self.lost > LOST || failures > FAILURES { Mishap::Broken } else { Mishap::Nothing }
+    }
+
+    pub(super) fn committed(&self) -> usize {
+        self.all.len() * self.len
     }
 }

@@ -7,6 +7,7 @@ use core::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Instant;
 use tieline_plugin_api::Status;
 
 /// A peer's key after import.
@@ -46,6 +47,8 @@ pub(super) struct Outbound {
     /// That interface's token.
     pub(super) epoch: u64,
     pub(super) failed: Option<Status>,
+    /// The receiver is to hear that nothing more comes, behind the puts that are under way.
+    pub(super) owes_bye: bool,
     /// The sequence number that the next message gets, and the first that the receiver has not acknowledged.
     pub(super) next: u32,
     pub(super) acked: u32,
@@ -77,6 +80,7 @@ impl Outbound {
             interface: to.number,
             epoch: to.epoch,
             failed: None,
+            owes_bye: false,
             next: 0,
             acked: 0,
             sent: 0,
@@ -146,6 +150,13 @@ impl Outbound {
         }
     }
 
+    /// Its owner is to be told when nothing leads to a region any more.
+    pub(super) fn owe_answer(&mut self, generation: u64) {
+        if self.revoking.len() < REMEMBERED && !self.revoking.contains(&generation) {
+            self.revoking.push(generation);
+        }
+    }
+
     /// Whether nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
         self.acked == self.next && self.ended.is_empty()
@@ -181,6 +192,14 @@ pub(super) struct Inbound {
     pub(super) left: bool,
     /// Ends of regions that the sender has been asked about.
     pub(super) asked: Vec<Arc<Revocation>>,
+}
+
+/// A channel that ended here though its sender may not know that: what it had posted may still land.
+pub(super) struct Ghost {
+    pub(super) token: u64,
+    pub(super) epoch: u64,
+    pub(super) asked: Vec<Arc<Revocation>>,
+    pub(super) since: Instant,
 }
 
 #[cfg(test)]

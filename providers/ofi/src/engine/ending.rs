@@ -19,10 +19,8 @@ impl Engine {
         channel.flushes.clear();
         let until = Instant::now() + self.settings.close_timeout;
         while self.is_transferring(at) {
-            if self.fetch() > 0 {
-                continue;
-            }
-            self.attend(true);
+            let came = self.fetch();
+            self.attend(came == 0);
             if Instant::now() >= until {
                 self.break_down(
                     "an endpoint was closed whose puts or gets its peer has not let end: only closing the endpoint of \
@@ -30,12 +28,17 @@ impl Engine {
                 );
                 break;
             }
-            crate::sys::yield_now();
+            if came == 0 {
+                crate::sys::yield_now();
+            }
         }
-        let Some(channel) = self.outbound[at].as_ref() else { return };
+        let Some(channel) = self.outbound[at].as_mut() else { return };
         match (channel.failed, channel.remote) {
             (Some(_), _) => self.settle(at),
-            (None, Some(_)) => self.say_bye(at),
+            (None, Some(_)) => {
+                channel.owes_bye = true;
+                self.settle(at);
+            }
             (None, None) => {
                 // The peer has not answered: it hears of the end behind the beginning, if it hears of that.
                 let (peer, token, epoch) = (channel.peer, channel.token, channel.epoch);
@@ -57,14 +60,14 @@ impl Engine {
         !channel.ended.is_empty() && self.ops.transfers().any(direct)
     }
 
-    /// Says that a channel ends, behind everything that was sent on it. It is forgotten when all that has arrived.
+    /// Says that a channel ends, behind everything that was sent on it.
     pub(super) fn say_bye(&mut self, at: usize) {
         let Some(channel) = self.outbound[at].as_ref() else { return };
         if let Some((to, token)) = channel.remote {
             let peer = channel.peer;
-            self.say(peer, &Head::new(Kind::Bye, to, token), &[]);
+            let head = Head { sequence: channel.next, ..Head::new(Kind::Bye, to, token) };
+            self.say(peer, &head, &[]);
         }
-        self.settle(at);
     }
 
     /// One channel that begins here is over.
@@ -92,13 +95,20 @@ impl Engine {
     pub(super) fn fail_peer(&mut self, index: usize, why: &Failure) {
         self.drop_waiting(index);
         for at in 0..self.outbound.len() {
-            if self.outbound[at].as_ref().is_some_and(|channel| channel.peer == index) {
+            let is_there =
+                |channel: &&mut Outbound| channel.peer == index && channel.failed.is_none();
+            if let Some(channel) = self.outbound[at].as_mut().filter(is_there) {
+                channel.owes_bye = channel.remote.is_some();
                 self.fail_channel(at, why);
             }
         }
+        // It may live, and know nothing of this: it hears so when there is a connection again.
+        let closed = Failure::new(Status::PeerFailed, "the connection was lost at the other side");
         for at in 0..self.inbound.len() {
-            if self.inbound[at].as_ref().is_some_and(|inbound| inbound.peer == index) {
-                self.inbound_left(at, Status::PeerFailed as i32, &why.text);
+            let is_open = |inbound: &&super::Inbound| inbound.peer == index && !inbound.left;
+            if self.inbound[at].as_ref().is_some_and(|inbound| is_open(&inbound)) {
+                self.inbound_left(at, Status::PeerFailed as i32, &why.text, self.broken.is_some());
+                self.refuse(at, &closed);
             }
         }
     }
@@ -114,15 +124,14 @@ impl Engine {
         let buffers = &mut self.buffers;
         self.ready.retain(|ready| match ready {
             Ready::Message { buffer, from, .. } if *from == at => {
-                buffers[*buffer].held -= 1;
+                buffers.release(*buffer);
                 false
             }
             _ => true,
         });
         let Some(inbound) = self.inbound[at].take() else { return };
-        self.peers.leave(&self.ep.av, inbound.peer);
+        self.haunt(inbound.token, inbound.epoch, inbound.asked);
         self.part(inbound.epoch);
-        inbound.asked.iter().for_each(|revocation| self.answer(revocation));
     }
 
     /// What waits for a peer goes nowhere.
@@ -139,8 +148,11 @@ impl Engine {
         if self.broken.is_some() {
             return;
         }
+        self.say_farewell();
         let failure = Failure::new(Status::Io, why);
         self.broken = Some(failure.clone());
+        // Who watches us hears that this interface has closed.
+        self.vigil = None;
         self.registry.leave(&self.inbox);
         self.lender.device().shut();
         let peers: Vec<usize> = self.peers.each().map(|(index, _)| index).collect();
@@ -152,17 +164,31 @@ impl Engine {
         }
     }
 
+    /// Tells everybody that nothing comes any more, as far as the library takes that.
+    fn say_farewell(&mut self) {
+        let closed = Failure::new(Status::Closed, "the peer has closed its interface");
+        for at in 0..self.inbound.len() {
+            if self.inbound[at].as_ref().is_some_and(|inbound| !inbound.left) {
+                self.refuse(at, &closed);
+            }
+        }
+        for at in 0..self.outbound.len() {
+            if self.outbound[at].as_ref().is_some_and(|channel| channel.failed.is_none()) {
+                self.say_bye(at);
+            }
+        }
+    }
+
     /// Hands nothing out any more, and gives what has come back to the library.
     fn discard(&mut self) {
         for ready in core::mem::take(&mut self.ready) {
             match ready {
                 Ready::Message { buffer, from, bytes, .. } => {
-                    self.buffers[buffer].held -= 1;
+                    self.buffers.release(buffer);
                     self.handed_out(from, bytes);
                 }
                 Ready::Left { from, .. } => {
                     if let Some(inbound) = self.inbound[from].take() {
-                        self.peers.leave(&self.ep.av, inbound.peer);
                         self.part(inbound.epoch);
                     }
                 }
@@ -176,11 +202,13 @@ impl Engine {
     /// to nobody: there is no message of the application's in it.
     fn owes(&self) -> bool {
         let unheard = |channel: &Outbound| {
-            channel.failed.is_none() && channel.remote.is_some() && channel.acked != channel.next
+            channel.failed.is_none()
+                && channel.remote.is_some()
+                && (channel.acked != channel.next || channel.owes_bye)
         };
         let leaving = |(_, peer): (usize, &Peer)| {
-            let stuck = peer.refused.is_some() && peer.posted == 0;
-            !stuck && (peer.posted > 0 || !peer.waiting.is_empty())
+            let stuck = peer.refused.is_some() && peer.is_idle();
+            !stuck && (!peer.is_idle() || !peer.waiting.is_empty())
         };
         self.peers.each().any(leaving) || self.outbound.iter().flatten().any(unheard)
     }

@@ -23,15 +23,16 @@ use crate::memory::{Inbox, LocalMemory, Registry, Revocation};
 use crate::offers::Offer;
 use crate::sleep::Sleep;
 use crate::sys::{Av, Cq, Ep, Looked};
-use buffers::{BUFFERS, Buffer, Slots};
+use buffers::{Buffers, Mishap, Slots};
 pub use channels::RemoteKey;
-use channels::{Inbound, Outbound};
+use channels::{Ghost, Inbound, Outbound};
 use core::time::Duration;
 use ops::{Ops, Work};
 use peers::Peers;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::time::Instant;
 use tieline_net::{Hub, Waker};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
@@ -41,15 +42,18 @@ use tieline_registration::{Arena, Lender, Limits};
 pub(crate) const MAX_IDENTITY: usize = 4096;
 /// Completions that are read at once.
 const BATCH: usize = 16;
+/// Reads of one poll at most.
+const FETCHES: usize = 64;
 /// How often a sleeper is woken while something waits that the library tells nobody of.
 const TICK: Duration = Duration::from_millis(5);
 /// Memory of an interface's own buffers at most.
 const MOST_BUFFERS: usize = 1 << 32;
 
-/// The longest packet of an interface with these settings.
-pub(crate) fn longest_packet(settings: &Settings) -> usize {
-    crate::wire::HEAD + settings.eager.max(9 + MAX_NAME + MAX_IDENTITY)
-}
+/// The longest packet of any interface, whatever its own settings say: the receiver has room for what a sender may send. Above it
+/// layers would move it by a rendezvous, whose end comes behind that of messages which were sent later (rxm: 16 KiB; EFA: one
+/// MTU; fi_endpoint(3): what is ordered is matched in order, and completes in any).
+pub(crate) const LONGEST_PACKET: usize = crate::wire::HEAD + crate::config::MOST_EAGER;
+const _: () = assert!(crate::config::MOST_EAGER >= 17 + MAX_NAME + MAX_IDENTITY);
 
 /// What waits to be handed out.
 enum Ready {
@@ -74,7 +78,7 @@ pub(crate) struct Engine {
     ep: Arc<Ep>,
     ops: Ops,
     slots: Slots,
-    buffers: Vec<Buffer>,
+    buffers: Buffers,
     peers: Peers,
     outbound: Vec<Option<Outbound>>,
     inbound: Vec<Option<Inbound>>,
@@ -84,6 +88,10 @@ pub(crate) struct Engine {
     texts: Vec<Box<[u8]>>,
     /// Channels that owe acknowledgements.
     acks: Vec<usize>,
+    /// Channels that ended here, of whose senders nobody knows that they are through.
+    ghosts: Vec<Ghost>,
+    /// Hellos that have not been answered, oldest first: since when, the channel and its token.
+    unanswered: VecDeque<(Instant, usize, u64)>,
     /// Packets that wait for the library, of all peers.
     waiting: usize,
     /// Somebody was told `AGAIN` by the library, which does not say when there is room.
@@ -121,7 +129,7 @@ impl Engine {
         hub: Option<&Arc<Hub>>,
     ) -> Result<Engine, Failure> {
         let domain = &registry.domain;
-        let packet = longest_packet(settings);
+        let packet = LONGEST_PACKET;
         // Completions of everything that is posted, and packets of a whole round of buffers.
         let room = (2 * settings.queue + settings.receive / 64).clamp(1024, 1 << 16);
         let cq = Cq::open(domain, room, waits)?;
@@ -143,7 +151,6 @@ impl Engine {
         let others = [Some(bell.as_fd().as_raw_fd()), watch.as_ref().map(crate::watch::Watch::fd)];
         let woken_by = |fd| others.into_iter().flatten().chain([fd]).collect::<Vec<_>>();
         let sleep = fd.map(|fd| Sleep::new(&woken_by(fd))).transpose().map_err(io)?;
-        let inbox = registry.join(&ep, number, bell)?;
         let memory = LocalMemory::new(registry.clone(), ep.clone());
         // Nothing is kept beyond its operations: nobody tells when memory is unmapped.
         let limits = Limits { keep: false, bytes: 1 << 30, entries: 1024 };
@@ -171,10 +178,13 @@ impl Engine {
             buf: core::ptr::null_mut(),
             data: 0,
         };
+        let buffers = Buffers::new(&arena, holds_many(offer), packet, settings.receive)?;
+        // Last: who has joined is asked about the ends of regions.
+        let inbox = registry.join(&ep, number, bell)?;
         let mut engine = Engine {
             ops: Ops::default(),
             slots: Slots::new(&arena, packet),
-            buffers: Buffer::all(&arena, (settings.receive / BUFFERS).max(4 * packet))?,
+            buffers,
             peers: Peers::default(),
             outbound: Vec::new(),
             inbound: Vec::new(),
@@ -182,6 +192,8 @@ impl Engine {
             shown: Vec::new(),
             texts: Vec::new(),
             acks: Vec::new(),
+            ghosts: Vec::new(),
+            unanswered: VecDeque::new(),
             waiting: 0,
             starving: false,
             sends: 0,
@@ -209,15 +221,18 @@ impl Engine {
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         self.release();
         self.starving = false;
-        let empty = loop {
+        // A bounded number: strangers may keep the queue full of what makes no event.
+        let mut empty = false;
+        for _ in 0..FETCHES {
             self.hand_out(events);
             if events.room() == 0 {
-                break false;
+                break;
             }
-            if self.fetch() == 0 {
-                break true;
+            empty = self.fetch() == 0;
+            if empty {
+                break;
             }
-        };
+        }
         self.hand_out(events);
         self.attend(empty);
     }
@@ -225,28 +240,28 @@ impl Engine {
     /// The application is done with what events pointed to.
     fn release(&mut self) {
         for buffer in self.shown.drain(..) {
-            self.buffers[buffer].held -= 1;
+            self.buffers.release(buffer);
         }
         self.texts.clear();
         self.post_buffers();
     }
 
+    #[inline]
     fn post_buffers(&mut self) {
-        for at in 0..self.buffers.len() {
-            let buffer = &self.buffers[at];
-            if buffer.posted || buffer.held > 0 || self.broken.is_some() {
-                continue;
-            }
+        while self.broken.is_none() {
+            let Some(at) = self.buffers.next() else { return };
             let (index, context) = self.ops.begin(Work::Receive(at));
-            match self.ep.post_buffer(self.buffers[at].local(), context) {
-                Ok(()) => self.buffers[at].posted = true,
-                Err(code) => {
-                    let _ = self.ops.end(index);
-                    if code != FI_EAGAIN {
-                        self.break_down(&format!("a receive buffer was refused: error {code}"));
-                    }
-                }
+            let Err(code) = self.ep.post_buffer(self.buffers.local(at), self.buffers.many, context)
+            else {
+                continue;
+            };
+            let _ = self.ops.end(index);
+            self.buffers.given_back(at);
+            if code != FI_EAGAIN {
+                self.break_down(&format!("a receive buffer was refused: error {code}"));
             }
+            // Otherwise it is tried again at the next poll.
+            return;
         }
     }
 
@@ -278,17 +293,23 @@ impl Engine {
     fn came(&mut self, entry: &fi_cq_data_entry) {
         match self.ops.of(entry.op_context) {
             Some((index, &Work::Receive(buffer))) => {
-                if entry.len > 0 {
+                // What only gives a buffer back has a length and a place, too (fi_cq(3); opx: read in fi_opx_endpoint.h).
+                if entry.flags & FI_RECV != 0 && entry.len > 0 {
                     self.arrived(buffer, entry.buf.cast(), entry.len);
                 }
-                if entry.flags & FI_MULTI_RECV != 0 {
+                if !self.buffers.many || entry.flags & FI_MULTI_RECV != 0 {
                     let _ = self.ops.end(index);
-                    self.buffers[buffer].posted = false;
+                    self.buffers.given_back(buffer);
                     self.post_buffers();
                 }
             }
             Some((index, Work::Send { .. } | Work::Transfer(_))) => match self.ops.end(index) {
-                Work::Send { peer, slot } => self.sent(peer, slot),
+                Work::Send { peer, slot } => {
+                    if let Some(peer) = self.peers.get(peer) {
+                        peer.formed = true;
+                    }
+                    self.sent(peer, slot);
+                }
                 Work::Transfer(transfer) => self.transferred(transfer, Ok(())),
                 _ => {}
             },
@@ -297,16 +318,22 @@ impl Engine {
     }
 
     fn went_wrong(&mut self, entry: &fi_cq_err_entry) {
-        let Some((index, work)) = self.ops.of(entry.op_context) else { return };
+        let words = self.ep.cq.words(entry);
+        let Some((index, work)) = self.ops.of(entry.op_context) else {
+            // Layers tell so what concerns all they do (rxm: read in rxm_cq_write_error_all).
+            return self.break_down(&format!("libfabric has failed: {words}"));
+        };
         if let &Work::Receive(buffer) = work {
-            // Only then the buffer is ours again.
-            if entry.flags & FI_MULTI_RECV != 0 || entry.err == libc::ECANCELED {
+            let ended = !self.buffers.many || entry.flags & FI_MULTI_RECV != 0;
+            if ended {
                 let _ = self.ops.end(index);
-                self.buffers[buffer].posted = false;
+            }
+            match self.buffers.failed(buffer, ended) {
+                Mishap::Nothing => self.post_buffers(),
+                Mishap::Broken => self.break_down(&format!("receives fail: {words}")),
             }
             return;
         }
-        let words = self.ep.cq.words(entry);
         match self.ops.end(index) {
             Work::Send { peer, slot } => {
                 self.sent(peer, slot);
@@ -336,7 +363,6 @@ impl Engine {
                 }
                 Ready::Left { from, status, words } => {
                     let Some(inbound) = self.inbound[from].take() else { continue };
-                    self.peers.leave(&self.ep.av, inbound.peer);
                     self.part(inbound.epoch);
                     let event = Event {
                         kind: event::PEER_LEFT,
@@ -371,23 +397,34 @@ impl Engine {
     /// Asks everybody who may have a key to the region to let nothing more lead there.
     fn pass_on(&mut self, revocation: &Arc<Revocation>) {
         for at in 0..self.inbound.len() {
-            let Some(inbound) = self.inbound[at].as_mut().filter(|inbound| !inbound.left) else {
-                continue;
-            };
-            inbound.asked.push(revocation.clone());
-            self.say_back(at, crate::wire::Kind::Revoke, |head| {
-                head.header = revocation.generation
-            });
+            let Some(inbound) = self.inbound[at].as_ref() else { continue };
+            if !inbound.left {
+                self.ask(at, revocation);
+            }
+        }
+        for ghost in &mut self.ghosts {
+            ghost.asked.push(revocation.clone());
         }
         self.revocations.push(revocation.clone());
         self.answer(revocation);
+    }
+
+    /// Asks the sender of one channel.
+    fn ask(&mut self, at: usize, revocation: &Arc<Revocation>) {
+        if let Some(inbound) = self.inbound[at].as_mut() {
+            inbound.asked.push(revocation.clone());
+        }
+        let generation = revocation.generation;
+        self.say_back(at, crate::wire::Kind::Revoke, |head| head.header = generation);
     }
 
     /// Tells the owner of a region when all peers have answered.
     fn answer(&mut self, revocation: &Arc<Revocation>) {
         let open =
             |inbound: &Inbound| inbound.asked.iter().any(|asked| Arc::ptr_eq(asked, revocation));
-        if self.inbound.iter().flatten().any(open) {
+        let haunted =
+            |ghost: &Ghost| ghost.asked.iter().any(|asked| Arc::ptr_eq(asked, revocation));
+        if self.inbound.iter().flatten().any(open) || self.ghosts.iter().any(haunted) {
             return;
         }
         let at = self.revocations.iter().position(|other| Arc::ptr_eq(other, revocation));
@@ -397,18 +434,19 @@ impl Engine {
     }
 
     pub(crate) fn arm(&mut self) -> Armed {
-        let empty = (0..64).any(|_| self.fetch() == 0);
+        let empty = (0..FETCHES).any(|_| self.fetch() == 0);
         self.watch_now(empty, true);
         self.attend(empty);
         let quiet = self.ready.is_empty()
             && self.shown.is_empty()
             && self.texts.is_empty()
             && self.inbox.is_empty();
-        let ticks = self.waiting > 0 || self.starving || !self.acks.is_empty();
+        let unposted = self.buffers.is_any_free() && self.broken.is_none();
+        let ticks = self.waiting > 0 || self.starving || unposted || !self.acks.is_empty();
         if let Some(sleep) = &self.sleep {
             sleep.wake_in(if ticks { Some(TICK) } else { self.next_look() });
         }
-        let asleep = quiet && (self.broken.is_some() || self.ep.cq.may_sleep());
+        let asleep = quiet && empty && (self.broken.is_some() || self.ep.cq.may_sleep());
         if asleep { Armed::Sleep } else { Armed::Ready }
     }
 
@@ -417,7 +455,7 @@ impl Engine {
     }
 
     pub(crate) fn memory(&self) -> MemoryReport {
-        let buffers = self.buffers.iter().map(Buffer::len).sum::<usize>() + self.slots.committed();
+        let buffers = self.buffers.committed() + self.slots.committed();
         // Measured: rxm posts 4096 buffers of 16 KiB to a receive context that all its connections share.
         let layers = if self.address.provider.contains("ofi_rxm") { 68 << 20 } else { 0 };
         MemoryReport {
@@ -427,6 +465,19 @@ impl Engine {
             buffer_bytes: buffers as u64,
         }
     }
+}
+
+#[cfg(test)]
+impl Engine {
+    pub(crate) fn lose_patience(&mut self) {
+        self.settings.connect_timeout = Duration::ZERO;
+    }
+}
+
+/// Whether the provider knows when it is through with a buffer for many messages (see `Buffers::many`).
+fn holds_many(offer: &Offer) -> bool {
+    let is_ip = [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&offer.info.address_format());
+    !is_ip && !offer.provider.contains("ofi_rxm") && offer.info.caps() & FI_MULTI_RECV != 0
 }
 
 /// Bytes of one transfer at most.

@@ -1,10 +1,11 @@
 //! What comes: each packet by its kind.
 
-use super::channels::{Inbound, Outbound};
+use super::channels::{Ghost, Inbound, Outbound};
 use super::{Engine, Ready, token};
 use crate::memory::Revocation;
 use crate::wire::{Greeting, HEAD, Head, Kind, NOBODY, greeted};
 use std::sync::Arc;
+use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Failure, Status, event};
 
@@ -18,11 +19,17 @@ pub(super) fn place<T>(all: &mut Vec<Option<T>>, new: T) -> usize {
     at
 }
 
+/// Names of strangers that are remembered, and packets that may wait when one is answered.
+const STRANGERS: usize = 1024;
+const WAITING: usize = 64;
+/// Bytes of a reason that travel.
+const MOST_WORDS: usize = 300;
+
 impl Engine {
     /// A packet has come, in a buffer.
     #[inline]
     pub(super) fn arrived(&mut self, buffer: usize, at: *const u8, len: usize) {
-        let Some((head, rest)) = self.buffers[buffer].packet(at, len).and_then(Head::unpack) else {
+        let Some((head, rest)) = self.buffers.packet(buffer, at, len).and_then(Head::unpack) else {
             return;
         };
         let to = head.to as usize;
@@ -44,9 +51,16 @@ impl Engine {
                 self.welcome(&head, token);
             }
             Kind::Refuse => {
-                let words = String::from_utf8_lossy(&rest[..rest.len().min(300)]).into_owned();
-                if self.outbound_of(&head).is_some() {
-                    let status = Status::from_code(head.id as i32);
+                let words = String::from_utf8_lossy(&rest[..rest.len().min(MOST_WORDS)]);
+                let words = words.chars().filter(|c| !c.is_control()).collect::<String>();
+                if let Some(channel) = self.outbound_of(&head) {
+                    // It keeps in mind what may still land there.
+                    channel.owes_bye = channel.remote.is_some();
+                    // It says so of a connection; nothing else is a peer's to say.
+                    let status = match Status::from_code(head.id as i32) {
+                        status @ (Status::Closed | Status::NoMemory | Status::TimedOut) => status,
+                        _ => Status::PeerFailed,
+                    };
                     self.fail_channel(to, &Failure::new(status, words));
                 }
             }
@@ -57,7 +71,7 @@ impl Engine {
                 }
             }
             Kind::Sync => {
-                if self.inbound_of(&head).is_some() {
+                if self.is_whole(&head) {
                     self.owe(to);
                 }
             }
@@ -68,21 +82,22 @@ impl Engine {
                     inbound.as_ref().is_some_and(|inbound| inbound.remote == remote)
                 };
                 if let Some(at) = self.inbound.iter().position(opened) {
-                    self.inbound_left(at, 0, "");
+                    self.inbound_left(at, 0, "", true);
                 }
             }
             Kind::Bye => {
-                if self.inbound_of(&head).is_some() {
+                self.lay(|ghost| ghost.token == head.token);
+                if self.is_whole(&head) {
                     // What came before is here: its sender may forget it.
                     self.acknowledge_one(to);
-                    self.inbound_left(to, 0, "");
+                    self.inbound_left(to, 0, "", true);
                 }
             }
             Kind::Revoke => {
                 let generation = head.header;
                 if let Some(channel) = self.outbound_of(&head) {
                     channel.revoke(generation);
-                    channel.revoking.push(generation);
+                    channel.owe_answer(generation);
                     self.answer_revokes(to);
                 }
             }
@@ -113,11 +128,7 @@ impl Engine {
     fn message(&mut self, head: &Head, buffer: usize, data: *const u8, len: usize) {
         let Some(inbound) = self.inbound_of(head) else { return };
         if head.sequence != inbound.next {
-            // The library has made a new connection behind our back, and what was on the old one is lost.
-            let text = format!("message {} came where {} was due", head.sequence, inbound.next);
-            let at = head.to as usize;
-            self.refuse(at, &Failure::new(Status::PeerFailed, text.clone()));
-            return self.inbound_left(at, Status::PeerFailed as i32, &text);
+            return self.gap(head);
         }
         inbound.next = inbound.next.wrapping_add(1);
         let epoch = inbound.epoch;
@@ -131,9 +142,31 @@ impl Engine {
             ..Event::empty()
         };
         let (from, bytes) = (head.to as usize, (HEAD + len) as u64);
-        self.buffers[buffer].held += 1;
+        self.buffers.hold(buffer);
         self.ready.push_back(Ready::Message { event, buffer, from, bytes });
         self.heard(epoch);
+    }
+
+    /// Whether everything has come that was sent on a channel before this packet. If not, the channel is over.
+    fn is_whole(&mut self, head: &Head) -> bool {
+        match self.inbound_of(head) {
+            Some(inbound) if inbound.next == head.sequence => true,
+            Some(_) => {
+                self.gap(head);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// The library has made a new connection behind our back, and what was on the old one is lost.
+    #[cold]
+    fn gap(&mut self, head: &Head) {
+        let Some(due) = self.inbound_of(head).map(|inbound| inbound.next) else { return };
+        let text = format!("message {due} was lost: number {} came", head.sequence);
+        let at = head.to as usize;
+        self.refuse(at, &Failure::new(Status::PeerFailed, text.clone()));
+        self.inbound_left(at, Status::PeerFailed as i32, &text, false);
     }
 
     /// Bytes of a channel have been handed out.
@@ -157,10 +190,17 @@ impl Engine {
     pub(super) fn acknowledge(&mut self) {
         for at in core::mem::take(&mut self.acks) {
             let Some(inbound) = self.inbound[at].as_mut() else { continue };
-            inbound.ack_due = false;
-            if !inbound.left {
-                self.acknowledge_one(at);
+            if inbound.left {
+                inbound.ack_due = false;
+                continue;
             }
+            // One at a time: to somebody who takes nothing there is one thing to say, however often it asks.
+            if self.peers.get(inbound.peer).is_some_and(|peer| !peer.waiting.is_empty()) {
+                self.acks.push(at);
+                continue;
+            }
+            inbound.ack_due = false;
+            self.acknowledge_one(at);
         }
     }
 
@@ -172,21 +212,25 @@ impl Engine {
 
     /// Somebody connects.
     fn hello(&mut self, head: &Head, greeting: &Greeting<'_>) {
-        let name = greeting.name;
-        // A name of another format would be read as one of ours.
-        let like_ours =
-            || name.len() == self.address.name.len() && name[..2] == self.address.name[..2];
-        if name.len() > crate::address::MAX_NAME || self.is_ip() && !like_ours() {
+        // The library reads as many bytes of a name as its names have, whoever says it; and one of another format would be
+        // read as one of ours.
+        let (name, own) = (greeting.name, &self.address.name);
+        if name.len() != own.len() || self.is_ip() && name[..2] != own[..2] {
             return;
         }
-        let (Ok(peer), Ok(token)) = (self.peers.join(&self.ep.av, name), token()) else { return };
+        let remote = (head.id, greeting.token);
+        if head.token != self.address.epoch {
+            return self.turn_away(name, remote);
+        }
+        let Ok(token) = token() else { return };
+        let Ok(peer) = self.peers.join(&self.ep.av, name) else { return };
         let number = self.next_peer;
         let inbound = Inbound {
             token,
             peer,
             number,
             epoch: greeting.epoch,
-            remote: (head.id, greeting.token),
+            remote,
             next: 0,
             taken: 0,
             ack_due: false,
@@ -194,19 +238,29 @@ impl Engine {
             asked: Vec::new(),
         };
         let at = place(&mut self.inbound, inbound);
-        if head.token != self.address.epoch {
-            let text = "another process has this address now";
-            self.refuse(at, &Failure::new(Status::PeerFailed, text));
-            self.inbound[at] = None;
-            return self.peers.leave(&self.ep.av, peer);
-        }
         self.next_peer += 1;
         let event = Event { kind: event::PEER_ARRIVED, peer: number, ..Event::empty() };
         self.ready.push_back(Ready::Event(event, Some(greeting.identity.into())));
         self.meet(greeting.epoch, None);
-        let mut welcome = Head::new(Kind::Welcome, head.id, greeting.token);
+        let mut welcome = Head::new(Kind::Welcome, remote.0, remote.1);
         welcome.id = at as u32;
         self.say(peer, &welcome, &token.to_le_bytes());
+        // Keys may have come to the peer by other ways.
+        for revocation in self.revocations.clone() {
+            self.ask(at, &revocation);
+        }
+    }
+
+    /// Tells somebody who means an earlier interface at this place. Strangers are answered as far as that costs little: what
+    /// is said to them waits for a connection to wherever they have said that they are.
+    fn turn_away(&mut self, name: &[u8], remote: (u32, u64)) {
+        let known = self.peers.knows(name);
+        if !known && self.peers.len() >= STRANGERS || self.waiting >= WAITING {
+            return;
+        }
+        let Ok(peer) = self.peers.join(&self.ep.av, name) else { return };
+        let text = "another process has this address now";
+        self.refuse_to(peer, remote, &Failure::new(Status::PeerFailed, text));
     }
 
     fn is_ip(&self) -> bool {
@@ -233,23 +287,45 @@ impl Engine {
     /// Tells the sender of a channel that it is over.
     pub(super) fn refuse(&mut self, at: usize, why: &Failure) {
         let Some(inbound) = self.inbound[at].as_ref() else { return };
-        let mut head = Head::new(Kind::Refuse, inbound.remote.0, inbound.remote.1);
-        head.id = why.status as i32 as u32;
-        let peer = inbound.peer;
-        self.say(peer, &head, why.text.as_bytes());
+        let (peer, remote) = (inbound.peer, inbound.remote);
+        self.refuse_to(peer, remote, why);
     }
 
-    /// A channel that ends here is over: the application hears it behind everything that came.
-    pub(super) fn inbound_left(&mut self, from: usize, status: i32, words: &str) {
+    pub(super) fn refuse_to(&mut self, peer: usize, remote: (u32, u64), why: &Failure) {
+        let mut head = Head::new(Kind::Refuse, remote.0, remote.1);
+        head.id = why.status as i32 as u32;
+        let words = why.text.as_bytes();
+        self.say(peer, &head, &words[..words.len().min(MOST_WORDS)]);
+    }
+
+    /// A channel that ends here is over: the application hears it behind everything that came. `through`: nothing that was
+    /// posted on it lands any more.
+    pub(super) fn inbound_left(&mut self, from: usize, status: i32, words: &str, through: bool) {
         let Some(inbound) = self.inbound[from].as_mut().filter(|inbound| !inbound.left) else {
             return;
         };
         inbound.left = true;
         let asked: Vec<Arc<Revocation>> = core::mem::take(&mut inbound.asked);
+        let (token, epoch) = (inbound.token, inbound.epoch);
         self.ready.push_back(Ready::Left { from, status, words: words.as_bytes().into() });
-        // Who is gone posts nothing any more.
-        for revocation in asked {
-            self.answer(&revocation);
+        if !through {
+            return self.haunt(token, epoch, asked);
+        }
+        asked.iter().for_each(|revocation| self.answer(revocation));
+    }
+
+    /// A channel has ended here, and its sender has not said so.
+    pub(super) fn haunt(&mut self, token: u64, epoch: u64, asked: Vec<Arc<Revocation>>) {
+        self.meet(epoch, None);
+        self.ghosts.push(Ghost { token, epoch, asked, since: Instant::now() });
+    }
+
+    /// Senders of channels that ended here are through, or gone.
+    pub(super) fn lay(&mut self, through: impl Fn(&Ghost) -> bool) {
+        while let Some(at) = self.ghosts.iter().position(&through) {
+            let ghost = self.ghosts.swap_remove(at);
+            self.part(ghost.epoch);
+            ghost.asked.iter().for_each(|revocation| self.answer(revocation));
         }
     }
 

@@ -46,6 +46,7 @@ impl Engine {
         let (own, index) = (token()?, self.peers.join(&self.ep.av, &peer.name)?);
         let channel = Outbound::new(cookie, index, own, peer);
         let at = place(&mut self.outbound, channel);
+        self.unanswered.push_back((Instant::now(), at, own));
         let mut head = Head::new(Kind::Hello, 0, peer.epoch);
         head.id = at as u32;
         let (epoch, name) = (self.address.epoch, self.address.name.as_slice());
@@ -77,7 +78,10 @@ impl Engine {
             self.starving = true;
             return Err(Status::Again);
         }
-        if self.sends >= self.most_sends() {
+        let most = self.most_sends();
+        // One that takes nothing holds up no other.
+        if self.sends >= most || self.peers.get(peer).is_some_and(|peer| peer.sends >= share(most))
+        {
             return Err(Status::Again);
         }
         Ok(())
@@ -217,7 +221,7 @@ impl Engine {
             Ok(()) => {
                 self.sends += 1;
                 if let Some(peer) = self.peers.get(peer) {
-                    peer.posted += 1;
+                    peer.sends += 1;
                     peer.refused = None;
                 }
                 Ok(())
@@ -236,8 +240,10 @@ impl Engine {
     /// connection that does not form: that ends.
     pub(super) fn refused(&mut self, index: usize) {
         let patience = self.settings.connect_timeout;
+        let watched = self.vigil.is_some();
         let Some(peer) = self.peers.get(index) else { return };
-        if peer.posted > 0 {
+        // Where there is a connection, its other end has no room (verbs;ofi_rxm: run); whether it lives is another question.
+        if !peer.is_idle() || peer.formed && watched {
             peer.refused = None;
             return;
         }
@@ -255,12 +261,35 @@ impl Engine {
         }
     }
 
+    /// Hellos that nobody has answered for too long.
+    pub(super) fn expire(&mut self) {
+        let patience = self.settings.connect_timeout;
+        while let Some(&(since, at, token)) = self.unanswered.front() {
+            let waits = self.outbound[at].as_ref().is_some_and(|channel| {
+                channel.token == token
+                    && channel.open
+                    && channel.remote.is_none()
+                    && channel.failed.is_none()
+            });
+            if waits && since.elapsed() < patience {
+                return;
+            }
+            let _ = self.unanswered.pop_front();
+            if waits {
+                let text = format!(
+                    "the peer has not answered within {patience:?} (TIELINE_CONNECT_TIMEOUT)"
+                );
+                self.fail_channel(at, &Failure::new(Status::TimedOut, text));
+            }
+        }
+    }
+
     /// A packet has left its slot.
     pub(super) fn sent(&mut self, peer: usize, slot: u32) {
         self.sends -= 1;
         self.slots.give(slot);
         if let Some(peer) = self.peers.get(peer) {
-            peer.posted -= 1;
+            peer.sends -= 1;
         }
     }
 
@@ -299,7 +328,9 @@ impl Engine {
             else {
                 return true;
             };
-            if self.sends >= 2 * self.most_sends() {
+            let most = self.most_sends();
+            let full = self.peers.get(index).is_some_and(|peer| peer.sends >= 2 * share(most));
+            if full || self.sends >= 3 * most {
                 return false;
             }
             match self.post(index, slot, len) {
@@ -341,11 +372,19 @@ impl Engine {
         while let Some(flush) = self.outbound[at].as_mut().and_then(Outbound::flushed) {
             self.completed(flush.cookie, Ok(()), "");
         }
-        if self.outbound[at].as_ref().is_some_and(|channel| {
+        let Some(channel) = self.outbound[at].as_mut().filter(|channel| channel.ended.is_empty())
+        else {
+            return;
+        };
+        // Behind its puts: from here on none of them lands.
+        if core::mem::take(&mut channel.owes_bye) {
+            self.say_bye(at);
+        }
+        let is_over = |channel: &Outbound| {
             !channel.open
-                && channel.ended.is_empty()
                 && (channel.failed.is_some() || channel.remote.is_some() && channel.is_quiet())
-        }) {
+        };
+        if self.outbound[at].as_ref().is_some_and(is_over) {
             self.forget(at);
         }
     }
@@ -353,7 +392,6 @@ impl Engine {
     /// The place of a channel is free.
     pub(super) fn forget(&mut self, at: usize) {
         if let Some(channel) = self.outbound[at].take() {
-            self.peers.leave(&self.ep.av, channel.peer);
             self.part(channel.epoch);
         }
     }
@@ -389,10 +427,16 @@ impl Engine {
         let (peer, asks) = (channel.peer, channel.acked != next && channel.synced != next);
         if let (true, Some((to, token))) = (asks, channel.remote) {
             channel.synced = next;
-            self.say(peer, &Head::new(Kind::Sync, to, token), &[]);
+            let head = Head { sequence: next, ..Head::new(Kind::Sync, to, token) };
+            self.say(peer, &head, &[]);
         }
         Ok(Posting::Pending)
     }
+}
+
+/// What one peer may have of so many.
+pub(super) fn share(most: usize) -> usize {
+    (most / 8).max(4)
 }
 
 /// Why the library has refused a packet for good.

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::channels::RemoteKey;
 use super::ops::{Transfer, Work};
+use super::sending::share;
 use crate::abi::{FI_EAGAIN, FI_ENOKEY};
 use crate::keys::PackedKey;
 use crate::memory;
@@ -14,8 +15,7 @@ use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access};
 fn ends_connection(errno: c_int) -> bool {
     matches!(
         errno,
-        libc::EIO
-            | libc::EPIPE
+        libc::EPIPE
             | libc::ENETUNREACH
             | libc::ECONNABORTED
             | libc::ECONNRESET
@@ -29,16 +29,22 @@ fn ends_connection(errno: c_int) -> bool {
     )
 }
 
-fn status_of(errno: c_int) -> Status {
-    match errno {
-        libc::EACCES | libc::EPERM | FI_ENOKEY => Status::KeyRejected,
-        libc::ENOMEM => Status::NoMemory,
-        errno if ends_connection(errno) => Status::PeerFailed,
-        _ => Status::Io,
-    }
-}
-
 impl Engine {
+    /// With EIO `sockets` says that a peer has died; others say so of whatever they have no word for (cxi, EFA: read in their
+    /// tables), which is one operation's end.
+    fn ends_connection(&self, errno: c_int) -> bool {
+        ends_connection(errno) || errno == libc::EIO && self.address.provider == "sockets"
+    }
+
+    fn status_of(&self, errno: c_int) -> Status {
+        match errno {
+            libc::EACCES | libc::EPERM | FI_ENOKEY => Status::KeyRejected,
+            libc::ENOMEM => Status::NoMemory,
+            errno if self.ends_connection(errno) => Status::PeerFailed,
+            _ => Status::Io,
+        }
+    }
+
     /// Bytes of one transfer at most.
     pub(crate) fn longest(&self) -> usize {
         super::longest_transfer(&self.registry.domain.info)
@@ -79,12 +85,15 @@ impl Engine {
         }
         let right = if put { access::REMOTE_WRITE } else { access::REMOTE_READ };
         let address = imported.key.admit(right, op.offset, op.len)?;
-        let remote = imported.key.of(interface).ok_or(Status::KeyRejected)?;
+        // The key is older than the interface that is to be reached by it: messages go there.
+        let remote = imported.key.of(interface).ok_or(Status::Declined)?;
         if op.len == 0 {
             // Not every provider completes one of no bytes.
             return Ok(Posting::Done);
         }
-        if !connected || self.transfers >= self.most_transfers() {
+        let most = self.most_transfers();
+        let full = self.peers.get(peer).is_some_and(|peer| peer.transfers >= 2 * share(most));
+        if !connected || full || self.transfers >= most {
             return Err(Status::Again);
         }
         let (mut loans, mut back) = (Vec::new(), Vec::new());
@@ -126,7 +135,7 @@ impl Engine {
         let Err(code) = posted else {
             self.transfers += 1;
             if let Some(peer) = self.peers.get(peer) {
-                peer.posted += 1;
+                peer.transfers += 1;
                 peer.refused = None;
             }
             return Ok(Posting::Pending);
@@ -142,12 +151,12 @@ impl Engine {
             let failed = self.outbound[at].as_ref().and_then(|channel| channel.failed);
             return Err(failed.unwrap_or(Status::Again));
         }
-        if ends_connection(code) || code == libc::ENOENT {
+        if self.ends_connection(code) || code == libc::ENOENT {
             let error = std::io::Error::from_raw_os_error(code);
             let text = format!("libfabric cannot reach this peer: {error}");
             self.fail_peer(peer, &Failure::new(Status::PeerFailed, text));
         }
-        Err(status_of(code))
+        Err(self.status_of(code))
     }
 
     /// A transfer has ended, and the library is done with its memory.
@@ -155,7 +164,7 @@ impl Engine {
         self.transfers -= 1;
         let (at, peer) = (transfer.channel as usize, transfer.peer);
         if let Some(peer) = self.peers.get(peer) {
-            peer.posted -= 1;
+            peer.transfers -= 1;
         }
         let is_on = |channel: &&super::Outbound| channel.token == transfer.token;
         let open = self.outbound[at].as_ref().filter(is_on).is_some_and(|channel| channel.open);
@@ -174,7 +183,7 @@ impl Engine {
         channel.ended(transfer.number);
         let (failed, revoking) = (channel.failed, !channel.revoking.is_empty());
         let lost = match &result {
-            Err((errno, words)) if ends_connection(*errno) && failed.is_none() => {
+            Err((errno, words)) if self.ends_connection(*errno) && failed.is_none() => {
                 let text = format!("the connection ended: {words}");
                 Some(Failure::new(Status::PeerFailed, text))
             }
@@ -184,7 +193,7 @@ impl Engine {
             match &result {
                 Ok(()) => self.completed(transfer.cookie, Ok(()), ""),
                 Err((errno, words)) => {
-                    let status = failed.unwrap_or(status_of(*errno));
+                    let status = failed.unwrap_or(self.status_of(*errno));
                     self.completed(transfer.cookie, Err((status, *errno)), words);
                 }
             }

@@ -61,6 +61,14 @@ impl Engine {
     /// Looks after the processes of peers, if that is due. `empty`: the library has had nothing for us just now.
     #[inline]
     pub(super) fn watch_over(&mut self, empty: bool) {
+        if empty && !self.unanswered.is_empty() {
+            self.expire();
+        }
+        if !self.ghosts.is_empty() && self.vigil.is_none() {
+            // Nobody tells whether they live: one that has not heard of it by now hears no more.
+            let patience = self.settings.failure_timeout;
+            self.lay(|ghost| ghost.since.elapsed() >= patience);
+        }
         let Some(vigil) = &mut self.vigil else { return };
         vigil.polls = vigil.polls.wrapping_add(1);
         if vigil.polls % POLLS == 0 || vigil.is_busy() {
@@ -93,14 +101,14 @@ impl Engine {
 
     /// When a sleeper has to look again.
     pub(super) fn next_look(&self) -> Option<Duration> {
-        let vigil = self.vigil.as_ref()?;
-        match vigil.dying.is_empty() {
-            false => Some(super::TICK),
-            true => {
-                let left = |at: Instant| at.saturating_duration_since(Instant::now());
-                vigil.watch.next_turn().map(|at| left(at).max(super::TICK))
-            }
+        let dying = |vigil: &Vigil| !vigil.dying.is_empty();
+        if self.vigil.as_ref().is_some_and(dying) {
+            return Some(super::TICK);
         }
+        let hello = self.unanswered.front().map(|hello| hello.0 + self.settings.connect_timeout);
+        let dial = self.vigil.as_ref().and_then(|vigil| vigil.watch.next_turn());
+        let left = |at: Instant| at.saturating_duration_since(Instant::now()).max(super::TICK);
+        hello.into_iter().chain(dial).min().map(left)
     }
 
     /// An interface is gone, and with it all channels that lead there or come from there.
@@ -122,9 +130,10 @@ impl Engine {
         }
         for at in 0..self.inbound.len() {
             if from(&self.inbound[at]).is_some() {
-                self.inbound_left(at, status, &why.text);
+                self.inbound_left(at, status, &why.text, true);
             }
         }
+        self.lay(|ghost| ghost.epoch == epoch);
         peers.sort_unstable();
         peers.dedup();
         for peer in peers {

@@ -71,6 +71,13 @@ impl Inbox {
         core::mem::take(&mut *revocations)
     }
 
+    fn put(&self, revocation: &Arc<Revocation>) {
+        let mut revocations = held(&self.revocations);
+        revocations.push(revocation.clone());
+        self.waiting.store(true, Ordering::Release);
+        self.bell.wake(); // under the lock: who takes what is there silences this, too
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         !self.waiting.load(Ordering::Acquire)
     }
@@ -102,7 +109,8 @@ impl Registry {
         let attr = domain.info.domain();
         Ok(Registry {
             seal,
-            mode: attr.mr_mode,
+            // Offsets and keys of ours, which is what no bits say as well.
+            mode: attr.mr_mode & !FI_MR_SCALABLE,
             key_bits: 8 * attr.mr_key_size.clamp(1, 8) as u32,
             patience,
             next_key: AtomicU64::new(u64::from_le_bytes(start)),
@@ -123,6 +131,18 @@ impl Registry {
         self.mode & FI_MR_LOCAL != 0
     }
 
+    /// A key of ours. Who has one shall not know others: providers check nothing but the key.
+    fn next_key(&self) -> Result<u64, c_int> {
+        let mut random = [0; 8];
+        crate::sys::random(&mut random).map_err(|_| libc::EIO)?;
+        let random = u64::from_le_bytes(random);
+        match self.key_bits {
+            64 => Ok(random),
+            // There are few enough that one is soon met again.
+            bits => Ok(self.next_key.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> (64 - bits))),
+        }
+    }
+
     /// Registers, with a key of ours where the library takes one.
     fn make(
         &self,
@@ -134,13 +154,7 @@ impl Registry {
         let mut refused = FI_ENOKEY;
         // A key that is in use is refused: the next one is tried.
         for _ in 0..16 {
-            let key = match self.mode & FI_MR_PROV_KEY {
-                0 => {
-                    self.next_key.fetch_add(1, Ordering::Relaxed)
-                        & (u64::MAX >> (64 - self.key_bits))
-                }
-                _ => 0,
-            };
+            let key = if self.mode & FI_MR_PROV_KEY == 0 { self.next_key()? } else { 0 };
             match self.domain.register(base, len, rights, key, ep) {
                 Err(FI_ENOKEY) => refused = FI_ENOKEY,
                 other => return other,
@@ -200,8 +214,9 @@ impl Registry {
         let base = core::ptr::with_exposed_provenance_mut(region.base as usize);
         // Registering nothing is refused by some; one byte more than asked for is never put into a key.
         let len = region.len.max(1) as usize;
+        let access = if region.len == 0 { 0 } else { region.access };
         let registration =
-            self.make(base, len, rights(region.access), ep).map_err(|errno| refusal(len, errno))?;
+            self.make(base, len, rights(access), ep).map_err(|errno| refusal(len, errno))?;
         let _ = held(&region.registrations).insert(interface, registration);
         Ok(())
     }
@@ -222,11 +237,26 @@ impl Registry {
         });
         let regions = held(&self.regions);
         if self.per_interface() {
-            for region in regions.iter().filter_map(Weak::upgrade) {
-                self.bind(&region, number, Some(ep))?;
+            let regions: Vec<Arc<Inner>> = regions.iter().filter_map(Weak::upgrade).collect();
+            let bound = regions.iter().try_for_each(|region| self.bind(region, number, Some(ep)));
+            if let Err(failure) = bound {
+                for region in regions {
+                    let _ = held(&region.registrations).remove(&number);
+                }
+                return Err(failure);
             }
         }
+        // Keys that peers have lead to this interface, too: it asks those who come by it.
         held(&self.interfaces).push(inbox.clone());
+        for region in regions.iter().filter_map(Weak::upgrade) {
+            let ending = held(&region.ending);
+            let Some((_, revocation)) = &*ending else { continue };
+            let asked = |asked: &Arc<Revocation>| Arc::ptr_eq(asked, revocation);
+            if !held(&inbox.revocations).iter().any(asked) {
+                let _ = revocation.open.fetch_add(1, Ordering::AcqRel);
+                inbox.put(revocation);
+            }
+        }
         Ok(inbox)
     }
 
@@ -256,9 +286,7 @@ impl Registry {
             let open = AtomicUsize::new(interfaces.len());
             let revocation = Arc::new(Revocation { generation: region.0.generation, open });
             for inbox in interfaces.iter() {
-                held(&inbox.revocations).push(revocation.clone());
-                inbox.waiting.store(true, Ordering::Release);
-                inbox.bell.wake();
+                inbox.put(&revocation);
             }
             (Instant::now(), revocation)
         });

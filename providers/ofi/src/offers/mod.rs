@@ -30,6 +30,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("mrail", "the core uses several lanes itself"),
     ("net", "it claims atomics and completion at the target that it does not keep"),
     ("udp", "it never tells that a peer is dead, and keeps what it cannot send without a bound"),
+    ("psm2", "it ends the process where a peer does not answer its first message at once"),
+    ("psm3", "it ends the process where a peer does not answer its first message at once"),
     ("coll", "it moves no data"),
     ("rstream", "it has no reliable datagrams"),
 ];
@@ -60,11 +62,13 @@ fn unmet(info: &Info) -> Option<&'static str> {
         (FI_MR_RAW, "FI_MR_RAW"),
         (FI_MR_MMU_NOTIFY, "FI_MR_MMU_NOTIFY"),
         (FI_MR_RMA_EVENT, "FI_MR_RMA_EVENT"),
-        (FI_MR_HMEM, "FI_MR_HMEM"),
         (FI_MR_COLLECTIVE, "FI_MR_COLLECTIVE"),
         (FI_MR_BASIC, "FI_MR_BASIC"),
-        (FI_MR_SCALABLE, "FI_MR_SCALABLE"),
     ];
+    // Nobody has asked for memory of devices, of which alone this one speaks (opx says it unasked).
+    if mode & FI_MR_HMEM != 0 && info.caps() & FI_HMEM != 0 {
+        return Some("FI_MR_HMEM");
+    }
     bits.iter().find(|(bit, _)| mode & bit != 0).map(|(_, name)| *name)
 }
 
@@ -94,12 +98,16 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     if let Some(bit) = unmet(&offer.info) {
         return Some(format!("it demands {bit}, which is not supported"));
     }
+    let demanded = offer.info.mode() & !(FI_CONTEXT | FI_CONTEXT2 | FI_ASYNC_IOV);
+    if demanded != 0 {
+        return Some(format!("it demands the mode {demanded:#x}, which is not supported"));
+    }
     if offer.info.caps() & FI_MULTI_RECV == 0 || offer.info.domain().mr_key_size > 8 {
         return Some("it has no FI_MULTI_RECV, or keys of more than 8 bytes".into());
     }
-    if offer.info.ep().max_msg_size < crate::engine::longest_packet(settings) {
+    if offer.info.ep().max_msg_size < crate::engine::LONGEST_PACKET {
         let most = offer.info.ep().max_msg_size;
-        return Some(format!("its messages have {most} bytes at most: lower TIELINE_OFI_EAGER"));
+        return Some(format!("its messages have {most} bytes at most"));
     }
     let device = text(offer.info.domain().name);
     match settings.interfaces.is_empty() {

@@ -180,6 +180,12 @@ impl Info {
         unsafe { (*self.raw).caps }
     }
 
+    /// What it demands of whoever posts.
+    pub(crate) fn mode(&self) -> u64 {
+        // SAFETY: a record of the list.
+        unsafe { (*self.raw).mode }
+    }
+
     /// The address of our side.
     pub(crate) fn source(&self) -> &[u8] {
         // SAFETY: a record of the list; its address has the length that stands beside it.

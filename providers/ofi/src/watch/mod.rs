@@ -28,6 +28,11 @@ const UNUSED: u8 = b'u';
 const CLOSING: u8 = b'c';
 /// Processes without channels whose connections are kept: the next channel needs none then.
 const KEPT: usize = 64;
+/// How long a peer may take to let itself be watched, where that is more than forming a connection may take: one that computes is
+/// alive, and answers later.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between attempts, and between looks for peers that have not come.
+const PAUSE: Duration = Duration::from_millis(250);
 /// Processes that have connected, and of which nothing else has been heard yet.
 const UNHEARD: usize = 1024;
 
@@ -68,17 +73,43 @@ pub(crate) struct Watch {
     next: u64,
     ready: Vec<Ready>,
     ended: Vec<Ended>,
+    /// When it was last looked who has not come.
+    looked: Instant,
 }
 
-#[derive(Default)]
+/// A connection in the making.
+struct Dialling {
+    token: u64,
+    dial: Dial,
+    /// What its socket is watched for, at which attempt.
+    watched: Option<(u32, Interest)>,
+}
+
 struct Peer {
     /// Channels that lead there, or come from there.
     channels: usize,
     contact: Option<Contact>,
-    dial: Option<(u64, Dial, Option<(u32, Interest)>)>,
+    dial: Option<Dialling>,
     streams: Vec<(u64, TcpStream)>,
-    /// Its end has been told.
-    over: bool,
+    /// Since when there is no connection with it, and when the next one is tried.
+    since: Instant,
+    again: Option<Instant>,
+    /// How it has ended; that has been told.
+    over: Option<(Status, String)>,
+}
+
+impl Peer {
+    fn new() -> Peer {
+        Peer {
+            channels: 0,
+            contact: None,
+            dial: None,
+            streams: Vec::new(),
+            since: Instant::now(),
+            again: None,
+            over: None,
+        }
+    }
 }
 
 impl Watch {
@@ -106,6 +137,7 @@ impl Watch {
             next: FIRST,
             ready: Vec::new(),
             ended: Vec::new(),
+            looked: Instant::now(),
         })
     }
 
@@ -125,8 +157,12 @@ impl Watch {
             return;
         }
         self.idle.retain(|idle| *idle != epoch);
-        let peer = self.peers.entry(epoch).or_default();
+        let peer = self.peers.entry(epoch).or_insert_with(Peer::new);
         peer.channels += 1;
+        if let Some((status, words)) = peer.over.clone() {
+            // Somebody is late.
+            return self.ended.push(Ended { epoch, status, words });
+        }
         if let Some(contact) = contact {
             peer.contact = Some(contact.clone());
             self.reach(epoch);
@@ -140,7 +176,7 @@ impl Watch {
         if peer.channels > 0 {
             return;
         }
-        if peer.over || peer.streams.is_empty() {
+        if peer.over.is_some() || peer.streams.is_empty() {
             return self.forget(epoch);
         }
         self.idle.push_back(epoch);
@@ -157,8 +193,19 @@ impl Watch {
 
     /// When something is to be done though nothing has come.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
-        let dials = self.peers.values().filter_map(|peer| peer.dial.as_ref());
-        dials.map(|(_, dial, _)| dial.timeout()).min()
+        let patience = self.patience();
+        let turn = |peer: &Peer| match &peer.dial {
+            Some(dialling) => Some(dialling.dial.timeout()),
+            None if peer.over.is_none() && peer.streams.is_empty() => {
+                Some(peer.again.unwrap_or(peer.since + patience))
+            }
+            None => None,
+        };
+        self.peers.values().filter_map(turn).min()
+    }
+
+    fn patience(&self) -> Duration {
+        self.settings.connect_timeout.max(PATIENCE)
     }
 
     /// Looks at what has happened; which interfaces have ended.
@@ -172,7 +219,8 @@ impl Watch {
                 MAILBOX => {}
                 token => {
                     let Some(&epoch) = self.tokens.get(&token) else { continue };
-                    let dials = |peer: &Peer| peer.dial.as_ref().is_some_and(|d| d.0 == token);
+                    let dials =
+                        |peer: &Peer| peer.dial.as_ref().is_some_and(|of| of.token == token);
                     match self.peers.get(&epoch).is_some_and(dials) {
                         true => self.advance(epoch, now),
                         false => self.read(epoch, token),
@@ -186,14 +234,38 @@ impl Watch {
             self.welcome(incoming);
         }
         let late = |(epoch, peer): (&u64, &Peer)| {
-            peer.dial.as_ref().is_some_and(|dial| dial.1.timeout() <= now).then_some(*epoch)
+            peer.dial.as_ref().is_some_and(|of| of.dial.timeout() <= now).then_some(*epoch)
         };
         let late: Vec<u64> = match self.is_dialling() {
             true => self.peers.iter().filter_map(late).collect(),
             false => Vec::new(),
         };
         late.into_iter().for_each(|epoch| self.advance(epoch, now));
+        if now.saturating_duration_since(self.looked) >= PAUSE {
+            self.looked = now;
+            self.look_for_missing(now);
+        }
         core::mem::take(&mut self.ended)
+    }
+
+    /// Tries again where it is time, and gives up who has not come.
+    fn look_for_missing(&mut self, now: Instant) {
+        let is_missing = |peer: &Peer| {
+            peer.channels > 0
+                && peer.over.is_none()
+                && peer.dial.is_none()
+                && peer.streams.is_empty()
+        };
+        let missing = self.peers.iter().filter(|(_, peer)| is_missing(peer));
+        for epoch in missing.map(|(epoch, _)| *epoch).collect::<Vec<u64>>() {
+            let Some(peer) = self.peers.get_mut(&epoch) else { continue };
+            if peer.again.take_if(|again| *again <= now).is_some() {
+                self.reach(epoch);
+            } else if now.saturating_duration_since(peer.since) >= self.patience() {
+                let text = "it has not come to be watched";
+                self.unreached(epoch, Status::PeerFailed, text.into());
+            }
+        }
     }
 
     fn token(&mut self, epoch: u64) -> u64 {
@@ -205,7 +277,7 @@ impl Watch {
     /// Dials who is not connected.
     fn reach(&mut self, epoch: u64) {
         let Some(peer) = self.peers.get(&epoch) else { return };
-        if peer.over || peer.dial.is_some() || !peer.streams.is_empty() {
+        if peer.over.is_some() || peer.dial.is_some() || !peer.streams.is_empty() {
             return;
         }
         let Some(contact) = peer.contact.clone() else { return };
@@ -219,7 +291,7 @@ impl Watch {
             Ok(dial) => {
                 let token = self.token(epoch);
                 if let Some(peer) = self.peers.get_mut(&epoch) {
-                    peer.dial = Some((token, dial, None));
+                    peer.dial = Some(Dialling { token, dial, watched: None });
                 }
                 self.advance(epoch, Instant::now());
             }
@@ -230,7 +302,7 @@ impl Watch {
     /// Takes a connection in the making further.
     fn advance(&mut self, epoch: u64, now: Instant) {
         let Some(peer) = self.peers.get_mut(&epoch) else { return };
-        let Some((token, dial, watched)) = &mut peer.dial else { return };
+        let Some(Dialling { token, dial, watched }) = &mut peer.dial else { return };
         let progress = match dial.advance(now) {
             Progress::Waiting => {
                 let wanted = Some((dial.attempt(), dial.wants()));
@@ -245,7 +317,7 @@ impl Watch {
             }
             over => over,
         };
-        let Some((token, dial, _)) = peer.dial.take() else { return };
+        let Some(Dialling { token, dial, .. }) = peer.dial.take() else { return };
         let _ = self.tokens.remove(&token);
         match progress {
             Progress::Done(stream) => {
@@ -253,16 +325,20 @@ impl Watch {
                 self.adopt(epoch, stream);
             }
             Progress::Failed(why) => {
-                let status = if dial.is_refused() {
-                    Status::PeerFailed
+                if dial.is_refused() {
+                    self.unreached(epoch, Status::PeerFailed, why);
                 } else if dial.is_wrong_secret() {
-                    Status::Permission
+                    self.unreached(epoch, Status::Permission, why);
                 } else if dial.is_starved() {
-                    Status::NoMemory
+                    self.unreached(epoch, Status::NoMemory, why);
+                } else if now.saturating_duration_since(peer.since)
+                    >= self.settings.connect_timeout.max(PATIENCE)
+                {
+                    self.unreached(epoch, Status::Unreachable, why);
                 } else {
-                    Status::Unreachable
-                };
-                self.unreached(epoch, status, why);
+                    // It may compute, and have left our call unanswered.
+                    peer.again = Some(now + PAUSE);
+                }
             }
             Progress::Waiting => {}
         }
@@ -279,7 +355,7 @@ impl Watch {
             return; // a member of the job that wants something else: a closed socket
         }
         if self.peers.contains_key(&epoch) || unheard() < UNHEARD {
-            let _ = self.peers.entry(epoch).or_default();
+            let _ = self.peers.entry(epoch).or_insert_with(Peer::new);
             self.adopt(epoch, incoming.stream);
         }
     }
@@ -291,6 +367,7 @@ impl Watch {
             Ok(()) => {
                 if let Some(peer) = self.peers.get_mut(&epoch) {
                     peer.streams.push((token, stream));
+                    peer.again = None;
                 }
             }
             Err(error) => {
@@ -319,6 +396,7 @@ impl Watch {
         let (_, stream) = peer.streams.swap_remove(at);
         let _ = self.tokens.remove(&token);
         drop(stream);
+        peer.since = Instant::now();
         match (said, why) {
             (Some(UNUSED), _) if peer.channels == 0 && peer.streams.is_empty() => {
                 self.drop_idle(epoch)
@@ -354,7 +432,8 @@ impl Watch {
         if peer.channels == 0 {
             return self.drop_idle(epoch);
         }
-        if !core::mem::replace(&mut peer.over, true) {
+        if peer.over.is_none() {
+            peer.over = Some((status, words.clone()));
             self.ended.push(Ended { epoch, status, words });
         }
     }
@@ -369,8 +448,8 @@ impl Watch {
         for (token, stream) in &mut peer.streams {
             let _ = (stream.write(&[UNUSED]), self.tokens.remove(token));
         }
-        if let Some((token, ..)) = peer.dial {
-            let _ = self.tokens.remove(&token);
+        if let Some(dialling) = peer.dial {
+            let _ = self.tokens.remove(&dialling.token);
         }
     }
 }

@@ -51,7 +51,8 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
         (domain.mr_mode, domain.mr_key_size) = (manners.mr_mode, 8);
         domain.name = c"dev0".as_ptr().cast_mut();
         fabric.name = c"played-fabric".as_ptr().cast_mut();
-        fabric.prov_name = c"played".as_ptr().cast_mut();
+        fabric.prov_name = manners.provider.as_ptr().cast_mut();
+        ((*info).mode, domain.av_type) = (manners.mode, manners.av_type);
         *out = info;
     }
     0

@@ -1,0 +1,62 @@
+//! Puts and gets of the played library.
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use crate::double::sys::{number, pieces, progress};
+use crate::double::world::{Entry, Way, world};
+
+fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) -> isize {
+    let from = number(ep) as usize;
+    world(|world| {
+        // SAFETY: filled records.
+        let (message, there) = unsafe { (&*message, &*(*message).rma_iov) };
+        assert!(!put || flags & FI_DELIVERY_COMPLETE != 0, "a put completes at its target");
+        let (to, context) = (message.addr as usize, message.context.expose_provenance());
+        if world.refuses(to) || !world.ends.get(to).is_some_and(|end| end.open) {
+            return -(FI_EAGAIN as isize);
+        }
+        let local = pieces(world, message.msg_iov, message.desc, message.iov_count);
+        let mode = world.manners.mr_mode;
+        let right = if put { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
+        let found = world.memory.get(&there.key).filter(|memory| {
+            memory.access & right != 0 && (mode & FI_MR_ENDPOINT == 0 || memory.bound == Some(to))
+        });
+        // The address is the memory's own with FI_MR_VIRT_ADDR, and an offset without.
+        let remote = found.and_then(|memory| {
+            let start = if mode & FI_MR_VIRT_ADDR != 0 { memory.base } else { 0 };
+            let offset = (there.addr as usize).checked_sub(start)?;
+            (offset + there.len <= memory.len).then_some(memory.base + offset)
+        });
+        let error = world.manners.fail_transfer.take().or(remote.is_none().then_some(libc::EACCES));
+        match (error, remote) {
+            (None, Some(remote)) => {
+                world.ends[to].ways.push_back(Way { put, local, remote, from, context });
+                if !world.manners.manual {
+                    progress(world, to);
+                }
+            }
+            (error, _) => {
+                let error = error.unwrap_or(libc::EIO);
+                world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
+            }
+        }
+        0
+    })
+}
+
+pub(in crate::double) unsafe extern "C" fn writemsg(
+    ep: *mut fid_ep,
+    message: *const fi_msg_rma,
+    flags: u64,
+) -> isize {
+    transfer(ep, message, flags, true)
+}
+
+pub(in crate::double) unsafe extern "C" fn readmsg(
+    ep: *mut fid_ep,
+    message: *const fi_msg_rma,
+    flags: u64,
+) -> isize {
+    transfer(ep, message, flags, false)
+}
