@@ -15,6 +15,7 @@ const EAGER: &str = "TIELINE_OFI_EAGER";
 const RECEIVE: &str = "TIELINE_OFI_RECEIVE";
 const QUEUE: &str = "TIELINE_OFI_QUEUE";
 const WATCH: &str = "TIELINE_OFI_WATCH";
+const TRUST: &str = "TIELINE_OFI_TRUST";
 /// The core's: whether it names this provider.
 const SELECTION: &str = "TIELINE_PROVIDERS";
 
@@ -64,6 +65,11 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "Messages, and puts and gets, that one interface has posted at once.",
     )
     .between(16, 65536),
+    ConfigDoc::list(
+        TRUST,
+        "",
+        "Claims of libfabric's providers that are believed without a trial: delivery (a put that completes is in memory).",
+    ),
     ConfigDoc::flag(
         WATCH,
         "on",
@@ -94,6 +100,7 @@ pub(crate) struct Settings {
     /// Somebody has said that libfabric is to be used.
     pub(crate) asked_for: bool,
     pub(crate) library: String,
+    pub(crate) trust: String,
     pub(crate) interfaces: String,
     pub(crate) format: Format,
     /// `FI_PROGRESS_...`, 0: the provider's choice.
@@ -157,6 +164,7 @@ impl Settings {
             providers: text(PROVIDERS),
             asked_for,
             library: library.text,
+            trust: text(TRUST),
             interfaces: text(INTERFACES),
             format: match host.config(FORMAT).word {
                 2 => Format::Ipv4,
@@ -226,6 +234,7 @@ impl Settings {
             providers: String::new(),
             asked_for: true,
             library: String::new(),
+            trust: String::new(),
             interfaces: "*".into(),
             format: Format::Any,
             progress: 0,

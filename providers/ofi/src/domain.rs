@@ -29,6 +29,8 @@ pub struct OfiDomain {
     settings: Settings,
     /// Its queues can be waited for.
     waits: bool,
+    /// Why it has messages only though libfabric promises more.
+    pub(crate) broken_promise: Option<String>,
 }
 
 impl OfiDomain {
@@ -39,7 +41,11 @@ impl OfiDomain {
         let waits = wakes.contains(&core_name(&offer.provider))
             && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
         let registry = Arc::new(Registry::new(domain, settings.failure_timeout)?);
-        Ok(OfiDomain { registry, offer, settings, waits })
+        let broken_promise = match offer.delivery {
+            true => load::keeping_signals(|| crate::selftest::delivers(&offer, &settings)).err(),
+            false => None,
+        };
+        Ok(OfiDomain { registry, offer, settings, waits, broken_promise })
     }
 
     fn is_ip(&self) -> bool {
@@ -66,7 +72,8 @@ impl Domain for OfiDomain {
 
     fn modules(&self) -> Vec<ModuleAttr> {
         let mut caps = caps::AM_SHORT | caps::AM_PACKED | caps::NEEDS_POLL | caps::ANY_THREAD;
-        if self.offer.delivery {
+        // Not PASSIVE_TARGET, whoever moves the data: who connects is answered by a poll.
+        if self.offer.delivery && self.broken_promise.is_none() {
             caps |= caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
         }
         if self.settings.watch.is_some() {

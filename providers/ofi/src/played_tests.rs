@@ -304,3 +304,16 @@ fn a_library_without_completion_at_the_target_has_messages_only() {
     assert_eq!(caps & (AM_SHORT | PUT | GET | REMOTE_COMPLETION), AM_SHORT);
     assert_eq!(world(|world| world.complaints.clone()), [] as [String; 0]);
 }
+
+#[test]
+fn a_provider_that_completes_puts_before_they_have_arrived_has_messages_only() {
+    manners(|manners| manners.lies = true);
+    let found = domain(&settings()).unwrap();
+    use tieline_plugin_api::caps::{AM_SHORT, GET, PUT};
+    let caps = tieline_plugin_api::Domain::modules(&found)[0].caps;
+    assert_eq!(caps & (AM_SHORT | PUT | GET), AM_SHORT);
+    assert!(found.broken_promise.as_ref().unwrap().contains("have not"));
+    let trusting = crate::config::Settings { trust: "delivery".into(), ..settings() };
+    let trusted = domain(&trusting).unwrap();
+    assert_ne!(tieline_plugin_api::Domain::modules(&trusted)[0].caps & PUT, 0);
+}

@@ -263,8 +263,9 @@ pub(super) fn progress(world: &mut World, at: usize) {
             }
             remote += len;
         }
-        let entry = Entry { context: way.context, flags: 0, at: 0, len: 0, error: 0 };
-        world.complete(way.from, entry);
+        if let Some(context) = way.context {
+            world.complete(way.from, Entry { context, flags: 0, at: 0, len: 0, error: 0 });
+        }
     }
 }
 
@@ -337,10 +338,9 @@ unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
             end.ways.retain(|way| way.from != at);
         }
         // What led there fails (tcp;ofi_rxm: run).
-        for way in closed.ways {
+        for (from, context) in closed.ways.iter().filter_map(|way| Some((way.from, way.context?))) {
             let error = libc::ENOTCONN;
-            let entry = Entry { context: way.context, flags: 0, at: 0, len: 0, error };
-            world.complete(way.from, entry);
+            world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
         }
     });
     // SAFETY: closed once.

@@ -19,6 +19,8 @@ pub(crate) struct Manners {
     pub(crate) manual: bool,
     /// Completions of what is posted wait until they are let go: late ones.
     pub(crate) late: bool,
+    /// A put completes when it is posted, whatever it was asked for (net of 1.17: run).
+    pub(crate) lies: bool,
     /// The next put or get fails with this error, behind its posting (tcp;ofi_rxm: 125 and 107 when the peer is killed: run).
     pub(crate) fail_transfer: Option<i32>,
     /// The next message fails so.
@@ -57,6 +59,7 @@ impl Default for Manners {
             eagain: 0,
             manual: true,
             late: false,
+            lies: false,
             fail_transfer: None,
             fail_send: None,
             refuse_send: None,
@@ -103,7 +106,8 @@ pub(crate) struct Way {
     /// In the target's memory: checked when it was posted, as software providers do.
     pub(crate) remote: usize,
     pub(crate) from: usize,
-    pub(crate) context: usize,
+    /// None: its completion has come already.
+    pub(crate) context: Option<usize>,
 }
 
 #[derive(Default)]

@@ -198,6 +198,22 @@ impl Engine {
         self.release();
     }
 
+    /// Makes progress, and hands out nothing but how operations have ended.
+    pub(crate) fn drain(&mut self) -> Vec<Result<(), Status>> {
+        let empty = (0..super::FETCHES).any(|_| self.fetch() == 0);
+        self.attend(empty);
+        let ended = self.ready.iter().filter_map(|ready| match ready {
+            Ready::Event(event, _) if event.kind == event::COMPLETION => Some(match event.status {
+                0 => Ok(()),
+                status => Err(Status::from_code(status)),
+            }),
+            _ => None,
+        });
+        let ended = ended.collect();
+        self.discard();
+        ended
+    }
+
     /// Whether something that was taken has not arrived, or not left. What waits for a connection that does not form is owed
     /// to nobody: there is no message of the application's in it.
     fn owes(&self) -> bool {

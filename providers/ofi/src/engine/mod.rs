@@ -304,11 +304,11 @@ impl Engine {
                 }
             }
             Some((index, Work::Send { .. } | Work::Transfer(_))) => match self.ops.end(index) {
-                Work::Send { peer, slot } => {
+                Work::Send { peer, slot, message } => {
                     if let Some(peer) = self.peers.get(peer) {
                         peer.formed = true;
                     }
-                    self.sent(peer, slot);
+                    self.sent(peer, slot, message);
                 }
                 Work::Transfer(transfer) => self.transferred(transfer, Ok(())),
                 _ => {}
@@ -335,8 +335,8 @@ impl Engine {
             return;
         }
         match self.ops.end(index) {
-            Work::Send { peer, slot } => {
-                self.sent(peer, slot);
+            Work::Send { peer, slot, message } => {
+                self.sent(peer, slot, message);
                 let text = format!("a message was not delivered: {words}");
                 self.fail_peer(peer, &Failure::new(Status::PeerFailed, text));
             }
@@ -448,6 +448,11 @@ impl Engine {
         }
         let asleep = quiet && empty && (self.broken.is_some() || self.ep.cq.may_sleep());
         if asleep { Armed::Sleep } else { Armed::Ready }
+    }
+
+    /// Whether the peer of a channel has answered.
+    pub(crate) fn is_connected(&self, channel: usize) -> bool {
+        self.outbound[channel].as_ref().is_some_and(|channel| channel.remote.is_some())
     }
 
     pub(crate) fn event_fd(&self) -> Option<i32> {

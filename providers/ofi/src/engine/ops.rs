@@ -30,6 +30,8 @@ pub(super) enum Work {
     Send {
         peer: usize,
         slot: u32,
+        /// It is the application's.
+        message: bool,
     },
     Transfer(Transfer),
 }

@@ -17,6 +17,8 @@ pub(super) struct Peer {
     pub(super) number: u64,
     /// Packets that the library has, and puts and gets.
     pub(super) sends: usize,
+    /// Those of the packets that are the application's messages.
+    pub(super) messages: usize,
     pub(super) transfers: usize,
     /// Packets that it has not taken: slots, their lengths, and the channel's token where it is a hello.
     pub(super) waiting: VecDeque<(u32, usize, Option<u64>)>,
@@ -52,6 +54,7 @@ impl Peers {
         let peer = Peer {
             number: av.insert(name)?,
             sends: 0,
+            messages: 0,
             transfers: 0,
             waiting: VecDeque::new(),
             refused: None,

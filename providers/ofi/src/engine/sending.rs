@@ -80,7 +80,8 @@ impl Engine {
         }
         let most = self.most_sends();
         // One that takes nothing holds up no other.
-        if self.sends >= most || self.peers.get(peer).is_some_and(|peer| peer.sends >= share(most))
+        if self.sends >= most
+            || self.peers.get(peer).is_some_and(|peer| peer.messages >= share(most))
         {
             return Err(Status::Again);
         }
@@ -191,7 +192,7 @@ impl Engine {
         let Some(peer) = self.outbound[at].as_ref().map(|channel| channel.peer) else {
             return Err(Status::Closed);
         };
-        match self.post(peer, slot, HEAD + len) {
+        match self.post(peer, slot, HEAD + len, true) {
             Ok(()) => {
                 self.count(at, len);
                 Ok(())
@@ -212,16 +213,17 @@ impl Engine {
 
     /// Hands a packet to the library.
     #[inline]
-    fn post(&mut self, peer: usize, slot: u32, len: usize) -> Result<(), c_int> {
+    fn post(&mut self, peer: usize, slot: u32, len: usize, message: bool) -> Result<(), c_int> {
         let Some(to) = self.peers.get(peer).map(|peer| peer.number) else {
             return Err(libc::ENOENT);
         };
-        let (index, context) = self.ops.begin(Work::Send { peer, slot });
+        let (index, context) = self.ops.begin(Work::Send { peer, slot, message });
         match self.ep.send(to, self.slots.local(slot, len), context) {
             Ok(()) => {
                 self.sends += 1;
                 if let Some(peer) = self.peers.get(peer) {
                     peer.sends += 1;
+                    peer.messages += usize::from(message);
                     peer.refused = None;
                 }
                 Ok(())
@@ -285,11 +287,12 @@ impl Engine {
     }
 
     /// A packet has left its slot.
-    pub(super) fn sent(&mut self, peer: usize, slot: u32) {
+    pub(super) fn sent(&mut self, peer: usize, slot: u32, message: bool) {
         self.sends -= 1;
         self.slots.give(slot);
         if let Some(peer) = self.peers.get(peer) {
             peer.sends -= 1;
+            peer.messages -= usize::from(message);
         }
     }
 
@@ -333,7 +336,7 @@ impl Engine {
             if full || self.sends >= 3 * most {
                 return false;
             }
-            match self.post(index, slot, len) {
+            match self.post(index, slot, len, false) {
                 Ok(()) => {
                     self.waiting -= 1;
                     let _ = self.peers.get(index).and_then(|peer| peer.waiting.pop_front());
@@ -436,7 +439,7 @@ impl Engine {
 
 /// What one peer may have of so many.
 pub(super) fn share(most: usize) -> usize {
-    (most / 8).max(4)
+    (most / 4).max(4)
 }
 
 /// Why the library has refused a packet for good.

@@ -92,7 +92,7 @@ impl Engine {
             return Ok(Posting::Done);
         }
         let most = self.most_transfers();
-        let full = self.peers.get(peer).is_some_and(|peer| peer.transfers >= 2 * share(most));
+        let full = self.peers.get(peer).is_some_and(|peer| peer.transfers >= share(most));
         if !connected || full || self.transfers >= most {
             return Err(Status::Again);
         }

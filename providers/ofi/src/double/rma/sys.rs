@@ -31,6 +31,11 @@ fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) 
         let error = world.manners.fail_transfer.take().or(remote.is_none().then_some(libc::EACCES));
         match (error, remote) {
             (None, Some(remote)) => {
+                let lies = put && world.manners.lies;
+                if lies {
+                    world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error: 0 });
+                }
+                let context = (!lies).then_some(context);
                 world.ends[to].ways.push_back(Way { put, local, remote, from, context });
                 if !world.manners.manual {
                     progress(world, to);
