@@ -145,7 +145,14 @@ pub(crate) struct fi_ops_fabric {
         *mut c_void,
     ) -> c_int,
     pub(crate) passive_ep: unused,
-    pub(crate) eq_open: unused,
+    pub(crate) eq_open: Option<
+        unsafe extern "C" fn(
+            *mut fid_fabric,
+            *mut fi_eq_attr,
+            *mut *mut fid_eq,
+            *mut c_void,
+        ) -> c_int,
+    >,
     pub(crate) wait_open: unused,
     pub(crate) trywait: unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int,
 }
@@ -273,6 +280,52 @@ pub(crate) struct fi_cq_err_entry {
     pub(crate) err_data_size: usize,
     /// Later versions write further.
     pub(crate) spare: [u64; 8],
+}
+
+#[repr(C)]
+pub(crate) struct fi_eq_attr {
+    pub(crate) size: usize,
+    pub(crate) flags: u64,
+    pub(crate) wait_obj: c_int,
+    pub(crate) signaling_vector: c_int,
+    pub(crate) wait_set: *mut c_void,
+    /// Later versions read further.
+    pub(crate) spare: [u64; 8],
+}
+
+#[repr(C)]
+pub(crate) struct fi_eq_err_entry {
+    pub(crate) fid: *mut fid,
+    pub(crate) context: *mut c_void,
+    pub(crate) data: u64,
+    pub(crate) err: c_int,
+    pub(crate) prov_errno: c_int,
+    pub(crate) err_data: *mut c_void,
+    pub(crate) err_data_size: usize,
+    /// Later versions write further.
+    pub(crate) spare: [u64; 8],
+}
+
+#[repr(C)]
+pub(crate) struct fid_eq {
+    pub(crate) fid: fid,
+    pub(crate) ops: *mut fi_ops_eq,
+}
+
+#[repr(C)]
+pub(crate) struct fi_ops_eq {
+    pub(crate) size: usize,
+    pub(crate) read: unsafe extern "C" fn(*mut fid_eq, *mut u32, *mut c_void, usize, u64) -> isize,
+    pub(crate) readerr: unsafe extern "C" fn(*mut fid_eq, *mut fi_eq_err_entry, u64) -> isize,
+    pub(crate) write: unused,
+    pub(crate) sread: unused,
+    pub(crate) strerror: unsafe extern "C" fn(
+        *mut fid_eq,
+        c_int,
+        *const c_void,
+        *mut c_char,
+        usize,
+    ) -> *const c_char,
 }
 
 #[repr(C)]

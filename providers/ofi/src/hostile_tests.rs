@@ -441,3 +441,20 @@ fn nobody_is_taken_out_of_the_table_of_peers() {
     until(&mut near, &mut far, |_, far| far.told.left.len() == 200);
     assert_eq!(complaints(), [] as [String; 0]);
 }
+
+#[test]
+fn what_the_library_says_of_no_operation_ends_the_interface_in_words() {
+    for has_notices in [true, false] {
+        manners(|manners| (manners.has_notices, manners.trouble) = (has_notices, None));
+        let (mut near, mut far) = sides();
+        let endpoint = near.connected(&mut far, 7);
+        exchange(&mut near, &mut far, &endpoint, 10);
+        assert_eq!(complaints(), [] as [String; 0]);
+        manners(|manners| manners.trouble = Some(libc::EALREADY));
+        for _ in 0..1000 {
+            near.poll();
+        }
+        assert_eq!(near.told.failed.len(), usize::from(has_notices));
+        assert!(near.told.failed.iter().all(|failed| failed.2.contains("as played")));
+    }
+}

@@ -32,7 +32,15 @@ fn claims() -> Vec<(String, u64)> {
     out.push(("sizeof(struct fi_cq_attr)".into(), spare));
     let spare = core::mem::offset_of!(fi_cq_err_entry, spare) as u64;
     out.push(("sizeof(struct fi_cq_err_entry)".into(), spare));
+    let spare = core::mem::offset_of!(fi_eq_attr, spare) as u64;
+    out.push(("sizeof(struct fi_eq_attr)".into(), spare));
+    let spare = core::mem::offset_of!(fi_eq_err_entry, spare) as u64;
+    out.push(("sizeof(struct fi_eq_err_entry)".into(), spare));
     fields!(out;
+        fi_eq_attr { size, flags, wait_obj, signaling_vector, wait_set }
+        fi_eq_err_entry { fid, context, data, err, prov_errno, err_data, err_data_size }
+        fid_eq { fid, ops }
+        fi_ops_eq { size, read, readerr, write, sread, strerror }
         fi_tx_attr { caps, mode, op_flags, msg_order, comp_order, inject_size, size, iov_limit, rma_iov_limit, tclass }
         fi_rx_attr { caps, mode, op_flags, msg_order, comp_order, total_buffered_recv, size, iov_limit }
         fi_ep_attr { kind as "type", protocol, protocol_version, max_msg_size, msg_prefix_size, max_order_raw_size,

@@ -45,6 +45,9 @@ mod keys;
 mod layout_tests;
 mod load;
 mod memory;
+mod notices {
+    pub(crate) mod sys;
+}
 mod offers;
 #[cfg(test)]
 mod played_tests;

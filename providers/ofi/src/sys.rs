@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::abi::*;
+use crate::notices::sys::Notices;
 use crate::offers::sys::Info;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
@@ -36,7 +37,7 @@ fn checked(what: &str, code: c_int) -> Result<(), Failure> {
 ///
 /// # Safety
 /// A live object of the library's, which nobody uses any more.
-unsafe fn close(fid: *mut fid) -> c_int {
+pub(crate) unsafe fn close(fid: *mut fid) -> c_int {
     // SAFETY: the caller promises a live object, which begins with its table.
     unsafe { ((*(*fid).ops).close)(fid) }
 }
@@ -68,6 +69,11 @@ impl Drop for Domain {
 }
 
 impl Domain {
+    /// For what belongs to the fabric.
+    pub(crate) fn fabric(&self) -> *mut fid_fabric {
+        self.fabric.raw
+    }
+
     pub(crate) fn open(info: &Info) -> Result<Arc<Domain>, Failure> {
         let mut fabric = ptr::null_mut();
         // SAFETY: the attributes stand in a list that `Fabric` keeps; room for one pointer.
@@ -369,6 +375,8 @@ pub(crate) struct Ep {
     shut: AtomicBool,
     pub(crate) cq: Cq,
     pub(crate) av: Av,
+    /// What belongs to no operation, where the provider has a queue for that.
+    pub(crate) notices: Option<Notices>,
     _domain: Arc<Domain>,
 }
 
@@ -405,7 +413,8 @@ impl Ep {
             (ops.endpoint)(domain.raw, domain.info.raw(), &raw mut raw, ptr::null_mut())
         };
         checked("fi_endpoint", code)?;
-        let ep = Ep { raw, shut: AtomicBool::new(false), cq, av, _domain: domain.clone() };
+        let (shut, notices) = (AtomicBool::new(false), Notices::open(domain));
+        let mut ep = Ep { raw, shut, cq, av, notices, _domain: domain.clone() };
         // SAFETY: an endpoint, a queue and a table of one domain; the option is one size.
         unsafe {
             let ops = &*(*raw).fid.ops;
@@ -414,6 +423,11 @@ impl Ep {
                 (ops.bind)(raw.cast(), ep.cq.raw.cast(), FI_SEND | FI_RECV),
             )?;
             checked("binding a table", (ops.bind)(raw.cast(), ep.av.raw.cast(), 0))?;
+            // psm3 takes none.
+            ep.notices = ep
+                .notices
+                .take()
+                .filter(|notices| (ops.bind)(raw.cast(), notices.raw.cast(), 0) == 0);
             let (at, len) = ((&raw const least_room).cast(), size_of::<usize>());
             let set = (*(*raw).ops).setopt;
             let code = set(raw.cast(), FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, at, len);

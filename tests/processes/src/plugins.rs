@@ -25,11 +25,39 @@ pub fn folder() -> Result<&'static Path, String> {
     folder.as_deref().map_err(Clone::clone)
 }
 
+/// A folder with the provider over libfabric alone.
+///
+/// # Errors
+/// Without cargo, or without libfabric.
+///
+/// # Panics
+/// When it does not compile.
+pub fn libfabric() -> Result<&'static Path, String> {
+    const FILES: [built::Made<'static>; 1] = [("tieline-provider-ofi-plugin", "libtieline_ofi.so")];
+    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let listed = std::process::Command::new("ldconfig").arg("-p").output();
+    let is_there = |list: &[u8]| String::from_utf8_lossy(list).contains("libfabric.so.1");
+    if !listed.is_ok_and(|listed| is_there(&listed.stdout)) {
+        return Err("libfabric is not installed (libfabric1)".into());
+    }
+    let folder = FOLDER.get_or_init(|| match std::env::var_os(GIVEN) {
+        Some(given) if Path::new(&given).join(FILES[0].1).exists() => Ok(given.into()),
+        Some(given) => Err(format!("{GIVEN}: no {} in {}", FILES[0].1, given.display())),
+        None => gathered("processes-libfabric", &FILES),
+    });
+    folder.as_deref().map_err(Clone::clone)
+}
+
 fn build() -> Result<PathBuf, String> {
-    let profile = built::folder(&built::TCP)?;
-    let folder = profile.join("processes-providers");
+    gathered("processes-providers", &built::TCP)
+}
+
+/// A folder of that name with these files and no others.
+fn gathered(name: &str, files: &[built::Made<'_>]) -> Result<PathBuf, String> {
+    let profile = built::folder(files)?;
+    let folder = profile.join(name);
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    for (_, file) in built::TCP {
+    for (_, file) in files {
         let (from, to) = (profile.join(file), folder.join(file));
         let _ = std::fs::remove_file(&to);
         std::fs::hard_link(&from, &to).map_err(|e| format!("{}: {e}", from.display()))?;

@@ -7,6 +7,7 @@ mod hostile_shm;
 mod hosts;
 mod jobs;
 mod killed;
+mod libfabric;
 mod links;
 mod memory;
 mod misuse;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
             out_of_band::TESTS,
             network_strangers::TESTS,
             network_kills::TESTS,
+            libfabric::TESTS,
         ],
         &[ROLES],
     )

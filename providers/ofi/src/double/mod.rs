@@ -1,5 +1,8 @@
 //! A libfabric that is played by this process, so that what no provider here does can be tested.
 
+mod notices {
+    pub(crate) mod sys;
+}
 mod offer {
     pub(crate) mod sys;
 }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use super::notices::sys::{EQ, eq_open};
 use super::offer::sys::{dupinfo, freeinfo, getinfo};
 use super::rma::sys::{readmsg, writemsg};
 use super::world::{End, Entry, Memory, Posted, World, world};
@@ -37,7 +38,7 @@ unsafe extern "C" fn no_control(_: *mut fid, _: c_int, _: *mut c_void) -> c_int 
     0
 }
 
-fn new<T>(public: T, number: u64) -> *mut T {
+pub(super) fn new<T>(public: T, number: u64) -> *mut T {
     Box::into_raw(Box::new(Object { public, number })).cast()
 }
 
@@ -50,11 +51,11 @@ pub(super) fn table<T>(table: T) -> *mut T {
     Box::into_raw(Box::new(table))
 }
 
-fn ops<T>() -> fi_ops {
+pub(super) fn ops<T>() -> fi_ops {
     fi_ops { size: size_of::<fi_ops>(), close: close::<T>, bind: no_bind, control: no_control }
 }
 
-fn head(ops: fi_ops) -> fid {
+pub(super) fn head(ops: fi_ops) -> fid {
     fid { fclass: 0, context: ptr::null_mut(), ops: table(ops) }
 }
 
@@ -82,7 +83,7 @@ unsafe extern "C" fn fabric(
             size: size_of::<fi_ops_fabric>(),
             domain,
             passive_ep: ptr::null(),
-            eq_open: ptr::null(),
+            eq_open: Some(eq_open),
             wait_open: ptr::null(),
             trywait,
         }),
@@ -348,6 +349,11 @@ unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind_end(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    // SAFETY: an object, which says what it is.
+    if unsafe { (*other).fclass } == EQ {
+        let at = number(fid.cast::<fid_ep>()) as usize;
+        world(|world| world.ends[at].has_notices = true);
+    }
     if flags != 0 {
         // SAFETY: with flags it is a queue; from here on it has this endpoint's number.
         unsafe { (*other.cast::<Object<fid_cq>>()).number = number(fid.cast::<fid_ep>()) };
@@ -494,6 +500,9 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64
     let many = flags & FI_MULTI_RECV != 0;
     let at = number(ep) as usize;
     world(|world| {
+        if world.manners.has_notices && !world.ends[at].has_notices {
+            world.complaints.push("an endpoint without a queue of events".into());
+        }
         // SAFETY: a filled record.
         let message = unsafe { &*message };
         let pieces = pieces(world, message.msg_iov, message.desc, message.iov_count);

@@ -30,6 +30,10 @@ pub(crate) struct Manners {
     /// The next message is lost and completes well: what was on a connection that the library replaced (rxm: read in
     /// prov/rxm, which connects anew).
     pub(crate) lose_send: bool,
+    /// An event that belongs to no operation (EFA: read in efa_base_ep.c).
+    pub(crate) trouble: Option<i32>,
+    /// There is a queue for such events; endpoints without one are complained of.
+    pub(crate) has_notices: bool,
     /// The queue of completions fails (fi_cq(3): overrun).
     pub(crate) overrun: bool,
     /// What it is called.
@@ -64,6 +68,8 @@ impl Default for Manners {
             fail_send: None,
             refuse_send: None,
             lose_send: false,
+            trouble: None,
+            has_notices: true,
             overrun: false,
             provider: c"played",
             mode: 0,
@@ -113,6 +119,7 @@ pub(crate) struct Way {
 #[derive(Default)]
 pub(crate) struct End {
     pub(crate) open: bool,
+    pub(crate) has_notices: bool,
     pub(crate) entries: VecDeque<Entry>,
     pub(crate) held: VecDeque<Entry>,
     pub(crate) buffers: VecDeque<Posted>,

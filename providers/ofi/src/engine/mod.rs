@@ -42,6 +42,8 @@ use tieline_registration::{Arena, Lender, Limits};
 pub(crate) const MAX_IDENTITY: usize = 4096;
 /// Completions that are read at once.
 const BATCH: usize = 16;
+/// Polls between looks for events that belong to no operation.
+const POLLS: u32 = 64;
 /// Reads of one poll at most.
 const FETCHES: usize = 64;
 /// How often a sleeper is woken while something waits that the library tells nobody of.
@@ -94,6 +96,7 @@ pub(crate) struct Engine {
     unanswered: VecDeque<(Instant, usize, u64)>,
     /// Packets that wait for the library, of all peers.
     waiting: usize,
+    polls: u32,
     /// Somebody was told `AGAIN` by the library, which does not say when there is room.
     starving: bool,
     sends: usize,
@@ -195,6 +198,7 @@ impl Engine {
             ghosts: Vec::new(),
             unanswered: VecDeque::new(),
             waiting: 0,
+            polls: 0,
             starving: false,
             sends: 0,
             transfers: 0,
@@ -382,6 +386,10 @@ impl Engine {
     /// What has to happen beside messages: packets that wait, acknowledgements, ends of regions and of processes. `empty`: the
     /// library has had nothing for us just now.
     fn attend(&mut self, empty: bool) {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls % POLLS == 0 {
+            self.look_for_trouble();
+        }
         self.watch_over(empty);
         if self.waiting > 0 {
             self.push_all();
@@ -391,6 +399,14 @@ impl Engine {
         }
         for revocation in self.inbox.take() {
             self.pass_on(&revocation);
+        }
+    }
+
+    /// Ends everything where the library says that something is wrong which belongs to no operation.
+    fn look_for_trouble(&mut self) {
+        let notices = self.ep.notices.as_ref().filter(|_| self.broken.is_none());
+        if let Some(words) = notices.and_then(|notices| notices.trouble()) {
+            self.break_down(&format!("libfabric has failed: {words}"));
         }
     }
 
@@ -435,6 +451,7 @@ impl Engine {
 
     pub(crate) fn arm(&mut self) -> Armed {
         let empty = (0..FETCHES).any(|_| self.fetch() == 0);
+        self.look_for_trouble();
         self.watch_now(empty, true);
         self.attend(empty);
         let quiet = self.ready.is_empty()

@@ -1,0 +1,189 @@
+//! Hosts that talk over libfabric: its software providers `tcp;ofi_rxm` and `sockets`, which tell of no death themselves.
+
+use std::time::Duration;
+use tieline_processes::interpreter::MIXED_REGION;
+use tieline_processes::node::{milliseconds, nothing_leaks};
+use tieline_processes::random::spin;
+use tieline_processes::{
+    BOUND_MS, Host, Hosts, Node, Random, Test, Verdict, named, or_skip, plugins,
+};
+
+pub(crate) const TESTS: &[Test] = named![
+    everything_crosses_between_two_hosts_over_libfabric,
+    killed_processes_leave_two_survivors_at_work_over_libfabric,
+    a_peer_over_libfabric_that_computes_for_longer_than_the_stated_time_is_not_given_up,
+    a_host_that_vanishes_is_given_up_within_the_stated_time_over_libfabric,
+];
+
+/// Its providers, as they are asked for.
+const PROVIDERS: [&str; 2] = ["TIELINE_OFI_PROVIDERS=tcp", "TIELINE_OFI_PROVIDERS=sockets"];
+const STATED: Duration = Duration::from_secs(2);
+const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
+/// Where the dead are neither leaks nor slow to be told.
+const KILLS: usize = 10;
+
+fn node(host: &Host, name: &str, settings: &[&str]) -> Node {
+    let folder = plugins::libfabric().expect("the test looks first");
+    let launch = host.launch(name).env("TIELINE_PROVIDER_PATH", folder.display());
+    let settings: Vec<&str> = ["TIELINE_PROVIDERS=ofi"].iter().chain(settings).copied().collect();
+    Node::open(launch, &settings)
+}
+
+/// Two processes on two hosts that reach each other's memory.
+fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
+    let (mut a, mut b) = (node(&hosts[0], "a", settings), node(&hosts[1], "b", settings));
+    for node in [&mut a, &mut b] {
+        let _ = node.must(&format!("register here {MIXED_REGION}"));
+        let _ = node.must(&format!("register theirs {MIXED_REGION}"));
+    }
+    a.connect(&mut b);
+    b.connect(&mut a);
+    for path in [a.import(&mut b, "theirs"), b.import(&mut a, "theirs")] {
+        assert!(path.contains("ofi:"), "{path}");
+    }
+    (a, b)
+}
+
+fn everything_crosses_between_two_hosts_over_libfabric() -> Verdict {
+    let _ = or_skip!(plugins::libfabric());
+    for provider in PROVIDERS {
+        let hosts = or_skip!(Hosts::two());
+        let (mut a, mut b) = pair(&hosts, &[provider]);
+        // Messages, puts, gets, atomics and flushes; then large and small messages, both ways at once.
+        for order in ["mixed {} theirs 50", "exact {} 500 8 100 8000 0 30000"] {
+            a.peer.tell(&order.replace("{}", "b"));
+            b.peer.tell(&order.replace("{}", "a"));
+            for node in [&mut a, &mut b] {
+                let _ = node.answer().expect("nothing fails");
+            }
+        }
+        for node in [&mut a, &mut b] {
+            assert_eq!(node.must("reach exact 550"), "550");
+            assert_eq!(node.must("pending"), "0");
+            node.nothing_was_wrong();
+        }
+        println!("    {provider}: {}", a.must("report b"));
+        a.end();
+        b.end();
+    }
+    Verdict::Passed
+}
+
+fn killed_processes_leave_two_survivors_at_work_over_libfabric() -> Verdict {
+    let _ = or_skip!(plugins::libfabric());
+    let mut random = Random::for_this_run();
+    for provider in PROVIDERS {
+        let hosts = or_skip!(Hosts::many(3));
+        let mut survivors =
+            [node(&hosts[0], "left", &[provider]), node(&hosts[1], "right", &[provider])];
+        let [left, right] = &mut survivors;
+        left.connect(right);
+        let _ = left.must("chat right");
+        for node in &mut survivors {
+            let _ = node.must(&format!("register here {MIXED_REGION}"));
+        }
+        let (mut slowest, mut pongs, mut early): (f64, u64, Vec<(u64, u64)>) = (0.0, 0, Vec::new());
+        for round in 0..KILLS {
+            let name = format!("victim{round}");
+            let mut victim = node(&hosts[2], &name, &[provider]);
+            for node in &mut survivors {
+                let own = node.peer.name.clone();
+                let _ = victim.must(&format!("register {own} {MIXED_REGION}"));
+                node.connect(&mut victim);
+                let _ = node.import(&mut victim, &own);
+                victim.connect(node);
+                let _ = node.must(&format!("ping {name}"));
+            }
+            // One is in the middle of something, or both are, or nobody says anything.
+            let busy = random.below(3);
+            for node in survivors.iter_mut().take(busy as usize) {
+                let own = node.peer.name.clone();
+                node.peer.tell(&match random.below(3) {
+                    0 => format!("exact {name} 1000000000 8"),
+                    1 => format!("exact {name} 1000000000 30000"),
+                    _ => format!("mixed {name} {own} 1000000000"),
+                });
+            }
+            spin(random.below(20_000));
+            let killed = victim.kill();
+            for (number, node) in survivors.iter_mut().enumerate() {
+                let at = if number < busy as usize {
+                    let failed = node.answer().expect_err("the victim was killed");
+                    assert_eq!(failed.status, "PeerFailed", "round {round}: {failed:?}");
+                    failed.at
+                } else {
+                    // Who only waits hears of it as well.
+                    let told = node.try_ask(&format!("await-error {name}")).expect("an answer");
+                    assert!(told.text.starts_with("PeerFailed"), "round {round}: {}", told.text);
+                    told.at
+                };
+                slowest = slowest.max(milliseconds(killed, at));
+                let refused = node.ask(&format!("send {name} 1 0 8")).expect_err("it is gone");
+                assert_eq!(refused.status, "PeerFailed", "round {round}: {refused:?}");
+                let _ = node.must(&format!("disconnect {name}"));
+                node.nothing_was_wrong();
+            }
+            // The survivors' own traffic went on.
+            let before = pongs;
+            while pongs <= before {
+                pongs = survivors[0].must("pongs").parse().expect("a number");
+            }
+            if round == KILLS / 2 {
+                early = Node::footprints(&mut survivors);
+            }
+        }
+        let late = Node::footprints(&mut survivors);
+        println!("    {provider}: slowest failure {slowest:.1} ms after the kill");
+        println!("    descriptors and KiB: {early:?}, later {late:?}");
+        assert!(slowest < BOUND_MS);
+        nothing_leaks(&early, &late);
+        survivors.into_iter().for_each(Node::end);
+    }
+    Verdict::Passed
+}
+
+fn a_peer_over_libfabric_that_computes_for_longer_than_the_stated_time_is_not_given_up() -> Verdict
+{
+    let _ = or_skip!(plugins::libfabric());
+    for provider in PROVIDERS {
+        let hosts = or_skip!(Hosts::two());
+        let (mut a, mut b) = pair(&hosts, &[provider, "TIELINE_FAILURE_TIMEOUT=1s"]);
+        let _ = a.must("ping b");
+        let _ = b.must("passive");
+        // More than all buffers hold.
+        a.peer.tell("exact b 500 30000");
+        a.streams();
+        let still = a.peer.hear_within(2 * STATED);
+        assert_eq!(still, None, "a peer that computes was given up");
+        let _ = b.must("active");
+        assert_eq!(a.answer().expect("the peer is back").text, "500");
+        assert_eq!(b.must("reach exact 500"), "500");
+        b.nothing_was_wrong();
+        a.end();
+        b.end();
+    }
+    Verdict::Passed
+}
+
+fn a_host_that_vanishes_is_given_up_within_the_stated_time_over_libfabric() -> Verdict {
+    let _ = or_skip!(plugins::libfabric());
+    for provider in PROVIDERS {
+        let hosts = or_skip!(Hosts::two());
+        let (mut a, b) = pair(&hosts, &[provider, STATED_SETTING]);
+        a.peer.tell("exact b 1000000000 5000");
+        a.streams();
+        let gone = hosts[1].vanish();
+        let failed = a.answer().expect_err("nobody is there");
+        let took = milliseconds(gone, failed.at);
+        println!(
+            "    {provider}: after {took:.0} ms (stated: {STATED:?}): {} {}",
+            failed.status, failed.text
+        );
+        assert!(took < BOUND_MS, "{took} ms");
+        let refused = a.ask("send b 1 0 8").expect_err("it is gone");
+        assert_ne!(refused.status, "Again", "{refused:?}");
+        drop(b);
+        a.end();
+    }
+    Verdict::Passed
+}
