@@ -89,7 +89,13 @@ fn a_receive_that_fails_gives_no_buffer_back_unless_the_library_says_so_and_the_
 }
 
 #[test]
-fn an_error_of_no_operation_ends_the_interface_in_words() {
+fn an_error_of_no_operation_ends_the_interface_in_words_where_a_layer_says_so_of_all_it_does() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    fail_receive(0, libc::EIO, false);
+    exchange(&mut near, &mut far, &endpoint, 10);
+    drop((endpoint, near, far));
+    manners(|manners| manners.provider = c"played;ofi_rxm");
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     fail_receive(0, libc::EIO, false);

@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::Failure;
 
 macro_rules! shared {
     ($($type:ident),*) => { $(
@@ -537,13 +537,7 @@ fn posted(code: isize) -> Result<(), c_int> {
 
 /// Fills `bytes` with random ones.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Failure> {
-    // SAFETY: room for as many bytes as are asked for.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got == bytes.len() as isize {
-        Ok(())
-    } else {
-        Err(Failure::new(Status::Io, "the kernel has no random numbers"))
-    }
+    tieline_net::random(bytes).map_err(|error| Failure::from_io("random numbers", &error))
 }
 
 /// Lets others run: who closes waits for a peer's poll.

@@ -42,7 +42,9 @@ pub fn libfabric() -> Result<&'static Path, String> {
     }
     let folder = FOLDER.get_or_init(|| match std::env::var_os(GIVEN) {
         Some(given) if Path::new(&given).join(FILES[0].1).exists() => Ok(given.into()),
-        Some(given) => Err(format!("{GIVEN}: no {} in {}", FILES[0].1, given.display())),
+        Some(given) => {
+            Err(format!("{GIVEN}: no {} in {}", FILES[0].1, Path::new(&given).display()))
+        }
         None => gathered("processes-libfabric", &FILES),
     });
     folder.as_deref().map_err(Clone::clone)

@@ -324,8 +324,12 @@ impl Engine {
     fn went_wrong(&mut self, entry: &fi_cq_err_entry) {
         let words = self.ep.cq.words(entry);
         let Some((index, work)) = self.ops.of(entry.op_context) else {
-            // Layers tell so what concerns all they do (rxm: read in rxm_cq_write_error_all).
-            return self.break_down(&format!("libfabric has failed: {words}"));
+            // A layer tells so what concerns all it does (rxm: read in rxm_cq_write_error_all). Others do of what they had begun by
+            // themselves, such as a message for which there was no buffer yet (sockets, when its sender is killed: run).
+            if self.address.provider.contains("ofi_rxm") {
+                self.break_down(&format!("libfabric has failed: {words}"));
+            }
+            return;
         };
         if let &Work::Receive(buffer) = work {
             let ended = !self.buffers.many || entry.flags & FI_MULTI_RECV != 0;
