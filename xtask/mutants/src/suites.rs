@@ -70,13 +70,15 @@ const NEAR: &[(&str, &[&str])] = &[
         "providers/registration/src",
         &["tieline-registration", "tieline-provider-verbs", "tieline-provider-ofi"],
     ),
-    ("providers/ofi/src", &["tieline-provider-ofi"]),
+    ("providers/ofi/src", &["tieline-provider-ofi", "tieline-conformance"]),
     ("providers/verbs/src", &["tieline-provider-verbs"]),
 ];
 /// What tests load and run beside what cargo builds for them.
 const EXAMPLES: &[&str] = &["fake_*", "bad_*"];
 /// Its tests take seconds each, so each is asked alone; and one at a time, since they look for what is left on the machine.
 const WITH_PROCESSES: &str = "tieline-processes";
+/// Its tests are asked one by one, too, since each of them runs a provider of its own.
+const ONE_BY_ONE: [&str; 2] = [WITH_PROCESSES, "tieline-conformance"];
 /// A program that takes longer than this without a mutant is left out for mutants of other packages. It is several times
 /// what the suites that are meant take on a quiet machine: on a busy one they must not drop out, which looks like misses.
 const QUICK: Duration = Duration::from_secs(150);
@@ -188,7 +190,7 @@ impl Suites {
             let text = std::fs::read_to_string(manifest).unwrap_or_default();
             let package = text.lines().find_map(|line| line.strip_prefix("name = "));
             let package = package.unwrap_or_default().trim_matches('"');
-            let tests = if package == WITH_PROCESSES { listed(file) } else { vec![None] };
+            let tests = if ONE_BY_ONE.contains(&package) { listed(file) } else { vec![None] };
             programs.extend(tests.into_iter().map(|test| Program {
                 package: package.to_owned(),
                 name: said["target"]["name"].as_str().unwrap_or_default().to_owned(),
@@ -270,7 +272,8 @@ impl Suites {
     /// Runs a program with a mutant turned on, or none, until its end or the first test that fails because of it.
     fn run(&self, program: &Program, id: u32, limit: Duration) -> Ended {
         let began = Instant::now();
-        let _alone = program.test.is_some().then(|| crate::locked(&self.alone));
+        let is_alone = program.package == WITH_PROCESSES;
+        let _alone = is_alone.then(|| crate::locked(&self.alone));
         let mut command = Command::new(&program.file);
         let _ = command
             .args(program.test.iter().flat_map(|test| ["--exact", test]))
@@ -326,8 +329,8 @@ impl Suites {
 fn distance(program: &Program, file: &str) -> Option<usize> {
     let near = NEAR.iter().find(|(of, _)| file.starts_with(of)).map_or(&[][..], |f| f.1);
     let distance = match program.test {
-        Some(_) => Some(near.len()),
-        None => near.iter().position(|near| program.package == *near),
+        Some(_) if program.package == WITH_PROCESSES => Some(near.len()),
+        _ => near.iter().position(|near| program.package == *near),
     };
     distance.filter(|at| *at == 0 || program.usual < QUICK)
 }
