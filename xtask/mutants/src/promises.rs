@@ -326,6 +326,27 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "true",
         "a key's entry may lie beside the table",
     ),
+    // ---- tag matching ----
+    ("tag/src/posted.rs", "sequence < first", "false", "not the receive that was posted first"),
+    (
+        "tag/src/posted.rs",
+        "first < entry.sequence",
+        "false",
+        "a receive without a table goes before earlier ones",
+    ),
+    (
+        "tag/src/posted.rs",
+        "entry.sequence == id.sequence",
+        "true",
+        "the id of a receive that has ended cancels another",
+    ),
+    (
+        "tag/src/unexpected.rs",
+        "*next = links[ORDER].after()",
+        "*next = NONE",
+        "messages are not found after one was taken",
+    ),
+    ("tag/src/slab.rs", "self.idle.len() > IDLE + self.busy()", "false", "no memory is given back"),
 ];
 
 /// All of them, in their order.

@@ -72,6 +72,7 @@ const NEAR: &[(&str, &[&str])] = &[
     ),
     ("providers/ofi/src", &["tieline-provider-ofi", "tieline-conformance"]),
     ("providers/verbs/src", &["tieline-provider-verbs"]),
+    ("tag/src", &["tieline-tag"]),
 ];
 /// What tests load and run beside what cargo builds for them.
 const EXAMPLES: &[&str] = &["fake_*", "bad_*"];

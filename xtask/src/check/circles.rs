@@ -22,6 +22,7 @@ const MOST: &[(&str, usize)] = &[
     ("providers/tcp/src", 3),
     ("providers/tcp-connect/src", 2),
     ("providers/verbs/src", 2),
+    ("tag/src", 2),
     ("tools/src", 2),
 ];
 

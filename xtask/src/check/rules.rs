@@ -48,6 +48,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("providers/registration", &["plugin-api"]),
     ("providers/verbs", &["plugin-api", "net", "registration"]),
     ("core", &["plugin-api", "config", "job", "net", "provider-shm", "provider-shm-cma"]),
+    ("tag", &[]),
     ("xtask", &["testing"]),
     ("tests/testing", &[]),
 ];
@@ -64,6 +65,7 @@ const PLACES: &[&str] = &[
     "net",
     "plugin-api",
     "providers",
+    "tag",
     "tools",
     "tests",
     "docs/examples",

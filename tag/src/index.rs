@@ -1,0 +1,280 @@
+//! Lists through entries of a slab, and tables of such lists that are found by source and tag.
+
+use crate::slab::{NONE, Slab};
+use std::hash::{BuildHasher, RandomState};
+
+/// Where an entry stands that is in no list.
+const OUT: u32 = NONE - 1;
+/// Lists of a new table.
+const FIRST: usize = 16;
+/// A table of so many is not made smaller: 8 KiB.
+const KEPT: usize = 1024;
+
+/// An entry's neighbours in one list.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    before: u32,
+    after: u32,
+}
+
+impl Link {
+    pub(crate) const OUT: Link = Link { before: OUT, after: OUT };
+
+    /// The next newer entry.
+    pub(crate) fn after(self) -> u32 {
+        self.after
+    }
+
+    pub(crate) fn is_in(self) -> bool {
+        self.before != OUT
+    }
+}
+
+/// An entry that lists go through.
+pub(crate) trait Linked {
+    fn link(&self, which: usize) -> Link;
+    fn link_mut(&mut self, which: usize) -> &mut Link;
+}
+
+/// A list from the oldest entry to the newest. `which` says which of an entry's links it goes through.
+#[derive(Clone, Copy)]
+pub(crate) struct List {
+    first: u32,
+    last: u32,
+}
+
+impl List {
+    pub(crate) const EMPTY: List = List { first: NONE, last: NONE };
+
+    pub(crate) fn first(self) -> u32 {
+        self.first
+    }
+
+    /// The entry behind one that is in the list; [`NONE`] behind the last.
+    pub(crate) fn after<E: Linked>(slab: &Slab<E>, which: usize, place: u32) -> u32 {
+        slab.at(place).link(which).after
+    }
+
+    /// Puts a new entry into the slab, and at the end of the list.
+    #[inline]
+    pub(crate) fn insert<E: Linked>(
+        &mut self,
+        slab: &mut Slab<E>,
+        which: usize,
+        mut entry: E,
+    ) -> u32 {
+        *entry.link_mut(which) = Link { before: self.last, after: NONE };
+        let place = slab.insert(entry);
+        self.append(slab, which, place);
+        place
+    }
+
+    /// Puts an entry that is in the slab at the end of the list.
+    pub(crate) fn push<E: Linked>(&mut self, slab: &mut Slab<E>, which: usize, place: u32) {
+        *slab.at_mut(place).link_mut(which) = Link { before: self.last, after: NONE };
+        self.append(slab, which, place);
+    }
+
+    #[inline]
+    fn append<E: Linked>(&mut self, slab: &mut Slab<E>, which: usize, place: u32) {
+        match self.last {
+            NONE => self.first = place,
+            last => slab.at_mut(last).link_mut(which).after = place,
+        }
+        self.last = place;
+    }
+
+    pub(crate) fn remove<E: Linked>(&mut self, slab: &mut Slab<E>, which: usize, place: u32) {
+        let link = std::mem::replace(slab.at_mut(place).link_mut(which), Link::OUT);
+        self.close(slab, which, link);
+    }
+
+    /// Closes the gap that an entry with this link has left.
+    #[inline]
+    pub(crate) fn close<E: Linked>(&mut self, slab: &mut Slab<E>, which: usize, link: Link) {
+        match link.before {
+            NONE => self.first = link.after,
+            before => slab.at_mut(before).link_mut(which).after = link.after,
+        }
+        match link.after {
+            NONE => self.last = link.before,
+            after => slab.at_mut(after).link_mut(which).before = link.before,
+        }
+    }
+}
+
+/// A hash that nobody outside the process knows.
+///
+/// Tags come from peers, so a peer that could tell which of them fall into one list could make every match walk along it. This is
+/// multiply-add-shift (Dietzfelbinger, 1996): whatever two keys are, they have the same upper `b` bits for one in 2 to the power `b` of
+/// all choices of `a`, `b` and `c`. That is proven for keys which are chosen without having seen the hash; SipHash promises more, and
+/// would take longer than all the rest of a match.
+pub(crate) struct Hash {
+    a: u128,
+    b: u128,
+    c: u128,
+}
+
+impl Hash {
+    pub(crate) fn new() -> Hash {
+        let random = RandomState::new();
+        let mut n = 0u64;
+        let mut word = || {
+            n += 1;
+            u128::from(random.hash_one(n))
+        };
+        let mut wide = || (word() << 64) + word();
+        Hash { a: wide(), b: wide(), c: wide() }
+    }
+
+    /// All bits count, the upper ones first.
+    #[inline]
+    pub(crate) fn of(&self, source: u64, tag: u64) -> u64 {
+        let product = self.a.wrapping_mul(u128::from(source));
+        let other = self.b.wrapping_mul(u128::from(tag));
+        (product.wrapping_add(other).wrapping_add(self.c) >> 64) as u64
+    }
+}
+
+/// Entries by their hash, those of one hash from the oldest to the newest.
+pub(crate) struct Index {
+    /// A power of two of them, or none.
+    lists: Vec<List>,
+    len: usize,
+}
+
+impl Index {
+    pub(crate) const fn new() -> Index {
+        Index { lists: Vec::new(), len: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lists.capacity() * size_of::<List>()
+    }
+
+    /// The oldest entry of this hash that fits.
+    #[inline]
+    pub(crate) fn find<E: Linked>(
+        &self,
+        slab: &Slab<E>,
+        which: usize,
+        hash: u64,
+        fits: impl Fn(&E) -> bool,
+    ) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        let mut place = self.lists[list(hash, self.lists.len())].first;
+        while place != NONE {
+            let entry = slab.at(place);
+            if fits(entry) {
+                return Some(place);
+            }
+            place = entry.link(which).after;
+        }
+        None
+    }
+
+    /// Adds the newest entry; `again` says the hash of one that is there.
+    pub(crate) fn push<E: Linked>(
+        &mut self,
+        slab: &mut Slab<E>,
+        which: usize,
+        place: u32,
+        hash: u64,
+        again: impl Fn(&E) -> u64,
+    ) {
+        if self.len == self.lists.len() {
+            let lists = (2 * self.len).max(FIRST);
+            self.resize(slab, which, lists, again);
+        }
+        let lists = self.lists.len();
+        self.lists[list(hash, lists)].push(slab, which, place);
+        self.len += 1;
+    }
+
+    /// Closes the gap that an entry of this hash and with this link has left.
+    pub(crate) fn close<E: Linked>(
+        &mut self,
+        slab: &mut Slab<E>,
+        which: usize,
+        link: Link,
+        hash: u64,
+        again: impl Fn(&E) -> u64,
+    ) {
+        let lists = self.lists.len();
+        self.lists[list(hash, lists)].close(slab, which, link);
+        self.len -= 1;
+        if lists > KEPT && self.len < lists / 8 {
+            self.resize(slab, which, lists / 4, again);
+        }
+    }
+
+    fn resize<E: Linked>(
+        &mut self,
+        slab: &mut Slab<E>,
+        which: usize,
+        lists: usize,
+        again: impl Fn(&E) -> u64,
+    ) {
+        // Entries of one hash come from one list, so their order stays.
+        let old = std::mem::replace(&mut self.lists, vec![List::EMPTY; lists]);
+        for mut from in old {
+            while from.first != NONE {
+                let place = from.first;
+                from.remove(slab, which, place);
+                let hash = again(slab.at(place));
+                self.lists[list(hash, lists)].push(slab, which, place);
+            }
+        }
+    }
+}
+
+/// Which list of so many, a power of two that is greater than one.
+#[inline]
+fn list(hash: u64, lists: usize) -> usize {
+    (hash >> (64 - lists.trailing_zeros())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_follow_a_plan_do_not_share_a_list() {
+        // What a peer would try: numbers in a row, single bits, multiples of large powers of two, mirrored pairs.
+        let plans: [fn(u64) -> (u64, u64); 5] = [
+            |n| (0, n),
+            |n| (1 << (n % 64), 1 << (n / 64 % 64)),
+            |n| (n << 32, n << 48),
+            |n| (n, u64::MAX - n),
+            |n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15), 7),
+        ];
+        for (plan, key) in plans.into_iter().enumerate() {
+            let mut shared = 0u64;
+            for choice in 1..=64 {
+                let word =
+                    |n: u64| u128::from((choice * 6 + n).wrapping_mul(0xD6E8_FEB8_6659_FD93));
+                let wide = |n| (word(n) << 64) + word(n + 1);
+                let hash = Hash { a: wide(0), b: wide(2), c: wide(4) };
+                let mut lists = vec![0u64; 4096];
+                for n in 0..4096 {
+                    let (source, tag) = key(n);
+                    lists[list(hash.of(source, tag), 4096)] += 1;
+                }
+                shared += lists.iter().map(|n| n * n - n).sum::<u64>();
+            }
+            // On average over all choices each key shares its list with one other.
+            assert!(shared < 64 * 4096 * 2, "plan {plan}: {shared}");
+        }
+    }
+
+    #[test]
+    fn no_two_matchers_hash_alike() {
+        assert_ne!(Hash::new().of(1, 2), Hash::new().of(1, 2));
+    }
+}

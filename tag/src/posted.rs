@@ -1,0 +1,196 @@
+//! Receives that wait for a message.
+//!
+//! A message goes along the receives that were posted since the last did, until one fits. What it goes by it enters in the table of
+//! the receive's shape, where later messages find it: so no receive is gone by twice, and who receives messages in the order in which
+//! they come needs no table. All that is in a table is older than all that is not.
+
+use crate::index::{Hash, Index, Link, Linked, List};
+use crate::slab::{NONE, Slab};
+use crate::{Pattern, Receive, ReceiveId, Shape};
+
+/// Of so many shapes receives are found by hash at a time: the looks that an arrival takes.
+const SHAPES: usize = 8;
+
+/// In which list a receive is.
+#[derive(Clone, Copy)]
+enum Kept {
+    /// No message has gone by it.
+    Fresh,
+    /// In a table, with this hash.
+    Shaped(u8, u64),
+    /// Messages have gone by it, and there was no table left for its shape.
+    Rest,
+}
+
+struct Entry {
+    sequence: u64,
+    /// 0 for any.
+    source: u64,
+    /// Without the bits that the shape ignores.
+    tag: u64,
+    word: u64,
+    shape: Shape,
+    kept: Kept,
+    link: Link,
+}
+
+impl Linked for Entry {
+    fn link(&self, _: usize) -> Link {
+        self.link
+    }
+
+    fn link_mut(&mut self, _: usize) -> &mut Link {
+        &mut self.link
+    }
+}
+
+impl Entry {
+    fn fits(&self, source: u64, tag: u64) -> bool {
+        self.shape.key(source, tag) == (self.source, self.tag)
+    }
+
+    fn receive(&self, place: u32) -> Receive {
+        let id = ReceiveId { sequence: self.sequence, place };
+        let source = if self.shape.any_source { None } else { Some(self.source) };
+        let pattern = Pattern { source, tag: self.tag, ignore: self.shape.ignore };
+        Receive { id, pattern, word: self.word }
+    }
+
+    /// The hash with which it is in its table.
+    fn hash(&self) -> u64 {
+        match self.kept {
+            Kept::Shaped(_, hash) => hash,
+            Kept::Fresh | Kept::Rest => unreachable!("a table names a receive that is not in it"),
+        }
+    }
+}
+
+/// The receives of one shape that messages have gone by.
+struct Shaped {
+    shape: Shape,
+    index: Index,
+}
+
+pub(crate) struct Posted {
+    slab: Slab<Entry>,
+    fresh: List,
+    /// Those that have receives, and those that had, whose tables are used again.
+    shapes: Vec<Shaped>,
+    rest: List,
+}
+
+impl Posted {
+    pub(crate) fn new() -> Self {
+        let (fresh, rest) = (List::EMPTY, List::EMPTY);
+        Posted { slab: Slab::new(), fresh, shapes: Vec::new(), rest }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let tables: usize = self.shapes.iter().map(|shaped| shaped.index.bytes()).sum();
+        self.slab.bytes() + tables + self.shapes.capacity() * size_of::<Shaped>()
+    }
+
+    pub(crate) fn add(&mut self, sequence: u64, pattern: Pattern, word: u64) -> ReceiveId {
+        let shape = pattern.shape();
+        let (source, tag) = shape.key(pattern.source.unwrap_or(0), pattern.tag);
+        let kept = Kept::Fresh;
+        let entry = Entry { sequence, source, tag, word, shape, kept, link: Link::OUT };
+        ReceiveId { sequence, place: self.fresh.insert(&mut self.slab, 0, entry) }
+    }
+
+    /// Takes out the first posted receive that a message is for.
+    pub(crate) fn take_for(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
+        let mut found: Option<(u64, u32)> = None;
+        for shaped in self.shapes.iter().filter(|shaped| !shaped.index.is_empty()) {
+            let (own_source, own_tag) = shaped.shape.key(source, tag);
+            let fits = |entry: &Entry| entry.fits(source, tag);
+            let place = shaped.index.find(&self.slab, 0, hash.of(own_source, own_tag), fits);
+            if let Some(place) = place {
+                let sequence = self.slab.at(place).sequence;
+                if found.is_none_or(|(first, _)| sequence < first) {
+                    found = Some((sequence, place));
+                }
+            }
+        }
+        let mut place = self.rest.first();
+        while place != NONE {
+            let entry = self.slab.at(place);
+            if found.is_some_and(|(first, _)| first < entry.sequence) {
+                break;
+            }
+            if entry.fits(source, tag) {
+                found = Some((entry.sequence, place));
+                break;
+            }
+            place = entry.link.after();
+        }
+        let place = found.map(|(_, place)| place).or_else(|| self.go_along(hash, source, tag));
+        place.map(|place| self.take(place))
+    }
+
+    pub(crate) fn cancel(&mut self, id: ReceiveId) -> Option<Receive> {
+        let there = self.slab.get(id.place).is_some_and(|entry| entry.sequence == id.sequence);
+        there.then(|| self.take(id.place))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Receive> {
+        self.slab.iter().map(|(place, entry)| entry.receive(place))
+    }
+
+    /// The first of those that no message has gone by which fits.
+    fn go_along(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<u32> {
+        loop {
+            let place = self.fresh.first();
+            let entry = self.slab.get(place)?;
+            if entry.fits(source, tag) {
+                return Some(place);
+            }
+            let (shape, own) = (entry.shape, hash.of(entry.source, entry.tag));
+            self.fresh.remove(&mut self.slab, 0, place);
+            match self.table(shape) {
+                Some(which) => {
+                    self.slab.at_mut(place).kept = Kept::Shaped(which, own);
+                    let index = &mut self.shapes[usize::from(which)].index;
+                    index.push(&mut self.slab, 0, place, own, Entry::hash);
+                }
+                None => {
+                    self.slab.at_mut(place).kept = Kept::Rest;
+                    self.rest.push(&mut self.slab, 0, place);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, place: u32) -> Receive {
+        let entry = self.slab.remove(place);
+        match entry.kept {
+            Kept::Fresh => self.fresh.close(&mut self.slab, 0, entry.link),
+            Kept::Rest => self.rest.close(&mut self.slab, 0, entry.link),
+            Kept::Shaped(which, hash) => {
+                let index = &mut self.shapes[usize::from(which)].index;
+                index.close(&mut self.slab, 0, entry.link, hash, Entry::hash);
+            }
+        }
+        entry.receive(place)
+    }
+
+    /// The table of a shape: its own, or one in which there is nothing. There may be receives of the shape in `rest`, from when
+    /// there was none.
+    fn table(&mut self, shape: Shape) -> Option<u8> {
+        let same = self.shapes.iter().position(|shaped| shaped.shape == shape);
+        if let Some(at) = same {
+            return Some(at as u8);
+        }
+        if self.shapes.len() < SHAPES {
+            self.shapes.push(Shaped { shape, index: Index::new() });
+            return Some(self.shapes.len() as u8 - 1);
+        }
+        let free = self.shapes.iter().position(|shaped| shaped.index.is_empty())?;
+        self.shapes[free].shape = shape;
+        Some(free as u8)
+    }
+}

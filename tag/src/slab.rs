@@ -1,0 +1,287 @@
+//! Entries that keep their place while they are there, and whose memory is given back when they are gone.
+//!
+//! They lie in chunks. Chunks without entries are kept for later, as many as have entries and sixteen: so memory follows what is
+//! held, and a number of entries that goes up and down by less than half, or stays below a thousand, allocates nothing.
+
+/// No place.
+pub(crate) const NONE: u32 = u32::MAX;
+/// Entries in a chunk; a power of two.
+const CHUNK: u32 = 64;
+/// Chunks without entries that are kept however few have entries.
+const IDLE: usize = 16;
+
+enum Slot<E> {
+    /// The next free one of the chunk.
+    Free(u32),
+    Used(E),
+}
+
+struct Chunk<E> {
+    /// None where the chunk has no memory.
+    slots: Option<Box<[Slot<E>; CHUNK as usize]>>,
+    /// The first free one of `slots`.
+    free: u32,
+    used: u32,
+    /// Its neighbours among the chunks with room, or the one behind it among those without memory.
+    before: u32,
+    after: u32,
+}
+
+impl<E> Chunk<E> {
+    const EMPTY: Chunk<E> = Chunk { slots: None, free: NONE, used: 0, before: NONE, after: NONE };
+
+    fn slot(&self, place: u32) -> Option<&Slot<E>> {
+        self.slots.as_ref().map(|slots| &slots[(place % CHUNK) as usize])
+    }
+
+    fn slot_mut(&mut self, place: u32) -> Option<&mut Slot<E>> {
+        self.slots.as_mut().map(|slots| &mut slots[(place % CHUNK) as usize])
+    }
+}
+
+pub(crate) struct Slab<E> {
+    chunks: Vec<Chunk<E>>,
+    /// The first chunk that has room, and is not idle.
+    roomy: u32,
+    /// Chunks that have memory and no entries; but when there are no entries at all, the last that had one is not among them.
+    idle: Vec<u32>,
+    /// The first chunk without memory, and how many there are.
+    vacant: u32,
+    without_memory: usize,
+    len: usize,
+}
+
+impl<E> Slab<E> {
+    pub(crate) fn new() -> Self {
+        let (chunks, idle) = (Vec::new(), Vec::new());
+        Slab { chunks, roomy: NONE, idle, vacant: NONE, without_memory: 0, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, entry: E) -> u32 {
+        if self.roomy == NONE {
+            self.open_chunk();
+        }
+        let number = self.roomy;
+        let chunk = &mut self.chunks[number as usize];
+        let at = chunk.free;
+        let Some(slot) = chunk.slot_mut(at) else {
+            unreachable!("the list of chunks with room names one without memory")
+        };
+        let Slot::Free(next) = std::mem::replace(slot, Slot::Used(entry)) else {
+            unreachable!("the list of free places names an entry")
+        };
+        chunk.free = next;
+        chunk.used += 1;
+        if chunk.used == CHUNK {
+            self.unlink(number);
+        }
+        self.len += 1;
+        number * CHUNK + at
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, place: u32) -> Option<&E> {
+        match self.chunks.get((place / CHUNK) as usize)?.slot(place)? {
+            Slot::Used(entry) => Some(entry),
+            Slot::Free(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut E> {
+        match self.chunks.get_mut((place / CHUNK) as usize)?.slot_mut(place)? {
+            Slot::Used(entry) => Some(entry),
+            Slot::Free(_) => None,
+        }
+    }
+
+    /// An entry that a list names.
+    #[inline]
+    pub(crate) fn at(&self, place: u32) -> &E {
+        match self.get(place) {
+            Some(entry) => entry,
+            None => unreachable!("a list names a place without an entry"),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn at_mut(&mut self, place: u32) -> &mut E {
+        match self.get_mut(place) {
+            Some(entry) => entry,
+            None => unreachable!("a list names a place without an entry"),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, place: u32) -> E {
+        let number = place / CHUNK;
+        let chunk = &mut self.chunks[number as usize];
+        let free = Slot::Free(chunk.free);
+        let Some(Slot::Used(entry)) =
+            chunk.slot_mut(place).map(|slot| std::mem::replace(slot, free))
+        else {
+            unreachable!("a list names a place without an entry")
+        };
+        chunk.free = place % CHUNK;
+        chunk.used -= 1;
+        self.len -= 1;
+        match chunk.used {
+            0 if self.len > 0 => self.retire(number),
+            left if left == CHUNK - 1 => self.link(number),
+            _ => {}
+        }
+        entry
+    }
+
+    /// All entries, in the order of their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
+        self.chunks.iter().zip(0u32..).flat_map(|(chunk, number)| {
+            chunk.slots.iter().flat_map(|slots| slots.iter()).zip(0u32..).filter_map(
+                move |(slot, at)| match slot {
+                    Slot::Used(entry) => Some((number * CHUNK + at, entry)),
+                    Slot::Free(_) => None,
+                },
+            )
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let with_memory = self.chunks.len() - self.without_memory;
+        with_memory * size_of::<[Slot<E>; CHUNK as usize]>()
+            + self.chunks.capacity() * size_of::<Chunk<E>>()
+            + self.idle.capacity() * size_of::<u32>()
+    }
+
+    /// Makes an empty chunk the one that entries go to.
+    #[cold]
+    fn open_chunk(&mut self) {
+        let number = match self.idle.pop() {
+            Some(number) => number,
+            None => self.new_chunk(),
+        };
+        self.link(number);
+    }
+
+    /// Gives a chunk memory.
+    fn new_chunk(&mut self) -> u32 {
+        let number = match self.vacant {
+            NONE => {
+                let number = self.chunks.len() as u32;
+                assert!(number < NONE / CHUNK, "more entries than 32 bits can name");
+                self.chunks.push(Chunk::EMPTY);
+                number
+            }
+            vacant => {
+                self.vacant = self.chunks[vacant as usize].after;
+                self.without_memory -= 1;
+                vacant
+            }
+        };
+        let next = |at| if at + 1 < CHUNK { at + 1 } else { NONE };
+        let slots: Box<[Slot<E>]> = (0..CHUNK).map(|at| Slot::Free(next(at))).collect();
+        let chunk = &mut self.chunks[number as usize];
+        (chunk.slots, chunk.free) = (slots.try_into().ok(), 0);
+        number
+    }
+
+    fn link(&mut self, number: u32) {
+        let after = std::mem::replace(&mut self.roomy, number);
+        if after != NONE {
+            self.chunks[after as usize].before = number;
+        }
+        let chunk = &mut self.chunks[number as usize];
+        (chunk.before, chunk.after) = (NONE, after);
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let chunk = &self.chunks[number as usize];
+        let (before, after) = (chunk.before, chunk.after);
+        match before {
+            NONE => self.roomy = after,
+            _ => self.chunks[before as usize].after = after,
+        }
+        if after != NONE {
+            self.chunks[after as usize].before = before;
+        }
+    }
+
+    /// Puts by a chunk whose last entry has gone, and frees chunks until no more of them are idle than have entries, and sixteen.
+    #[cold]
+    fn retire(&mut self, number: u32) {
+        self.unlink(number);
+        self.idle.push(number);
+        while self.idle.len() > IDLE + self.busy() {
+            let Some(number) = self.idle.pop() else { return };
+            self.chunks[number as usize] = Chunk { after: self.vacant, ..Chunk::EMPTY };
+            self.vacant = number;
+            self.without_memory += 1;
+        }
+    }
+
+    /// How many chunks have entries.
+    fn busy(&self) -> usize {
+        self.chunks.len() - self.without_memory - self.idle.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_used_again_and_entries_keep_theirs() {
+        let mut slab = Slab::new();
+        let places: Vec<u32> = (0..1000).map(|n| slab.insert(n)).collect();
+        for n in (0..1000).step_by(2) {
+            assert_eq!(slab.remove(places[n]), n);
+        }
+        let bytes = slab.bytes();
+        let again: Vec<u32> = (0..500).map(|n| slab.insert(n)).collect();
+        assert!(again.iter().all(|place| places.contains(place)));
+        assert_eq!(slab.bytes(), bytes);
+        assert!((1..1000).step_by(2).all(|n| *slab.at(places[n]) == n));
+        assert_eq!((slab.len(), slab.iter().count()), (1000, 1000));
+    }
+
+    #[test]
+    fn the_memory_of_what_is_gone_is_given_back_in_any_order_of_going() {
+        for way in 0..3 {
+            let mut slab = Slab::new();
+            let mut places: Vec<u32> = (0..100_000u64).map(|n| slab.insert(n)).collect();
+            let most = slab.bytes();
+            match way {
+                0 => {}
+                1 => places.reverse(),
+                _ => places.sort_by_key(|place| place.wrapping_mul(2_654_435_761)),
+            }
+            let last = places.split_off(99_990);
+            places.into_iter().for_each(|place| _ = slab.remove(place));
+            // Ten entries may lie in ten chunks. The table of chunks stays.
+            let chunk = CHUNK as usize * size_of::<Slot<u64>>();
+            let table = 3 * (most / chunk) * size_of::<Chunk<u64>>();
+            assert!(slab.bytes() < 37 * chunk + table, "way {way}: {} of {most}", slab.bytes());
+            last.into_iter().for_each(|place| _ = slab.remove(place));
+            assert!(slab.bytes() < 17 * chunk + table, "way {way}: {} of {most}", slab.bytes());
+        }
+    }
+
+    #[test]
+    fn one_entry_that_comes_and_goes_allocates_nothing() {
+        let mut slab = Slab::new();
+        let place = slab.insert(0);
+        let memory = |slab: &Slab<u64>| slab.chunks[0].slots.as_ref().map(|slots| slots.as_ptr());
+        let first = memory(&slab);
+        let _ = slab.remove(place);
+        for n in 0..1000 {
+            let place = slab.insert(n);
+            assert_eq!(memory(&slab), first);
+            assert_eq!(slab.remove(place), n);
+        }
+        assert_eq!(slab.chunks.len(), 1);
+    }
+}
