@@ -51,6 +51,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tag", &[]),
     ("xtask", &["testing"]),
     ("tests/testing", &[]),
+    ("tests/runtime", &["tieline", "tag"]),
 ];
 
 /// What a fresh machine compiles before the first line of `cargo xtask demo` and `test`: a package's folder, and how many packages

@@ -1,0 +1,116 @@
+//! Calls that every rank makes, in the same order.
+
+use crate::{OWN, Received, Receiving, Runtime, Sending};
+use tieline::Error;
+use tieline_tag::Pattern;
+
+impl Runtime {
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// When a peer has died.
+    pub fn barrier(&self) -> Result<(), Error> {
+        let (rank, size, tag) = (self.rank(), self.size(), self.collective());
+        let mut distance = 1;
+        while distance < size {
+            let from = (rank + size - distance) % size;
+            let receiving = self.take_part(from, tag)?;
+            let sending = self.send_any((rank + distance) % size, tag, b"")?;
+            let _ = self.both(receiving, sending)?;
+            distance *= 2;
+        }
+        Ok(())
+    }
+
+    /// Puts every rank's words together, one by one, by an operation whose operands may be exchanged and put in brackets in any way.
+    ///
+    /// # Errors
+    /// When a peer has died.
+    pub fn allreduce(&self, words: &mut [u64], op: fn(u64, u64) -> u64) -> Result<(), Error> {
+        let (rank, size, tag) = (self.rank(), self.size(), self.collective());
+        // As many as a power of two exchange what they have; each of the others gives his to one of them, and gets the result.
+        let many = 1 << size.ilog2();
+        if rank >= many {
+            let receiving = self.take_part(rank - many, tag)?;
+            let sending = self.send_any(rank - many, tag, &bytes(words))?;
+            return fill(words, &self.both(receiving, sending)?, |_, result| result);
+        }
+        if rank + many < size {
+            let receiving = self.take_part(rank + many, tag)?;
+            fill(words, &self.wait(receiving)?, op)?;
+        }
+        let mut bit = 1;
+        while bit < many {
+            let receiving = self.take_part(rank ^ bit, tag)?;
+            let sending = self.send_any(rank ^ bit, tag, &bytes(words))?;
+            fill(words, &self.both(receiving, sending)?, op)?;
+            bit *= 2;
+        }
+        if rank + many < size {
+            let sending = self.send_any(rank + many, tag, &bytes(words))?;
+            self.wait_sent(sending)?;
+        }
+        Ok(())
+    }
+
+    /// Gives every rank its part, and returns what each had for this one.
+    ///
+    /// # Errors
+    /// When a peer has died.
+    ///
+    /// # Panics
+    /// Unless there is a part for every rank.
+    pub fn alltoall(&self, parts: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> {
+        let (rank, size, tag) = (self.rank(), self.size(), self.collective());
+        assert_eq!(parts.len(), size);
+        let receiving: Vec<Receiving> =
+            (0..size).map(|from| self.take_part(from, tag)).collect::<Result<_, _>>()?;
+        let mut sending = Vec::new();
+        for distance in 0..size {
+            let to = (rank + distance) % size; // not everybody to the same one at a time
+            sending.push(self.send_any(to, tag, &parts[to])?);
+        }
+        sending.into_iter().try_for_each(|sending| self.wait_sent(sending))?;
+        receiving.into_iter().map(|receiving| Ok(self.wait(receiving)?.bytes)).collect()
+    }
+
+    /// What every rank gives.
+    ///
+    /// # Errors
+    /// When a peer has died.
+    pub fn allgather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.alltoall(&vec![mine.to_vec(); self.size()])
+    }
+
+    /// The tag of the collective that begins: every rank counts the same.
+    fn collective(&self) -> u64 {
+        self.collectives.set(self.collectives.get() + 1);
+        OWN | self.collectives.get()
+    }
+
+    fn take_part(&self, from: usize, tag: u64) -> Result<Receiving, Error> {
+        self.receive_any(Pattern::exact(from as u64, tag))
+    }
+
+    fn both(&self, receiving: Receiving, sending: Sending) -> Result<Received, Error> {
+        let received = self.wait(receiving)?;
+        self.wait_sent(sending)?;
+        Ok(received)
+    }
+}
+
+fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Puts a peer's words to our own.
+fn fill(words: &mut [u64], received: &Received, op: fn(u64, u64) -> u64) -> Result<(), Error> {
+    let theirs = received.bytes.chunks_exact(8);
+    if received.bytes.len() != 8 * words.len() {
+        return Err(tieline::Status::BadData.into());
+    }
+    for (word, theirs) in words.iter_mut().zip(theirs) {
+        *word = op(*word, theirs.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+    }
+    Ok(())
+}

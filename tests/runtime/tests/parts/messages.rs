@@ -1,0 +1,183 @@
+//! Messages of all lengths, tags and orders.
+
+use super::{Numbers, bytes};
+use tieline::Error;
+use tieline_runtime::{Received, Receiving, Runtime, Sending};
+
+/// Around what a transport may treat otherwise; the last ones are announced.
+fn lengths(runtime: &Runtime) -> Result<Vec<usize>, Error> {
+    let eager = runtime.eager((runtime.rank() + 1) % runtime.size())?;
+    let small = [0, 1, 7, 8, 9, 40, 63, 64, 65, 255, 1000, 4096];
+    let mut lengths: Vec<usize> = small.into_iter().filter(|len| *len < eager).collect();
+    lengths.extend([eager - 1, eager, eager + 1, 70_000, 300_001]);
+    Ok(lengths)
+}
+
+/// Sends one message of each length to every rank, this one too; its tag is the length's number.
+fn send_all(runtime: &Runtime, lengths: &[usize]) -> Result<Vec<Sending>, Error> {
+    let mut sending = Vec::new();
+    for (len, tag) in lengths.iter().zip(0..) {
+        for distance in 0..runtime.size() {
+            let to = (runtime.rank() + distance) % runtime.size();
+            sending.push(runtime.send(to, tag, &bytes(runtime.rank(), to, tag, *len))?);
+        }
+    }
+    Ok(sending)
+}
+
+fn check(runtime: &Runtime, received: &Received, source: usize, tag: u64, len: usize) {
+    assert_eq!((received.source, received.tag), (source, tag));
+    assert_eq!(received.bytes.len(), len, "from {source} with tag {tag}");
+    assert!(
+        received.bytes == bytes(source, runtime.rank(), tag, len),
+        "from {source}, {len} bytes"
+    );
+}
+
+pub(crate) fn expected(runtime: &Runtime) -> Result<(), Error> {
+    let lengths = lengths(runtime)?;
+    let mut receiving: Vec<(usize, u64, usize, Receiving)> = Vec::new();
+    for source in 0..runtime.size() {
+        for (len, tag) in lengths.iter().zip(0..) {
+            receiving.push((source, tag, *len, runtime.receive(Some(source), tag, 0)?));
+        }
+    }
+    runtime.barrier()?;
+    let sending = send_all(runtime, &lengths)?;
+    for (source, tag, len, receiving) in receiving {
+        check(runtime, &runtime.wait(receiving)?, source, tag, len);
+    }
+    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))
+}
+
+pub(crate) fn unexpected(runtime: &Runtime) -> Result<(), Error> {
+    let lengths = lengths(runtime)?;
+    let sending = send_all(runtime, &lengths)?;
+    runtime.barrier()?;
+    // From the last tag to the first, and of the sources in an order of this rank's own.
+    for (tag, len) in lengths.iter().enumerate().rev() {
+        let tag = tag as u64;
+        for distance in 0..runtime.size() {
+            let source = (2 * runtime.rank() + distance) % runtime.size();
+            let receiving = runtime.receive(Some(source), tag, 0)?;
+            check(runtime, &runtime.wait(receiving)?, source, tag, *len);
+        }
+    }
+    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))
+}
+
+/// Messages of each rank to each, whose tag is its number there and three bits by chance.
+const EACH: u64 = 60;
+
+pub(crate) fn wildcards(runtime: &Runtime) -> Result<(), Error> {
+    let (rank, size) = (runtime.rank(), runtime.size());
+    let lengths = lengths(runtime)?;
+    let tags = |from: usize, to: usize| {
+        let mut numbers = Numbers::of((from * 1000 + to) as u64);
+        (0..EACH).map(move |n| n << 3 | numbers.below(8))
+    };
+    let len = |tag: u64| lengths[(tag % 11) as usize * lengths.len() / 11];
+    // All of one kind by their three lower bits, from anybody; then those of each rank; then what is left.
+    let mut receiving = Vec::new();
+    let of_kind = |kind: u64| (0..size).flat_map(|s| tags(s, rank)).filter(move |t| t % 8 == kind);
+    for kind in [3, 5] {
+        for _ in of_kind(kind) {
+            receiving.push((None, Some(kind), runtime.receive(None, kind, !7)?));
+        }
+    }
+    let left = |t: &u64| ![3, 5].contains(&(t % 8));
+    for source in 0..size / 2 {
+        for _ in tags(source, rank).filter(left) {
+            receiving.push((Some(source), None, runtime.receive(Some(source), 0, u64::MAX)?));
+        }
+    }
+    let mut sending = Vec::new();
+    for n in 0..EACH as usize {
+        for to in 0..size {
+            let tag = tags(rank, to).nth(n).unwrap_or_default();
+            sending.push(runtime.send(to, tag, &bytes(rank, to, tag, len(tag)))?);
+        }
+    }
+    for source in size / 2..size {
+        for _ in tags(source, rank).filter(left) {
+            receiving.push((None, None, runtime.receive(None, 0, u64::MAX)?));
+        }
+    }
+    // What was received, by source and kind of receive, is in the order in which it was sent.
+    let mut last = vec![[None; 3]; size];
+    let mut count = 0;
+    for (source, kind, receiving) in receiving {
+        let received = runtime.wait(receiving)?;
+        let Received { source: from, tag, .. } = received;
+        check(runtime, &received, from, tag, len(tag));
+        assert!(source.is_none_or(|source| source == from));
+        assert!(kind.is_none_or(|kind| kind == tag % 8));
+        let last =
+            &mut last[from][[Some(3), Some(5), None].iter().position(|k| *k == kind).unwrap_or(2)];
+        assert!(last.is_none_or(|last| last < tag), "{tag} of {from} after {last:?}");
+        *last = Some(tag);
+        count += 1;
+    }
+    assert_eq!(count, EACH * size as u64);
+    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))
+}
+
+pub(crate) fn probes(runtime: &Runtime) -> Result<(), Error> {
+    let (rank, size) = (runtime.rank(), runtime.size());
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    assert!(
+        runtime.send(next, 1 << 63, b"").is_err() && runtime.receive(None, 1 << 63, 0).is_err()
+    );
+    for round in 0..20 {
+        let tag = 100 + round;
+        // It would take the message, and is ended before that can be sent.
+        let cancelled = runtime.receive(None, tag, u64::MAX)?;
+        let stays = runtime.receive(Some(before), tag + 1000, 0)?;
+        runtime.cancel(cancelled).expect("nobody has sent anything");
+        runtime.barrier()?;
+        assert_eq!(runtime.probe(None, tag + 2000, 0)?, None);
+        let len = if round % 2 == 0 { 100 } else { 100_000 };
+        let sending = runtime.send(next, tag, &bytes(rank, next, tag, len))?;
+        let mut found = None;
+        while found.is_none() {
+            found = runtime.probe(None, 0, u64::MAX)?;
+        }
+        assert_eq!(found, Some((before, tag)));
+        assert_eq!(runtime.probe(Some(before), tag, 0)?, Some((before, tag)), "it stays");
+        let receiving = runtime.receive(Some(before), tag, 0)?;
+        check(runtime, &runtime.wait(receiving)?, before, tag, len);
+        assert_eq!(runtime.probe(None, 0, u64::MAX)?, None);
+        runtime.wait_sent(sending)?;
+        runtime.barrier()?;
+        let sending = runtime.send(next, tag + 1000, b"late")?;
+        let stays = match round % 3 {
+            0 => stays,
+            _ => {
+                // One that has a message, or is to have one, is cancelled once or not at all.
+                match runtime.cancel(stays) {
+                    Ok(()) => runtime.receive(Some(before), tag + 1000, 0)?,
+                    Err(matched) => matched,
+                }
+            }
+        };
+        assert_eq!(runtime.wait(stays)?.bytes, b"late");
+        runtime.wait_sent(sending)?;
+        runtime.barrier()?;
+    }
+    Ok(())
+}
+
+pub(crate) fn death(runtime: &Runtime) -> Result<(), Error> {
+    let everyone = runtime.allgather(&[runtime.rank() as u8])?;
+    assert_eq!(everyone.len(), runtime.size());
+    // Who dies is through the barrier; others may still be in it.
+    let met = runtime.barrier();
+    if runtime.rank() != 1 {
+        let waited = met.and_then(|()| runtime.wait(runtime.receive(None, 7, 0)?));
+        let error = waited.expect_err("nobody sends anything");
+        // Who has heard of it ends as well, so that others may hear of that one first.
+        assert!(error.to_string().contains("has died"), "{error}");
+        assert!(runtime.barrier().is_err());
+    }
+    std::process::exit(0) // nothing is closed
+}

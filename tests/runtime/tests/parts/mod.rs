@@ -1,0 +1,35 @@
+//! What the ranks do.
+
+pub(crate) mod collectives;
+pub(crate) mod messages;
+pub(crate) mod windows;
+
+/// Numbers that follow from a seed alone.
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    /// The same on every rank.
+    pub(crate) fn of(seed: u64) -> Numbers {
+        Numbers(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// What a rank sends to another under a tag: every byte says all of that.
+pub(crate) fn bytes(from: usize, to: usize, tag: u64, len: usize) -> Vec<u8> {
+    let mut numbers = Numbers::of(from as u64 ^ (to as u64) << 20 ^ tag << 40);
+    let mut bytes: Vec<u8> =
+        (0..len.div_ceil(8)).flat_map(|_| numbers.next().to_le_bytes()).collect();
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,130 @@
+//! The runtime over shared memory and over TCP, with two to eight ranks: every byte of everything is looked at.
+//!
+//! Each test starts itself again as the ranks: with `TIELINE_RANK` set it is one, without it the one who looks on.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tieline::Error;
+use tieline::job::server::Server;
+use tieline_runtime::Runtime;
+use tieline_testing::built;
+
+mod parts;
+
+/// What a rank does.
+type Part = fn(&Runtime) -> Result<(), Error>;
+
+/// Does a part, if this process is a rank.
+fn was_rank(part: Part, way: &str) -> bool {
+    let is_rank = std::env::var_os("TIELINE_RANK").is_some();
+    if is_rank {
+        let runtime = Runtime::start().unwrap();
+        let path = runtime.path((runtime.rank() + 1) % runtime.size()).unwrap();
+        assert!(path.contains(way), "{path} is not by {way}");
+        part(&runtime).unwrap();
+        runtime.finish().unwrap();
+    }
+    is_rank
+}
+
+/// Runs a test's ranks, two to eight of them, with these settings.
+fn play(test: &str, settings: &[(&str, &str)]) {
+    for size in 2..=8 {
+        let mut server = Server::new(size, "runtime");
+        let exchange = server.listen_unix().unwrap();
+        let start = |rank: usize| -> Child {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let _ = command
+                .args([test, "--exact", "--nocapture", "--test-threads=1"])
+                .env("TIELINE_RANK", rank.to_string())
+                .env("TIELINE_SIZE", size.to_string())
+                .env("TIELINE_EXCHANGE", &exchange)
+                .env("TIELINE_JOB", "runtime")
+                .env("TIELINE_SECRET", "sesame")
+                .envs(settings.iter().copied())
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let mut ranks: Vec<Child> = (0..size).map(start).collect();
+        let mut running = vec![true; size];
+        while running.contains(&true) {
+            let _ = server.turn(&[], Some(Duration::from_millis(10))).unwrap();
+            for ((rank, child), running) in ranks.iter_mut().enumerate().zip(&mut running) {
+                let Some(status) = child.try_wait().unwrap() else { continue };
+                if std::mem::take(running) && !status.success() {
+                    server.ended(&format!("rank {rank} has ended: {status}"));
+                }
+            }
+        }
+        let ended: Vec<_> = ranks.into_iter().map(|r| r.wait_with_output().unwrap()).collect();
+        let said = |output: &std::process::Output| {
+            [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
+        };
+        let failed = ended.iter().enumerate().filter(|(_, output)| !output.status.success());
+        let failed: String =
+            failed.map(|(rank, output)| format!("rank {rank}: {}", said(output))).collect();
+        assert!(failed.is_empty(), "of {size} ranks failed\n{failed}");
+    }
+}
+
+fn over_shared_memory(test: &str, part: Part) {
+    if !was_rank(part, "shm/ring") {
+        play(test, &[("TIELINE_PROVIDERS", "shm,shm-cma")]);
+    }
+}
+
+fn over_tcp(test: &str, part: Part) {
+    if was_rank(part, "tcp/stream") {
+        return;
+    }
+    let folder = match built::folder(&built::TCP) {
+        Ok(folder) => folder,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let path = folder.to_str().unwrap();
+    play(test, &[("TIELINE_PROVIDERS", "tcp,tcp-connect"), ("TIELINE_PROVIDER_PATH", path)]);
+}
+
+/// A test for each way.
+macro_rules! both_ways {
+    ($($part:path: $over_shared_memory:ident, $over_tcp:ident;)*) => { $(
+        #[test]
+        fn $over_shared_memory() {
+            over_shared_memory(stringify!($over_shared_memory), $part);
+        }
+
+        #[test]
+        fn $over_tcp() {
+            over_tcp(stringify!($over_tcp), $part);
+        }
+    )* };
+}
+
+both_ways! {
+    parts::messages::expected:
+        receives_that_are_posted_first_get_what_was_sent_to_them,
+        receives_that_are_posted_first_get_what_was_sent_to_them_over_tcp;
+    parts::messages::unexpected:
+        messages_that_nobody_waits_for_are_received_in_any_order,
+        messages_that_nobody_waits_for_are_received_in_any_order_over_tcp;
+    parts::messages::wildcards:
+        receives_of_any_source_and_of_masked_tags_keep_the_order_of_each_pair,
+        receives_of_any_source_and_of_masked_tags_keep_the_order_of_each_pair_over_tcp;
+    parts::messages::probes:
+        a_probe_finds_what_comes_and_a_cancelled_receive_takes_nothing,
+        a_probe_finds_what_comes_and_a_cancelled_receive_takes_nothing_over_tcp;
+    parts::messages::death:
+        a_rank_that_dies_ends_what_the_others_wait_for,
+        a_rank_that_dies_ends_what_the_others_wait_for_over_tcp;
+    parts::collectives::all:
+        collectives_agree_on_every_rank,
+        collectives_agree_on_every_rank_over_tcp;
+    parts::windows::put_and_get:
+        puts_gets_and_accumulates_of_all_ranks_reach_the_window,
+        puts_gets_and_accumulates_of_all_ranks_reach_the_window_over_tcp;
+    parts::windows::locks:
+        a_lock_lets_one_rank_at_a_time_change_what_it_guards,
+        a_lock_lets_one_rank_at_a_time_change_what_it_guards_over_tcp;
+}
