@@ -104,6 +104,7 @@ use std::sync::Arc;
 /// Handlers run for the messages of one endpoint in the order in which these were posted. Nothing else is ordered by itself:
 /// neither what two endpoints post, nor messages and what reaches memory, nor two puts. A notification comes behind the bytes of its
 /// put and of those before ([`Endpoint::put_notify`]); [`Endpoint::fence`] orders what reaches memory; after [`Endpoint::flush`] everything before is complete.
+/// `docs/ordering.md` has it in a table.
 ///
 /// # Panics
 ///
