@@ -38,8 +38,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         INTERFACES,
         "",
-        "Domains of libfabric to use: names or globs (eth0, cxi*), or those to leave out behind a leading ^; empty: all but \
-         lo, docker*, virbr* and link-local addresses.",
+        "Domains of libfabric to use: names, globs and subnets (eth0, cxi*, 10.0.0.0/8), or those to leave out behind a \
+         leading ^; empty: all but lo, docker*, virbr* and link-local addresses.",
     ),
     ConfigDoc::text(
         FORMAT,
@@ -101,7 +101,7 @@ pub(crate) struct Settings {
     pub(crate) asked_for: bool,
     pub(crate) library: String,
     pub(crate) trust: String,
-    pub(crate) interfaces: String,
+    pub(crate) interfaces: Filter,
     pub(crate) format: Format,
     /// `FI_PROGRESS_...`, 0: the provider's choice.
     pub(crate) progress: i32,
@@ -153,6 +153,10 @@ impl Settings {
         }
         let asked_for =
             names_us(&text(SELECTION)) || !library.is_default || !host.config(PROVIDERS).is_default;
+        let interfaces = Filter::parse(&text(INTERFACES)).map_err(|why| {
+            let text = format!("{INTERFACES}={:?} {why}", text(INTERFACES));
+            Failure::new(Status::Invalid, text)
+        })?;
         let (window, eager) = (host.config(WINDOW).size(), host.config(EAGER).size());
         if window < 2 * eager {
             let text = format!(
@@ -165,7 +169,7 @@ impl Settings {
             asked_for,
             library: library.text,
             trust: text(TRUST),
-            interfaces: text(INTERFACES),
+            interfaces,
             format: match host.config(FORMAT).word {
                 2 => Format::Ipv4,
                 3 => Format::Ipv6,
@@ -235,7 +239,7 @@ impl Settings {
             asked_for: true,
             library: String::new(),
             trust: String::new(),
-            interfaces: "*".into(),
+            interfaces: Filter::parse("*").unwrap(),
             format: Format::Any,
             progress: 0,
             window: 64 << 10,

@@ -6,6 +6,7 @@ pub(crate) mod sys;
 use crate::abi::*;
 use crate::config::{Format, Settings, admits};
 use crate::load::Library;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use sys::{Hints, Info, Infos, text};
 use tieline_plugin_api::Failure;
 
@@ -114,8 +115,8 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
         true if is_private(&device, &offer.info) => {
             Some("it leads nowhere else; TIELINE_OFI_INTERFACES asks for it by name".into())
         }
-        false if !admits(&settings.interfaces, &device) => {
-            Some(format!("by TIELINE_OFI_INTERFACES={}", settings.interfaces))
+        false if !settings.interfaces.allows(&device, address_of(&offer.info)) => {
+            Some("by TIELINE_OFI_INTERFACES".into())
         }
         _ => None,
     }
@@ -129,6 +130,20 @@ fn is_private(device: &str, info: &Info) -> bool {
         _ => false,
     };
     device == "lo" || device.starts_with("docker") || device.starts_with("virbr") || link_local
+}
+
+/// Where a device is in the internet; one that is not there is in no subnet.
+fn address_of(info: &Info) -> IpAddr {
+    ip(info.address_format(), info.source()).unwrap_or(Ipv6Addr::UNSPECIFIED.into())
+}
+
+/// The address in a socket address of this format.
+fn ip(format: u32, source: &[u8]) -> Option<IpAddr> {
+    match format {
+        FI_SOCKADDR_IN => Some(Ipv4Addr::from(*source.get(4..)?.first_chunk::<4>()?).into()),
+        FI_SOCKADDR_IN6 => Some(Ipv6Addr::from(*source.get(8..)?.first_chunk::<16>()?).into()),
+        _ => None,
+    }
 }
 
 fn fits_format(info: &Info, format: Format) -> bool {
@@ -194,5 +209,23 @@ impl Offers {
             format!("{} on {}: {}", left.provider, left.devices.join(", "), left.why)
         };
         self.left_out.iter().map(words).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_lies_in_the_subnet_of_its_address_or_in_none() {
+        let v4 = [2, 0, 0, 0, 10, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(ip(FI_SOCKADDR_IN, &v4), Some(IpAddr::from([10, 1, 2, 3])));
+        let mut v6 = [0; 28];
+        (v6[8], v6[23]) = (0xfd, 7);
+        assert_eq!(ip(FI_SOCKADDR_IN6, &v6), "fd00::7".parse().ok());
+        for (format, bytes) in [(FI_SOCKADDR_IN, &v4[..7]), (FI_SOCKADDR_IN6, &v6[..23]), (9, &v6)]
+        {
+            assert_eq!(ip(format, bytes), None);
+        }
     }
 }
