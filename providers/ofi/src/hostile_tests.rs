@@ -464,3 +464,24 @@ fn what_the_library_says_of_no_operation_ends_the_interface_in_words() {
         assert!(near.told.failed.iter().all(|failed| failed.2.contains("as played")));
     }
 }
+
+#[test]
+fn of_an_endpoint_that_does_not_close_nothing_is_given_back_that_the_library_may_write_to() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = vec![1u8; 20_000];
+    let region = far.region(&mut there);
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    let mut here = vec![0u8; 20_000];
+    assert_eq!(transfer(&endpoint, false, &key, &mut here, 0, 1), Ok(Posting::Pending));
+    manners(|manners| (manners.stays_open, manners.overrun) = (true, true));
+    near.poll();
+    near.poll();
+    assert_eq!(near.told.ended, [(1, Err(Status::OutcomeUnknown))]);
+    drop((key, endpoint, near));
+    // The library goes on, and what it writes to is there.
+    for _ in 0..10 {
+        far.poll();
+    }
+    assert_eq!(here, [1; 20_000]);
+}

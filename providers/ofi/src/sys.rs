@@ -373,6 +373,8 @@ pub(crate) struct Remote {
 pub(crate) struct Ep {
     raw: *mut fid_ep,
     shut: AtomicBool,
+    /// The library has refused to close it.
+    stays: AtomicBool,
     pub(crate) cq: Cq,
     pub(crate) av: Av,
     /// What belongs to no operation, where the provider has a queue for that.
@@ -382,17 +384,18 @@ pub(crate) struct Ep {
 
 impl Drop for Ep {
     fn drop(&mut self) {
-        self.shut();
+        let _ = self.shut();
     }
 }
 
 impl Ep {
-    /// Closes it: the library touches no memory of its operations any more, and nothing may be posted. Queue and table stay.
-    pub(crate) fn shut(&self) {
-        if !self.shut.swap(true, Ordering::AcqRel) {
-            // SAFETY: closed once, by the swap; queue and table are closed behind it.
-            let _ = unsafe { close(self.raw.cast()) };
+    /// Closes it; whether it has closed: then the library touches no memory of its operations any more. Queue and table stay.
+    pub(crate) fn shut(&self) -> bool {
+        // SAFETY: closed once, by the swap; queue and table are closed behind it.
+        if !self.shut.swap(true, Ordering::AcqRel) && unsafe { close(self.raw.cast()) } != 0 {
+            self.stays.store(true, Ordering::Release);
         }
+        !self.stays.load(Ordering::Acquire)
     }
 
     /// Whether it can be used.
@@ -413,8 +416,8 @@ impl Ep {
             (ops.endpoint)(domain.raw, domain.info.raw(), &raw mut raw, ptr::null_mut())
         };
         checked("fi_endpoint", code)?;
-        let (shut, notices) = (AtomicBool::new(false), Notices::open(domain));
-        let mut ep = Ep { raw, shut, cq, av, notices, _domain: domain.clone() };
+        let (shut, stays, notices) = (false.into(), false.into(), Notices::open(domain));
+        let mut ep = Ep { raw, shut, stays, cq, av, notices, _domain: domain.clone() };
         // SAFETY: an endpoint, a queue and a table of one domain; the option is one size.
         unsafe {
             let ops = &*(*raw).fid.ops;

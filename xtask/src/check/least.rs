@@ -15,7 +15,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-memory-file", 23),
     ("tieline-net", 57),
     ("tieline-plugin-api", 29),
-    ("tieline-provider-ofi", 70),
+    ("tieline-provider-ofi", 72),
     ("tieline-provider-shm", 103),
     ("tieline-provider-shm-cma", 18),
     ("tieline-provider-shm-knem", 12),

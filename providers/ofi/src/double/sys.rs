@@ -329,6 +329,9 @@ unsafe extern "C" fn strerror(
 
 unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
     let at = number(fid.cast::<fid_ep>()) as usize;
+    if world(|world| world.manners.stays_open) {
+        return -libc::EBUSY;
+    }
     world(|world| {
         let bound = world.memory.values().filter(|memory| memory.bound == Some(at)).count();
         if bound > 0 {

@@ -32,6 +32,8 @@ pub(crate) struct Manners {
     pub(crate) lose_send: bool,
     /// An event that belongs to no operation (EFA: read in efa_base_ep.c).
     pub(crate) trouble: Option<i32>,
+    /// Endpoints refuse to be closed, and go on (cxi, sockets: read in cxip_ep.c, sock_ep.c).
+    pub(crate) stays_open: bool,
     /// There is a queue for such events; endpoints without one are complained of.
     pub(crate) has_notices: bool,
     /// The queue of completions fails (fi_cq(3): overrun).
@@ -69,6 +71,7 @@ impl Default for Manners {
             refuse_send: None,
             lose_send: false,
             trouble: None,
+            stays_open: false,
             has_notices: true,
             overrun: false,
             provider: c"played",

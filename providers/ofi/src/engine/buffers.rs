@@ -43,6 +43,11 @@ impl Slots {
         self.free.push(slot);
     }
 
+    /// The library may write there for ever.
+    pub(super) fn leak(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.chunks));
+    }
+
     pub(super) fn committed(&self) -> usize {
         self.chunks.len() * SLOTS_PER_CHUNK * self.size
     }
@@ -192,6 +197,12 @@ impl Buffers {
             }
         }
         if self.lost > LOST || failures > FAILURES { Mishap::Broken } else { Mishap::Nothing }
+    }
+
+    /// The library may write there for ever.
+    pub(super) fn leak(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.all));
+        self.free.clear();
     }
 
     pub(super) fn committed(&self) -> usize {

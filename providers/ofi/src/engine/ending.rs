@@ -154,14 +154,33 @@ impl Engine {
         // Who watches us hears that this interface has closed.
         self.vigil = None;
         self.registry.leave(&self.inbox);
-        self.lender.device().shut();
+        let ended = self.lender.device().shut();
         let peers: Vec<usize> = self.peers.each().map(|(index, _)| index).collect();
         for index in peers {
             self.fail_peer(index, &failure);
         }
         for transfer in self.ops.take_transfers() {
-            self.transferred(transfer, Err((libc::ECANCELED, why.to_owned())));
+            if ended {
+                self.transferred(transfer, Err((libc::ECANCELED, why.to_owned())));
+            } else {
+                // It may still be carried out: whoever has its memory is told so.
+                self.outcome_unknown(&transfer, why);
+                core::mem::forget(transfer);
+            }
         }
+    }
+
+    fn outcome_unknown(&mut self, transfer: &Transfer, why: &str) {
+        self.transfers -= 1;
+        let channel = self.outbound[transfer.channel as usize].as_mut();
+        let Some(channel) = channel.filter(|channel| channel.token == transfer.token) else {
+            return;
+        };
+        channel.ended(transfer.number);
+        if channel.open {
+            self.completed(transfer.cookie, Err((Status::OutcomeUnknown, 0)), why);
+        }
+        self.settle(transfer.channel as usize);
     }
 
     /// Tells everybody that nothing comes any more, as far as the library takes that.
@@ -254,7 +273,12 @@ impl Drop for Engine {
         self.shut_down();
         self.registry.leave(&self.inbox);
         // Nobody of ours leads anywhere any more, and nobody reaches us.
-        self.lender.device().shut();
+        if !self.lender.device().shut() {
+            // The library has kept its endpoint (cxi, sockets: EBUSY): what it may write to stays for ever.
+            core::mem::forget(core::mem::take(&mut self.ops));
+            self.slots.leak();
+            self.buffers.leak();
+        }
         self.revocations.drain(..).for_each(|revocation| revocation.answered());
     }
 }

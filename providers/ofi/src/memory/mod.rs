@@ -390,12 +390,13 @@ impl LocalMemory {
         LocalMemory { registry, ep, bound: Mutex::default() }
     }
 
-    /// Ends registrations that belong to the endpoint, and then the endpoint: the library touches no memory any more.
-    pub(crate) fn shut(&self) {
+    /// Ends registrations that belong to the endpoint, and then the endpoint; whether that has ended: then the library touches
+    /// no memory any more.
+    pub(crate) fn shut(&self) -> bool {
         for registration in held(&self.bound).drain(..).filter_map(|weak| weak.upgrade()) {
             drop(held(&registration).take());
         }
-        self.ep.shut();
+        self.ep.shut()
     }
 }
 
