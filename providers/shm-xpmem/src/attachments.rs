@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tieline_memory_file::Nonce;
 
+use crate::card;
 use crate::settings::Settings;
 use crate::sys::{self, Errno, Kernel, Permit, Segment};
 
@@ -75,6 +76,8 @@ impl Drop for Attachment {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Where {
     pub(crate) owner: Nonce,
+    /// The segment of the owner's card.
+    pub(crate) card: Segment,
     pub(crate) generation: u64,
     pub(crate) segment: Segment,
     pub(crate) segment_start: u64,
@@ -134,7 +137,8 @@ impl Drop for Whole {
             state.beside -= 1;
             state.bytes -= self.attachment.len;
             if let Some(sum) = state.wholes.get_mut(&self.owner) {
-                *sum -= self.attachment.len;
+                // The last endpoint to the owner may have been dropped before, and its sum with it.
+                *sum = sum.saturating_sub(self.attachment.len);
             }
         }
     }
@@ -282,6 +286,10 @@ impl Attachments {
         let (start, end) = place.pages(self.settings.page);
         let len = end.checked_sub(start).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
         let mut state = self.state();
+        // Before anything is let go for it: what lies beside the windows stays, whatever they do.
+        if !state.would_have_room(&self.settings, len) {
+            return Err(libc::ENOSPC);
+        }
         let attachment = self.made(&mut state, place, (start, len))?;
         if !state.has_room(&self.settings, len) {
             return Err(libc::ENOSPC);
@@ -299,19 +307,42 @@ impl Attachments {
         range: (u64, u64),
     ) -> Result<Attachment, Errno> {
         while !state.has_room(&self.settings, range.1) && state.let_one_go() {}
-        let permission = state.permission(&self.kernel, place)?;
-        match Attachment::new(&permission, place, range) {
-            // This process has as many mappings as it may: others have some, too.
-            Err(libc::ENOMEM) => {
+        let attach = |state: &mut State| {
+            let permission = state.permission(&self.kernel, place, self.settings.page)?;
+            Attachment::new(&permission, place, range)
+        };
+        match attach(state) {
+            // This process has as many mappings as it may, or as much locked memory: others have some, too.
+            Err(errno) if is_want_of_memory(errno) => {
                 while state.let_one_go() {}
-                Attachment::new(&permission, place, range)
+                attach(state)
             }
             made => made,
         }
     }
+
+    /// Whether the module has a registration's segment still, and the same owner.
+    pub(crate) fn ask(&self, place: Where) -> Result<(), Errno> {
+        let permit = self.kernel.get(place.segment)?;
+        let _ = self.kernel.release(permit);
+        card::is_theirs(&*self.kernel, place.card, &place.owner, self.settings.page)
+    }
+}
+
+/// Whether an attachment failed for want of mappings or memory here. It is EAGAIN where all memory is locked (`mlockall`) and the
+/// limit of that is reached.
+pub(crate) fn is_want_of_memory(errno: Errno) -> bool {
+    errno == libc::ENOMEM || errno == libc::EAGAIN
 }
 
 impl State {
+    /// Whether there is room once no window is attached.
+    fn would_have_room(&self, settings: &Settings, len: u64) -> bool {
+        let windows: u64 = self.windows.values().map(|one| one.len).sum();
+        let beside = self.bytes.saturating_sub(windows);
+        self.beside < settings.attachments && beside.saturating_add(len) <= settings.cache
+    }
+
     fn has_room(&self, settings: &Settings, len: u64) -> bool {
         (self.windows.len() as u64).saturating_add(self.beside) < settings.attachments
             && self.bytes.saturating_add(len) <= settings.cache
@@ -321,6 +352,7 @@ impl State {
         &mut self,
         kernel: &Arc<dyn Kernel>,
         place: Where,
+        page: u64,
     ) -> Result<Arc<Permission>, Errno> {
         let name = (place.owner, place.segment);
         if let Some(known) = self.permissions.get(&name).and_then(Weak::upgrade) {
@@ -328,6 +360,8 @@ impl State {
         }
         let permit = kernel.get(place.segment)?;
         let made = Arc::new(Permission { kernel: kernel.clone(), permit, pid: sys::own_pid() });
+        // After the permit was given: of a program that came after the owner it would lead to other memory.
+        card::is_theirs(&**kernel, place.card, &place.owner, page)?;
         if self.permissions.len() > 2 * (self.windows.len() + 16) {
             self.permissions.retain(|_, permission| permission.strong_count() > 0);
         }

@@ -3,7 +3,12 @@
 //! The module ends what a process has made when that process closes *any* descriptor of the device. So whoever needs it takes a
 //! [`Lease`], the first of which opens the device and the last of which closes it. A forked child has inherited a descriptor that
 //! is good for nothing, and opens its own; it leaves the other one as it is, since closing that one would count as closing its own.
+//!
+//! Another library of the process may use the module, too. Who closes first then ends what both have made: peers of the other one keep
+//! memory attached that nobody invalidates any more. So the device is not opened where somebody of this process has it open, and not
+//! closed if somebody has opened it meanwhile.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +22,8 @@ use crate::sys::{self, Device, Kernel};
 pub(crate) const DEVICE: &str = "/dev/xpmem";
 
 static OPEN: Mutex<Option<Open>> = Mutex::new(None);
+/// Descriptors of the device that a parent of this process has opened: nothing in this process is made by them.
+static INHERITED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 struct Open {
     pid: i32,
@@ -28,6 +35,10 @@ struct Open {
 fn open() -> MutexGuard<'static, Option<Open>> {
     // Every change below is complete before anything can panic.
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn inherited() -> MutexGuard<'static, Vec<i32>> {
+    INHERITED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The right to use this process's descriptor of the device.
@@ -55,7 +66,13 @@ impl Lease {
         let mut open = open();
         // What a forked child has inherited is its parent's: it is forgotten, and nothing of it is closed, released or detached.
         if let Some(parents) = open.take_if(|open| open.pid != pid) {
+            inherited().push(parents.kernel.descriptor());
             core::mem::forget(parents);
+        }
+        // It was left open for another one's sake, who has closed the device since: and with it what is made by ours.
+        let left = |open: &mut Open| open.leases == 0 && !is_shared(&*open.kernel);
+        if let Some(left) = open.take_if(left) {
+            left.kernel.close();
         }
         let open = match &mut *open {
             Some(open) => open,
@@ -89,16 +106,23 @@ impl Drop for Lease {
             return;
         }
         let mut open = open();
+        // Under the lock: who opens the device meanwhile would lose what is made with it.
         let last = open.take_if(|open| {
             open.leases -= 1;
-            open.leases == 0
+            if open.leases == 0 {
+                open.attachments.clear();
+            }
+            open.leases == 0 && !is_shared(&*open.kernel)
         });
-        // Under the lock: who opens the device meanwhile would lose what is made with it.
         if let Some(last) = last {
-            last.attachments.clear();
             last.kernel.close();
         }
     }
+}
+
+/// Whether somebody else of this process has the device open.
+fn is_shared(kernel: &dyn Kernel) -> bool {
+    kernel.is_open_elsewhere(&inherited())
 }
 
 /// Opens the device and asks for its version.
@@ -106,20 +130,9 @@ fn opened() -> Result<Device, Failure> {
     if usize::BITS != 64 {
         return Err(Failure::new(Status::Unsupported, "xpmem is for processes of 64 bits"));
     }
-    let device = Device::open(Path::new(DEVICE)).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Failure::new(
-            Status::NoDevice,
-            format!("there is no {DEVICE}: the kernel module xpmem is not loaded (`modprobe xpmem`)"),
-        ),
-        std::io::ErrorKind::PermissionDenied => Failure::new(
-            Status::Permission,
-            format!(
-                "{DEVICE} is not open to this user for reading and writing; xpmem's udev rule gives it mode 0666: install \
-                 that, or change its mode"
-            ),
-        ),
-        _ => Failure::from_io(&format!("opening {DEVICE}"), &error),
-    })?;
+    let node = std::fs::metadata(DEVICE).map_err(|error| not_opened(&error))?;
+    can_be_opened(sys::first_thread_has_ended(), sys::is_open(node.rdev(), &inherited()))?;
+    let device = Device::open(Path::new(DEVICE)).map_err(|error| not_opened(&error))?;
     let version = device.version().map_err(|errno| {
         device.close();
         let what = format!("asking {DEVICE} for its version");
@@ -130,6 +143,44 @@ fn opened() -> Result<Device, Failure> {
         return Err(failure);
     }
     Ok(device)
+}
+
+/// Why the device is not to be opened by a process whose first thread has ended, or that has it open.
+fn can_be_opened(first_thread_has_ended: bool, is_open: bool) -> Result<(), Failure> {
+    let refused = |text: String| Err(Failure::new(Status::Unsupported, text));
+    if first_thread_has_ended {
+        return refused(
+            "the first thread of this process has ended (pthread_exit), by which the module xpmem knows a process: opening its \
+             device would stop the kernel; let main wait for the others"
+                .into(),
+        );
+    }
+    if is_open {
+        return refused(format!(
+            "something else in this process has {DEVICE} open (another library that uses xpmem, a second copy of this one, or who \
+             started this process): the module ends what all have made when one of them closes it; leave xpmem to one"
+        ));
+    }
+    Ok(())
+}
+
+fn not_opened(error: &std::io::Error) -> Failure {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::new(
+            Status::NoDevice,
+            format!(
+                "there is no {DEVICE}: the kernel module xpmem is not loaded (`modprobe xpmem`)"
+            ),
+        ),
+        std::io::ErrorKind::PermissionDenied => Failure::new(
+            Status::Permission,
+            format!(
+                "{DEVICE} is not open to this user for reading and writing; xpmem's udev rule gives it mode 0666: install \
+                 that, or change its mode"
+            ),
+        ),
+        _ => Failure::from_io(&format!("opening {DEVICE}"), error),
+    }
 }
 
 /// Whether the commands of that version are those of `sys`: 2.6 and later ones of 2. `0x00027004` is 2.7.4.
@@ -156,6 +207,38 @@ mod tests {
         assert!(known(0x0003_0000).is_err() && known(0).is_err());
     }
 
+    #[test]
+    fn a_device_that_something_else_here_has_open_is_left_to_it_in_words() {
+        assert_eq!(can_be_opened(false, false), Ok(()));
+        let refused = can_be_opened(false, true).unwrap_err();
+        assert_eq!(refused.status, Status::Unsupported);
+        assert!(refused.text.contains("something else in this process has /dev/xpmem open"));
+        let refused = can_be_opened(true, false).unwrap_err();
+        assert_eq!(refused.status, Status::Unsupported);
+        assert!(refused.text.contains("first thread of this process has ended"));
+    }
+
+    #[test]
+    fn who_has_a_device_open_is_found_among_the_descriptors() {
+        use std::os::fd::AsRawFd;
+        // One that nothing else in this process has open.
+        let path = "/dev/full";
+        let number = std::fs::metadata(path).unwrap().rdev();
+        assert!(!sys::is_open(number, &[]));
+        let file = std::fs::File::open(path).unwrap();
+        assert!(sys::is_open(number, &[]));
+        assert!(!sys::is_open(number, &[file.as_raw_fd()]));
+        let device = Device::open(Path::new(path)).unwrap();
+        assert!(device.is_open_elsewhere(&[]) && !device.is_open_elsewhere(&[file.as_raw_fd()]));
+        drop(file);
+        assert!(!device.is_open_elsewhere(&[]) && sys::is_open(number, &[]));
+        device.close();
+        assert!(!sys::is_open(number, &[]));
+        let usual = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(sys::device_behind(usual.as_raw_fd()), None);
+        assert_eq!(sys::device_behind(-1), None);
+    }
+
     // One test: there is one descriptor in a process, and tests run beside each other.
     #[test]
     fn the_device_is_opened_by_the_first_lease_closed_with_the_last_and_once_more_after_that() {
@@ -168,6 +251,23 @@ mod tests {
         assert_eq!(played.closed(), 0);
         drop(second);
         assert_eq!(played.closed(), 1);
+
+        // Another library of the process has opened it after us: to close ours would end what that one has made.
+        let first = Lease::take_by(&settings, || Ok(played.clone())).unwrap();
+        played.open_elsewhere(true);
+        drop(first);
+        assert_eq!(played.closed(), 1);
+        let second = Lease::take_by(&settings, || panic!("it was left open")).unwrap();
+        drop(second);
+        assert_eq!(played.closed(), 1);
+        // It has closed the device, which has ended what was made by ours.
+        played.open_elsewhere(false);
+        let anew = Arc::new(Played::default());
+        let second = Lease::take_by(&settings, || Ok(anew.clone())).unwrap();
+        assert_eq!((played.closed(), anew.closed()), (2, 0));
+        drop(second);
+        assert_eq!((played.closed(), anew.closed()), (2, 1));
+
         let refused = Lease::take_by(&settings, || Err(Status::NoDevice.into()));
         assert_eq!(refused.err().unwrap().status, Status::NoDevice);
         let again = Lease::take_by(&settings, || Ok(played.clone())).unwrap();
@@ -178,15 +278,16 @@ mod tests {
         }
         let child = Lease::take_by(&settings, || Ok(Arc::new(Played::default()))).unwrap();
         assert!(!Arc::ptr_eq(&again.attachments, &child.attachments));
-        let inherited = Lease {
+        let parents = Lease {
             kernel: again.kernel.clone(),
             attachments: again.attachments.clone(),
             pid: again.pid - 1,
             counts: true,
         };
-        drop(inherited);
+        drop(parents);
         drop(child);
-        assert_eq!(played.closed(), 1, "the parent's device is left as it is");
+        assert_eq!(played.closed(), 2, "the parent's device is left as it is");
+        assert_eq!(*inherited(), [again.kernel.descriptor()], "and is nobody else's in the child");
         core::mem::forget(again); // the parent's, which counted where nothing is any more
     }
 }

@@ -9,6 +9,10 @@
 //! With `TIELINE_SHM_XPMEM_ACCESS=direct` it loads and stores, and does atomics, without a call. What is cold is declined for as long
 //! as warming it does not pay (`model.rs`), where the kernel copies between the two processes.
 //!
+//! What is attached was the owner's when it was attached (`card.rs`). If the owner calls exec after that, its pages are nobody's: a
+//! copy of the kernel's finds that out where the kernel has taken them away, and loads and stores, which cannot ask without a call, are
+//! SIGBUS there; neither reaches memory of the program that came after it.
+//!
 //! Either way an access announces itself to the owner and then asks the owner's table whether the key's registration lives: the
 //! owner frees no memory while somebody is inside.
 
@@ -20,7 +24,7 @@ use tieline_memory_file::{Cursor, Nonce, Piece};
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
 
-use crate::attachments::Attachment;
+use crate::attachments::{Attachment, is_want_of_memory};
 use crate::device::Lease;
 use crate::keys::RemoteKey;
 use crate::model::Costs;
@@ -188,7 +192,7 @@ impl XpmemEndpoint {
                     cursor.advance(moved);
                     done += moved;
                 }
-                Err(errno) => return Err(self.not_copied(key, errno, pieces)),
+                Err(errno) => return Err(self.not_copied(key, errno, direction, pieces)),
             }
         }
         Ok(())
@@ -214,8 +218,8 @@ impl XpmemEndpoint {
         }
         match errno {
             // No more mappings or memory here: other ways need none. What has begun cannot be declined.
-            libc::ENOMEM if !begun => Status::Declined,
-            libc::ENOMEM => Status::NoMemory,
+            errno if is_want_of_memory(errno) && !begun => Status::Declined,
+            errno if is_want_of_memory(errno) => Status::NoMemory,
             // ENOENT: the module knows no such segment, though the table does: the owner has closed a descriptor of the
             // device, or called exec. 2004: this process has. The other ways need no device.
             libc::ENOENT | libc::EACCES | libc::EPERM | libc::EBUSY | sys::NOT_OPENED => {
@@ -228,21 +232,24 @@ impl XpmemEndpoint {
     }
 
     #[cold]
-    fn not_copied(&self, key: &RemoteKey, errno: Errno, pieces: &[Piece<'_>]) -> Status {
+    fn not_copied(
+        &self,
+        key: &RemoteKey,
+        errno: Errno,
+        direction: Direction,
+        pieces: &[Piece<'_>],
+    ) -> Status {
         if let Err(status) = self.still_theirs(key) {
             return status;
         }
         match errno {
             // A page could not be reached: whose?
-            libc::EFAULT if !sys::are_readable(pieces) => Status::Invalid,
+            libc::EFAULT if !sys::can_be_copied(direction, pieces) => Status::Invalid,
             libc::EFAULT => {
                 key.forget();
-                match self.lease.kernel.get(key.memory.segment) {
+                match self.lease.attachments.ask(key.memory) {
                     // A hole: the owner has unmapped what it had registered.
-                    Ok(permit) => {
-                        let _ = self.lease.kernel.release(permit);
-                        Status::OutOfRange
-                    }
+                    Ok(()) => Status::OutOfRange,
                     Err(errno) => self.not_attached(key, errno, true),
                 }
             }
@@ -316,7 +323,7 @@ impl Endpoint for XpmemEndpoint {
     }
 
     fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
-        let owner = (&self.peer.nonce, self.peer.number, self.window);
+        let owner = (&self.peer.nonce, self.peer.card, self.window);
         RemoteKey::unpack(bytes, owner, &self.peer.table, &self.lease)
     }
 }

@@ -34,8 +34,8 @@ pub(crate) struct Owner {
     pub(crate) announcements: Announcements,
     /// Registrations that have a segment of their own.
     few: AtomicU64,
-    /// The segment of all memory, once there is one.
-    all: Mutex<Option<Segment>>,
+    /// The segment of all memory, and how many registrations lie in it: it ends with the last of them.
+    all: Mutex<Option<(Segment, u64)>>,
 }
 
 impl Owner {
@@ -48,13 +48,26 @@ impl Owner {
 
     fn segment_of_all(&self) -> Result<Segment, Failure> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(segment) = *all {
-            return Ok(segment);
+        if let Some((segment, registrations)) = &mut *all {
+            *registrations += 1;
+            return Ok(*segment);
         }
         let made = self.lease.kernel.make(0, u64::MAX);
         let segment = made.map_err(|errno| not_made("all memory", errno))?;
-        *all = Some(segment);
+        *all = Some((segment, 1));
         Ok(segment)
+    }
+
+    /// A registration in the segment of all memory has ended. Without one there is no reason why peers could attach everything.
+    fn leave_all(&self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = all.take_if(|(_, registrations)| {
+            *registrations -= 1;
+            *registrations == 0
+        });
+        if let Some((segment, _)) = last {
+            self.remove(segment);
+        }
     }
 
     fn segment_of(&self, base: u64, len: u64) -> Result<Named, Failure> {
@@ -64,10 +77,19 @@ impl Owner {
             let text = format!("{len} bytes at {base:#x} are beyond the address space");
             Failure::new(Status::Invalid, text)
         })?;
+        if !sys::may_be_attached(base, len) {
+            let text = format!(
+                "the kernel does not copy from {len} bytes at {base:#x} (device memory, another process's that is mapped here, \
+                 or none at all): what it cannot copy xpmem cannot bring in for peers"
+            );
+            return Err(Failure::new(Status::Unsupported, text));
+        }
         if self.few.fetch_add(1, Ordering::Relaxed) < self.settings.segments {
             let made = self.lease.kernel.make(start, end - start);
             match made {
                 Ok(segment) => return Ok(Named { segment, start, own: true }),
+                // The module has no number left for one more: that of all memory may have one already.
+                Err(libc::EBUSY) => {}
                 Err(errno) => {
                     let _ = self.few.fetch_sub(1, Ordering::Relaxed);
                     return Err(not_made(&format!("{len} bytes at {base:#x}"), errno));
@@ -81,15 +103,6 @@ impl Owner {
     fn remove(&self, segment: Segment) {
         // It can only say that there is no such segment; then it has ended.
         let _ = self.lease.kernel.remove(segment);
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        let all = self.all.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(segment) = all.filter(|_| self.lease.is_own()) {
-            self.remove(segment);
-        }
     }
 }
 
@@ -179,9 +192,13 @@ impl Drop for Registration {
         if self.place.generation != 0 {
             self.owner.table.leave(self.place);
         }
-        if let Some(named) = self.named.filter(|named| named.own) {
-            self.owner.remove(named.segment);
-            let _ = self.owner.few.fetch_sub(1, Ordering::Relaxed);
+        match self.named {
+            Some(Named { segment, own: true, .. }) => {
+                self.owner.remove(segment);
+                let _ = self.owner.few.fetch_sub(1, Ordering::Relaxed);
+            }
+            Some(_) => self.owner.leave_all(),
+            None => {}
         }
     }
 }
@@ -202,11 +219,11 @@ pub struct RemoteKey {
 }
 
 impl RemoteKey {
-    /// Reads a packed key of the domain that `nonce` names, and what `table` says of it. `owner` is how the kernel counts its
-    /// process: the lower half of all of its segments. The region is attached in windows of that length.
+    /// Reads a packed key of the domain that `nonce` names, and what `table` says of it. `card` is the segment of its card: the lower
+    /// half, its process's number, is that of all of its segments. The region is attached in windows of that length.
     pub(crate) fn unpack(
         bytes: &[u8],
-        (nonce, owner, window): (&Nonce, u32, u64),
+        (nonce, card, window): (&Nonce, Segment, u64),
         table: &Arc<PeerRegistrations<WORDS>>,
         lease: &Arc<Lease>,
     ) -> Result<RemoteKey, Failure> {
@@ -234,14 +251,14 @@ impl RemoteKey {
         let [segment, segment_start, base, len, access] = table.read(place).ok_or_else(gone)?;
         // The words are the peer's: what makes no sense is nobody's memory.
         let sound = base.checked_add(len).is_some() && segment_start <= base && segment as i64 >= 0;
-        let theirs = segment == 0 || segment as u32 == owner;
+        let theirs = segment == 0 || segment as u32 == card as u32;
         if !sound || !theirs {
             return Err(rejected("leads to an entry that makes no sense"));
         }
         let generation = place.generation;
         let segment = segment as Segment;
         let owner = *nonce;
-        let memory = Where { owner, generation, segment, segment_start, base, len, window };
+        let memory = Where { owner, card, generation, segment, segment_start, base, len, window };
         let (last, accounts, whole) = Default::default();
         let (lease, table) = (lease.clone(), table.clone());
         Ok(RemoteKey { place, memory, access, last, accounts, whole, lease, table })
@@ -301,6 +318,12 @@ fn why_not_whole(memory: &Where, errno: sys::Errno) -> Failure {
         libc::EINVAL => {
             Failure::new(Status::KeyRejected, format!("{what}: there is no such memory"))
         }
+        libc::EAGAIN => Failure::new(
+            Status::NoMemory,
+            format!(
+                "{what}: all memory of this process is locked, and the limit of that is reached (ulimit -l)"
+            ),
+        ),
         libc::ENOENT => Failure::new(
             Status::Unreachable,
             format!("{what}: the owner has closed a descriptor of the device, or called exec"),

@@ -14,6 +14,7 @@
 //!   real copy of its card.
 
 mod attachments;
+mod card;
 mod device;
 mod domain;
 #[cfg(test)]
@@ -31,6 +32,8 @@ pub use endpoint::XpmemEndpoint;
 pub use interface::XpmemInterface;
 pub use keys::{Registration, RemoteKey};
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use tieline_plugin_api::{
     ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
 };
@@ -43,9 +46,20 @@ pub const DOMAIN: &str = "shm-xpmem";
 /// The name of the only module.
 pub const MODULE: &str = "attach";
 
-/// The provider. It keeps no descriptor: an open one keeps the module from being unloaded, and belongs to contexts.
+/// The provider. It keeps no descriptor beyond the first domain: an open one keeps the module from being unloaded, and belongs to
+/// contexts.
 pub struct ShmXpmem {
     settings: Settings,
+    /// What the module was tried by, until the first domain takes it over: to close the device between the two would be one more
+    /// moment at which another library of the process could lose what it has made.
+    tried: Mutex<Option<Arc<Lease>>>,
+}
+
+impl ShmXpmem {
+    fn tried(&self) -> Option<Arc<Lease>> {
+        let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner).take();
+        tried.filter(|lease| lease.is_own())
+    }
 }
 
 impl Provider for ShmXpmem {
@@ -55,7 +69,7 @@ impl Provider for ShmXpmem {
         let settings = Settings::read(|name| host.config(name))?;
         let lease = Lease::take(&settings)?;
         probe::on_oneself(&*lease.kernel, settings.page)?;
-        Ok(ShmXpmem { settings })
+        Ok(ShmXpmem { settings, tried: Mutex::new(Some(lease)) })
     }
 
     fn config() -> &'static [ConfigDoc] {
@@ -67,17 +81,22 @@ impl Provider for ShmXpmem {
             name: DOMAIN.to_string(),
             caps: memory_caps::REGISTER,
             max_key_len: keys::PACKED_LEN as u32,
-            // A segment is noted, whatever its length.
-            register_ns: 700.0,
+            // A segment is noted, whatever its length, and a byte of either end copied.
+            register_ns: 1500.0,
             register_ns_per_byte: 0.0,
         }])
     }
 
     fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<XpmemDomain, Failure> {
-        if name == DOMAIN {
-            XpmemDomain::new(Lease::take(&self.settings)?, self.settings.clone())
-        } else {
-            Err(Failure::new(Status::NoDevice, format!("shm-xpmem has no domain `{name}`")))
+        if name != DOMAIN {
+            let text = format!("shm-xpmem has no domain `{name}`");
+            return Err(Failure::new(Status::NoDevice, text));
         }
+        let lease = self.tried().map_or_else(|| Lease::take(&self.settings), Ok)?;
+        XpmemDomain::new(lease, self.settings.clone())
+    }
+
+    fn quiesce(&self) {
+        drop(self.tried());
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use tieline_memory_file::{Accessor, Facts, Nonce, PeerRegistrations, Piece, Process};
 use tieline_plugin_api::{Failure, Status};
 
+use crate::card::{Miss, Permitted, look};
 use crate::device::{DEVICE, Lease};
 use crate::keys::{WORDS, not_made};
-use crate::sys::{self, Direction, Errno, Kernel, Permit, Segment};
+use crate::sys::{self, Direction, Errno, Kernel, Segment};
 
 /// Length of an interface address.
 pub(crate) const ADDRESS_LEN: usize = 84;
@@ -112,18 +113,6 @@ fn system(errno: Errno) -> String {
     }
 }
 
-/// What is released when it goes out of use: a permit, and with it whatever was attached by it.
-struct Permitted<'a> {
-    kernel: &'a dyn Kernel,
-    permit: Permit,
-}
-
-impl Drop for Permitted<'_> {
-    fn drop(&mut self) {
-        let _ = self.kernel.release(self.permit);
-    }
-}
-
 /// The whole chain on ourselves, in the order of the steps; what fails is named.
 pub(crate) fn on_oneself(kernel: &dyn Kernel, page: u64) -> Result<(), Failure> {
     let failed = |step: &str, why: String| {
@@ -183,47 +172,14 @@ fn by_segment(kernel: &dyn Kernel, segment: Segment, page: u64) -> Result<(), St
 /// A peer that can be reached.
 pub(crate) struct Peer {
     pub(crate) nonce: Nonce,
-    /// How the kernel counts its process: the lower half of each of its segments.
-    pub(crate) number: u32,
+    /// The segment of its card.
+    pub(crate) card: Segment,
     pub(crate) process: Process,
     pub(crate) table: Arc<PeerRegistrations<WORDS>>,
     /// The kernel copies between that process and this one, too.
     pub(crate) kernel_copies: bool,
     /// Our place among the peer's accessors.
     pub(crate) accessor: Accessor,
-}
-
-/// How a look at a card fails.
-enum Miss {
-    Gone,
-    Refused,
-    Other(&'static str, Errno),
-}
-
-/// Copies the first bytes of a card.
-fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonce, Miss> {
-    let miss = |step: &'static str| {
-        move |errno| match errno {
-            libc::ENOENT => Miss::Gone,
-            // Of a segment that was made by somebody else, at its number.
-            libc::EINVAL => Miss::Gone,
-            libc::EACCES | libc::EPERM => Miss::Refused,
-            errno => Miss::Other(step, errno),
-        }
-    };
-    let permit = kernel.get(card).map_err(miss("getting a permit"))?;
-    let permitted = Permitted { kernel, permit };
-    let at = kernel.attach(permit, 0, page).map_err(miss("attaching"))?;
-    let mut nonce: Nonce = [0; 16];
-    let piece = Piece::of(&mut nonce);
-    let copied = kernel.copy(Direction::Get, &[piece], at, piece.len());
-    let _ = kernel.detach(at);
-    drop(permitted);
-    match copied {
-        Ok(16) => Ok(*core::hint::black_box(&nonce)),
-        Ok(_) | Err(libc::EFAULT) => Err(Miss::Gone),
-        Err(errno) => Err(Miss::Other("copying", errno)),
-    }
 }
 
 /// Copies the peer's card, maps its key table, and takes a place among those who may access its memory; on failure says why
@@ -258,9 +214,9 @@ pub(crate) fn reach(lease: &Lease, page: u64, me: &Facts, peer: &Address) -> Res
     };
     let table = PeerRegistrations::open(them.pid, peer.table, &peer.nonce).map_err(lost)?;
     let accessor = Accessor::open(them.pid, peer.announcements, &peer.nonce).map_err(lost)?;
-    let (nonce, number, table) = (peer.nonce, peer.card as u32, Arc::new(table));
+    let (nonce, card, table) = (peer.nonce, peer.card, Arc::new(table));
     let kernel_copies = sys::kernel_copies_from(them.pid);
-    Ok(Peer { nonce, number, process, table, kernel_copies, accessor })
+    Ok(Peer { nonce, card, process, table, kernel_copies, accessor })
 }
 
 fn why_refused(me: &Facts, peer: &Facts) -> String {

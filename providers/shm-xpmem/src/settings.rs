@@ -32,7 +32,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::size(
         "TIELINE_SHM_XPMEM_WINDOW",
         "2m",
-        "Bytes of a peer's region that are attached at once: a power of two from 4k to 1g.",
+        "Bytes of a peer's region that are attached at once: a power of two from 4k to 1g; no more than TIELINE_SHM_XPMEM_CACHE.",
     )
     .between(4 << 10, 1 << 30),
     ConfigDoc::text(
@@ -85,6 +85,7 @@ impl Settings {
             0 => tenth_of_mappings(fs::read_to_string("/proc/sys/vm/max_map_count").ok()),
             number => number,
         };
+        let cache = value("TIELINE_SHM_XPMEM_CACHE").number;
         let reach = match value("TIELINE_SHM_XPMEM_ACCESS").text.as_str() {
             "direct" => Reach::Direct,
             _ => Reach::Copy,
@@ -92,9 +93,9 @@ impl Settings {
         Ok(Settings {
             reach,
             declines: value("TIELINE_SHM_XPMEM_COLD").text != "serve",
-            cache: value("TIELINE_SHM_XPMEM_CACHE").number,
+            cache,
             attachments,
-            window: window.number.max(page),
+            window: window_within(cache, window.number).max(page),
             segments: value("TIELINE_SHM_XPMEM_SEGMENTS").number,
             page,
         })
@@ -106,6 +107,12 @@ impl Settings {
         let set = |name: &str| set(name).map(str::to_string);
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
     }
+}
+
+/// A window that fits into the cache: one that does not would be attached anew for each access.
+fn window_within(cache: u64, window: u64) -> u64 {
+    let largest = cache.checked_ilog2().map_or(0, |log| 1 << log);
+    window.min(largest)
 }
 
 fn tenth_of_mappings(text: Option<String>) -> u64 {
@@ -135,6 +142,23 @@ mod tests {
         assert_eq!(Settings::of(|_| None).unwrap().reach, Reach::Copy);
         assert_eq!((reach("Direct"), reach("copy")), (Ok(Reach::Direct), Ok(Reach::Copy)));
         assert!(reach("fast").unwrap_err().text.contains("TIELINE_SHM_XPMEM_ACCESS"));
+    }
+
+    #[test]
+    fn a_window_is_no_longer_than_the_cache() {
+        let set = |cache, window| {
+            let value = move |name: &str| match name.rsplit('_').next() {
+                Some("CACHE") => Some(cache),
+                Some("WINDOW") => Some(window),
+                _ => None,
+            };
+            Settings::of(value).unwrap().window
+        };
+        let page = sys::page_size();
+        assert_eq!(set("100k", "2m"), page.max(64 << 10));
+        assert_eq!(set("2m", "2m"), 2 << 20);
+        assert_eq!(set("3m", "1m"), 1 << 20);
+        assert_eq!((window_within(u64::MAX, 1 << 30), window_within(0, 4096)), (1 << 30, 0));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::fs::OpenOptions;
 use std::io::Error;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -118,12 +118,25 @@ pub(crate) trait Kernel: Send + Sync {
 
     /// Nothing is asked of the device from here on: its descriptor is closed, and what this process made ends.
     fn close(&self) {}
+
+    /// The number of the descriptor of the device.
+    fn descriptor(&self) -> i32 {
+        -1
+    }
+
+    /// Whether this process has the device open by another descriptor, these not counted: to close ours would end what was
+    /// made by that one.
+    fn is_open_elsewhere(&self, _but: &[i32]) -> bool {
+        false
+    }
 }
 
 /// The open device. A process has one descriptor: closing any other would end everything that the process has made.
 pub(crate) struct Device {
     /// -1: closed.
     fd: AtomicI32,
+    /// That of the device.
+    number: u64,
 }
 
 impl Device {
@@ -131,7 +144,8 @@ impl Device {
     pub(crate) fn open(path: &Path) -> Result<Device, Error> {
         let file =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
-        Ok(Device { fd: AtomicI32::new(file.into_raw_fd()) })
+        let number = file.metadata()?.rdev();
+        Ok(Device { fd: AtomicI32::new(file.into_raw_fd()), number })
     }
 
     /// The version of the module: `0x00027004` is 2.7.4.
@@ -211,21 +225,18 @@ impl Kernel for Device {
             Direction::Get => libc::process_vm_writev,
         };
         let local = iovec(core::ptr::with_exposed_provenance_mut(attached as usize), len);
-        // SAFETY: both lists have the layout of `iovec` (as `Piece` has) and live through the call. What is attached is kept so
-        // by its `Attachment`; whoever posts an operation promises that its pieces may be read by a put and written by a get
-        // until it has completed (`RmaOp`), and it completes before this returns. The kernel checks every address.
-        let copied = unsafe {
-            call(
-                libc::getpid(),
-                &raw const local,
-                1,
-                pieces.as_ptr().cast(),
-                pieces.len() as libc::c_ulong,
-                0,
-            )
-        };
-        usize::try_from(copied)
-            .map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+        // SAFETY: a list with the layout of `iovec` (as `Piece` has) that lives through the call. What is attached is kept so by its `Attachment`; whoever posts an operation promises that its pieces may be read
+        // by a put and written by a get until it has completed (`RmaOp`), and it completes before this returns.
+        unsafe { copy_here(call, local, pieces.as_ptr().cast(), pieces.len()) }
+    }
+
+    fn is_open_elsewhere(&self, but: &[i32]) -> bool {
+        let own = [but, &[self.descriptor()]].concat();
+        is_open(self.number, &own)
+    }
+
+    fn descriptor(&self) -> i32 {
+        self.fd.load(Ordering::Acquire)
     }
 
     fn close(&self) {
@@ -242,18 +253,96 @@ fn iovec(base: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast(), iov_len: len }
 }
 
-/// Whether a byte of each piece can be read by the kernel.
-pub(crate) fn are_readable(pieces: &[Piece<'_>]) -> bool {
+/// A call that copies between two processes.
+type Call = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> libc::ssize_t;
+
+/// Copies as many bytes as fit between a piece and a list of them, both of this process; the kernel checks all addresses. The process is
+/// named by the thread that asks: its first one may have ended, and then the process's own number names no memory.
+///
+/// # Safety
+/// The list is as long as that, and what is written may be.
+unsafe fn copy_here(
+    call: Call,
+    local: libc::iovec,
+    remote: *const libc::iovec,
+    count: usize,
+) -> Result<usize, Errno> {
+    // SAFETY: takes no pointer and cannot fail.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
+    // SAFETY: both lists live through the call; the caller vouches for the rest.
+    let copied = unsafe { call(thread, &raw const local, 1, remote, count as libc::c_ulong, 0) };
+    usize::try_from(copied).map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Whether the kernel can read (for a put) or write (for a get) a byte of each piece of an operation.
+pub(crate) fn can_be_copied(direction: Direction, pieces: &[Piece<'_>]) -> bool {
     let mut byte = 0u8;
-    let mut local = iovec(&raw mut byte, 1);
+    let byte = &raw mut byte;
     pieces.iter().filter(|piece| !piece.is_empty()).all(|piece| {
-        let remote = iovec(piece.base(), 1);
-        // SAFETY: writes one byte to `byte`; the kernel checks the other address.
-        let read = unsafe {
-            libc::process_vm_readv(libc::getpid(), &raw mut local, 1, &raw const remote, 1, 0)
-        };
-        read == 1
+        let (local, remote) = (iovec(byte, 1), iovec(piece.base(), 1));
+        // SAFETY: one piece each, and writes one byte to `byte`.
+        let read = unsafe { copy_here(libc::process_vm_readv, local, &raw const remote, 1) };
+        // SAFETY: one piece each. What was there is written once more: the operation may write it, and nobody else does until it
+        // has ended.
+        let same = || unsafe { copy_here(libc::process_vm_writev, local, &raw const remote, 1) };
+        read == Ok(1) && (direction == Direction::Put || same() == Ok(1))
     })
+}
+
+/// Whether the kernel can copy the first and the last of so many bytes. It can say neither of device memory nor of what is
+/// attached of another process, which the module cannot bring in for a peer. Where it may not be asked they pass.
+pub(crate) fn may_be_attached(base: u64, len: u64) -> bool {
+    let mut bytes = [0u8; 2];
+    let at = |address: u64| iovec(core::ptr::with_exposed_provenance_mut(address as usize), 1);
+    let ends = [at(base), at(base.saturating_add(len).saturating_sub(1))];
+    let local = iovec(bytes.as_mut_ptr(), bytes.len());
+    // SAFETY: a list of two, and writes two bytes to `bytes`.
+    match unsafe { copy_here(libc::process_vm_readv, local, ends.as_ptr(), ends.len()) } {
+        Ok(copied) => copied == ends.len(),
+        Err(errno) => errno != libc::EFAULT,
+    }
+}
+
+/// Whether the first thread of this process has ended while others go on. The kernel then knows no memory by the process's number.
+pub(crate) fn first_thread_has_ended() -> bool {
+    let (mut byte, there) = (0u8, 0u8);
+    let local = iovec(&raw mut byte, 1);
+    let remote = iovec((&raw const there).cast_mut(), 1);
+    // SAFETY: copies one byte of the stack to another.
+    let copied = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
+    copied < 0 && Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+/// The number of the character device that a descriptor leads to. No file system behind it is asked: one need not answer.
+pub(crate) fn device_behind(fd: i32) -> Option<u64> {
+    // SAFETY: a plain record that the kernel fills.
+    let mut found: libc::statx = unsafe { core::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: a zero-terminated name, and a record of the kernel's layout.
+    let asked = unsafe {
+        libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), flags, libc::STATX_TYPE, &raw mut found)
+    };
+    let kind = u32::from(found.stx_mode) & libc::S_IFMT;
+    (asked == 0 && kind == libc::S_IFCHR)
+        .then(|| libc::makedev(found.stx_rdev_major, found.stx_rdev_minor))
+}
+
+/// Whether this process has a character device open, by another descriptor than these. `false`, too, where the kernel does not
+/// list descriptors.
+pub(crate) fn is_open(device: u64, but: &[i32]) -> bool {
+    let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return false };
+    listed
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .any(|fd| !but.contains(&fd) && device_behind(fd) == Some(device))
 }
 
 /// Copies between local memory and what is attached at `attached`, by loads and stores. The caller keeps the attachment. Where the
@@ -390,3 +479,6 @@ pub(crate) fn random() -> Result<[u8; 16], Failure> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

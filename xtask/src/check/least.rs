@@ -19,7 +19,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-shm", 103),
     ("tieline-provider-shm-cma", 18),
     ("tieline-provider-shm-knem", 12),
-    ("tieline-provider-shm-xpmem", 45),
+    ("tieline-provider-shm-xpmem", 57),
     ("tieline-provider-tcp", 116),
     ("tieline-provider-tcp-connect", 23),
     ("tieline-provider-verbs", 210),

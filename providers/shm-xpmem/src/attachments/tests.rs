@@ -12,6 +12,20 @@ struct Table {
     played: Arc<Played>,
     attachments: Arc<Attachments>,
     segment: Segment,
+    /// Of each owner: its segment, and the memory that it names.
+    cards: Vec<(Nonce, Segment, Vec<u8>)>,
+}
+
+/// Segments that there are whatever is attached: of all memory, and of two cards.
+const SEGMENTS: usize = 3;
+
+fn card(played: &Played, owner: Nonce) -> (Nonce, Segment, Vec<u8>) {
+    let len = PAGE as usize;
+    let mut memory = vec![0u8; 2 * len];
+    let start = memory.as_mut_ptr().expose_provenance().next_multiple_of(len);
+    let inside = start - memory.as_ptr().addr();
+    memory[inside..][..16].copy_from_slice(&owner);
+    (owner, played.make(start as u64, PAGE).unwrap(), memory)
 }
 
 /// Windows of four pages, of a segment of all memory; so many of them, and so many bytes.
@@ -22,7 +36,8 @@ fn table(attachments: u64, cache: u64) -> Table {
     let settings = Settings { reach, declines, cache, attachments, window, segments, page };
     let segment = played.make(0, u64::MAX).unwrap();
     let attachments = Arc::new(Attachments::new(played.clone(), settings));
-    Table { attachments, played, segment }
+    let cards = [OWNER, [2; 16]].map(|owner| card(&played, owner)).into();
+    Table { attachments, played, segment, cards }
 }
 
 impl Table {
@@ -30,7 +45,12 @@ impl Table {
     fn place(&self, generation: u64, base: u64, len: u64) -> Where {
         let segment = self.segment;
         let (owner, segment_start, window) = (OWNER, 0, WINDOW);
-        Where { owner, generation, segment, segment_start, base, len, window }
+        let card = self.card_of(owner);
+        Where { owner, card, generation, segment, segment_start, base, len, window }
+    }
+
+    fn card_of(&self, owner: Nonce) -> Segment {
+        self.cards.iter().find(|card| card.0 == owner).unwrap().1
     }
 
     /// The numbers of the windows that are attached.
@@ -57,7 +77,7 @@ fn a_window_is_cut_to_the_pages_of_its_registration_and_attached_once() {
     assert_eq!(table.attachments.all(), Attached { count: 3, bytes: 9 * PAGE });
     assert_eq!(table.attachments.of(&OWNER), 9 * PAGE);
     assert_eq!(table.attachments.of(&[2; 16]), 0);
-    assert_eq!(table.played.asked(Command::Get), 1, "one permit serves them all");
+    assert_eq!(table.played.asked(Command::Get), 2, "one permit serves them all, and one the card");
 }
 
 #[test]
@@ -144,19 +164,19 @@ fn what_was_forgotten_while_somebody_uses_it_ends_with_that_use() {
 fn the_last_endpoint_to_an_owner_takes_its_attachments_and_permits_along() {
     let table = table(10, u64::MAX);
     let place = table.place(1, WINDOW, WINDOW);
-    let other = Where { owner: [2; 16], ..place };
+    let other = Where { owner: [2; 16], card: table.card_of([2; 16]), ..place };
     for owner in [OWNER, OWNER, [2; 16]] {
         table.attachments.join(&owner);
     }
     drop(table.attachments.attach(place, WINDOW).unwrap());
     drop(table.attachments.attach(other, WINDOW).unwrap());
-    assert_eq!(table.played.there(), There { segments: 1, permits: 2, attached: 2 });
+    assert_eq!(table.played.there(), There { segments: SEGMENTS, permits: 2, attached: 2 });
     table.attachments.leave(&OWNER);
     assert_eq!(table.played.there().attached, 2);
     table.attachments.leave(&OWNER);
-    assert_eq!(table.played.there(), There { segments: 1, permits: 1, attached: 1 });
+    assert_eq!(table.played.there(), There { segments: SEGMENTS, permits: 1, attached: 1 });
     table.attachments.clear();
-    assert_eq!(table.played.there(), There { segments: 1, permits: 0, attached: 0 });
+    assert_eq!(table.played.there(), There { segments: SEGMENTS, permits: 0, attached: 0 });
     assert_eq!(table.attachments.all(), Attached::default());
 }
 
@@ -166,13 +186,15 @@ fn where_the_process_has_no_mapping_left_the_others_go_and_it_is_tried_once_more
     let place = table.place(1, WINDOW, 100 * WINDOW);
     let held = table.attachments.attach(place, WINDOW).unwrap();
     drop(table.attachments.attach(place, 2 * WINDOW).unwrap());
-    table.played.fail(Command::Attach, libc::ENOMEM);
-    drop(table.attachments.attach(place, 3 * WINDOW).unwrap());
-    assert_eq!(table.windows(), [1, 3]);
-    for _ in 0..2 {
-        table.played.fail(Command::Attach, libc::ENOMEM);
+    for want in [libc::ENOMEM, libc::EAGAIN] {
+        table.played.fail(Command::Attach, want);
+        drop(table.attachments.attach(place, 3 * WINDOW).unwrap());
+        assert_eq!(table.windows(), [1, 3]);
+        for _ in 0..2 {
+            table.played.fail(Command::Attach, want);
+        }
+        assert_eq!(table.attachments.attach(place, 4 * WINDOW).err(), Some(want));
     }
-    assert_eq!(table.attachments.attach(place, 4 * WINDOW).err(), Some(libc::ENOMEM));
     drop(held);
 }
 
@@ -184,7 +206,7 @@ fn a_permit_that_is_refused_is_asked_for_again_and_one_whose_attachment_failed_i
     assert_eq!(table.attachments.attach(place, WINDOW).err(), Some(libc::EACCES));
     table.played.fail(Command::Attach, libc::ENOENT);
     assert_eq!(table.attachments.attach(place, WINDOW).err(), Some(libc::ENOENT));
-    assert_eq!(table.played.there(), There { segments: 1, permits: 0, attached: 0 });
+    assert_eq!(table.played.there(), There { segments: SEGMENTS, permits: 0, attached: 0 });
     assert!(table.attachments.attach(place, WINDOW).is_ok());
 }
 
@@ -197,7 +219,7 @@ fn a_hundred_thousand_registrations_that_end_leave_nothing_but_what_is_bounded()
         drop(table.attachments.attach(place, place.base).unwrap());
         assert!(table.attachments.all().count <= 50);
     }
-    assert_eq!(table.played.there(), There { segments: 1, permits: 1, attached: 50 });
+    assert_eq!(table.played.there(), There { segments: SEGMENTS, permits: 1, attached: 50 });
     let state = table.attachments.state();
     assert!(state.order.len() <= 50 && state.permissions.len() < 200);
 }
@@ -226,6 +248,52 @@ fn all_of_a_registration_is_attached_for_its_key_counts_like_windows_and_is_neve
     assert_eq!(table.attachments.all(), Attached::default());
     assert_eq!(table.attachments.of(&OWNER), 0);
     assert_eq!(table.played.there().attached, 0);
+}
+
+#[test]
+fn a_registration_that_is_longer_than_the_cache_costs_nobody_what_is_attached() {
+    let table = table(100, 4 * WINDOW);
+    let place = table.place(1, WINDOW, 100 * WINDOW);
+    for n in 1..=4 {
+        drop(table.attachments.attach(place, n * WINDOW).unwrap());
+    }
+    assert_eq!(table.attachments.attach_whole(place).err(), Some(libc::ENOSPC));
+    assert_eq!(table.windows(), [1, 2, 3, 4]);
+    let whole = table.attachments.attach_whole(table.place(2, 20 * WINDOW, 3 * WINDOW)).unwrap();
+    assert_eq!(table.windows(), [4, 20], "what can be made room for is");
+    let second = table.attachments.attach_whole(table.place(3, 30 * WINDOW, 2 * WINDOW));
+    assert_eq!(second.err(), Some(libc::ENOSPC), "beside what stays");
+    assert_eq!(table.windows(), [4, 20]);
+    drop(whole);
+}
+
+#[test]
+fn what_is_attached_for_a_key_ends_in_order_after_the_last_endpoint_to_its_owner() {
+    let table = table(10, u64::MAX);
+    table.attachments.join(&OWNER);
+    let first = table.attachments.attach_whole(table.place(1, WINDOW, 2 * WINDOW)).unwrap();
+    table.attachments.leave(&OWNER);
+    table.attachments.join(&OWNER);
+    let second = table.attachments.attach_whole(table.place(2, 8 * WINDOW, WINDOW)).unwrap();
+    drop(first);
+    drop(second);
+    assert_eq!(table.attachments.of(&OWNER), 0);
+    assert_eq!(table.attachments.all(), Attached::default());
+}
+
+#[test]
+fn a_segment_is_its_owners_only_while_the_owners_card_is_there() {
+    let table = table(10, u64::MAX);
+    let place = table.place(1, WINDOW, WINDOW);
+    assert_eq!(table.attachments.ask(place), Ok(()));
+    // The number is another program's by now, or the card is.
+    let stranger = Where { owner: [3; 16], ..place };
+    assert_eq!(table.attachments.attach(stranger, WINDOW).err(), Some(libc::ENOENT));
+    assert_eq!(table.attachments.ask(stranger), Err(libc::ENOENT));
+    table.played.remove(place.card).unwrap();
+    assert_eq!(table.attachments.attach(place, WINDOW).err(), Some(libc::ENOENT));
+    assert_eq!(table.attachments.ask(place), Err(libc::ENOENT));
+    assert_eq!(table.played.there(), There { segments: SEGMENTS - 1, permits: 0, attached: 0 });
 }
 
 #[test]

@@ -43,6 +43,8 @@ struct State {
     answers: HashMap<Command, VecDeque<Option<Errno>>>,
     asked: HashMap<Command, usize>,
     closed: usize,
+    /// Another library has the device open.
+    open_elsewhere: bool,
     /// The local side of a copy may be anything.
     any_address: bool,
 }
@@ -78,6 +80,19 @@ impl Played {
     /// How often the descriptor was closed.
     pub(crate) fn closed(&self) -> usize {
         self.state().closed
+    }
+
+    /// Whether another library of this process has the device open.
+    pub(crate) fn open_elsewhere(&self, open: bool) {
+        self.state().open_elsewhere = open;
+    }
+
+    /// The owner has called exec, and made as many segments as before: their numbers are the same, and lead to this memory.
+    pub(crate) fn exec_the_owner(&self, start: u64, len: u64) {
+        let mut state = self.state();
+        state.segments.values_mut().for_each(|range| *range = (start, len));
+        // What was attached is of the memory from before, and no more comes by a permit of that.
+        state.permits.clear();
     }
 
     /// The next such command that nothing was said of yet fails so.
@@ -234,5 +249,9 @@ impl Kernel for Played {
 
     fn close(&self) {
         self.state().closed += 1;
+    }
+
+    fn is_open_elsewhere(&self, _but: &[i32]) -> bool {
+        self.state().open_elsewhere
     }
 }

@@ -146,14 +146,26 @@ fn what_the_kernel_answers_becomes_a_status_that_is_true() {
         // The local memory can be read, and the owner still has its segment: it has unmapped the page.
         (Command::Copy, libc::EFAULT, Status::OutOfRange),
     ];
+    let before = pair.attached();
     for (command, errno, status) in answers {
+        // Whoever has nothing attached looks at the owner's card first.
+        if command != Command::Get && pair.attached() == before {
+            pair.played.pass(command);
+        }
         pair.played.fail(command, errno);
         assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(status), "{command:?} {errno}");
     }
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done), "it goes on");
     let nowhere = [Iov::new(core::ptr::without_provenance_mut(8), 8)];
     pair.played.fail(Command::Copy, libc::EFAULT);
     assert_eq!(pair.endpoint.put(&key, &op(&nowhere, 0)), Err(Status::Invalid));
-    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done), "it goes on");
+    // Memory that can be read and not be written: a get into it is the caller's mistake, and a put out of it is none.
+    static READ_ONLY: [u8; 8] = *b"constant";
+    let constant = [Iov::new(READ_ONLY.as_ptr().cast_mut(), 8)];
+    pair.played.fail(Command::Copy, libc::EFAULT);
+    assert_eq!(pair.endpoint.get(&key, &op(&constant, 0)), Err(Status::Invalid));
+    pair.played.fail(Command::Copy, libc::EFAULT);
+    assert_eq!(pair.endpoint.put(&key, &op(&constant, 0)), Err(Status::OutOfRange));
 }
 
 #[test]
@@ -162,16 +174,21 @@ fn memory_that_cannot_be_attached_for_want_of_mappings_is_declined_unless_it_has
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 16 * PAGE];
     let piece = [Iov::new(local.as_mut_ptr(), local.len())];
-    let refuse = |pair: &Pair| {
-        for _ in 0..2 {
-            pair.played.fail(Command::Attach, libc::ENOMEM);
-        }
-    };
-    refuse(&pair);
-    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Declined));
-    pair.played.pass(Command::Attach);
-    refuse(&pair);
-    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::NoMemory));
+    // EAGAIN: all memory is locked, up to the limit of that.
+    for want in [libc::ENOMEM, libc::EAGAIN] {
+        let refuse = |pair: &Pair| {
+            for _ in 0..2 {
+                pair.played.fail(Command::Attach, want);
+            }
+        };
+        refuse(&pair);
+        assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Declined));
+        // The card, and the first window.
+        pair.played.pass(Command::Attach);
+        pair.played.pass(Command::Attach);
+        refuse(&pair);
+        assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::NoMemory));
+    }
     assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
 }
 
@@ -211,10 +228,72 @@ fn few_registrations_have_segments_of_their_own_and_the_others_share_one_of_all_
     let _again = pair.offered(BOTH);
     assert_eq!(pair.played.there().segments, before + 3, "there is room for one more");
     all.clear();
-    assert_eq!(pair.played.there().segments, before + 2, "that of all memory stays");
+    assert_eq!(pair.played.there().segments, before + 1, "that of all memory has ended, too");
     let Pair { played, owner, interface, endpoint, .. } = pair;
     drop((owner, interface, endpoint, _again));
     assert_eq!(played.there(), There::default());
+}
+
+#[test]
+fn where_the_module_has_no_number_left_a_registration_lies_in_the_segment_of_all_memory() {
+    let mut pair = Pair::new(64);
+    let before = pair.played.there().segments;
+    pair.played.fail(Command::Make, libc::EBUSY);
+    let (region, key) = pair.offered(BOTH);
+    assert_eq!((pair.played.there().segments, key.memory.segment_start), (before + 1, 0));
+    let mut local = [0u8; 4];
+    let piece = [Iov::new(local.as_mut_ptr(), 4)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 3)), Ok(Posting::Done));
+    pair.owner.deregister(region).unwrap();
+    assert_eq!(pair.played.there().segments, before);
+}
+
+#[test]
+fn a_program_that_came_after_the_owner_is_not_written_to_by_an_old_key() {
+    let mut pair = Pair::new(8 * PAGE);
+    let (_region, key) = pair.offered(BOTH);
+    let mut others = vec![7u8; 16 * PAGE];
+    let start = others.as_mut_ptr().expose_provenance().next_multiple_of(PAGE) as u64;
+    let mut local = [1u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    // Its numbers of segments are those that the owner had.
+    pair.played.exec_the_owner(start, 9 * PAGE as u64);
+    assert_eq!(pair.endpoint.put(&key, &op(&piece, 0)), Err(Status::Unreachable));
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Unreachable));
+    assert!(core::hint::black_box(&others).iter().all(|byte| *byte == 7));
+    assert_eq!((core::hint::black_box(local), pair.attached()), ([1; 8], 0));
+}
+
+#[test]
+fn a_hole_where_the_owner_has_called_exec_is_nobodys_fault_but_its_end() {
+    let mut pair = Pair::new(8 * PAGE);
+    let (_region, key) = pair.offered(BOTH);
+    let mut local = [1u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+    let base = pair.memory.as_ptr().expose_provenance() as u64;
+    let mut others = vec![7u8; 16 * PAGE];
+    let start = others.as_mut_ptr().expose_provenance().next_multiple_of(PAGE) as u64;
+    pair.played.exec_the_owner(start, 9 * PAGE as u64);
+    pair.played.map(base, false);
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Unreachable));
+}
+
+#[test]
+fn memory_that_the_kernel_cannot_copy_is_not_registered() {
+    let mut pair = Pair::new(64);
+    let before = pair.played.there();
+    // Below what any process may map, and from there to where no address is any process's.
+    let base = pair.memory.as_mut_ptr();
+    let nowhere = core::ptr::without_provenance_mut(PAGE);
+    for (base, len) in [(nowhere, 64), (nowhere, 1), (base, 1 << 62)] {
+        let refused = pair.owner.register(&RegisterParams::new(base, len, BOTH)).err().unwrap();
+        assert_eq!(refused.status, Status::Unsupported, "{refused}");
+        assert!(refused.text.contains("device memory"), "{refused}");
+    }
+    let nobodys = RegisterParams::new(nowhere, 64, 0);
+    assert!(pair.owner.register(&nobodys).is_ok(), "nobody may touch it");
+    assert_eq!(pair.played.there(), before);
 }
 
 #[test]
