@@ -28,6 +28,13 @@ pub(crate) struct Case {
     pub(crate) peer_program: PathBuf,
 }
 
+/// Which of the capabilities that are needed a module lacks that has these.
+pub(crate) fn lacking(needed: u64, has: u64) -> Option<String> {
+    let missing = caps::ALL.iter().filter(|c| c.value & needed & !has != 0);
+    let missing: Vec<String> = missing.map(short_name).collect();
+    (!missing.is_empty()).then(|| format!("lacks capability {}", missing.join(", ")))
+}
+
 impl Case {
     /// Loads the file and opens the domain of `module`, which is `domain/module`.
     ///
@@ -121,16 +128,7 @@ impl Case {
 
     /// Skips the check unless the module has all of `capabilities`.
     pub(crate) fn needs(&self, capabilities: u64) -> Result<(), Stop> {
-        let missing: Vec<String> = caps::ALL
-            .iter()
-            .filter(|c| c.value & capabilities & !self.attr.caps != 0)
-            .map(short_name)
-            .collect();
-        if missing.is_empty() {
-            Ok(())
-        } else {
-            Err(Stop::Skip(format!("lacks capability {}", missing.join(", "))))
-        }
+        lacking(capabilities, self.attr.caps).map_or(Ok(()), |why| Err(Stop::Skip(why)))
     }
 
     pub(crate) fn interface(&self) -> Result<Interface, Stop> {
@@ -195,7 +193,7 @@ impl Case {
 
 /// What counts of a module's capabilities: puts, gets and atomics of one whose completions say nothing of the target are never
 /// asked for.
-fn counting(claimed: u64) -> u64 {
+pub(crate) fn counting(claimed: u64) -> u64 {
     let memory = caps::PUT | caps::GET | caps::ATOMICS | caps::PUT_NOTIFY | caps::KEY_POINTER;
     match claimed & caps::REMOTE_COMPLETION {
         0 => claimed & !memory,

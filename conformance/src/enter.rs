@@ -1,5 +1,7 @@
 //! What a file holds on this machine, or why it has nothing to check.
 
+use crate::case::counting;
+use crate::runner::Listed;
 use crate::sys::Provider;
 use crate::{load, note};
 use std::path::Path;
@@ -26,7 +28,7 @@ impl Nothing {
 ///
 /// # Errors
 /// Why the file cannot be used at all, or here.
-pub(crate) fn modules(path: &Path) -> Result<Vec<(String, u32)>, Nothing> {
+pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
     let provider = enter(path)?;
     let (mut names, mut gone) = (Vec::new(), None);
     for attr in provider.domains().map_err(|e| said("query_domains", e))? {
@@ -44,7 +46,8 @@ pub(crate) fn modules(path: &Path) -> Result<Vec<(String, u32)>, Nothing> {
         };
         for module in domain.modules().map_err(|e| said("query_modules", e))? {
             let name = fixed_str(&module.name).ok_or_else(|| unreadable("module"))?;
-            names.push((format!("{domain_name}/{name}"), module.role));
+            let (name, caps) = (format!("{domain_name}/{name}"), counting(module.caps));
+            names.push(Listed { name, role: module.role, caps });
         }
     }
     match (names.is_empty(), gone) {

@@ -33,7 +33,7 @@ mod watch;
 
 pub use page::page;
 pub use report::Verdict;
-pub use runner::{Contents, Outcome, Plan, Tally, child, contents, run};
+pub use runner::{Contents, Listed, Outcome, Plan, Tally, child, contents, run};
 pub use watch::LIMIT;
 
 /// The first argument of a process that is a peer of [`child`]; the file and `domain/module` follow.

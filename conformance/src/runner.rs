@@ -1,6 +1,6 @@
 //! Runs every check in a process of its own.
 
-use crate::case::Case;
+use crate::case::{Case, lacking};
 use crate::checks::{self, CHECKS, Check};
 use crate::enter::{Nothing, modules};
 use crate::note::{self, Note};
@@ -77,14 +77,25 @@ impl fmt::Display for Tally {
     }
 }
 
+/// A module of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// `domain/module`.
+    pub name: String,
+    /// `TIELINE_ROLE_*`.
+    pub role: u32,
+    /// `TIELINE_CAP_*` that checks may rely on.
+    pub caps: u64,
+}
+
 /// Who a provider file says it is, and what it holds.
 pub struct Contents {
     /// The provider's name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// `domain/module` and role of every module that the plan names.
-    pub modules: Vec<(String, u32)>,
+    /// Every module that the plan names.
+    pub modules: Vec<Listed>,
     /// What it is for is not in this machine, so that it has no module here: why, in the provider's words.
     pub no_device: Option<String>,
 }
@@ -94,11 +105,11 @@ impl Contents {
     #[must_use]
     pub fn list(&self) -> String {
         let mut text = String::new();
-        for (name, role) in &self.modules {
+        for Listed { name, role, .. } in &self.modules {
             let only = if *role == role::CONNECTION_ONLY { " (connection-only)" } else { "" };
             let _ = writeln!(text, "module {name}{only}");
         }
-        let here = |check: &&Check| self.modules.iter().any(|(_, role)| check.is_for(*role));
+        let here = |check: &&Check| self.modules.iter().any(|module| check.is_for(module.role));
         for check in CHECKS.iter().filter(here) {
             let _ = writeln!(text, "{}", format!("check {} {}", check.name, check.needed()).trim());
         }
@@ -119,9 +130,11 @@ pub fn contents(plan: &Plan) -> Result<Contents, String> {
             return Ok(Contents { name, version, modules: Vec::new(), no_device: Some(why) });
         }
     };
-    let all = chosen.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let all = chosen.iter().map(|module| module.name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(wanted) = &plan.module {
-        chosen.retain(|(name, _)| name == wanted || name.rsplit('/').next() == Some(wanted));
+        chosen.retain(|Listed { name, .. }| {
+            name == wanted || name.rsplit('/').next() == Some(wanted)
+        });
     }
     match (chosen.is_empty(), &plan.module) {
         (true, Some(wanted)) => Err(format!("there is no module {wanted}; there is {all}")),
@@ -141,10 +154,14 @@ pub fn run(
 ) -> Result<Tally, String> {
     let mut tally = Tally::default();
     let wanted = |name: &str| plan.filter.as_ref().is_none_or(|filter| name.contains(&**filter));
-    'all: for (module, role) in &contents.modules {
+    'all: for Listed { name: module, role, caps } in &contents.modules {
         for check in CHECKS.iter().filter(|check| check.is_for(*role) && wanted(check.name)) {
             let began = Instant::now();
-            let verdict = one(plan, check.name, module, &[]);
+            // What a module never says that it can needs no process to be skipped.
+            let verdict = match lacking(check.needs, *caps) {
+                Some(why) => Verdict::Skipped(why),
+                None => one(plan, check.name, module, &[]),
+            };
             let took = began.elapsed();
             match verdict {
                 Verdict::Passed => tally.passed += 1,
@@ -164,13 +181,14 @@ pub fn run(
 }
 
 /// The modules, or why there are none here.
-fn modules_apart(plan: &Plan) -> Result<Result<Vec<(String, u32)>, String>, String> {
+fn modules_apart(plan: &Plan) -> Result<Result<Vec<Listed>, String>, String> {
     match apart(plan, &[LIST_MODULES.as_ref(), plan.path.as_os_str()], &[])? {
         Ended::With(text) => match text.split_once(": ") {
             Some(("modules", list)) => {
                 let module = |entry: &str| {
-                    let (name, role) = entry.rsplit_once(' ')?;
-                    Some((name.to_string(), role.parse().ok()?))
+                    let mut words = entry.rsplitn(3, ' ');
+                    let (caps, role) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                    Some(Listed { name: words.next()?.to_string(), role, caps })
                 };
                 Ok(Ok(list.split(", ").filter_map(module).collect()))
             }
@@ -318,7 +336,7 @@ fn run_one(check: &str, path: &Path, module: &str, program: &Path) -> Result<Str
     if check == LIST_MODULES {
         return Ok(match modules(path) {
             Ok(names) => {
-                let entry = |(name, role): &(String, u32)| format!("{name} {role}");
+                let entry = |Listed { name, role, caps }: &Listed| format!("{name} {role} {caps}");
                 format!("modules: {}", names.iter().map(entry).collect::<Vec<_>>().join(", "))
             }
             Err(Nothing::Wrong(why)) => why.replace('\n', " "),
