@@ -31,6 +31,7 @@ pub const BOUND_MS: f64 = 15_000.0;
 
 pub mod exchange;
 pub mod forge;
+pub mod fork;
 pub mod hostile;
 pub mod hosts;
 pub mod interpreter;

@@ -189,6 +189,15 @@ impl Peer {
         }
     }
 
+    /// Waits for an end that it was not asked for.
+    ///
+    /// # Panics
+    /// As [`Peer::hear_or_end`].
+    pub fn ended(&mut self) -> ExitStatus {
+        while self.hear_or_end().is_some() {}
+        self.child.wait().expect("collecting a peer")
+    }
+
     /// The next report, which has to begin with `word`; returns what follows it.
     ///
     /// # Panics

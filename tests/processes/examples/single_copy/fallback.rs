@@ -1,24 +1,27 @@
 //! Which lane serves a pair for which the best is left out, forbidden or gone; and that others stay on theirs.
 
-use crate::provider::{self, CMA, IN_ORDER, KNEM, SingleCopy, launch};
+use crate::provider::{
+    self, CMA, DIRECT, IN_ORDER, KNEM, SingleCopy, Taken, XPMEM, launch, one_is_missing,
+};
 use tieline_processes::{Launch, Node, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
     a_pair_falls_back_by_one_lane_for_each_provider_that_either_side_leaves_out,
+    xpmem_is_first_where_the_operator_lets_it_load_and_store,
     a_pair_falls_back_where_yama_forbids_it_and_pairs_that_it_allows_stay,
     a_key_falls_back_when_yama_forbids_meanwhile_what_it_was_imported_for,
-    a_pair_falls_back_to_knem_where_yama_forbids_cma_until_the_next_boot,
+    a_pair_falls_back_where_yama_forbids_cma_until_the_next_boot,
     a_pair_falls_back_whose_processes_are_of_two_users,
     a_pair_falls_back_whose_processes_are_in_two_user_namespaces,
-    a_pair_falls_back_whose_device_went_after_one_of_them_had_opened_it,
-    a_process_falls_back_when_the_module_was_unloaded_between_two_of_its_contexts,
+    a_pair_falls_back_by_one_lane_for_each_device_that_went_after_one_of_them_had_opened_it,
+    a_process_falls_back_by_one_lane_for_each_module_that_was_unloaded_between_two_of_its_contexts,
 ];
 
 const LEN: usize = 100_000;
 const MESSAGES: &str = "emulated over shm/ring";
 /// What is forbidden or taken away is tried with these, best first.
-const ALL: &str = "TIELINE_PROVIDERS=shm,shm-cma,shm-knem";
-const NO_CMA: &str = "TIELINE_PROVIDERS=shm,shm-knem";
+const ALL: &str = "TIELINE_PROVIDERS=shm,shm-cma,shm-xpmem,shm-knem";
+const NO_CMA: &str = "TIELINE_PROVIDERS=shm,shm-xpmem,shm-knem";
 
 /// A process with root's files and none of root's rights.
 fn plain(name: &str) -> Launch {
@@ -109,17 +112,34 @@ fn a_pair_falls_back_by_one_lane_for_each_provider_that_either_side_leaves_out()
         let offered: Vec<String> = offered.collect();
         let missing: Vec<(&str, &str)> =
             names.iter().copied().zip(offered.iter().map(String::as_str)).collect();
+        // Two who leave out the same, and one who does beside one who does not.
         let (mut without, mut like) = (start("without", &setting), start("like", &setting));
         goes_by(&mut without, &mut like, path, &[]);
-        goes_by(&mut without, &mut whole, path, &[]);
+        goes_by(&mut like, &mut whole, path, &[]);
         goes_by(&mut whole, &mut without, path, &missing);
-        goes_by(&mut whole, &mut other, here[0].path, &[]);
         let _ = end([without, like]);
     }
+    goes_by(&mut whole, &mut other, here[0].path, &[]);
     end([whole, other])
 }
 
+fn xpmem_is_first_where_the_operator_lets_it_load_and_store() -> Verdict {
+    if let Some(why) = one_is_missing() {
+        return Verdict::Skipped(why);
+    }
+    let direct = format!("TIELINE_PROVIDERS=^verbs {}", DIRECT.settings);
+    let (mut a, mut b) = (start("a", &direct), start("b", &direct));
+    let mut without = start("without", "TIELINE_PROVIDERS=^verbs,shm-xpmem");
+    goes_by(&mut a, &mut b, XPMEM.path, &[]);
+    goes_by(&mut a, &mut without, CMA.path, &[("shm-xpmem", "of provider shm-xpmem")]);
+    goes_by(&mut without, &mut a, CMA.path, &[]);
+    end([a, b, without])
+}
+
 fn a_pair_falls_back_where_yama_forbids_it_and_pairs_that_it_allows_stay() -> Verdict {
+    if let Some(why) = one_is_missing() {
+        return Verdict::Skipped(why);
+    }
     provider::yama(0);
     let mut root = Node::open(launch("root"), &[ALL]);
     for scope in [0, 1, 2] {
@@ -129,9 +149,9 @@ fn a_pair_falls_back_where_yama_forbids_it_and_pairs_that_it_allows_stay() -> Ve
         let mut silent = start("silent", &silent);
         let why = format!("ptrace_scope is {scope}");
         let of_cma = &[("shm-cma", &*why)][..];
-        let (path, record) = if scope < 2 { (CMA.path, &[][..]) } else { (KNEM.path, of_cma) };
+        let (path, record) = if scope < 2 { (CMA.path, &[][..]) } else { (XPMEM.path, of_cma) };
         goes_by(&mut a, &mut b, path, record);
-        let (path, record) = if scope < 1 { (CMA.path, &[][..]) } else { (KNEM.path, of_cma) };
+        let (path, record) = if scope < 1 { (CMA.path, &[][..]) } else { (XPMEM.path, of_cma) };
         goes_by(&mut a, &mut silent, path, record);
         // An administrator may.
         goes_by(&mut root, &mut a, CMA.path, &[]);
@@ -142,6 +162,9 @@ fn a_pair_falls_back_where_yama_forbids_it_and_pairs_that_it_allows_stay() -> Ve
 }
 
 fn a_key_falls_back_when_yama_forbids_meanwhile_what_it_was_imported_for() -> Verdict {
+    if let Some(why) = one_is_missing() {
+        return Verdict::Skipped(why);
+    }
     provider::yama(0);
     let (mut a, mut b) = (start("a", ALL), start("b", ALL));
     let mut root = Node::open(launch("root"), &[ALL]);
@@ -159,33 +182,40 @@ fn a_key_falls_back_when_yama_forbids_meanwhile_what_it_was_imported_for() -> Ve
     };
     assert_eq!([put(&mut a, 1), put(&mut root, 2)], [CMA.path; 2]);
     provider::yama(2);
-    assert_eq!(put(&mut a, 3), KNEM.path);
+    assert_eq!(put(&mut a, 3), XPMEM.path);
     assert_eq!(put(&mut root, 4), CMA.path);
     provider::yama(0);
     let _ = (put(&mut a, 5), put(&mut root, 6));
     end([a, b, root])
 }
 
-fn a_pair_falls_back_to_knem_where_yama_forbids_cma_until_the_next_boot() -> Verdict {
+fn a_pair_falls_back_where_yama_forbids_cma_until_the_next_boot() -> Verdict {
     if provider::yama_scope() != 3 {
         return Verdict::Skipped("Yama's scope is not 3: that lasts until the next boot".into());
     }
     let (mut root, mut other) =
         (Node::open(launch("root"), &[ALL]), Node::open(launch("other"), &[ALL]));
-    goes_by(&mut root, &mut other, KNEM.path, &[("shm-cma", "ptrace_scope is 3")]);
-    let mut without = start("without", "TIELINE_PROVIDERS=shm,shm-cma");
-    goes_by(&mut root, &mut without, MESSAGES, &[("shm-cma", "ptrace_scope is 3")]);
-    goes_by(&mut root, &mut other, KNEM.path, &[("shm-cma", "ptrace_scope is 3")]);
-    end([root, other, without])
+    let forbidden = &[("shm-cma", "ptrace_scope is 3")];
+    goes_by(&mut root, &mut other, XPMEM.path, forbidden);
+    for (setting, path) in [("shm,shm-cma,shm-knem", KNEM.path), ("shm,shm-cma", MESSAGES)] {
+        let mut without = start("without", &format!("TIELINE_PROVIDERS={setting}"));
+        goes_by(&mut root, &mut without, path, forbidden);
+        let _ = end([without]);
+    }
+    goes_by(&mut root, &mut other, XPMEM.path, forbidden);
+    end([root, other])
 }
 
 fn a_pair_falls_back_whose_processes_are_of_two_users() -> Verdict {
-    let network = "TIELINE_PROVIDERS=shm,shm-cma,shm-knem,tcp,tcp-connect";
+    if let Some(why) = one_is_missing() {
+        return Verdict::Skipped(why);
+    }
+    let network = "TIELINE_PROVIDERS=shm,shm-cma,shm-xpmem,shm-knem,tcp,tcp-connect";
     let (mut a, mut b) = (start("a", network), start("b", network));
     let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
     let mut stranger = Node::open(launch("stranger").through(&other), &[network]);
     goes_by(&mut a, &mut b, CMA.path, &[]);
-    let words = [("shm-cma", "user"), ("shm-knem", "user")];
+    let words = [("shm-cma", "user"), ("shm-xpmem", "user"), ("shm-knem", "user")];
     goes_by(&mut a, &mut stranger, "tcp/stream", &words);
     goes_by(&mut stranger, &mut a, "tcp/stream", &words);
     goes_by(&mut a, &mut b, CMA.path, &[]);
@@ -193,59 +223,77 @@ fn a_pair_falls_back_whose_processes_are_of_two_users() -> Verdict {
 }
 
 fn a_pair_falls_back_whose_processes_are_in_two_user_namespaces() -> Verdict {
+    if let Some(why) = one_is_missing() {
+        return Verdict::Skipped(why);
+    }
     let (mut a, mut b) = (start("a", ALL), start("b", ALL));
     let own = ["unshare", "--user", "--map-root-user", "--"];
     let mut inside = Node::open(launch("inside").through(&own), &[ALL]);
     goes_by(&mut a, &mut b, CMA.path, &[]);
     // Who has made a namespace is its master; who is in it is nobody outside.
     goes_by(&mut a, &mut inside, CMA.path, &[]);
-    let words = [("shm-cma", "user namespace"), ("shm-knem", "revocation needs a file")];
+    let file = "revocation needs a file";
+    let words = [("shm-cma", "user namespace"), ("shm-xpmem", file), ("shm-knem", file)];
     goes_by(&mut inside, &mut a, MESSAGES, &words);
     goes_by(&mut a, &mut b, CMA.path, &[]);
     end([a, b, inside])
 }
 
-fn a_pair_falls_back_whose_device_went_after_one_of_them_had_opened_it() -> Verdict {
+fn a_pair_falls_back_by_one_lane_for_each_device_that_went_after_one_of_them_had_opened_it()
+-> Verdict {
+    if let Some(why) = one_is_missing() {
+        return Verdict::Skipped(why);
+    }
     let (mut a, mut b) = (start("a", NO_CMA), start("b", NO_CMA));
-    goes_by(&mut a, &mut b, KNEM.path, &[]);
+    let without = |one: &SingleCopy| format!("the peer offers no copy of provider {}", one.name);
+    let (no_xpmem, no_knem) = (without(&XPMEM), without(&KNEM));
+    let words = [("shm-xpmem", &*no_xpmem), ("shm-knem", &*no_knem)];
     for unreadable in [false, true] {
-        let device = provider::Taken::away(unreadable);
+        let xpmem = Taken::away(&XPMEM, unreadable);
         let mut late = start("late", NO_CMA);
-        let why = if unreadable { "is not open to this user" } else { "there is no /dev/knem" };
-        goes_without(&mut late, why);
-        let words = [("shm-knem", "the peer offers no copy of provider shm-knem")];
-        goes_by(&mut a, &mut late, MESSAGES, &words);
-        goes_by(&mut late, &mut a, MESSAGES, &[]);
-        goes_by(&mut a, &mut b, KNEM.path, &[]);
-        drop(device);
+        goes_without(&mut late, &xpmem.why());
+        goes_by(&mut a, &mut late, KNEM.path, &words[..1]);
+        goes_by(&mut late, &mut a, KNEM.path, &[]);
+        let knem = Taken::away(&KNEM, unreadable);
+        let mut later = start("later", NO_CMA);
+        goes_without(&mut later, &xpmem.why());
+        goes_without(&mut later, &knem.why());
+        goes_by(&mut a, &mut later, MESSAGES, &words);
+        goes_by(&mut later, &mut a, MESSAGES, &[]);
+        goes_by(&mut a, &mut b, XPMEM.path, &[]);
+        drop((xpmem, knem));
         let mut latest = start("latest", NO_CMA);
-        goes_by(&mut a, &mut latest, KNEM.path, &[]);
-        let _ = end([late, latest]);
+        goes_by(&mut a, &mut latest, XPMEM.path, &[]);
+        let _ = end([late, later, latest]);
     }
     end([a, b])
 }
 
-fn a_process_falls_back_when_the_module_was_unloaded_between_two_of_its_contexts() -> Verdict {
-    let (mut a, mut b) = (start("a", NO_CMA), start("b", NO_CMA));
-    for _ in 0..2 {
-        goes_by(&mut a, &mut b, KNEM.path, &[]);
-        for node in [&mut a, &mut b] {
-            let _ = node.must("close");
-        }
-        provider::unload_knem();
-        for node in [&mut a, &mut b] {
-            let _ = node.must(&format!("open {NO_CMA}"));
-            goes_without(node, "there is no /dev/knem");
-        }
-        goes_by(&mut a, &mut b, MESSAGES, &[]);
-        for node in [&mut a, &mut b] {
-            let _ = node.must("close");
-        }
-        provider::load_knem();
-        for node in [&mut a, &mut b] {
-            let _ = node.must(&format!("open {NO_CMA}"));
-        }
+fn a_process_falls_back_by_one_lane_for_each_module_that_was_unloaded_between_two_of_its_contexts()
+-> Verdict {
+    if let Some(why) = one_is_missing() {
+        return Verdict::Skipped(why);
     }
-    goes_by(&mut a, &mut b, KNEM.path, &[]);
+    let (mut a, mut b) = (start("a", NO_CMA), start("b", NO_CMA));
+    goes_by(&mut a, &mut b, XPMEM.path, &[]);
+    let mut gone: Vec<&SingleCopy> = Vec::new();
+    for (one, path) in [(&XPMEM, KNEM.path), (&KNEM, MESSAGES)] {
+        let _ = (a.must("close"), b.must("close"));
+        one.unload();
+        gone.push(one);
+        for node in [&mut a, &mut b] {
+            let _ = node.must(&format!("open {NO_CMA}"));
+            for one in &gone {
+                goes_without(node, &format!("there is no {}", one.device()));
+            }
+        }
+        goes_by(&mut a, &mut b, path, &[]);
+    }
+    let _ = (a.must("close"), b.must("close"));
+    gone.iter().for_each(|one| one.load());
+    for node in [&mut a, &mut b] {
+        let _ = node.must(&format!("open {NO_CMA}"));
+    }
+    goes_by(&mut a, &mut b, XPMEM.path, &[]);
     end([a, b])
 }

@@ -1,11 +1,12 @@
 //! Processes killed at every step of a single copy, on either side.
 
-use crate::provider::{CMA, KNEM, SingleCopy, launch};
+use crate::provider::{CMA, KNEM, SingleCopy, XPMEM, launch};
 use tieline_processes::node::nothing_leaks;
 use tieline_processes::{Node, Test, Verdict, named, sys};
 
 pub(crate) const TESTS: &[Test] = named![
     three_hundred_kills_at_every_step_of_copies_by_knem_leave_survivors_at_work_and_nothing_pinned,
+    three_hundred_kills_at_every_step_of_copies_by_xpmem_leave_survivors_at_work_and_nothing_attached,
     kills_at_every_step_of_copies_by_cma_leave_survivors_at_work,
 ];
 
@@ -14,16 +15,21 @@ fn three_hundred_kills_at_every_step_of_copies_by_knem_leave_survivors_at_work_a
     kills(&KNEM, 30)
 }
 
+fn three_hundred_kills_at_every_step_of_copies_by_xpmem_leave_survivors_at_work_and_nothing_attached()
+-> Verdict {
+    kills(&XPMEM, 30)
+}
+
 fn kills_at_every_step_of_copies_by_cma_leave_survivors_at_work() -> Verdict {
     kills(&CMA, 3)
 }
 
 /// Of every region.
-const LEN: usize = 64 << 10;
+pub(crate) const LEN: usize = 64 << 10;
 
 /// How far the two have come when one of them is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     /// The owner has registered its memory.
     Registered,
     /// It has made the key.
@@ -36,20 +42,20 @@ enum Step {
     Closing,
 }
 
-const STEPS: [Step; 5] =
+pub(crate) const STEPS: [Step; 5] =
     [Step::Registered, Step::Packed, Step::Imported, Step::Copying, Step::Closing];
 
 /// The survivors: one copies from and to memory of the other, and they talk.
-struct Survivors<'a> {
+pub(crate) struct Survivors<'a> {
     over: &'a SingleCopy,
-    accessor: Node,
-    owner: Node,
+    pub(crate) accessor: Node,
+    pub(crate) owner: Node,
     /// Failures that the owner has heard of.
     told: usize,
 }
 
 impl<'a> Survivors<'a> {
-    fn start(over: &'a SingleCopy) -> Survivors<'a> {
+    pub(crate) fn start(over: &'a SingleCopy) -> Survivors<'a> {
         let (mut accessor, mut owner) = (start(over, "accessor"), start(over, "owner"));
         accessor.connect(&mut owner);
         let _ = owner.must(&format!("register kept {LEN}"));
@@ -60,12 +66,18 @@ impl<'a> Survivors<'a> {
         Survivors { over, accessor, owner, told: 0 }
     }
 
+    /// Lets both end by themselves.
+    pub(crate) fn end(self) {
+        self.accessor.end();
+        self.owner.end();
+    }
+
     fn footprints(&mut self) -> Vec<(u64, u64)> {
         vec![self.accessor.footprint(), self.owner.footprint()]
     }
 
     /// They talk, and every byte that is copied arrives.
-    fn go_on(&mut self, seed: usize) {
+    pub(crate) fn go_on(&mut self, seed: usize) {
         let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
         let before = pongs(&mut self.accessor);
         let _ = self.accessor.must(&format!("fill here {seed}"));
@@ -80,7 +92,7 @@ impl<'a> Survivors<'a> {
     }
 
     /// Kills an owner at that step.
-    fn owner_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
+    pub(crate) fn owner_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
         let name = victim.peer.name.clone();
         let _ = victim.must(&format!("register memory {LEN}"));
         self.accessor.connect(&mut victim);
@@ -139,7 +151,7 @@ impl<'a> Survivors<'a> {
     }
 
     /// Kills an accessor at that step.
-    fn accessor_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
+    pub(crate) fn accessor_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
         let owner = &mut self.owner;
         let _ = owner.must(&format!("register memory {LEN}"));
         victim.connect(owner);
@@ -165,28 +177,28 @@ impl<'a> Survivors<'a> {
     }
 }
 
-fn start(over: &SingleCopy, name: &str) -> Node {
+pub(crate) fn start(over: &SingleCopy, name: &str) -> Node {
     Node::open(launch(name), &[&settings(over)])
 }
 
-fn settings(over: &SingleCopy) -> String {
-    format!("TIELINE_PROVIDERS=shm,{}", over.name)
+pub(crate) fn settings(over: &SingleCopy) -> String {
+    format!("TIELINE_PROVIDERS=shm,{} {}", over.name, over.settings)
 }
 
 /// Starts a copy, and waits until it has come to the middle.
-fn held(node: &mut Node, copy: &str) {
+pub(crate) fn held(node: &mut Node, copy: &str) {
     node.peer.tell(&format!("held {copy}"));
     let _ = node.peer.expect("inside");
 }
 
-fn is_in_use(owner: &mut Node, region: &str) {
+pub(crate) fn is_in_use(owner: &mut Node, region: &str) {
     let failed = owner.ask(&format!("close {region}")).expect_err("a peer is in it");
     assert_eq!(failed.status, "Busy");
     assert!(failed.text.contains("a peer is in the middle of a copy"), "{}", failed.text);
 }
 
 /// Whoever reads this knows that the peer has gone, and did nothing wrong.
-fn names_the_failure(said: &str) {
+pub(crate) fn names_the_failure(said: &str) {
     assert!(said.starts_with("PeerFailed ") && said.contains("peer"), "{said}");
 }
 
@@ -196,6 +208,7 @@ fn kills(over: &SingleCopy, rounds: usize) -> Verdict {
     }
     let held_before = over.held();
     let mut survivors = Survivors::start(over);
+    survivors.go_on(0);
     let held_by_survivors = over.held();
     let began = sys::now_ns();
     let (mut kills, mut early) = (0, Vec::new());
@@ -222,7 +235,7 @@ fn kills(over: &SingleCopy, rounds: usize) -> Verdict {
         survivors.busy_owner_is_killed(next(), round % 5);
         kills += 1;
         survivors.go_on(round + 1);
-        assert_eq!(over.held(), held_by_survivors, "round {round}: something of the dead is held");
+        over.holds_again(held_by_survivors, &format!("round {round}"));
         if round == 1 {
             early = survivors.footprints();
         }
@@ -231,8 +244,7 @@ fn kills(over: &SingleCopy, rounds: usize) -> Verdict {
     nothing_leaks(&early, &late);
     let seconds = tieline_processes::node::milliseconds_since(began) / 1e3;
     println!("    {kills} kills in {seconds:.1} s; descriptors and KiB {early:?}, then {late:?}");
-    survivors.accessor.end();
-    survivors.owner.end();
-    assert_eq!(over.held(), held_before, "something is held");
+    survivors.end();
+    over.holds_again(held_before, "at the end");
     Verdict::Passed
 }

@@ -1,7 +1,9 @@
 //! Processes that copy each other's memory by the providers for single copy, over what a kernel has for that: whatever kills
 //! one of them, forbids a copy, or takes the device away. Tests of the lab run it there, each by name.
 
+mod direct;
 mod fallback;
+mod forks;
 mod kills;
 mod provider;
 
@@ -11,5 +13,5 @@ use tieline_processes::{Role, interpreter, runner};
 const ROLES: &[Role] = &[("node", interpreter::node)];
 
 fn main() -> ExitCode {
-    runner::main(&[kills::TESTS, fallback::TESTS], &[ROLES])
+    runner::main(&[kills::TESTS, direct::TESTS, forks::TESTS, fallback::TESTS], &[ROLES])
 }

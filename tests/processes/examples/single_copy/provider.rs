@@ -3,18 +3,22 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 use tieline_processes::Launch;
+use tieline_processes::peer::DEADLINE;
 
 /// A provider, and what tells how much it holds.
 pub(crate) struct SingleCopy {
     pub(crate) name: &'static str,
     /// The lane, as keys tell it.
     pub(crate) path: &'static str,
+    /// What its processes are told beside that.
+    pub(crate) settings: &'static str,
     /// The kernel module behind it.
     module: Option<Module>,
 }
 
-/// A module of the kernel's that counts what it has made and what has ended.
+/// A module of the kernel's that counts what it has made and what has ended. Its device has its name.
 struct Module {
     name: &'static str,
     made: &'static str,
@@ -22,22 +26,69 @@ struct Module {
 }
 
 pub(crate) const CMA: SingleCopy =
-    SingleCopy { name: "shm-cma", path: "shm-cma/copy", module: None };
+    SingleCopy { name: "shm-cma", path: "shm-cma/copy", settings: "", module: None };
+pub(crate) const XPMEM: SingleCopy = SingleCopy {
+    name: "shm-xpmem",
+    path: "shm-xpmem/attach",
+    settings: "",
+    module: Some(Module { name: "xpmem", made: "attached", ended: "detached" }),
+};
+/// By loads and stores: an operator's choice.
+pub(crate) const DIRECT: SingleCopy = SingleCopy {
+    settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_COLD=serve",
+    ..XPMEM
+};
 pub(crate) const KNEM: SingleCopy = SingleCopy {
     name: "shm-knem",
     path: "shm-knem/copy",
+    settings: "",
     module: Some(Module { name: "knem", made: "created", ended: "destroyed" }),
 };
 
 /// All of them, in the order that they have by themselves.
-pub(crate) const IN_ORDER: &[&SingleCopy] = &[&CMA, &KNEM];
+pub(crate) const IN_ORDER: &[&SingleCopy] = &[&CMA, &XPMEM, &KNEM];
+
+/// Why not all of them can be tried here.
+pub(crate) fn one_is_missing() -> Option<String> {
+    IN_ORDER.iter().find_map(|one| one.is_missing())
+}
 
 impl SingleCopy {
     /// Why it cannot be tried here.
     pub(crate) fn is_missing(&self) -> Option<String> {
-        let device = Path::new("/dev").join(self.module.as_ref()?.name);
-        let gone = !device.exists();
-        gone.then(|| format!("there is no {}: the lab has it", device.display()))
+        let _ = self.module.as_ref()?;
+        let device = self.device();
+        let gone = !Path::new(&device).exists();
+        gone.then(|| format!("there is no {device}: the lab has it"))
+    }
+
+    /// Where its device is.
+    pub(crate) fn device(&self) -> String {
+        format!("/dev/{}", self.kernel_module())
+    }
+
+    fn kernel_module(&self) -> &'static str {
+        self.module.as_ref().map_or("none", |module| module.name)
+    }
+
+    /// Waits until its module holds so much: what the dead had ends by itself, some of it a moment after them.
+    pub(crate) fn holds_again(&self, expected: i64, when: &str) {
+        let late = Instant::now() + DEADLINE;
+        while self.held() != expected && Instant::now() < late {
+            std::thread::yield_now();
+        }
+        assert_eq!(self.held(), expected, "{when}: something of the dead is held");
+    }
+
+    pub(crate) fn unload(&self) {
+        ran(Command::new("rmmod").arg(self.kernel_module()));
+    }
+
+    pub(crate) fn load(&self) {
+        let target = folder();
+        let target = target.parent().expect("a folder above");
+        let file = target.join("lab/modules").join(self.kernel_module()).with_extension("ko");
+        ran(Command::new("insmod").arg(file));
     }
 
     /// What its module holds for all processes together: regions, attachments.
@@ -66,9 +117,6 @@ fn folder() -> PathBuf {
 // ---- What an administrator does ----
 
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
-const DEVICE: &str = "/dev/knem";
-const AWAY: &str = "/dev/knem.away";
-
 /// Who may look into other processes from now on.
 pub(crate) fn yama(scope: u32) {
     std::fs::write(YAMA, scope.to_string()).unwrap_or_else(|e| panic!("{YAMA}: {e}"));
@@ -79,45 +127,47 @@ pub(crate) fn yama_scope() -> u32 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// knem's device, while nobody can open it.
+/// A device, while nobody can open it.
 pub(crate) struct Taken {
+    device: String,
     unreadable: bool,
 }
 
 impl Taken {
-    pub(crate) fn away(unreadable: bool) -> Taken {
+    pub(crate) fn away(from: &SingleCopy, unreadable: bool) -> Taken {
+        let device = from.device();
         if unreadable {
-            mode(0);
+            mode(&device, 0);
         } else {
-            std::fs::rename(DEVICE, AWAY).expect("the device is moved away");
+            std::fs::rename(&device, format!("{device}.away")).expect("the device is moved away");
         }
-        Taken { unreadable }
+        Taken { device, unreadable }
+    }
+
+    /// What who opens it is told.
+    pub(crate) fn why(&self) -> String {
+        let device = &self.device;
+        match self.unreadable {
+            true => format!("{device} is not open to this user"),
+            false => format!("there is no {device}"),
+        }
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
+        let device = &self.device;
         if self.unreadable {
-            mode(0o666);
+            mode(device, 0o666);
         } else {
-            std::fs::rename(AWAY, DEVICE).expect("the device is moved back");
+            std::fs::rename(format!("{device}.away"), device).expect("the device is moved back");
         }
     }
 }
 
-fn mode(mode: u32) {
+fn mode(device: &str, mode: u32) {
     let mode = std::fs::Permissions::from_mode(mode);
-    std::fs::set_permissions(DEVICE, mode).expect("the device's mode is changed");
-}
-
-pub(crate) fn unload_knem() {
-    ran(Command::new("rmmod").arg("knem"));
-}
-
-pub(crate) fn load_knem() {
-    let target = folder();
-    let target = target.parent().expect("a folder above");
-    ran(Command::new("insmod").arg(target.join("lab/modules/knem.ko")));
+    std::fs::set_permissions(device, mode).expect("the device's mode is changed");
 }
 
 fn ran(command: &mut Command) {

@@ -188,23 +188,4 @@ impl Node {
         drop(worker);
         self.post_all(name, key, local)
     }
-
-    /// What a forked child gets for every operation; it then drops everything and ends.
-    pub(super) fn fork(&mut self, name: &str, key: &str, local: &str) -> String {
-        let code = sys::in_forked_child(|| {
-            let statuses = self.post_all(name, key, local);
-            let connected = self.worker().address().and_then(|a| Ok(self.worker().connect(&a)?));
-            let status = connected.map_or_else(|e| format!("{:?}", e.status()), |_| "Done".into());
-            let events = self.worker().progress();
-            self.parent.say(&format!("forked {statuses},connect={status},progress={events}"));
-            self.keys.clear();
-            self.endpoints.clear();
-            *self.seen.chatting.borrow_mut() = None;
-            self.worker = None;
-            self.regions.clear();
-            self.context = None;
-            0
-        });
-        format!("{code:?}")
-    }
 }

@@ -4,11 +4,13 @@
 //! nothing at all. Answers are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS SCOPE TEXT`.
 
 mod facts;
+mod forks;
 mod memory;
 mod messages;
 mod remote;
 mod streams;
 
+use crate::fork::Aside;
 use crate::parent::Parent;
 use crate::sys;
 pub use facts::{resident_kib, status_kib};
@@ -72,6 +74,8 @@ struct Node {
     context: Option<Context>,
     job: Option<Job>,
     passive: bool,
+    /// A forked child that waits.
+    aside: Option<Aside>,
     parent: Parent,
     /// The number of the last exact message to whom.
     numbers: RefCell<HashMap<String, u64>>,
@@ -89,6 +93,7 @@ pub fn node(parent: Parent) {
         context: None,
         job: None,
         passive: false,
+        aside: None,
         parent,
         numbers: RefCell::default(),
     };
@@ -285,7 +290,9 @@ impl Node {
                 met.unwrap_or(Ok(())).map(|()| String::new())
             }
             ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
-            ["fork", name, key, local] => Ok(self.fork(name, key, local)),
+            ["fork", ..] | ["fork-aside", ..] | ["fork-joined"] | ["fork-anew", ..] => {
+                self.forks(words)
+            }
             ["passive"] => {
                 self.passive = true;
                 Ok(String::new())

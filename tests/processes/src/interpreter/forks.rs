@@ -1,0 +1,98 @@
+//! Orders to fork.
+
+use super::{Node, find, number, pattern};
+use crate::fork::Aside;
+use crate::sys;
+use tieline::{Context, Error, Region, Status};
+
+impl Node {
+    pub(super) fn forks(&mut self, words: &[&str]) -> Result<String, Error> {
+        match words {
+            ["fork", name, key, local] => Ok(self.fork(name, key, local)),
+            // A child that lives beside this process until `fork-joined`, and then says whether the region is there as it was filled.
+            ["fork-aside", region, seed] => {
+                let (region, seed) = (find(&self.regions, region), number(seed) as u64);
+                self.aside = Some(Aside::fork(|| u8::from(!is_filled(region, seed))));
+                Ok(String::new())
+            }
+            ["fork-joined"] => {
+                let code = self.aside.take().expect("`fork-aside` comes first").join();
+                Ok(format!("{code:?}"))
+            }
+            // A child that opens a context of its own, and puts to memory of its own by that path.
+            ["fork-anew", path, settings @ ..] => {
+                let code = sys::in_forked_child(|| match anew(path, settings) {
+                    Ok(()) => 0,
+                    Err(why) => {
+                        self.parent.say(&format!("streaming {why}"));
+                        1
+                    }
+                });
+                Ok(format!("{code:?}"))
+            }
+            _ => panic!("{words:?} is no order"),
+        }
+    }
+
+    /// What a forked child gets for every operation; it then drops everything and ends.
+    pub(super) fn fork(&mut self, name: &str, key: &str, local: &str) -> String {
+        let code = sys::in_forked_child(|| {
+            let statuses = self.post_all(name, key, local);
+            let connected = self.worker().address().and_then(|a| Ok(self.worker().connect(&a)?));
+            let status = connected.map_or_else(|e| format!("{:?}", e.status()), |_| "Done".into());
+            let events = self.worker().progress();
+            self.parent.say(&format!("forked {statuses},connect={status},progress={events}"));
+            self.keys.clear();
+            self.endpoints.clear();
+            *self.seen.chatting.borrow_mut() = None;
+            self.worker = None;
+            self.regions.clear();
+            self.context = None;
+            0
+        });
+        format!("{code:?}")
+    }
+}
+
+fn is_filled(region: &Region, seed: u64) -> bool {
+    let bytes = region.to_vec(0..region.len()).unwrap_or_default();
+    bytes.len() == region.len()
+        && bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(at, seed))
+}
+
+fn anew(path: &str, settings: &[&str]) -> Result<(), String> {
+    const LEN: usize = 50_000;
+    let said = |error: Error| error.to_string();
+    let mut builder = Context::builder();
+    for setting in settings {
+        let (name, value) = setting.split_once('=').expect("NAME=VALUE");
+        builder = builder.set(name, value);
+    }
+    let tried = || -> Result<(String, bool), Error> {
+        let context = builder.open()?;
+        let worker = context.worker()?;
+        let (memory, local) = (context.register(vec![0; LEN])?, context.register(vec![7; LEN])?);
+        let own = worker.connect(&worker.address()?)?;
+        let key = own.import_key(&memory.remote_key()?)?;
+        while key.is_settling() {
+            let _ = worker.wait(None)?;
+        }
+        loop {
+            match own.put(&local, 0..LEN, &key, 0) {
+                Ok(outcome) => {
+                    let _ = worker.finish(outcome)?;
+                    break;
+                }
+                Err(error) if error.status() == Status::Again => {
+                    let _ = worker.wait(None)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok((key.path(), memory.to_vec(0..LEN)? == [7; LEN]))
+    };
+    match tried().map_err(said)? {
+        (taken, true) if taken == path => Ok(()),
+        other => Err(format!("{other:?}, and not by {path}")),
+    }
+}
