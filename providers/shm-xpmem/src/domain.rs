@@ -1,11 +1,12 @@
 //! The domain: registers memory with the module and in the table that peers read.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use tieline_memory_file::Facts;
 use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
-    Absent, Domain, Failure, Revoked, Status, access, caps, connects, cost_class, role,
+    Absent, Domain, Failure, HostHandle, Revoked, Status, access, caps, connects, cost_class,
+    log_level, role,
 };
 
 use crate::device::Lease;
@@ -21,10 +22,17 @@ pub struct XpmemDomain {
     /// Stays as long as the domain.
     _card: Card,
     address: Address,
+    /// For what an operator may want to know, once; a test has none.
+    host: Option<HostHandle>,
+    told: Once,
 }
 
 impl XpmemDomain {
-    pub(crate) fn new(lease: Arc<Lease>, settings: Settings) -> Result<XpmemDomain, Failure> {
+    pub(crate) fn new(
+        lease: Arc<Lease>,
+        settings: Settings,
+        host: Option<HostHandle>,
+    ) -> Result<XpmemDomain, Failure> {
         let page = settings.page;
         let owner = Arc::new(Owner::new(lease, settings)?);
         let card = Card::new(&owner.lease, &owner.nonce, page)?;
@@ -35,7 +43,7 @@ impl XpmemDomain {
             table: owner.table.descriptor(),
             announcements: owner.announcements.descriptor(),
         };
-        Ok(XpmemDomain { owner, _card: card, address })
+        Ok(XpmemDomain { owner, _card: card, address, host, told: Once::new() })
     }
 }
 
@@ -103,6 +111,9 @@ impl Domain for XpmemDomain {
         }
         let (lease, settings) = (self.owner.lease.clone(), &self.owner.settings);
         let costs = model::costs(&*lease.kernel, settings);
+        if let (Some(costs), Some(host)) = (costs, self.host) {
+            self.told.call_once(|| host.log(log_level::INFO, &costs.to_string()));
+        }
         Ok(XpmemInterface::new(lease, settings, costs, self.address))
     }
 

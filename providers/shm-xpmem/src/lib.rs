@@ -49,6 +49,7 @@ pub const MODULE: &str = "attach";
 /// The provider. It keeps no descriptor beyond the first domain: an open one keeps the module from being unloaded, and belongs to
 /// contexts.
 pub struct ShmXpmem {
+    host: HostHandle,
     settings: Settings,
     /// What the module was tried by, until the first domain takes it over: to close the device between the two would be one more
     /// moment at which another library of the process could lose what it has made.
@@ -69,7 +70,7 @@ impl Provider for ShmXpmem {
         let settings = Settings::read(|name| host.config(name))?;
         let lease = Lease::take(&settings)?;
         probe::on_oneself(&*lease.kernel, settings.page)?;
-        Ok(ShmXpmem { settings, tried: Mutex::new(Some(lease)) })
+        Ok(ShmXpmem { host, settings, tried: Mutex::new(Some(lease)) })
     }
 
     fn config() -> &'static [ConfigDoc] {
@@ -93,7 +94,7 @@ impl Provider for ShmXpmem {
             return Err(Failure::new(Status::NoDevice, text));
         }
         let lease = self.tried().map_or_else(|| Lease::take(&self.settings), Ok)?;
-        XpmemDomain::new(lease, self.settings.clone())
+        XpmemDomain::new(lease, self.settings.clone(), Some(self.host))
     }
 
     fn quiesce(&self) {

@@ -8,6 +8,7 @@
 //!
 //! What things cost is measured on this machine, on memory of our own, when an interface is opened first (`measure`).
 
+use core::fmt;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -54,6 +55,17 @@ impl Costs {
     /// Whether the kernel copies so much faster than loads and stores do.
     pub(crate) fn leaves(&self, len: u64) -> bool {
         self.by_the_kernel(len) < MARGIN * self.warm(len)
+    }
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Costs { attach, fault, warm_byte, call, call_byte } = self;
+        write!(
+            f,
+            "measured here, in ns: attaching {attach:.0}, a fault {fault:.0}, a warm byte {warm_byte:.5}, a copy by the kernel \
+             {call:.0} and {call_byte:.5} a byte; cold memory is attached once that would have saved what it costs"
+        )
     }
 }
 
@@ -188,6 +200,16 @@ mod tests {
         let uses = (1..).find(|_| accounts.pays(&COSTS, &[(3, 8)]));
         assert_eq!(uses, Some(11));
         assert!(accounts.pays(&Costs { attach: 0.0, fault: 0.0, ..COSTS }, &[(3, 8)]));
+    }
+
+    #[test]
+    fn what_things_cost_is_said_as_it_was_measured() {
+        let said = COSTS.to_string();
+        for words in
+            ["attaching 2000,", "a fault 5000,", "warm byte 0.10000,", "kernel 700 and 0.11000 a"]
+        {
+            assert!(said.contains(words), "{said}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
  */
 #include "xpmem.h"
 
+#include <linux/delay.h>
 #include <linux/highmem.h>
 #include <linux/mman.h>
 #include <linux/moduleparam.h>
@@ -17,6 +18,10 @@
 #define PAGES_AFTER 16
 
 atomic64_t faults, zaps, attached, detached;
+
+/* How much longer each fault takes: to whom a fault is dear attaching is, too. */
+static unsigned int fault_us;
+module_param(fault_us, uint, 0644);
 
 static LIST_HEAD(intents);
 static DEFINE_SPINLOCK(intents_lock);
@@ -160,6 +165,8 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 	int tries;
 
 	atomic64_inc(&faults);
+	if (fault_us)
+		udelay(min(fault_us, 1000u));
 	/* A source that ends is empty from here on; what is left of it may be freed. */
 	if (!segment_counts(segment) || !mmget_not_zero(mm))
 		return VM_FAULT_SIGBUS;

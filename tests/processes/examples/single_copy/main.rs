@@ -5,6 +5,7 @@ mod direct;
 mod fallback;
 mod forks;
 mod kills;
+mod model;
 mod provider;
 
 use std::process::ExitCode;
@@ -13,5 +14,8 @@ use tieline_processes::{Role, interpreter, runner};
 const ROLES: &[Role] = &[("node", interpreter::node)];
 
 fn main() -> ExitCode {
-    runner::main(&[kills::TESTS, direct::TESTS, forks::TESTS, fallback::TESTS], &[ROLES])
+    runner::main(
+        &[kills::TESTS, direct::TESTS, forks::TESTS, model::TESTS, fallback::TESTS],
+        &[ROLES],
+    )
 }

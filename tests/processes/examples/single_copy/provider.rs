@@ -38,6 +38,11 @@ pub(crate) const DIRECT: SingleCopy = SingleCopy {
     settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_COLD=serve",
     ..XPMEM
 };
+/// The same, for memory that is worth it: windows are longer than what is registered.
+pub(crate) const COLD: SingleCopy = SingleCopy {
+    settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_WINDOW=1g TIELINE_LOG=info",
+    ..XPMEM
+};
 pub(crate) const KNEM: SingleCopy = SingleCopy {
     name: "shm-knem",
     path: "shm-knem/copy",
@@ -120,6 +125,12 @@ const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 /// Who may look into other processes from now on.
 pub(crate) fn yama(scope: u32) {
     std::fs::write(YAMA, scope.to_string()).unwrap_or_else(|e| panic!("{YAMA}: {e}"));
+}
+
+/// How much longer each fault of what xpmem has attached takes, from now on.
+pub(crate) fn make_faults_longer(microseconds: u32) {
+    let file = "/sys/module/xpmem/parameters/fault_us";
+    std::fs::write(file, microseconds.to_string()).unwrap_or_else(|e| panic!("{file}: {e}"));
 }
 
 pub(crate) fn yama_scope() -> u32 {

@@ -1,0 +1,130 @@
+//! What memory that is cold to xpmem is left to, and until when: the library says what things cost where it runs, and everything
+//! else follows from that.
+
+use crate::provider::{CMA, COLD, launch, make_faults_longer};
+use tieline_processes::{Node, Test, Verdict, named};
+
+pub(crate) const TESTS: &[Test] =
+    named![cold_memory_is_attached_when_that_would_have_paid_by_what_was_measured_here];
+
+fn cold_memory_is_attached_when_that_would_have_paid_by_what_was_measured_here() -> Verdict {
+    if let Some(why) = COLD.is_missing() {
+        return Verdict::Skipped(why);
+    }
+    let mut owner = start("owner");
+    let mut fast = 0;
+    for (microseconds, name) in [(0, "fast"), (1000, "slow")] {
+        make_faults_longer(microseconds);
+        let mut accessor = start(name);
+        let costs = Costs::of(&mut accessor);
+        println!("    faults that take {microseconds} us longer: {costs:?}");
+        accessor.connect(&mut owner);
+        let accesses = SIZES.map(|len| tried(&costs, &mut accessor, &mut owner, len));
+        match microseconds {
+            0 => fast = accesses[0].expect("a call for 8 bytes costs more than a load"),
+            _ => {
+                assert!(accesses[0].is_none_or(|slow| slow > 2 * fast), "{accesses:?}, not {fast}")
+            }
+        }
+        accessor.nothing_was_wrong();
+        accessor.end();
+    }
+    make_faults_longer(0);
+    owner.end();
+    Verdict::Passed
+}
+
+const SIZES: [usize; 4] = [8, 4096, 64 << 10, 150_000];
+/// Accesses after which memory counts as one that stays cold.
+const MOST: usize = 600;
+
+fn start(name: &str) -> Node {
+    let both = format!("TIELINE_PROVIDERS=shm,{},{}", COLD.name, CMA.name);
+    Node::open(launch(name), &[&both, COLD.settings])
+}
+
+/// Puts to memory that nobody has used before, until it is attached; says how many that took, `None` if more than `MOST`.
+fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Option<usize> {
+    let _ = owner.must(&format!("register memory {len}"));
+    let _ = accessor.must(&format!("register here {len}"));
+    assert_eq!(accessor.import(owner, "memory"), COLD.path);
+    let expected = costs.accesses(len);
+    let most = expected.map_or(MOST, |expected| 2 * expected + 10).min(MOST);
+    let before = attached(accessor);
+    let mut came = None;
+    for access in 1..=most {
+        // By whichever way they went, all bytes arrive.
+        let checked = access == 1 || attached(accessor) > before;
+        if checked {
+            let _ = accessor.must(&format!("fill here {access}"));
+        }
+        let _ = accessor.must(&format!("put owner.memory here 0 {len} 0"));
+        if checked {
+            assert_eq!(owner.must(&format!("check memory 0 {len} {access} 0")), "same");
+        }
+        if came.is_some() {
+            break;
+        }
+        came = (attached(accessor) > before).then_some(access);
+    }
+    println!(
+        "    {len} bytes: attached by access {came:?}, and what was measured says {expected:?}"
+    );
+    match (came, expected) {
+        // What is said of the costs is rounded.
+        (Some(came), Some(expected)) => assert!(came.abs_diff(expected) <= 1 + expected / 50),
+        (None, Some(expected)) => assert!(expected > MOST - MOST / 50),
+        (None, None) => {}
+        (Some(came), None) => panic!("what is better left cold is attached after {came} accesses"),
+    }
+    let _ = accessor.must("forget-key owner.memory");
+    let _ = (accessor.must("close here"), owner.must("close memory"));
+    came
+}
+
+/// Bytes that are attached in this process.
+fn attached(node: &mut Node) -> u64 {
+    let memory = node.must("memory");
+    let line = memory.split(';').find(|line| line.starts_with(COLD.path)).expect("an interface");
+    line.split(' ').nth(3).and_then(|bytes| bytes.parse().ok()).expect("bytes of peers")
+}
+
+/// What things cost, in ns, as the library says it.
+#[derive(Debug)]
+struct Costs {
+    attaching: f64,
+    fault: f64,
+    warm_byte: f64,
+    copy: f64,
+    copied_byte: f64,
+}
+
+impl Costs {
+    fn of(node: &mut Node) -> Costs {
+        let report = node.must("context-report");
+        let (_, said) = report.split_once("measured here, in ns: ").expect("what was measured");
+        let number = |words: &str| -> f64 {
+            let (_, rest) =
+                said.split_once(words).unwrap_or_else(|| panic!("no `{words}`: {said}"));
+            let number = rest.trim_start().split([' ', ',']).next();
+            number.and_then(|number| number.parse().ok()).expect("a number")
+        };
+        Costs {
+            attaching: number("attaching"),
+            fault: number("a fault"),
+            warm_byte: number("a warm byte"),
+            copy: number("by the kernel"),
+            copied_byte: number("and"),
+        }
+    }
+
+    /// The access that attaches memory of so many bytes, of all that are alike; `None`: it is never worth it.
+    fn accesses(&self, len: usize) -> Option<usize> {
+        let bytes = len as f64;
+        let (warm, copied) = (self.warm_byte * bytes, self.copy + self.copied_byte * bytes);
+        let saved = copied - warm;
+        // A fault brings in 33 pages.
+        let price = self.attaching + self.fault * (bytes / (33.0 * 4096.0)).ceil();
+        (saved > 0.0).then(|| (price / saved).ceil() as usize + 1)
+    }
+}
