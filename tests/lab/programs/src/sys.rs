@@ -224,6 +224,22 @@ pub fn read_process(pid: i32, remote: usize, local: usize, len: usize) -> Answer
     answer(unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) } as i64)
 }
 
+/// `process_vm_writev`, of so many bytes.
+pub fn write_process(pid: i32, local: usize, remote: usize, len: usize) -> Answer<i64> {
+    let here = libc::iovec { iov_base: local as *mut _, iov_len: len };
+    let there = libc::iovec { iov_base: remote as *mut _, iov_len: len };
+    // SAFETY: one piece each; the kernel looks whether the memory is there, and the program gives up the bytes there.
+    answer(
+        unsafe { libc::process_vm_writev(pid, &raw const here, 1, &raw const there, 1, 0) } as i64
+    )
+}
+
+/// Loads and stores so many bytes.
+pub fn copy(from: usize, to: usize, len: usize) {
+    // SAFETY: memory of the program's, or attached to it, and as long as that; the two do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
+}
+
 /// fork; 0 in the child. Only a process with one thread calls it.
 pub fn fork() -> i32 {
     // SAFETY: these programs have one thread.

@@ -3,6 +3,7 @@
 
 mod direct;
 mod fallback;
+mod figures;
 mod forks;
 mod kills;
 mod model;
@@ -14,6 +15,10 @@ use tieline_processes::{Role, interpreter, runner};
 const ROLES: &[Role] = &[("node", interpreter::node)];
 
 fn main() -> ExitCode {
+    if std::env::var(runner::ROLE).is_err() && std::env::args().nth(1).as_deref() == Some("figures")
+    {
+        return figures::print();
+    }
     runner::main(
         &[kills::TESTS, direct::TESTS, forks::TESTS, model::TESTS, fallback::TESTS],
         &[ROLES],

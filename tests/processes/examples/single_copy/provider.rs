@@ -40,7 +40,8 @@ pub(crate) const DIRECT: SingleCopy = SingleCopy {
 };
 /// The same, for memory that is worth it: windows are longer than what is registered.
 pub(crate) const COLD: SingleCopy = SingleCopy {
-    settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_WINDOW=1g TIELINE_LOG=info",
+    settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_WINDOW=1g TIELINE_LOG=info \
+               TIELINE_ASSIST_SIZE=1g",
     ..XPMEM
 };
 pub(crate) const KNEM: SingleCopy = SingleCopy {

@@ -247,6 +247,7 @@ impl Node {
             | ["put", ..]
             | ["get", ..]
             | ["repeat", ..]
+            | ["time-gets", ..]
             | ["held", ..]
             | ["put-bytes", ..]
             | ["atomic", ..]

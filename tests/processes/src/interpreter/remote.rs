@@ -2,7 +2,7 @@
 
 use super::{Node, find, number, unhex};
 use crate::parent::Parent;
-use crate::sys::Pages;
+use crate::sys::{self, Pages};
 use crate::trap::Trap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tieline::{AtomicOp, Error, Status, Width};
@@ -111,6 +111,25 @@ impl Node {
                 region.close().map_err(|not| not.error)?;
                 pages.unmap();
                 ended
+            }
+            // Gets again and again, of which every other one is so many bytes further on; the median time of one, in ns.
+            ["time-gets", key, local, len, count, stride] => {
+                let (name, _) = key.split_once('.').expect("NAME.KEY");
+                let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
+                let (local, len) = (find(&self.regions, local), number(len));
+                let (count, stride) = (number(count), number(stride) as u64);
+                // The clock takes as long as a short one.
+                let each = if len > 4096 { 1 } else { 16 };
+                let mut times = Vec::new();
+                for _ in 0..count {
+                    let began = sys::now_ns();
+                    for at in (0..each).map(|turn| (times.len() + turn) as u64 % 2 * stride) {
+                        let _ = self.worker().finish(endpoint.get(local, 0..len, key, at)?)?;
+                    }
+                    times.push((sys::now_ns() - began) / each as u64);
+                }
+                times.sort_unstable();
+                Ok(times[count / 2].to_string())
             }
             // The same operation again and again, with what is asked for checked, until it fails.
             ["repeat", what, key] => {

@@ -1,9 +1,10 @@
 //! `cargo xtask bench --lab`: Tieline beside perftest and UCX on the same soft RoCE device, between two hosts of the
-//! lab. The hosts are emulated: what is read is the ratio of two figures of one run, never a time.
+//! lab, and its single copies within one beside bare loops (`copies.rs`). The hosts are emulated: what is read is the ratio of two figures of one run, never a time.
 //!
 //! All rounds of a group are one script, so that the hosts stay as they are between A and B. A figure is the
 //! program's own (its median time, its average bandwidth), the table has the median of the rounds.
 
+mod copies;
 mod groups;
 mod pair;
 
@@ -62,6 +63,7 @@ pub(super) fn measure(quick: bool) -> Outcome {
         "-p",
         "tieline-provider-verbs-plugin",
     ]))?;
+    copies::build()?;
     build_steps()?;
     let machine = Machine::look();
     let started = Instant::now();
@@ -84,6 +86,8 @@ pub(super) fn measure(quick: bool) -> Outcome {
         let rest = rest(kind.rest, &turn, &post);
         all.extend([turn, post, rest]);
     }
+    drop(hosts);
+    all.extend(copies::measure(rounds)?);
     let rows: Vec<Row> = all.iter().flat_map(|m| compare(&m.group, &m.series)).collect();
     heading(&format!(
         "Tieline beside perftest and UCX in the lab ({rounds} rounds, {})",

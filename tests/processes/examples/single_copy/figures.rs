@@ -1,0 +1,58 @@
+//! How long gets take by each single copy: what `cargo xtask bench --lab` holds against bare loops over the same interfaces
+//! (`bare_copies` of `tests/lab/programs`, which has the same names). A line is `figure`, the size, nanoseconds, and the name.
+
+use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch};
+use std::process::ExitCode;
+use tieline_processes::Node;
+
+/// Bytes of a get, and how many are timed.
+const SIZES: [(usize, usize); 6] =
+    [(8, 100), (512, 100), (4096, 50), (64 << 10, 50), (1 << 20, 20), (16 << 20, 5)];
+/// What is attached at once.
+const WINDOW: usize = 2 << 20;
+/// Of one window, so that the next access to another one finds it cold, as does the one after that.
+const NOTHING_KEPT: &str = "TIELINE_SHM_XPMEM_ATTACHMENTS=1";
+
+/// Measures all of them.
+pub(crate) fn print() -> ExitCode {
+    gets("xpmem direct, warm", &DIRECT, "");
+    gets("xpmem direct, cold", &DIRECT, NOTHING_KEPT);
+    gets("xpmem copy, warm", &XPMEM, "");
+    gets("xpmem copy, cold", &XPMEM, NOTHING_KEPT);
+    gets("cma", &CMA, "");
+    gets("knem", &KNEM, "");
+    ExitCode::SUCCESS
+}
+
+fn gets(name: &str, over: &SingleCopy, more: &str) {
+    if let Some(why) = over.is_missing() {
+        println!("skipped: {name}: {why}");
+        return;
+    }
+    // Without help of the peer's, which would share the large ones.
+    let settings = format!(
+        "TIELINE_PROVIDERS=shm,{} {} TIELINE_ASSIST_SIZE=1g {more}",
+        over.name, over.settings
+    );
+    let start = |name: &str| Node::open(launch(name), &[&settings]);
+    let (mut accessor, mut owner) = (start("accessor"), start("owner"));
+    accessor.connect(&mut owner);
+    let most = SIZES[SIZES.len() - 1].0;
+    let _ = owner.must(&format!("register memory {}", most + WINDOW));
+    let _ = owner.must("fill memory 1");
+    let _ = accessor.must(&format!("register here {most}"));
+    assert_eq!(accessor.import(&mut owner, "memory"), over.path);
+    let stride = if more.is_empty() { 0 } else { WINDOW };
+    for (len, count) in SIZES {
+        // The first one brings in what stays.
+        for count in [1, count] {
+            let time =
+                accessor.must(&format!("time-gets owner.memory here {len} {count} {stride}"));
+            if count > 1 {
+                println!("figure {len} {time} {name}");
+            }
+        }
+    }
+    accessor.end();
+    owner.end();
+}

@@ -1,0 +1,152 @@
+//! Gets of another process's memory by each single copy, beside a loop over the same kernel interface with nothing around it.
+//!
+//! Two programs print a line for each size and way, with the same names: `single_copy figures` of `tests/processes` by Tieline,
+//! `bare_copies` of `tests/lab/programs` without.
+
+use super::Measured;
+use crate::bench::groups::{Better, Comparison, Group, Unit};
+use crate::bench::{Series, say};
+use crate::lab::Hosts;
+use crate::sh::{Outcome, cargo, heading, run};
+use std::path::Path;
+use std::time::Duration;
+
+/// What the programs measure, and how a row is called.
+const SIZES: [(u64, &str); 6] = [
+    (8, "8 B"),
+    (512, "512 B"),
+    (4096, "4 KiB"),
+    (64 << 10, "64 KiB"),
+    (1 << 20, "1 MiB"),
+    (16 << 20, "16 MiB"),
+];
+const WAYS: [&str; 6] = [
+    "xpmem direct, warm",
+    "xpmem direct, cold",
+    "xpmem copy, warm",
+    "xpmem copy, cold",
+    "cma",
+    "knem",
+];
+/// A way that is held against another one, both by Tieline.
+const BESIDE: [(&str, &str); 4] = [
+    ("xpmem direct, warm", "cma"),
+    ("xpmem direct, cold", "cma"),
+    ("xpmem copy, warm", "cma"),
+    ("knem", "cma"),
+];
+const NOTE: &str = "A process gets memory that another one has registered, by Tieline and by a bare loop over the same kernel \
+    interface. Warm: what is got is attached and its pages are there. Cold: each get attaches a window (Tieline 2 MiB, the loop as much as it \
+    gets), brings its pages in, and detaches another one. copy: the kernel copies from what is attached; direct: loads. The interfaces of xpmem and knem are doubles.";
+/// For one round of all.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Builds the two programs and the providers.
+pub(super) fn build() -> Outcome {
+    let packages = ["tieline-processes", "tieline-lab-programs"];
+    let plugins = ["tieline-provider-shm-xpmem-plugin", "tieline-provider-shm-knem-plugin"];
+    let mut words = vec!["build", "--release", "--lib"];
+    plugins.iter().for_each(|name| words.extend(["-p", name]));
+    run(&mut cargo(&words))?;
+    let mut words = vec!["build", "--release", "--examples"];
+    packages.iter().for_each(|name| words.extend(["-p", name]));
+    run(&mut cargo(&words))
+}
+
+/// All sizes, small to large. Without the modules there is nothing.
+pub(super) fn measure(rounds: usize) -> Outcome<Vec<Measured>> {
+    heading("gets within a host");
+    let mut hosts = match Hosts::with_modules() {
+        Ok(hosts) => hosts,
+        Err(why) => {
+            println!("skipped: {why}");
+            return Ok(Vec::new());
+        }
+    };
+    let ended = hosts.run("gets-within-a-host", &script(rounds), PATIENCE * rounds as u32);
+    if let Err(why) = ended {
+        println!("{why}");
+    }
+    let results = hosts.results("gets-within-a-host");
+    Ok(SIZES.iter().map(|size| of_size(*size, rounds, &results)).collect())
+}
+
+fn script(rounds: usize) -> String {
+    format!(
+        "h0() {{\n    load xpmem\n    load knem\n    yama 0\n    for round in $(seq 0 {}); do\n        \
+         \"$TARGET/release/examples/single_copy\" figures > \"$RESULTS/tieline-$round\" 2>&1\n        \
+         \"$TARGET/release/examples/bare_copies\" > \"$RESULTS/bare-$round\" 2>&1\n    done\n    \
+         unload knem\n    unload xpmem\n}}\n",
+        rounds - 1
+    )
+}
+
+fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> Measured {
+    let mut all = Vec::new();
+    for program in ["tieline", "bare"] {
+        for way in WAYS {
+            let label = format!("{program}: {way}");
+            let mut series = Series::new(&label, Unit::Time, Better::Lower, None);
+            for round in 0..rounds {
+                let said = std::fs::read_to_string(results.join(format!("{program}-{round}")));
+                match figure(&said.unwrap_or_default(), size, way) {
+                    Some(time) => series.rounds.push(time),
+                    None => series.missing = Some("it printed no figure".to_owned()),
+                }
+            }
+            all.push(series);
+        }
+    }
+    say(&all);
+    let named = |text: String| -> &'static str { text.leak() };
+    let compared = |ours: &str, program: &str, rival: &str| Comparison {
+        what: Some(named(format!("{name} get by {ours}"))),
+        ours: named(format!("tieline: {ours}")),
+        rival: named(format!("{program}: {rival}")),
+        aim: None,
+    };
+    let bare = WAYS.iter().map(|way| compared(way, "bare", way));
+    let beside = BESIDE.iter().map(|(one, other)| compared(one, "tieline", other));
+    let group = Group {
+        what: name,
+        unit: Unit::Time,
+        better: Better::Lower,
+        sources: Vec::new(),
+        comparisons: bare.chain(beside).collect(),
+    };
+    Measured { group, series: all, note: NOTE }
+}
+
+/// The nanoseconds of a line `figure SIZE NANOSECONDS WAY`.
+fn figure(said: &str, size: u64, way: &str) -> Option<f64> {
+    said.lines().find_map(|line| {
+        let mut words = line.strip_prefix("figure ")?.splitn(3, ' ');
+        let of_size = words.next()?.parse() == Ok(size);
+        let time = words.next()?.parse().ok()?;
+        (of_size && words.next()? == way).then_some(time)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_that_of_its_size_and_way() {
+        let said = "skipped\nfigure 8 120 cma\nfigure 64 300 cma\nfigure 8 99 xpmem copy, warm\n";
+        assert_eq!(figure(said, 8, "cma"), Some(120.0));
+        assert_eq!(figure(said, 8, "xpmem copy, warm"), Some(99.0));
+        assert_eq!(figure(said, 64, "knem"), None);
+    }
+
+    #[test]
+    fn every_way_is_held_against_a_bare_loop_and_names_what_is_measured() {
+        let one = of_size(SIZES[0], 1, Path::new("/nowhere"));
+        assert_eq!(one.group.comparisons.len(), WAYS.len() + BESIDE.len());
+        for comparison in &one.group.comparisons {
+            for label in [comparison.ours, comparison.rival] {
+                assert!(one.series.iter().any(|series| series.label == label), "{label}");
+            }
+        }
+    }
+}
