@@ -1,13 +1,16 @@
-about="a pair for which cma or knem is left out, forbidden, or gone is served by the next lane, says why once, and others stay on theirs"
-timeout=180
+about="a pair for which cma, xpmem or knem is left out, forbidden, or gone is served by the next lane, says why once, and others stay on theirs"
+timeout=240
 modules=1
 hosts=1
 devices=0
 cpus=2
 h0() {
-    built examples/single_copy libtieline_shm_knem.so
+    built examples/single_copy libtieline_shm_knem.so libtieline_shm_xpmem.so
+    load xpmem
     load knem
-    "$TARGET/debug/examples/single_copy" falls_back || fail "see above"
+    "$TARGET/debug/examples/single_copy" falls_back xpmem_is_first || fail "see above"
     nothing_pinned
+    nothing_attached
     unload knem
+    unload xpmem
 }

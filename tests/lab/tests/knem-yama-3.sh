@@ -1,15 +1,18 @@
-about="where Yama forbids shm-cma until the next boot a pair goes by knem, and by messages where that is left out"
+about="where Yama forbids shm-cma until the next boot a pair goes by xpmem, by knem where that is left out, and by messages without both"
 timeout=60
 modules=1
 hosts=1
 devices=0
 cpus=2
-own_boot=1
+last=1
 h0() {
-    built examples/single_copy libtieline_shm_knem.so
+    built examples/single_copy libtieline_shm_knem.so libtieline_shm_xpmem.so
+    load xpmem
     load knem
     yama 3
     "$TARGET/debug/examples/single_copy" cma_until_the_next_boot || fail "see above"
     nothing_pinned
+    nothing_attached
     unload knem
+    unload xpmem
 }

@@ -63,7 +63,7 @@ impl Hosts {
             cpus: self.cpus,
             timeout,
             modules: false,
-            own_boot: false,
+            last: false,
             unsteady: None,
         };
         let mut lab = match self.lab.take() {

@@ -231,12 +231,12 @@ impl Lab {
     }
 
     /// Runs tests of one host each, one after another on as many hosts as this machine can emulate at once, and hands
-    /// over how each ended.
+    /// over how each ended. Returns those for which no host is left that nothing has spoilt.
     pub(super) fn run_alone(
         &mut self,
         tests: &[Test],
         mut ended: impl FnMut(&Test, Ended),
-    ) -> Outcome {
+    ) -> Outcome<Vec<Test>> {
         let mut next = tests.iter();
         let mut going: Vec<Option<Going>> = Vec::new();
         for host in 0..self.hosts().min(AT_ONCE) {
@@ -253,10 +253,13 @@ impl Lab {
                 let test = over.test.clone();
                 ended(&test, self.end(over));
                 // Who did not end a test is not trusted with another one.
-                if self.whole {
+                if self.whole && !test.last {
                     *place = next.next().map(|test| self.begin(test, host)).transpose()?;
                 }
             }
+        }
+        if self.whole {
+            return Ok(next.cloned().collect());
         }
         // Behind a host that was lost nothing was begun any more: what is left says so by not having ended.
         for test in next {
@@ -264,7 +267,7 @@ impl Lab {
             let verdict = Verdict::Failed("a host was lost before it could begin".into());
             ended(test, Ended { verdict, time: Duration::ZERO, story });
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// Starts a test on so many hosts as it asks for, from `first` on.

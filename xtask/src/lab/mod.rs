@@ -211,7 +211,7 @@ impl Wish {
                     _ => true,
                 });
                 // Tests of like hosts follow each other: others are booted anew.
-                tests.sort_by(|a, b| a.boot().cmp(&b.boot()));
+                tests.sort_by_key(Test::boot);
                 if tests.is_empty() {
                     return Err(format!(
                         "no test's name contains {}; see --list",
@@ -272,10 +272,11 @@ impl Wish {
         // Others are booted anew: rdma_rxe is not trusted to work on a second device after a run of tests on one, since
         // messages were lost there for good.
         for like in tests.chunk_by(|a, b| a.boot() == b.boot()) {
-            let (mut alone, together): (Vec<Test>, Vec<Test>) =
+            let (mut alone, mut together): (Vec<Test>, Vec<Test>) =
                 like.iter().cloned().partition(|test| test.hosts == 1);
-            // The longest first, so that none is left for the end.
-            alone.sort_by_key(|test| std::cmp::Reverse(test.timeout));
+            // The longest first, so that none is left for the end; but what spoils its host behind all others.
+            alone.sort_by_key(|test| (test.last, std::cmp::Reverse(test.timeout)));
+            together.sort_by_key(|test| test.last);
             let hosts = like.iter().map(|test| test.hosts).max().unwrap_or(1);
             let at_once = if alone.len() > 1 { hosts.max(2) } else { hosts };
             let boot = |rows: &mut Vec<show::Row>| -> Outcome<Lab> {
@@ -299,8 +300,16 @@ impl Wish {
                 let name = test.name.clone();
                 rows.push(show::Row { name, time: ended.time, verdict: ended.verdict.word() });
             };
-            lab.run_alone(&alone, |test, ended| over(test, ended, &mut count))?;
-            let mut lab = Some(lab).filter(Lab::whole);
+            let spoils = alone.iter().any(|test| test.last);
+            loop {
+                alone = lab.run_alone(&alone, |test, ended| over(test, ended, &mut count))?;
+                if alone.is_empty() {
+                    break;
+                }
+                drop(lab);
+                lab = boot(&mut Vec::new())?;
+            }
+            let mut lab = Some(lab).filter(|lab| lab.whole() && !spoils);
             for test in &together {
                 let mut running = match lab.take() {
                     Some(lab) => lab,
@@ -311,7 +320,7 @@ impl Wish {
                 // next would fail there, too, and take its whole time for it.
                 let failed = matches!(ended.verdict, Verdict::Failed(_));
                 over(test, ended, &mut count);
-                lab = Some(running).filter(|lab| lab.whole() && !failed);
+                lab = Some(running).filter(|lab| lab.whole() && !failed && !test.last);
             }
             drop(lab);
             for (test, reason) in again {
@@ -373,7 +382,7 @@ impl Wish {
             cpus: self.cpus.unwrap_or(1),
             timeout: self.timeout,
             modules: false,
-            own_boot: false,
+            last: false,
             unsteady: None,
         })
     }

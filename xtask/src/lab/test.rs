@@ -23,16 +23,16 @@ pub(super) struct Test {
     pub(super) timeout: Duration,
     /// It loads kernel modules of `tests/lab/modules`.
     pub(super) modules: bool,
-    /// Its hosts are booted for it alone: what it changes lasts as long as the kernel runs.
-    pub(super) own_boot: bool,
+    /// Nothing else runs on its hosts after it: what it changes lasts as long as the kernel runs.
+    pub(super) last: bool,
     /// Why it is run only when it is named: it does not always end the same way yet.
     pub(super) unsteady: Option<String>,
 }
 
 impl Test {
     /// Tests that may run on the same hosts have the same.
-    pub(super) fn boot(&self) -> (usize, usize, Option<&str>) {
-        (self.cpus, self.devices, self.own_boot.then_some(&self.name))
+    pub(super) fn boot(&self) -> (usize, usize) {
+        (self.cpus, self.devices)
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) fn all() -> Outcome<Vec<Test>> {
 }
 
 impl Test {
-    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=`, `cpus=`, `modules=`, `own_boot=` and `unsteady=` of a test's file.
+    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=`, `cpus=`, `modules=`, `last=` and `unsteady=` of a test's file.
     pub(super) fn read(file: &Path) -> Outcome<Test> {
         let said = |text: String| format!("{}: {text}", file.display());
         let text = std::fs::read_to_string(file).map_err(|e| said(e.to_string()))?;
@@ -90,7 +90,7 @@ impl Test {
             cpus: number("cpus", 1, 8)?.max(1),
             timeout: Duration::from_secs(number("timeout", 30, 3600)? as u64),
             modules: number("modules", 0, 1)? == 1,
-            own_boot: number("own_boot", 0, 1)? == 1,
+            last: number("last", 0, 1)? == 1,
             unsteady: value("unsteady"),
         })
     }

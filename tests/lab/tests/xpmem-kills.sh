@@ -1,0 +1,13 @@
+about="whoever is killed at whatever step of a copy by xpmem, on either side: survivors go on, hear why, and nothing stays attached; with direct access who is in the middle of one dies with its peer, and nobody else"
+timeout=240
+modules=1
+hosts=1
+devices=0
+cpus=2
+h0() {
+    built examples/single_copy libtieline_shm_xpmem.so
+    load xpmem
+    "$TARGET/debug/examples/single_copy" copies_by_xpmem dies_with_its_peer || fail "see above"
+    nothing_attached
+    unload xpmem
+}
