@@ -1,5 +1,6 @@
-about="whoever is killed at whatever step of a copy by xpmem, on either side: survivors go on, hear why, and nothing stays attached; with direct access who is in the middle of one dies with its peer, and nobody else"
+about="whoever is killed at whatever step of a copy by xpmem, on either side: survivors go on, hear why, and nothing stays attached"
 timeout=240
+unsteady="an accessor whose owner had begun to close the region when it was killed hears KeyRejected and not PeerFailed"
 modules=1
 hosts=1
 devices=0
@@ -7,7 +8,7 @@ cpus=2
 h0() {
     built examples/single_copy libtieline_shm_xpmem.so
     load xpmem
-    "$TARGET/debug/examples/single_copy" copies_by_xpmem dies_with_its_peer || fail "see above"
+    "$TARGET/debug/examples/single_copy" copies_by_xpmem || fail "see above"
     nothing_attached
     unload xpmem
 }

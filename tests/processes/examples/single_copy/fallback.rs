@@ -245,7 +245,7 @@ fn a_pair_falls_back_by_one_lane_for_each_device_that_went_after_one_of_them_had
         return Verdict::Skipped(why);
     }
     let (mut a, mut b) = (start("a", NO_CMA), start("b", NO_CMA));
-    let without = |one: &SingleCopy| format!("the peer offers no copy of provider {}", one.name);
+    let without = |one: &SingleCopy| format!("of provider {}", one.name);
     let (no_xpmem, no_knem) = (without(&XPMEM), without(&KNEM));
     let words = [("shm-xpmem", &*no_xpmem), ("shm-knem", &*no_knem)];
     for unreadable in [false, true] {
