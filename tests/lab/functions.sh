@@ -280,6 +280,11 @@ nothing_attached() {
     [ "$(counter xpmem attached)" = "$(counter xpmem detached)" ] || fail "something is attached still"
 }
 
+# pinned_pages: how many pages the kernel holds for whoever has pinned them.
+pinned_pages() {
+    awk '$1 == "nr_foll_pin_acquired" { pinned += $2 } $1 == "nr_foll_pin_released" { pinned -= $2 } END { print pinned + 0 }' /proc/vmstat
+}
+
 # nothing_pinned: every region that was made has gone, and there were some.
 nothing_pinned() {
     grep . /sys/module/knem/parameters/*

@@ -1,6 +1,5 @@
 about="whoever is killed at whatever step of a copy by xpmem, on either side: survivors go on, hear why, and nothing stays attached"
 timeout=240
-unsteady="an accessor whose owner had begun to close the region when it was killed hears KeyRejected and not PeerFailed"
 modules=1
 hosts=1
 devices=0
