@@ -3,7 +3,7 @@
 use super::{Node, find, number, pattern};
 use crate::fork::Aside;
 use crate::sys;
-use tieline::{Context, Error, Region, Status};
+use tieline::{Context, Error, Outcome, Region, Status};
 
 impl Node {
     pub(super) fn forks(&mut self, words: &[&str]) -> Result<String, Error> {
@@ -36,12 +36,19 @@ impl Node {
 
     /// What a forked child gets for every operation; it then drops everything and ends.
     pub(super) fn fork(&mut self, name: &str, key: &str, local: &str) -> String {
+        // What has ended and is not taken keeps who waits awake, here and in the parent alone.
+        self.worker().track(&Outcome::Done(0), 7).expect("it is this process's");
         let code = sys::in_forked_child(|| {
             let statuses = self.post_all(name, key, local);
             let connected = self.worker().address().and_then(|a| Ok(self.worker().connect(&a)?));
             let status = connected.map_or_else(|e| format!("{:?}", e.status()), |_| "Done".into());
-            let events = self.worker().progress();
-            self.parent.say(&format!("forked {statuses},connect={status},progress={events}"));
+            let said = |ended: Result<bool, Error>| {
+                ended.map_or_else(|e| format!("{:?}", e.status()), |moved| moved.to_string())
+            };
+            let (wait, arm) = (said(self.worker().wait(None)), said(self.worker().arm()));
+            let tracked = self.worker().track(&Outcome::Done(0), 8).map(|()| true);
+            let events = self.worker().progress() + self.worker().take_completed(9, |_, _| {});
+            self.parent.say(&format!("forked {statuses},connect={status},wait={wait},arm={arm},track={},progress={events}", said(tracked)));
             self.keys.clear();
             self.endpoints.clear();
             *self.seen.chatting.borrow_mut() = None;
@@ -50,6 +57,9 @@ impl Node {
             self.context = None;
             0
         });
+        let mut told = 0;
+        let _ = self.worker().take_completed(9, |word, _| told += word);
+        assert_eq!(told, 7, "the child takes nothing of its parent's");
         format!("{code:?}")
     }
 }
