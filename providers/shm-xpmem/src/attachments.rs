@@ -271,7 +271,6 @@ impl Attachments {
         let range = (start, end.checked_sub(start).filter(|len| *len > 0).ok_or(libc::EINVAL)?);
         let made = Arc::new(self.made(&mut state, place, range)?);
         let now = self.clock.fetch_add(2, Ordering::Relaxed) + 2;
-        made.used.store(now, Ordering::Relaxed);
         // Where all that there is is in use, this one ends with its access.
         if state.has_room(&self.settings, made.len) {
             state.bytes += made.len;

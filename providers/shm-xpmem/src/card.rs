@@ -39,13 +39,12 @@ pub(crate) fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonc
         }
     };
     let permit = kernel.get(card).map_err(miss("getting a permit"))?;
-    let permitted = Permitted { kernel, permit };
+    let _permitted = Permitted { kernel, permit };
     let at = kernel.attach(permit, 0, page).map_err(miss("attaching"))?;
     let mut nonce: Nonce = [0; 16];
     let piece = Piece::of(&mut nonce);
     let copied = kernel.copy(Direction::Get, &[piece], at, piece.len());
     let _ = kernel.detach(at);
-    drop(permitted);
     match copied {
         Ok(16) => Ok(*core::hint::black_box(&nonce)),
         Ok(_) | Err(libc::EFAULT) => Err(Miss::Gone),

@@ -255,8 +255,27 @@ mod tests {
         // Another library of the process has opened it after us: to close ours would end what that one has made.
         let first = Lease::take_by(&settings, || Ok(played.clone())).unwrap();
         played.open_elsewhere(true);
+        let memory = vec![0u8; 8192];
+        let start = memory.as_ptr().expose_provenance().next_multiple_of(4096) as u64;
+        let segment = played.make(start, 4096).unwrap();
+        let place = crate::attachments::Where {
+            owner: [0; 16],
+            card: segment,
+            generation: 1,
+            segment,
+            segment_start: start,
+            base: start,
+            len: 1,
+            window: 4096,
+        };
+        drop(first.attachments.attach(place, start).unwrap());
+        assert_eq!(played.there().attached, 1);
+        let another = Lease::take_by(&settings, || panic!("it is open")).unwrap();
+        drop(another);
+        assert_eq!(played.there().attached, 1, "somebody has a lease still");
         drop(first);
         assert_eq!(played.closed(), 1);
+        assert_eq!(played.there().attached, 0, "what is left open has nothing attached");
         let second = Lease::take_by(&settings, || panic!("it was left open")).unwrap();
         drop(second);
         assert_eq!(played.closed(), 1);

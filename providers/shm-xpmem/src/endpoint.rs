@@ -94,14 +94,14 @@ impl XpmemEndpoint {
         let mut address = Self::admit(direction, key, op)?;
         let _inside = self.peer.accessor.enter(key.place.generation);
         self.is_valid(key)?;
-        if let Some(costs) = self.costs.filter(|_| op.len > 0) {
+        if let Some(costs) = self.costs {
             if !self.is_worth_it(&costs, key, address, op.len as u64) {
                 return Err(Status::Declined);
             }
         }
         let mut cursor = Cursor::new(op.iov);
         let mut left = op.len;
-        while left > 0 {
+        while left != 0 {
             let attached = self.attached(key, address, left < op.len)?;
             let (at, room) = attached.of(address).ok_or(Status::Io)?;
             let part = usize::try_from(room).unwrap_or(usize::MAX).min(left);

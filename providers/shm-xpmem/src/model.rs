@@ -171,7 +171,6 @@ pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     };
     let short = best_of(8, || call(8))?;
     let call_byte = (best_of(4, || call(long))? - short).max(0.0) / long as f64;
-    drop(ours);
     Ok(Costs { attach, fault, warm_byte, call: short, call_byte })
 }
 
@@ -197,7 +196,7 @@ mod tests {
     fn memory_is_warmed_once_it_would_have_saved_what_that_costs() {
         let mut accounts = Accounts::default();
         // Each access would save about 700 ns, and warming takes 7000.
-        let uses = (1..).find(|_| accounts.pays(&COSTS, &[(3, 8)]));
+        let uses = (1..100).find(|_| accounts.pays(&COSTS, &[(3, 8)]));
         assert_eq!(uses, Some(11));
         assert!(accounts.pays(&Costs { attach: 0.0, fault: 0.0, ..COSTS }, &[(3, 8)]));
     }
@@ -229,6 +228,8 @@ mod tests {
         assert!((0..10_000).all(|_| !accounts.pays(&slow, &[(1, 1 << 20)])));
         assert!(slow.leaves(1 << 20) && !slow.leaves(8));
         assert!(!COSTS.leaves(1 << 20), "within what a measurement is wrong by");
+        let close = Costs { warm_byte: 1.0, call: 850.0, call_byte: 0.0, ..COSTS };
+        assert!(!close.leaves(1000) && close.leaves(1100), "a fifth has to be gained");
     }
 
     #[test]
@@ -241,11 +242,28 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_measured_where_the_kernel_copies_or_cold_memory_is_served() {
+        let played = crate::double::Played::default();
+        played.take_any_address();
+        let copying = crate::double::pair::settings();
+        assert_eq!(copying.reach, Reach::Copy);
+        let direct = Settings { reach: Reach::Direct, ..copying.clone() };
+        for settings in [&copying, &Settings { declines: true, ..copying.clone() }, &direct] {
+            assert_eq!(costs(&played, settings), None);
+        }
+        assert!(costs(&played, &Settings { declines: true, ..direct }).is_some());
+    }
+
+    #[test]
     fn costs_are_positive_and_leave_nothing_behind() {
         let played = crate::double::Played::default();
         played.take_any_address();
         let costs = measure(&played, 4096).unwrap();
         assert!(costs.warm_byte > 0.0 && costs.attach > 0.0, "{costs:?}");
+        let Costs { attach, fault, warm_byte, call, call_byte } = costs;
+        assert!([attach, fault, call].iter().all(|cost| cost.is_finite()), "{costs:?}");
+        // A millisecond for a byte: so slow is nothing, but a sum that is taken for a quotient.
+        assert!(warm_byte < 1e6 && call_byte < 1e6, "{costs:?}");
         assert_eq!(played.there(), crate::double::There::default());
         played.fail(crate::double::Command::Attach, libc::ENOMEM);
         assert_eq!(measure(&played, 4096), Err(libc::ENOMEM));

@@ -145,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn cold_memory_is_left_to_others_unless_it_is_to_be_served() {
+        let declines = |text| {
+            let set = Settings::of(|name| name.ends_with("COLD").then_some(text));
+            set.map(|settings| settings.declines)
+        };
+        assert!(Settings::of(|_| None).unwrap().declines);
+        assert_eq!(declines("serve"), Ok(false));
+    }
+
+    #[test]
     fn a_window_is_no_longer_than_the_cache() {
         let set = |cache, window| {
             let value = move |name: &str| match name.rsplit('_').next() {

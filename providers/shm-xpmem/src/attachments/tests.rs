@@ -305,3 +305,39 @@ fn contexts_with_windows_of_their_own_attach_each_what_they_need() {
     drop(table.attachments.attach(small, 8 * WINDOW + PAGE).unwrap());
     assert_eq!(table.played.ranges(), [(8 * WINDOW, WINDOW), (8 * WINDOW + PAGE, PAGE)]);
 }
+
+#[test]
+fn what_ends_leaves_neither_its_place_in_the_order_nor_a_permit_that_nobody_has() {
+    let table = table(4, u64::MAX);
+    for n in 1..=200 {
+        let segment = table.played.make(0, u64::MAX).unwrap();
+        let place = Where { segment, ..table.place(n, n * WINDOW, PAGE) };
+        drop(table.attachments.attach(place, place.base).unwrap());
+        let known = table.attachments.state().permissions.len();
+        assert!(known <= 2 * (4 + 16) + 1, "{known} permits are known after {n}");
+    }
+    assert_eq!(table.played.there().permits, 4, "of those that are attached");
+    assert_eq!(table.attachments.state().order.len(), 4);
+    table.attachments.forget(&OWNER, 200);
+    assert_eq!(table.attachments.state().order.len(), 3);
+    table.attachments.forget(&OWNER, 77);
+    assert_eq!(table.attachments.state().order.len(), 3, "that had gone before");
+    table.attachments.clear();
+    assert_eq!(table.attachments.state().order.len(), 0);
+}
+
+#[test]
+fn a_registration_may_fill_the_cache_and_one_beyond_the_number_is_not_asked_for() {
+    let table = table(1, 4 * WINDOW);
+    let all = table.attachments.attach_whole(table.place(1, WINDOW, 4 * WINDOW)).unwrap();
+    let asked = table.played.asked(Command::Attach);
+    let more = table.attachments.attach_whole(table.place(2, 8 * WINDOW, 0));
+    assert_eq!(more.err(), Some(libc::EINVAL), "there is nothing of it");
+    drop(all);
+    let page = table.attachments.attach_whole(table.place(3, WINDOW, PAGE)).unwrap();
+    let more = table.attachments.attach_whole(table.place(4, 8 * WINDOW, PAGE));
+    assert_eq!(more.err(), Some(libc::ENOSPC));
+    // Its own page, and the owner's card: the permit from before has gone.
+    assert_eq!(table.played.asked(Command::Attach), asked + 2);
+    drop(page);
+}

@@ -1,7 +1,7 @@
 //! Direct access: loads, stores, atomics, pointers, and what is declined.
 
-use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{Domain, Revoked, caps};
+use tieline_plugin_api::abi::{Iov, ModuleAttr};
+use tieline_plugin_api::{Domain, Interface, Revoked, caps, cost_class};
 
 use super::*;
 use crate::double::pair::{BOTH, PAGE, Pair, op, settings};
@@ -48,7 +48,19 @@ fn what_direct_access_offers_stands_in_the_capabilities_and_copies_offer_none_of
     let (copy, direct) = (modules(&Pair::new(8)), modules(&direct(8)));
     let more = caps::ATOMICS | caps::KEY_POINTER | caps::DIES_WITH_OWNER;
     assert_eq!((copy.caps & more, direct.caps & more), (0, more));
-    assert_eq!((copy.atomic_fetch64, direct.atomic_fetch64), (0, 0xff));
+    let every = |attr: &ModuleAttr| {
+        [attr.atomic_post32, attr.atomic_post64, attr.atomic_fetch32, attr.atomic_fetch64]
+    };
+    assert_eq!((every(&copy), every(&direct)), ([0; 4], [0xff; 4]));
+    for attr in [&copy, &direct] {
+        assert_eq!(attr.caps & (caps::PUT | caps::GET), caps::PUT | caps::GET);
+        for class in [cost_class::SMALL_RMA, cost_class::BULK_RMA] {
+            assert!(attr.cost[class].bytes_per_second > 1e9, "{class}");
+        }
+    }
+    assert!(direct.cost[cost_class::ATOMIC].overhead_ns > 0.0, "without a call it costs, too");
+    let cost = |attr: &ModuleAttr| attr.cost[cost_class::SMALL_RMA].overhead_ns;
+    assert!(cost(&direct) < cost(&copy) / 10.0, "a call is dear");
     assert!(
         direct.priority > 40 && (35..40).contains(&copy.priority),
         "shm-cma has 40, shm-knem 35"
@@ -187,4 +199,93 @@ fn a_key_that_was_revoked_is_refused_and_not_declined() {
     let Pair { played, owner, interface, endpoint, .. } = pair;
     drop((region, key, endpoint, interface, owner));
     assert_eq!(played.there(), There::default());
+}
+
+#[test]
+fn a_copy_that_ends_after_its_owner_or_its_region_is_not_through_and_lets_go_of_both() {
+    let mut pair = Pair::new(64);
+    let before = pair.attached();
+    let (region, key) = pair.offered(BOTH);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+    assert_eq!((pair.endpoint.still_theirs(&key), pair.attached()), (Ok(()), before + 1));
+    assert_eq!(pair.owner.revoke(&region), Revoked::Quiet);
+    assert_eq!(pair.endpoint.still_theirs(&key), Err(Status::KeyRejected));
+    assert_eq!(pair.attached(), before);
+
+    let (_next, key) = pair.offered(BOTH);
+    let mut child = std::process::Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    pair.endpoint.peer.process = tieline_memory_file::Process::open(child.id() as i32);
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+    assert_eq!(pair.attached(), before + 1);
+    child.kill().unwrap();
+    let _ = child.wait().unwrap();
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::PeerFailed));
+    assert_eq!(pair.attached(), before);
+}
+
+#[test]
+fn what_an_endpoint_uses_again_stays_and_what_it_has_not_used_for_longest_goes() {
+    let settings = Settings { attachments: 2, ..settings() };
+    let mut pair = Pair::with(40 * PAGE, &settings);
+    let (_region, key) = pair.offered(BOTH);
+    let again = pair.endpoint.import_key(&pair.packed(&_region)).unwrap();
+    let base = pair.memory.as_ptr().addr();
+    let first = (base.next_multiple_of(4 * PAGE) - base) as u64;
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    let get = |key: &RemoteKey, window: u64| {
+        let at = first + window * 4 * PAGE as u64;
+        assert_eq!(pair.endpoint.get(key, &op(&piece, at)), Ok(Posting::Done));
+        pair.played.asked(Command::Attach)
+    };
+    let _ = get(&key, 0);
+    let asked = get(&again, 1);
+    assert_eq!(get(&key, 0), asked, "it is what this key was used for last");
+    assert_eq!(get(&again, 2), asked + 1, "the second window goes for it");
+    assert_eq!(get(&key, 0), asked + 1);
+    assert_eq!(get(&again, 1), asked + 2);
+}
+
+#[test]
+fn an_owner_is_counted_once_however_many_endpoints_lead_to_it_and_ends_with_the_last() {
+    let mut pair = Pair::new(64);
+    let other = Pair::new(64);
+    let (_region, key) = pair.offered(BOTH);
+    let mut local = [0u8; 8];
+    let piece = [Iov::new(local.as_mut_ptr(), 8)];
+    let connect = |to: &Pair| {
+        let address = to.owner.open_interface(crate::MODULE, [3; 16]).unwrap().address();
+        // Either owner's card is this process's memory, and is read by the module that the pair has.
+        pair.interface.connect(&address, b"", 0)
+    };
+    let second = connect(&pair).unwrap();
+    let before = pair.attached();
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
+    assert_eq!(pair.attached(), before + 1);
+    let report = pair.interface.memory();
+    assert_eq!(report.peers, 1, "{report:?}");
+    assert_eq!(report.peer_bytes, PAGE as u64, "what is attached counts once");
+    assert!(connect(&other).is_err(), "another module's segments are none of this one's");
+    drop(second);
+    assert_eq!(pair.attached(), before + 1, "an endpoint to the owner is there still");
+    assert_eq!(pair.interface.memory().peers, 1);
+}
+
+#[test]
+fn a_segment_of_a_regions_own_ends_with_its_last_page() {
+    let mut pair = Pair::new(3 * PAGE);
+    let (_region, key) = pair.offered(BOTH);
+    let kernel = &pair.endpoint.lease.kernel;
+    let permit = kernel.get(key.memory.segment).unwrap();
+    let end = (key.memory.base + key.memory.len).next_multiple_of(PAGE as u64);
+    let len = end - key.memory.segment_start;
+    assert_eq!(kernel.attach(permit, 0, len), Ok(key.memory.segment_start));
+    assert_eq!(kernel.attach(permit, 0, len + PAGE as u64), Err(libc::EINVAL));
+    kernel.release(permit).unwrap();
 }

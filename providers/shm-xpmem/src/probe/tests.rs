@@ -316,6 +316,9 @@ fn malformed_keys_and_addresses_are_refused() {
     let address = interface.address();
     assert_eq!(address.len(), ADDRESS_LEN);
     assert_eq!(Address::decode(&address).unwrap().encode(), address);
+    let own = Address::decode(&address).unwrap();
+    let large = Address { table: 0x0102_0304, announcements: 0x0506_0708, ..own };
+    assert_eq!(Address::decode(&large.encode()), Ok(large), "every byte of a descriptor");
     for cut in 0..address.len() {
         let refused = interface.reachable(&address[..cut]).unwrap_err();
         assert_eq!(refused.status, Status::BadData);
