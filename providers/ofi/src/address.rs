@@ -244,6 +244,72 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_place_has_a_name_of_some_length_and_a_socket_address_that_of_its_kind() {
+        let of = |format, name: Vec<u8>| {
+            let bytes = Address { format, name, ..address() }.pack();
+            Address::unpack(&bytes).map_err(|failure| failure.text)
+        };
+        for (len, good) in [(0, false), (1, true), (MAX_NAME, true), (MAX_NAME + 1, false)] {
+            let found = of(9, vec![7; len]);
+            assert_eq!(found.is_ok(), good, "{len}: {found:?}");
+            assert!(good || found.unwrap_err().contains("names no place"));
+        }
+        for (format, family, len) in
+            [(FI_SOCKADDR_IN, libc::AF_INET, 16), (FI_SOCKADDR_IN6, libc::AF_INET6, 28)]
+        {
+            let name = |family: i32, len: usize| {
+                let mut name = vec![0; len];
+                name[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+                name
+            };
+            assert!(of(format, name(family, len)).is_ok(), "{format}");
+            for wrong in [name(family, len - 1), name(family, len + 1), name(libc::AF_UNIX, len)] {
+                let words = of(format, wrong).unwrap_err();
+                assert!(words.contains("no socket address"), "{words}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_network_that_does_not_route_the_fabrics_and_the_lengths_of_names_are_the_same() {
+        let here = Address { format: 9, name: vec![1; 8], fabric: "one".into(), ..address() };
+        assert_eq!(here.reaches(&here.clone()), Ok(()));
+        let refused = |there: Address| here.reaches(&there).unwrap_err().text;
+        let words = refused(Address { fabric: "other".into(), ..here.clone() });
+        assert!(words.contains("the fabric is one here and other there"), "{words}");
+        let words = refused(Address { name: vec![1; 9], ..here.clone() });
+        assert!(words.contains("8 bytes here and 9 bytes there"), "{words}");
+        let words = refused(Address { format: 8, ..here.clone() });
+        assert!(words.contains("the format of addresses is 9 here and 8 there"), "{words}");
+        let elsewhere = Address { host: 99, ..here.clone() };
+        assert_eq!(here.reaches(&elsewhere), Ok(()), "what is no loopback leads to other hosts");
+    }
+
+    #[test]
+    fn a_host_is_known_by_its_kernel_and_its_network() {
+        assert_eq!(host(), host());
+        assert!(host() > 1);
+    }
+
+    #[test]
+    fn loopback_leads_to_no_other_host_of_either_kind() {
+        let mut name = vec![0; 28];
+        (name[0], name[23]) = (libc::AF_INET6 as u8, 1);
+        let here = Address { format: FI_SOCKADDR_IN6, name, ..address() };
+        let elsewhere = |of: &Address| Address { host: 99, ..of.clone() };
+        assert!(here.reaches(&elsewhere(&here)).unwrap_err().text.contains("loopback"));
+        for (at, byte) in [(8, 0xfd), (22, 1), (23, 2)] {
+            let mut routed = here.clone();
+            routed.name[at] = byte;
+            assert_eq!(routed.reaches(&elsewhere(&routed)), Ok(()), "{at}");
+        }
+        let mut routed = address();
+        assert_eq!(routed.reaches(&elsewhere(&routed)), Ok(()));
+        routed.name[4] = 126;
+        assert_eq!(routed.reaches(&elsewhere(&routed)), Ok(()));
+    }
+
+    #[test]
     fn loopback_leads_to_no_other_host() {
         let mut here = address();
         here.name[4] = 127;

@@ -272,6 +272,7 @@ mod tests {
     fn a_list_takes_names_globs_and_a_leading_caret() {
         assert!(admits("", "tcp") && admits("tcp", "tcp") && admits("efa,cx*", "cxi"));
         assert!(!admits("tcp", "cxi") && !admits("^tcp,sock*", "sockets") && admits("^tcp", "cxi"));
+        assert!(admits("", "") && admits("^", "tcp") && !admits("efa,,cxi", ""));
         assert!(admits("eth?", "eth0") && !admits("eth?", "eth10"));
     }
 }

@@ -35,6 +35,10 @@ impl OfiInterface {
 
 #[cfg(test)]
 impl OfiInterface {
+    pub(crate) fn check_accounts(&self) {
+        self.engine.borrow().check_accounts();
+    }
+
     /// Nobody is waited for any more while connections form.
     pub(crate) fn lose_patience(&self) {
         self.engine.borrow_mut().lose_patience();

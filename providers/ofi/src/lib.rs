@@ -27,6 +27,8 @@
 
 mod abi;
 mod address;
+#[cfg(test)]
+mod closing_tests;
 mod config;
 mod contexts {
     pub(crate) mod sys;
@@ -48,6 +50,8 @@ mod memory;
 mod notices {
     pub(crate) mod sys;
 }
+#[cfg(test)]
+mod offered_tests;
 mod offers;
 #[cfg(test)]
 mod played_tests;

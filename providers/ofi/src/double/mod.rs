@@ -69,6 +69,7 @@ impl Side {
         let mut room = [const { MaybeUninit::<Event>::uninit() }; 16];
         let mut events = Events::new(&mut room);
         self.interface.poll(&mut events).unwrap();
+        self.interface.check_accounts();
         let (len, told) = (events.len(), &mut self.told);
         for event in sys::pushed(&room, len) {
             let status = Status::from_code(event.status);

@@ -272,6 +272,7 @@ pub(super) fn progress(world: &mut World, at: usize) {
 
 unsafe extern "C" fn read(cq: *mut fid_cq, out: *mut c_void, room: usize) -> isize {
     let at = number(cq) as usize;
+    super::world::act_beside(at);
     world(|world| {
         if core::mem::take(&mut world.manners.overrun) {
             return -(libc::EOVERFLOW as isize);

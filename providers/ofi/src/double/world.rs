@@ -38,8 +38,9 @@ pub(crate) struct Manners {
     pub(crate) has_notices: bool,
     /// The queue of completions fails (fi_cq(3): overrun).
     pub(crate) overrun: bool,
-    /// What it is called.
+    /// What it is called, and the format of its addresses.
     pub(crate) provider: &'static CStr,
+    pub(crate) format: u32,
     /// What it demands of whoever posts (fi_getinfo(3)), and its only kind of table, if there is only one (opx: read in fi_opx_av.c).
     pub(crate) mode: u64,
     pub(crate) av_type: i32,
@@ -75,6 +76,7 @@ impl Default for Manners {
             has_notices: true,
             overrun: false,
             provider: c"played",
+            format: 9,
             mode: 0,
             av_type: 2,
             separate_release: false,
@@ -149,8 +151,26 @@ pub(crate) struct World {
     pub(crate) complaints: Vec<String>,
 }
 
+/// What is done whenever a queue is read, and whose.
+type Beside = (usize, Box<dyn FnMut()>);
+
 thread_local! {
     static WORLD: RefCell<World> = RefCell::default();
+    static BESIDE: RefCell<Option<Beside>> = const { RefCell::new(None) };
+}
+
+/// Does this from now on whenever that endpoint's queue is read: what other processes do meanwhile.
+pub(crate) fn beside(at: usize, act: impl FnMut() + 'static) {
+    BESIDE.with(|beside| *beside.borrow_mut() = Some((at, Box::new(act))));
+}
+
+pub(crate) fn act_beside(at: usize) {
+    // Taken out: it may read queues itself.
+    let taken = BESIDE.with(|beside| beside.borrow_mut().take_if(|beside| beside.0 == at));
+    if let Some((at, mut act)) = taken {
+        act();
+        BESIDE.with(|beside| *beside.borrow_mut() = Some((at, act)));
+    }
 }
 
 pub(crate) fn world<T>(look: impl FnOnce(&mut World) -> T) -> T {

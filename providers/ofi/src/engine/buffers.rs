@@ -209,3 +209,31 @@ impl Buffers {
         self.all.len() * self.len
     }
 }
+
+#[cfg(test)]
+impl Slots {
+    /// These are taken, each once, and no others.
+    pub(super) fn check(&self, mut taken: Vec<u32>) {
+        taken.extend(&self.free);
+        taken.sort_unstable();
+        let all: Vec<u32> = (0..(self.chunks.len() * SLOTS_PER_CHUNK) as u32).collect();
+        assert_eq!(taken, all, "each slot is taken once, or free once");
+    }
+}
+
+#[cfg(test)]
+impl Buffers {
+    /// The library has these, and these are held, once for each packet.
+    pub(super) fn check(&self, posted: &std::collections::BTreeSet<usize>, held: &[usize]) {
+        for (at, buffer) in self.all.iter().enumerate() {
+            let packets = held.iter().filter(|other| **other == at).count();
+            let free = self.free.iter().filter(|other| **other == at).count();
+            assert_eq!(
+                (buffer.posted, buffer.held),
+                (posted.contains(&at), packets),
+                "buffer {at}"
+            );
+            assert_eq!(free, usize::from(!buffer.posted && packets == 0), "buffer {at}");
+        }
+    }
+}

@@ -203,6 +203,14 @@ pub(super) struct Ghost {
 }
 
 #[cfg(test)]
+impl Outbound {
+    /// Transfers that have not ended.
+    pub(super) fn under_way(&self) -> usize {
+        self.ended.iter().filter(|ended| !**ended).count()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -229,6 +237,38 @@ mod tests {
     }
 
     #[test]
+    fn transfers_end_in_any_order_however_many_there_were_before() {
+        let mut channel = channel();
+        for _ in 0..5 {
+            let one = channel.began();
+            channel.ended(one);
+        }
+        let (first, second) = (channel.began(), channel.began());
+        channel.ended(second);
+        assert_eq!(channel.under_way(), 1);
+        channel.ended(first);
+        assert!(channel.is_quiet() && channel.first == 7);
+        let _ = channel.began();
+        channel.not_begun();
+        assert!(channel.is_quiet());
+    }
+
+    #[test]
+    fn what_is_remembered_of_ended_regions_and_dropped_keys_is_bounded() {
+        let mut channel = channel();
+        for generation in 0..5000 {
+            let key = PackedKey { base: 0, len: 1, access: 0, generation, keys: vec![(0, 1)] };
+            drop(channel.import(key));
+            channel.revoke(generation);
+            channel.owe_answer(generation);
+            channel.owe_answer(generation);
+            assert!(channel.keys.len() < 16, "{}", channel.keys.len());
+        }
+        assert_eq!((channel.revoked.len(), channel.revoking.len()), (REMEMBERED, REMEMBERED));
+        assert!(channel.revoked.contains(&4999) && channel.revoking.contains(&0));
+    }
+
+    #[test]
     fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
         let mut channel = channel();
         (channel.next, channel.sent) = (3, 300);
@@ -237,6 +277,8 @@ mod tests {
         channel.acknowledged(2, 200);
         channel.acknowledged(1, 100);
         assert_eq!((channel.acked, channel.taken), (2, 200), "an old one comes late");
+        channel.acknowledged(3, 300);
+        assert_eq!((channel.acked, channel.taken), (3, 300), "everything");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! a data call that would have to wait there is `AGAIN` instead. The library bounds no receiver: a channel has at most
 //! `TIELINE_OFI_WINDOW` bytes under way, which the receiver frees as it hands messages out.
 
+#[cfg(test)]
+mod accounts_tests;
 mod buffers;
 mod channels;
 mod ending;

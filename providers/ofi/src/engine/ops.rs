@@ -97,6 +97,13 @@ impl Ops {
 }
 
 #[cfg(test)]
+impl Ops {
+    pub(super) fn works(&self) -> impl Iterator<Item = &Work> {
+        self.works.iter()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

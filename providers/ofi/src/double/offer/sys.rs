@@ -44,7 +44,7 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
         }
         let info = dupinfo(ptr::null());
         (*info).caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
-        (*info).addr_format = 9;
+        (*info).addr_format = manners.format;
         let (tx, ep) = (&mut *(*info).tx_attr, &mut *(*info).ep_attr);
         (tx.size, tx.iov_limit, ep.max_msg_size, ep.protocol) = (64, 4, 1 << 20, 77);
         let (domain, fabric) = (&mut *(*info).domain_attr, &mut *(*info).fabric_attr);

@@ -1,0 +1,82 @@
+//! What an interface counts, compared with what there is: after every poll of every test.
+
+use super::ops::Work;
+use super::{Engine, Ready};
+use std::collections::BTreeSet;
+
+impl Engine {
+    /// Counts anew what is counted as it comes and goes.
+    pub(crate) fn check_accounts(&self) {
+        if self.broken.is_some() {
+            return;
+        }
+        self.check_operations();
+        self.check_buffers();
+        self.check_channels();
+    }
+
+    fn check_operations(&self) {
+        let works: Vec<&Work> = self.ops.works().collect();
+        let mut slots = Vec::new();
+        for (index, peer) in self.peers.each() {
+            let sends = works
+                .iter()
+                .filter(|work| matches!(work, Work::Send { peer, .. } if *peer == index));
+            let messages =
+                sends.clone().filter(|work| matches!(work, Work::Send { message: true, .. }));
+            let transfers = works
+                .iter()
+                .filter(|work| matches!(work, Work::Transfer(transfer) if transfer.peer == index));
+            let found = (sends.count(), messages.count(), transfers.count());
+            assert_eq!((peer.sends, peer.messages, peer.transfers), found, "peer {index}");
+            slots.extend(peer.waiting.iter().map(|waiting| waiting.0));
+        }
+        assert_eq!(self.waiting, slots.len(), "packets that wait");
+        let sends = works.iter().filter(|work| matches!(work, Work::Send { .. })).count();
+        let transfers = works.iter().filter(|work| matches!(work, Work::Transfer(_))).count();
+        assert_eq!((self.sends, self.transfers), (sends, transfers), "what the library has");
+        slots.extend(works.iter().filter_map(|work| match work {
+            Work::Send { slot, .. } => Some(*slot),
+            Work::Transfer(transfer) => transfer.slot,
+            _ => None,
+        }));
+        self.slots.check(slots);
+    }
+
+    fn check_buffers(&self) {
+        let posted: BTreeSet<usize> = self
+            .ops
+            .works()
+            .filter_map(|work| match work {
+                Work::Receive(buffer) => Some(*buffer),
+                _ => None,
+            })
+            .collect();
+        let ready = self.ready.iter().filter_map(|ready| match ready {
+            Ready::Message { buffer, .. } => Some(*buffer),
+            _ => None,
+        });
+        let held: Vec<usize> = ready.chain(self.shown.iter().copied()).collect();
+        self.buffers.check(&posted, &held);
+    }
+
+    fn check_channels(&self) {
+        for channel in self.outbound.iter().flatten() {
+            let transfers = self.ops.transfers().filter(|other| other.token == channel.token);
+            assert_eq!(channel.under_way(), transfers.count(), "transfers of a channel");
+            assert!(channel.open || channel.remote.is_some(), "who has not answered is forgotten");
+            assert!(channel.taken <= channel.sent, "more was handed out than was sent");
+            let is_over = !channel.open
+                && (channel.failed.is_some() || channel.remote.is_some() && channel.is_quiet())
+                && channel.under_way() == 0;
+            assert!(!is_over, "a channel is over and has its place still");
+        }
+        let mut owing = self.acks.clone();
+        owing.sort_unstable();
+        assert!(owing.windows(2).all(|pair| pair[0] != pair[1]), "one debt is one: {owing:?}");
+        for (at, inbound) in self.inbound.iter().enumerate() {
+            let Some(inbound) = inbound else { continue };
+            assert_eq!(inbound.ack_due, owing.contains(&at), "what channel {at} is owed");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What a domain says of itself, whatever provider of libfabric is below it.
+
+use crate::abi::{FI_MR_LOCAL, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
+use crate::double::world::{fail_receive, manners};
+use crate::double::{Side, domain, settings, until};
+use std::ffi::CStr;
+use tieline_plugin_api::abi::ModuleAttr;
+use tieline_plugin_api::{Domain, Endpoint, Interface, caps, cost_class};
+
+/// The module over a provider of this name, whose addresses have this format.
+fn offered(provider: &'static CStr, format: u32) -> ModuleAttr {
+    manners(|manners| (manners.provider, manners.format) = (provider, format));
+    domain(&settings()).unwrap().modules()[0]
+}
+
+const OTHER: u32 = 9;
+
+#[test]
+fn each_provider_has_its_place_below_transports_of_our_own_for_what_they_drive() {
+    for (provider, format, priority) in [
+        (c"cxi", OTHER, 55),
+        (c"efa", OTHER, 55),
+        (c"verbs;ofi_rxm", FI_SOCKADDR_IN, 20),
+        (c"tcp", FI_SOCKADDR_IN, 5),
+        (c"tcp;ofi_rxm", FI_SOCKADDR_IN6, 4),
+        (c"sockets", FI_SOCKADDR_IN, 3),
+        (c"played", OTHER, 6),
+    ] {
+        assert_eq!(offered(provider, format).priority, priority, "{provider:?}");
+    }
+}
+
+#[test]
+fn the_capabilities_say_what_is_below() {
+    let more = caps::SLOW_POLL | caps::TAKES_REGIONS | caps::PEER_FAILURE | caps::EVENT_FD;
+    assert_eq!(offered(c"played", OTHER).caps & more, 0);
+    assert_eq!(offered(c"sockets", FI_SOCKADDR_IN).caps & more, caps::SLOW_POLL);
+    // Its queues have no descriptor here.
+    assert_eq!(offered(c"tcp", FI_SOCKADDR_IN6).caps & more, caps::SLOW_POLL);
+    manners(|manners| manners.mr_mode = FI_MR_LOCAL);
+    assert_eq!(offered(c"played", OTHER).caps & more, caps::TAKES_REGIONS);
+    let mut watched = settings();
+    watched.watch = Some(crate::watch::Settings {
+        net: tieline_net::Settings::default(),
+        silence: core::time::Duration::from_secs(20),
+        connect_timeout: core::time::Duration::from_secs(30),
+    });
+    let watched = domain(&watched).unwrap().modules()[0];
+    assert_eq!(watched.caps & more, caps::TAKES_REGIONS | caps::PEER_FAILURE);
+}
+
+#[test]
+fn sockets_cost_more_than_a_device_in_every_class() {
+    let (sockets, device) = (offered(c"sockets", FI_SOCKADDR_IN), offered(c"cxi", OTHER));
+    for class in [
+        cost_class::SMALL_MESSAGE,
+        cost_class::BULK_MESSAGE,
+        cost_class::SMALL_RMA,
+        cost_class::BULK_RMA,
+    ] {
+        let (slow, quick) = (sockets.cost[class], device.cost[class]);
+        assert!(quick.overhead_ns > 0.0 && slow.overhead_ns > quick.overhead_ns, "{class}");
+        assert!(slow.latency_ns > quick.latency_ns, "{class}");
+        assert!(slow.bytes_per_second < quick.bytes_per_second, "{class}");
+    }
+}
+
+#[test]
+fn an_interface_says_how_much_memory_it_has_for_how_many_peers() {
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    let before = near.interface.memory();
+    assert_eq!((before.peers, before.peer_bytes), (0, 0));
+    let receive = settings().receive as u64;
+    assert_eq!(before.buffer_bytes, receive, "buffers for what comes, and none for what leaves");
+    assert!(before.base_bytes < 1 << 20, "{before:?}");
+    let endpoint = near.connected(&mut far, 7);
+    let slots = 16 * crate::engine::LONGEST_PACKET.next_multiple_of(64) as u64;
+    let connected = near.interface.memory();
+    assert_eq!(connected.buffer_bytes, receive + slots);
+    assert!(connected.peers == 1 && connected.peer_bytes > 0, "{connected:?}");
+    for _ in 0..200 {
+        until(&mut near, &mut far, |_, _| endpoint.am_short(1, 0, b"").is_ok());
+    }
+    assert!(near.interface.memory().buffer_bytes <= receive + 3 * slots, "slots are used again");
+    drop((endpoint, near, far));
+    manners(|manners| manners.provider = c"played;ofi_rxm");
+    let layered = Side::new(&settings());
+    let report = layered.interface.memory();
+    assert!(report.base_bytes > 64 << 20, "what the layer has for itself: {report:?}");
+    let packet = crate::engine::LONGEST_PACKET;
+    let buffers = (settings().receive / packet * packet.next_multiple_of(64)) as u64;
+    assert_eq!(report.buffer_bytes, buffers, "one for each packet");
+}
+
+#[test]
+fn receives_that_fail_one_behind_the_other_end_the_interface_and_those_between_others_do_not() {
+    manners(|manners| manners.provider = c"played;ofi_rxm");
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    let endpoint = near.connected(&mut far, 7);
+    let fail = |far: &mut Side, times| {
+        for _ in 0..times {
+            fail_receive(1, libc::ECANCELED, true);
+            far.poll();
+        }
+    };
+    for round in 0..3 {
+        fail(&mut far, 3000);
+        let send = |near: &mut Side, far: &mut Side| {
+            until(near, far, |_, _| endpoint.am_short(1, round, b"between").is_ok());
+        };
+        send(&mut near, &mut far);
+        until(&mut near, &mut far, |_, far| far.told.messages.len() == round as usize + 1);
+    }
+    fail(&mut far, 5000);
+    let failure = far.interface.connect(&near.interface.address(), b"", 8).err().unwrap();
+    assert!(failure.text.contains("receives fail"), "{failure}");
+}
