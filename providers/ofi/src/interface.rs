@@ -35,6 +35,16 @@ impl OfiInterface {
 
 #[cfg(test)]
 impl OfiInterface {
+    /// By what peers name it.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.address.epoch
+    }
+
+    /// Channels that begin or end here.
+    pub(crate) fn channels(&self) -> usize {
+        self.engine.borrow().channels()
+    }
+
     pub(crate) fn check_accounts(&self) {
         self.engine.borrow().check_accounts();
     }

@@ -28,6 +28,8 @@
 mod abi;
 mod address;
 #[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
 mod closing_tests;
 mod config;
 mod contexts {

@@ -10,6 +10,7 @@ use crate::abi::*;
 use crate::load::Library;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 use tieline_plugin_api::abi::Event;
 
@@ -201,6 +202,7 @@ unsafe extern "C" fn insert(
     unsafe {
         let name = core::slice::from_raw_parts(at.cast::<u8>(), NAME.len());
         if !name.starts_with(b"played-") {
+            world(|world| world.complaints.push(format!("a name of another format: {name:?}")));
             return -libc::EINVAL;
         }
         *out = u64::from(name[7] - b'0');
@@ -214,6 +216,17 @@ unsafe extern "C" fn remove(_: *mut fid_av, _: *mut u64, _: usize, _: u64) -> c_
     0
 }
 
+/// A descriptor that is never readable, one for each thread.
+unsafe extern "C" fn descriptor(_: *mut fid, _: c_int, out: *mut c_void) -> c_int {
+    thread_local! {
+        static SILENT: tieline_net::Waker = tieline_net::Waker::new().unwrap();
+    }
+    let fd = SILENT.with(|silent| silent.as_fd().as_raw_fd());
+    // SAFETY: room for a descriptor.
+    unsafe { out.cast::<c_int>().write(fd) };
+    0
+}
+
 unsafe extern "C" fn cq_open(
     _: *mut fid_domain,
     attr: *mut fi_cq_attr,
@@ -221,11 +234,11 @@ unsafe extern "C" fn cq_open(
     _: *mut c_void,
 ) -> c_int {
     // SAFETY: a filled record.
-    if unsafe { (*attr).wait_obj } != FI_WAIT_NONE {
+    if unsafe { (*attr).wait_obj } != FI_WAIT_NONE && !world(|world| world.manners.waits) {
         return -libc::ENOSYS;
     }
     let cq = fid_cq {
-        fid: head(ops::<fid_cq>()),
+        fid: head(fi_ops { control: descriptor, ..ops::<fid_cq>() }),
         ops: table(fi_ops_cq {
             size: size_of::<fi_ops_cq>(),
             read,

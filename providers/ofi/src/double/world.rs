@@ -15,6 +15,8 @@ pub(crate) struct Manners {
     pub(crate) delivery: bool,
     /// So many posts are refused with EAGAIN first: a connection forms, or a queue is full (rxm: run).
     pub(crate) eagain: usize,
+    /// Queues have a descriptor to wait for, by which nothing is ever told.
+    pub(crate) waits: bool,
     /// A put or get is carried out when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm: run).
     pub(crate) manual: bool,
     /// Completions of what is posted wait until they are let go: late ones.
@@ -64,6 +66,7 @@ impl Default for Manners {
             mr_mode: 0,
             delivery: true,
             eagain: 0,
+            waits: false,
             manual: true,
             late: false,
             lies: false,

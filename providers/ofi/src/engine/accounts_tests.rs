@@ -2,7 +2,7 @@
 
 use super::ops::Work;
 use super::{Engine, Ready};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Engine {
     /// Counts anew what is counted as it comes and goes.
@@ -13,6 +13,23 @@ impl Engine {
         self.check_operations();
         self.check_buffers();
         self.check_channels();
+        self.check_watched();
+    }
+
+    pub(crate) fn channels(&self) -> usize {
+        self.outbound.iter().flatten().count() + self.inbound.iter().flatten().count()
+    }
+
+    fn check_watched(&self) {
+        let Some(vigil) = &self.vigil else { return };
+        let epochs = self.outbound.iter().flatten().map(|channel| channel.epoch);
+        let epochs = epochs.chain(self.inbound.iter().flatten().map(|inbound| inbound.epoch));
+        let epochs = epochs.chain(self.ghosts.iter().map(|ghost| ghost.epoch));
+        let mut there = BTreeMap::new();
+        for epoch in epochs.filter(|epoch| *epoch != self.address.epoch) {
+            *there.entry(epoch).or_default() += 1;
+        }
+        assert_eq!(vigil.watch.channels(), there, "channels by the interface that is watched");
     }
 
     fn check_operations(&self) {

@@ -169,6 +169,13 @@ impl Watch {
         }
     }
 
+    /// How many channels there are by the number of the other interface.
+    #[cfg(test)]
+    pub(crate) fn channels(&self) -> std::collections::BTreeMap<u64, usize> {
+        let there = self.peers.iter().filter(|(_, peer)| peer.channels > 0);
+        there.map(|(epoch, peer)| (*epoch, peer.channels)).collect()
+    }
+
     /// A channel has ended.
     pub(crate) fn leave(&mut self, epoch: u64) {
         let Some(peer) = self.peers.get_mut(&epoch) else { return };

@@ -1,0 +1,368 @@
+//! What an interface has under way at most, how long it may sleep, and in what order packets leave.
+
+use crate::config::Settings;
+use crate::double::sys::inject;
+use crate::double::world::{let_go, manners, world};
+use crate::double::{Side, settings, sys, transfer, until};
+use crate::engine::MAX_IDENTITY;
+use crate::wire::{Greeting, Head, Kind, hello};
+use core::time::Duration;
+use std::os::fd::RawFd;
+use tieline_net::{Interest, Poller};
+use tieline_plugin_api::{Armed, Domain, Endpoint, Interface, Packer, Posting, Revoked, Status};
+
+const FAR: usize = 1;
+
+fn sides() -> (Side, Side) {
+    (Side::new(&settings()), Side::new(&settings()))
+}
+
+#[test]
+fn messages_are_as_long_as_the_setting_says_and_identities_as_one_packet_holds() {
+    let (mut near, mut far) = sides();
+    let eager = settings().eager;
+    let endpoint = near.connected(&mut far, 7);
+    assert_eq!(endpoint.am_short(1, 1, &vec![1; eager + 1]), Err(Status::TooLarge));
+    assert!(endpoint.am_short(1, 2, &vec![2; eager]).is_ok());
+    until(&mut near, &mut far, |_, far| !far.told.messages.is_empty());
+    assert_eq!(far.told.messages, [(2, vec![2; eager])]);
+    let connect = |len| near.interface.connect(&far.interface.address(), &vec![3; len], 8);
+    assert_eq!(connect(MAX_IDENTITY + 1).err().unwrap().status, Status::TooLarge);
+    let _longest = connect(MAX_IDENTITY).unwrap();
+    until(&mut near, &mut far, |_, far| far.told.arrived.len() == 2);
+    assert_eq!(far.told.arrived[1], [3; MAX_IDENTITY]);
+}
+
+#[test]
+fn a_window_is_filled_to_its_last_byte() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let (mut sent, payload) = (0, [0; 1024 - crate::wire::HEAD]);
+    while endpoint.am_short(1, 0, &payload).is_ok() {
+        sent += 1;
+        near.poll();
+    }
+    assert_eq!(sent, settings().window / 1024);
+}
+
+#[test]
+fn the_library_has_half_of_what_it_has_room_for_in_messages_and_a_quarter_of_that_for_one_peer() {
+    let mut near = Side::new(&settings());
+    let mut others: Vec<Side> = (0..5).map(|_| Side::new(&settings())).collect();
+    let endpoints: Vec<_> =
+        (7..).zip(&mut others).map(|(n, other)| near.connected(other, n)).collect();
+    near.poll();
+    manners(|manners| manners.late = true);
+    let mut memory = [0u8; 64];
+    let mut here = [0u8; 8];
+    let mut sent = Vec::new();
+    for endpoint in &endpoints {
+        let mut count = 0;
+        while endpoint.am_short(1, 0, b"").is_ok() {
+            count += 1;
+        }
+        sent.push(count);
+    }
+    assert_eq!(sent, [8, 8, 8, 8, 0], "of a queue for 64");
+    near.interface.check_accounts();
+    let_go();
+    near.poll();
+    near.poll();
+    near.poll();
+    // The same for puts.
+    manners(|manners| manners.hold_ways = true);
+    let mut begun = Vec::new();
+    for (endpoint, other) in endpoints.iter().zip(&others) {
+        let region = other.region(&mut memory);
+        let key = endpoint.import_key(&other.packed(&region)).unwrap();
+        let mut count = 0;
+        while transfer(endpoint, true, &key, &mut here, 0, 1).is_ok() {
+            count += 1;
+        }
+        begun.push(count);
+        core::mem::forget(region);
+    }
+    assert_eq!(begun, [8, 8, 8, 8, 0]);
+    near.interface.check_accounts();
+}
+
+#[test]
+fn a_message_that_is_packed_within_another_goes_first_and_both_arrive_whole() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let mut outer = |to: *mut u8, _| {
+        manners(|manners| manners.eagain = 1);
+        let mut inner = |to: *mut u8, _| {
+            sys::write(to, b"inner");
+            Ok(5)
+        };
+        assert_eq!(endpoint.am_packed(1, 1, Packer::new(&mut inner), 5), Ok(5));
+        sys::write(to, b"outer");
+        Ok(5)
+    };
+    assert_eq!(endpoint.am_packed(1, 2, Packer::new(&mut outer), 5), Ok(5));
+    near.interface.check_accounts();
+    until(&mut near, &mut far, |_, far| far.told.messages.len() == 2);
+    assert_eq!(far.told.messages, [(1, b"inner".to_vec()), (2, b"outer".to_vec())]);
+    near.poll(); // the far side's acknowledgement
+    let mut refused = |_: *mut u8, _| Err(Status::Canceled);
+    for _ in 0..100 {
+        let packer = Packer::new(&mut refused);
+        assert_eq!(endpoint.am_packed(1, 3, packer, 5), Err(Status::Canceled));
+        near.interface.check_accounts();
+    }
+    assert_eq!(endpoint.flush(4), Ok(Posting::Done), "nothing was sent");
+}
+
+#[test]
+fn who_cannot_be_sent_to_fails_at_once_and_in_words_however_the_message_came() {
+    for packed in [false, true] {
+        let (mut near, mut far) = sides();
+        let endpoint = near.connected(&mut far, 7);
+        manners(|manners| manners.refuse_send = Some(libc::ENOENT));
+        let mut pack = |_: *mut u8, _| Ok(0);
+        let sent = match packed {
+            false => endpoint.am_short(1, 0, b"").map(drop),
+            true => endpoint.am_packed(1, 0, Packer::new(&mut pack), 5).map(drop),
+        };
+        assert_eq!(sent, Err(Status::PeerFailed));
+        near.poll();
+        assert_eq!(near.told.failed.len(), 1);
+        assert!(near.told.failed[0].2.contains("cannot send to this peer"), "{:?}", near.told);
+    }
+}
+
+#[test]
+fn a_peer_to_which_nothing_goes_and_that_takes_nothing_is_given_up_and_a_busy_one_is_not() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0u8; 64];
+    let region = far.region(&mut there);
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    near.interface.lose_patience();
+    // One packet and one put: the library has something for the peer.
+    manners(|manners| (manners.hold_ways, manners.late) = (true, true));
+    let mut here = [5u8; 8];
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Ok(Posting::Pending));
+    assert!(endpoint.am_short(1, 0, b"").is_ok());
+    manners(|manners| manners.deaf = Some(FAR));
+    for _ in 0..1000 {
+        assert_eq!(endpoint.am_short(1, 0, b""), Err(Status::Again));
+        near.poll();
+    }
+    assert_eq!(near.told.failed, []);
+    manners(|manners| (manners.hold_ways, manners.deaf) = (false, None));
+    let_go();
+    until(&mut near, &mut far, |near, _| near.told.ended == [(1, Ok(()))]);
+    manners(|manners| manners.deaf = Some(FAR));
+    let failed = (0..100_000)
+        .find_map(|_| endpoint.am_short(1, 0, b"").err().filter(|s| *s != Status::Again));
+    assert_eq!(failed, Some(Status::TimedOut));
+    near.poll();
+    assert!(near.told.failed[0].2.contains("has formed no connection"), "{:?}", near.told);
+    drop(region);
+}
+
+#[test]
+fn a_channel_with_a_gap_ends_once_however_much_comes_behind_it() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    manners(|manners| manners.lose_send = true);
+    for n in 0..4 {
+        assert!(endpoint.am_short(1, n, b"").is_ok());
+    }
+    until(&mut near, &mut far, |near, far| {
+        !near.told.failed.is_empty() && !far.told.left.is_empty()
+    });
+    for _ in 0..10 {
+        near.poll();
+        far.poll();
+    }
+    assert_eq!((near.told.failed.len(), far.told.left.len()), (1, 1));
+}
+
+#[test]
+fn the_end_of_a_region_waits_for_what_leads_there_and_not_for_what_leads_elsewhere() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let (mut one, mut two) = ([0u8; 64], [0u8; 64]);
+    let (first, second) = (far.region(&mut one), far.region(&mut two));
+    let key = endpoint.import_key(&far.packed(&first)).unwrap();
+    let _ = far.packed(&second);
+    manners(|manners| manners.hold_ways = true);
+    let mut here = [5u8; 8];
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Ok(Posting::Pending));
+    let _ = (far.domain.revoke(&first), far.domain.revoke(&second));
+    until(&mut near, &mut far, |_, far| far.domain.revoke(&second) == Revoked::Quiet);
+    for _ in 0..10 {
+        near.poll();
+        far.poll();
+    }
+    assert_eq!(far.domain.revoke(&first), Revoked::Busy, "a put leads there");
+    manners(|manners| manners.hold_ways = false);
+    until(&mut near, &mut far, |_, far| far.domain.revoke(&first) == Revoked::Quiet);
+    assert_eq!(one[..8], [5; 8]);
+    assert_eq!(far.domain.deregister(first), Ok(()));
+    assert_eq!(far.domain.deregister(second), Ok(()));
+}
+
+#[test]
+fn channels_and_their_ends_are_watched_for_as_long_as_they_are_there() {
+    let watched = Settings {
+        watch: Some(crate::watch::Settings {
+            net: tieline_net::Settings::default(),
+            silence: Duration::from_secs(20),
+            connect_timeout: Duration::from_secs(30),
+        }),
+        ..settings()
+    };
+    let (mut near, mut far) = (Side::new(&watched), Side::new(&watched));
+    let first = near.connected(&mut far, 7);
+    let second = near.connected(&mut far, 8);
+    let back = far.connected(&mut near, 9);
+    // One that is dropped, one with a gap, one that is hung up on, and one that never had an answer.
+    drop(first);
+    until(&mut near, &mut far, |_, far| far.told.left.len() == 1);
+    manners(|manners| manners.lose_send = true);
+    assert!(second.am_short(1, 0, b"").is_ok() && second.am_short(1, 1, b"").is_ok());
+    until(&mut near, &mut far, |near, far| near.told.failed.len() == 1 && far.told.left.len() == 2);
+    let third = near.connected(&mut far, 10);
+    far.interface.hang_up(3).unwrap();
+    until(&mut near, &mut far, |near, _| near.told.failed.len() == 2);
+    let address = far.interface.address();
+    drop(near.interface.connect(&address, b"", 11).unwrap());
+    drop((second, third, back));
+    for _ in 0..100 {
+        near.poll();
+        far.poll();
+    }
+    assert_eq!((near.interface.channels(), far.interface.channels()), (0, 0));
+}
+
+#[test]
+fn a_peer_is_asked_for_what_has_arrived_before_its_channel_has_a_place_for_another() {
+    let (mut near, mut far) = sides();
+    for n in 0..5 {
+        let endpoint = near.connected(&mut far, n);
+        // Its end comes with it, in one look of the far side's.
+        assert!(endpoint.am_short(1, n, b"last").is_ok());
+        drop(endpoint);
+        until(&mut near, &mut far, |_, far| far.told.left.len() == n as usize + 1);
+        for _ in 0..4 {
+            near.poll();
+            far.poll();
+        }
+        assert_eq!((near.interface.channels(), far.interface.channels()), (0, 0));
+    }
+    assert_eq!(far.told.left, [0; 5]);
+    assert_eq!(far.told.messages.len(), 5);
+}
+
+#[test]
+fn a_name_of_another_format_does_not_come_as_far_as_the_library() {
+    let greeting = |epoch, name: &[u8]| {
+        let head = Head::new(Kind::Hello, 0, epoch);
+        let rest = hello(&Greeting { token: 6, epoch: 7, name, identity: b"" });
+        [&head.pack()[..], &rest].concat()
+    };
+    for (format, asked) in [(9, 1), (crate::abi::FI_SOCKADDR_IN, 0)] {
+        manners(|manners| manners.format = format);
+        let (_near, mut far) = sides();
+        let epoch = far.interface.epoch();
+        inject(FAR, &greeting(epoch, b"qlayed-0"));
+        far.poll();
+        let complaints = world(|world| core::mem::take(&mut world.complaints));
+        assert_eq!(complaints.len(), asked, "format {format}: {complaints:?}");
+        inject(FAR, &greeting(epoch, b"played-0"));
+        far.poll();
+        far.poll();
+        assert_eq!(far.told.arrived.len(), 1, "format {format}");
+    }
+}
+
+fn wakes(fd: RawFd, within: Duration) -> bool {
+    let poller = Poller::new().unwrap();
+    poller.watch(fd, Interest::READ, 1).unwrap();
+    let mut ready = Vec::new();
+    poller.wait(&mut ready, Some(within)).unwrap();
+    !ready.is_empty()
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_of() {
+    manners(|manners| (manners.provider, manners.waits) = (c"cxi", true));
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    for _ in 0..5 {
+        near.poll();
+        far.poll();
+    }
+    let fd = near.interface.event_fd().unwrap();
+    assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
+    assert!(!wakes(fd, Duration::ZERO));
+    // A message is there, and then in the application's hands.
+    assert!(endpoint.am_short(1, 1, b"comes").is_ok());
+    assert_eq!(far.interface.arm(), Ok(Armed::Ready), "it waits to be handed out");
+    far.poll();
+    assert_eq!(far.told.messages.len(), 1);
+    assert_eq!(far.interface.arm(), Ok(Armed::Ready), "its buffer is given back by a poll");
+    far.poll();
+    assert_eq!(far.interface.arm(), Ok(Armed::Sleep));
+    near.poll();
+    // The library says no when there is room for what waits.
+    manners(|manners| manners.deaf = Some(FAR));
+    let mut pack = |_: *mut u8, _| Ok(0);
+    assert_eq!(endpoint.am_packed(1, 2, Packer::new(&mut pack), 5), Ok(0));
+    assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
+    assert!(wakes(fd, LONG));
+    manners(|manners| manners.deaf = None);
+    until(&mut near, &mut far, |_, far| far.told.messages.len() == 2);
+    for _ in 0..5 {
+        near.poll();
+        far.poll();
+    }
+    assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
+    assert!(!wakes(fd, Duration::ZERO), "nothing is left");
+    // Who was told AGAIN by the library.
+    manners(|manners| manners.eagain = 1);
+    assert_eq!(endpoint.am_short(1, 3, b""), Err(Status::Again));
+    assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
+    assert!(wakes(fd, LONG));
+    near.poll();
+    assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
+    assert!(!wakes(fd, Duration::ZERO));
+    // Another thread ends a region.
+    let mut memory = [0u8; 64];
+    let region = near.region(&mut memory);
+    let _ = near.packed(&region);
+    let _back = far.connected(&mut near, 8);
+    for _ in 0..5 {
+        near.poll();
+        far.poll();
+    }
+    assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
+    assert_eq!(near.domain.revoke(&region), Revoked::Busy);
+    assert!(wakes(fd, LONG));
+    until(&mut near, &mut far, |near, _| near.domain.revoke(&region) == Revoked::Quiet);
+    assert_eq!(near.domain.deregister(region), Ok(()));
+    for _ in 0..5 {
+        near.poll();
+        far.poll();
+    }
+    assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
+    assert!(!wakes(fd, Duration::ZERO), "what has been heard is silent");
+    // What the library says of no operation is looked for before anybody sleeps.
+    manners(|manners| manners.trouble = Some(libc::EALREADY));
+    assert_eq!(near.interface.arm(), Ok(Armed::Ready));
+    near.poll();
+    assert_eq!(near.told.failed.len(), 1);
+}
+
+#[test]
+fn an_interface_whose_library_has_no_descriptor_does_not_sleep() {
+    let (near, _far) = sides();
+    assert_eq!(near.interface.event_fd(), None);
+    assert_eq!(near.interface.arm().err(), Some(Status::Unsupported));
+}
