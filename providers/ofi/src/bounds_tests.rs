@@ -239,6 +239,64 @@ fn channels_and_their_ends_are_watched_for_as_long_as_they_are_there() {
     assert_eq!((near.interface.channels(), far.interface.channels()), (0, 0));
 }
 
+/// Polls until it is so: the clock of whoever watches has to go on.
+fn in_time(near: &mut Side, mut so: impl FnMut(&mut Side) -> bool) {
+    let began = std::time::Instant::now();
+    while !so(near) {
+        assert!(began.elapsed() < LONG, "it does not come: {:?}", near.told);
+        near.poll();
+        crate::sys::yield_now();
+    }
+}
+
+#[test]
+fn who_is_watched_and_ends_without_a_word_ends_every_channel_there_and_no_other() {
+    let watched = Settings {
+        watch: Some(crate::watch::Settings {
+            net: tieline_net::Settings::default(),
+            silence: Duration::from_secs(20),
+            connect_timeout: Duration::from_secs(30),
+        }),
+        ..settings()
+    };
+    let (mut near, mut far) = (Side::new(&watched), Side::new(&watched));
+    let mut third = Side::new(&watched);
+    let (first, second) = (near.connected(&mut far, 7), near.connected(&mut far, 8));
+    let other = near.connected(&mut third, 9);
+    let back = far.connected(&mut near, 10);
+    let mut memory = [0u8; 64];
+    let region = near.region(&mut memory);
+    let _ = near.packed(&region);
+    in_time(&mut near, |_| {
+        far.poll();
+        third.poll();
+        !far.interface.is_dialling() && !third.interface.is_dialling()
+    });
+    in_time(&mut near, |near| !near.interface.is_dialling());
+    manners(|manners| manners.deaf = Some(FAR));
+    let mut pack = |_: *mut u8, _| Ok(0);
+    assert_eq!(first.am_packed(1, 2, Packer::new(&mut pack), 5), Ok(0));
+    assert_eq!(near.interface.waiting(), 1);
+    // What it says in the end is not heard either.
+    manners(|manners| (manners.deaf, manners.overrun) = (Some(0), true));
+    far.poll();
+    manners(|manners| manners.deaf = None);
+    assert_eq!(near.told.failed, []);
+    in_time(&mut near, |near| near.told.failed.len() == 2 && near.told.left.len() == 1);
+    let failed: Vec<_> = near.told.failed.iter().map(|failed| (failed.0, failed.1)).collect();
+    assert_eq!(failed, [(7, Status::Closed), (8, Status::Closed)]);
+    assert_eq!(near.told.left, [0], "in good order");
+    assert_eq!(near.interface.waiting(), 0, "what waited for it goes nowhere");
+    in_time(&mut near, |near| {
+        third.poll();
+        near.domain.revoke(&region) == Revoked::Quiet
+    });
+    assert_eq!(near.domain.deregister(region), Ok(()));
+    assert!(other.am_short(1, 3, b"fine").is_ok());
+    until(&mut near, &mut third, |_, third| third.told.messages.len() == 1);
+    drop((first, second, back));
+}
+
 #[test]
 fn a_peer_is_asked_for_what_has_arrived_before_its_channel_has_a_place_for_another() {
     let (mut near, mut far) = sides();

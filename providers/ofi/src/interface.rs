@@ -45,6 +45,16 @@ impl OfiInterface {
         self.engine.borrow().channels()
     }
 
+    /// Connections by which processes are watched are being formed.
+    pub(crate) fn is_dialling(&self) -> bool {
+        self.engine.borrow().is_dialling()
+    }
+
+    /// Packets that wait for the library.
+    pub(crate) fn waiting(&self) -> usize {
+        self.engine.borrow().waiting()
+    }
+
     pub(crate) fn check_accounts(&self) {
         self.engine.borrow().check_accounts();
     }

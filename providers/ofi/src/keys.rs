@@ -130,6 +130,17 @@ mod tests {
     }
 
     #[test]
+    fn a_key_has_one_to_eight_keys_of_the_librarys() {
+        for (count, good) in [(0, false), (1, true), (MOST_INTERFACES, true), (9, false)] {
+            let keys = (0..count as u64).map(|n| (n, 100 + n)).collect();
+            let key = PackedKey { keys, ..key() };
+            let bytes = key.pack(&SEAL);
+            assert_eq!(PackedKey::unpack(&bytes, &SEAL).ok(), good.then_some(key), "{count}");
+            assert_eq!(bytes.len() <= MAX_KEY_LEN, count <= MOST_INTERFACES);
+        }
+    }
+
+    #[test]
     fn a_changed_short_or_foreign_key_is_refused() {
         let good = key().pack(&SEAL);
         for at in 0..good.len() {

@@ -3,7 +3,8 @@
 use crate::abi::*;
 use crate::double::world::{manners, registrations, world};
 use crate::double::{Side, domain, settings, transfer, until};
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, Status};
+use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status, access};
 
 /// Puts and gets to a region, in a mode; from memory that lies in no region.
 fn reaches(mode: i32, before: bool) {
@@ -140,4 +141,91 @@ fn an_interface_that_closes_owes_no_answer_any_more() {
     assert_eq!(domain.revoke(&region), Revoked::Quiet);
     assert_eq!(domain.deregister(region), Ok(()));
     drop(endpoint);
+}
+
+#[test]
+fn a_registration_gives_the_library_the_rights_that_the_region_gives_and_no_others() {
+    let far = Side::new(&settings());
+    let mut memory = [0u8; 64];
+    let own = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+    for (rights, theirs) in [
+        (0, 0),
+        (access::REMOTE_READ, FI_REMOTE_READ),
+        (access::REMOTE_WRITE, FI_REMOTE_WRITE),
+        (access::REMOTE_ATOMIC, FI_REMOTE_READ | FI_REMOTE_WRITE),
+    ] {
+        let params = RegisterParams::new(memory.as_mut_ptr(), memory.len(), rights);
+        let region = far.domain.register(&params).unwrap();
+        let given: Vec<u64> = world(|world| world.memory.values().map(|one| one.access).collect());
+        assert_eq!(given, [own | theirs], "{rights}");
+        assert_eq!(far.domain.deregister(region), Ok(()));
+        assert_eq!(registrations(), 0, "and it ends with the region");
+    }
+    for (base, len) in [(core::ptr::null_mut(), 8), (usize::MAX as *mut u8, 8)] {
+        let params = RegisterParams::new(base, len, access::REMOTE_READ);
+        let refused = far.domain.register(&params).err().unwrap();
+        assert_eq!(refused.status, Status::Invalid, "{base:?}");
+    }
+}
+
+#[test]
+fn a_key_has_room_for_eight_interfaces_where_registrations_belong_to_interfaces() {
+    manners(|manners| manners.mr_mode = FI_MR_ENDPOINT);
+    let far = Side::new(&settings());
+    let mut memory = [0u8; 64];
+    let mut more: Vec<_> =
+        (0..7).map(|_| far.domain.open_interface(crate::RDM, [0; 16]).unwrap()).collect();
+    let region = far.region(&mut memory);
+    let mut room = [0; crate::keys::MAX_KEY_LEN];
+    let whole = KeyParams::empty();
+    let len = far.domain.pack_key(&region, &whole, &mut room).unwrap();
+    assert_eq!(len, room.len());
+    let short = far.domain.pack_key(&region, &whole, &mut room[1..]).unwrap_err();
+    assert_eq!(short.status, Status::TooLarge);
+    let ninth = far.domain.open_interface(crate::RDM, [0; 16]).unwrap();
+    let refused = far.domain.pack_key(&region, &whole, &mut room).unwrap_err();
+    assert_eq!(refused.status, Status::Unsupported);
+    assert!(refused.text.contains("9 interfaces"), "{refused}");
+    drop(ninth);
+    assert!(far.domain.pack_key(&region, &whole, &mut room).is_ok());
+    more.clear();
+    assert_eq!(far.domain.deregister(region), Ok(()));
+}
+
+#[test]
+fn a_transfer_is_as_long_and_has_as_many_pieces_as_the_library_takes_and_the_rights_of_its_key() {
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    let endpoint = near.connected(&mut far, 7);
+    let attr = near.domain.modules()[0];
+    assert_eq!((attr.max_put, attr.max_iov), (1 << 20, 4));
+    let mut there = vec![3u8; attr.max_put + 1];
+    let params = RegisterParams::new(there.as_mut_ptr(), there.len(), access::REMOTE_READ);
+    let region = far.domain.register(&params).unwrap();
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    let mut here = vec![0u8; attr.max_put + 1];
+    assert_eq!(transfer(&endpoint, false, &key, &mut here, 0, 1), Err(Status::TooLarge));
+    let most = &mut here[..attr.max_put];
+    assert_eq!(transfer(&endpoint, true, &key, most, 0, 1), Err(Status::KeyRejected));
+    assert_eq!(transfer(&endpoint, false, &key, most, 0, 1), Ok(Posting::Pending));
+    until(&mut near, &mut far, |near, _| near.told.ended == [(1, Ok(()))]);
+    assert!(here[..attr.max_put].iter().all(|byte| *byte == 3) && here[attr.max_put] == 0);
+    let mut bytes = [0u8; 8];
+    let at = bytes.as_mut_ptr();
+    let piece = |at, len| Iov::new(at, len);
+    let pieces = [
+        piece(at, 3),
+        piece(core::ptr::null_mut(), 0),
+        piece(at.wrapping_add(4), 1),
+        piece(at.wrapping_add(6), 2),
+        piece(at, 0),
+    ];
+    let get = |iov: &[Iov], cookie| {
+        let len = iov.iter().map(|piece| piece.len).sum();
+        endpoint.get(&key, &RmaOp { iov, len, offset: 5, cookie, flags: 0 })
+    };
+    assert_eq!(get(&pieces, 2), Err(Status::Invalid));
+    assert_eq!(get(&pieces[..4], 3), Ok(Posting::Pending));
+    until(&mut near, &mut far, |near, _| near.told.ended.last() == Some(&(3, Ok(()))));
+    assert_eq!(core::hint::black_box(bytes), [3, 3, 3, 0, 3, 0, 3, 3]);
+    assert_eq!(far.domain.deregister(region).map_err(|failure| failure.status), Ok(()));
 }

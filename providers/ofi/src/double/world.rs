@@ -9,6 +9,8 @@ use std::ffi::CStr;
 /// How the library behaves.
 #[derive(Clone)]
 pub(crate) struct Manners {
+    /// What its device is called.
+    pub(crate) device: &'static CStr,
     /// `FI_MR_...` that it demands (fi_mr(3)).
     pub(crate) mr_mode: i32,
     /// Completion at the target can be asked for (fi_endpoint(3), FI_DELIVERY_COMPLETE).
@@ -63,6 +65,7 @@ pub(crate) struct Manners {
 impl Default for Manners {
     fn default() -> Manners {
         Manners {
+            device: c"dev0",
             mr_mode: 0,
             delivery: true,
             eagain: 0,

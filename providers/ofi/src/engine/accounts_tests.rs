@@ -20,6 +20,14 @@ impl Engine {
         self.outbound.iter().flatten().count() + self.inbound.iter().flatten().count()
     }
 
+    pub(crate) fn is_dialling(&self) -> bool {
+        self.vigil.as_ref().is_some_and(|vigil| vigil.watch.is_dialling())
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     fn check_watched(&self) {
         let Some(vigil) = &self.vigil else { return };
         let epochs = self.outbound.iter().flatten().map(|channel| channel.epoch);

@@ -215,6 +215,107 @@ impl Offers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::double::world::manners;
+    use std::ffi::CStr;
+    use tieline_net::Filter;
+
+    /// What the played library offers with a device of this name.
+    fn offered(device: &'static CStr, settings: &Settings) -> Offers {
+        manners(|manners| manners.device = device);
+        offers(crate::load::library("").unwrap(), settings).unwrap()
+    }
+
+    fn one(device: &'static CStr, provider: &str) -> Offer {
+        let offer = offered(device, &Settings::of_tests()).used.remove(0);
+        Offer { provider: provider.into(), ..offer }
+    }
+
+    /// Why a provider of this name is left out.
+    fn why(provider: &str) -> Option<String> {
+        refusal(&one(c"eth0", provider), &Settings::of_tests())
+    }
+
+    #[test]
+    fn what_is_left_out_is_said_once_for_each_provider_and_reason_with_its_devices() {
+        let (mut all, settings) = (Offers::default(), Settings::of_tests());
+        for (device, provider) in [
+            (c"eth0", "shm"),
+            (c"eth1", "shm"),
+            (c"eth0", "shm"),
+            (c"eth0", "net"),
+            (c"eth0", "played"),
+            (c"eth0", "played"),
+        ] {
+            all.take(one(device, provider), &settings);
+        }
+        let told = all.left_out();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].starts_with("shm on eth0, eth1: the provider shm is better"), "{told:?}");
+        assert!(told[1].starts_with("net on eth0: it claims atomics"), "{told:?}");
+        let used: Vec<&str> = all.used.iter().map(|offer| offer.domain.as_str()).collect();
+        assert_eq!(used, ["ofi:played:eth0"], "once, whether with completion at the target or not");
+        assert!(all.used[0].delivery);
+    }
+
+    #[test]
+    fn providers_that_are_never_used_are_named_with_the_reason() {
+        for (name, reason) in REFUSED {
+            assert_eq!(why(name).as_deref(), Some(*reason), "{name}");
+            assert_eq!(why(&format!("{name};ofi_rxm")).as_deref(), Some(*reason), "{name}");
+        }
+        for (name, words) in [
+            ("tieline", "this library itself"),
+            ("played;ofi_hook_perf", "a hook"),
+            ("off_coll", "a hook"),
+            ("played;ofi_rxd", "ofi_rxd never tells"),
+        ] {
+            assert!(why(name).unwrap().contains(words), "{name}");
+        }
+        assert_eq!(why("tcp;ofi_rxm"), None);
+        let settings = Settings { providers: "efa".into(), ..Settings::of_tests() };
+        let refused = refusal(&one(c"eth0", "played"), &settings);
+        assert_eq!(refused.as_deref(), Some("by TIELINE_OFI_PROVIDERS=efa"));
+    }
+
+    #[test]
+    fn devices_that_nobody_means_are_used_only_by_name() {
+        let with = |filter: &str| Settings {
+            interfaces: Filter::parse(filter).unwrap(),
+            ..Settings::of_tests()
+        };
+        for private in [c"lo", c"docker0", c"virbr0"] {
+            let found = offered(private, &with(""));
+            assert!(found.used.is_empty(), "{private:?}");
+            assert!(found.left_out()[0].contains("it leads nowhere else"), "{private:?}");
+            assert_eq!(offered(private, &with("lo,docker*,virbr0")).used.len(), 1);
+        }
+        for meant in [c"eth0", c"lo0", c"mydocker"] {
+            assert_eq!(offered(meant, &with("")).used.len(), 1, "{meant:?}");
+        }
+        let found = offered(c"ib0", &with("eth*"));
+        assert!(found.used.is_empty());
+        assert!(found.left_out()[0].contains("by TIELINE_OFI_INTERFACES"));
+    }
+
+    #[test]
+    fn an_address_of_the_kind_that_was_not_asked_for_is_not_looked_at() {
+        let (v4, v6, other) = (FI_SOCKADDR_IN, FI_SOCKADDR_IN6, 9);
+        for (format, kind, used) in [
+            (Format::Any, v4, true),
+            (Format::Any, v6, true),
+            (Format::Ipv4, v4, true),
+            (Format::Ipv4, v6, false),
+            (Format::Ipv6, v4, false),
+            (Format::Ipv6, v6, true),
+            (Format::Ipv4, other, true),
+            (Format::Ipv6, other, true),
+        ] {
+            manners(|manners| manners.format = kind);
+            let found = offered(c"eth0", &Settings { format, ..Settings::of_tests() });
+            assert_eq!(!found.used.is_empty(), used, "{format:?} {kind}");
+            assert_eq!(found.left_out(), [] as [String; 0]);
+        }
+    }
 
     #[test]
     fn a_device_lies_in_the_subnet_of_its_address_or_in_none() {

@@ -162,6 +162,96 @@ mod tests {
         assert_eq!(answer(yes, key, 999), None, "found in the future");
     }
 
+    /// A directory of this test's own, which goes with it.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let name = format!("tieline-ofi-{name}-{}", std::process::id());
+            let place = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&place);
+            Place(place)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn answers_are_kept_one_line_for_each_file_and_not_without_a_bound() {
+        let place = Place::new("answers");
+        let cache = place.0.join("tieline/ofi-trials");
+        assert_eq!(read(&cache), [] as [String; 0]);
+        write(&cache, "1 2", "1 2 first");
+        write(&cache, "3 4", "3 4 other");
+        write(&cache, "1 2", "1 2 second");
+        assert_eq!(read(&cache), ["3 4 other", "1 2 second"]);
+        assert_eq!(fs::metadata(cache.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(fs::metadata(&cache).unwrap().mode() & 0o777, 0o600);
+        for n in 0..100 {
+            write(&cache, &format!("key {n} "), &format!("key {n} answers"));
+        }
+        let lines = read(&cache);
+        assert_eq!((lines.len(), lines[0].as_str()), (MOST_LINES, "key 36 answers"));
+        assert_eq!(lines.last().unwrap(), "key 99 answers");
+        let beside = fs::read_dir(cache.parent().unwrap()).unwrap().count();
+        assert_eq!(beside, 1, "nothing else is left there");
+    }
+
+    #[test]
+    fn answers_that_somebody_else_could_have_written_are_none() {
+        let place = Place::new("others");
+        let cache = place.0.join("ofi-trials");
+        write(&cache, "1 2", "1 2 answers");
+        assert_eq!(read(&cache).len(), 1);
+        for mode in [0o620, 0o602] {
+            set_mode(&cache, mode);
+            assert_eq!(read(&cache), [] as [String; 0], "{mode:o}");
+        }
+        set_mode(&cache, 0o644);
+        assert_eq!(read(&cache).len(), 1, "others may read it");
+        for mode in [0o770, 0o707] {
+            set_mode(&place.0, mode);
+            assert_eq!(read(&cache), [] as [String; 0], "{mode:o}");
+            write(&cache, "3 4", "3 4 answers");
+        }
+        set_mode(&place.0, 0o755);
+        assert_eq!(read(&cache), ["1 2 answers"], "nor is anything written there");
+        let link = place.0.join("link");
+        std::os::unix::fs::symlink(&cache, &link).unwrap();
+        assert_eq!(read(&link), [] as [String; 0]);
+        assert_eq!(read(&place.0), [] as [String; 0], "a directory is no file");
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_place_and_by_its_state() {
+        let place = Place::new("states");
+        fs::create_dir(&place.0).unwrap();
+        let (one, two) = (place.0.join("one"), place.0.join("two"));
+        fs::write(&one, "1").unwrap();
+        fs::write(&two, "1").unwrap();
+        let before = key(&one).unwrap();
+        assert_eq!(key(&one), Some(before.clone()));
+        assert_ne!(key(&two), Some(before.clone()));
+        fs::write(&one, "22").unwrap();
+        assert_ne!(key(&one), Some(before));
+        assert_eq!(key(&place.0.join("three")), None);
+
+        assert_eq!(known_place("here/it.so"), Some(PathBuf::from("here/it.so")));
+        assert_eq!(known_place("no-library-has-this-name.so.7"), None);
+        let words = refused("it.so", "ended without an answer", " (remembered)").text;
+        assert!(words.starts_with("it.so is not used: a child process"), "{words}");
+        assert!(words.contains("ended without an answer (remembered)"), "{words}");
+    }
+
     #[test]
     fn a_child_that_cannot_load_the_file_says_nothing_against_it() {
         let trial = sys::attempt(c"/nonexistent/libfabric.so.1", LIMIT);

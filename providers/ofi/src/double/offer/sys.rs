@@ -37,6 +37,17 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
     unsafe {
         if let Some(hints) = hints.as_ref() {
             let offered = (*hints.domain_attr).mr_mode;
+            // What everything here is written for: without it the library may choose otherwise.
+            assert_eq!(
+                hints.caps & (FI_MSG | FI_RMA | FI_MULTI_RECV),
+                FI_MSG | FI_RMA | FI_MULTI_RECV
+            );
+            assert_eq!(hints.mode, FI_CONTEXT | FI_CONTEXT2);
+            assert_eq!((*hints.ep_attr).kind, FI_EP_RDM);
+            let domain = &*hints.domain_attr;
+            assert_eq!((domain.threading, domain.resource_mgmt), (FI_THREAD_SAFE, FI_RM_ENABLED));
+            let orders = ((*hints.tx_attr).msg_order, (*hints.rx_attr).msg_order);
+            assert_eq!(orders, (FI_ORDER_SAS, FI_ORDER_SAS));
             let delivery = (*hints.tx_attr).op_flags & FI_DELIVERY_COMPLETE != 0;
             if manners.mr_mode & !offered != 0 || delivery && !manners.delivery {
                 return -libc::ENODATA;
@@ -49,7 +60,7 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
         (tx.size, tx.iov_limit, ep.max_msg_size, ep.protocol) = (64, 4, 1 << 20, 77);
         let (domain, fabric) = (&mut *(*info).domain_attr, &mut *(*info).fabric_attr);
         (domain.mr_mode, domain.mr_key_size) = (manners.mr_mode, 8);
-        domain.name = c"dev0".as_ptr().cast_mut();
+        domain.name = manners.device.as_ptr().cast_mut();
         fabric.name = c"played-fabric".as_ptr().cast_mut();
         fabric.prov_name = manners.provider.as_ptr().cast_mut();
         ((*info).mode, domain.av_type) = (manners.mode, manners.av_type);
