@@ -6,6 +6,9 @@
 
 #![allow(non_camel_case_types)]
 
+mod atomic;
+
+pub(crate) use atomic::*;
 use core::ffi::{c_char, c_int, c_void};
 
 /// A slot that is not used.
@@ -359,6 +362,9 @@ pub(crate) struct fid_ep {
     pub(crate) cm: *mut fi_ops_cm,
     pub(crate) msg: *mut fi_ops_msg,
     pub(crate) rma: *mut fi_ops_rma,
+    pub(crate) tagged: unused,
+    /// Null, or of no use, where atomics were not asked for.
+    pub(crate) atomic: *mut fi_ops_atomic,
 }
 
 #[repr(C)]
@@ -439,6 +445,17 @@ macro_rules! numbers {
 numbers! {
     FI_MSG: u64 = 1 << 1;
     FI_RMA: u64 = 1 << 2;
+    FI_ATOMIC: u64 = 1 << 4;
+    FI_UINT32: c_int = 5;
+    FI_UINT64: c_int = 7;
+    FI_MIN: c_int = 0;
+    FI_MAX: c_int = 1;
+    FI_SUM: c_int = 2;
+    FI_BOR: c_int = 6;
+    FI_BAND: c_int = 7;
+    FI_BXOR: c_int = 9;
+    FI_ATOMIC_WRITE: c_int = 11;
+    FI_CSWAP: c_int = 12;
     FI_READ: u64 = 1 << 8;
     FI_WRITE: u64 = 1 << 9;
     FI_RECV: u64 = 1 << 10;

@@ -68,7 +68,9 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         TRUST,
         "",
-        "Claims of libfabric's providers that are believed without a trial: delivery (a put that completes is in memory).",
+        "Claims of libfabric's providers that are believed without a trial: delivery (a put that completes is in memory), atomics \
+         (they are there, and atomic towards each other whichever interface they come by; also of providers that are \
+         not asked for any otherwise).",
     ),
     ConfigDoc::flag(
         WATCH,
@@ -189,6 +191,13 @@ impl Settings {
             failure_timeout: host.config(shared::FAILURE_TIMEOUT.name).duration(),
             watch: watch(host)?,
         })
+    }
+}
+
+impl Settings {
+    /// Whether a claim of this name is believed.
+    pub(crate) fn trusts(&self, claim: &str) -> bool {
+        self.trust.split(',').any(|listed| listed.trim() == claim)
     }
 }
 

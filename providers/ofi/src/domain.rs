@@ -2,12 +2,14 @@
 
 use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 use crate::address::MAX_ADDRESS;
+use crate::atomics::Masks;
 use crate::config::Settings;
 use crate::engine::{MAX_IDENTITY, longest_transfer, most_pieces};
 use crate::interface::OfiInterface;
 use crate::load;
 use crate::memory::{Region, Registry};
 use crate::offers::{Offer, core_name};
+use crate::selftest::Found;
 use crate::sys;
 use std::sync::Arc;
 use tieline_net::SharedHub;
@@ -31,6 +33,9 @@ pub struct OfiDomain {
     waits: bool,
     /// Why it has messages only though libfabric promises more.
     pub(crate) broken_promise: Option<String>,
+    /// The atomics that it has, and of those that libfabric promises and does not keep, words.
+    atomics: Masks,
+    pub(crate) broken_atomics: Option<String>,
 }
 
 impl OfiDomain {
@@ -41,11 +46,12 @@ impl OfiDomain {
         let waits = wakes.contains(&core_name(&offer.provider))
             && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
         let registry = Arc::new(Registry::new(domain, settings.failure_timeout)?);
-        let broken_promise = match offer.delivery {
-            true => load::keeping_signals(|| crate::selftest::delivers(&offer, &settings)).err(),
-            false => None,
+        let found = match offer.delivery {
+            true => load::keeping_signals(|| crate::selftest::found(&offer, &settings)),
+            false => Found::default(),
         };
-        Ok(OfiDomain { registry, offer, settings, waits, broken_promise })
+        let Found { lies: broken_promise, atomics, broken_atomics } = found;
+        Ok(OfiDomain { registry, offer, settings, waits, broken_promise, atomics, broken_atomics })
     }
 
     fn is_ip(&self) -> bool {
@@ -75,6 +81,9 @@ impl Domain for OfiDomain {
         // Not PASSIVE_TARGET, whoever moves the data: who connects is answered by a poll.
         if self.offer.delivery && self.broken_promise.is_none() {
             caps |= caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
+            if self.atomics.are_enough() {
+                caps |= caps::ATOMICS | caps::DEVICE_ATOMICS;
+            }
         }
         if self.settings.watch.is_some() {
             caps |= caps::PEER_FAILURE;
@@ -98,6 +107,10 @@ impl Domain for OfiDomain {
             max_iov: most_pieces(&self.offer.info) as u32,
             max_short: self.settings.eager,
             max_packed: self.settings.eager,
+            atomic_post32: self.atomics.post32,
+            atomic_post64: self.atomics.post64,
+            atomic_fetch32: self.atomics.fetch32,
+            atomic_fetch64: self.atomics.fetch64,
             max_put: longest,
             max_get: longest,
             max_address_len: MAX_ADDRESS as u32,
@@ -113,6 +126,7 @@ impl Domain for OfiDomain {
             cost_class::BULK_MESSAGE,
             cost_class::SMALL_RMA,
             cost_class::BULK_RMA,
+            cost_class::ATOMIC,
         ] {
             attr.cost[class] = Cost { overhead_ns, latency_ns, bytes_per_second };
         }
@@ -138,6 +152,7 @@ impl Domain for OfiDomain {
                 &self.offer,
                 &self.settings,
                 self.waits,
+                self.atomics,
                 hub.as_ref(),
             )
         })

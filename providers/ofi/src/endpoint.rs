@@ -3,6 +3,7 @@
 use crate::engine::{Engine, RemoteKey};
 use std::cell::RefCell;
 use std::rc::Rc;
+use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
 
 /// A channel to one peer.
@@ -64,6 +65,10 @@ impl Endpoint for OfiEndpoint {
 
     fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         self.engine.borrow_mut().transfer(self.channel, false, key, op)
+    }
+
+    fn atomic(&self, key: &RemoteKey, op: &Atomic, _result: &mut u64) -> Posted {
+        self.engine.borrow_mut().atomic(self.channel, key, op)
     }
 
     fn flush(&self, cookie: u64) -> Posted {

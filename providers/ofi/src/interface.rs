@@ -1,6 +1,7 @@
 //! The interface: what the core calls. The work is done in `engine`.
 
 use crate::address::Address;
+use crate::atomics::Masks;
 use crate::config::Settings;
 use crate::endpoint::OfiEndpoint;
 use crate::engine::Engine;
@@ -25,9 +26,11 @@ impl OfiInterface {
         offer: &Offer,
         settings: &Settings,
         waits: bool,
+        atomics: Masks,
         hub: Option<&Arc<Hub>>,
     ) -> Result<OfiInterface, Failure> {
-        let engine = Engine::open(registry, offer, settings, waits, hub)?;
+        let mut engine = Engine::open(registry, offer, settings, waits, hub)?;
+        engine.do_atomics(atomics);
         let address = engine.address.clone();
         Ok(OfiInterface { engine: Rc::new(RefCell::new(engine)), address })
     }

@@ -25,7 +25,7 @@ macro_rules! sizes {
 fn claims() -> Vec<(String, u64)> {
     let mut out: Vec<(String, u64)> = Vec::new();
     sizes!(out; fi_info fi_tx_attr fi_rx_attr fi_ep_attr fi_domain_attr fi_fabric_attr fi_av_attr fi_cq_data_entry fi_msg
-        fi_rma_iov fi_msg_rma fid fid_mr fid_av fid_cq fid_domain);
+        fi_rma_iov fi_msg_rma fi_ioc fi_rma_ioc fi_msg_atomic fid fid_mr fid_av fid_cq fid_domain);
     out.push(("sizeof(struct fi_context2)".into(), CONTEXT_LEN as u64));
     // The spare room lies behind what the headers have.
     let spare = core::mem::offset_of!(fi_cq_attr, spare) as u64;
@@ -68,7 +68,7 @@ fn claims() -> Vec<(String, u64)> {
         fi_cq_err_entry { op_context, flags, len, buf, data, tag, olen, err, prov_errno, err_data, err_data_size }
         fid_cq { fid, ops }
         fi_ops_cq { size, read, readfrom, readerr, sread, sreadfrom, signal, strerror }
-        fid_ep { fid, ops, cm, msg, rma }
+        fid_ep { fid, ops, cm, msg, rma, tagged, atomic }
         fi_ops_ep { size, cancel, getopt, setopt }
         fi_ops_cm { size, setname, getname }
         fi_msg { msg_iov, desc, iov_count, addr, context, data }
@@ -76,6 +76,11 @@ fn claims() -> Vec<(String, u64)> {
         fi_rma_iov { addr, len, key }
         fi_msg_rma { msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, context, data }
         fi_ops_rma { size, read, readv, readmsg, write, writev, writemsg }
+        fi_ioc { addr, count }
+        fi_rma_ioc { addr, count, key }
+        fi_msg_atomic { msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count, datatype, op, context, data }
+        fi_ops_atomic { size, write, writev, writemsg, inject, readwrite, readwritev, readwritemsg, compwrite, compwritev,
+            compwritemsg, writevalid, readwritevalid, compwritevalid }
     );
     out.extend(NUMBERS.iter().map(|&(name, value)| (name.to_string(), value)));
     out.push(("FI_VERSION(1, 17)".into(), u64::from(API)));
@@ -91,7 +96,9 @@ fn records_and_numbers_are_those_of_the_installed_headers() {
     let folder = std::env::temp_dir().join(format!("tieline-ofi-layout-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let mut text = String::from("#include <stddef.h>\n");
-    for header in ["fabric", "fi_domain", "fi_endpoint", "fi_eq", "fi_rma", "fi_cm", "fi_errno"] {
+    for header in
+        ["fabric", "fi_domain", "fi_endpoint", "fi_eq", "fi_rma", "fi_atomic", "fi_cm", "fi_errno"]
+    {
         text.push_str(&format!("#include <rdma/{header}.h>\n"));
     }
     // The headers of 2.x have longer records, whose fields of before lie where they lay.

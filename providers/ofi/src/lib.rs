@@ -15,8 +15,10 @@
 //!
 //! * A peer's process that has died is told, also to who only waits for it: libfabric does not know, kernels do (`watch`).
 //!
-//! What it leaves out: atomics (the core's own are as good as software's), gathered messages, `FI_MR_RAW`, providers without
-//! `FI_MULTI_RECV`.
+//! * Atomics are a device's, which are mixed with nobody else's (`atomics`).
+//!
+//! What it leaves out: atomics that software does as it is polled (the core's own are as good), gathered messages, `FI_MR_RAW`,
+//! providers without `FI_MULTI_RECV`.
 //! `docs/libfabric.md` says what was run, what is played in tests, and what neither.
 //!
 //! # The binding
@@ -27,6 +29,9 @@
 
 mod abi;
 mod address;
+mod atomics;
+#[cfg(test)]
+mod atomics_tests;
 #[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
@@ -167,6 +172,9 @@ impl Provider for Ofi {
         if let Some(words) = &domain.broken_promise {
             let text = format!("{name} has messages only: {words} (TIELINE_OFI_TRUST)");
             self.host.message(0, &text);
+        }
+        if let Some(words) = &domain.broken_atomics {
+            self.host.message(0, &format!("atomics of {name}: {words} (TIELINE_OFI_TRUST)"));
         }
         Ok(domain)
     }

@@ -371,7 +371,7 @@ pub(crate) struct Remote {
 
 /// An endpoint, enabled, with its queue and its table of peers.
 pub(crate) struct Ep {
-    raw: *mut fid_ep,
+    pub(crate) raw: *mut fid_ep,
     shut: AtomicBool,
     /// The library has refused to close it.
     stays: AtomicBool,
@@ -399,7 +399,7 @@ impl Ep {
     }
 
     /// Whether it can be used.
-    fn is_open(&self) -> Result<(), c_int> {
+    pub(crate) fn is_open(&self) -> Result<(), c_int> {
         if self.shut.load(Ordering::Acquire) { Err(libc::ESHUTDOWN) } else { Ok(()) }
     }
 
@@ -534,7 +534,7 @@ impl Ep {
 }
 
 #[inline]
-fn posted(code: isize) -> Result<(), c_int> {
+pub(crate) fn posted(code: isize) -> Result<(), c_int> {
     if code == 0 { Ok(()) } else { Err((-code) as c_int) }
 }
 

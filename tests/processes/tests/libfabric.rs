@@ -10,6 +10,7 @@ use tieline_processes::{
 
 pub(crate) const TESTS: &[Test] = named![
     everything_crosses_between_two_hosts_over_libfabric,
+    atomics_that_the_owner_leaves_to_libfabric_are_done_there_between_two_hosts,
     killed_processes_leave_two_survivors_at_work_over_libfabric,
     a_peer_over_libfabric_that_computes_for_longer_than_the_stated_time_is_not_given_up,
     a_host_that_vanishes_is_given_up_within_the_stated_time_over_libfabric,
@@ -85,6 +86,24 @@ fn everything_crosses_between_two_hosts_over_libfabric() -> Verdict {
         a.end();
         b.end();
     }
+    Verdict::Passed
+}
+
+/// `sockets` has atomics of its own, which the owner of the memory asks for; `tcp;ofi_rxm` has none that are one executor's.
+fn atomics_that_the_owner_leaves_to_libfabric_are_done_there_between_two_hosts() -> Verdict {
+    let _ = or_skip!(plugins::libfabric());
+    let hosts = or_skip!(Hosts::two());
+    let (mut a, mut b) = pair(&hosts, &["TIELINE_OFI_PROVIDERS=sockets", "TIELINE_ATOMICS=device"]);
+    one_way(&mut a, &mut b);
+    one_way(&mut b, &mut a);
+    for node in [&mut a, &mut b] {
+        assert_eq!(node.must("pending"), "0");
+        node.nothing_was_wrong();
+    }
+    let report = a.must("report b");
+    assert!(report.contains("used for message, RMA, atomic"), "{report}");
+    a.end();
+    b.end();
     Verdict::Passed
 }
 

@@ -1,5 +1,8 @@
 //! A libfabric that is played by this process, so that what no provider here does can be tested.
 
+mod atomics {
+    pub(crate) mod sys;
+}
 mod notices {
     pub(crate) mod sys;
 }
@@ -29,6 +32,8 @@ pub(crate) struct Told {
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
     /// Cookie of each operation that ended, and how.
     pub(crate) ended: Vec<(u64, Result<(), Status>)>,
+    /// And what it brought.
+    pub(crate) values: Vec<u64>,
     /// What peers that arrived said of themselves.
     pub(crate) arrived: Vec<Vec<u8>>,
     /// How peers left.
@@ -76,7 +81,10 @@ impl Side {
             let ended = if event.status == 0 { Ok(()) } else { Err(status) };
             match event.kind {
                 event::MESSAGE => told.messages.push((event.header, sys::payload(&event))),
-                event::COMPLETION => told.ended.push((event.cookie, ended)),
+                event::COMPLETION => {
+                    told.ended.push((event.cookie, ended));
+                    told.values.push(event.header);
+                }
                 event::PEER_ARRIVED => told.arrived.push(sys::payload(&event)),
                 event::PEER_LEFT => told.left.push(event.status),
                 event::ENDPOINT_FAILED => {
@@ -105,7 +113,7 @@ impl Side {
     }
 
     pub(crate) fn region(&self, memory: &mut [u8]) -> Region {
-        let all = access::REMOTE_READ | access::REMOTE_WRITE;
+        let all = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
         let params = RegisterParams::new(memory.as_mut_ptr(), memory.len(), all);
         self.domain.register(&params).unwrap()
     }

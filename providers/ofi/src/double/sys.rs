@@ -269,7 +269,11 @@ pub(super) fn progress(world: &mut World, at: usize) {
     }
     for way in core::mem::take(&mut world.ends[at].ways) {
         let mut remote = way.remote;
-        for (base, len) in way.local {
+        if let Some(native) = way.atomic {
+            super::atomics::sys::apply(world.manners.atomics, native, &way.local, remote);
+        }
+        let pieces = if way.atomic.is_some() { Vec::new() } else { way.local };
+        for (base, len) in pieces {
             if way.put {
                 copy(base, remote, len)
             } else {
@@ -415,6 +419,8 @@ unsafe extern "C" fn endpoint(
             writev: none,
             writemsg,
         }),
+        tagged: none,
+        atomic: super::atomics::sys::table_of(),
     };
     // SAFETY: room for one pointer.
     unsafe { *out = new(ep, at as u64) };

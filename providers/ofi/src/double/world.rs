@@ -6,6 +6,23 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
 
+/// What the library says of its atomics, and what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Atomics {
+    /// None are there, and who asks for them is told of no provider (tcp of 2.x: run).
+    None,
+    /// All are there, and are done.
+    Kept,
+    /// They are there, and messages are shorter with them: another provider is (tcp of 2.x, which is tcp;ofi_rxm then: run).
+    Dear,
+    /// Fetching ones are said to be there and refused (net of 1.17: run).
+    FetchesRefused,
+    /// Those of 32 bits write 64.
+    TooWide,
+    /// They complete, and nothing has changed.
+    Forgotten,
+}
+
 /// How the library behaves.
 #[derive(Clone)]
 pub(crate) struct Manners {
@@ -60,6 +77,7 @@ pub(crate) struct Manners {
     pub(crate) refusals_say: Option<i32>,
     /// So many registrations are made, and no more (RLIMIT_MEMLOCK).
     pub(crate) registrations: Option<usize>,
+    pub(crate) atomics: Atomics,
 }
 
 impl Default for Manners {
@@ -91,6 +109,7 @@ impl Default for Manners {
             noise: false,
             refusals_say: None,
             registrations: None,
+            atomics: Atomics::None,
         }
     }
 }
@@ -116,9 +135,11 @@ pub(crate) struct Posted {
     pub(crate) many: bool,
 }
 
-/// A put or get on its way.
+/// A put, get or atomic on its way.
 pub(crate) struct Way {
     pub(crate) put: bool,
+    /// An atomic, whose local pieces are its operand, what it compares with, and where its result goes.
+    pub(crate) atomic: Option<crate::atomics::Native>,
     pub(crate) local: Vec<(usize, usize)>,
     /// In the target's memory: checked when it was posted, as software providers do.
     pub(crate) remote: usize,

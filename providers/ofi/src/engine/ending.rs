@@ -217,15 +217,18 @@ impl Engine {
         self.release();
     }
 
-    /// Makes progress, and hands out nothing but how operations have ended.
-    pub(crate) fn drain(&mut self) -> Vec<Result<(), Status>> {
+    /// Makes progress, and hands out nothing but how operations have ended: their cookies, and what they have fetched.
+    pub(crate) fn drain(&mut self) -> Vec<(u64, Result<u64, Status>)> {
         let empty = (0..super::FETCHES).any(|_| self.fetch() == 0);
         self.attend(empty);
         let ended = self.ready.iter().filter_map(|ready| match ready {
-            Ready::Event(event, _) if event.kind == event::COMPLETION => Some(match event.status {
-                0 => Ok(()),
-                status => Err(Status::from_code(status)),
-            }),
+            Ready::Event(event, _) if event.kind == event::COMPLETION => {
+                let result = match event.status {
+                    0 => Ok(event.header),
+                    status => Err(Status::from_code(status)),
+                };
+                Some((event.cookie, result))
+            }
             _ => None,
         });
         let ended = ended.collect();

@@ -7,6 +7,7 @@
 
 #[cfg(test)]
 mod accounts_tests;
+mod atomics;
 mod buffers;
 mod channels;
 mod ending;
@@ -112,6 +113,7 @@ pub(crate) struct Engine {
     /// Whoever watches the processes of peers.
     vigil: Option<watching::Vigil>,
     settings: Settings,
+    atomics: crate::atomics::Masks,
     pub(crate) address: Address,
     next_peer: u64,
     batch: [fi_cq_data_entry; BATCH],
@@ -211,6 +213,7 @@ impl Engine {
             sleep,
             vigil: watch.map(watching::Vigil::new),
             settings: settings.clone(),
+            atomics: Default::default(),
             address,
             next_peer: 1,
             batch: [none; BATCH],

@@ -4,7 +4,7 @@ use crate::contexts::sys::Contexts;
 use crate::memory::Loan;
 use core::ffi::c_void;
 
-/// A put or get.
+/// A put, get or atomic.
 pub(super) struct Transfer {
     /// The channel that it was posted on, and its token: a later channel of the same number is another one.
     pub(super) channel: u32,
@@ -17,6 +17,8 @@ pub(super) struct Transfer {
     /// Where its bytes lie, if not in the application's memory, and where those of a get go then.
     pub(super) slot: Option<u32>,
     pub(super) back: Vec<(*mut u8, usize)>,
+    /// Bytes of the value that an atomic fetches into its slot.
+    pub(super) value: usize,
     /// Registrations that it has borrowed.
     pub(super) _loans: Vec<Loan>,
 }

@@ -373,7 +373,7 @@ impl Engine {
     /// Something of a channel has ended: flushes may have, too, and the channel itself.
     pub(super) fn settle(&mut self, at: usize) {
         while let Some(flush) = self.outbound[at].as_mut().and_then(Outbound::flushed) {
-            self.completed(flush.cookie, Ok(()), "");
+            self.completed(flush.cookie, Ok(0), "");
         }
         let Some(channel) = self.outbound[at].as_mut().filter(|channel| channel.ended.is_empty())
         else {
@@ -399,15 +399,15 @@ impl Engine {
         }
     }
 
-    /// An operation has ended.
+    /// An operation has ended, with the value that it has fetched.
     pub(super) fn completed(
         &mut self,
         cookie: u64,
-        result: Result<(), (Status, i32)>,
+        result: Result<u64, (Status, i32)>,
         words: &str,
     ) {
         let (status, header) = match result {
-            Ok(()) => (0, 0),
+            Ok(value) => (0, value),
             Err((status, number)) => (status as i32, number as u64),
         };
         let text = (!words.is_empty()).then(|| words.as_bytes().into());

@@ -1,15 +1,35 @@
-//! Puts and gets.
+//! Puts and gets, and how atomics are posted and end.
 
 use super::Engine;
 use super::channels::RemoteKey;
 use super::ops::{Transfer, Work};
 use super::sending::share;
 use crate::abi::{FI_EAGAIN, FI_ENOKEY};
+use crate::atomics;
 use crate::keys::PackedKey;
-use crate::memory;
-use crate::sys::Remote;
-use core::ffi::c_int;
+use crate::memory::{self, Loan};
+use crate::sys::{Ep, Remote};
+use core::ffi::{c_int, c_void};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access};
+
+/// What a transfer is posted to.
+pub(super) struct Target {
+    at: usize,
+    token: u64,
+    peer: usize,
+    pub(super) address: u64,
+    key: u64,
+    generation: u64,
+    connected: bool,
+}
+
+/// What a transfer keeps until it has ended; see `Transfer`.
+pub(super) struct Held {
+    pub(super) slot: Option<u32>,
+    pub(super) back: Vec<(*mut u8, usize)>,
+    pub(super) value: usize,
+    pub(super) loans: Vec<Loan>,
+}
 
 /// Whether an error says that a connection is gone, and not that one operation was wrong.
 fn ends_connection(errno: c_int) -> bool {
@@ -58,6 +78,41 @@ impl Engine {
         Ok(channel.import(key))
     }
 
+    /// What a transfer is posted to, if the channel and the key let it through.
+    pub(super) fn target(
+        &self,
+        at: usize,
+        key: &RemoteKey,
+        right: u64,
+        offset: u64,
+        len: usize,
+    ) -> Result<Target, Status> {
+        let Some(channel) = self.outbound.get(at).and_then(Option::as_ref) else {
+            return Err(Status::Closed);
+        };
+        if let Some(status) = channel.failed {
+            return Err(status);
+        }
+        let imported = &key.0;
+        if imported.revoked.get() {
+            return Err(Status::KeyRejected);
+        }
+        let address = imported.key.admit(right, offset, len)?;
+        // The key is older than the interface that is to be reached by it: messages go there.
+        let remote = imported.key.of(channel.interface).ok_or(Status::Declined)?;
+        let (token, peer) = (channel.token, channel.peer);
+        let (generation, connected) = (imported.key.generation, channel.remote.is_some());
+        Ok(Target { at, token, peer, address, key: remote, generation, connected })
+    }
+
+    /// Whether one more may be posted.
+    pub(super) fn admits(&mut self, target: &Target) -> Result<(), Status> {
+        let most = self.most_transfers();
+        let full = self.peers.get(target.peer).is_some_and(|peer| peer.transfers >= share(most));
+        let busy = !target.connected || full || self.transfers >= most;
+        if busy { Err(Status::Again) } else { Ok(()) }
+    }
+
     pub(crate) fn transfer(
         &mut self,
         at: usize,
@@ -65,37 +120,19 @@ impl Engine {
         key: &RemoteKey,
         op: &RmaOp<'_>,
     ) -> Posted {
-        let Some(channel) = self.outbound.get(at).and_then(Option::as_ref) else {
-            return Err(Status::Closed);
-        };
-        if let Some(status) = channel.failed {
-            return Err(status);
-        }
-        let (token, interface, peer) = (channel.token, channel.interface, channel.peer);
-        let connected = channel.remote.is_some();
+        let right = if put { access::REMOTE_WRITE } else { access::REMOTE_READ };
         if op.len > self.longest() {
             return Err(Status::TooLarge);
         }
         if op.iov.len() > super::most_pieces(&self.registry.domain.info) {
             return Err(Status::Invalid);
         }
-        let imported = &key.0;
-        if imported.revoked.get() {
-            return Err(Status::KeyRejected);
-        }
-        let right = if put { access::REMOTE_WRITE } else { access::REMOTE_READ };
-        let address = imported.key.admit(right, op.offset, op.len)?;
-        // The key is older than the interface that is to be reached by it: messages go there.
-        let remote = imported.key.of(interface).ok_or(Status::Declined)?;
+        let target = self.target(at, key, right, op.offset, op.len)?;
         if op.len == 0 {
             // Not every provider completes one of no bytes.
             return Ok(Posting::Done);
         }
-        let most = self.most_transfers();
-        let full = self.peers.get(peer).is_some_and(|peer| peer.transfers >= share(most));
-        if !connected || full || self.transfers >= most {
-            return Err(Status::Again);
-        }
+        self.admits(&target)?;
         let (mut loans, mut back) = (Vec::new(), Vec::new());
         // What is short goes through a slot of ours: it needs no registration, and holds nobody up who closes its endpoint.
         let (slot, local) = match op.len <= self.settings.eager {
@@ -115,6 +152,22 @@ impl Engine {
                 (None, memory::pieces(&self.lender, op.iov, own, !put, &mut loans)?)
             }
         };
+        let held = Held { slot, back, value: 0, loans };
+        self.begin_transfer(&target, op.cookie, held, |ep, to, context| {
+            ep.transfer(put, &local, to, context)
+        })
+    }
+
+    /// Posts what a transfer is, and keeps what it needs until it has ended.
+    pub(super) fn begin_transfer(
+        &mut self,
+        target: &Target,
+        cookie: u64,
+        held: Held,
+        post: impl FnOnce(&Ep, Remote, *mut c_void) -> Result<(), c_int>,
+    ) -> Posted {
+        let Target { at, token, peer, address, key, generation, .. } = *target;
+        let Held { slot, back, value, loans } = held;
         let Some(number) = self.outbound[at].as_mut().map(super::Outbound::began) else {
             return Err(Status::Closed);
         };
@@ -122,16 +175,16 @@ impl Engine {
             channel: at as u32,
             token,
             number,
-            generation: imported.key.generation,
-            cookie: op.cookie,
+            generation,
+            cookie,
             peer,
             slot,
             back,
+            value,
             _loans: loans,
         }));
         let to = self.peers.get(peer).map_or(u64::MAX, |peer| peer.number);
-        let posted =
-            self.ep.transfer(put, &local, Remote { peer: to, address, key: remote }, context);
+        let posted = post(&self.ep, Remote { peer: to, address, key }, context);
         let Err(code) = posted else {
             self.transfers += 1;
             if let Some(peer) = self.peers.get(peer) {
@@ -168,7 +221,12 @@ impl Engine {
         }
         let is_on = |channel: &&super::Outbound| channel.token == transfer.token;
         let open = self.outbound[at].as_ref().filter(is_on).is_some_and(|channel| channel.open);
+        let mut value = 0;
         if let Some(slot) = transfer.slot {
+            if transfer.value > 0 {
+                let bytes = self.slots.bytes_mut(slot, atomics::PARTS);
+                value = atomics::value(&bytes[atomics::RESULT..][..transfer.value]);
+            }
             if open && result.is_ok() && !transfer.back.is_empty() {
                 let len = transfer.back.iter().map(|piece| piece.1).sum();
                 memory::sys::copy(&transfer.back, self.slots.bytes_mut(slot, len), true);
@@ -191,7 +249,7 @@ impl Engine {
         };
         if open {
             match &result {
-                Ok(()) => self.completed(transfer.cookie, Ok(()), ""),
+                Ok(()) => self.completed(transfer.cookie, Ok(value), ""),
                 Err((errno, words)) => {
                     let status = failed.unwrap_or(self.status_of(*errno));
                     self.completed(transfer.cookie, Err((status, *errno)), words);

@@ -4,6 +4,7 @@
 pub(crate) mod sys;
 
 use crate::abi::*;
+use crate::atomics::are_wanted;
 use crate::config::{Format, Settings, admits};
 use crate::load::Library;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,6 +21,8 @@ pub(crate) struct Offer {
     pub(crate) domain: String,
     /// A put can be asked to complete when it is in the target's memory.
     pub(crate) delivery: bool,
+    /// Atomics were asked for, and it says that it has them.
+    pub(crate) atomics: bool,
     pub(crate) info: Info,
 }
 
@@ -160,25 +163,69 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
     let mut all = Offers::default();
     // First with completion at the target, then without: what the first list lacks has no puts and gets.
     for delivery in [true, false] {
-        let hints = Hints { delivery, progress: settings.progress };
-        let mut listed: Vec<Offer> = Infos::new(library, &hints)?
-            .each()
-            .into_iter()
-            .filter(|info| fits_format(info, settings.format))
-            .map(|info| {
-                let provider = text(info.fabric().prov_name);
-                let device = text(info.domain().name);
-                let domain = format!("ofi:{}:{device}", core_name(&provider));
-                Offer { provider, fabric: text(info.fabric().name), domain, delivery, info }
-            })
-            .collect();
-        // IPv4 first, otherwise the library's order, which is best first.
-        listed.sort_by_key(|offer| offer.info.address_format() == FI_SOCKADDR_IN6);
-        for offer in listed {
+        for offer in listed(library, settings, delivery, false)? {
             all.take(offer, settings);
         }
     }
+    let wants = |offer: &Offer| offer.delivery && are_wanted(&offer.provider, settings);
+    if all.used.iter().any(wants) {
+        let with = listed(library, settings, true, true)?;
+        for offer in all.used.iter_mut().filter(|offer| wants(offer)) {
+            match with.iter().find(|other| other.is_as_good_as(offer)) {
+                Some(other) => *offer = other.clone(),
+                None => all.left_out.push(LeftOut {
+                    provider: offer.provider.clone(),
+                    why: "its atomics cost something else, and are not asked for".into(),
+                    devices: vec![text(offer.info.domain().name)],
+                }),
+            }
+        }
+    }
     Ok(all)
+}
+
+/// What the library lists for these hints.
+fn listed(
+    library: &'static Library,
+    settings: &Settings,
+    delivery: bool,
+    atomics: bool,
+) -> Result<Vec<Offer>, Failure> {
+    let hints = Hints { delivery, atomics, progress: settings.progress };
+    let mut listed: Vec<Offer> = Infos::new(library, &hints)?
+        .each()
+        .into_iter()
+        .filter(|info| fits_format(info, settings.format))
+        .map(|info| {
+            let provider = text(info.fabric().prov_name);
+            let device = text(info.domain().name);
+            let domain = format!("ofi:{}:{device}", core_name(&provider));
+            let fabric = text(info.fabric().name);
+            Offer { provider, fabric, domain, delivery, atomics, info }
+        })
+        .collect();
+    // IPv4 first, otherwise the library's order, which is best first.
+    listed.sort_by_key(|offer| offer.info.address_format() == FI_SOCKADDR_IN6);
+    Ok(listed)
+}
+
+impl Offer {
+    /// Whether this is the other one, and loses nothing of it that is used.
+    fn is_as_good_as(&self, other: &Offer) -> bool {
+        let facts = |offer: &Offer| {
+            let (info, domain) = (&offer.info, offer.info.domain());
+            let (ep, tx) = (info.ep(), info.tx());
+            let protocol = (ep.protocol, ep.protocol_version, info.address_format());
+            let memory = (domain.mr_mode, domain.mr_key_size, domain.av_type, info.mode());
+            (protocol, memory, ep.max_msg_size, tx.iov_limit, info.source().to_vec())
+        };
+        let bits = |offer: &Offer| [offer.info.caps(), offer.info.tx().msg_order];
+        let lost =
+            bits(other).into_iter().zip(bits(self)).any(|(theirs, ours)| theirs & !ours != 0);
+        let names =
+            |offer: &Offer| [&offer.provider, &offer.fabric, &offer.domain].map(Clone::clone);
+        names(self) == names(other) && facts(self) == facts(other) && !lost
+    }
 }
 
 impl Offers {

@@ -24,6 +24,7 @@ unsafe impl Sync for Infos {}
 pub(crate) struct Hints {
     /// Completion at the target can be asked for.
     pub(crate) delivery: bool,
+    pub(crate) atomics: bool,
     /// `FI_PROGRESS_...`, 0: whatever the provider prefers.
     pub(crate) progress: c_int,
 }
@@ -101,7 +102,7 @@ impl Drop for Infos {
 /// # Safety
 /// A record that the library made, with its parts.
 unsafe fn fill(info: &mut fi_info, hints: &Hints) {
-    info.caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
+    info.caps = FI_MSG | FI_RMA | FI_MULTI_RECV | if hints.atomics { FI_ATOMIC } else { 0 };
     info.mode = FI_CONTEXT | FI_CONTEXT2;
     // SAFETY: the parts that the library made with the record, each null or whole.
     unsafe {

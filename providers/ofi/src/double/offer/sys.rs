@@ -4,7 +4,7 @@
 
 use crate::abi::*;
 use crate::double::sys::table;
-use crate::double::world::world;
+use crate::double::world::{Atomics, world};
 use core::ffi::{c_char, c_int};
 use core::ptr;
 
@@ -33,6 +33,7 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
 ) -> c_int {
     assert_eq!(version, API);
     let manners = world(|world| world.manners.clone());
+    let mut wants = false;
     // SAFETY: hints that `dupinfo` made, and a record of the same kind.
     unsafe {
         if let Some(hints) = hints.as_ref() {
@@ -49,15 +50,22 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
             let orders = ((*hints.tx_attr).msg_order, (*hints.rx_attr).msg_order);
             assert_eq!(orders, (FI_ORDER_SAS, FI_ORDER_SAS));
             let delivery = (*hints.tx_attr).op_flags & FI_DELIVERY_COMPLETE != 0;
+            wants = hints.caps & FI_ATOMIC != 0;
+            if wants && manners.atomics == Atomics::None {
+                return -libc::ENODATA;
+            }
             if manners.mr_mode & !offered != 0 || delivery && !manners.delivery {
                 return -libc::ENODATA;
             }
         }
         let info = dupinfo(ptr::null());
-        (*info).caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
+        (*info).caps = FI_MSG | FI_RMA | FI_MULTI_RECV | if wants { FI_ATOMIC } else { 0 };
         (*info).addr_format = manners.format;
         let (tx, ep) = (&mut *(*info).tx_attr, &mut *(*info).ep_attr);
         (tx.size, tx.iov_limit, ep.max_msg_size, ep.protocol) = (64, 4, 1 << 20, 77);
+        if wants && manners.atomics == Atomics::Dear {
+            ep.max_msg_size /= 2;
+        }
         let (domain, fabric) = (&mut *(*info).domain_attr, &mut *(*info).fabric_attr);
         (domain.mr_mode, domain.mr_key_size) = (manners.mr_mode, 8);
         domain.name = manners.device.as_ptr().cast_mut();

@@ -4,7 +4,24 @@
 
 use crate::abi::*;
 use crate::double::sys::{number, pieces, progress};
-use crate::double::world::{Entry, Way, world};
+use crate::double::world::{Entry, Way, World, world};
+
+/// Where an address with a key leads to in an endpoint's memory, as software providers check it: when it is posted.
+pub(in crate::double) fn reached(
+    world: &World,
+    to: usize,
+    (address, len, key): (u64, usize, u64),
+    rights: u64,
+) -> Option<usize> {
+    let mode = world.manners.mr_mode;
+    let memory = world.memory.get(&key).filter(|memory| {
+        memory.access & rights == rights && (mode & FI_MR_ENDPOINT == 0 || memory.bound == Some(to))
+    })?;
+    // The address is the memory's own with FI_MR_VIRT_ADDR, and an offset without.
+    let start = if mode & FI_MR_VIRT_ADDR != 0 { memory.base } else { 0 };
+    let offset = (address as usize).checked_sub(start)?;
+    (offset + len <= memory.len).then_some(memory.base + offset)
+}
 
 fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) -> isize {
     let from = number(ep) as usize;
@@ -17,17 +34,8 @@ fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) 
             return -(FI_EAGAIN as isize);
         }
         let local = pieces(world, message.msg_iov, message.desc, message.iov_count);
-        let mode = world.manners.mr_mode;
         let right = if put { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
-        let found = world.memory.get(&there.key).filter(|memory| {
-            memory.access & right != 0 && (mode & FI_MR_ENDPOINT == 0 || memory.bound == Some(to))
-        });
-        // The address is the memory's own with FI_MR_VIRT_ADDR, and an offset without.
-        let remote = found.and_then(|memory| {
-            let start = if mode & FI_MR_VIRT_ADDR != 0 { memory.base } else { 0 };
-            let offset = (there.addr as usize).checked_sub(start)?;
-            (offset + there.len <= memory.len).then_some(memory.base + offset)
-        });
+        let remote = reached(world, to, (there.addr, there.len, there.key), right);
         let error = world.manners.fail_transfer.take().or(remote.is_none().then_some(libc::EACCES));
         match (error, remote) {
             (None, Some(remote)) => {
@@ -36,7 +44,14 @@ fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) 
                     world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error: 0 });
                 }
                 let context = (!lies).then_some(context);
-                world.ends[to].ways.push_back(Way { put, local, remote, from, context });
+                world.ends[to].ways.push_back(Way {
+                    put,
+                    atomic: None,
+                    local,
+                    remote,
+                    from,
+                    context,
+                });
                 if !world.manners.manual {
                     progress(world, to);
                 }
