@@ -18,7 +18,7 @@
 //! ```
 //!
 //! A [`Context`] finds providers, ranks them and composes paths; its [`Report`] says what is used and why the
-//! rest is not. A [`Worker`] is a progress engine that belongs to one thread. An [`Endpoint`] leads to one
+//! rest is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one
 //! peer. A [`Region`] is memory that peers can reach with its [`RemoteKey`]. Every failure is an [`Error`] that
 //! says what happened, why, and what to do, and whose type says what a program can do ([`error`]); the library prints
 //! nothing, installs nothing and never exits.
@@ -68,4 +68,5 @@ pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};
 pub use tieline_plugin_api::Status;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};
+pub use worker::threads::{Movable, NotTaken, Remote, WaitSet, Waker};
 pub use worker::{Counters, Loss, MemoryUse, Undelivered, Worker};

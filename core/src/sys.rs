@@ -153,6 +153,14 @@ impl Wakeup {
         // SAFETY: eight readable bytes; a full counter is as good as a wake-up.
         let _ = unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
+
+    /// How often it was woken since it was asked last; the descriptor is not readable then.
+    pub(crate) fn take(&self) -> u64 {
+        let mut count = 0u64;
+        // SAFETY: eight writable bytes; the descriptor does not block.
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        if read == 8 { count } else { 0 }
+    }
 }
 
 impl AsRawFd for Wakeup {

@@ -112,7 +112,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.inner.shut("its Worker was dropped");
+        if !self.lent {
+            self.inner.shut("its Worker was dropped");
+        }
     }
 }
 
@@ -403,7 +405,9 @@ impl Inner {
         // Dropped when nothing is borrowed, as all that is the application's.
         let gone = (self.on_failure.take(), self.on_left.take());
         let also = (self.on_endpoint_failure.take(), self.on_notification.take());
-        drop((gone, also));
+        let mailboxes = self.mailboxes.take();
+        mailboxes.iter().for_each(|mailbox| mailbox.close());
+        drop((gone, also, mailboxes));
         self.wiring.transports.forget_out_of_band();
         let copies = self.copies.take();
         drop(copies);

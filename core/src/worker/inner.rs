@@ -2,6 +2,7 @@
 
 use super::arrivals::News;
 use super::service_state::ServiceState;
+use super::threads::Signal;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
 use super::{Counters, backoff, help, owed, peers};
@@ -13,7 +14,7 @@ use crate::setup::Core;
 use crate::shared::{Lease, Shared};
 use crate::sys::{Poller, Timer};
 use crate::{ConnectError, Error, Status};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
@@ -51,6 +52,8 @@ pub(crate) struct Inner {
     pub(super) slow_in: Cell<u32>,
     pub(super) hot: Cell<u32>,
     pub(super) pause: Cell<u32>,
+    /// Of these calls those that come behind the next look for tasks.
+    pub(super) behind_tasks: Cell<u32>,
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,
     pub(super) services: ServiceState,
@@ -67,12 +70,29 @@ pub(crate) struct Inner {
     pub(super) copies: RefCell<Vec<SharedCopy>>,
     pub(super) helps: help::Helps,
     pub(super) counters: Cell<Counters>,
-    pub(super) poller: Poller,
+    pub(super) poller: Rc<Poller>,
     pub(super) backoff: backoff::Backoff,
+    /// What other threads end a sleep by, once somebody has asked for it.
+    pub(super) signal: OnceCell<Signal>,
+    /// Another thread has woken this worker, and no `wait` has said so yet.
+    pub(super) woken: Cell<bool>,
+    /// What other threads hand work over by.
+    pub(super) mailboxes: RefCell<Vec<Rc<dyn Mailbox>>>,
     /// Where each of the interfaces is, in its own words: beside them, since a poll looks at as little as it can.
     pub(super) said: Vec<Said>,
     /// Last, so that everything above that points into providers goes before the interfaces do.
     pub(crate) shared: Rc<Shared>,
+}
+
+/// What other threads hand work to a worker by. Nothing of the worker is borrowed in its calls but `run`'s, which may do anything.
+pub(super) trait Mailbox {
+    fn has_tasks(&self) -> bool;
+    /// Runs what is there; returns how much that was.
+    fn run(&self, worker: &Rc<Inner>) -> usize;
+    /// Nobody can hand over anything any more, and nothing is left.
+    fn is_abandoned(&self) -> bool;
+    /// The worker ends.
+    fn close(&self);
 }
 
 /// Puts a handler in its place; what was there before is the caller's to drop, once nothing is borrowed.
@@ -93,7 +113,7 @@ impl Inner {
         core.check_process("a context")?;
         let id = crate::sys::random_id()?;
         // What the worker itself needs comes first: a provider that takes the last descriptor must not cost all others.
-        let poller = Poller::new()?;
+        let poller = Rc::new(Poller::new()?);
         let timer = Timer::new()?;
         poller.add(timer.as_raw_fd())?;
         let mut interfaces: Vec<InterfaceSlot> = Vec::new();
@@ -142,6 +162,7 @@ impl Inner {
             slow_in: Cell::new(0),
             hot: Cell::new(0),
             pause: Cell::new(1),
+            behind_tasks: Cell::new(0),
             timer,
             wiring,
             services,
@@ -156,6 +177,9 @@ impl Inner {
             counters: Cell::default(),
             poller,
             backoff: backoff::Backoff::new(core.spin.clone()),
+            signal: OnceCell::new(),
+            woken: Cell::new(false),
+            mailboxes: RefCell::default(),
             said: words,
             shared: Rc::new(Shared::new(core, lease, id, interfaces)?),
         })

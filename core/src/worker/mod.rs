@@ -22,6 +22,7 @@ mod service_state;
 pub(crate) mod services;
 #[cfg(test)]
 mod tests;
+pub(crate) mod threads;
 mod wait;
 mod wireup_transport;
 mod wireup_transports;
@@ -43,7 +44,7 @@ use inner::set_handler;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// A progress engine with the interfaces opened on it. It belongs to the thread that made it.
+/// A progress engine with the interfaces opened on it. It belongs to one thread at a time.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), tieline::Error> {
@@ -60,14 +61,18 @@ use std::sync::Arc;
 /// # Which calls there are, and when each may be made
 ///
 /// A worker does nothing by itself: no thread of its own runs, and what arrives waits until a call makes progress. All of
-/// its methods, and those of its endpoints, are called from the thread that made it; neither can be sent to another:
+/// its methods, and those of its endpoints, are called from the thread that made it; neither can be sent to another, but inside of a
+/// [`Movable`](crate::Movable):
 ///
 /// ```compile_fail,E0277
 /// fn crosses_threads<T: Send>() {}
 /// crosses_threads::<tieline::Worker>();
 /// ```
 ///
-/// There are five kinds.
+/// What other threads may do is to [wake](Worker::waker) it and to hand it [work](Worker::remote); `docs/threads.md` has the ways in
+/// which several threads communicate. A [`WaitSet`](crate::WaitSet) waits for several workers of one thread.
+///
+/// There are five kinds of calls.
 ///
 /// * **Handlers are registered** at any time and in any order: [`on_message`](Worker::on_message),
 ///   [`on_notification`](Worker::on_notification),
@@ -92,7 +97,7 @@ use std::sync::Arc;
 /// Handlers run one at a time, never one inside another. Nothing of the worker is borrowed then, so that a handler may call
 /// whatever it has: post, connect, register handlers, drop endpoints, requests, kept messages, the worker itself. Three things are
 /// different from outside. What waits is refused with `Busy`, a flush of an endpoint too. [`progress`](Worker::progress) does
-/// nothing and returns 0. A message handler that is registered is in force when the progress call that is running has ended.
+/// nothing and returns 0. So it is in the tasks of a [`Remote`](crate::Remote). A message handler that is registered is in force when the progress call that is running has ended.
 /// A [`Message`] is lent for the length of the call: [`keep`](Message::keep) is for longer.
 ///
 /// Two other functions of the application's are run by calls that post, and are no handlers: the packer of
@@ -132,6 +137,8 @@ use std::sync::Arc;
 /// keep the worker's interfaces open: these close with the last of them, and hand over what said `Done` no sooner.
 pub struct Worker {
     pub(crate) inner: Rc<Inner>,
+    /// It is lent to a task, and its drop is not the worker's end.
+    lent: bool,
 }
 
 impl Worker {
@@ -139,7 +146,12 @@ impl Worker {
         let inner = Rc::new(Inner::open(core, lease)?);
         let senders: Weak<Inner> = Rc::downgrade(&inner);
         let _ = inner.shared.senders.set(senders);
-        Ok(Worker { inner })
+        Ok(Worker { inner, lent: false })
+    }
+
+    /// The worker as a task gets it: one whose drop ends nothing.
+    fn lent(inner: Rc<Inner>) -> Worker {
+        Worker { inner, lent: true }
     }
 
     /// The bytes that lead a peer here. Carry them to it unchanged, by any means.

@@ -24,6 +24,8 @@ const HOT: u32 = 2048;
 const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
+/// Between two looks for tasks of other threads, where there is a way for them.
+const TASK_PAUSE: u32 = 64;
 const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
 /// Queued operations that an endpoint gets rid of before it is the next one's turn.
 const TURN: usize = 16;
@@ -102,8 +104,12 @@ impl Inner {
     /// What asks the kernel: polled every time for a while after it brought something, else now and then.
     #[cold]
     fn poll_slow(self: &Rc<Self>) -> usize {
+        let mut count = self.run_tasks();
+        if self.behind_tasks.get() > 0 {
+            self.pause_for(self.behind_tasks.get());
+            return count;
+        }
         self.take_out_broken();
-        let mut count = 0;
         for &index in &self.slow {
             count += self.poll(index);
         }
@@ -118,9 +124,35 @@ impl Inner {
                 true => LAST_PAUSE_WITHOUT_CIRCUITS,
                 false => LAST_PAUSE,
             };
-            self.slow_in.set(self.pause.get());
+            self.pause_for(self.pause.get());
             self.pause.set((self.pause.get() * 2).min(last));
         }
+        count
+    }
+
+    /// So many calls pass until what asks the kernel is polled; where other threads may hand over tasks, these are looked for in between.
+    fn pause_for(&self, calls: u32) {
+        let next = if self.mailboxes.borrow().is_empty() { calls } else { calls.min(TASK_PAUSE) };
+        self.slow_in.set(next);
+        self.behind_tasks.set(calls - next);
+    }
+
+    /// Whether another thread has handed over a task.
+    pub(super) fn has_tasks(&self) -> bool {
+        self.mailboxes.borrow().iter().any(|mailbox| mailbox.has_tasks())
+    }
+
+    /// Runs what other threads have handed over.
+    fn run_tasks(self: &Rc<Self>) -> usize {
+        if self.mailboxes.borrow().is_empty() {
+            return 0;
+        }
+        // Not borrowed while a task runs: it may open another way, or close the worker.
+        let all = self.mailboxes.borrow().clone();
+        let count = all.iter().map(|mailbox| mailbox.run(self)).sum();
+        // Kept by `all` until nothing is borrowed, since a state that goes may do anything.
+        self.mailboxes.borrow_mut().retain(|mailbox| !mailbox.is_abandoned());
+        drop(all);
         count
     }
 

@@ -1,6 +1,7 @@
 //! Waiting for an operation, an event or a condition: by spinning, yielding, or asleep.
 
 use super::backoff::{Step, Wait};
+use super::threads::Signal;
 use super::{Inner, Worker};
 use crate::endpoint::Inner as EndpointInner;
 use crate::region::{NotClosed, Region};
@@ -16,7 +17,7 @@ use tieline_plugin_api::caps;
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
 /// Between two looks at a module that has no descriptor to sleep on.
-const POLL_NAP: Duration = Duration::from_micros(50);
+pub(super) const POLL_NAP: Duration = Duration::from_micros(50);
 
 /// Between two tries to give an answer for which there was no way.
 const OWED_NAP: Duration = Duration::from_millis(10);
@@ -35,20 +36,19 @@ impl Worker {
     /// # Errors
     /// When an interface cannot be waited for; once, when the context's progress thread has stopped.
     pub fn arm(&self) -> Result<bool, Error> {
-        self.inner.shared.core.check_process("a worker")?;
-        self.inner.hear_of_service()?;
-        Ok(!self.inner.has_completed() && self.inner.arm()?)
+        self.inner.arm_to_wait()
     }
 
     /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
-    /// makes progress again. `true`: something happened, or something that is [tracked](Worker::track) has ended and was not taken.
+    /// makes progress again. `true`: something happened, or something that is [tracked](Worker::track) has ended and was not taken, or
+    /// another thread has [woken](Worker::waker) the worker.
     ///
     /// # Errors
     /// `Busy` inside a handler, or when the system refuses to wait; once, when the context's progress thread has stopped.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         self.inner.hear_of_service()?;
         let moved = self.inner.sleep(timeout, true)?;
-        Ok(moved || self.inner.has_completed())
+        Ok(self.inner.woken.take() || moved || self.inner.has_completed())
     }
 
     /// Makes progress until `condition` holds; `false` when the time is up. The condition is looked at between progress
@@ -65,8 +65,8 @@ impl Worker {
     /// ```
     ///
     /// It spins for `TIELINE_SPIN`, then yields its processor for a millisecond, then sleeps; whatever happens begins
-    /// that anew. Events of the worker's end the sleep. What makes none (a peer's put or atomic, another thread) is noticed
-    /// by naps of an eighth of the time waited, at most 10 ms. A condition that panics loses nothing.
+    /// that anew. Events of the worker's end the sleep, and so does a [`Waker`](crate::Waker). What makes no event (a
+    /// peer's put or atomic, another thread that does not wake) is noticed by naps of an eighth of the time waited, at most 10 ms. A condition that panics loses nothing.
     ///
     /// # Errors
     /// As [`Worker::wait`].
@@ -150,10 +150,27 @@ fn armed(outcome: Result<Armed, Status>, path: &str) -> Result<Armed, Error> {
 }
 
 impl Inner {
-    fn arm(&self) -> Result<bool, Error> {
+    /// Prepares a sleep that whatever the application is to be told of keeps it from.
+    pub(super) fn arm_to_wait(&self) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
-        // Whatever ends the sleep is to be looked at, by the next call of progress.
+        self.hear_of_service()?;
+        if self.has_completed() {
+            return Ok(false);
+        }
+        let armed = self.arm()?;
+        Ok(!self.woken.take() && armed)
+    }
+
+    /// The next call of progress looks at everything.
+    pub(super) fn look_at_all(&self) {
         self.slow_in.set(0);
+        self.behind_tasks.set(0);
+    }
+
+    pub(super) fn arm(&self) -> Result<bool, Error> {
+        self.shared.core.check_process("a worker")?;
+        // Whatever ends the sleep is to be looked at.
+        self.look_at_all();
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
             if slot.attr.caps & caps::NEEDS_POLL == 0 || slot.out_of_use.borrow().is_some() {
                 continue;
@@ -184,7 +201,7 @@ impl Inner {
         // What a handler left when it panicked, or is to be told, lies in memory that no descriptor speaks of.
         let untold = self.has_left_over.get() || self.is_to_be_told();
         let goes_on = self.turn_was_over.get() || self.shares_copies();
-        if untold || goes_on || self.shared.ops.borrow().has_due() {
+        if untold || goes_on || self.has_tasks() || self.shared.ops.borrow().has_due() {
             return Ok(false);
         }
         let owed = (!self.owed.is_empty()).then_some(OWED_NAP);
@@ -194,7 +211,24 @@ impl Inner {
             Some(Duration::ZERO) => return Ok(false),
             next => self.timer.set(next)?,
         }
-        Ok(true)
+        Ok(self.signal.get().is_none_or(Signal::may_sleep) || !self.hear_signal())
+    }
+
+    /// Looks whether another thread has woken this worker, and notes it for the next `wait`.
+    pub(super) fn hear_signal(&self) -> bool {
+        let woken = self.signal.get().is_some_and(Signal::was_woken);
+        self.woken.set(self.woken.get() || woken);
+        woken
+    }
+
+    /// What other threads end a sleep by.
+    pub(super) fn signal(&self) -> Result<&Signal, Error> {
+        if self.signal.get().is_none() {
+            let signal = Signal::new()?;
+            self.poller.add(signal.as_raw_fd())?;
+            let _ = self.signal.set(signal);
+        }
+        self.signal.get().ok_or_else(|| Status::Invalid.into())
     }
 
     /// Whether something may go on soon without any event: what found no room, and what a provider fetches for a key.
@@ -207,7 +241,7 @@ impl Inner {
     }
 
     /// Says once that the context's progress thread has stopped.
-    fn hear_of_service(&self) -> Result<(), Error> {
+    pub(super) fn hear_of_service(&self) -> Result<(), Error> {
         self.shared.core.check_service().or_else(|error| {
             match self.heard_of_service.replace(true) {
                 true => Ok(()),
@@ -221,7 +255,7 @@ impl Inner {
         self.poller.add(wakeup.as_raw_fd())
     }
 
-    fn has_completed(&self) -> bool {
+    pub(super) fn has_completed(&self) -> bool {
         self.shared.ops.borrow().has_completed()
     }
 
@@ -234,15 +268,16 @@ impl Inner {
     ) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
-        self.slow_in.set(0);
+        self.look_at_all();
         if self.progress() > 0 {
             return Ok(true);
         }
         if for_completed && self.has_completed() {
             return Ok(true);
         }
-        if self.arm()? {
+        if !(for_completed && self.woken.get()) && self.arm()? {
             let _ = self.poller.wait(timeout)?;
+            let _ = self.hear_signal();
         }
         Ok(self.progress() > 0)
     }
@@ -310,7 +345,7 @@ impl Inner {
                 std::thread::yield_now();
                 self.backoff.yielded(crate::sys::switches);
                 if poll_slow {
-                    self.slow_in.set(0);
+                    self.look_at_all();
                 }
             }
             Step::Sleep(nap) => {

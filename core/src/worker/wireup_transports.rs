@@ -32,6 +32,7 @@ pub(super) struct ConnectorSlot {
     /// `tcp-connect/stream`, the same on every host.
     pub(super) scheme: String,
     pub(super) connector: OpenConnector,
+    pub(super) caps: u64,
     /// Its address, as it was last heard.
     pub(super) said: Said,
     /// What the worker sleeps on, until it breaks.
@@ -96,6 +97,7 @@ impl WireupTransports {
                 at,
                 provider: domain.provider.clone(),
                 connector,
+                caps: module.attr.caps,
                 said,
                 watched,
                 broke: Cell::new(false),

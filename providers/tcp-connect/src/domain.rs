@@ -41,7 +41,11 @@ impl Domain for TcpConnectDomain {
             name: fixed(MODULE),
             role: role::CONNECTION_ONLY,
             connects: connects::TO_INTERFACE,
-            caps: caps::PEER_FAILURE | caps::EVENT_FD | caps::NEEDS_POLL | caps::SLOW_POLL,
+            caps: caps::PEER_FAILURE
+                | caps::EVENT_FD
+                | caps::NEEDS_POLL
+                | caps::SLOW_POLL
+                | caps::ANY_THREAD,
             priority: 10,
             max_address_len: Contact::MAX_LEN as u32,
             max_datagram: MAX_DATAGRAM as u32,

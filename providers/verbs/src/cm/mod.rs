@@ -88,7 +88,11 @@ pub(crate) fn attributes() -> ModuleAttr {
         name: fixed(RDMACM),
         role: role::CONNECTION_ONLY,
         connects: connects::TO_INTERFACE,
-        caps: caps::PEER_FAILURE | caps::EVENT_FD | caps::NEEDS_POLL | caps::SLOW_POLL,
+        caps: caps::PEER_FAILURE
+            | caps::EVENT_FD
+            | caps::NEEDS_POLL
+            | caps::SLOW_POLL
+            | caps::ANY_THREAD,
         priority: 5,
         max_address_len: address::MAX_LEN as u32,
         max_datagram: MAX_DATAGRAM as u32,

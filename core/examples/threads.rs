@@ -1,0 +1,193 @@
+//! What threads cost: how many messages of 8 bytes a second reach a peer, sent by so many threads in three ways. Each has a worker
+//! of its own; all share one behind a lock; all hand their messages to the thread that has the worker.
+//!
+//! `tieline run -n 2 -- target/release/examples/threads` (rank 1 receives; `SECONDS=1 THREADS=1,2,4` say more or less)
+
+#![allow(unsafe_code)] // `Movable::new` is a promise of the application's
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tieline::{Context, Endpoint, Error, Job, Movable, PostError, Worker};
+
+const MESSAGE: u16 = 1;
+const LAST: u16 = 2;
+
+/// A way for threads to send.
+type Way = fn(&Context, &[u8], usize, Duration) -> Result<u64, Error>;
+
+fn main() -> Result<(), Error> {
+    let job = Job::from_env()?;
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let addresses = job.exchange(&worker.address()?)?;
+    let last = Rc::new(Cell::new(0));
+    let note = last.clone();
+    worker.on_message(MESSAGE, |_| {})?;
+    worker.on_message(LAST, move |_| note.set(note.get() + 1))?;
+    let ways: [(&str, Way); 3] = [
+        ("a worker each", each_its_own),
+        ("one worker, behind a lock", behind_a_lock),
+        ("one worker, by tasks", by_tasks),
+    ];
+    let mut sent = 0;
+    for threads in threads() {
+        for (name, way) in ways {
+            if job.rank() == 0 {
+                let begun = Instant::now();
+                let count = way(&context, &addresses[1 % job.size()], threads, length())?;
+                let rate = count as f64 / begun.elapsed().as_secs_f64() / 1e6;
+                println!("{threads} threads, {name}: {rate:.2} million messages a second");
+            }
+            sent += 1;
+            let told = || job.rank() == 0 || last.get() >= sent;
+            let _ = worker.wait_until(told, None)?;
+            job.barrier()?;
+        }
+    }
+    Ok(())
+}
+
+fn threads() -> Vec<usize> {
+    let list = std::env::var("THREADS").unwrap_or_else(|_| "1,2,4".into());
+    list.split(',').filter_map(|count| count.parse().ok()).filter(|count| *count > 0).collect()
+}
+
+fn length() -> Duration {
+    let seconds = std::env::var("SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs_f64(seconds.unwrap_or(0.2))
+}
+
+/// Posts one message; the worker of the endpoint makes room for it.
+fn send(worker: &Worker, there: &Endpoint, id: u16, header: u64) -> Result<(), Error> {
+    loop {
+        match there.send(id, header, b"8 bytes.") {
+            Err(PostError::Retry(_)) => drop(worker.wait(Some(Duration::from_micros(50)))?),
+            sent => return sent.map(drop).map_err(Error::from),
+        }
+    }
+}
+
+/// Tells the peer that one way has been tried.
+fn tell_last(worker: &Worker, there: &Endpoint) -> Result<(), Error> {
+    send(worker, there, LAST, 0)?;
+    Ok(worker.flush()?)
+}
+
+fn each_its_own(
+    context: &Context,
+    peer: &[u8],
+    threads: usize,
+    length: Duration,
+) -> Result<u64, Error> {
+    let until = Instant::now() + length;
+    let sends = || -> Result<u64, Error> {
+        let worker = context.worker()?;
+        let there = worker.connect(peer)?;
+        let mut count = 0;
+        while count % 64 != 0 || Instant::now() < until {
+            send(&worker, &there, MESSAGE, count)?;
+            count += 1;
+        }
+        worker.flush()?;
+        Ok(count)
+    };
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(sends)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>()
+    });
+    let worker = context.worker()?;
+    tell_last(&worker, &worker.connect(peer)?)?;
+    all.into_iter().sum()
+}
+
+fn behind_a_lock(
+    context: &Context,
+    peer: &[u8],
+    threads: usize,
+    length: Duration,
+) -> Result<u64, Error> {
+    let worker = context.worker()?;
+    let there = worker.connect(peer)?;
+    worker.check_movable()?;
+    // SAFETY: the endpoint is in it, the worker has no handlers, and nobody clones the endpoint.
+    let shared = Mutex::new(unsafe { Movable::new((worker, there)) });
+    let until = Instant::now() + length;
+    let sends = || -> Result<u64, Error> {
+        let mut count = 0;
+        while count % 64 != 0 || Instant::now() < until {
+            let both = shared.lock().expect("no panic under the lock");
+            send(&both.0, &both.1, MESSAGE, count)?;
+            drop(both);
+            count += 1;
+        }
+        Ok(count)
+    };
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(sends)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>()
+    });
+    let (worker, there) = shared.into_inner().expect("no panic under the lock").into_inner();
+    tell_last(&worker, &there)?;
+    all.into_iter().sum()
+}
+
+fn by_tasks(
+    context: &Context,
+    peer: &[u8],
+    threads: usize,
+    length: Duration,
+) -> Result<u64, Error> {
+    let worker = context.worker()?;
+    let there = worker.connect(peer)?;
+    // Posted by a task, a message that finds no room is sent by the worker's own thread afterwards.
+    let late = Rc::new(Cell::new(0u64));
+    let remote = worker.remote(256, (there.clone(), late.clone()))?;
+    let (until, left) = (Instant::now() + length, AtomicU64::new(threads as u64));
+    let failed = AtomicBool::new(false);
+    let sends = || {
+        let mut count = 0;
+        while count % 64 != 0 || Instant::now() < until {
+            let mut task = move |_: &Worker, (there, late): &(Endpoint, Rc<Cell<u64>>)| {
+                if there.send(MESSAGE, count, b"8 bytes.").is_err() {
+                    late.set(late.get() + 1);
+                }
+            };
+            while let Err(not) = remote.run(task) {
+                if !matches!(not.error, PostError::Retry(_)) {
+                    failed.store(true, Ordering::Relaxed);
+                    break;
+                }
+                task = not.task;
+                std::thread::yield_now();
+            }
+            count += 1;
+        }
+        let _ = left.fetch_sub(1, Ordering::Release);
+        // The worker's thread may sleep.
+        let _ = remote.run(|_, _| ());
+        count
+    };
+    let count = std::thread::scope(|scope| -> Result<u64, Error> {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(sends)).collect();
+        loop {
+            let done = left.load(Ordering::Acquire) == 0;
+            let moved = worker.wait_until(
+                || left.load(Ordering::Acquire) == 0,
+                Some(Duration::from_micros(100)),
+            )?;
+            for _ in 0..late.take() {
+                send(&worker, &there, MESSAGE, 0)?;
+            }
+            if done && moved && worker.progress() == 0 {
+                break;
+            }
+        }
+        Ok(threads.into_iter().map(|thread| thread.join().expect("a thread")).sum())
+    })?;
+    assert!(!failed.load(Ordering::Relaxed), "the worker was there all the time");
+    tell_last(&worker, &there)?;
+    Ok(count)
+}

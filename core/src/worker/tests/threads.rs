@@ -1,0 +1,169 @@
+//! What other threads do with a worker, where a test has to look inside or to fork.
+
+use super::*;
+use crate::worker::threads::{Remote, WaitSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn in_a_forked_child_a_waker_wakes_nobody_and_a_remote_takes_nothing() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let waker = worker.waker().unwrap();
+    let remote: Remote = worker.remote(4, ()).unwrap();
+    assert!(worker.arm().unwrap());
+    let ended = ends_in_forked_child(|| {
+        waker.wake();
+        let refused = remote.run(|_, ()| panic!("in the child")).unwrap_err().error;
+        assert_eq!(refused.status(), Status::Invalid);
+        assert_eq!(worker.waker().map(drop).unwrap_err().status(), Status::Invalid);
+        assert_eq!(worker.check_movable().unwrap_err().status(), Status::Invalid);
+        drop((worker, remote));
+    });
+    assert!(ended);
+}
+
+#[test]
+fn a_child_that_drops_a_worker_whose_tasks_somebody_holds_locked_does_not_wait() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let remote = worker.remote(4, ()).unwrap();
+    let mut worker = Some(worker);
+    let ended = remote.locked(|| ends_in_forked_child(|| drop(worker.take())));
+    assert!(ended);
+}
+
+#[test]
+fn a_set_is_readable_for_what_comes_between_arming_and_the_sleep() {
+    let context = over_shm(false);
+    let (one, two) = (context.worker().unwrap(), context.worker().unwrap());
+    let sender = context.worker().unwrap();
+    let mut set = WaitSet::new().unwrap();
+    set.add(&one).unwrap();
+    set.add(&two).unwrap();
+    for target in [&one, &two, &one] {
+        let there = sender.connect(&target.address().unwrap()).unwrap();
+        target.on_message(1, |_| {}).unwrap();
+        while !set.arm().unwrap() {
+            let _ = set.progress();
+        }
+        assert!(!set.is_readable(), "nothing has come yet");
+        let _ = there.send(1, 0, b"between").unwrap();
+        assert!(set.is_readable(), "the sleep would not end");
+        while set.progress() == 0 {}
+        // A wake-up is no less.
+        while !set.arm().unwrap() {
+            let _ = set.progress();
+        }
+        target.waker().unwrap().wake();
+        assert!(set.is_readable());
+        assert!(!set.arm().unwrap(), "it says so once");
+    }
+}
+
+#[test]
+fn a_worker_that_ends_leaves_its_set_though_its_descriptor_is_held() {
+    let context = over_shm(false);
+    let (one, two) = (context.worker().unwrap(), context.worker().unwrap());
+    let mut set = WaitSet::new().unwrap();
+    set.add(&one).unwrap();
+    set.add(&two).unwrap();
+    assert_eq!(set.add(&one).unwrap_err().status(), Status::Invalid);
+    // Held by an endpoint, and readable for ever.
+    let kept = one.connect(&one.address().unwrap()).unwrap();
+    while !one.arm().unwrap() {
+        let _ = one.progress();
+    }
+    one.waker().unwrap().wake();
+    let waker = two.waker().unwrap();
+    drop(one);
+    assert_eq!(set.len(), 1);
+    assert!(!set.wait(Some(Duration::from_millis(2))).unwrap());
+    assert!(!set.is_readable(), "the ended one is still watched");
+    waker.wake();
+    assert!(set.wait(None).unwrap());
+    drop((two, kept));
+    assert!(set.is_empty());
+    assert!(!set.wait(Some(Duration::ZERO)).unwrap());
+}
+
+#[test]
+fn a_forked_child_changes_nothing_in_its_parents_set() {
+    let context = over_shm(false);
+    let (one, two) = (context.worker().unwrap(), context.worker().unwrap());
+    let mut set = WaitSet::new().unwrap();
+    set.add(&one).unwrap();
+    let mut both = Some((set, one));
+    let ended = ends_in_forked_child(|| {
+        let (mut set, one) = both.take().unwrap();
+        assert_eq!(set.add(&two).unwrap_err().status(), Status::Invalid);
+        assert_eq!(set.arm().unwrap_err().status(), Status::Invalid);
+        assert_eq!(set.wait(None).unwrap_err().status(), Status::Invalid);
+        assert!(set.remove(&one), "from the child's own list");
+        drop((set, one));
+    });
+    assert!(ended);
+    let (mut set, one) = both.take().unwrap();
+    one.waker().unwrap().wake();
+    assert!(set.wait(None).unwrap());
+    assert!(set.remove(&one) && !set.remove(&one) && set.is_empty());
+}
+
+#[test]
+fn what_a_panicking_task_leaves_behind_keeps_its_worker_awake() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let remote = worker.remote(8, Cell::new(0)).unwrap();
+    remote.run(|_, _| panic!("a task")).unwrap();
+    remote.run(|_, count| count.set(count.get() + 1)).unwrap();
+    let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.wait(None)));
+    assert!(first.is_err());
+    assert!(!worker.inner.arm().unwrap(), "a task waits");
+    assert!(worker.wait(None).unwrap());
+    let (said, asked) = std::sync::mpsc::channel();
+    remote.run(move |_, count| said.send(count.get()).unwrap()).unwrap();
+    while asked.try_recv() != Ok(1) {
+        let _ = worker.wait(None).unwrap();
+    }
+}
+
+#[test]
+fn a_way_for_tasks_that_nobody_has_any_more_is_given_up() {
+    struct Says(Rc<Cell<bool>>);
+    impl Drop for Says {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    static RUN: AtomicBool = AtomicBool::new(false);
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let gone = Rc::new(Cell::new(false));
+    let remote = worker.remote(8, Says(gone.clone())).unwrap();
+    remote.run(|_, _| RUN.store(true, Ordering::Release)).unwrap();
+    drop(remote);
+    while !gone.get() {
+        let _ = worker.wait(Some(Duration::from_millis(1))).unwrap();
+    }
+    assert!(RUN.load(Ordering::Acquire), "what was handed over is run first");
+    assert!(worker.inner.mailboxes.borrow().is_empty());
+}
+
+#[test]
+fn a_task_may_be_the_end_of_the_worker_that_runs_it() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let inner = worker.inner.clone();
+    let held = Rc::new(RefCell::new(None));
+    let remote = worker.remote(8, held.clone()).unwrap();
+    *held.borrow_mut() = Some(worker);
+    let left = std::sync::Arc::new(());
+    let theirs = left.clone();
+    remote.run(|_, held: &Rc<RefCell<Option<Worker>>>| drop(held.borrow_mut().take())).unwrap();
+    remote.run(move |_, _| drop(theirs)).unwrap();
+    while held.borrow().is_some() {
+        let _ = inner.progress();
+    }
+    assert_eq!(std::sync::Arc::strong_count(&left), 1, "what came behind it is dropped");
+    assert_eq!(Rc::strong_count(&held), 1, "and so is the state");
+    assert_eq!(remote.run(|_, _| ()).unwrap_err().error.status(), Status::Closed);
+}

@@ -1,0 +1,202 @@
+//! Several workers of one thread that are waited for together.
+
+use crate::sys::{ForkGuard, Poller};
+use crate::worker::wait::POLL_NAP;
+use crate::worker::{Inner, Worker};
+use crate::{Error, Status};
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// What an error calls it.
+const NAME: &str = "a set of workers";
+
+/// Several workers of one thread, driven and waited for together, on one descriptor.
+///
+/// ```
+/// # fn main() -> Result<(), tieline::Error> {
+/// # let context = tieline::Context::open()?;
+/// let (one, two) = (context.worker()?, context.worker()?);
+/// let mut set = tieline::WaitSet::new()?;
+/// set.add(&one)?;
+/// set.add(&two)?;
+/// two.on_message(1, |m| println!("{} bytes", m.payload().len()))?;
+/// let there = one.connect(&two.address()?)?;
+/// let _ = there.send(1, 0, b"hello")?;
+/// set.wait(None)?; // both make progress
+/// # Ok(()) }
+/// ```
+///
+/// A worker that is dropped or closed leaves the set by itself.
+pub struct WaitSet {
+    poller: Poller,
+    members: Vec<Member>,
+    guard: ForkGuard,
+}
+
+struct Member {
+    worker: Weak<Inner>,
+    /// Kept open until it is watched no more: the number of a closed one may be another's.
+    fd: Rc<Poller>,
+}
+
+impl Member {
+    /// The worker, unless it has ended.
+    fn worker(&self) -> Option<Rc<Inner>> {
+        self.worker.upgrade().filter(|worker| worker.check_open().is_ok())
+    }
+}
+
+impl WaitSet {
+    /// A set without members.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor.
+    pub fn new() -> Result<WaitSet, Error> {
+        Ok(WaitSet { poller: Poller::new()?, members: Vec::new(), guard: ForkGuard::new()? })
+    }
+
+    /// Adds a worker. It may be driven by itself as well, and be in other sets.
+    ///
+    /// # Errors
+    /// `Invalid` for one that is in the set, and in a forked child; `Closed` for one that is closed; when the system watches no more.
+    pub fn add(&mut self, worker: &Worker) -> Result<(), Error> {
+        self.guard.check(NAME)?;
+        worker.inner.check_open()?;
+        self.let_go();
+        if self.place(worker).is_some() {
+            return Err(Error::new(
+                Status::Invalid,
+                "a worker that joins a set",
+                "it is in it already",
+                "add it once",
+            ));
+        }
+        let fd = worker.inner.poller.clone();
+        self.poller.add(fd.as_raw_fd())?;
+        self.members.push(Member { worker: Rc::downgrade(&worker.inner), fd });
+        Ok(())
+    }
+
+    /// Takes a worker out; whether it was in the set.
+    pub fn remove(&mut self, worker: &Worker) -> bool {
+        let Some(at) = self.place(worker) else { return false };
+        let member = self.members.swap_remove(at);
+        // A forked child would take it out of the parent's.
+        if self.guard.same_process() {
+            self.poller.remove(member.fd.as_raw_fd());
+        }
+        true
+    }
+
+    /// How many workers are in it that have not ended.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.iter().filter_map(Member::worker).count()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A descriptor for poll(2) or epoll: readable when there may be something to do for one of the workers, provided that
+    /// [`arm`](WaitSet::arm) said so before.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.poller.as_raw_fd()
+    }
+
+    /// [`Worker::progress`] of all; returns how many events there were.
+    pub fn progress(&mut self) -> usize {
+        self.workers().map(|worker| worker.progress()).sum()
+    }
+
+    /// Prepares to sleep on [`WaitSet::fd`], as [`Worker::arm`]: `true` when that is safe for all, `false` when there is something to do
+    /// right now for one of them.
+    ///
+    /// # Errors
+    /// As [`Worker::arm`], of the first that has one.
+    pub fn arm(&mut self) -> Result<bool, Error> {
+        self.guard.check(NAME)?;
+        self.let_go();
+        for worker in self.workers() {
+            if !worker.arm_to_wait()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes progress on all; when there was none to make, sleeps until there may be some for one of them, at most `timeout`, and
+    /// makes progress again. `true`: something happened, as [`Worker::wait`] has it. A set without members sleeps until the time is up.
+    ///
+    /// # Errors
+    /// As [`Worker::wait`], of the first that has one; the others go on.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.guard.check(NAME)?;
+        self.let_go();
+        for worker in self.workers() {
+            worker.shared.check_no_handler("a wait")?;
+            worker.hear_of_service()?;
+            worker.look_at_all();
+        }
+        if self.progress() > 0 {
+            return Ok(true);
+        }
+        match self.arm_all() {
+            Ok(false) => {}
+            Ok(true) => drop(self.poller.wait(timeout)?),
+            // A module that cannot wake anybody is looked at again and again.
+            Err(error) if error.status() == Status::Unsupported => {
+                let nap = timeout.map_or(POLL_NAP, |timeout| timeout.min(POLL_NAP));
+                let _ = self.poller.wait(Some(nap))?;
+            }
+            Err(error) => return Err(error),
+        }
+        for worker in self.workers() {
+            let _ = worker.hear_signal();
+        }
+        let moved = self.progress() > 0;
+        // All are asked, since each forgets by that what it has said.
+        Ok(self
+            .workers()
+            .fold(moved, |any, worker| worker.woken.take() | worker.has_completed() | any))
+    }
+
+    /// Whether this thread may sleep; those that have something to say keep it.
+    fn arm_all(&self) -> Result<bool, Error> {
+        for worker in self.workers() {
+            if worker.woken.get() || worker.has_completed() || !worker.arm()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    #[cfg(test)]
+    pub(in crate::worker) fn is_readable(&self) -> bool {
+        self.poller.wait(Some(Duration::ZERO)).unwrap()
+    }
+
+    fn place(&self, worker: &Worker) -> Option<usize> {
+        self.members.iter().position(|one| std::ptr::eq(one.worker.as_ptr(), &*worker.inner))
+    }
+
+    fn workers(&self) -> impl Iterator<Item = Rc<Inner>> + '_ {
+        self.members.iter().filter_map(Member::worker)
+    }
+
+    /// Watches those that have ended no more.
+    fn let_go(&mut self) {
+        let poller = &self.poller;
+        self.members.retain(|member| {
+            let stays = member.worker().is_some();
+            if !stays {
+                poller.remove(member.fd.as_raw_fd());
+            }
+            stays
+        });
+    }
+}

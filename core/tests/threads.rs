@@ -1,0 +1,418 @@
+//! Workers and several threads: handed round, behind a lock, woken and given work by others.
+
+#![allow(unsafe_code)] // `Movable::new` is a promise of the application's
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tieline::{Context, Endpoint, Movable, Outcome, PostError, Status, WaitSet, Worker};
+
+fn context() -> Context {
+    Context::open().unwrap()
+}
+
+/// A worker, its endpoint to a peer, and what came.
+struct State {
+    worker: Worker,
+    there: Endpoint,
+    seen: Rc<RefCell<Vec<u64>>>,
+}
+
+/// A worker with a peer, and a log of what arrives.
+fn movable(context: &Context, peer: &[u8]) -> Movable<State> {
+    let worker = context.worker().unwrap();
+    worker.check_movable().unwrap();
+    let there = worker.connect(peer).unwrap();
+    let seen: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let log = seen.clone();
+    worker.on_message(1, move |m| log.borrow_mut().push(m.header())).unwrap();
+    // SAFETY: the worker's endpoint, and the list that its handler has, are in here with it, and the tests take nothing out.
+    unsafe { Movable::new(State { worker, there, seen }) }
+}
+
+fn progress(worker: &Worker, times: usize) {
+    for _ in 0..times {
+        let _ = worker.progress();
+    }
+}
+
+/// Sends until it is accepted; whoever has the peer makes room.
+fn send(worker: &Worker, there: &Endpoint, header: u64) {
+    loop {
+        match there.send(1, header, &header.to_le_bytes()) {
+            Ok(_) => return,
+            Err(PostError::Retry(_)) => progress(worker, 1),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A thread of a peer's, which sends so many and counts what it receives until it has got as many as it is told.
+fn peer(
+    context: &Context,
+    count: u64,
+    answers: u64,
+) -> (Vec<u8>, std::sync::mpsc::Sender<Vec<u8>>, std::thread::JoinHandle<()>) {
+    let (told, address) = channel();
+    let (give, theirs) = channel::<Vec<u8>>();
+    let context = context.clone();
+    let thread = std::thread::spawn(move || {
+        let worker = context.worker().unwrap();
+        told.send(worker.address().unwrap()).unwrap();
+        let got = Rc::new(Cell::new(0));
+        let note = got.clone();
+        worker.on_message(1, move |_| note.set(note.get() + 1)).unwrap();
+        let there = worker.connect(&theirs.recv().unwrap()).unwrap();
+        for header in 0..count {
+            send(&worker, &there, header);
+            if header % 64 == 0 {
+                let _ = worker.progress();
+            }
+        }
+        assert!(worker.wait_until(|| got.get() >= answers, None).unwrap());
+        worker.flush().unwrap();
+    });
+    (address.recv().unwrap(), give, thread)
+}
+
+#[test]
+fn a_worker_goes_from_thread_to_thread_while_a_peer_sends_and_nothing_is_lost() {
+    const COUNT: u64 = 20_000;
+    const HANDS: usize = 4;
+    const ANSWERS: u64 = 200;
+    let context = context();
+    let (address, give, sends) = peer(&context, COUNT, ANSWERS);
+    let state = movable(&context, &address);
+    give.send(state.worker.address().unwrap()).unwrap();
+    // A ring of threads: each takes the worker, works a little, and hands it on.
+    let (mut ways, mut takes) = (Vec::new(), Vec::new());
+    for _ in 0..HANDS {
+        let (way, take) = channel::<(Movable<State>, u64)>();
+        ways.push(way);
+        takes.push(take);
+    }
+    let (done, last) = channel();
+    ways[0].send((state, 0)).unwrap();
+    let threads: Vec<_> = (0..HANDS)
+        .zip(takes)
+        .map(|(number, take)| {
+            let (next, done) = (ways[(number + 1) % HANDS].clone(), done.clone());
+            std::thread::spawn(move || {
+                while let Ok((state, turn)) = take.recv() {
+                    if turn < ANSWERS {
+                        send(&state.worker, &state.there, turn);
+                    }
+                    // By turns it looks once, several times, and asleep.
+                    match turn % 3 {
+                        0 => progress(&state.worker, 1),
+                        1 => progress(&state.worker, 10),
+                        _ => drop(state.worker.wait(Some(Duration::from_micros(50))).unwrap()),
+                    }
+                    let all = state.seen.borrow().len() as u64 == COUNT && turn >= ANSWERS;
+                    let refused = match all {
+                        true => done.send(state).is_err(),
+                        false => next.send((state, turn + 1)).is_err(),
+                    };
+                    if all || refused {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    drop((ways, done));
+    let state = last.recv().unwrap();
+    assert!(state.seen.borrow().iter().copied().eq(0..COUNT), "in order, each once");
+    let state = state.into_inner();
+    state.worker.flush().unwrap();
+    sends.join().unwrap();
+    drop(state);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn threads_that_share_a_worker_by_a_lock_send_and_receive_through_it() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 500;
+    let context = context();
+    let (address, give, peer) = peer(&context, THREADS * EACH, THREADS * EACH);
+    let state = movable(&context, &address);
+    give.send(state.worker.address().unwrap()).unwrap();
+    let (state, sent) = (Mutex::new(state), AtomicU64::new(0));
+    std::thread::scope(|threads| {
+        for _ in 0..THREADS {
+            let _ = threads.spawn(|| {
+                for _ in 0..EACH {
+                    let state = state.lock().unwrap();
+                    let header = sent.fetch_add(1, Ordering::Relaxed);
+                    send(&state.worker, &state.there, header);
+                    let _ = state.worker.progress();
+                }
+                loop {
+                    let state = state.lock().unwrap();
+                    if state.seen.borrow().len() as u64 == THREADS * EACH {
+                        return;
+                    }
+                    let _ = state.worker.progress();
+                }
+            });
+        }
+    });
+    peer.join().unwrap();
+    let state = state.into_inner().unwrap();
+    assert!(state.seen.borrow().iter().copied().eq(0..THREADS * EACH));
+}
+
+#[test]
+fn a_worker_is_dropped_by_another_thread_than_the_one_that_made_it_and_its_peer_hears_of_it() {
+    let context = context();
+    let here = context.worker().unwrap();
+    let (left, seen) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let (note, came) = (left.clone(), seen.clone());
+    here.on_peer_left(move |_| note.set(true));
+    here.on_message(1, move |_| came.set(true)).unwrap();
+    let state = movable(&context, &here.address().unwrap());
+    send(&state.worker, &state.there, 7);
+    std::thread::spawn(move || drop(state)).join().unwrap();
+    assert!(here.wait_until(|| seen.get() && left.get(), None).unwrap());
+}
+
+#[test]
+fn operations_that_one_thread_posts_another_one_finishes() {
+    let context = context();
+    let memory = context.alloc(4096).unwrap();
+    let here = context.worker().unwrap();
+    let there = here.connect(&here.address().unwrap()).unwrap();
+    let key = there.import_key(&memory.remote_key().unwrap()).unwrap();
+    here.check_movable().unwrap();
+    let put = there.put_bytes(b"posted here", &key, 0).unwrap();
+    let flushed = there.flush_messages().unwrap();
+    // SAFETY: the worker has nothing else.
+    let state = unsafe { Movable::new((here, there, key, put, flushed)) };
+    let back = std::thread::spawn(move || {
+        let (worker, there, key, put, flushed) = state.into_inner();
+        let _ = worker.finish(put).unwrap();
+        let _ = worker.finish(flushed).unwrap();
+        let added = there.fetch_add(&key, 64, 5).unwrap();
+        // SAFETY: all of it again.
+        unsafe { Movable::new((worker, there, key, added)) }
+    });
+    let (worker, _there, _key, added) = back.join().unwrap().into_inner();
+    assert_eq!(worker.finish(added), Ok(0));
+    assert_eq!(memory.to_vec(0..11).unwrap(), b"posted here");
+    assert_eq!(memory.atomic_u64(64).unwrap().load(Ordering::Acquire), 5);
+}
+
+#[test]
+fn a_wake_up_ends_a_wait_at_whatever_point_it_comes() {
+    let context = context();
+    let worker = context.worker().unwrap();
+    let waker = worker.waker().unwrap();
+    let turn = Arc::new(AtomicU64::new(0));
+    let (theirs, mut spins) = (turn.clone(), 0u32);
+    const TURNS: u64 = 2_000;
+    let wakes = std::thread::spawn(move || {
+        for number in 1..=TURNS {
+            while theirs.load(Ordering::Acquire) != 2 * number - 1 {
+                std::thread::yield_now();
+            }
+            // The other one is anywhere between its look and its sleep.
+            spins = (spins * 5 + 1) % 4096;
+            (0..spins).for_each(|_| std::hint::spin_loop());
+            theirs.store(2 * number, Ordering::Release);
+            waker.wake();
+        }
+    });
+    for number in 1..=TURNS {
+        turn.store(2 * number - 1, Ordering::Release);
+        while turn.load(Ordering::Acquire) != 2 * number {
+            let _ = worker.wait(None).unwrap();
+        }
+    }
+    wakes.join().unwrap();
+}
+
+#[test]
+fn a_wake_up_before_a_wait_makes_one_return_at_once_whatever_waits_in_between() {
+    let context = context();
+    let worker = context.worker().unwrap();
+    worker.on_message(1, |_| {}).unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let waker = worker.waker().unwrap();
+    let quiet = || {
+        while worker.wait(Some(Duration::ZERO)).unwrap() {}
+    };
+    quiet();
+    waker.wake();
+    waker.wake();
+    assert!(worker.wait(None).unwrap());
+    assert!(!worker.wait(Some(Duration::from_millis(1))).unwrap(), "both count as one");
+    // What waits for an operation, or for a condition, leaves it.
+    waker.wake();
+    let flushed = me.flush_messages().unwrap();
+    let _ = worker.finish(flushed).unwrap();
+    assert!(!worker.wait_until(|| false, Some(Duration::from_millis(3))).unwrap());
+    assert!(worker.wait(None).unwrap());
+    quiet();
+    waker.wake();
+    assert!(!worker.arm().unwrap());
+    assert!(worker.arm().unwrap(), "it said so");
+    drop(worker);
+    waker.clone().wake();
+}
+
+#[test]
+fn a_wake_up_makes_a_wait_look_at_its_condition_anew() {
+    let context = context();
+    let worker = context.worker().unwrap();
+    let waker = worker.waker().unwrap();
+    let (set, looked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (theirs, seen) = (set.clone(), looked.clone());
+    let other = std::thread::spawn(move || {
+        while !seen.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        theirs.store(true, Ordering::Release);
+        waker.wake();
+    });
+    let condition = || {
+        looked.store(true, Ordering::Release);
+        set.load(Ordering::Acquire)
+    };
+    assert!(worker.wait_until(condition, None).unwrap());
+    other.join().unwrap();
+}
+
+#[test]
+fn a_workers_thread_runs_the_tasks_of_others_in_their_order_and_posts_for_them() {
+    const THREADS: u64 = 3;
+    const EACH: u64 = 2_000;
+    let context = context();
+    let worker = context.worker().unwrap();
+    let me = worker.connect(&worker.address().unwrap()).unwrap();
+    let seen: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let log = seen.clone();
+    worker.on_message(1, move |m| log.borrow_mut().push(m.header())).unwrap();
+    let state = (me, Cell::new(0u64));
+    let remote = worker.remote(16, state).unwrap();
+    let threads: Vec<_> = (0..THREADS)
+        .map(|thread| {
+            let remote = remote.clone();
+            std::thread::spawn(move || {
+                for number in 0..EACH {
+                    let header = thread * EACH + number;
+                    let mut task = move |worker: &Worker, (me, count): &(Endpoint, Cell<u64>)| {
+                        assert_eq!(worker.progress(), 0, "it runs inside of progress");
+                        assert_eq!(worker.wait(None).unwrap_err().status(), Status::Busy);
+                        count.set(count.get() + 1);
+                        drop(me.send(1, header, b"").unwrap());
+                    };
+                    while let Err(not) = remote.run(task) {
+                        assert!(matches!(not.error, PostError::Retry(_)), "{not:?}");
+                        task = not.task;
+                        std::thread::yield_now();
+                    }
+                }
+            })
+        })
+        .collect();
+    // By turns asleep and spinning.
+    while (seen.borrow().len() as u64) < THREADS * EACH {
+        let _ = worker.wait(None).unwrap();
+        progress(&worker, 200);
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in 0..THREADS {
+        let of_it = |header: &u64| header / EACH == thread;
+        let seen = seen.borrow();
+        assert!(
+            seen.iter().copied().filter(of_it).eq(thread * EACH..(thread + 1) * EACH),
+            "each thread's own order"
+        );
+    }
+}
+
+#[test]
+fn a_worker_that_only_spins_finds_tasks_too() {
+    for providers in ["shm", "shm,shm-cma"] {
+        let context = Context::builder().set("TIELINE_PROVIDERS", providers).open().unwrap();
+        let worker = context.worker().unwrap();
+        let (remote, done) = (worker.remote(1, ()).unwrap(), Arc::new(AtomicBool::new(false)));
+        progress(&worker, 10_000);
+        let note = done.clone();
+        remote.run(move |_, ()| note.store(true, Ordering::Release)).unwrap();
+        let refused = remote.run(|_, ()| ()).unwrap_err();
+        assert!(matches!(refused.error, PostError::Retry(_)), "one is the most");
+        let mut looks = 0;
+        while !done.load(Ordering::Acquire) {
+            let _ = worker.progress();
+            looks += 1;
+            assert!(looks <= 64, "it looks every 64th time");
+        }
+    }
+}
+
+#[test]
+fn tasks_for_a_worker_that_has_ended_are_given_back_and_what_waited_is_dropped() {
+    let context = context();
+    let worker = context.worker().unwrap();
+    let (remote, held) = (worker.remote(8, ()).unwrap(), Arc::new(()));
+    let theirs = held.clone();
+    remote.run(move |_, ()| drop(theirs)).unwrap();
+    drop(worker);
+    assert_eq!(Arc::strong_count(&held), 1, "it will not be run, and is dropped");
+    let theirs = held.clone();
+    let not = remote.run(move |_, ()| drop(theirs)).unwrap_err();
+    assert_eq!(not.error.status(), Status::Closed);
+    assert_eq!(Arc::strong_count(&held), 2, "it is given back");
+    drop(not.task);
+}
+
+#[test]
+fn several_workers_of_one_thread_wait_together_and_each_wakes_all() {
+    let context = context();
+    let workers: Vec<Worker> = (0..3).map(|_| context.worker().unwrap()).collect();
+    let mut set = WaitSet::new().unwrap();
+    let seen: Rc<RefCell<Vec<usize>>> = Rc::default();
+    for (number, worker) in workers.iter().enumerate() {
+        let log = seen.clone();
+        worker.on_message(1, move |_| log.borrow_mut().push(number)).unwrap();
+        set.add(worker).unwrap();
+    }
+    let addresses: Vec<Vec<u8>> = workers.iter().map(|w| w.address().unwrap()).collect();
+    const ROUNDS: usize = 300;
+    let turn = Arc::new(AtomicU64::new(0));
+    let (theirs, context) = (turn.clone(), context.clone());
+    let sends = std::thread::spawn(move || {
+        let worker = context.worker().unwrap();
+        let there: Vec<Endpoint> =
+            addresses.iter().map(|address| worker.connect(address).unwrap()).collect();
+        for round in 0..ROUNDS {
+            while theirs.load(Ordering::Acquire) != round as u64 {
+                let _ = worker.progress();
+                std::thread::yield_now();
+            }
+            send(&worker, &there[round % 3], 0);
+        }
+        worker.flush().unwrap();
+    });
+    for round in 0..ROUNDS {
+        while seen.borrow().len() <= round {
+            let _ = set.wait(None).unwrap();
+        }
+        turn.store(round as u64 + 1, Ordering::Release);
+    }
+    assert!(seen.borrow().iter().copied().eq((0..ROUNDS).map(|round| round % 3)));
+    sends.join().unwrap();
+    // What is tracked and untaken, and a wake-up, are told here as well.
+    let waits = |set: &mut WaitSet| set.wait(Some(Duration::from_millis(1))).unwrap();
+    while waits(&mut set) {}
+    workers[1].track(&Outcome::Done(3), 7).unwrap();
+    assert!(waits(&mut set) && waits(&mut set));
+    assert_eq!(workers[1].take_completed(4, |user, _| assert_eq!(user, 7)), 1);
+    workers[2].waker().unwrap().wake();
+    assert!(waits(&mut set) && !waits(&mut set));
+}
