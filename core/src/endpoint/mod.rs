@@ -31,6 +31,7 @@ mod rma;
 mod route;
 pub(crate) mod shared_copy;
 mod small;
+mod strided;
 mod unreachable;
 
 pub(crate) use calls::{Circuits, WorkerCalls};
@@ -41,6 +42,7 @@ pub use pointer::RemotePointer;
 pub(crate) use post::Posted;
 pub use record::{AtomicOp, Completion, Width};
 pub(crate) use route::{ModulePair, Route};
+pub use strided::Blocks;
 
 use crate::explain::Record;
 use crate::mem::key::KeyRecord;
@@ -70,7 +72,7 @@ use tieline_plugin_api::OK;
 /// * **Messages**: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy, [`send_regions`](Endpoint::send_regions)
 ///   reads the regions until it has ended.
 /// * **Memory**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
-///   [`get_pieces`](Endpoint::get_pieces) and the atomics take a key that
+///   [`get_pieces`](Endpoint::get_pieces), [`put_strided`](Endpoint::put_strided), [`get_strided`](Endpoint::get_strided) and the atomics take a key that
 ///   [`import_key`](Endpoint::import_key) made on this endpoint; another endpoint's is `KeyRejected`. Local regions are used until
 ///   the operation has ended, and are kept open for as long: they may be dropped, and should not be changed.
 /// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that tells the peer's worker when its bytes are there.

@@ -158,6 +158,16 @@ impl Inner {
         bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
     }
 
+    /// Whether so many more operations may become pending, with nothing that is copied.
+    pub(super) fn has_room_for(&self, count: usize) -> bool {
+        self.has_room(count.saturating_sub(1).saturating_mul(OPERATION_BYTES))
+    }
+
+    /// How many operations may be pending at a time.
+    pub(super) fn most_operations(&self) -> usize {
+        self.shared.core.queue_bytes / OPERATION_BYTES
+    }
+
     /// Whether nothing here can move until a connection has formed, or has failed to, or until what stands before a fence has ended.
     pub(crate) fn waits_for_event(&self) -> bool {
         let messages_wait = || {

@@ -24,6 +24,7 @@ mod progress_thread;
 mod shared;
 mod small;
 mod stage;
+mod strided;
 mod swapping;
 mod ways;
 mod workers;

@@ -1,0 +1,243 @@
+//! Puts and gets of blocks at equal distances: rows of a tile, columns of a matrix.
+//!
+//! What lies in one run at the peer is one operation with pieces of local memory. Several runs there are an operation for each run
+//! that they have on both sides, and one more that ends with the last of them, which is told to who asked.
+
+use super::{Endpoint, RemoteKey};
+use crate::op::{Id, Kind};
+use crate::region::{Access, Region};
+use crate::request::Outcome;
+use crate::{Error, PostError, Status};
+use std::ops::Range;
+
+/// `count` blocks of `block` bytes, of which the first begins at `offset` and each other one `stride` bytes behind the one before.
+///
+/// ```
+/// use tieline::Blocks;
+/// // Columns 2 to 5 of the rows 10 to 99 of a matrix of 1000 columns of 8 bytes.
+/// let tile = Blocks { offset: (10 * 1000 + 2) * 8, block: 4 * 8, stride: 1000 * 8, count: 90 };
+/// assert_eq!(tile.len(), Some(90 * 32));
+/// assert_eq!(Blocks::run(64, 100).len(), Some(100)); // 100 bytes in one run
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Blocks {
+    /// Where the first one begins in its region.
+    pub offset: u64,
+    /// How long each is.
+    pub block: usize,
+    /// From the beginning of one to that of the next. Less than `block`: they overlap.
+    pub stride: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Blocks {
+    /// So many bytes in one run.
+    #[must_use]
+    pub const fn run(offset: u64, len: usize) -> Blocks {
+        Blocks { offset, block: len, stride: len, count: 1 }
+    }
+
+    /// How many bytes all of them are; `None`: more than there can be.
+    #[must_use]
+    pub fn len(&self) -> Option<usize> {
+        self.block.checked_mul(self.count)
+    }
+
+    /// Whether that is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.block == 0 || self.count == 0
+    }
+
+    /// The same bytes in the fewest blocks: those that touch are one.
+    fn joined(self) -> Blocks {
+        match self.len() {
+            Some(len) if self.stride == self.block || self.count <= 1 => {
+                Blocks::run(self.offset, len)
+            }
+            _ => self,
+        }
+    }
+
+    /// Where the last one ends, from the beginning of the region.
+    fn end(&self) -> Option<u64> {
+        if self.is_empty() {
+            return Some(self.offset);
+        }
+        let to_last = (self.stride as u64).checked_mul(self.count as u64 - 1)?;
+        self.offset.checked_add(to_last)?.checked_add(self.block as u64)
+    }
+
+    /// A range of their bytes, taken one behind the other, as ranges of the region: for
+    /// [`put_pieces`](Endpoint::put_pieces), [`send_regions`](Endpoint::send_regions) and the like. A range that is not in them has none.
+    pub fn ranges(&self, bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let blocks = *self;
+        let end = if blocks.len().is_some_and(|len| bytes.end <= len) { bytes.end } else { 0 };
+        let mut at = bytes.start;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (number, into) = (at / blocks.block, at % blocks.block);
+            let len = (blocks.block - into).min(end - at);
+            at += len;
+            let begin = usize::try_from(blocks.offset).ok()? + number * blocks.stride + into;
+            Some(begin..begin + len)
+        })
+    }
+}
+
+impl Endpoint {
+    /// Writes blocks of a local region to blocks of the peer's region: the bytes of the former, one behind the other, become the bytes
+    /// of the latter. Both are equally many bytes; how these are cut may differ. Complete when all are visible there.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let context = tieline::Context::open()?;
+    /// # let worker = context.worker()?;
+    /// # let (memory, there) = (context.alloc(4096)?, context.alloc(4096)?);
+    /// # let me = worker.connect(&worker.address()?)?;
+    /// # let key = me.import_key(&there.remote_key()?)?;
+    /// use tieline::Blocks;
+    /// // A column of a matrix of 16 x 16 words becomes the third row of one like it.
+    /// let column = Blocks { offset: 5 * 8, block: 8, stride: 16 * 8, count: 16 };
+    /// let put = me.put_strided(&memory, column, &key, Blocks::run(3 * 16 * 8, 16 * 8))?;
+    /// let _ = worker.finish(put)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Where the peer's blocks are one run, this is a [`put_pieces`](Endpoint::put_pieces). Otherwise each run that is one on both sides is
+    /// an operation of those that the endpoint may have open: single words at a distance are better packed and sent. No order
+    /// between the blocks is kept; where they overlap at the peer, each byte there ends as one of those that were to go there.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put_pieces`]; [`PostError::Correct`] also when the two are not equally long, and for more runs than the
+    /// endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64). [`PostError::Retry`]: not all of it was posted, and what was goes on; post
+    /// all of it again, with the local bytes as they are.
+    pub fn put_strided(
+        &self,
+        local: &Region,
+        from: Blocks,
+        key: &RemoteKey,
+        to: Blocks,
+    ) -> Result<Outcome, PostError> {
+        self.post_strided(true, local, from, key, to)
+    }
+
+    /// Reads blocks of the peer's region into blocks of a local region; see [`Endpoint::put_strided`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::put_strided`].
+    pub fn get_strided(
+        &self,
+        local: &Region,
+        to: Blocks,
+        key: &RemoteKey,
+        from: Blocks,
+    ) -> Result<Outcome, PostError> {
+        self.post_strided(false, local, to, key, from)
+    }
+
+    fn post_strided(
+        &self,
+        put: bool,
+        local: &Region,
+        here: Blocks,
+        key: &RemoteKey,
+        there: Blocks,
+    ) -> Result<Outcome, PostError> {
+        let ep = &self.inner;
+        let (here, there) = (here.joined(), there.joined());
+        let len = here.len().filter(|len| there.len() == Some(*len)).ok_or_else(unequal)?;
+        ep.check_local(local)?;
+        let end = here.end().and_then(|end| usize::try_from(end).ok()).ok_or(Status::OutOfRange)?;
+        let _ = local.inner.span.range(end, 0)?;
+        // All of it before any is posted.
+        let extent = there.end().ok_or(Status::OutOfRange)? - there.offset;
+        let extent = usize::try_from(extent).map_err(|_| Status::OutOfRange)?;
+        ep.prepare(key, there.offset, extent, if put { Access::WRITE } else { Access::READ })?;
+        if len == 0 {
+            return Ok(Outcome::Done(0));
+        }
+        if there.count == 1 {
+            // As many pieces as there are; the library cuts them for its lanes.
+            let pieces: Vec<_> = here.ranges(0..len).map(|range| (local, range)).collect();
+            return match put {
+                true => self.put_pieces(&pieces, key, there.offset),
+                false => self.get_pieces(&pieces, key, there.offset),
+            };
+        }
+        let count = runs(len, here.block, there.block);
+        if count >= ep.most_operations() {
+            return Err(too_many(count).into());
+        }
+        if !ep.has_room_for(count) {
+            return Err(Status::Again.into());
+        }
+        let whole = ep.open(Kind::Whole)?;
+        let mut posted = Ok(());
+        for number in 0..there.count {
+            let mut at = number * there.block;
+            let mut offset = there.offset + number as u64 * there.stride as u64;
+            for range in here.ranges(at..at + there.block) {
+                let n = range.len();
+                posted = posted.and_then(|()| {
+                    let one = match put {
+                        true => self.put(local, range, key, offset),
+                        false => self.get(local, range, key, offset),
+                    };
+                    one.map(|outcome| self.wait_for_part(whole, outcome))
+                });
+                (at, offset) = (at + n, offset + n as u64);
+            }
+        }
+        ep.shared.part(whole, Ok(0));
+        // Dropped, what was posted goes on, and a flush tells how it ended.
+        let outcome = ep.outcome(whole);
+        posted.and(outcome.map_err(PostError::from))
+    }
+
+    /// The operation `whole` ends no sooner than this one, and as it does.
+    fn wait_for_part(&self, whole: Id, part: Outcome) {
+        let Outcome::Pending(request) = part else { return };
+        let mut ops = self.inner.shared.ops.borrow_mut();
+        match ops.take(request.id) {
+            None => ops.then(request.id, whole),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => ops.spoil(whole, error),
+        }
+        drop(ops);
+        drop(request); // nobody asks for it
+    }
+}
+
+/// In how many parts blocks of two lengths cut the same bytes: both lengths go into them.
+fn runs(len: usize, here: usize, there: usize) -> usize {
+    let (mut a, mut b) = (here, there);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    let both = (here / a).checked_mul(there).map_or(0, |both| len / both);
+    len / here + len / there - both
+}
+
+#[cold]
+fn unequal() -> Error {
+    Error::new(
+        Status::Invalid,
+        "a put or get of blocks",
+        "those here and those there are not equally many bytes",
+        "give both the same length",
+    )
+}
+
+#[cold]
+fn too_many(count: usize) -> Error {
+    Error::new(
+        Status::TooLarge,
+        format!("a put or get of {count} blocks at the peer"),
+        "an endpoint has fewer operations at a time",
+        "post it in parts, or raise TIELINE_QUEUE_BYTES",
+    )
+}
