@@ -395,6 +395,45 @@ mod tests {
         job.barrier().unwrap();
     }
 
+    /// Peers that come when this process has made progress, or has hung up.
+    struct Awaited(std::sync::mpsc::Receiver<()>);
+
+    impl Exchange for Awaited {
+        fn allgather(&mut self, mine: &[u8], _: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+            let _ = self.0.recv();
+            Ok(vec![mine.to_vec(); 2])
+        }
+    }
+
+    #[test]
+    fn a_barrier_makes_progress_until_all_have_come_and_tells_what_became_of_that() {
+        let awaited = || {
+            let (came, comes) = std::sync::mpsc::channel();
+            let mut job = join(&variables(&[])).unwrap();
+            job.exchange = Mutex::new(Box::new(Awaited(comes)));
+            (job, came)
+        };
+        let (job, came) = awaited();
+        let mut calls = 0;
+        let met = job.barrier_while(|| {
+            calls += 1;
+            if calls == 3 {
+                came.send(()).unwrap();
+            }
+            Ok(())
+        });
+        assert!(met.is_ok() && calls >= 3, "{met:?} after {calls}");
+
+        let (job, came) = awaited();
+        let mut calls = 0;
+        let met = job.barrier_while(|| {
+            calls += 1;
+            came.send(()).unwrap();
+            Err(Error::from_status(Status::NoMemory))
+        });
+        assert_eq!((met.unwrap_err().status(), calls), (Status::NoMemory, 1));
+    }
+
     #[test]
     fn variables_that_contradict_each_other_are_refused_by_name() {
         for (set, says) in [

@@ -129,9 +129,14 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
     request.ifr_ifru.ifru_data = (&raw mut command).cast();
     // SAFETY: as above; `command` is the record that this request asks for and outlives the call.
     let asked = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
-    let speed = u32::from(command.speed_hi) << 16 | u32::from(command.speed);
-    let known = asked == 0 && speed != 0 && speed != u32::MAX && speed != 0xffff;
-    (u32::try_from(mtu).unwrap_or(0), known.then_some(speed))
+    let speed = speed_of(command.speed_hi, command.speed).filter(|_| asked == 0);
+    (u32::try_from(mtu).unwrap_or(0), speed)
+}
+
+/// The speed that the kernel tells in two halves, the upper one first; one that it does not know is told as none, or as all ones.
+fn speed_of(high: u16, low: u16) -> Option<u32> {
+    let speed = u32::from(high) << 16 | u32::from(low);
+    (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
 }
 
 /// Lets a socket that is bound to an address choose its port when it connects: without it every bound
@@ -443,6 +448,16 @@ mod tests {
             let mut ready = Vec::new();
             poller.wait(&mut ready, Some(Duration::ZERO)).expect("epoll");
             !ready.is_empty()
+        }
+    }
+
+    #[test]
+    fn a_speed_has_two_halves_and_one_that_nobody_knows_is_none() {
+        assert_eq!(speed_of(0, 1000), Some(1000));
+        assert_eq!(speed_of(1, 34_464), Some(100_000));
+        assert_eq!(speed_of(6, 6784), Some(400_000));
+        for unknown in [(0, 0), (0, 0xffff), (0xffff, 0xffff)] {
+            assert_eq!(speed_of(unknown.0, unknown.1), None);
         }
     }
 

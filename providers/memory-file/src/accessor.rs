@@ -234,6 +234,19 @@ mod tests {
         let _inside = last.enter(77);
         assert!(owner.is_inside(77));
     }
+
+    #[test]
+    fn of_owners_that_nobody_accesses_any_more_nothing_is_kept() {
+        for n in 100..120 {
+            let owner = Announcements::new(&[n; 16]).unwrap();
+            let accessor = open(&owner, [n; 16]).unwrap();
+            let is_known =
+                |n| files().as_ref().is_some_and(|files| files.by_nonce.contains_key(&[n; 16]));
+            assert!(is_known(n) && !is_known(n - 1));
+            drop(accessor);
+        }
+    }
+
     /// What another copy of this code in this process has: it knows nothing of `OPEN` here.
     fn file_of(owner: &Announcements, nonce: Nonce) -> PeerFile {
         PeerFile::open(sys::own_pid(), owner.descriptor(), &nonce).unwrap()

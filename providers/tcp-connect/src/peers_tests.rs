@@ -32,8 +32,9 @@ fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
     for peers in all.iter() {
         poller.watch(peers.fd().as_raw_fd(), Interest::READ, 0).expect("watched");
     }
-    let mut ready = Vec::new();
+    let (mut ready, began) = (Vec::new(), Instant::now());
     loop {
+        assert!(began.elapsed() < Duration::from_secs(60), "somebody is busy with nothing");
         for peers in all.iter_mut() {
             peers.turn().expect("epoll");
         }
@@ -59,7 +60,9 @@ fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
         (random >> 8) as usize % below
     };
     let left = |sent: &Vec<Vec<u32>>| sent.iter().flatten().any(|n| *n < count);
+    let began = Instant::now();
     loop {
+        assert!(began.elapsed() < Duration::from_secs(60), "there is never room: {sent:?}");
         // A few sends, then a few turns of some of them: connections are busy and idle in turn.
         for _ in 0..draw(20) {
             let (from, to) = (draw(members), draw(members));

@@ -2,7 +2,7 @@
 
 use crate::PACKAGES;
 use crate::find::{Edit, Mutant};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -175,18 +175,25 @@ fn overlap(a: &Mutant, b: &Mutant) -> bool {
     a.file == b.file && of_a.start <= of_b.end && of_b.start <= of_a.end
 }
 
-/// What git knows and what it does not ignore; a file that has not changed keeps its time, so that cargo knows it.
+/// What git knows and what it does not ignore; a file that has not changed keeps its time, so that cargo knows it. What the
+/// tree had when it was copied last and has not now goes.
 fn copy(root: &Path, tree: &Path) -> Result<(), String> {
     let mut git = Command::new("git");
     let args = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let output = git.current_dir(root).args(args).output().map_err(|e| format!("git: {e}"))?;
-    for name in String::from_utf8_lossy(&output.stdout).split('\0').filter(|name| !name.is_empty())
-    {
+    let names = String::from_utf8_lossy(&output.stdout);
+    let names: BTreeSet<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
+    let list = tree.join("copied");
+    let before = fs::read_to_string(&list).unwrap_or_default();
+    for gone in before.lines().filter(|name| !names.contains(name)) {
+        let _ = fs::remove_file(tree.join(gone));
+    }
+    for name in &names {
         if let Ok(bytes) = fs::read(root.join(name)) {
             put(&tree.join(name), &bytes)?;
         }
     }
-    Ok(())
+    put(&list, names.into_iter().collect::<Vec<_>>().join("\n").as_bytes())
 }
 
 fn put(file: &Path, bytes: &[u8]) -> Result<(), String> {

@@ -20,8 +20,9 @@ fn until(
     there: &mut Watch,
     so: impl Fn(&Watch, &Watch, &[Ended]) -> bool,
 ) -> Vec<Ended> {
-    let mut told = Vec::new();
+    let (mut told, began) = (Vec::new(), Instant::now());
     while !so(here, there, &told) {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not come: {told:?}");
         told.extend(here.turn(Instant::now()));
         told.extend(there.turn(Instant::now()));
         std::thread::yield_now();

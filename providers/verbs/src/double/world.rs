@@ -32,6 +32,8 @@ pub(crate) struct Faults {
     /// Queue pairs that there may be, and completions that a queue may be made for.
     pub(crate) most_pairs: Option<usize>,
     pub(crate) most_completions: Option<c_int>,
+    /// What arrives carries no immediate number, whatever stands in its place.
+    pub(crate) no_number: bool,
     /// No datagram can be sent.
     pub(crate) no_link: bool,
     /// No address handle can be made: no way leads to any port.
@@ -378,7 +380,8 @@ impl World {
                 let Some(payload) = self.gather(send) else {
                     return Outcome::Failed(IBV_WC_LOC_PROT_ERR);
                 };
-                self.arrive(peer, qpn, &payload, with_imm(send, 0))
+                let arrived = self.with_imm(send, 0);
+                self.arrive(peer, qpn, &payload, arrived)
             }
             IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => {
                 let Some(payload) = self.gather(send) else {
@@ -394,7 +397,8 @@ impl World {
                 }
                 // A receive is taken, and nothing written there.
                 let opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-                let arrived = self.arrive(peer, qpn, &[], with_imm(send, opcode));
+                let arrived = self.with_imm(send, opcode);
+                let arrived = self.arrive(peer, qpn, &[], arrived);
                 if matches!(arrived, Outcome::Done) {
                     write_at(address, &payload);
                 }
@@ -494,9 +498,10 @@ impl World {
         }
         Outcome::Done
     }
-}
 
-/// What is told of a receive that a send with an immediate number takes.
-fn with_imm(send: &Send, opcode: c_uint) -> ibv_wc {
-    ibv_wc { imm_data: send.imm, wc_flags: IBV_WC_WITH_IMM, opcode, ..ibv_wc::default() }
+    /// What is told of a receive that a send with an immediate number takes.
+    fn with_imm(&self, send: &Send, opcode: c_uint) -> ibv_wc {
+        let wc_flags = if self.faults.no_number { 0 } else { IBV_WC_WITH_IMM };
+        ibv_wc { imm_data: send.imm, wc_flags, opcode, ..ibv_wc::default() }
+    }
 }

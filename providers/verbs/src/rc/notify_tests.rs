@@ -1,5 +1,6 @@
 //! Puts that tell the target: writes with an immediate number, which take a receive there.
 
+use crate::double::world::fault;
 use crate::double::{Side, connect, piece, side};
 use crate::{Region, RemoteKey, VerbsEndpoint};
 use tieline_plugin_api::abi::{KeyParams, RegisterParams};
@@ -90,4 +91,25 @@ fn a_put_that_is_refused_tells_nobody() {
     }
     assert!(matches!(a.told.ended[..], [(5, Err(Status::KeyRejected))]), "{:?}", a.told);
     assert!(b.told.notified.is_empty());
+}
+
+/// The number says which connection a message is of. A peer that sends without one has nothing to say.
+#[test]
+fn what_arrives_without_a_number_is_nobodys_and_its_receive_is_there_for_the_next() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    fault(|faults| faults.no_number = true);
+    assert_eq!(at_a.am_short(1, 1, b"nobody's"), Ok(Posting::Done));
+    for _ in 0..100 {
+        a.poll();
+        b.poll();
+    }
+    assert!(b.told.messages.is_empty() && b.told.failed.is_empty(), "{:?}", b.told);
+    fault(|faults| faults.no_number = false);
+    assert_eq!(at_a.am_short(1, 2, b"comes"), Ok(Posting::Done));
+    for _ in 0..100 {
+        a.poll();
+        b.poll();
+    }
+    assert_eq!(b.told.messages.len(), 1, "{:?}", b.told);
 }
