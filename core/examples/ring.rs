@@ -8,6 +8,7 @@ use std::time::Instant;
 use tieline::{Context, Error, Job, Status};
 
 const TOKEN: u16 = 1;
+const ADDRESS: u32 = 1;
 const ROUNDS: u64 = 100;
 
 fn main() -> Result<(), Error> {
@@ -18,9 +19,10 @@ fn main() -> Result<(), Error> {
     let slot = arrived.clone();
     worker.on_message(TOKEN, move |message| slot.set(Some(message.header())))?;
 
-    let addresses = job.exchange(&worker.address()?)?;
+    // Of all addresses each needs one.
+    job.publish(ADDRESS, &worker.address()?)?;
     let (rank, size) = (job.rank() as u64, job.size() as u64);
-    let next = worker.connect(&addresses[((rank + 1) % size) as usize])?;
+    let next = worker.connect(&job.lookup((job.rank() + 1) % job.size(), ADDRESS)?)?;
     let receive = || -> Result<u64, Error> {
         let _ = worker.wait_until(|| arrived.get().is_some(), None)?;
         Ok(arrived.take().unwrap_or_default())

@@ -21,7 +21,7 @@ struct Serving {
 
 impl Serving {
     fn start(size: usize) -> Serving {
-        let mut server = Server::new(size, "j");
+        let mut server = Server::new(size, "j").unwrap();
         let name = server.listen_unix().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -200,7 +200,7 @@ fn without_a_descriptor_for_one_more_rank_the_server_waits_and_goes_on_later() {
         let name = "without_a_descriptor_for_one_more_rank_the_server_waits_and_goes_on_later";
         return again(name, 64);
     }
-    let mut server = Server::new(1, "j");
+    let mut server = Server::new(1, "j").unwrap();
     let name = server.listen_unix().unwrap();
     let mut client = Client::joined(&name, 0, 1);
     client.say(&contribution(0, 5));
@@ -241,7 +241,7 @@ fn a_hello_of_another_version_is_refused_with_both_numbers() {
         bytes[5] = version;
         client.stream.write_all(&bytes).unwrap();
         let Some(Frame::Refused { text }) = client.hear() else { panic!("it is not told") };
-        assert!(text.contains(&format!("version {version} ")) && text.contains('3'), "{text}");
+        assert!(text.contains(&format!("version {version} ")) && text.contains('4'), "{text}");
     }
 }
 
@@ -279,7 +279,7 @@ fn the_name_of_a_host_is_short_and_without_control_characters_wherever_it_is_tol
 fn a_rank_that_goes_on_without_hearing_the_answers_is_left_out() {
     const PART: usize = 256 << 10;
     const ROUNDS: u64 = 256;
-    let mut server = Server::new(1, "j");
+    let mut server = Server::new(1, "j").unwrap();
     let name = server.listen_unix().unwrap();
     let mut client = Client::joined(&name, 0, 1);
     client.stream.set_nonblocking(true).unwrap();

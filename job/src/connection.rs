@@ -7,6 +7,10 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 use std::time::Instant;
+use tieline_net::Interest;
+
+/// While so much is still to be written to one that asks, it is not listened to: what it asked for has to have room.
+const BACKLOG: usize = 1 << 20;
 
 pub(super) struct Connection {
     pub(super) stream: Stream,
@@ -16,6 +20,10 @@ pub(super) struct Connection {
     pub(super) out: Outbox,
     pub(super) rank: Option<usize>,
     pub(super) since: Instant,
+    /// Not all that came has been heard: there was no room for the answers.
+    pub(super) paused: bool,
+    /// What the poller has been told to look for.
+    pub(super) watched: Option<Interest>,
     /// Closed once `out` is written.
     pub(super) closing: bool,
     pub(super) open: bool,
@@ -32,11 +40,14 @@ pub(super) struct Outbox {
     parts: VecDeque<Arc<[u8]>>,
     /// Of the first one.
     sent: usize,
+    /// Of all parts.
+    bytes: usize,
 }
 
 impl Outbox {
     pub(super) fn push(&mut self, bytes: &Arc<[u8]>) {
         if !bytes.is_empty() {
+            self.bytes += bytes.len();
             self.parts.push_back(bytes.clone());
         }
     }
@@ -45,8 +56,18 @@ impl Outbox {
         self.parts.is_empty()
     }
 
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
     /// Writes what the system takes.
-    fn write(&mut self, to: &mut impl Write) {
+    fn write(&mut self, mut to: impl Write) {
         while let Some(part) = self.parts.front() {
             match to.write(&part[self.sent..]) {
                 Ok(n) => self.sent += n,
@@ -54,13 +75,12 @@ impl Outbox {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 // Its end is read as one; what was to be said has no reader any more.
                 Err(_) => {
-                    self.parts.clear();
-                    self.sent = 0;
+                    *self = Outbox::default();
                     return;
                 }
             }
             if self.sent >= part.len() {
-                self.sent = 0;
+                (self.sent, self.bytes) = (0, self.bytes - part.len());
                 drop(self.parts.pop_front());
             }
         }
@@ -76,14 +96,21 @@ impl Connection {
             out: Outbox::default(),
             rank: None,
             since: Instant::now(),
+            paused: false,
+            watched: None,
             closing: false,
             open: true,
         }
     }
 
-    pub(super) fn greet(&mut self) {
-        self.answer();
-        self.write();
+    /// Whether what it says is heard now. What comes from who only has to hear a last word is not kept.
+    pub(super) fn is_heard(&self) -> bool {
+        self.open && !self.closing && self.out.bytes < BACKLOG
+    }
+
+    /// What the poller is to look for.
+    pub(super) fn wants(&self) -> Interest {
+        Interest { readable: self.is_heard(), writable: !self.out.is_empty() || self.paused }
     }
 
     /// What the handshake has to say.
@@ -99,7 +126,7 @@ impl Connection {
     }
 
     pub(super) fn write(&mut self) {
-        self.out.write(&mut self.stream);
+        self.out.write(&self.stream);
         if self.closing && self.out.is_empty() {
             self.open = false;
         }

@@ -152,6 +152,16 @@ impl Gather {
         }
     }
 
+    /// Why there is no answer about what this rank publishes.
+    pub(super) fn has_come(&self, rank: usize) -> String {
+        let name = self.name(rank);
+        if self.members.contains_key(&rank) {
+            format!("{name} has not published it")
+        } else {
+            format!("{name} has not come")
+        }
+    }
+
     /// How many have not come.
     pub(super) fn absent(&self) -> usize {
         self.size.saturating_sub(self.members.len())

@@ -25,6 +25,7 @@
 //! Nothing here waits without end: a rank that dies ends the exchange for all others with that rank's number
 //! and the way it ended, and a deadline bounds what is merely slow and names who is missing.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,25 +34,31 @@ use std::time::{Duration, Instant};
 use tieline_config::{Config, Error};
 use tieline_plugin_api::Status;
 
+mod alone;
 mod connection;
+mod directory;
 mod gather;
 mod handshake;
 mod host;
 mod link;
 mod local;
+#[cfg(test)]
+mod lookup_tests;
 mod pmix;
 mod process_info;
 mod rendezvous;
+mod seats;
 pub mod server;
 mod slurm;
 mod stream;
 mod sys;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 
-use link::Link;
+use alone::Alone;
 use process_info::{Get, ProcessInfo, Secret, refuse};
 use rendezvous::Rendezvous;
-use stream::Stream;
 
 /// How long joining, and each exchange, may take unless `TIELINE_RENDEZVOUS_TIMEOUT` or [`Job::set_deadline`]
 /// says otherwise.
@@ -65,12 +72,27 @@ pub struct Job {
     local_size: usize,
     id: String,
     deadline: Duration,
-    exchange: Mutex<Box<dyn Exchange + Send>>,
+    exchange: Box<dyn Exchange>,
+    published: Mutex<Published>,
 }
 
-/// One way to hand every process's bytes to every other one. All processes call it equally often.
-trait Exchange {
-    fn allgather(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error>;
+/// What this process has published: keys, and bytes of all.
+#[derive(Default)]
+struct Published {
+    keys: BTreeSet<u32>,
+    bytes: usize,
+}
+
+/// One way to hand processes' bytes to each other.
+trait Exchange: Send + Sync {
+    /// Everybody's to everybody. All processes call it equally often.
+    fn allgather(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error>;
+
+    /// To whoever asks. Each key once, and no more than the bounds of `wire` say.
+    fn publish(&self, key: u32, bytes: &[u8], deadline: &Deadline) -> Result<(), Error>;
+
+    /// What another process has published, or publishes until the deadline.
+    fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error>;
 }
 
 /// A length of time, and when it is over.
@@ -129,7 +151,7 @@ impl Job {
             )?
         } else if let Some(info) = own {
             match info.size {
-                1 => Job::new(ProcessInfo::alone(), Box::new(Alone)),
+                1 => Job::new(ProcessInfo::alone(), Box::new(Alone::default())),
                 _ => return Err(rendezvous::unknown_exchange("")),
             }
         } else if pmix::is_there(get) {
@@ -138,7 +160,7 @@ impl Job {
         } else if let Some(info) = ProcessInfo::of_slurm(get)? {
             Job::at_rendezvous(&info, &slurm::rendezvous(get, &info, secret)?, &deadline)?
         } else {
-            Job::new(ProcessInfo::alone(), Box::new(Alone))
+            Job::new(ProcessInfo::alone(), Box::new(Alone::default()))
         };
         job.deadline = timeout;
         Ok(job)
@@ -151,11 +173,16 @@ impl Job {
         secret: Secret<'_>,
         deadline: &Deadline,
     ) -> Result<Job, Error> {
-        let exchange: Box<dyn Exchange + Send> = match spoken.split_once(':') {
-            Some(("unix", name)) => Box::new(launcher(name, info, deadline)?),
+        let hello = host::hello(info.rank, info.size, &info.id);
+        let exchange: Box<dyn Exchange> = match spoken.split_once(':') {
+            Some(("unix", name)) => {
+                let name = name.strip_prefix('@').ok_or_else(|| {
+                    refuse("TIELINE_EXCHANGE has a socket name without `@`".into())
+                })?;
+                Box::new(link::launcher(name, hello, deadline)?)
+            }
             Some(("tcp", addresses)) => {
                 let rendezvous = Rendezvous::new(addresses.to_owned(), "TIELINE_EXCHANGE", secret)?;
-                let hello = host::hello(info.rank, info.size, &info.id);
                 Box::new(rendezvous.join(hello, deadline)?)
             }
             _ => return Err(rendezvous::unknown_exchange(spoken)),
@@ -170,8 +197,8 @@ impl Job {
         deadline: &Deadline,
     ) -> Result<Job, Error> {
         let hello = host::hello(info.rank, info.size, &info.id);
-        let mut exchange: Box<dyn Exchange + Send> = match (info.size, info.rank) {
-            (1, _) => Box::new(Alone),
+        let exchange: Box<dyn Exchange> = match (info.size, info.rank) {
+            (1, _) => Box::new(Alone::default()),
             (_, 0) => Box::new(rendezvous.serve(hello, deadline)?),
             _ => Box::new(rendezvous.join(hello, deadline)?),
         };
@@ -183,7 +210,7 @@ impl Job {
         Ok(job)
     }
 
-    fn new(info: ProcessInfo, exchange: Box<dyn Exchange + Send>) -> Job {
+    fn new(info: ProcessInfo, exchange: Box<dyn Exchange>) -> Job {
         Job {
             rank: info.rank,
             size: info.size,
@@ -191,7 +218,8 @@ impl Job {
             local_size: info.local_size.unwrap_or(1),
             id: info.id,
             deadline: DEADLINE,
-            exchange: Mutex::new(exchange),
+            exchange,
+            published: Mutex::default(),
         }
     }
 
@@ -225,8 +253,8 @@ impl Job {
         &self.id
     }
 
-    /// How long one exchange may take; `TIELINE_RENDEZVOUS_TIMEOUT` or [`DEADLINE`] by default. The first process
-    /// whose deadline passes ends the exchange for all.
+    /// How long one exchange or lookup may take; `TIELINE_RENDEZVOUS_TIMEOUT` or [`DEADLINE`] by default. The first process
+    /// whose deadline passes ends the exchange for all; a lookup ends for who asked.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
@@ -247,7 +275,66 @@ impl Job {
             ));
         }
         let deadline = Deadline::new(self.deadline);
-        self.exchange.lock().unwrap_or_else(PoisonError::into_inner).allgather(mine, &deadline)
+        self.exchange.allgather(mine, &deadline)
+    }
+
+    /// Leaves bytes for whoever looks them up ([`Job::lookup`]): a worker's address, a key. Nobody waits for anybody, and what
+    /// nobody looks up is sent to nobody: a rank costs nothing to those that never talk to it. They stay as long as whoever serves
+    /// the exchange does, also when this process has ended.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tieline_config::Error> {
+    /// # let (job, address, neighbour) = (tieline_job::Job::from_env()?, b"what worker.address() gave", 0);
+    /// const ADDRESS: u32 = 1;
+    /// job.publish(ADDRESS, address)?;
+    /// let theirs = job.lookup(neighbour, ADDRESS)?; // waits until that rank has published
+    /// # assert_eq!(theirs, address);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid` for a key that this process has published before; `TooLarge` beyond [`wire::MAX_PUBLISHED`] bytes or
+    /// [`wire::MAX_KEYS`] keys in all; `PeerFailed` when whoever serves the exchange is gone.
+    pub fn publish(&self, key: u32, bytes: &[u8]) -> Result<(), Error> {
+        let refuse = |status, why, fix| Err(Error::new(status, "cannot publish", why, fix));
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = published.bytes.saturating_add(bytes.len());
+        if published.keys.contains(&key) {
+            let why = format!("this process has published {key} before");
+            return refuse(Status::Invalid, why, "take another number: what is published stays");
+        }
+        if all > wire::MAX_PUBLISHED || published.keys.len() >= wire::MAX_KEYS {
+            let (bytes, keys) = (wire::MAX_PUBLISHED, wire::MAX_KEYS);
+            let why =
+                format!("that would be {all} bytes, and at most {bytes} in {keys} parts are kept");
+            return refuse(
+                Status::TooLarge,
+                why,
+                "publish addresses and keys, and move data through endpoints",
+            );
+        }
+        self.exchange.publish(key, bytes, &Deadline::new(self.deadline))?;
+        let _ = published.keys.insert(key);
+        published.bytes = all;
+        Ok(())
+    }
+
+    /// What `rank` has published as `key`; waits for it until the deadline. Not collective: any thread may ask at any time, also
+    /// while another one is in [`Job::exchange`]. Nothing is kept here: who needs it again keeps it, or asks again.
+    ///
+    /// # Errors
+    /// `Invalid` for a rank that the job does not have; `TimedOut` after the deadline, and whether that rank has come at all: it may be
+    /// asked again; `PeerFailed` when that rank has left without publishing it, or whoever serves the exchange is gone.
+    pub fn lookup(&self, rank: usize, key: u32) -> Result<Vec<u8>, Error> {
+        if rank >= self.size {
+            return Err(Error::new(
+                Status::Invalid,
+                "cannot look that up",
+                format!("there is no rank {rank} in this job of {}", self.size),
+                "ranks run from 0 to Job::size() - 1",
+            ));
+        }
+        self.exchange.lookup(rank, key, &Deadline::new(self.deadline))
     }
 
     /// Returns when every process has called it.
@@ -338,182 +425,6 @@ pub fn secret() -> Result<String, Error> {
     Ok(config.secret()?.unwrap_or_default())
 }
 
-/// A job of one process.
-struct Alone;
-
-impl Exchange for Alone {
-    fn allgather(&mut self, mine: &[u8], _deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
-        Ok(vec![mine.to_vec()])
-    }
-}
-
-/// The socket of a launcher on this host.
-fn launcher(name: &str, info: &ProcessInfo, deadline: &Deadline) -> Result<Link, Error> {
-    let name = name
-        .strip_prefix('@')
-        .ok_or_else(|| refuse("TIELINE_EXCHANGE has a socket name without `@`".into()))?;
-    let timeout = deadline.left().unwrap_or_default();
-    let stream = local::connect(name, timeout).map_err(|refused| {
-        let (status, why) = match refused {
-            local::Refused::System(e) => (Status::PeerFailed, e.to_string()),
-            local::Refused::User(user) => (Status::Permission, format!("{user} listens there")),
-        };
-        Error::new(
-            status,
-            "cannot reach the launcher",
-            format!("socket @{name}: {why}"),
-            "see that `tieline run` still runs, as the same user and in the same network namespace",
-        )
-    })?;
-    let hello = host::hello(info.rank, info.size, &info.id);
-    Link::open(Stream::Unix(stream), hello, "the launcher", deadline)
-}
-
 fn retries(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn variables(set: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
-        let set: Vec<(String, String)> =
-            set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        move |name| set.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
-    }
-
-    fn join(get: Get<'_>) -> Result<Job, Error> {
-        Job::from_variables(get, &|| Ok(Vec::new()))
-    }
-
-    #[test]
-    fn without_a_launcher_the_job_is_one_process() {
-        let job = join(&variables(&[])).unwrap();
-        assert_eq!((job.rank(), job.size()), (0, 1));
-        assert_eq!(job.exchange(b"me").unwrap(), vec![b"me".to_vec()]);
-        job.barrier().unwrap();
-    }
-
-    /// Peers that come when this process has made progress, or has hung up.
-    struct Awaited(std::sync::mpsc::Receiver<()>);
-
-    impl Exchange for Awaited {
-        fn allgather(&mut self, mine: &[u8], _: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
-            let _ = self.0.recv();
-            Ok(vec![mine.to_vec(); 2])
-        }
-    }
-
-    #[test]
-    fn a_barrier_makes_progress_until_all_have_come_and_tells_what_became_of_that() {
-        let awaited = || {
-            let (came, comes) = std::sync::mpsc::channel();
-            let mut job = join(&variables(&[])).unwrap();
-            job.exchange = Mutex::new(Box::new(Awaited(comes)));
-            (job, came)
-        };
-        let (job, came) = awaited();
-        let mut calls = 0;
-        let met = job.barrier_while(|| {
-            calls += 1;
-            if calls == 3 {
-                came.send(()).unwrap();
-            }
-            Ok(())
-        });
-        assert!(met.is_ok() && calls >= 3, "{met:?} after {calls}");
-
-        let (job, came) = awaited();
-        let mut calls = 0;
-        let met = job.barrier_while(|| {
-            calls += 1;
-            came.send(()).unwrap();
-            Err(Error::from_status(Status::NoMemory))
-        });
-        assert_eq!((met.unwrap_err().status(), calls), (Status::NoMemory, 1));
-    }
-
-    #[test]
-    fn variables_that_contradict_each_other_are_refused_by_name() {
-        for (set, says) in [
-            (&[("TIELINE_RANK", "0")][..], "TIELINE_SIZE is not set"),
-            (&[("TIELINE_RANK", "x"), ("TIELINE_SIZE", "2")], "TIELINE_RANK is `x`"),
-            (&[("TIELINE_RANK", "2"), ("TIELINE_SIZE", "2")], "ranks run from 0"),
-            (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "2")], "TIELINE_RENDEZVOUS is not set"),
-        ] {
-            let error = join(&variables(set)).unwrap_err();
-            assert_eq!(error.status(), Status::Invalid);
-            assert!(error.to_string().contains(says), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_number_beyond_reason_is_an_error_that_names_its_variable() {
-        let step = [("SLURM_JOB_ID", "1"), ("SLURM_STEP_NODELIST", "127.0.0.1")];
-        for (set, says) in [
-            (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "4000000000")][..], "TIELINE_SIZE"),
-            (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "18446744073709551615")], "TIELINE_SIZE"),
-            (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "99999999999999999999")], "TIELINE_SIZE"),
-            (&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "4000000000")], "NUM_TASKS"),
-            (&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "4000000000")], "OMPI"),
-            (
-                &[
-                    ("SLURM_PROCID", "0"),
-                    ("SLURM_STEP_NUM_TASKS", "2"),
-                    ("SLURM_LOCALID", "4000000000"),
-                ],
-                "SLURM_LOCALID",
-            ),
-        ] {
-            let meet =
-                [("TIELINE_RENDEZVOUS", "127.0.0.1:9"), ("TIELINE_RENDEZVOUS_TIMEOUT", "1s")];
-            let error = join(&variables(&[set, &step, &meet].concat())).unwrap_err();
-            assert_eq!(error.status(), Status::Invalid);
-            assert!(error.to_string().contains(says), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_launcher_that_is_gone_is_an_error_and_not_a_wait() {
-        let set = [
-            ("TIELINE_RANK", "0"),
-            ("TIELINE_SIZE", "2"),
-            ("TIELINE_EXCHANGE", "unix:@tieline-nobody-listens-here"),
-        ];
-        let error = join(&variables(&set)).unwrap_err();
-        assert_eq!(error.status(), Status::PeerFailed);
-    }
-
-    #[test]
-    fn too_much_is_refused_and_the_exchange_lives_on() {
-        let job = join(&variables(&[])).unwrap();
-        let error = job.exchange(&vec![0; wire::MAX_CONTRIBUTION + 1]).unwrap_err();
-        assert_eq!(error.status(), Status::TooLarge);
-        job.barrier().unwrap();
-    }
-
-    /// Who waits asks how many processes share the processors of this host. As a process of its own: what it has joined
-    /// is of the whole process, and so is the environment.
-    #[test]
-    fn the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards() {
-        const ROLE: &str = "TIELINE_JOB_TEST_OF_PROCESSES";
-        if std::env::var_os(ROLE).is_some() {
-            assert_eq!((processes_on_this_host(), joined_processes()), (3, 0));
-            let job = Job::from_env().unwrap();
-            assert_eq!((job.local_size(), joined_processes()), (3, 3));
-            return;
-        }
-        let name = "tests::the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards";
-        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-        let output = alone
-            .args(["--exact", name, "--nocapture"])
-            .envs([(ROLE, "1"), ("TIELINE_RANK", "0"), ("TIELINE_SIZE", "1")])
-            .envs([("TIELINE_LOCAL_RANK", "0"), ("TIELINE_LOCAL_SIZE", "3")])
-            .env("TIELINE_RENDEZVOUS", "127.0.0.1:9")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
-    }
 }

@@ -1,23 +1,47 @@
 //! A process's side of the exchange: one connection to whoever serves it.
 
+use super::local;
 use super::stream::Stream;
 use super::wire::{self, Decoder, Frame, Hello};
 use super::{Deadline, Exchange, retries};
 use crate::{Error, Status};
+use std::collections::HashMap;
 use std::io::{Read, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the server may take to say who is missing, once the deadline has passed.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
+/// Any thread may use it: whoever waits reads for all who wait.
 pub(super) struct Link {
     stream: Stream,
-    decoder: Decoder,
+    /// Held while a frame is written. Whether one was written in part: then nothing can follow it.
+    writing: Mutex<bool>,
+    state: Mutex<State>,
+    /// Something was read, or nobody reads any more.
+    came: Condvar,
+    /// Held for the length of an exchange.
+    exchanging: Mutex<()>,
     size: usize,
-    round: u64,
-    broken: Option<Error>,
     /// For messages: `the launcher`, `rank 0, which serves the exchange`.
     server: &'static str,
+}
+
+struct State {
+    decoder: Decoder,
+    /// A thread reads.
+    reading: bool,
+    round: u64,
+    /// The answer to an exchange.
+    gathered: Option<Frame>,
+    /// Why there will be no more exchanges: the server's last word.
+    over: Option<Error>,
+    /// Why nothing more is read.
+    gone: Option<Error>,
+    /// Lookups that are waited for, and their answers.
+    lookups: HashMap<u64, Option<Result<Vec<u8>, String>>>,
+    next_lookup: u64,
 }
 
 impl Link {
@@ -29,85 +53,182 @@ impl Link {
         deadline: &Deadline,
     ) -> Result<Link, Error> {
         let size = hello.size as usize;
-        let decoder = Decoder::new(wire::gathered_limit(size));
-        let mut link = Link { stream, decoder, size, round: 0, broken: None, server };
+        let state = State {
+            decoder: Decoder::new(wire::gathered_limit(size)),
+            reading: false,
+            round: 0,
+            gathered: None,
+            over: None,
+            gone: None,
+            lookups: HashMap::new(),
+            next_lookup: 0,
+        };
+        let link = Link {
+            stream,
+            writing: Mutex::new(false),
+            state: Mutex::new(state),
+            came: Condvar::new(),
+            exchanging: Mutex::new(()),
+            size,
+            server,
+        };
         link.send(&Frame::Hello(hello), deadline)?;
         Ok(link)
     }
 
-    fn send(&mut self, frame: &Frame, deadline: &Deadline) -> Result<(), Error> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, frame: &Frame, deadline: &Deadline) -> Result<(), Error> {
         let bytes = frame.encode();
+        let mut torn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sent = 0;
         while sent < bytes.len() {
-            let Some(left) = deadline.left() else { return Err(self.late(deadline)) };
+            let Some(left) = deadline.left().filter(|_| !*torn) else {
+                *torn |= sent > 0;
+                return Err(self.late(deadline));
+            };
             let outcome = self.stream.set_write_timeout(Some(left));
-            match outcome.and_then(|()| self.stream.write(&bytes[sent..])) {
+            match outcome.and_then(|()| (&self.stream).write(&bytes[sent..])) {
                 Ok(n) => sent += n,
                 Err(e) if retries(&e) => {}
-                // The server closes after its last word: that word, not the broken pipe, is the reason.
                 Err(e) => {
-                    return Err(match self.receive(Instant::now() + LAST_WORD) {
-                        Ok(Some(frame)) => self.last_word(frame),
-                        _ => self.gone(&e.to_string()),
-                    });
+                    drop(torn);
+                    return Err(self.refused(&e.to_string()));
                 }
             }
         }
         Ok(())
     }
 
-    /// The next frame; none when the time is over.
-    fn receive(&mut self, until: Instant) -> Result<Option<Frame>, Error> {
-        let mut buffer = [0; 64 << 10];
+    /// The server closes after its last word: that word, not the broken pipe, is the reason.
+    fn refused(&self, why: &str) -> Error {
+        match self.wait(Instant::now() + LAST_WORD, |state| state.over.clone()) {
+            Ok(Some(last_word)) => last_word,
+            _ => self.gone(why),
+        }
+    }
+
+    /// Reads until `pick` finds what it looks for. `None` when the time is over.
+    fn wait<T>(
+        &self,
+        until: Instant,
+        pick: impl Fn(&mut State) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut state = self.state();
         loop {
-            match self.decoder.next() {
-                Ok(Some(frame)) => return Ok(Some(frame)),
-                Ok(None) => {}
-                Err(why) => {
-                    return Err(Error::new(
-                        Status::BadData,
-                        format!("{} spoke nonsense", self.server),
-                        why,
-                        "use the same version of the library and of `tieline` in the whole job",
-                    ));
-                }
+            if let Some(found) = pick(&mut state) {
+                return Ok(Some(found));
+            }
+            if let Some(gone) = &state.gone {
+                return Err(gone.clone());
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
             }
+            if state.reading {
+                let waited = self.came.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            state.reading = true;
+            drop(state);
+            let mut buffer = [0; 64 << 10];
             let outcome = self.stream.set_read_timeout(Some(left));
-            match outcome.and_then(|()| self.stream.read(&mut buffer)) {
-                Ok(0) => return Err(self.gone("")),
-                Ok(n) => self.decoder.push(&buffer[..n]),
+            let outcome = outcome.and_then(|()| (&self.stream).read(&mut buffer));
+            state = self.state();
+            state.reading = false;
+            match outcome {
+                Ok(0) => state.gone = Some(self.gone("")),
+                Ok(n) => self.take(&mut state, &buffer[..n]),
                 Err(e) if retries(&e) => {}
-                Err(e) => return Err(self.gone(&e.to_string())),
+                Err(e) => state.gone = Some(self.gone(&e.to_string())),
+            }
+            self.came.notify_all();
+        }
+    }
+
+    /// Puts what was read where whoever waits for it finds it.
+    fn take(&self, state: &mut State, bytes: &[u8]) {
+        state.decoder.push(bytes);
+        loop {
+            match state.decoder.next() {
+                Ok(Some(Frame::Found { id, bytes })) => answer(state, id, Ok(bytes)),
+                Ok(Some(Frame::Unknown { id, text })) => answer(state, id, Err(text)),
+                Ok(Some(frame @ Frame::Gathered { .. })) if state.gathered.is_none() => {
+                    state.gathered = Some(frame);
+                }
+                Ok(Some(frame)) => {
+                    let _ = state.over.get_or_insert(self.last_word(frame));
+                }
+                Ok(None) => return,
+                Err(why) => {
+                    state.gone = Some(Error::new(
+                        Status::BadData,
+                        format!("{} spoke nonsense", self.server),
+                        why,
+                        "use the same version of the library and of `tieline` in the whole job",
+                    ));
+                    return;
+                }
             }
         }
     }
 
-    fn round(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
-        let round = self.round;
+    fn round(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        let round = self.state().round;
         self.send(&Frame::Contribute { round, bytes: mine.to_vec() }, deadline)?;
-        let answer = match self.receive(deadline.at())? {
-            Some(frame) => frame,
+        let told = |state: &mut State| {
+            let gathered = state.gathered.take().map(Ok);
+            gathered.or_else(|| state.over.clone().map(Err))
+        };
+        let answer = match self.wait(deadline.at(), told)? {
+            Some(answer) => answer?,
             None => {
                 // Who is missing, the server knows.
                 let waited_ms = u64::try_from(deadline.length.as_millis()).unwrap_or(u64::MAX);
                 let extended = Deadline::new(LAST_WORD);
                 let _ = self.send(&Frame::GiveUp { waited_ms }, &extended);
-                match self.receive(extended.at())? {
-                    Some(frame) => frame,
+                match self.wait(extended.at(), told)? {
+                    Some(answer) => answer?,
                     None => return Err(self.late(deadline)),
                 }
             }
         };
         match answer {
             Frame::Gathered { round: told, parts } if told == round && parts.len() == self.size => {
-                self.round += 1;
+                self.state().round += 1;
                 Ok(parts)
             }
             frame => Err(self.last_word(frame)),
+        }
+    }
+
+    fn ask(&self, rank: u32, key: u32, id: u64, deadline: &Deadline) -> Result<Vec<u8>, Error> {
+        self.send(&Frame::Lookup { id, rank, key }, deadline)?;
+        let told = |state: &mut State| state.lookups.get_mut(&id)?.take();
+        let unknown = |why: &str| {
+            Error::new(
+                Status::PeerFailed,
+                format!("rank {rank} has published nothing as {key}"),
+                why,
+                "see that rank's own output",
+            )
+        };
+        if let Some(answer) = self.wait(deadline.at(), told)? {
+            return answer.map_err(|why| unknown(&why));
+        }
+        // What is known of that rank, the server says.
+        let extended = Deadline::new(LAST_WORD);
+        let _ = self.send(&Frame::Forget { id }, &extended);
+        match self.wait(extended.at(), told)? {
+            Some(Ok(bytes)) => Ok(bytes),
+            Some(Err(why)) => {
+                Err(late_lookup(rank, key, &format!("{why} within {:?}", deadline.length)))
+            }
+            None => Err(self.late(deadline)),
         }
     }
 
@@ -141,14 +262,69 @@ impl Link {
 }
 
 impl Exchange for Link {
-    fn allgather(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
-        if let Some(error) = &self.broken {
+    fn allgather(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        let _one = self.exchanging.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &self.state().over {
             return Err(error.clone());
         }
         let outcome = self.round(mine, deadline);
-        self.broken = outcome.as_ref().err().cloned();
+        if let Err(error) = &outcome {
+            // Whatever comes now belongs to no exchange.
+            let _ = self.state().over.get_or_insert(error.clone());
+        }
         outcome
     }
+
+    fn publish(&self, key: u32, bytes: &[u8], deadline: &Deadline) -> Result<(), Error> {
+        self.send(&Frame::Publish { key, bytes: bytes.to_vec() }, deadline)
+    }
+
+    fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error> {
+        let id = {
+            let mut state = self.state();
+            state.next_lookup += 1;
+            let id = state.next_lookup;
+            let _ = state.lookups.insert(id, None);
+            id
+        };
+        let outcome = self.ask(u32::try_from(rank).unwrap_or(u32::MAX), key, id, deadline);
+        let _ = self.state().lookups.remove(&id);
+        outcome
+    }
+}
+
+/// An answer that nobody waits for any more is dropped.
+fn answer(state: &mut State, id: u64, found: Result<Vec<u8>, String>) {
+    if let Some(waited) = state.lookups.get_mut(&id) {
+        *waited = Some(found);
+    }
+}
+
+pub(super) fn late_lookup(rank: u32, key: u32, why: &str) -> Error {
+    Error::new(
+        Status::TimedOut,
+        format!("rank {rank} has not published {key} in time"),
+        why,
+        "see that every rank publishes what others look up; TIELINE_RENDEZVOUS_TIMEOUT or Job::set_deadline gives it longer",
+    )
+}
+
+/// The socket of a launcher on this host.
+pub(super) fn launcher(name: &str, hello: Hello, deadline: &Deadline) -> Result<Link, Error> {
+    let timeout = deadline.left().unwrap_or_default();
+    let stream = local::connect(name, timeout).map_err(|refused| {
+        let (status, why) = match refused {
+            local::Refused::System(e) => (Status::PeerFailed, e.to_string()),
+            local::Refused::User(user) => (Status::Permission, format!("{user} listens there")),
+        };
+        Error::new(
+            status,
+            "cannot reach the launcher",
+            format!("socket @{name}: {why}"),
+            "see that `tieline run` still runs, as the same user and in the same network namespace",
+        )
+    })?;
+    Link::open(Stream::Unix(stream), hello, "the launcher", deadline)
 }
 
 fn lost(why: &str) -> Error {
@@ -188,13 +364,13 @@ mod tests {
 
     #[test]
     fn an_answer_is_of_its_own_exchange_and_has_something_of_everybody() {
-        let (mut link, mut theirs) = link();
+        let (link, mut theirs) = link();
         for round in 0..3 {
             theirs.write_all(&gathered(round, 2).encode()).unwrap();
             assert_eq!(link.allgather(b"me", &long()).unwrap(), [[0], [1]]);
         }
         for (round, count) in [(1, 2), (0, 1), (0, 3)] {
-            let (mut link, mut theirs) = self::link();
+            let (link, mut theirs) = self::link();
             theirs.write_all(&gathered(round, count).encode()).unwrap();
             let error = link.allgather(b"me", &long()).unwrap_err();
             assert_eq!(error.status(), Status::BadData, "{round}, {count}");
@@ -214,19 +390,19 @@ mod tests {
             (Frame::Late { text: text() }, Status::TimedOut),
             (Frame::Refused { text: text() }, Status::Invalid),
         ] {
-            let (mut link, mut theirs) = link();
+            let (link, mut theirs) = link();
             theirs.write_all(&frame.encode()).unwrap();
             drop(theirs);
             let error = link.allgather(b"me", &long()).unwrap_err();
             assert_eq!(error.status(), status);
             assert!(error.to_string().contains(&text()), "{error}");
         }
-        let (mut link, theirs) = link();
+        let (link, theirs) = link();
         drop(theirs);
         let error = link.allgather(b"me", &long()).unwrap_err();
         assert_eq!(error.status(), Status::PeerFailed);
         assert!(error.to_string().contains("the launcher is gone"), "{error}");
-        let (mut link, mut theirs) = self::link();
+        let (link, mut theirs) = self::link();
         theirs.write_all(&[0xff; 64]).unwrap();
         let error = link.allgather(b"me", &long()).unwrap_err();
         assert_eq!(error.status(), Status::BadData);
@@ -235,7 +411,7 @@ mod tests {
 
     #[test]
     fn who_waited_long_enough_asks_who_is_missing_and_is_told() {
-        let (mut link, mut theirs) = link();
+        let (link, mut theirs) = link();
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
                 let (mut decoder, mut heard) = (Decoder::new(4096), Vec::new());

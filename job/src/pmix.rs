@@ -6,11 +6,12 @@
 
 mod sys;
 
-use super::link::late;
+use super::link::{late, late_lookup};
 use super::process_info::{Get, ProcessInfo};
 use super::{Deadline, Exchange};
 use crate::{Error, Status};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use sys::{Failed, Library, Value};
 use tieline_plugin_api::raised_rights;
@@ -20,6 +21,13 @@ const ASK_WHO: Duration = Duration::from_secs(2);
 
 /// What a fence says when a rank has left or ended: PMIX_ERR_PARTIAL_SUCCESS.
 const PARTIAL: i32 = -52;
+
+/// What a get says when nobody has put that: PMIX_ERR_NOT_FOUND.
+const NOT_FOUND: i32 = -46;
+
+/// The pauses between two looks for what is not there yet.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Whether this process has joined. A server counts whoever has left as gone for good.
 static JOINED: AtomicBool = AtomicBool::new(false);
@@ -33,9 +41,14 @@ pub(super) fn is_there(get: Get<'_>) -> bool {
 pub(super) struct Pmix {
     library: Library,
     size: usize,
-    round: u64,
     /// Whether every rank is on this host: then its server knows who is missing.
     all_here: bool,
+    rounds: Mutex<Rounds>,
+}
+
+#[derive(Default)]
+struct Rounds {
+    next: u64,
     broken: Option<Error>,
 }
 
@@ -76,7 +89,7 @@ impl Pmix {
                 "see that the launcher still runs; PMIX_NAMESPACE and PMIX_RANK are to be left as it set them",
             )
         })?;
-        let mut pmix = Pmix { library, size: 0, round: 0, all_here: false, broken: None };
+        let mut pmix = Pmix { library, size: 0, all_here: false, rounds: Mutex::default() };
         let rank = me.rank() as usize;
         pmix.size = pmix.number(None, "pmix.job.size", deadline)?;
         let local_rank = pmix.number(Some(me.rank()), "pmix.lrank", deadline).ok();
@@ -103,32 +116,26 @@ impl Pmix {
         }
     }
 
-    fn round(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
-        let key = format!("tieline.{}", self.round);
-        self.round += 1;
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Failed> {
         // One byte more than none: an empty value is not kept by every server.
-        let value = [&[1][..], mine].concat();
-        let outcome = self
-            .library
-            .put(&key, &value)
-            .and_then(|()| self.library.commit())
-            .and_then(|()| self.library.fence(deadline.at()));
+        self.library.put(key, &[&[1][..], bytes].concat())?;
+        self.library.commit()
+    }
+
+    fn bytes(&self, rank: u32, key: &str, deadline: &Deadline) -> Result<Vec<u8>, Error> {
+        let got = self.library.get(Some(rank), key, false, deadline.at());
+        value_of(got.map_err(|failed| self.failed(failed, deadline))?, key)
+    }
+
+    fn round(&self, round: u64, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        let key = format!("tieline.{round}");
+        let outcome = self.put(&key, mine).and_then(|()| self.library.fence(deadline.at()));
         outcome.map_err(|failed| match failed {
             Failed::Late if self.all_here => self.who_is_missing(&key, deadline),
             failed => self.failed(failed, deadline),
         })?;
-        (0..self.size)
-            .map(|rank| {
-                let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-                match self.library.get(Some(rank), &key, false, deadline.at()) {
-                    Ok(Value::Bytes(bytes)) => {
-                        bytes.strip_prefix(&[1]).map(<[u8]>::to_vec).ok_or_else(|| odd(&key))
-                    }
-                    Ok(_) => Err(odd(&key)),
-                    Err(failed) => Err(self.failed(failed, deadline)),
-                }
-            })
-            .collect()
+        let rank = |rank| u32::try_from(rank).unwrap_or(u32::MAX);
+        (0..self.size).map(|r| self.bytes(rank(r), &key, deadline)).collect()
     }
 
     fn who_is_missing(&self, key: &str, deadline: &Deadline) -> Error {
@@ -173,14 +180,56 @@ impl Pmix {
 }
 
 impl Exchange for Pmix {
-    fn allgather(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
-        if let Some(error) = &self.broken {
+    fn allgather(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &rounds.broken {
             return Err(error.clone());
         }
-        let outcome = self.round(mine, deadline);
-        self.broken = outcome.as_ref().err().cloned();
+        let round = rounds.next;
+        rounds.next += 1;
+        let outcome = self.round(round, mine, deadline);
+        rounds.broken = outcome.as_ref().err().cloned();
         outcome
     }
+
+    fn publish(&self, key: u32, bytes: &[u8], deadline: &Deadline) -> Result<(), Error> {
+        self.put(&published(key), bytes).map_err(|failed| self.failed(failed, deadline))
+    }
+
+    /// This host's server asks that of the rank's host. What is not there yet it may wait for, or say so at once, as those of Open MPI
+    /// and Slurm do: then it is asked again, since it tells nobody when it comes.
+    fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error> {
+        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let failed = match self.library.get(Some(rank), &published(key), false, deadline.at()) {
+                Err(failed) => failed,
+                Ok(value) => return value_of(value, &published(key)),
+            };
+            let Some(left) = deadline.left() else {
+                let why = format!("PMIx has not had it within {:?}", deadline.length);
+                return Err(late_lookup(rank, key, &why));
+            };
+            if !matches!(failed, Failed::Late | Failed::Code(NOT_FOUND)) {
+                return Err(self.failed(failed, deadline));
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+fn published(key: u32) -> String {
+    format!("tieline.published.{key}")
+}
+
+/// What [`Pmix::put`] put there.
+fn value_of(value: Value, key: &str) -> Result<Vec<u8>, Error> {
+    let bytes = match &value {
+        Value::Bytes(bytes) => bytes.strip_prefix(&[1]),
+        _ => None,
+    };
+    bytes.map(<[u8]>::to_vec).ok_or_else(|| odd(key))
 }
 
 fn odd(key: &str) -> Error {

@@ -205,7 +205,7 @@ impl Rendezvous {
         let failed = |e: std::io::Error| {
             Error::new(Status::Io, "cannot serve the rendezvous", e.to_string(), "")
         };
-        let mut server = Server::new(hello.size as usize, &hello.job);
+        let mut server = Server::new(hello.size as usize, &hello.job)?;
         self.listen(&mut server)?;
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         server.adopt(theirs).map_err(failed)?;
@@ -316,12 +316,23 @@ pub(super) struct Hosted {
     thread: Option<JoinHandle<()>>,
 }
 
+impl Hosted {
+    fn link(&self) -> Result<&Link, Error> {
+        self.link.as_ref().ok_or_else(|| Error::from_status(Status::Closed))
+    }
+}
+
 impl Exchange for Hosted {
-    fn allgather(&mut self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
-        match &mut self.link {
-            Some(link) => link.allgather(mine, deadline),
-            None => Err(Error::from_status(Status::Closed)),
-        }
+    fn allgather(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        self.link()?.allgather(mine, deadline)
+    }
+
+    fn publish(&self, key: u32, bytes: &[u8], deadline: &Deadline) -> Result<(), Error> {
+        self.link()?.publish(key, bytes, deadline)
+    }
+
+    fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error> {
+        self.link()?.lookup(rank, key, deadline)
     }
 }
 

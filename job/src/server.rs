@@ -4,7 +4,7 @@
 //! ```no_run
 //! # fn main() -> Result<(), tieline_config::Error> {
 //! use tieline_job::server::Server;
-//! let mut server = Server::new(4, "c0ffee");
+//! let mut server = Server::new(4, "c0ffee")?;
 //! let exchange = server.listen_unix()?; // `unix:@tieline-...`, for TIELINE_EXCHANGE
 //! loop {
 //!     server.turn(&[], None)?;
@@ -13,19 +13,22 @@
 //! ```
 
 use super::connection::{Connection, encoded};
+use super::directory::{Answer, Directory};
 use super::gather::{Gather, Reply};
 use super::handshake::Handshake;
+use super::seats::Seats;
 use super::stream::Stream;
-use super::sys::{self, Interest};
-use super::wire::{CONTRIBUTION_LIMIT, Frame};
+use super::sys;
+use super::wire::{CONTRIBUTION_LIMIT, Frame, found_head};
 use crate::{Error, Status};
 use std::io::{ErrorKind, Read};
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tieline_net::{Interest, Poller};
 
 /// How long a connection may take to name itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,11 +46,18 @@ const PER_TURN: usize = 256;
 /// How long nobody is taken in when the system has no descriptor or memory for one more.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The numbers of listeners at the poller; connections have those of their places.
+const LISTENERS: u64 = 1 << 48;
+
 /// Serves one job.
 pub struct Server {
     gather: Gather,
+    directory: Directory,
+    poller: Poller,
     listeners: Vec<Listener>,
-    connections: Vec<Connection>,
+    /// Whether the poller looks for who comes.
+    listening: bool,
+    seats: Seats,
     /// A rank that hung up, until its end is told: by [`Server::ended`], which knows better, or at this time.
     hung_up: Option<(usize, Instant)>,
     grace: Duration,
@@ -63,17 +73,22 @@ enum Listener {
 
 impl Server {
     /// Serves a job of `size` processes that know its identity.
-    #[must_use]
-    pub fn new(size: usize, job: &str) -> Server {
-        Server {
+    ///
+    /// # Errors
+    /// No descriptor or memory for waiting on them.
+    pub fn new(size: usize, job: &str) -> Result<Server, Error> {
+        Ok(Server {
             gather: Gather::new(size, job),
+            directory: Directory::default(),
+            poller: Poller::new().map_err(|e| cannot_listen(&e))?,
             listeners: Vec::new(),
-            connections: Vec::new(),
+            listening: false,
+            seats: Seats::default(),
             hung_up: None,
             grace: Duration::ZERO,
             turned_away: 0,
             accept_at: None,
-        }
+        })
     }
 
     /// How long after a hang-up [`Server::ended`] may say how the process ended, which is the better reason.
@@ -99,7 +114,7 @@ impl Server {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
         listener.set_nonblocking(true)?;
         sys::deepen(&listener)?;
-        self.listeners.push(Listener::Unix(listener));
+        self.add(Listener::Unix(listener));
         Ok(())
     }
 
@@ -110,51 +125,50 @@ impl Server {
     pub fn listen_tcp(&mut self, listener: TcpListener, secret: &[u8]) -> Result<(), Error> {
         let ready = listener.set_nonblocking(true).and_then(|()| sys::deepen(&listener));
         ready.map_err(|e| cannot_listen(&e))?;
-        self.listeners.push(Listener::Tcp(listener, secret.to_vec()));
+        self.add(Listener::Tcp(listener, secret.to_vec()));
         Ok(())
+    }
+
+    fn add(&mut self, listener: Listener) {
+        self.listeners.push(listener);
+        self.listening = false; // the next turn has the poller look at all of them
     }
 
     /// A connection that needs no proof: the process made both ends.
     pub(super) fn adopt(&mut self, stream: UnixStream) -> std::io::Result<()> {
         stream.set_nonblocking(true)?;
-        self.connections.push(Connection::new(Stream::Unix(stream), None));
+        self.insert(Connection::new(Stream::Unix(stream), None));
         Ok(())
     }
 
-    /// Waits until there is something to do or a timeout has passed, and does it. Says which of the `others`
-    /// can be read.
+    /// Waits until there is something to do, one of the `others` can be read or a timeout has passed, and does what there is.
     ///
     /// # Errors
     /// What the system says.
-    pub fn turn(
-        &mut self,
-        others: &[RawFd],
-        timeout: Option<Duration>,
-    ) -> Result<Vec<bool>, Error> {
-        let accepts = self.accepts(Instant::now());
-        let listening = if accepts { self.listeners.len() } else { 0 };
-        let mut interests: Vec<Interest> =
-            others.iter().map(|&fd| Interest { fd, read: true, write: false }).collect();
-        let listeners = self.listeners.iter().take(listening);
-        interests.extend(listeners.map(|l| Interest { fd: l.fd(), read: true, write: false }));
-        interests.extend(
-            self.connections
-                .iter()
-                // What comes from who only has to hear a last word is not kept.
-                .map(|c| Interest {
-                    fd: c.stream.as_raw_fd(),
-                    read: !c.closing,
-                    write: !c.out.is_empty(),
-                }),
-        );
-        let timeout = [timeout, self.next_due(accepts)].into_iter().flatten().min();
-        let mut ready = sys::wait(&interests, timeout).map_err(|e| {
+    pub fn turn(&mut self, others: &[RawFd], timeout: Option<Duration>) -> Result<(), Error> {
+        let cannot = |e: std::io::Error| {
             Error::new(Status::Io, "cannot wait for the job's processes", e.to_string(), "")
-        })?;
-        let mine = ready.split_off(others.len());
-        self.serve(&mine, listening);
+        };
+        let accepts = self.accepts(Instant::now());
+        self.listen(accepts).map_err(cannot)?;
+        let timeout = [timeout, self.next_due(accepts)].into_iter().flatten().min();
+        let mut ready = Vec::new();
+        if others.is_empty() {
+            self.poller.wait(&mut ready, timeout).map_err(cannot)?;
+        } else {
+            let own = [self.poller.as_fd().as_raw_fd()];
+            sys::wait_readable(&[&own, others].concat(), timeout).map_err(cannot)?;
+            self.poller.wait(&mut ready, Some(Duration::ZERO)).map_err(cannot)?;
+        }
+        // Who is there has its turn before who comes.
+        for ready in ready.iter().filter(|ready| ready.token < LISTENERS) {
+            self.serve(ready.token as usize);
+        }
+        for ready in ready.iter().filter(|ready| ready.token >= LISTENERS) {
+            self.accept((ready.token - LISTENERS) as usize);
+        }
         self.expire();
-        Ok(ready)
+        Ok(())
     }
 
     /// A process ended: whoever waits for it is told how.
@@ -171,25 +185,49 @@ impl Server {
 
     /// Whether this rank is connected.
     pub(super) fn has(&self, rank: usize) -> bool {
-        self.connections.iter().any(|c| c.open && c.rank == Some(rank))
+        self.seats.of_rank(rank).is_some()
     }
 
     /// Whether everything said was handed to the system.
     pub(super) fn is_flushed(&self) -> bool {
-        self.connections.iter().all(|c| c.out.is_empty() || !c.open)
+        self.seats.all().all(|c| c.out.is_empty())
     }
 
-    fn serve(&mut self, ready: &[bool], listening: usize) {
-        for (index, _) in ready.iter().enumerate().skip(listening).filter(|(_, ready)| **ready) {
-            self.connections[index - listening].write();
-            if !self.connections[index - listening].closing {
-                self.read(index - listening);
+    /// Has the poller look for who comes, or not.
+    fn listen(&mut self, accepts: bool) -> std::io::Result<()> {
+        if accepts != self.listening {
+            let interest = if accepts { Interest::READ } else { Interest::NONE };
+            for (index, listener) in self.listeners.iter().enumerate() {
+                self.poller.watch(listener.fd(), interest, LISTENERS + index as u64)?;
+            }
+            self.listening = accepts;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, connection: Connection) {
+        let seat = self.seats.insert(connection);
+        self.settle(seat);
+    }
+
+    /// After something was done with a connection.
+    fn settle(&mut self, seat: usize) {
+        if self.seats.settle(seat, &self.poller).is_err() {
+            self.hung_up(seat); // nobody would ever look at it again
+            let _ = self.seats.settle(seat, &self.poller);
+        }
+    }
+
+    fn serve(&mut self, seat: usize) {
+        if let Some(connection) = self.seats.get(seat) {
+            connection.write();
+            // What it said before it was not listened to comes first.
+            self.hear(seat);
+            if self.seats.get(seat).is_some_and(|connection| connection.is_heard()) {
+                self.read(seat);
             }
         }
-        for (index, _) in ready.iter().take(listening).enumerate().filter(|(_, ready)| **ready) {
-            self.accept(index);
-        }
-        self.connections.retain(|c| c.open);
+        self.settle(seat);
     }
 
     fn accept(&mut self, index: usize) {
@@ -216,8 +254,9 @@ impl Server {
             };
             match accepted {
                 Ok(Ok(mut connection)) if connection.stream.set_nonblocking(true).is_ok() => {
-                    connection.greet();
-                    self.connections.push(connection);
+                    connection.answer();
+                    connection.write();
+                    self.insert(connection);
                 }
                 Ok(Ok(_)) => self.turned_away += 1,
                 Ok(Err(text)) => {
@@ -244,8 +283,7 @@ impl Server {
 
     /// Connections that have not named themselves: as many as ranks are still to come, and a reserve.
     fn is_full(&self) -> bool {
-        let room = self.gather.absent().saturating_add(RESERVE);
-        self.connections.iter().filter(|c| c.rank.is_none()).count() >= room
+        self.seats.nameless() >= self.gather.absent().saturating_add(RESERVE)
     }
 
     /// Whether one more may be taken in, at the cost of a nameless one where there must be.
@@ -255,12 +293,18 @@ impl Server {
 
     /// Drops the oldest nameless connection of this kind that has had its time.
     fn evict(&mut self, which: impl Fn(&Connection) -> bool) -> bool {
-        let now = Instant::now();
-        let goes = |c: &Connection| c.rank.is_none() && now >= c.since + HOLD && which(c);
-        let Some(oldest) = self.connections.iter().position(goes) else { return false };
-        drop(self.connections.remove(oldest));
-        self.turned_away += 1;
+        let Some(by) = Instant::now().checked_sub(HOLD) else { return false };
+        let Some(oldest) = self.seats.oldest_of(by, which) else { return false };
+        self.drop_nameless(oldest);
         true
+    }
+
+    fn drop_nameless(&mut self, seat: usize) {
+        if let Some(connection) = self.seats.get(seat) {
+            connection.open = false;
+            self.turned_away += 1;
+        }
+        self.settle(seat);
     }
 
     /// Whether listeners are to be looked at now.
@@ -269,18 +313,17 @@ impl Server {
             return false;
         }
         self.accept_at = None;
-        let hold_is_over = |c: &Connection| c.rank.is_none() && now >= c.since + HOLD;
-        !self.is_full() || self.connections.iter().any(hold_is_over)
+        !self.is_full() || self.seats.oldest().is_some_and(|since| now >= since + HOLD)
     }
 
-    fn read(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
+    fn read(&mut self, seat: usize) {
+        let Some(connection) = self.seats.get(seat) else { return };
         let mut buffer = [0; 64 << 10];
         // What does not fit is there at the next turn.
-        let got = match connection.stream.read(&mut buffer) {
+        let got = match (&connection.stream).read(&mut buffer) {
             Ok(n) if n > 0 => &buffer[..n],
             Err(e) if super::retries(&e) => return,
-            _ => return self.hung_up(index),
+            _ => return self.hung_up(seat),
         };
         if let Some(handshake) = &mut connection.handshake {
             let passed = handshake.push(got);
@@ -305,40 +348,46 @@ impl Server {
         } else {
             connection.decoder.push(got);
         }
-        while self.connections[index].open && !self.connections[index].closing {
-            match self.connections[index].decoder.next() {
+        self.hear(seat);
+    }
+
+    /// Hears what came, as long as it is listened to.
+    fn hear(&mut self, seat: usize) {
+        while let Some(connection) = self.seats.get(seat) {
+            connection.paused = !connection.is_heard() && connection.open && !connection.closing;
+            if !connection.is_heard() {
+                return;
+            }
+            match connection.decoder.next() {
                 Ok(Some(frame)) => {
-                    if let Err(text) = self.heard(index, frame) {
-                        self.refuse(index, text);
+                    if let Err(text) = self.heard(seat, frame) {
+                        self.refuse(seat, text);
                     }
                 }
                 Ok(None) => return,
                 Err(text) => {
                     let text = self.gather.turn_away(text);
-                    self.refuse(index, text);
+                    self.refuse(seat, text);
                 }
             }
         }
     }
 
-    fn heard(&mut self, index: usize, frame: Frame) -> Result<(), String> {
-        match (frame, self.connections[index].rank) {
+    fn heard(&mut self, seat: usize, frame: Frame) -> Result<(), String> {
+        let Some(connection) = self.seats.get(seat) else { return Ok(()) };
+        match (frame, connection.rank) {
             (Frame::Hello(hello), None) => {
                 match self.gather.join(&hello) {
                     Ok(rank) => {
-                        self.connections[index].rank = Some(rank);
-                        self.connections[index].decoder.set_limit(CONTRIBUTION_LIMIT);
+                        connection.decoder.set_limit(CONTRIBUTION_LIMIT);
+                        self.seats.name(seat, rank);
                     }
                     Err((text, told)) => {
-                        self.refuse(index, text);
+                        self.refuse(seat, text);
                         self.tell(told);
                     }
                 }
                 Ok(())
-            }
-            // Whoever has heard the last answer has left nothing of it here.
-            (Frame::Contribute { .. }, Some(_)) if !self.connections[index].out.is_empty() => {
-                Err("it goes on without having heard the answer".into())
             }
             (Frame::Contribute { round, bytes }, Some(rank)) => {
                 let told = self.gather.contribute(rank, round, bytes)?;
@@ -350,23 +399,53 @@ impl Server {
                 self.tell(told);
                 Ok(())
             }
+            (Frame::Publish { key, bytes }, Some(rank)) => {
+                let told = self.directory.publish(rank, key, bytes)?;
+                told.into_iter().for_each(|answer| self.answer(answer));
+                Ok(())
+            }
+            (Frame::Lookup { id, rank, key }, Some(asker)) => {
+                let told = self.directory.lookup(asker, id, (rank as usize, key))?;
+                told.into_iter().for_each(|answer| self.answer(answer));
+                Ok(())
+            }
+            (Frame::Forget { id }, Some(asker)) => {
+                if let Some(of) = self.directory.forget(asker, id) {
+                    let found = Err(self.gather.has_come(of));
+                    self.answer(Answer { to: asker, id, found });
+                }
+                Ok(())
+            }
             _ => Err("a frame out of turn".into()),
         }
     }
 
-    fn hung_up(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
+    fn hung_up(&mut self, seat: usize) {
+        let Some(connection) = self.seats.get(seat) else { return };
         connection.open = false;
-        match (connection.rank, self.hung_up) {
-            (Some(rank), None) => self.hung_up = Some((rank, Instant::now() + self.grace)),
-            (None, _) if connection.handshake.is_some() => self.turned_away += 1,
-            _ => {}
+        match connection.rank {
+            Some(rank) => {
+                if self.hung_up.is_none() {
+                    self.hung_up = Some((rank, Instant::now() + self.grace));
+                }
+                self.leaves(rank, "has left the exchange");
+            }
+            None if connection.handshake.is_some() => self.turned_away += 1,
+            None => {}
+        }
+    }
+
+    /// Whoever waits for what this rank publishes waits in vain.
+    fn leaves(&mut self, rank: usize, how: &str) {
+        let why = format!("{} {how}", self.gather.name(rank));
+        for answer in self.directory.gone(rank, &why) {
+            self.answer(answer);
         }
     }
 
     /// When there is something to do even if nobody says anything.
     fn next_due(&self, accepts: bool) -> Option<Duration> {
-        let nameless = self.connections.iter().filter(|c| c.rank.is_none()).map(|c| c.since).min();
+        let nameless = self.seats.oldest();
         let room = if accepts { None } else { self.accept_at.or(nameless.map(|at| at + HOLD)) };
         let hung_up = self.hung_up.map(|(_, at)| at);
         let due = [hung_up, nameless.map(|at| at + PATIENCE), room].into_iter().flatten().min();
@@ -382,20 +461,22 @@ impl Server {
                 self.ended(&format!("{name} has left the exchange"));
             }
         }
-        let before = self.connections.len();
-        self.connections.retain(|c| c.rank.is_some() || now < c.since + PATIENCE);
-        self.turned_away += (before - self.connections.len()) as u64;
+        let Some(by) = now.checked_sub(PATIENCE) else { return };
+        while let Some(oldest) = self.seats.oldest_of(by, |_| true) {
+            self.drop_nameless(oldest);
+        }
     }
 
     /// Says a last word to this connection. If it was a rank's, nobody is to wait for that rank any longer.
-    fn refuse(&mut self, index: usize, text: String) {
+    fn refuse(&mut self, seat: usize, text: String) {
         self.turned_away += 1;
-        let connection = &mut self.connections[index];
+        let Some(connection) = self.seats.get(seat) else { return };
         connection.say(&encoded(&Frame::Refused { text: text.clone() }));
         connection.closing = true;
-        connection.since = Instant::now(); // as long as one that is new it has to hear it
         connection.write();
-        if let Some(rank) = connection.rank.take() {
+        // As long as one that is new it has to hear it.
+        if let Some(rank) = self.seats.unname(seat, Instant::now()) {
+            self.leaves(rank, "was turned away");
             let name = self.gather.name(rank);
             self.ended(&format!("{name} was turned away: {text}"));
         }
@@ -405,20 +486,32 @@ impl Server {
         // One that is dying cannot be told; its end is noticed on its own.
         match told {
             Reply::Nobody => {}
-            Reply::One(rank, frame) => self.say(&encoded(&frame), |c| c.rank == Some(rank)),
+            Reply::One(rank, frame) => self.say(rank, &[encoded(&frame)]),
             Reply::All(frame) => {
-                let bytes = encoded(&frame);
+                let bytes = [encoded(&frame)];
                 drop(frame);
                 // Rank 0 comes last: where it serves the exchange itself, its end would come before the others' answer.
-                self.say(&bytes, |c| c.rank.is_some_and(|rank| rank != 0));
-                self.say(&bytes, |c| c.rank == Some(0));
+                let ranks: Vec<usize> = self.seats.ranks().filter(|rank| *rank != 0).collect();
+                ranks.into_iter().for_each(|rank| self.say(rank, &bytes));
+                self.say(0, &bytes);
             }
         }
     }
 
-    fn say(&mut self, bytes: &Arc<[u8]>, to: impl Fn(&Connection) -> bool) {
-        for connection in self.connections.iter_mut().filter(|c| c.open && to(c)) {
-            connection.say(bytes);
+    fn answer(&mut self, answer: Answer) {
+        let Answer { to, id, found } = answer;
+        match found {
+            Ok(bytes) => self.say(to, &[Arc::from(found_head(id, bytes.len())), bytes]),
+            Err(text) => self.say(to, &[encoded(&Frame::Unknown { id, text })]),
+        }
+    }
+
+    fn say(&mut self, rank: usize, parts: &[Arc<[u8]>]) {
+        let Some(seat) = self.seats.of_rank(rank) else { return };
+        if let Some(connection) = self.seats.get(seat).filter(|c| c.open) {
+            parts.iter().for_each(|part| connection.out.push(part));
+            connection.write();
+            self.settle(seat);
         }
     }
 }
@@ -442,60 +535,5 @@ fn cannot_listen(error: &std::io::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::OwnedFd;
-
-    /// A server whose listener cannot take anybody in, as where no descriptor is left.
-    fn without_descriptors() -> Server {
-        let mut server = Server::new(2, "j");
-        let (socket, _) = UnixStream::pair().expect("a socket that does not listen");
-        server.listeners.push(Listener::Unix(UnixListener::from(OwnedFd::from(socket))));
-        server
-    }
-
-    #[test]
-    fn where_the_system_has_no_room_nobody_is_taken_in_for_a_while_and_then_it_is_tried_again() {
-        let mut server = without_descriptors();
-        let before = Instant::now();
-        assert!(server.accepts(before));
-        assert_eq!(server.next_due(true), None, "there is nothing to wake up for");
-        server.accept(0);
-        let after = Instant::now();
-        assert!(!server.accepts(before), "the listener would be asked without end");
-        assert!(server.next_due(false).is_some_and(|due| due <= PAUSE), "it wakes up for it");
-        assert!(server.accepts(after + PAUSE));
-        assert_eq!((server.next_due(true), server.connections.len()), (None, 0));
-        server.accept(0);
-        assert!(!server.accepts(after), "and again");
-    }
-
-    #[test]
-    fn who_says_nothing_is_waited_for_and_then_sent_away() {
-        let mut server = Server::new(2, "j");
-        let (ours, _theirs) = UnixStream::pair().expect("two sockets");
-        let began = Instant::now();
-        server.adopt(ours).expect("a flag");
-        let due = server.next_due(true).expect("somebody is waited for");
-        assert!(due <= PATIENCE && due + began.elapsed() >= PATIENCE, "{due:?}");
-        server.expire();
-        assert_eq!((server.connections.len(), server.turned_away), (1, 0));
-        server.connections[0].since = began.checked_sub(PATIENCE).expect("an earlier time");
-        assert_eq!(server.next_due(true), Some(Duration::ZERO));
-        server.expire();
-        assert_eq!((server.connections.len(), server.turned_away), (0, 1));
-    }
-
-    #[test]
-    fn a_listener_without_a_caller_is_no_trouble() {
-        let mut server = Server::new(2, "j");
-        let _ = server.listen_unix().expect("a name of its own");
-        match &server.listeners[0] {
-            Listener::Unix(listener) => listener.set_nonblocking(true).expect("a flag"),
-            Listener::Tcp(..) => panic!("it was asked for another"),
-        }
-        server.accept(0);
-        assert!(server.accepts(Instant::now()) && server.connections.is_empty());
-        assert_eq!(server.turned_away, 0);
-    }
-}
+#[path = "server_tests.rs"]
+mod tests;

@@ -34,21 +34,22 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+/// Of a shared one, as the standard library's sockets have it: one thread reads while another writes.
+impl Read for &Stream {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Unix(s) => s.read(to),
-            Stream::Tcp(s) => s.read(to),
+            Stream::Unix(s) => (&*s).read(to),
+            Stream::Tcp(s) => (&*s).read(to),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for &Stream {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         match self {
             // A peer that is gone is an error here and no signal: the standard library says MSG_NOSIGNAL.
-            Stream::Unix(s) => s.write(from),
-            Stream::Tcp(s) => s.write(from),
+            Stream::Unix(s) => (&*s).write(from),
+            Stream::Tcp(s) => (&*s).write(from),
         }
     }
 

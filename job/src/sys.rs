@@ -11,31 +11,13 @@ use std::time::Duration;
 /// Connections that may wait to be accepted: every rank of a host at once. The system has a limit of its own.
 const BACKLOG: i32 = 4096;
 
-/// One descriptor to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interest {
-    /// Which.
-    pub(super) fd: RawFd,
-    /// Whether something to read is waited for.
-    pub(super) read: bool,
-    /// Whether room to write is waited for, too.
-    pub(super) write: bool,
-}
-
-/// Waits until one of the descriptors can be read (or written, where that is asked for) or the time is over;
-/// says which. `None` waits without end.
+/// Waits until one of the descriptors can be read or the time is over. `None` waits without end.
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn wait(interests: &[Interest], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<libc::pollfd> = interests
-        .iter()
-        .map(|i| {
-            let wanted = |is: bool, event| if is { event } else { 0 };
-            let events = wanted(i.read, libc::POLLIN) | wanted(i.write, libc::POLLOUT);
-            libc::pollfd { fd: i.fd, events, revents: 0 }
-        })
-        .collect();
+pub(super) fn wait_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<()> {
+    let polled = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polled: Vec<libc::pollfd> = fds.iter().map(polled).collect();
     let ms = match timeout {
         None => -1,
         // Rounded up, so that a short sleep is not a spin.
@@ -43,14 +25,10 @@ pub(super) fn wait(interests: &[Interest], timeout: Option<Duration>) -> io::Res
     };
     // SAFETY: the pointer and the count name the local vector.
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, ms) };
-    if ready < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-        return Ok(vec![false; interests.len()]);
+    match io::Error::last_os_error() {
+        error if ready < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
     }
-    Ok(polled.iter().map(|p| p.revents != 0).collect())
 }
 
 /// The user that this process acts for.

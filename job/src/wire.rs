@@ -6,6 +6,8 @@
 //! Hello:      1 | u8 VERSION | u32 rank, size, pid | u32 length, host | u32 length, job | what later ones add
 //! Contribute: 2 | u64 round | bytes                Gathered: 3 | u64 round | (u32 length, bytes) for each rank
 //! Lost: 4 | text       GiveUp: 5 | u64 ms          Late: 6 | text       Refused: 7 | text
+//! Publish: 8 | u32 key | bytes                     Lookup: 9 | u64 id | u32 rank, key
+//! Forget: 10 | u64 id  Found: 11 | u64 id | bytes  Unknown: 12 | u64 id | text
 //! ```
 //!
 //! Versions: whoever comes says `VERSION` first of all, and the rest of the connection is of that version. A field that
@@ -16,6 +18,14 @@
 
 /// The most that one process can contribute to one exchange, in bytes.
 pub const MAX_CONTRIBUTION: usize = 1 << 20;
+
+/// The most that one process can publish in a job's life, in bytes, and under how many keys.
+pub const MAX_PUBLISHED: usize = MAX_CONTRIBUTION;
+/// See [`MAX_PUBLISHED`].
+pub const MAX_KEYS: usize = 1024;
+
+/// The most lookups of one process that can wait at a time.
+pub const MAX_LOOKUPS: usize = 1024;
 
 /// The most processes that a job can have.
 pub const MAX_RANKS: usize = 1 << 20;
@@ -30,7 +40,7 @@ pub const HELLO_LIMIT: usize = 4096;
 pub const CONTRIBUTION_LIMIT: usize = MAX_CONTRIBUTION + 64;
 
 /// What this file says, in its present form.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// The most of a host's name that is kept, and of a text that is for a person, in characters.
 const MAX_HOST: usize = 64;
@@ -96,6 +106,50 @@ pub enum Frame {
         /// For a person.
         text: String,
     },
+    /// Bytes of a process's for whoever asks for them.
+    Publish {
+        /// What it calls them.
+        key: u32,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// A process asks for what another has published, or will.
+    Lookup {
+        /// Of the question: whoever asks counts them.
+        id: u64,
+        /// Whose.
+        rank: u32,
+        /// What the other calls them.
+        key: u32,
+    },
+    /// Whoever asked waits no longer.
+    Forget {
+        /// Of the question.
+        id: u64,
+    },
+    /// The answer to one question.
+    Found {
+        /// Of the question.
+        id: u64,
+        /// What was published.
+        bytes: Vec<u8>,
+    },
+    /// The answer to a question that has none, or was forgotten before it had one.
+    Unknown {
+        /// Of the question.
+        id: u64,
+        /// For a person.
+        text: String,
+    },
+}
+
+/// The first bytes of a [`Frame::Found`] with `len` bytes: whoever serves does not copy those for each who asks.
+pub(super) fn found_head(id: u64, len: usize) -> [u8; 13] {
+    let mut head = [0; 13];
+    head[..4].copy_from_slice(&((len + 9) as u32).to_le_bytes());
+    head[4] = 11;
+    head[5..].copy_from_slice(&id.to_le_bytes());
+    head
 }
 
 impl Frame {
@@ -134,6 +188,30 @@ impl Frame {
             }
             Frame::Late { text } => last_word(&mut out, 6, text),
             Frame::Refused { text } => last_word(&mut out, 7, text),
+            Frame::Publish { key, bytes } => {
+                out.push(8);
+                out.extend(key.to_le_bytes());
+                out.extend(bytes);
+            }
+            Frame::Lookup { id, rank, key } => {
+                out.push(9);
+                out.extend(id.to_le_bytes());
+                out.extend(rank.to_le_bytes());
+                out.extend(key.to_le_bytes());
+            }
+            Frame::Forget { id } => {
+                out.push(10);
+                out.extend(id.to_le_bytes());
+            }
+            Frame::Found { id, bytes } => {
+                out = found_head(*id, bytes.len()).to_vec();
+                out.extend(bytes);
+            }
+            Frame::Unknown { id, text } => {
+                out.push(12);
+                out.extend(id.to_le_bytes());
+                out.extend(text.as_bytes());
+            }
         }
         let length = (out.len() - 4) as u32;
         out[..4].copy_from_slice(&length.to_le_bytes());
@@ -164,6 +242,24 @@ impl Frame {
             5 => Frame::GiveUp { waited_ms: u64::from_le_bytes(body.try_into().ok()?) },
             6 => Frame::Late { text: text(body) },
             7 => Frame::Refused { text: text(body) },
+            8 => {
+                let key = u32::from_le_bytes(take(&mut body)?);
+                Frame::Publish { key, bytes: body.to_vec() }
+            }
+            9 => {
+                let id = u64::from_le_bytes(take(&mut body)?);
+                let rank = u32::from_le_bytes(take(&mut body)?);
+                Frame::Lookup { id, rank, key: u32::from_le_bytes(body.try_into().ok()?) }
+            }
+            10 => Frame::Forget { id: u64::from_le_bytes(body.try_into().ok()?) },
+            11 => {
+                let id = u64::from_le_bytes(take(&mut body)?);
+                Frame::Found { id, bytes: body.to_vec() }
+            }
+            12 => {
+                let id = u64::from_le_bytes(take(&mut body)?);
+                Frame::Unknown { id, text: text(body) }
+            }
             _ => return None,
         };
         Some(frame)
@@ -286,6 +382,13 @@ mod tests {
             Frame::Lost { text: "rank 1 was ended by signal 9 (SIGKILL)".into() },
             Frame::Late { text: "rank 3 has not come".into() },
             Frame::Refused { text: "there is no rank 9".into() },
+            Frame::Publish { key: 0, bytes: vec![] },
+            Frame::Publish { key: u32::MAX, bytes: vec![4; 70] },
+            Frame::Lookup { id: 1, rank: 99_999, key: 3 },
+            Frame::Forget { id: u64::MAX },
+            Frame::Found { id: 2, bytes: vec![] },
+            Frame::Found { id: u64::MAX, bytes: vec![5; 700] },
+            Frame::Unknown { id: 3, text: "rank 5 has left".into() },
         ]
     }
 

@@ -58,6 +58,32 @@ fn exchange_and_check(job: &Job, size: usize) {
         }
         job.barrier().unwrap();
     }
+    // To who asks, with nobody waiting for everybody: around the ring, and then what nobody publishes in time.
+    let (rank, next) = (job.rank(), (job.rank() + 1) % size);
+    job.publish(1, &[]).unwrap();
+    job.publish(2, format!("bytes of {rank}").as_bytes()).unwrap();
+    assert_eq!(job.lookup(next, 2).unwrap(), format!("bytes of {next}").as_bytes());
+    assert!(job.lookup(next, 1).unwrap().is_empty());
+    assert_eq!(job.lookup(rank, 2).unwrap(), format!("bytes of {rank}").as_bytes());
+    job.barrier().unwrap();
+}
+
+#[test]
+fn under_mpirun_what_nobody_publishes_in_time_is_an_error_that_names_the_rank() {
+    if am_rank() {
+        let mut job = Job::from_env().unwrap();
+        job.set_deadline(Duration::from_secs(1));
+        let error = job.lookup(1 - job.rank(), 7).unwrap_err();
+        assert_eq!(error.status(), Status::TimedOut, "{error}");
+        let says = format!("rank {} has not published 7 in time", 1 - job.rank());
+        assert!(error.to_string().contains(&says), "{error}");
+        job.set_deadline(Duration::from_secs(60));
+        job.barrier().unwrap();
+        return println!("rank done");
+    }
+    let test = "under_mpirun_what_nobody_publishes_in_time_is_an_error_that_names_the_rank";
+    let Some(output) = mpirun(2, test, &[]) else { return };
+    assert_eq!(text(&output).matches("rank done").count(), 2, "{}", text(&output));
 }
 
 #[test]

@@ -87,6 +87,10 @@ fn ranks_that_start_in_any_order_get_everybodys_bytes() {
         }
         job.barrier().unwrap();
     }
+    // What is looked up is sent to who asks, and nobody waits for everybody.
+    job.publish(1, &[rank as u8; 700]).unwrap();
+    assert_eq!(job.lookup((rank + 1) % 5, 1).unwrap(), [((rank + 1) % 5) as u8; 700]);
+    job.barrier().unwrap();
 }
 
 #[test]

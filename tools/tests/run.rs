@@ -93,6 +93,41 @@ fn three_hundred_ranks_join_and_exchange() {
     };
     let all = job.exchange(&[job.rank() as u8; 660]).unwrap();
     assert!(all.iter().enumerate().all(|(rank, part)| *part == [rank as u8; 660]));
+    job.publish(1, &[job.rank() as u8; 660]).unwrap();
+    for distance in [1, 7, 150] {
+        let other = (job.rank() + distance) % 300;
+        assert_eq!(job.lookup(other, 1).unwrap(), [other as u8; 660]);
+    }
+    job.barrier().unwrap();
+    println!("rank done");
+}
+
+#[test]
+fn a_rank_that_has_left_is_named_to_those_who_look_up_what_it_has_not_published() {
+    let Some(job) = rank() else {
+        let output = job(
+            2,
+            "a_rank_that_has_left_is_named_to_those_who_look_up_what_it_has_not_published",
+            &[],
+        );
+        assert_eq!(
+            text(&output.stdout).matches("rank done").count(),
+            1,
+            "{}",
+            text(&output.stderr)
+        );
+        return;
+    };
+    if job.rank() == 1 {
+        job.publish(1, b"this").unwrap();
+        assert_eq!(job.lookup(0, 1).unwrap(), b"both are here");
+        return;
+    }
+    job.publish(1, b"both are here").unwrap();
+    assert_eq!(job.lookup(1, 1).unwrap(), b"this");
+    let error = job.lookup(1, 2).unwrap_err();
+    assert_eq!(error.status(), Status::PeerFailed);
+    assert!(error.to_string().contains("rank 1 (pid"), "{error}");
     println!("rank done");
 }
 

@@ -30,7 +30,7 @@ fn was_rank(part: Part, way: &str) -> bool {
 /// Runs a test's ranks, two to eight of them, with these settings.
 fn play(test: &str, settings: &[(&str, &str)]) {
     for size in 2..=8 {
-        let mut server = Server::new(size, "runtime");
+        let mut server = Server::new(size, "runtime").unwrap();
         let exchange = server.listen_unix().unwrap();
         let start = |rank: usize| -> Child {
             let mut command = Command::new(std::env::current_exe().unwrap());

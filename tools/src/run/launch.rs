@@ -66,7 +66,7 @@ impl Launch {
         let _ = sys::adopt_orphans();
         let size = args.processes as usize;
         let job = variables::random_hex()?;
-        let mut server = Server::new(size, &job);
+        let mut server = Server::new(size, &job)?;
         server.set_grace(HANG_UP_GRACE);
         let (mut seats, mut shared) = (Vec::new(), Vec::new());
         let exchange = if hosts.is_empty() {

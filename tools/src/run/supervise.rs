@@ -50,7 +50,7 @@ impl Launch {
         let timeout = [due, atmost].into_iter().flatten().min();
         // What the dying said comes before their death.
         let others = [self.signals.as_raw_fd(), self.copying.woken()];
-        let _ = self.server.turn(&others, timeout)?;
+        self.server.turn(&others, timeout)?;
         self.copying.look();
         while let Some(signal) = self.signals.next() {
             match signal.number {

@@ -1,0 +1,104 @@
+//! How long, and how much memory, it takes to bring up a job of very many ranks in which each talks to a few:
+//!
+//! ```sh
+//! cargo run --release -p tieline-job --example many_ranks -- 100000
+//! ```
+//!
+//! The ranks are connections of one process, which say what [`tieline_job::Job`] says; the server is the one that
+//! `tieline run` and rank 0 of a rendezvous have. 660 bytes are an address of shm and tcp.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::{Duration, Instant};
+use tieline_job::server::Server;
+use tieline_job::wire::{Decoder, Frame, Hello};
+
+const ADDRESS: usize = 660;
+const LOOKUPS: usize = 8;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let size: usize = std::env::args().nth(1).map_or(Ok(1000), |n| n.parse())?;
+    let mut server = Server::new(size, "many")?;
+    let exchange = server.listen_unix()?;
+    let name = SocketAddr::from_abstract_name(exchange.strip_prefix("unix:@").unwrap_or_default())?;
+    let _serving = std::thread::spawn(move || while server.turn(&[], None).is_ok() {});
+    let before = memory();
+
+    let mut ranks = Vec::with_capacity(size);
+    let joined = timed(|| {
+        for rank in 0..size {
+            let mut stream = UnixStream::connect_addr(&name)?;
+            let hello = Hello {
+                rank: u32::try_from(rank)?,
+                size: u32::try_from(size)?,
+                job: "many".into(),
+                ..Hello::default()
+            };
+            let address = Frame::Publish { key: 1, bytes: vec![rank as u8; ADDRESS] };
+            stream.write_all(&[hello_bytes(hello), address.encode()].concat())?;
+            ranks.push(stream);
+        }
+        // The last one's is there: so everybody's is.
+        ask(&mut ranks[0], size - 1)
+    })?;
+    let kept = memory().saturating_sub(before);
+
+    let asked = size.min(10_000);
+    let looked = timed(|| {
+        for (rank, stream) in ranks.iter_mut().enumerate().take(asked) {
+            for distance in 0..LOOKUPS {
+                ask(stream, (rank + 1 + distance * size / LOOKUPS) % size)?;
+            }
+        }
+        Ok(())
+    })?;
+    let each = looked.as_secs_f64() * 1e6 / (asked * LOOKUPS) as f64;
+    println!("{size} ranks joined and published {ADDRESS} B each in {joined:.2?}");
+    println!(
+        "one lookup: {each:.1} us; {LOOKUPS} for each of them: {:.1} s",
+        each * (size * LOOKUPS) as f64 / 1e6
+    );
+    println!("this process, which serves and is all ranks: {} B for each rank", kept / size as u64);
+    println!(
+        "a rank keeps nothing of those it does not look up; an exchange of all would be {} MB for each",
+        size * ADDRESS / 1_000_000
+    );
+    Ok(())
+}
+
+fn hello_bytes(hello: Hello) -> Vec<u8> {
+    Frame::Hello(hello).encode()
+}
+
+/// Looks up one rank's address.
+fn ask(stream: &mut UnixStream, rank: usize) -> Result<(), Box<dyn std::error::Error>> {
+    let rank = u32::try_from(rank)?;
+    stream.write_all(&Frame::Lookup { id: u64::from(rank), rank, key: 1 }.encode())?;
+    let (mut decoder, mut buffer) = (Decoder::new(4096), [0; 4096]);
+    loop {
+        match decoder.next()? {
+            Some(Frame::Found { bytes, .. }) if bytes == [rank as u8; ADDRESS] => return Ok(()),
+            Some(other) => return Err(format!("{other:?}").into()),
+            None => {
+                let count = stream.read(&mut buffer)?;
+                decoder.push(&buffer[..count]);
+            }
+        }
+    }
+}
+
+fn timed(
+    work: impl FnOnce() -> Result<(), Box<dyn std::error::Error>>,
+) -> Result<Duration, Box<dyn std::error::Error>> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed())
+}
+
+/// What this process has in memory, in bytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default() * 1024
+}

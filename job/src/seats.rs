@@ -1,0 +1,110 @@
+//! The connections of a server: by place for the poller, by rank for who speaks to one, by age for those without a name.
+
+use super::connection::Connection;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+use tieline_net::Poller;
+
+#[derive(Default)]
+pub(super) struct Seats {
+    /// By their places, which those that come later take over.
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    ranks: HashMap<usize, usize>,
+    /// Those without a rank, the oldest first.
+    nameless: BTreeSet<(Instant, usize)>,
+}
+
+impl Seats {
+    /// One more, without a name. Its place.
+    pub(super) fn insert(&mut self, connection: Connection) -> usize {
+        let seat = self.free.pop().unwrap_or(self.connections.len());
+        let _ = self.nameless.insert((connection.since, seat));
+        if seat == self.connections.len() {
+            self.connections.push(None);
+        }
+        self.connections[seat] = Some(connection);
+        seat
+    }
+
+    pub(super) fn get(&mut self, seat: usize) -> Option<&mut Connection> {
+        self.connections.get_mut(seat)?.as_mut()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Connection> {
+        self.connections.iter().flatten()
+    }
+
+    /// Where this rank's is.
+    pub(super) fn of_rank(&self, rank: usize) -> Option<usize> {
+        self.ranks.get(&rank).copied()
+    }
+
+    pub(super) fn ranks(&self) -> impl Iterator<Item = usize> {
+        self.ranks.keys().copied()
+    }
+
+    /// This one has said who it is.
+    pub(super) fn name(&mut self, seat: usize, rank: usize) {
+        if let Some(connection) = self.connections[seat].as_mut() {
+            connection.rank = Some(rank);
+            let _ = self.nameless.remove(&(connection.since, seat));
+            let _ = self.ranks.insert(rank, seat);
+        }
+    }
+
+    /// It is nobody's from `now` on. Whose it was.
+    pub(super) fn unname(&mut self, seat: usize, now: Instant) -> Option<usize> {
+        let connection = self.connections[seat].as_mut()?;
+        let _ = self.nameless.remove(&(connection.since, seat));
+        connection.since = now;
+        let _ = self.nameless.insert((now, seat));
+        let rank = connection.rank.take()?;
+        let _ = self.ranks.remove(&rank);
+        Some(rank)
+    }
+
+    /// How many have no name.
+    pub(super) fn nameless(&self) -> usize {
+        self.nameless.len()
+    }
+
+    /// Since when the oldest of them is there.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.nameless.first().map(|(since, _)| *since)
+    }
+
+    /// The oldest of this kind that was there by then and has no name.
+    pub(super) fn oldest_of(
+        &self,
+        by: Instant,
+        which: impl Fn(&Connection) -> bool,
+    ) -> Option<usize> {
+        let there = self.nameless.iter().take_while(|(since, _)| *since <= by);
+        let is = |seat: usize| self.connections[seat].as_ref().is_some_and(&which);
+        there.map(|(_, seat)| *seat).find(|seat| is(*seat))
+    }
+
+    /// After something was done with one: where it is closed its place is free, else the poller is told what it waits for.
+    pub(super) fn settle(&mut self, seat: usize, poller: &Poller) -> io::Result<()> {
+        let Some(connection) = self.get(seat) else { return Ok(()) };
+        if connection.open {
+            let wants = connection.wants();
+            if connection.watched != Some(wants) {
+                poller.watch(connection.stream.as_raw_fd(), wants, seat as u64)?;
+                connection.watched = Some(wants);
+            }
+            return Ok(());
+        }
+        let (rank, since) = (connection.rank, connection.since);
+        let _ = self.nameless.remove(&(since, seat));
+        if let Some(rank) = rank {
+            let _ = self.ranks.remove(&rank);
+        }
+        self.connections[seat] = None;
+        self.free.push(seat);
+        Ok(())
+    }
+}

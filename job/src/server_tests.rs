@@ -1,0 +1,87 @@
+//! What is looked at within a server, turn by turn.
+
+use super::*;
+use std::os::fd::OwnedFd;
+
+/// A server whose listener cannot take anybody in, as where no descriptor is left.
+fn without_descriptors() -> Server {
+    let mut server = Server::new(2, "j").expect("a poller");
+    let (socket, _) = UnixStream::pair().expect("a socket that does not listen");
+    server.add(Listener::Unix(UnixListener::from(OwnedFd::from(socket))));
+    server
+}
+
+#[test]
+fn where_the_system_has_no_room_nobody_is_taken_in_for_a_while_and_then_it_is_tried_again() {
+    let mut server = without_descriptors();
+    let before = Instant::now();
+    assert!(server.accepts(before));
+    assert_eq!(server.next_due(true), None, "there is nothing to wake up for");
+    server.accept(0);
+    let after = Instant::now();
+    assert!(!server.accepts(before), "the listener would be asked without end");
+    assert!(server.next_due(false).is_some_and(|due| due <= PAUSE), "it wakes up for it");
+    assert!(server.accepts(after + PAUSE));
+    assert_eq!((server.next_due(true), server.seats.all().count()), (None, 0));
+    server.accept(0);
+    assert!(!server.accepts(after), "and again");
+}
+
+#[test]
+fn who_says_nothing_is_waited_for_and_then_sent_away() {
+    let mut server = Server::new(2, "j").expect("a poller");
+    let (ours, _theirs) = UnixStream::pair().expect("two sockets");
+    let began = Instant::now();
+    server.adopt(ours).expect("a flag");
+    let due = server.next_due(true).expect("somebody is waited for");
+    assert!(due <= PATIENCE && due + began.elapsed() >= PATIENCE, "{due:?}");
+    server.expire();
+    assert_eq!((server.seats.nameless(), server.turned_away), (1, 0));
+    assert_eq!(server.seats.unname(0, began.checked_sub(PATIENCE).expect("an earlier time")), None);
+    assert_eq!(server.next_due(true), Some(Duration::ZERO));
+    server.expire();
+    assert_eq!((server.seats.nameless(), server.turned_away), (0, 1));
+    assert!(server.seats.get(0).is_none());
+}
+
+#[test]
+fn who_asks_and_does_not_listen_fills_no_memory_and_is_heard_again_when_all_was_taken_at_once() {
+    use super::super::wire::MAX_PUBLISHED;
+    use std::io::Write;
+    let mut server = Server::new(1, "j").expect("a poller");
+    let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
+    server.adopt(ours).expect("a flag");
+    let hello = Frame::Hello(super::super::host::hello(0, 1, "j"));
+    let told = server.directory.publish(0, 1, vec![7; MAX_PUBLISHED]);
+    assert_eq!(told, Ok(vec![]));
+    let asks = (0..100).map(|id| Frame::Lookup { id, rank: 0, key: 1 });
+    let said: Vec<u8> = [hello].into_iter().chain(asks).flat_map(|f| f.encode()).collect();
+    theirs.write_all(&said).expect("it fits");
+    theirs.set_nonblocking(true).expect("a flag");
+    let mut answered = 0;
+    for _ in 0..300 {
+        while theirs.read(&mut [0; 1 << 16]).is_ok() {}
+        server.turn(&[], Some(Duration::ZERO)).expect("a turn");
+        let connection = server.seats.get(0).expect("it is there");
+        let kept = connection.out.bytes();
+        assert!(kept < 3 * MAX_PUBLISHED, "{kept} bytes wait");
+        // A system with large buffers takes all of it in one breath, while others are spoken to.
+        answered += connection.out.len().div_ceil(2);
+        connection.out = super::super::connection::Outbox::default();
+        server.settle(0);
+    }
+    assert_eq!(answered, 100);
+}
+
+#[test]
+fn a_listener_without_a_caller_is_no_trouble() {
+    let mut server = Server::new(2, "j").expect("a poller");
+    let _ = server.listen_unix().expect("a name of its own");
+    match &server.listeners[0] {
+        Listener::Unix(listener) => listener.set_nonblocking(true).expect("a flag"),
+        Listener::Tcp(..) => panic!("it was asked for another"),
+    }
+    server.accept(0);
+    assert!(server.accepts(Instant::now()) && server.seats.all().count() == 0);
+    assert_eq!(server.turned_away, 0);
+}

@@ -1,0 +1,151 @@
+//! What the environment says of a job, and jobs of one process.
+
+use super::*;
+
+fn variables(set: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+    let set: Vec<(String, String)> =
+        set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    move |name| set.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
+}
+
+fn join(get: Get<'_>) -> Result<Job, Error> {
+    Job::from_variables(get, &|| Ok(Vec::new()))
+}
+
+#[test]
+fn without_a_launcher_the_job_is_one_process() {
+    let job = join(&variables(&[])).unwrap();
+    assert_eq!((job.rank(), job.size()), (0, 1));
+    assert_eq!(job.exchange(b"me").unwrap(), vec![b"me".to_vec()]);
+    job.barrier().unwrap();
+}
+
+/// Peers that come when this process has made progress, or has hung up.
+struct Awaited(Mutex<std::sync::mpsc::Receiver<()>>);
+
+impl Exchange for Awaited {
+    fn allgather(&self, mine: &[u8], _: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        let _ = self.0.lock().unwrap().recv();
+        Ok(vec![mine.to_vec(); 2])
+    }
+
+    fn publish(&self, _: u32, _: &[u8], _: &Deadline) -> Result<(), Error> {
+        Err(Error::from_status(Status::Unsupported))
+    }
+
+    fn lookup(&self, _: usize, _: u32, _: &Deadline) -> Result<Vec<u8>, Error> {
+        Err(Error::from_status(Status::Unsupported))
+    }
+}
+
+#[test]
+fn a_barrier_makes_progress_until_all_have_come_and_tells_what_became_of_that() {
+    let awaited = || {
+        let (came, comes) = std::sync::mpsc::channel();
+        let mut job = join(&variables(&[])).unwrap();
+        job.exchange = Box::new(Awaited(Mutex::new(comes)));
+        (job, came)
+    };
+    let (job, came) = awaited();
+    let mut calls = 0;
+    let met = job.barrier_while(|| {
+        calls += 1;
+        if calls == 3 {
+            came.send(()).unwrap();
+        }
+        Ok(())
+    });
+    assert!(met.is_ok() && calls >= 3, "{met:?} after {calls}");
+
+    let (job, came) = awaited();
+    let mut calls = 0;
+    let met = job.barrier_while(|| {
+        calls += 1;
+        came.send(()).unwrap();
+        Err(Error::from_status(Status::NoMemory))
+    });
+    assert_eq!((met.unwrap_err().status(), calls), (Status::NoMemory, 1));
+}
+
+#[test]
+fn variables_that_contradict_each_other_are_refused_by_name() {
+    for (set, says) in [
+        (&[("TIELINE_RANK", "0")][..], "TIELINE_SIZE is not set"),
+        (&[("TIELINE_RANK", "x"), ("TIELINE_SIZE", "2")], "TIELINE_RANK is `x`"),
+        (&[("TIELINE_RANK", "2"), ("TIELINE_SIZE", "2")], "ranks run from 0"),
+        (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "2")], "TIELINE_RENDEZVOUS is not set"),
+    ] {
+        let error = join(&variables(set)).unwrap_err();
+        assert_eq!(error.status(), Status::Invalid);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_number_beyond_reason_is_an_error_that_names_its_variable() {
+    let step = [("SLURM_JOB_ID", "1"), ("SLURM_STEP_NODELIST", "127.0.0.1")];
+    for (set, says) in [
+        (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "4000000000")][..], "TIELINE_SIZE"),
+        (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "18446744073709551615")], "TIELINE_SIZE"),
+        (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "99999999999999999999")], "TIELINE_SIZE"),
+        (&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "4000000000")], "NUM_TASKS"),
+        (&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "4000000000")], "OMPI"),
+        (
+            &[
+                ("SLURM_PROCID", "0"),
+                ("SLURM_STEP_NUM_TASKS", "2"),
+                ("SLURM_LOCALID", "4000000000"),
+            ],
+            "SLURM_LOCALID",
+        ),
+    ] {
+        let meet = [("TIELINE_RENDEZVOUS", "127.0.0.1:9"), ("TIELINE_RENDEZVOUS_TIMEOUT", "1s")];
+        let error = join(&variables(&[set, &step, &meet].concat())).unwrap_err();
+        assert_eq!(error.status(), Status::Invalid);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_launcher_that_is_gone_is_an_error_and_not_a_wait() {
+    let set = [
+        ("TIELINE_RANK", "0"),
+        ("TIELINE_SIZE", "2"),
+        ("TIELINE_EXCHANGE", "unix:@tieline-nobody-listens-here"),
+    ];
+    let error = join(&variables(&set)).unwrap_err();
+    assert_eq!(error.status(), Status::PeerFailed);
+}
+
+#[test]
+fn too_much_is_refused_and_the_exchange_lives_on() {
+    let job = join(&variables(&[])).unwrap();
+    let error = job.exchange(&vec![0; wire::MAX_CONTRIBUTION + 1]).unwrap_err();
+    assert_eq!(error.status(), Status::TooLarge);
+    job.barrier().unwrap();
+}
+
+/// Who waits asks how many processes share the processors of this host. As a process of its own: what it has joined
+/// is of the whole process, and so is the environment.
+#[test]
+fn the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards() {
+    const ROLE: &str = "TIELINE_JOB_TEST_OF_PROCESSES";
+    if std::env::var_os(ROLE).is_some() {
+        assert_eq!((processes_on_this_host(), joined_processes()), (3, 0));
+        let job = Job::from_env().unwrap();
+        assert_eq!((job.local_size(), joined_processes()), (3, 3));
+        return;
+    }
+    let name =
+        "tests::the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards";
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = alone
+        .args(["--exact", name, "--nocapture"])
+        .envs([(ROLE, "1"), ("TIELINE_RANK", "0"), ("TIELINE_SIZE", "1")])
+        .envs([("TIELINE_LOCAL_RANK", "0"), ("TIELINE_LOCAL_SIZE", "3")])
+        .env("TIELINE_RENDEZVOUS", "127.0.0.1:9")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
