@@ -124,6 +124,48 @@ impl Context {
         Ok(self.core.memory.register(span, access, Backing::Borrowed)?)
     }
 
+    /// Takes a buffer as local memory of operations, in place and for as long as they last: puts read from it, gets and messages that
+    /// are taken write to it, messages are sent from it. It is registered with nobody, has no key, and costs an allocation: where a device
+    /// needs a registration it is made for the time of an operation. [`Region::into_buffer`] gives the buffer back.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let context = tieline::Context::open()?;
+    /// # let worker = context.worker()?;
+    /// # let me = worker.connect(&worker.address()?)?;
+    /// # let key = me.import_key(&context.alloc(64)?.remote_key()?)?;
+    /// let block = context.lend(vec![7; 64])?;
+    /// let put = me.put(&block, 0..64, &key, 0)?;
+    /// worker.finish(put)?;
+    /// let buffer: Box<[u8]> = block.into_buffer()?; // the same one
+    /// # assert_eq!(*buffer, [7; 64]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`OpenError::Reopen`] in a forked child.
+    pub fn lend(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
+        let buffer = OwnedBuffer::new(buffer.into());
+        Ok(self.core.memory.lend(buffer.span(), Backing::Owned(buffer))?)
+    }
+
+    /// The same for memory that stays where it is and whose it is.
+    ///
+    /// # Safety
+    /// As of [`Context::register_raw`]: `base` is valid for reads and writes of `len` bytes (for reads alone, where it is only put and sent from)
+    /// until [`Region::close`] has returned `Ok`, or to the end of the process, whatever is dropped meanwhile. That an operation has ended
+    /// well says that it touches the memory no more; one that has failed may, until its endpoint is dropped, and `close` says it.
+    /// While an operation writes there nobody else looks, and while one reads nobody writes.
+    ///
+    /// # Errors
+    /// As [`Context::lend`].
+    #[allow(unsafe_code)] // the promise is the caller's
+    pub unsafe fn lend_raw(&self, base: *mut u8, len: usize) -> Result<Region, OpenError> {
+        // SAFETY: the caller's promise.
+        let span = unsafe { Span::new(base, len) };
+        Ok(self.core.memory.lend(span, Backing::Borrowed)?)
+    }
+
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core

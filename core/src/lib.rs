@@ -62,8 +62,7 @@ pub use endpoint::{
 };
 pub use error::{CompletionError, ConfigureError, ConnectError, Error, OpenError, PostError};
 pub use job::Job;
-pub use message::{KeptMessage, Message, PeerId};
-
+pub use message::{Announcement, KeptMessage, Message, PeerId, Untaken};
 pub use region::{Access, NotClosed, Region};
 pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};

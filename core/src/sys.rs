@@ -326,6 +326,11 @@ impl Span {
         }
     }
 
+    /// The span of a range inside, or why it is none.
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Result<Span, Status> {
+        Ok(Span { base: self.range(offset, len)?, len })
+    }
+
     /// Copies out of the span.
     #[inline]
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Status> {
@@ -404,6 +409,17 @@ impl OwnedBuffer {
     /// Its bytes, to be used while it is there.
     pub(crate) fn span(&self) -> Span {
         self.span
+    }
+
+    /// The box that it was made of, if it was. Nothing uses its span any more.
+    pub(crate) fn into_box(self) -> Option<Box<[u8]>> {
+        if self.layout.align() != 1 {
+            return None;
+        }
+        let Span { base, len } = self.span;
+        std::mem::forget(self);
+        // SAFETY: made by `new` from a box of that many bytes, which owns them again from here on, once.
+        Some(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(base, len)) })
     }
 }
 

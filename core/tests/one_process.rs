@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use tieline::{AtomicOp, Context, Outcome, Region, Status, Width};
+use tieline::{AtomicOp, CompletionError, Context, Outcome, Region, Status, Width};
 
 fn until(worker: &tieline::Worker, done: impl Fn() -> bool) {
     while !done() {
@@ -35,8 +35,10 @@ fn a_worker_connected_to_itself_gets_its_messages_in_order() {
     until(&worker, || seen.borrow().len() == lengths.len());
     let expected: Vec<_> = lengths.iter().enumerate().map(|(i, &len)| (i as u64, len)).collect();
     assert_eq!(*seen.borrow(), expected);
-    let error = me.send(3, 0, &vec![0; max + 1]).unwrap_err();
+    let error = me.send_packed(3, 0, max + 1, |out| out.len()).unwrap_err();
     assert_eq!(error.status(), Status::TooLarge);
+    let error = worker.finish(me.send(3, 0, &vec![0; max + 1]).unwrap()).unwrap_err();
+    assert!(matches!(error, CompletionError::Refused(_)), "its handler asks for no announcement");
 }
 
 #[test]

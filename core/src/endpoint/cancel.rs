@@ -3,6 +3,7 @@
 use super::Inner;
 use super::queued::QueuedOp;
 use crate::op::Id;
+use crate::proto::id;
 use crate::{Error, Status};
 
 impl QueuedOp {
@@ -12,6 +13,8 @@ impl QueuedOp {
         match self {
             QueuedOp::Forward { op: Some(op), .. } => op.could_be_left_out(id),
             QueuedOp::FlushLanes { .. } | QueuedOp::Notify { .. } => false,
+            // It asks for the same.
+            QueuedOp::Message { id: id::WITHDRAW, .. } => false,
             QueuedOp::Put(op) => op.request == id && op.sent == 0 && op.notify.is_none(),
             QueuedOp::Native(op) => {
                 op.request == id && op.posted == 0 && !op.begun && op.notify.is_none()
@@ -45,11 +48,8 @@ impl Inner {
             ),
         );
         self.shared.with_ops(|ops| {
-            if let QueuedOp::Put(put) = &op {
-                if put.answer != put.request {
-                    // Nobody is asked for it.
-                    ops.withdraw(put.answer);
-                }
+            if let Some(unsaid) = op.unsaid() {
+                ops.withdraw(unsaid);
             }
             ops.cancel(id, error);
         });

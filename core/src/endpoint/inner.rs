@@ -16,6 +16,8 @@ use crate::{Error, Status};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 use tieline_plugin_api::OK;
 
@@ -97,6 +99,8 @@ pub(crate) struct Inner {
     pub(super) lanes: RefCell<Vec<Lane>>,
     pub(super) queue: RefCell<VecDeque<QueuedOp>>,
     pub(super) queued_bytes: Cell<usize>,
+    /// Bytes that were copied for messages that are announced.
+    pub(super) announced_bytes: Arc<AtomicUsize>,
     /// What the peer asked, to be answered before anything of ours.
     pub(super) answers: RefCell<VecDeque<Waiting>>,
     pub(crate) busy: Cell<bool>,
@@ -154,6 +158,7 @@ impl Inner {
             lanes: RefCell::default(),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
+            announced_bytes: Arc::default(),
             answers: RefCell::default(),
             busy: Cell::new(false),
             error: RefCell::default(),

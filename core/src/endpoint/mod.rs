@@ -4,6 +4,7 @@
 //! in order, up to `TIELINE_QUEUE_BYTES`; beyond that the call says `Again` and nothing was sent.
 
 mod abi;
+mod announce;
 mod answer;
 mod atomic;
 mod calls;
@@ -69,8 +70,8 @@ use tieline_plugin_api::OK;
 /// None of its methods waits, and none runs a handler. All may be called inside one, but for [`flush`](Endpoint::flush) and
 /// [`flush_messages`](Endpoint::flush_messages), which are `Busy` there.
 ///
-/// * **Messages**: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy, [`send_regions`](Endpoint::send_regions)
-///   reads the regions until it has ended.
+/// * **Messages** of any length: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy,
+///   [`send_regions`](Endpoint::send_regions) reads the regions until it has ended.
 /// * **Memory**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
 ///   [`get_pieces`](Endpoint::get_pieces), [`put_strided`](Endpoint::put_strided), [`get_strided`](Endpoint::get_strided) and the atomics take a key that
 ///   [`import_key`](Endpoint::import_key) made on this endpoint; another endpoint's is `KeyRejected`. Local regions are used until
@@ -106,12 +107,20 @@ const DRAIN: usize = 16;
 pub const MAX_MESSAGE_ID: u16 = id::FIRST - 1;
 
 impl Endpoint {
-    /// Sends a message: `id` chooses the handler at the peer, `header` and `payload` are handed to it.
+    /// Sends a message of any length: `id` chooses the handler at the peer, `header` and `payload` are handed to it.
     /// The payload is copied. `Done`: it is under way. `Pending`: it is queued, in order.
     ///
+    /// What is longer than [`max_message`](Endpoint::max_message) is announced, in its place among the other messages. The peer's handler
+    /// gets an [`Announcement`](crate::Announcement) and says where its bytes go; it is `Pending` until then, and ends well when they are
+    /// there. Until the peer's application has taken it or refused it ([`CompletionError::Refused`](crate::CompletionError::Refused)) it
+    /// stays pending, whatever else is sent; no fence and no flush waits for that, but closing the worker does.
+    /// [`Worker::cancel`](crate::Worker::cancel) asks for it back. With the endpoint it ends: who drops the endpoint, or closes the
+    /// worker, takes back what nobody has taken.
+    ///
     /// # Errors
-    /// [`PostError::Retry`] when the queue is full: nothing was sent, so make progress and send again. [`PostError::Correct`]
-    /// for an id of the library's, or more bytes than [`Endpoint::max_message`]. [`PostError::Reconnect`] when the endpoint has
+    /// [`PostError::Retry`] when the queue is full: nothing was sent, so make progress and send again. So it is while copies of
+    /// long messages take as much (`TIELINE_QUEUE_BYTES`); one that is alone may have any length. [`PostError::Correct`]
+    /// for an id of the library's, and for a long message to a peer whose version knows none. [`PostError::Reconnect`] when the endpoint has
     /// ended, and with the reason.
     #[inline]
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
@@ -134,7 +143,8 @@ impl Endpoint {
     /// `max_len` bytes and returns how many it wrote.
     ///
     /// # Errors
-    /// As [`Endpoint::send`]; [`PostError::Correct`] also when `pack` returns more than `max_len`: nothing is sent then.
+    /// As [`Endpoint::send`]; [`PostError::Correct`] also for more than [`Endpoint::max_message`], and when `pack` returns more than
+    /// `max_len`: nothing is sent then.
     pub fn send_packed(
         &self,
         id: u16,
@@ -178,7 +188,8 @@ impl Endpoint {
     }
 
     /// Sends a message gathered from pieces of regions, which must not change until it is done. A transport that can takes them
-    /// from where they lie.
+    /// from where they lie. What is longer than [`max_message`](Endpoint::max_message) is announced, as by [`Endpoint::send`]: one piece
+    /// is read by the peer from where it lies, and nothing else of its region; more of them are copied.
     ///
     /// # Errors
     /// As [`Endpoint::send`]; [`PostError::Correct`] also for a range outside its region.
@@ -196,9 +207,13 @@ impl Endpoint {
             let _ = region.inner.span.range(range.start, n)?;
             len = len.saturating_add(n);
         }
-        ep.check_message(id, len)?;
+        ep.check_id(id)?;
+        let _ = ep.ready_or_opened()?;
         let pieces = pieces.iter().map(|(region, range)| (*region, range.clone()));
         let pieces = Rc::new(Pieces::new(pieces));
+        if len > ep.most() {
+            return Ok(ep.announce_pieces(id, header, &pieces, len)?);
+        }
         if !ep.has_room(pieces.size()) {
             return Err(Status::Again.into());
         }
@@ -207,7 +222,7 @@ impl Endpoint {
         Ok(ep.outcome(request)?)
     }
 
-    /// The longest message that this endpoint carries. Where the module that was to carry its messages is given up before the first
+    /// The longest message that this endpoint carries at once; longer ones are announced. Where the module that was to carry its messages is given up before the first
     /// was sent, the next one's may be less: what is queued and too long for it ends as `TooLarge`.
     ///
     /// # Errors
@@ -328,7 +343,11 @@ impl Inner {
 
     #[cold]
     fn send_slow(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
-        self.check_message(id, payload.len())?;
+        self.check_id(id)?;
+        let _ = self.ready_or_opened()?;
+        if payload.len() > self.most() {
+            return Ok(self.announce_bytes(id, header, payload)?);
+        }
         if self.state.get() == State::Queueing {
             // What is queued goes first; then this message needs no copy.
             let _ = self.run_queue(DRAIN);
@@ -363,7 +382,7 @@ impl Inner {
         self.outcome(request)
     }
 
-    fn check_message(&self, id: u16, len: usize) -> Result<(), Error> {
+    fn check_id(&self, id: u16) -> Result<(), Error> {
         self.check_alive()?;
         if id > MAX_MESSAGE_ID {
             return Err(Error::new(
@@ -373,6 +392,11 @@ impl Inner {
                 "use a smaller id",
             ));
         }
+        Ok(())
+    }
+
+    fn check_message(&self, id: u16, len: usize) -> Result<(), Error> {
+        self.check_id(id)?;
         let _ = self.ready_or_opened()?;
         let max = self.most();
         if len > max {

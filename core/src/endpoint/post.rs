@@ -151,7 +151,7 @@ impl Inner {
     /// Local memory belongs to a context, as this worker does. The fast path does not ask: what it does is over when
     /// the call returns, and needs of the region nothing but its bytes, which the caller's handle keeps. Here a provider,
     /// or a helper, would take its registrations for those of this context.
-    pub(super) fn check_local(&self, local: &Region) -> Result<(), Error> {
+    pub(crate) fn check_local(&self, local: &Region) -> Result<(), Error> {
         if Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory) {
             return Ok(());
         }

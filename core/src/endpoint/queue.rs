@@ -29,6 +29,9 @@ impl Inner {
             QueuedOp::Message { id, header, payload, .. } => {
                 self.message_now(*id, *header, payload)
             }
+            QueuedOp::Announce { announced, payload, .. } => {
+                self.message_now(id::ANNOUNCE, announced.raw(), payload)
+            }
             QueuedOp::Gather(op) => return self.attempt_gather(op),
             QueuedOp::Put(op) => self.send_put(op),
             QueuedOp::Forward { to, op } => {
@@ -131,11 +134,8 @@ impl Inner {
 
     fn op_failed(&self, op: &QueuedOp, failed: Failed) {
         let error = self.failed(failed);
-        if let QueuedOp::Put(EmulatedPut { request, answer, .. }) = op {
-            if request != answer {
-                // The last piece asks for it, which was not sent.
-                self.shared.with_ops(|ops| ops.withdraw(*answer));
-            }
+        if let Some(unsaid) = op.unsaid() {
+            self.shared.with_ops(|ops| ops.withdraw(unsaid));
         }
         self.end(op.request(), Err(error));
     }

@@ -24,6 +24,8 @@ pub(crate) enum QueuedOp {
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
     /// A message gathered from regions.
     Gather(GatheredMessage),
+    /// The announcement of a message whose receiver ends `announced`; `sent` ends when it has left.
+    Announce { announced: Id, sent: Id, payload: Box<[u8]> },
     /// A put over messages.
     Put(EmulatedPut),
     /// Tells the peer's worker a word, once the puts before it are there. `lanes`: those that have yet to be asked whether what
@@ -56,13 +58,13 @@ impl QueuedOp {
     /// which may be forming for as long as a passive target computes.
     pub(super) fn is_message(&self) -> bool {
         use QueuedOp::*;
-        matches!(self, Message { .. } | Gather(_) | Put(_) | Notify { .. })
+        matches!(self, Message { .. } | Announce { .. } | Gather(_) | Put(_) | Notify { .. })
     }
 
     /// Bytes that were copied for it, or that a list of its pieces takes.
     pub(super) fn copied(&self) -> usize {
         match self {
-            QueuedOp::Message { payload, .. } => payload.len(),
+            QueuedOp::Message { payload, .. } | QueuedOp::Announce { payload, .. } => payload.len(),
             QueuedOp::Gather(op) => op.pieces.size(),
             QueuedOp::Put(op) => op.memory.room(op.len),
             QueuedOp::Native(op) => op.memory.room(op.len),
@@ -78,6 +80,7 @@ impl QueuedOp {
                 Id::from_raw(*header)
             }
             QueuedOp::Message { request, .. } => *request,
+            QueuedOp::Announce { announced, .. } => Some(*announced),
             QueuedOp::FlushLanes { request, .. } | QueuedOp::Notify { request, .. } => {
                 Some(*request)
             }
@@ -87,6 +90,16 @@ impl QueuedOp {
             QueuedOp::Atomic(op) => Some(op.request),
             // What is forwarded ends with the endpoint that it goes to.
             QueuedOp::Barrier { .. } | QueuedOp::Forward { .. } => None,
+        }
+    }
+
+    /// An operation beside `request` that ends, and tells nobody, where this op is not carried out.
+    pub(super) fn unsaid(&self) -> Option<Id> {
+        match self {
+            // The last piece asks for it, which was not sent.
+            QueuedOp::Put(op) if op.request != op.answer => Some(op.answer),
+            QueuedOp::Announce { sent, .. } => Some(*sent),
+            _ => None,
         }
     }
 
@@ -111,6 +124,7 @@ impl QueuedOp {
         match self {
             QueuedOp::Put(op) if op.request != op.answer => Some(op.request),
             QueuedOp::Message { request, .. } => *request,
+            QueuedOp::Announce { sent, .. } => Some(*sent),
             QueuedOp::FlushLanes { request, .. } | QueuedOp::Notify { request, .. } => {
                 Some(*request)
             }

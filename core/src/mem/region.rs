@@ -19,12 +19,14 @@
 //! still under way, nor about peers that are in the middle of a copy.
 
 mod close;
+mod lent;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use close::NotClosed;
 pub(crate) use close::Parked;
+pub(crate) use lent::Counted;
 pub(crate) use table::Table;
 
 use super::Memory;
@@ -47,6 +49,10 @@ pub(crate) enum Backing {
     Owned(#[allow(dead_code)] OwnedBuffer), // held for its drop
     /// The application's own memory, which it promised to keep mapped.
     Borrowed,
+    /// A part of another region, which is kept.
+    Part(#[allow(dead_code)] Region), // held for its drop
+    /// A copy of what an endpoint sends, which counts while it is there.
+    Copied(#[allow(dead_code)] lent::Counted), // held for its drop
 }
 
 /// A domain's registration of a region.
@@ -210,6 +216,9 @@ impl Region {
     }
 
     pub(crate) fn packed_key(&self) -> Result<&Vec<u8>, Error> {
+        if self.inner.id == lent::UNREGISTERED {
+            return Err(lent::no_key());
+        }
         if self.inner.revoked.load(Ordering::Acquire) {
             return Err(Error::new(
                 Status::Closed,

@@ -1,8 +1,10 @@
 //! Received messages, as a handler sees them, and those that it keeps.
 
 pub(crate) mod abi;
+pub(crate) mod announced;
 
 pub use crate::interface::PeerId;
+pub use announced::{Announcement, Untaken};
 
 use crate::endpoint::Endpoint;
 use crate::interface::InterfaceSlot;
@@ -15,10 +17,16 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::event_flags;
 
+/// The kind of the events that messages of the core's own making are made of: no event of a provider's with it comes to a handler.
+pub(crate) const ANNOUNCED: u32 = u32::MAX;
+
 /// A message, for the length of the handler's call.
 ///
 /// The payload lies in the transport's buffer: it is not copied. A handler that needs it for longer calls
 /// [`Message::keep`].
+///
+/// A message that is longer than its lane carries at once comes without its payload: it [is announced](Message::is_announced), and what
+/// [`announcement`](Message::announcement) gives says where it goes. A handler that does not ask for that refuses the message.
 pub struct Message<'a> {
     event: &'a Event,
     shared: &'a Rc<Shared>,
@@ -66,7 +74,39 @@ impl<'a> Message<'a> {
         self.event.header
     }
 
-    /// The payload, valid during this call.
+    /// How long it is, whether its bytes are here or were only announced.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        if self.is_announced() { self.event.cookie as usize } else { self.payload().len() }
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether its bytes are still with its sender.
+    #[inline]
+    #[must_use]
+    pub fn is_announced(&self) -> bool {
+        self.event.kind == ANNOUNCED
+    }
+
+    /// What is to be taken of a message that was announced, or refused: once, to who asks first. One that nobody asks for is refused when
+    /// its handler returns. `None` for a message whose bytes are here.
+    #[must_use]
+    pub fn announcement(&self) -> Option<Announcement> {
+        if !self.is_announced() {
+            return None;
+        }
+        let worker = self.shared.senders.get()?.upgrade()?;
+        worker.take_announcement()?.downcast().ok().map(|announcement| *announcement)
+    }
+
+    /// The payload, valid during this call; of a message that was announced there is none.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
@@ -84,9 +124,7 @@ impl<'a> Message<'a> {
     /// not failed the one that was made first. [`Worker::endpoint_to`](crate::Worker::endpoint_to) makes one where there is none.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
-        let worker = self.shared.senders.get()?.upgrade()?;
-        let inner = worker.endpoint_to(self.peer().0)?.downcast().ok()?;
-        Some(Endpoint::new(inner))
+        endpoint_to(self.shared, self.peer())
     }
 
     /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied.
@@ -104,6 +142,13 @@ impl<'a> Message<'a> {
         };
         KeptMessage { id: self.id(), header: self.header(), peer: self.peer(), payload }
     }
+}
+
+/// The endpoint of the application's that leads to a peer, if there is one.
+fn endpoint_to(shared: &Shared, peer: PeerId) -> Option<Endpoint> {
+    let worker = shared.senders.get()?.upgrade()?;
+    let inner = worker.endpoint_to(peer.0)?.downcast().ok()?;
+    Some(Endpoint::new(inner))
 }
 
 enum Payload {

@@ -8,6 +8,7 @@
 //! An operation ends once. What ends it depends on its kind: a provider's completion ends only what was posted to that
 //! interface, an answer of a peer only what asks for one.
 
+mod apart;
 mod ends;
 mod flushes;
 mod tracked;
@@ -46,21 +47,24 @@ pub(crate) enum Kind {
     Flush,
     /// Its parts, which are operations too.
     Whole,
+    /// The receiver's word of a message that was announced. No flush waits for it: see `apart`.
+    Announced,
 }
 
 /// By number, with room for what sixteen kinds would be.
 const KINDS: [Kind; 16] = {
     use Kind::*;
     [
-        Send, Native, Put, Get, Atomic, Fetch, Ping, Copy, Flush, Whole, Send, Send, Send, Send,
-        Send, Send,
+        Send, Native, Put, Get, Atomic, Fetch, Ping, Copy, Flush, Whole, Announced, Send, Send,
+        Send, Send, Send,
     ]
 };
 
 impl Kind {
     /// Whether a peer's word ends it.
     fn is_asked(self) -> bool {
-        matches!(self, Kind::Put | Kind::Get | Kind::Atomic | Kind::Fetch | Kind::Ping)
+        use Kind::*;
+        matches!(self, Put | Get | Atomic | Fetch | Ping | Announced)
     }
 }
 
@@ -83,6 +87,8 @@ const TOLD: u16 = 128;
 const TRACKED: u16 = 256;
 /// It is only counted; the application's word is the counter's number.
 const COUNTED: u16 = 512;
+/// The transfer of a message that was announced here: its end is due, see `apart`.
+const TAKES: u16 = 1024;
 /// Above the flags: what it waits for.
 const KIND_SHIFT: u32 = 12;
 
@@ -211,6 +217,8 @@ struct Part {
 pub(crate) struct Table {
     slab: Slab<Hot, Cold>,
     lists: Vec<List>,
+    /// What no flush waits for, by endpoint too.
+    apart: Vec<List>,
     /// What endpoints left behind when they were dropped and that a provider still has.
     orphans: List,
     /// How many operations an endpoint may have open.
@@ -235,6 +243,7 @@ impl Table {
         Table {
             slab: Slab::default(),
             lists: Vec::new(),
+            apart: Vec::new(),
             orphans: List::default(),
             limit: u32::try_from(limit).unwrap_or(u32::MAX).max(1),
             open: 0,
@@ -291,13 +300,17 @@ impl Table {
     }
 
     fn insert(&mut self, owner: usize, kind: Kind, flags: u16) -> Result<Id, Status> {
-        let owner = u32::try_from(owner).ok().filter(|owner| *owner < NOBODY);
+        let owner = u32::try_from(owner).ok().filter(|owner| *owner < apart::APART);
         let owner = owner.ok_or(Status::NoMemory)?;
+        let _ = self.own_list(owner as usize);
+        self.insert_into(owner, kind, flags)
+    }
+
+    fn insert_into(&mut self, owner: u32, kind: Kind, flags: u16) -> Result<Id, Status> {
         let owner_and_interface = owner | u32::from(NOWHERE) << 24;
         let kind_and_flags = (kind as u16) << KIND_SHIFT | flags;
         let hot = Hot { kind_and_flags, parts: 1, owner_and_interface, ..Hot::default() };
         let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
-        let _ = self.own_list(owner as usize);
         self.link(id, owner);
         self.open += 1;
         Ok(id)
@@ -314,7 +327,10 @@ impl Table {
     fn list(&mut self, owner: u32) -> &mut List {
         match self.lists.get_mut(owner as usize) {
             Some(list) => list,
-            None => &mut self.orphans,
+            None => match self.apart.get_mut((owner ^ apart::APART) as usize) {
+                Some(list) => list,
+                None => &mut self.orphans,
+            },
         }
     }
 
@@ -420,13 +436,13 @@ impl Table {
     /// Whose an open operation is.
     pub(crate) fn owner(&self, id: Id) -> Option<usize> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED))?;
-        Some(hot.owner() as usize)
+        Some(apart::home(hot.owner()) as usize)
     }
 
     /// Whose an open operation is that only a peer's answer ends, and of which kind; `None` for all others.
     pub(crate) fn asked(&self, id: Id) -> Option<(usize, Kind)> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind().is_asked())?;
-        Some((hot.owner() as usize, hot.kind()))
+        Some((apart::home(hot.owner()) as usize, hot.kind()))
     }
 
     /// Where the data of an emulated get goes.
@@ -539,7 +555,7 @@ impl Table {
         }
         hot.set(ENDED | if error.is_some() { FAILED } else { 0 } | if told { TOLD } else { 0 });
         hot.set_value(if hot.is(SILENT) { 0 } else { value });
-        let watched = hot.is(TRACKED | COUNTED);
+        let watched = hot.is(TRACKED | COUNTED | TAKES);
         if hot.is_untold() {
             self.link_untold(id);
         }

@@ -1,5 +1,6 @@
 //! The core's own messages: how they are written, and what of their handling needs neither an endpoint nor a worker.
 
+pub(crate) mod announce;
 pub(crate) mod emulate;
 pub(crate) mod shared_copy;
 
@@ -17,10 +18,12 @@ pub(crate) mod id {
     pub(crate) const SERVICE: u16 = 0xf008;
     pub(crate) const NOTIFY: u16 = 0xf009;
     pub(crate) const PUT_NOTIFY: u16 = 0xf00a;
+    pub(crate) const ANNOUNCE: u16 = 0xf00b;
+    pub(crate) const WITHDRAW: u16 = 0xf00c;
 }
 
 /// Who sent one of the core's own messages, and over which circuit where it came over one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     pub(crate) peer: u32,
     pub(crate) circuit: Option<u64>,

@@ -29,10 +29,13 @@ pub(crate) const OPERATION_BYTES: usize = 64;
 /// What a worker keeps alive while it is there: the context's progress thread, which ends with the last who holds it.
 pub(crate) type Lease = dyn Any + Send + Sync;
 
-/// Who knows which endpoint leads to the sender of a message: the worker.
+/// Who knows what stands behind a message that its handler has: the worker.
 pub(crate) trait Senders {
     /// The endpoint (the endpoints' `Inner`, a type that is made of this) of the application's that leads to a peer.
     fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>>;
+
+    /// The announced message (an `Announcement`) whose handler runs, once.
+    fn take_announcement(&self) -> Option<Box<dyn Any>>;
 }
 
 /// Whoever holds this keeps the worker's interfaces open, also when the worker is closed.

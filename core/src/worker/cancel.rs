@@ -8,7 +8,8 @@ use tieline_plugin_api::caps;
 impl Worker {
     /// Takes an operation back. `Ok`: it has ended, or progress ends it soon: as `Canceled` where nothing of it has happened, else as
     /// it would have. A message or operation that still waits in its endpoint's queue has ended when this returns, and its
-    /// memory is free; one that a transport has is the transport's to take back. No flush tells of what was taken back.
+    /// memory is free; one that a transport has is the transport's to take back, and a message that was announced its receiver's: as
+    /// `Canceled` it ends unless the receiver has begun to take it. No flush tells of what was taken back.
     ///
     /// # Errors
     /// [`PostError::Correct`] with `Unsupported`, and words, where it can no more be taken back: part of it may be done, it is with the
@@ -31,6 +32,12 @@ impl Worker {
         let mut queues = endpoint.iter().chain(&user);
         if let Some(endpoint) = queues.find(|endpoint| endpoint.could_leave_out(id)) {
             endpoint.leave_out(id);
+            return Ok(());
+        }
+        if shared.ops.borrow().is_announced(id) {
+            if let Some(endpoint) = endpoint {
+                endpoint.withdraw_announced(id);
+            }
             return Ok(());
         }
         let Some(interface) = posted.filter(|at| *at < shared.interfaces.len()) else {

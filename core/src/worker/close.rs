@@ -165,7 +165,10 @@ impl Book {
     fn look(&mut self, worker: &Inner) -> bool {
         let mut left = worker.has_debts() || !worker.orphans_by_path().is_empty();
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
-            let operations = worker.shared.ops.borrow().open_wholes(endpoint.index);
+            let operations = {
+                let ops = worker.shared.ops.borrow();
+                ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index)
+            };
             let answers = endpoint.answers_len();
             left |= operations > 0 || answers > 0 || endpoint.queue_len() > 0;
             let entry = self.entries.entry(endpoint.id.raw()).or_insert_with(|| Entry {
@@ -375,6 +378,7 @@ impl Inner {
             return;
         }
         self.refuse_requests();
+        self.refuse_announced();
         self.closed.set(true);
         let error = Error::new(
             Status::Closed,
@@ -391,6 +395,7 @@ impl Inner {
         }
         self.shared.end_orphans(End::Worker, &error);
         drop((busy, peers, self.wiring.take_answers()));
+        self.drop_transfers();
         self.drop_all_circuits();
         // A handler that is running is let go when it has returned.
         match self.handlers.try_borrow_mut() {

@@ -153,6 +153,10 @@ impl Senders for Inner {
     fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>> {
         Some(self.known_endpoint(peer)?)
     }
+
+    fn take_announcement(&self) -> Option<Box<dyn Any>> {
+        Some(Box::new(self.announcements.take_current()?))
+    }
 }
 
 fn alive(endpoint: &Rc<EndpointInner>) -> bool {

@@ -2,11 +2,11 @@
 
 use super::Inner;
 use super::wiring::Sender;
-use crate::Status;
 use crate::endpoint::{Circuits, Endpoint};
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, Answer};
 use crate::proto::{Origin, id};
+use crate::{Error, Status};
 use std::rc::Rc;
 
 impl Inner {
@@ -40,6 +40,7 @@ impl Inner {
             id::PING => Ok(Some(Answer::reply(token, Ok(0)))),
             id::ASSIST => self.on_assist(peer, data).map(|()| None),
             id::SERVICE => self.on_service(from, data).map(|()| None),
+            id::WITHDRAW => self.on_withdraw(token, from).map(|()| None),
             id::WIREUP => self.on_wireup(peer, data).map(|()| None),
             _ => Err(Status::BadData),
         };
@@ -101,6 +102,10 @@ impl Inner {
     fn on_reply(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
         let (status, value) = emulate::read_reply(data)?;
         let (id, kind) = self.answered(token, from)?;
+        if kind == Kind::Announced && status != 0 {
+            self.not_taken(id, Status::from_code(status));
+            return Ok(());
+        }
         let result = match (status, kind) {
             (0, Kind::Fetch) => Ok(value),
             // Only its data completes a get.
@@ -110,6 +115,25 @@ impl Inner {
         };
         self.shared.part(id, result);
         Ok(())
+    }
+
+    /// A message that was announced was not taken.
+    fn not_taken(&self, id: Id, status: Status) {
+        let back = status == Status::Canceled && self.shared.ops.borrow().is_wanted_back(id);
+        let (status, why) = match status {
+            Status::Canceled if back => {
+                (status, "it was taken back before anything of it was read")
+            }
+            Status::Unsupported => (status, "its receiver refused it, or has no handler for it"),
+            Status::Closed => (Status::Unsupported, "its receiver has closed its worker"),
+            // What happened to the receiver's transfer.
+            status => (status, "its receiver could not take it"),
+        };
+        let error = Error::new(status, "a message that was announced", why, "");
+        match back {
+            true => self.shared.with_ops(|ops| ops.cancel(id, error)),
+            false => self.shared.part(id, Err(error)),
+        }
     }
 
     fn on_get_data(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {

@@ -1,5 +1,6 @@
 //! The state of a worker, and the order in which it is let go.
 
+use super::announced::Announcements;
 use super::arrivals::News;
 use super::service_state::ServiceState;
 use super::threads::Signal;
@@ -63,6 +64,8 @@ pub(crate) struct Inner {
     pub(super) has_left_over: Cell<bool>,
     /// Answers that no way leads to the asker for at the moment.
     pub(super) owed: owed::Owed,
+    /// Messages that peers have announced.
+    pub(super) announcements: Announcements,
     pub(super) busy: RefCell<VecDeque<Rc<EndpointInner>>>,
     /// One of them had its turn in the last round, and could go on.
     pub(super) turn_was_over: Cell<bool>,
@@ -170,6 +173,7 @@ impl Inner {
             left_over: RefCell::default(),
             has_left_over: Cell::new(false),
             owed: owed::Owed::default(),
+            announcements: Announcements::default(),
             busy: RefCell::default(),
             turn_was_over: Cell::new(false),
             copies: RefCell::default(),

@@ -1,6 +1,7 @@
 //! Workers: a progress engine and the interfaces opened on it. One thread drives a worker at a time.
 
 mod abi;
+mod announced;
 mod answering;
 mod arrivals;
 mod backoff;
@@ -20,6 +21,7 @@ mod peers;
 mod progress;
 mod service_state;
 pub(crate) mod services;
+mod taking;
 #[cfg(test)]
 mod tests;
 pub(crate) mod threads;

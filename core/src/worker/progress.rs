@@ -7,7 +7,7 @@ use crate::endpoint::{Inner as EndpointInner, flush::run_due, shared_copy::run a
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::{Message, abi::release};
 use crate::proto::Origin;
-use crate::proto::id::FIRST;
+use crate::proto::id::{ANNOUNCE, FIRST};
 use crate::registry::abi::events::{Batch, payload};
 use crate::shared::End;
 use crate::{Error, Status};
@@ -241,6 +241,16 @@ impl Inner {
                         peer: slot.peer(event.peer).0,
                         circuit: slot.to_endpoint.then_some(event.peer),
                     };
+                    if id == ANNOUNCE {
+                        let announced = self.announced(event, from);
+                        if lent {
+                            release(slot, event);
+                        }
+                        if let Some(announced) = announced {
+                            self.hand_on_announced(index, event, announced);
+                        }
+                        return;
+                    }
                     let word = self.handle(id, event.header, from, payload(event));
                     if lent {
                         release(slot, event);
@@ -413,7 +423,7 @@ impl Inner {
     fn work(self: &Rc<Self>) -> usize {
         let mut count = 0;
         if self.shared.ops.borrow().has_due() {
-            count += run_due(&self.shared, &**self);
+            count += run_due(&self.shared, &**self) + self.end_transfers();
         }
         let round = self.busy.borrow().len();
         let mut turn_was_over = false;

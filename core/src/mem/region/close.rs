@@ -77,9 +77,11 @@ impl Region {
         }
     }
 
-    fn try_close(&mut self) -> Result<(), Error> {
+    pub(super) fn try_close(&mut self) -> Result<(), Error> {
         self.inner.memory.guard.check("a region")?;
         self.inner.revoke();
+        // A part of it that was announced may stand among them.
+        self.inner.memory.sweep();
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
             return inner.end();
         }
@@ -210,6 +212,7 @@ impl Parked {
 impl Memory {
     /// Lets go of what peers have left by now.
     pub(crate) fn sweep(&self) {
+        let mut free = Vec::new();
         let mut rests = self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner);
         rests.retain_mut(|rest| {
             let (left, unsure) = end_all(self, std::mem::take(&mut rest.registrations));
@@ -217,8 +220,15 @@ impl Memory {
             if unsure.is_some() {
                 std::mem::forget(std::mem::replace(&mut rest.backing, Backing::Borrowed));
             }
-            !rest.registrations.is_empty()
+            let stays = !rest.registrations.is_empty();
+            if !stays {
+                free.push(std::mem::replace(&mut rest.backing, Backing::Borrowed));
+            }
+            stays
         });
+        // A part of a region ends that region, if nobody else has it, which comes back here.
+        drop(rests);
+        drop(free);
     }
 
     /// The context ends: what somebody is still inside of is never given back.

@@ -34,7 +34,7 @@ impl Table {
         }
         let error = self.slab.remove(id).and_then(|cold| cold.error).filter(|_| untold);
         if let Some(error) = error {
-            let _ = self.list(owner).late.get_or_insert(error);
+            let _ = self.late(owner).get_or_insert(error);
         }
     }
 
@@ -165,6 +165,10 @@ impl Table {
     fn take_untold(&mut self, owner: usize) -> Vec<Id> {
         let list = self.lists.get_mut(owner);
         let last = list.map_or(NONE, |list| std::mem::replace(&mut list.untold, NONE));
+        self.untold_from(last)
+    }
+
+    pub(super) fn untold_from(&self, last: u32) -> Vec<Id> {
         let before = |id: &Id| self.slab.at(self.slab.get(*id)?.after as usize);
         std::iter::successors(self.slab.at(last as usize), before).collect()
     }
@@ -175,8 +179,12 @@ impl Table {
     }
 
     pub(super) fn ids_of(&self, owner: usize, only: impl Fn(&Hot) -> bool) -> Vec<Id> {
-        let mut ids = Vec::new();
-        let mut at = self.lists.get(owner).map_or(NONE, |list| list.first);
+        let first = self.lists.get(owner).map_or(NONE, |list| list.first);
+        self.ids_from(first, only)
+    }
+
+    pub(super) fn ids_from(&self, first: u32, only: impl Fn(&Hot) -> bool) -> Vec<Id> {
+        let (mut ids, mut at) = (Vec::new(), first);
         while let Some(id) = self.slab.at(at as usize) {
             let Some(hot) = self.slab.get(id) else { break };
             if only(hot) {
@@ -245,14 +253,15 @@ impl Table {
     #[must_use]
     pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
         self.explain(owner, error);
-        let ids = self.ids_of(owner, |_| true);
+        let mut ids = self.ids_of(owner, |_| true);
+        ids.extend(self.ids_apart(owner));
         self.fail(&ids, error, false)
     }
 
     /// The same for an endpoint that nobody has any more: no flush is left that could tell of it.
     #[must_use]
     pub(crate) fn cancel_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
-        for id in self.ids_of(owner, |_| true) {
+        for id in self.ids_of(owner, |_| true).into_iter().chain(self.ids_apart(owner)) {
             if let Some(hot) = self.slab.get_mut(id) {
                 hot.set(TOLD);
             }
@@ -301,7 +310,7 @@ impl Table {
             // A fence's flush had nothing to tell of its own.
             let own = !hot.is_kind(Kind::Flush);
             if !tells && own && hot.is(DETACHED) && unheard && !hot.is(ENDED) {
-                let _ = self.list(hot.owner()).late.get_or_insert_with(|| error.clone());
+                let _ = self.late(hot.owner()).get_or_insert_with(|| error.clone());
             }
             if !hot.is(ENDED) {
                 self.end(*id, 0, false, tells);
@@ -341,7 +350,7 @@ impl Table {
 
     /// The endpoint is gone, and its place is free.
     pub(crate) fn forget_owner(&mut self, owner: usize) {
-        for id in self.take_untold(owner) {
+        for id in self.take_untold(owner).into_iter().chain(self.forget_apart(owner)) {
             if let Some(hot) = self.slab.get_mut(id) {
                 hot.set(TOLD);
             }

@@ -41,8 +41,19 @@ impl Table {
 
     /// A flush that has reached the head of its list and is to ask lanes now, whose it is, and those among which they are.
     pub(crate) fn take_due(&mut self) -> Option<(Id, usize, u64)> {
-        let open = |id: &Id| self.slab.get(*id).is_some_and(|hot| !hot.is(ENDED));
-        let id = std::iter::from_fn(|| self.due.pop()).find(open)?;
+        let (mut takes, mut found) = (Vec::new(), None);
+        while let Some(id) = self.due.pop() {
+            match self.slab.get(id) {
+                Some(hot) if hot.is(TAKES) => takes.push(id),
+                Some(hot) if !hot.is(ENDED) => {
+                    found = Some(id);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        self.due.append(&mut takes);
+        let id = found?;
         let lanes = self.slab.cold(id)?.lanes;
         Some((id, self.slab.get(id)?.owner() as usize, lanes))
     }
@@ -66,7 +77,7 @@ impl Table {
             at = hot.after;
         }
         if !told && unheard && failed.is(DETACHED) {
-            let _ = self.list(failed.owner()).late.get_or_insert_with(|| error.clone());
+            let _ = self.late(failed.owner()).get_or_insert_with(|| error.clone());
         }
         told
     }

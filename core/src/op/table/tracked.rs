@@ -58,6 +58,9 @@ impl Table {
     /// Something has ended whose end is told.
     pub(super) fn told_by_list_or_counter(&mut self, id: Id) {
         let Some(hot) = self.slab.get(id) else { return };
+        if hot.is(TAKES) {
+            return self.due.push(id);
+        }
         if hot.is(TRACKED) {
             return self.complete(Completed::Ended(id));
         }

@@ -57,7 +57,7 @@ impl<T> Movable<T> {
     ///
     /// * [`Worker::check_movable`] has said `Ok` of every worker in it.
     /// * Of each of these workers everything is in it: the [`Worker`], all clones of its endpoints, all remote keys and pointers,
-    ///   requests, counters, kept messages, requests and calls of services. What is taken out through a reference, a clone of an
+    ///   requests, counters, kept and announced messages, requests and calls of services. What is taken out through a reference, a clone of an
     ///   endpoint for example, is put back or dropped before another thread gets the value. A [`Waker`](crate::Waker), a
     ///   [`Remote`](crate::Remote), regions and the context belong to no thread and may be anywhere.
     /// * What else is in it, and what the workers' handlers, packers and states of remotes have captured, may move as well: it is `Send`, or, like

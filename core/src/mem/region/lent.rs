@@ -1,0 +1,99 @@
+//! Regions that no peer reaches by a key of their own: memory that operations use in place, and the parts that announced messages are
+//! read from.
+
+use super::{Access, Backing, Inner, NotClosed, Region};
+use crate::mem::Memory;
+use crate::sys::{OwnedBuffer, Span};
+use crate::{Error, Status};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The number of a region that is in no table.
+pub(super) const UNREGISTERED: u64 = u64::MAX;
+
+/// A copy whose bytes count for an endpoint while it is there.
+pub(crate) struct Counted {
+    buffer: OwnedBuffer,
+    count: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    pub(crate) fn new(bytes: Box<[u8]>, count: &Arc<AtomicUsize>) -> Counted {
+        let _ = count.fetch_add(bytes.len(), Ordering::Relaxed);
+        Counted { buffer: OwnedBuffer::new(bytes), count: count.clone() }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _ = self.count.fetch_sub(self.buffer.span().len(), Ordering::Relaxed);
+    }
+}
+
+impl Memory {
+    /// Memory that operations of this context use, and that is registered nowhere.
+    pub(crate) fn lend(self: &Arc<Self>, span: Span, backing: Backing) -> Result<Region, Error> {
+        self.guard.check("a context")?;
+        let inner = Inner::new(self.clone(), (UNREGISTERED, 0), span, Access::LOCAL, backing);
+        Ok(inner.into_region())
+    }
+
+    /// A part of a region as one that peers may get, and nothing else of it, for as long as what is returned is there.
+    pub(crate) fn readable_part(
+        self: &Arc<Self>,
+        of: &Region,
+        range: Range<usize>,
+    ) -> Result<Region, Error> {
+        let span = of.inner.span.part(range.start, range.len())?;
+        self.register(span, Access::READ, Backing::Part(of.hold()))
+    }
+
+    /// A copy of bytes that peers may get.
+    pub(crate) fn readable_copy(self: &Arc<Self>, copy: Counted) -> Result<Region, Error> {
+        self.register(copy.buffer.span(), Access::READ, Backing::Copied(copy))
+    }
+}
+
+impl Region {
+    /// [`Region::close`], and gives the buffer back that [`Context::lend`](crate::Context::lend) or
+    /// [`Context::register`](crate::Context::register) was given.
+    ///
+    /// # Errors
+    /// As [`Region::close`]: an operation that is pending, or that has failed with a provider still at work, holds it. `Invalid` for
+    /// memory that was never a buffer, which is closed then, and of no more use.
+    pub fn into_buffer(self) -> Result<Box<[u8]>, NotClosed> {
+        let mut region = self;
+        if let Err(error) = region.try_close() {
+            return Err(NotClosed { region, error });
+        }
+        // Nobody else has it: it is closed.
+        let ended = Arc::get_mut(&mut region.inner);
+        let backing = ended.map(|inner| std::mem::replace(&mut inner.backing, Backing::Borrowed));
+        let buffer = match backing {
+            Some(Backing::Owned(buffer)) => buffer.into_box(),
+            _ => None,
+        };
+        buffer.ok_or_else(|| NotClosed { region, error: not_a_buffer() })
+    }
+}
+
+#[cold]
+fn not_a_buffer() -> Error {
+    Error::new(
+        Status::Invalid,
+        "a region that was given no buffer",
+        "its memory is the application's own, or shared with peers",
+        "read what it holds with Region::to_vec, before it is closed",
+    )
+}
+
+#[cold]
+pub(super) fn no_key() -> Error {
+    Error::new(
+        Status::Invalid,
+        "a remote key of memory that was lent",
+        "it is local memory of operations, and registered nowhere",
+        "register it with Context::register for peers to reach",
+    )
+}

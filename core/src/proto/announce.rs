@@ -1,0 +1,72 @@
+//! Messages that are announced: longer than their lane carries at once.
+//!
+//! ```text
+//! ANNOUNCE  header: the sender's number of it   2 id, 6 of zero, 8 header, 8 length, blob: key of the bytes
+//! REPLY     header: that number                 as of everything that asks (`emulate`): 0, or why it was not taken
+//! WITHDRAW  header: that number                 nothing: the sender wants it back, and REPLY says whether it has it
+//! ```
+//!
+//! The bytes are fetched by a get with that key, over whatever lane leads there.
+
+use crate::Status;
+use crate::wire::{Reader, Writer};
+
+/// What an announcement says, beside its number.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Announce<'a> {
+    pub(crate) id: u16,
+    pub(crate) header: u64,
+    pub(crate) len: u64,
+    pub(crate) key: &'a [u8],
+}
+
+impl<'a> Announce<'a> {
+    pub(crate) fn write(&self) -> Result<Vec<u8>, Status> {
+        let mut w = Writer::default();
+        let _ = w.u16(self.id).u16(0).u32(0).u64(self.header).u64(self.len).blob(self.key)?;
+        Ok(w.bytes)
+    }
+
+    /// What a later minor adds at the end is left alone.
+    pub(crate) fn read(data: &'a [u8]) -> Result<Announce<'a>, Status> {
+        let mut r = Reader::new(data);
+        let (id, _, _) = (r.u16()?, r.u16()?, r.u32()?);
+        Ok(Announce { id, header: r.u64()?, len: r.u64()?, key: r.blob()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::id;
+    use proptest::prelude::*;
+
+    #[test]
+    fn announcements_are_written_as_1_2_wrote_them() {
+        let announce = Announce { id: 0x0201, header: 3, len: 4, key: &[5, 6] };
+        let bytes = announce.write().unwrap();
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(format!("ANNOUNCE {hex}\n"), include_str!("../wire/golden/messages-1.2.hex"));
+        assert_eq!(Announce::read(&bytes).unwrap(), announce);
+        let later = [&bytes[..], &[7; 9]].concat();
+        assert_eq!(Announce::read(&later).unwrap(), announce);
+        assert_eq!([id::ANNOUNCE, id::WITHDRAW], [0xf00b, 0xf00c]);
+    }
+
+    #[test]
+    fn an_announcement_that_is_cut_off_anywhere_is_refused() {
+        let bytes = Announce { id: 1, header: 2, len: 3, key: &[4; 40] }.write().unwrap();
+        for end in 0..bytes.len() {
+            assert_eq!(Announce::read(&bytes[..end]), Err(Status::BadData), "{end}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_stranger_announces_is_read_or_refused(data in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(announce) = Announce::read(&data) {
+                prop_assert!(announce.key.len() <= data.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Announced messages are handed on in their place, fetched into memory of the application's choice, and answered.
+//!
+//! What a peer says is checked where it is used: the key when it is imported, its range when it is posted, its rights by whoever does
+//! the transfer.
+
+use super::Inner;
+use super::announced::Taking;
+use crate::endpoint::{Endpoint, MAX_MESSAGE_ID};
+use crate::message::announced::{Announced, Announcement, Stage, Taker};
+use crate::message::{ANNOUNCED, Message};
+use crate::proto::announce::Announce;
+use crate::proto::{Origin, emulate::Answer};
+use crate::region::Region;
+use crate::registry::abi::events::payload;
+use crate::request::{Outcome, Request};
+use crate::{Error, PostError, Status};
+use std::cell::Cell;
+use std::ops::Range;
+use std::ptr::null;
+use std::rc::{Rc, Weak};
+use tieline_plugin_api::abi::Event;
+
+impl Inner {
+    /// A peer announces a message. `None`: nobody is told of it.
+    pub(super) fn announced(self: &Rc<Self>, event: &Event, from: Origin) -> Option<Rc<Announced>> {
+        let read = Announce::read(payload(event)).ok();
+        let read = read.filter(|read| read.id <= MAX_MESSAGE_ID && read.len <= isize::MAX as u64);
+        let Some(Announce { id, header, len, key }) = read else {
+            self.count_bad(from.peer, Status::BadData);
+            return None;
+        };
+        let (len, token, stage) = (len as usize, event.header, Cell::default());
+        let key = key.into();
+        let announced = Rc::new(Announced { from, token, id, header, len, key, stage });
+        match self.announcements.insert(&announced) {
+            Ok(()) => return Some(announced),
+            Err(Status::BadData) => self.count_bad(from.peer, Status::BadData),
+            Err(status) => self.say(&announced, Err(status)),
+        }
+        None
+    }
+
+    /// Runs the handler of its id.
+    pub(super) fn hand_on_announced(
+        self: &Rc<Self>,
+        interface: usize,
+        event: &Event,
+        announced: Rc<Announced>,
+    ) {
+        let worker: Weak<Inner> = Rc::downgrade(self);
+        let announcement = Announcement::new(announced.clone(), self.shared.clone(), worker);
+        let handlers = self.handlers.borrow();
+        let Some(Some(handler)) = handlers.get(usize::from(announced.id)) else {
+            self.bump(|c| c.unknown_ids += 1);
+            // Refused.
+            return drop(announcement);
+        };
+        let event = Event {
+            kind: ANNOUNCED,
+            id: u32::from(announced.id),
+            flags: 0,
+            header: announced.header,
+            data: null(),
+            len: 0,
+            cookie: announced.len as u64,
+            ..*event
+        };
+        self.announcements.current.set(Some(announcement));
+        let _clear = self.announcements.clear();
+        handler(&Message::new(&event, &self.shared, interface));
+    }
+
+    /// Its sender wants it back.
+    pub(super) fn on_withdraw(self: &Rc<Self>, token: u64, from: Origin) -> Result<(), Status> {
+        let known = self.announcements.known.borrow().get(&(from, token)).cloned();
+        // What is being taken goes on, and what was answered needs no other answer.
+        let Some(announced) = known.filter(|known| known.stage.get() == Stage::Waiting) else {
+            return Ok(());
+        };
+        self.over(&announced, Err(Status::Canceled));
+        Ok(())
+    }
+
+    /// Ends it with a word for the sender.
+    fn over(self: &Rc<Self>, announced: &Announced, result: Result<u64, Status>) {
+        announced.stage.set(Stage::Over);
+        self.announcements.remove(announced);
+        self.say(announced, result);
+    }
+
+    fn say(self: &Rc<Self>, announced: &Announced, result: Result<u64, Status>) {
+        self.answer(announced.from, Answer::reply(announced.token, result));
+    }
+
+    /// Transfers that have ended are answered.
+    #[cold]
+    pub(super) fn end_transfers(self: &Rc<Self>) -> usize {
+        let mut count = 0;
+        loop {
+            let ended = self.shared.ops.borrow_mut().take_ended_transfer();
+            let Some(id) = ended else { return count };
+            count += 1;
+            let taking = self.announcements.taking.borrow_mut().remove(&id);
+            let Some(Taking { announced, transfer, whole, key }) = taking else { continue };
+            let result = self.shared.ops.borrow_mut().take(id);
+            let result = result.unwrap_or_else(|| Err(Status::Closed.into()));
+            self.over(&announced, result.as_ref().map(|_| 0).map_err(Error::status));
+            let result = result.map(|_| 0).map_err(|error| match error.status() {
+                Status::KeyRejected => taken_back(&announced),
+                _ => error,
+            });
+            self.shared.part(whole, result);
+            drop((transfer, key));
+        }
+    }
+
+    /// The worker is closed, and everything that was posted has ended.
+    pub(super) fn drop_transfers(&self) {
+        let gone = std::mem::take(&mut *self.announcements.taking.borrow_mut());
+        // Keys hold endpoints, which hold the worker.
+        drop(gone);
+    }
+
+    /// The worker is about to close: what nobody has begun to take is refused.
+    pub(super) fn refuse_announced(self: &Rc<Self>) {
+        if !self.shared.same_process() {
+            return;
+        }
+        let known: Vec<_> = self.announcements.known.borrow().values().cloned().collect();
+        for announced in known.iter().filter(|known| known.stage.get() == Stage::Waiting) {
+            self.over(announced, Err(Status::Closed));
+        }
+    }
+
+    fn take_announced(
+        self: &Rc<Self>,
+        announced: &Rc<Announced>,
+        local: &Region,
+        range: Range<usize>,
+    ) -> Result<Outcome, PostError> {
+        self.check_open()?;
+        let len = range.end.checked_sub(range.start).ok_or(Status::OutOfRange)?;
+        let _ = local.inner.span.range(range.start, len)?;
+        if len > announced.len {
+            return Err(too_much(len, announced.len).into());
+        }
+        let endpoint = Endpoint::internal(self.reply_endpoint(announced.from.peer)?);
+        endpoint.inner.check_local(local)?;
+        if announced.stage.get() != Stage::Waiting {
+            let ended = endpoint.inner.open(crate::op::Kind::Whole)?;
+            self.shared.part(ended, Err(taken_back(announced)));
+            return Ok(Outcome::Pending(Request::new(self.shared.clone(), ended)));
+        }
+        if len == 0 {
+            self.over(announced, Ok(0));
+            return Ok(Outcome::Done(0));
+        }
+        let key = endpoint.import_key(&announced.key)?;
+        let whole = endpoint.inner.open(crate::op::Kind::Whole)?;
+        match endpoint.get(local, range, &key, 0) {
+            Ok(Outcome::Pending(transfer)) => {
+                announced.stage.set(Stage::Taking);
+                let id = transfer.id;
+                let taking = Taking { announced: announced.clone(), transfer, whole, key };
+                let _ = self.announcements.taking.borrow_mut().insert(id, taking);
+                self.shared.with_ops(|ops| ops.watch_transfer(id));
+                Ok(Outcome::Pending(Request::new(self.shared.clone(), whole)))
+            }
+            posted => {
+                self.shared.with_ops(|ops| ops.withdraw(whole));
+                if posted.is_ok() {
+                    self.over(announced, Ok(0));
+                }
+                posted
+            }
+        }
+    }
+}
+
+impl Taker for Inner {
+    fn take(
+        self: Rc<Self>,
+        announced: &Rc<Announced>,
+        local: &Region,
+        range: Range<usize>,
+    ) -> Result<Outcome, PostError> {
+        self.take_announced(announced, local, range)
+    }
+
+    fn refuse(self: Rc<Self>, announced: &Announced) {
+        if announced.stage.get() == Stage::Waiting {
+            self.over(announced, Err(Status::Unsupported));
+        }
+    }
+}
+
+#[cold]
+fn too_much(len: usize, announced: usize) -> Error {
+    Error::new(
+        Status::OutOfRange,
+        format!("{len} bytes of a message of {announced}"),
+        "it has no more",
+        "take what Announcement::len says at most",
+    )
+}
+
+#[cold]
+fn taken_back(announced: &Announced) -> Error {
+    Error::new(
+        Status::Canceled,
+        format!("a message of {} bytes that was announced", announced.len),
+        "its sender has taken it back, or has ended",
+        "",
+    )
+}

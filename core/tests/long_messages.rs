@@ -1,0 +1,442 @@
+//! Messages that are longer than their lane carries at once, and memory that is lent, over every transport that there is on one host.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+use tieline::{
+    Announcement, CompletionError, Context, Endpoint, Outcome, PostError, Request, Status, Worker,
+};
+use tieline_testing::built;
+
+/// The transports, by name, and the settings with which nothing else is used.
+fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
+    let mut all = vec![
+        ("shm and shm-cma", vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())]),
+        ("shm alone", vec![("TIELINE_PROVIDERS", "shm".to_string())]),
+    ];
+    match built::folder(&built::TCP) {
+        Ok(folder) => all.push((
+            "tcp",
+            vec![
+                ("TIELINE_PROVIDER_PATH", folder.to_str().unwrap().to_string()),
+                ("TIELINE_PROVIDERS", "tcp,tcp-connect".to_string()),
+                ("TIELINE_TCP_INTERFACES", "127.0.0.0/8".to_string()),
+            ],
+        )),
+        Err(reason) => println!("skipped: over tcp: {reason}"),
+    }
+    all
+}
+
+/// What the receiver's handler was called with.
+#[derive(Debug)]
+enum Came {
+    Whole(u64, Vec<u8>),
+    Announced(Announcement),
+}
+
+/// A sender and a receiver, of a context each, that one thread moves on.
+struct Pair {
+    came: Rc<RefCell<Vec<Came>>>,
+    endpoint: Option<Endpoint>,
+    sender: Worker,
+    receiver: Worker,
+    here: Context,
+    there: Context,
+}
+
+const ID: u16 = 7;
+
+impl Pair {
+    fn new(settings: &[(&str, String)]) -> Pair {
+        let open = || {
+            let room = Context::builder().set("TIELINE_QUEUE_BYTES", "16m");
+            settings.iter().fold(room, |b, (name, to)| b.set(name, to)).open().unwrap()
+        };
+        let (here, there) = (open(), open());
+        let (sender, receiver) = (here.worker().unwrap(), there.worker().unwrap());
+        let came: Rc<RefCell<Vec<Came>>> = Rc::default();
+        let log = came.clone();
+        receiver
+            .on_message(ID, move |message| {
+                let next = match message.announcement() {
+                    Some(announcement) => {
+                        assert!(message.is_announced() && message.payload().is_empty());
+                        assert!(message.announcement().is_none(), "it is given once");
+                        assert_eq!(message.len(), announcement.len());
+                        assert_eq!(message.header(), announcement.header());
+                        assert_eq!((message.id(), announcement.id()), (ID, ID));
+                        assert_eq!(message.peer(), announcement.peer());
+                        Came::Announced(announcement)
+                    }
+                    None => {
+                        assert_eq!(message.len(), message.payload().len());
+                        Came::Whole(message.header(), message.payload().to_vec())
+                    }
+                };
+                log.borrow_mut().push(next);
+            })
+            .unwrap();
+        let endpoint = Some(sender.connect(&receiver.address().unwrap()).unwrap());
+        Pair { came, endpoint, sender, receiver, here, there }
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        self.endpoint.as_ref().unwrap()
+    }
+
+    /// Moves both sides on until something is there.
+    fn until<T>(&self, mut done: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let _ = (self.sender.progress(), self.receiver.progress());
+            if let Some(result) = done() {
+                return result;
+            }
+        }
+    }
+
+    /// The next message that is announced, and no other.
+    fn announced(&self) -> Announcement {
+        let next = || {
+            let mut came = self.came.borrow_mut();
+            if came.is_empty() { None } else { Some(came.remove(0)) }
+        };
+        match self.until(next) {
+            Came::Announced(announcement) => announcement,
+            came => panic!("{came:?}"),
+        }
+    }
+
+    /// How an operation of one of the two ends.
+    fn end(&self, worker: &Worker, outcome: Outcome) -> Result<u64, CompletionError> {
+        match outcome {
+            Outcome::Done(value) => Ok(value),
+            Outcome::Pending(request) => self.until(|| worker.test(&request)),
+        }
+    }
+}
+
+/// What `mark` stands for: so many bytes of which no two neighbouring words are alike.
+fn bytes(mark: u64, len: usize) -> Vec<u8> {
+    let words = (0..len as u64 / 8 + 1).flat_map(|at| ((at * 0x9e37_79b9) ^ mark).to_le_bytes());
+    words.take(len).collect()
+}
+
+fn pending(outcome: Outcome) -> Request {
+    match outcome {
+        Outcome::Pending(request) => request,
+        Outcome::Done(value) => panic!("it has ended with {value}"),
+    }
+}
+
+#[test]
+fn messages_of_any_length_come_in_their_order_and_their_bytes_where_the_receiver_wants_them() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let max = pair.endpoint().max_message().unwrap();
+        let lengths = [max, max + 1, 8, 300_000, 0, (4 << 20) + 3, max];
+        let sent: Vec<Outcome> = lengths
+            .iter()
+            .enumerate()
+            .map(|(at, len)| {
+                pair.until(|| match pair.endpoint().send(ID, at as u64, &bytes(at as u64, *len)) {
+                    Err(PostError::Retry(_)) => None,
+                    sent => Some(sent.unwrap()),
+                })
+            })
+            .collect();
+        let came = pair.until(|| {
+            let all = pair.came.borrow().len() == lengths.len();
+            all.then(|| std::mem::take(&mut *pair.came.borrow_mut()))
+        });
+        for (at, (came, len)) in came.into_iter().zip(lengths).enumerate() {
+            let at = at as u64;
+            let got = match came {
+                Came::Whole(header, got) => {
+                    assert!(len <= max && header == at, "{name}: {header} has {}", got.len());
+                    got
+                }
+                Came::Announced(announcement) => {
+                    assert!(len > max && announcement.header() == at, "{name}: {announcement:?}");
+                    assert_eq!(announcement.len(), len);
+                    let memory = pair.there.lend(vec![0xee; len + 32]).unwrap();
+                    let taken = announcement.take_into(&memory, 16..len + 16).unwrap();
+                    let _ = pair.end(&pair.receiver, taken).unwrap();
+                    let all = memory.into_buffer().unwrap();
+                    assert!(all[..16].iter().chain(&all[len + 16..]).all(|byte| *byte == 0xee));
+                    all[16..len + 16].to_vec()
+                }
+            };
+            assert!(got == bytes(at, len), "{name}: message {at}");
+        }
+        for sent in sent {
+            let _ = pair.end(&pair.sender, sent).unwrap();
+        }
+        let counters = [pair.sender.counters(), pair.receiver.counters()];
+        assert!(counters.iter().all(|c| c.malformed == 0 && c.unknown_ids == 0), "{counters:?}");
+    }
+}
+
+#[test]
+fn a_lent_buffer_is_sent_from_where_it_lies_and_comes_back_when_it_was_taken() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let buffer = bytes(1, 1 << 20).into_boxed_slice();
+        let at = buffer.as_ptr();
+        let lent = pair.here.lend(buffer).unwrap();
+        let sent = pair.endpoint().send_regions(ID, 5, &[(&lent, 1000..901_000)]).unwrap();
+        let announcement = pair.announced();
+        let not = lent.into_buffer().unwrap_err();
+        assert_eq!(not.error.status(), Status::Busy, "{name}: {not}");
+        let memory = pair.there.alloc(900_000).unwrap();
+        let taken = announcement.take_into(&memory, 0..900_000).unwrap();
+        let _ = pair.end(&pair.receiver, taken).unwrap();
+        let _ = pair.end(&pair.sender, sent).unwrap();
+        let back = not.region.into_buffer().unwrap();
+        assert_eq!(back.as_ptr(), at, "{name}");
+        assert!(memory.to_vec(0..900_000).unwrap() == back[1000..901_000], "{name}");
+    }
+}
+
+#[test]
+fn of_several_pieces_one_long_message_is_made() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let (one, two) = (bytes(1, 200_000), bytes(2, 100_000));
+        let regions = (pair.here.lend(&one[..]).unwrap(), pair.here.register(&two[..]).unwrap());
+        let pieces = [(&regions.0, 7..199_999), (&regions.1, 1..100_000), (&regions.0, 0..1)];
+        let sent = pair.endpoint().send_regions(ID, 0, &pieces).unwrap();
+        let announcement = pair.announced();
+        let len = announcement.len();
+        let memory = pair.there.lend(vec![0; len]).unwrap();
+        let taken = announcement.take_into(&memory, 0..len).unwrap();
+        let _ = pair.end(&pair.receiver, taken).unwrap();
+        let _ = pair.end(&pair.sender, sent).unwrap();
+        let all = [&one[7..199_999], &two[1..100_000], &one[..1]].concat();
+        assert!(memory.into_buffer().unwrap()[..] == all[..], "{name}");
+    }
+}
+
+#[test]
+fn who_sent_what_is_refused_or_dropped_or_handled_by_nobody_hears_it_and_has_its_memory_back() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let send = |id| {
+            let lent = pair.here.lend(vec![3; 1 << 20]).unwrap();
+            let sent = pair.endpoint().send_regions(id, 0, &[(&lent, 0..1 << 20)]).unwrap();
+            (lent, sent)
+        };
+        let (refused, dropped, nobody) = (send(ID), send(ID), send(ID + 1));
+        pair.announced().refuse();
+        drop(pair.announced());
+        for (lent, sent) in [refused, dropped, nobody] {
+            let ended = pair.end(&pair.sender, sent).unwrap_err();
+            assert!(matches!(ended, CompletionError::Refused(_)), "{name}: {ended}");
+            assert_eq!(lent.into_buffer().unwrap().len(), 1 << 20, "{name}");
+        }
+        assert_eq!(pair.receiver.counters().unknown_ids, 1);
+        let fine = pair.endpoint().send(ID, 0, b"still here").unwrap();
+        let _ = pair.end(&pair.sender, fine).unwrap();
+    }
+}
+
+#[test]
+fn a_handler_that_panics_has_refused_what_was_announced() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        pair.receiver
+            .on_message(9, |message| assert!(!message.is_announced(), "too long"))
+            .unwrap();
+        let sent = pending(pair.endpoint().send(9, 0, &bytes(1, 1 << 20)).unwrap());
+        let mut panics = 0;
+        let ended = loop {
+            let _ = pair.sender.progress();
+            let progress = AssertUnwindSafe(|| pair.receiver.progress());
+            panics += usize::from(catch_unwind(progress).is_err());
+            if let Some(ended) = pair.sender.test(&sent) {
+                break ended.unwrap_err();
+            }
+        };
+        assert!(matches!(ended, CompletionError::Refused(_)), "{name}: {ended}");
+        assert_eq!(panics, 1, "{name}");
+    }
+}
+
+#[test]
+fn what_the_sender_takes_back_ends_as_canceled_on_both_sides_unless_it_is_being_taken() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let sent = pending(pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap());
+        let announcement = pair.announced();
+        pair.sender.cancel(&sent).unwrap();
+        pair.sender.cancel(&sent).unwrap(); // says it once
+        let ended = pair.until(|| pair.sender.test(&sent)).unwrap_err();
+        assert!(matches!(ended, CompletionError::Canceled(_)), "{name}: {ended}");
+        let memory = pair.there.lend(vec![0; 1 << 20]).unwrap();
+        let taken = announcement.take_into(&memory, 0..1 << 20).unwrap();
+        let ended = pair.end(&pair.receiver, taken).unwrap_err();
+        assert!(matches!(ended, CompletionError::Canceled(_)), "{name}: {ended}");
+
+        let sent = pending(pair.endpoint().send(ID, 0, &bytes(2, 1 << 20)).unwrap());
+        let announcement = pair.announced();
+        let taken = announcement.take_into(&memory, 0..1 << 20).unwrap();
+        pair.sender.cancel(&sent).unwrap();
+        let _ = pair.end(&pair.receiver, taken).unwrap();
+        let _ = pair.until(|| pair.sender.test(&sent)).unwrap();
+        assert!(memory.into_buffer().unwrap()[..] == bytes(2, 1 << 20), "{name}");
+        assert_eq!(pair.sender.counters().malformed + pair.receiver.counters().malformed, 0);
+    }
+}
+
+#[test]
+fn neither_fence_nor_flush_waits_until_a_long_message_is_taken() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let target = pair.there.alloc(64).unwrap();
+        let key = pair.endpoint().import_key(&target.remote_key().unwrap()).unwrap();
+        let sent = pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap();
+        let put = pair.endpoint().put_bytes(&[1; 8], &key, 0).unwrap();
+        pair.endpoint().fence().unwrap();
+        let behind = pair.endpoint().put_bytes(&[2; 8], &key, 8).unwrap();
+        for outcome in [put, behind, pair.endpoint().flush().unwrap()] {
+            let _ = pair.end(&pair.sender, outcome).unwrap();
+        }
+        let flushed = pair.endpoint().flush_messages().unwrap();
+        let _ = pair.end(&pair.sender, flushed).unwrap();
+        assert_eq!(target.to_vec(0..16).unwrap(), [[1; 8], [2; 8]].concat(), "{name}");
+        drop(pair.announced());
+        let ended = pair.end(&pair.sender, sent).unwrap_err();
+        assert!(matches!(ended, CompletionError::Refused(_)), "{name}: {ended}");
+    }
+}
+
+#[test]
+fn a_receiver_may_take_the_beginning_or_nothing_and_never_more_than_there_is() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let send = |mark| pair.endpoint().send(ID, 0, &bytes(mark, 1 << 20)).unwrap();
+        let (first, second) = (send(1), send(2));
+        let memory = pair.there.lend(vec![0; 2 << 20]).unwrap();
+        let not = pair.announced().take_into(&memory, 0..(1 << 20) + 1).unwrap_err();
+        assert!(matches!(not.error, PostError::Correct(_)), "{name}: {not}");
+        let not = not.announcement.take_into(&memory, (2 << 20) - 1..2 << 20 | 1).unwrap_err();
+        assert!(matches!(not.error, PostError::Correct(_)), "{name}: {not}");
+        let taken = not.announcement.take_into(&memory, 10..1010).unwrap();
+        let _ = pair.end(&pair.receiver, taken).unwrap();
+        assert_eq!(memory.to_vec(10..1011).unwrap(), [&bytes(1, 1000)[..], &[0]].concat());
+        let _ = pair.end(&pair.sender, first).unwrap();
+        let taken = pair.announced().take_into(&memory, 0..0).unwrap();
+        let _ = pair.end(&pair.receiver, taken).unwrap();
+        let _ = pair.end(&pair.sender, second).unwrap();
+    }
+}
+
+#[test]
+fn what_is_announced_ends_with_the_senders_endpoint_and_who_takes_it_then_hears_so() {
+    for (name, settings) in transports() {
+        let mut pair = Pair::new(&settings);
+        let sent = pending(pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap());
+        let announcement = pair.announced();
+        pair.endpoint = None;
+        let ended = pair.until(|| pair.sender.test(&sent)).unwrap_err();
+        assert!(matches!(ended, CompletionError::Canceled(_)), "{name}: {ended}");
+        let memory = pair.there.lend(vec![0; 1 << 20]).unwrap();
+        let status = match announcement.take_into(&memory, 0..1 << 20) {
+            Err(not) => not.error.status(),
+            Ok(taken) => pair.end(&pair.receiver, taken).unwrap_err().status(),
+        };
+        assert!(matches!(status, Status::Canceled | Status::KeyRejected), "{name}: {status:?}");
+        assert_eq!(memory.into_buffer().unwrap().len(), 1 << 20);
+    }
+}
+
+#[test]
+fn a_sender_whose_receiver_closes_its_worker_is_told_and_has_its_memory_back() {
+    for (name, settings) in transports() {
+        for drops in [true, false] {
+            let Pair { came, endpoint, sender, receiver, here, there } = Pair::new(&settings);
+            let lent = here.lend(vec![3; 1 << 20]).unwrap();
+            let endpoint = endpoint.unwrap();
+            let sent = pending(endpoint.send_regions(ID, 0, &[(&lent, 0..1 << 20)]).unwrap());
+            while came.borrow().is_empty() {
+                let _ = (sender.progress(), receiver.progress());
+            }
+            match drops {
+                true => drop(receiver),
+                false => receiver.close(Duration::from_secs(5)).unwrap(),
+            }
+            let ended = loop {
+                let _ = sender.progress();
+                if let Some(ended) = sender.test(&sent) {
+                    break ended;
+                }
+            };
+            assert!(ended.is_err(), "{name}");
+            assert_eq!(lent.into_buffer().unwrap().len(), 1 << 20, "{name}");
+            let Some(Came::Announced(announcement)) = came.borrow_mut().pop() else { panic!() };
+            let memory = there.lend(vec![0; 8]).unwrap();
+            let not = announcement.take_into(&memory, 0..8).unwrap_err();
+            assert_eq!(not.error.status(), Status::Closed, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_is_closed_names_the_long_message_that_nobody_took() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let sent = pending(pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap());
+        let announcement = pair.announced();
+        let undelivered = pair.sender.close(Duration::from_millis(50)).unwrap_err();
+        assert_eq!(
+            undelivered.losses.iter().map(|loss| loss.operations).sum::<usize>(),
+            1,
+            "{name}"
+        );
+        drop((announcement, sent));
+    }
+}
+
+#[test]
+fn long_messages_are_copied_up_to_the_bound_and_one_alone_of_any_length() {
+    for (name, mut settings) in transports() {
+        settings.push(("TIELINE_QUEUE_BYTES", "256k".to_string()));
+        let pair = Pair::new(&settings);
+        let first = pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap();
+        let refused = pair.endpoint().send(ID, 1, &bytes(2, 1 << 20)).unwrap_err();
+        assert!(matches!(refused, PostError::Retry(_)), "{name}: {refused}");
+        drop(pair.announced());
+        let _ = pair.end(&pair.sender, first).unwrap_err();
+        let second = pair.endpoint().send(ID, 2, &bytes(3, 1 << 20)).unwrap();
+        let _ = pair.announced();
+        let _ = pair.end(&pair.sender, second).unwrap_err();
+    }
+}
+
+#[test]
+fn puts_and_gets_use_lent_memory_in_place_and_it_has_no_key() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let target = pair.there.register(vec![0; 1 << 20]).unwrap();
+        let key = pair.endpoint().import_key(&target.remote_key().unwrap()).unwrap();
+        for len in [1, 100, 10_000, 1 << 20] {
+            let from = pair.here.lend(bytes(len as u64, len)).unwrap();
+            assert_eq!(from.remote_key().unwrap_err().status(), Status::Invalid);
+            let into = pair.here.lend(vec![0; len + 2]).unwrap();
+            let put = pair.endpoint().put(&from, 0..len, &key, 0).unwrap();
+            let _ = pair.end(&pair.sender, put).unwrap();
+            let get = pair.endpoint().get(&into, 1..len + 1, &key, 0).unwrap();
+            let _ = pair.end(&pair.sender, get).unwrap();
+            let got = into.into_buffer().unwrap();
+            assert!(got[1..=len] == from.into_buffer().unwrap()[..], "{name}: {len} bytes");
+            assert_eq!((got[0], got[len + 1]), (0, 0));
+        }
+        let empty = pair.here.lend(Vec::new()).unwrap();
+        let put = pair.endpoint().put(&empty, 0..0, &key, 0).unwrap();
+        let _ = pair.end(&pair.sender, put).unwrap();
+        assert!(empty.into_buffer().unwrap().is_empty());
+        let shared = pair.here.alloc(100).unwrap().into_buffer();
+        assert!(shared.is_err_and(|not| not.error.status() == Status::Invalid));
+    }
+}
