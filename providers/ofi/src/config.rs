@@ -22,6 +22,9 @@ const SELECTION: &str = "TIELINE_PROVIDERS";
 /// The longest message that any interface sends.
 pub(crate) const MOST_EAGER: usize = 8 << 10;
 
+/// The fewest bytes that any interface may have on their way to a peer.
+pub(crate) const LEAST_WINDOW: usize = 16 << 10;
+
 /// Every variable: its own, and those of the core's that it reads.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
@@ -54,7 +57,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     )
     .one_of("provider|auto|manual"),
     ConfigDoc::size(WINDOW, "256k", "Messages on their way to one peer, in bytes.")
-        .between(16 << 10, 256 << 20),
+        .between(LEAST_WINDOW as u64, 256 << 20),
     ConfigDoc::size(EAGER, "8k", "The longest message, 8k at most.")
         .between(1 << 10, MOST_EAGER as u64),
     ConfigDoc::size(RECEIVE, "512k", "Receive buffers of one interface.")

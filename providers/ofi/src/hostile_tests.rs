@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::double::sys::inject;
-use crate::double::world::{fail_receive, manners, registrations, world};
+use crate::double::world::{Entry, fail_receive, manners, registrations, world};
 use crate::double::{Side, domain, settings, transfer, until};
 use crate::wire::{Greeting, HEAD, Head, Kind, hello};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, Status};
@@ -290,6 +290,47 @@ fn a_hello_that_was_taken_and_is_never_answered_ends_in_words() {
     near.poll();
     assert_eq!((near.told.failed.len(), near.told.failed[0].1), (1, Status::TimedOut));
     assert_eq!(endpoint.am_short(1, 0, b""), Err(Status::TimedOut));
+}
+
+#[test]
+fn a_hello_or_its_answer_that_is_lost_is_said_again_and_makes_one_peer() {
+    for lose_the_answer in [false, true] {
+        let (mut near, mut far) = sides();
+        near.interface.say_hello_again();
+        manners(|manners| manners.lose_send = !lose_the_answer);
+        let endpoint = near.interface.connect(&far.interface.address(), b"it is me", 7).unwrap();
+        if lose_the_answer {
+            manners(|manners| manners.lose_send = true);
+            far.poll();
+        }
+        assert!(!world(|world| world.manners.lose_send), "it was lost");
+        until(&mut near, &mut far, |_, _| endpoint.am_short(1, 0, b"").is_ok());
+        until(&mut near, &mut far, |_, far| far.told.messages.len() == 1);
+        assert_eq!(far.told.arrived, [b"it is me"], "it has arrived once");
+    }
+}
+
+#[test]
+fn a_hello_that_was_answered_is_not_said_again_and_one_that_waits_is_said_once() {
+    let (mut near, mut far) = sides();
+    near.interface.say_hello_again();
+    manners(|manners| manners.deaf = Some(FAR));
+    let endpoint = near.interface.connect(&far.interface.address(), b"it is me", 7).unwrap();
+    for _ in 0..100 {
+        near.poll();
+        far.poll();
+    }
+    manners(|manners| manners.deaf = None);
+    near.poll();
+    let is_packet = |entry: &&Entry| entry.flags & FI_RECV != 0;
+    let come = || world(|world| world.ends[FAR].entries.iter().filter(is_packet).count());
+    assert_eq!(come(), 1, "one hello");
+    until(&mut near, &mut far, |_, _| endpoint.am_short(1, 0, b"").is_ok());
+    until(&mut near, &mut far, |_, far| far.told.messages.len() == 1);
+    for _ in 0..100 {
+        near.poll();
+    }
+    assert_eq!(come(), 0, "no other");
 }
 
 #[test]

@@ -66,6 +66,11 @@ impl OfiInterface {
     pub(crate) fn lose_patience(&self) {
         self.engine.borrow_mut().lose_patience();
     }
+
+    /// Hellos are said again at once.
+    pub(crate) fn say_hello_again(&self) {
+        self.engine.borrow_mut().say_hello_again();
+    }
 }
 
 impl Interface for OfiInterface {

@@ -1,5 +1,6 @@
 //! Messages, flushes and ends over the played library.
 
+use crate::abi::FI_RECV;
 use crate::double::world::{let_go, manners, world};
 use crate::double::{Side, domain, settings, transfer, until};
 use tieline_plugin_api::{Endpoint, Interface, Packer, Posting, Status};
@@ -50,6 +51,33 @@ fn a_receiver_that_does_not_poll_is_sent_no_more_than_a_window() {
     }
     assert!((40..=63).contains(&sent), "{sent} messages of 1032 bytes in a window of 64 KiB");
     until(&mut near, &mut far, |_, _| endpoint.am_short(1, 0, &[0; 1000]).is_ok());
+}
+
+#[test]
+fn a_receiver_says_what_it_has_handed_out_before_that_is_missed_and_when_it_is_asked() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    far.poll();
+    near.poll();
+    let packets =
+        || world(|world| world.ends[0].entries.iter().filter(|e| e.flags & FI_RECV != 0).count());
+    let exchange = |near: &mut Side, far: &mut Side, len: usize| {
+        let told = far.told.messages.len();
+        send(near, far, &endpoint, 0, &vec![0; len]);
+        until(near, far, |_, far| far.told.messages.len() > told);
+        for _ in 0..10 {
+            far.poll();
+        }
+        packets()
+    };
+    for _ in 0..50 {
+        assert_eq!(exchange(&mut near, &mut far, 8), 0, "40 bytes each");
+    }
+    assert_eq!(exchange(&mut near, &mut far, 4096), 1, "6 KiB are worth a word");
+    assert_eq!(exchange(&mut near, &mut far, 8), 0, "and no other");
+    near.poll();
+    assert_eq!(endpoint.flush(3), Ok(Posting::Pending));
+    until(&mut near, &mut far, |near, _| near.told.ended == [(3, Ok(()))]);
 }
 
 #[test]

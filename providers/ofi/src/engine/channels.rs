@@ -187,6 +187,8 @@ pub(super) struct Inbound {
     pub(super) next: u32,
     /// Bytes that have been handed out.
     pub(super) taken: u64,
+    /// Of these, those that its sender has been told of.
+    pub(super) told: u64,
     pub(super) ack_due: bool,
     /// It has ended: the place is free when that has been handed out.
     pub(super) left: bool,

@@ -11,6 +11,7 @@ mod atomics;
 mod buffers;
 mod channels;
 mod ending;
+mod hellos;
 mod ops;
 mod packets;
 mod peers;
@@ -30,12 +31,12 @@ use buffers::{Buffers, Mishap, Slots};
 pub use channels::RemoteKey;
 use channels::{Ghost, Inbound, Outbound};
 use core::time::Duration;
+use hellos::Unanswered;
 use ops::{Ops, Work};
 use peers::Peers;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::time::Instant;
 use tieline_net::{Hub, Waker};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
@@ -95,8 +96,9 @@ pub(crate) struct Engine {
     acks: Vec<usize>,
     /// Channels that ended here, of whose senders nobody knows that they are through.
     ghosts: Vec<Ghost>,
-    /// Hellos that have not been answered, oldest first: since when, the channel and its token.
-    unanswered: VecDeque<(Instant, usize, u64)>,
+    /// Hellos that have not been answered, oldest first, and after how long each is said again.
+    unanswered: VecDeque<Unanswered>,
+    pause: Duration,
     /// Packets that wait for the library, of all peers.
     waiting: usize,
     polls: u32,
@@ -201,6 +203,7 @@ impl Engine {
             acks: Vec::new(),
             ghosts: Vec::new(),
             unanswered: VecDeque::new(),
+            pause: hellos::PAUSE,
             waiting: 0,
             polls: 0,
             starving: false,
@@ -237,8 +240,10 @@ impl Engine {
             if events.room() == 0 {
                 break;
             }
-            empty = self.fetch() == 0;
-            if empty {
+            let count = self.fetch();
+            empty = count == 0;
+            // Another look would find nothing, as a rule, and cost whoever waits for what has come as much again.
+            if empty || count < BATCH && !self.ready.is_empty() {
                 break;
             }
         }
@@ -502,6 +507,10 @@ impl Engine {
 impl Engine {
     pub(crate) fn lose_patience(&mut self) {
         self.settings.connect_timeout = Duration::ZERO;
+    }
+
+    pub(crate) fn say_hello_again(&mut self) {
+        self.pause = Duration::ZERO;
     }
 }
 

@@ -22,6 +22,9 @@ pub(super) fn place<T>(all: &mut Vec<Option<T>>, new: T) -> usize {
 /// Names of strangers that are remembered, and packets that may wait when one is answered.
 const STRANGERS: usize = 1024;
 const WAITING: usize = 64;
+/// Bytes that have been handed out and that their sender does not know of. Less than what the smallest window has beside one packet.
+const UNTOLD: u64 = 4096;
+const _: () = assert!(UNTOLD as usize + super::LONGEST_PACKET < crate::config::LEAST_WINDOW);
 /// Bytes of a reason that travel.
 const MOST_WORDS: usize = 300;
 
@@ -169,11 +172,13 @@ impl Engine {
         self.inbound_left(at, Status::PeerFailed as i32, &text, false);
     }
 
-    /// Bytes of a channel have been handed out.
+    /// Bytes of a channel have been handed out. Its sender hears of them before they can keep it waiting: a packet for each message
+    /// would double what a ping-pong costs. Who wants to know more asks (`Kind::Sync`).
     #[inline]
     pub(super) fn handed_out(&mut self, from: usize, bytes: u64) {
-        if let Some(inbound) = self.inbound[from].as_mut() {
-            inbound.taken += bytes;
+        let Some(inbound) = self.inbound[from].as_mut() else { return };
+        inbound.taken += bytes;
+        if inbound.taken - inbound.told >= UNTOLD {
             self.owe(from);
         }
     }
@@ -205,8 +210,9 @@ impl Engine {
     }
 
     fn acknowledge_one(&mut self, at: usize) {
-        let Some(inbound) = self.inbound[at].as_ref() else { return };
+        let Some(inbound) = self.inbound[at].as_mut() else { return };
         let (next, taken) = (inbound.next, inbound.taken);
+        inbound.told = taken;
         self.say_back(at, Kind::Ack, |head| (head.sequence, head.header) = (next, taken));
     }
 
@@ -222,6 +228,15 @@ impl Engine {
         if head.token != self.address.epoch {
             return self.turn_away(name, remote);
         }
+        let same = |inbound: &Option<Inbound>| {
+            let epoch = greeting.epoch;
+            inbound
+                .as_ref()
+                .is_some_and(|inbound| (inbound.remote, inbound.epoch) == (remote, epoch))
+        };
+        if let Some(at) = self.inbound.iter().position(same) {
+            return self.welcome_again(at);
+        }
         let Ok(token) = token() else { return };
         let Ok(peer) = self.peers.join(&self.ep.av, name) else { return };
         let number = self.next_peer;
@@ -233,6 +248,7 @@ impl Engine {
             remote,
             next: 0,
             taken: 0,
+            told: 0,
             ack_due: false,
             left: false,
             asked: Vec::new(),
@@ -242,12 +258,28 @@ impl Engine {
         let event = Event { kind: event::PEER_ARRIVED, peer: number, ..Event::empty() };
         self.ready.push_back(Ready::Event(event, Some(greeting.identity.into())));
         self.meet(greeting.epoch, None);
-        let mut welcome = Head::new(Kind::Welcome, remote.0, remote.1);
-        welcome.id = at as u32;
-        self.say(peer, &welcome, &token.to_le_bytes());
+        self.say_welcome(at);
         // Keys may have come to the peer by other ways.
         for revocation in self.revocations.clone() {
             self.ask(at, &revocation);
+        }
+    }
+
+    fn say_welcome(&mut self, at: usize) {
+        let Some(inbound) = self.inbound[at].as_ref() else { return };
+        let (peer, remote, token) = (inbound.peer, inbound.remote, inbound.token);
+        let mut welcome = Head::new(Kind::Welcome, remote.0, remote.1);
+        welcome.id = at as u32;
+        self.say(peer, &welcome, &token.to_le_bytes());
+    }
+
+    /// A hello that is here already: its answer was lost, or is on its way. One at a time waits for who does not take it.
+    fn welcome_again(&mut self, at: usize) {
+        let Some(inbound) = self.inbound[at].as_ref().filter(|inbound| !inbound.left) else {
+            return;
+        };
+        if self.peers.get(inbound.peer).is_some_and(|peer| peer.waiting.is_empty()) {
+            self.say_welcome(at);
         }
     }
 

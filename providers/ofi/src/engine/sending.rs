@@ -2,12 +2,10 @@
 
 use super::channels::{Flush, Outbound};
 use super::ops::Work;
-use super::packets::place;
 use super::sys::Room;
-use super::{Engine, MAX_IDENTITY, Ready, token};
+use super::{Engine, Ready};
 use crate::abi::FI_EAGAIN;
-use crate::address::Address;
-use crate::wire::{Greeting, HEAD, Head, Kind, hello};
+use crate::wire::{HEAD, Head, Kind};
 use core::ffi::c_int;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::Event;
@@ -29,33 +27,6 @@ impl Packing {
 }
 
 impl Engine {
-    /// Opens a channel; what it is called.
-    pub(crate) fn connect(
-        &mut self,
-        peer: &Address,
-        identity: &[u8],
-        cookie: u64,
-    ) -> Result<usize, Failure> {
-        if let Some(failure) = &self.broken {
-            return Err(failure.clone());
-        }
-        if identity.len() > MAX_IDENTITY {
-            let text = format!("an identity of {} bytes is beyond {MAX_IDENTITY}", identity.len());
-            return Err(Failure::new(Status::TooLarge, text));
-        }
-        let (own, index) = (token()?, self.peers.join(&self.ep.av, &peer.name)?);
-        let channel = Outbound::new(cookie, index, own, peer);
-        let at = place(&mut self.outbound, channel);
-        self.unanswered.push_back((Instant::now(), at, own));
-        let mut head = Head::new(Kind::Hello, 0, peer.epoch);
-        head.id = at as u32;
-        let (epoch, name) = (self.address.epoch, self.address.name.as_slice());
-        let rest = hello(&Greeting { token: own, epoch, name, identity });
-        self.meet(peer.epoch, peer.watch.as_ref());
-        self.say(index, &head, &rest);
-        Ok(at)
-    }
-
     /// The channel's state, for data calls.
     #[inline]
     fn sendable(&mut self, at: usize, bytes: usize) -> Result<(), Status> {
@@ -260,29 +231,6 @@ impl Engine {
                 "libfabric has formed no connection within {patience:?} (TIELINE_CONNECT_TIMEOUT)"
             );
             self.fail_peer(index, &Failure::new(Status::TimedOut, text));
-        }
-    }
-
-    /// Hellos that nobody has answered for too long.
-    pub(super) fn expire(&mut self) {
-        let patience = self.settings.connect_timeout;
-        while let Some(&(since, at, token)) = self.unanswered.front() {
-            let waits = self.outbound[at].as_ref().is_some_and(|channel| {
-                channel.token == token
-                    && channel.open
-                    && channel.remote.is_none()
-                    && channel.failed.is_none()
-            });
-            if waits && since.elapsed() < patience {
-                return;
-            }
-            let _ = self.unanswered.pop_front();
-            if waits {
-                let text = format!(
-                    "the peer has not answered within {patience:?} (TIELINE_CONNECT_TIMEOUT)"
-                );
-                self.fail_channel(at, &Failure::new(Status::TimedOut, text));
-            }
         }
     }
 

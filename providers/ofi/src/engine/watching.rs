@@ -105,7 +105,7 @@ impl Engine {
         if self.vigil.as_ref().is_some_and(dying) {
             return Some(super::TICK);
         }
-        let hello = self.unanswered.front().map(|hello| hello.0 + self.settings.connect_timeout);
+        let hello = self.next_hello();
         let dial = self.vigil.as_ref().and_then(|vigil| vigil.watch.next_turn());
         let left = |at: Instant| at.saturating_duration_since(Instant::now()).max(super::TICK);
         hello.into_iter().chain(dial).min().map(left)
