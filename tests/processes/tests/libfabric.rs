@@ -5,10 +5,11 @@ use tieline_processes::interpreter::MIXED_REGION;
 use tieline_processes::node::{milliseconds, nothing_leaks};
 use tieline_processes::random::spin;
 use tieline_processes::{
-    BOUND_MS, Host, Hosts, Node, Random, Test, Verdict, named, or_skip, plugins,
+    BOUND_MS, Host, Hosts, Launch, Node, Random, Test, Verdict, named, or_skip, plugins,
 };
 
 pub(crate) const TESTS: &[Test] = named![
+    a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not,
     everything_crosses_between_two_hosts_over_libfabric,
     atomics_that_the_owner_leaves_to_libfabric_are_done_there_between_two_hosts,
     killed_processes_leave_two_survivors_at_work_over_libfabric,
@@ -62,6 +63,41 @@ fn one_way(from: &mut Node, to: &mut Node) {
     assert_eq!(from.must(&format!("atomic {name}.theirs 0 41")), "0");
     assert_eq!(to.must("word theirs 0"), "41");
     let _ = from.must(&format!("ping {name}"));
+}
+
+/// Debian's library takes six signals as it is loaded; others as an endpoint opens.
+fn a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not() -> Verdict {
+    let folder = or_skip!(plugins::libfabric());
+    let process = |name: &str, settings: &[&str]| {
+        let launch = Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder.display());
+        Node::open(launch, settings)
+    };
+    let file = |node: &Node, name: &str| {
+        let path = format!("/proc/{}/{name}", node.peer.pid());
+        std::fs::read_to_string(path).expect("it lives")
+    };
+    let signals = |node: &Node| {
+        let status = file(node, "status");
+        // The C library has two of its own, where there are threads: `sockets` starts some.
+        const OF_THREADS: u64 = 3 << 31;
+        let masks = status.lines().filter_map(|line| {
+            let (name, mask) = line.split_once(":\t").filter(|line| line.0.starts_with("Sig"))?;
+            Some((name.to_owned(), u64::from_str_radix(mask, 16).ok()? & !OF_THREADS))
+        });
+        masks.collect::<Vec<_>>()
+    };
+    let without = process("without", &["TIELINE_PROVIDERS=shm"]);
+    assert!(signals(&without).len() >= 3, "blocked, ignored and caught");
+    for provider in PROVIDERS {
+        let settings = ["TIELINE_PROVIDERS=shm,ofi", "TIELINE_OFI_INTERFACES=lo", provider];
+        let with = process("with", &settings);
+        let is_there = |node: &Node| file(node, "maps").contains("/libfabric.so");
+        assert!(is_there(&with) && !is_there(&without), "{provider}");
+        assert_eq!(signals(&with), signals(&without), "{provider}");
+        with.end();
+    }
+    without.end();
+    Verdict::Passed
 }
 
 fn everything_crosses_between_two_hosts_over_libfabric() -> Verdict {
