@@ -79,6 +79,7 @@ pub(crate) fn all() -> Vec<Group> {
     groups.extend(memory_operations());
     groups.extend(bulk());
     groups.extend(tcp());
+    groups.extend(libfabric());
     groups.extend(process());
     groups.extend(oversubscribed());
     groups
@@ -288,6 +289,33 @@ fn tcp() -> Vec<Group> {
         },
         put("64 KiB put over tcp, loopback", "64k"),
         put("1 MiB put over tcp, loopback", "1m"),
+    ]
+}
+
+/// What this library costs over libfabric, whatever that costs: the same operations in a bare loop.
+fn libfabric() -> Vec<Group> {
+    const BARE: &str = "limit: bare libfabric";
+    let row = |what, unit, test, (size, bytes), rival, field, aim| Group {
+        what,
+        unit,
+        better: if unit == Unit::Time { Better::Lower } else { Better::Higher },
+        sources: vec![
+            (OURS, Source::tieline_over_libfabric(test, size, field)),
+            (BARE, Source::Bare { provider: "tcp;ofi_rxm", test: rival, bytes, field }),
+        ],
+        comparisons: vec![against(BARE, Some(aim))],
+    };
+    let (word, middle, large) = (("8", 8), ("64k", 64 << 10), ("1m", 1 << 20));
+    let (time, half) = (Unit::Time, Field::P50);
+    // There and back at 0.98 of the bandwidth takes 1.02 of the time.
+    vec![
+        row("libfabric: 8 B message", time, "am_lat", word, "send_lat", half, 1.10),
+        row("libfabric: 8 B put", time, "put_lat", word, "put_lat", half, 1.10),
+        row("libfabric: 8 B puts", Unit::Rate, "put_bw", word, "put_bw", Field::Rate, 0.9),
+        row("libfabric: 64 KiB put", time, "put_lat", middle, "put_lat", half, 1.02),
+        row("libfabric: 64 KiB get", time, "get_lat", middle, "get_lat", half, 1.02),
+        row("libfabric: 1 MiB put", time, "put_lat", large, "put_lat", half, 1.02),
+        row("libfabric: 1 MiB get", time, "get_lat", large, "get_lat", half, 1.02),
     ]
 }
 

@@ -81,7 +81,7 @@ impl Row {
 
 const HELP: &str = "\
 cargo xtask bench [--quick] [--only WORDS]
-                                    tieline perf beside the rivals that are installed (UCX, Open MPI, sockperf, iperf3) on
+                                    tieline perf beside the rivals that are installed (UCX, Open MPI, sockperf, iperf3, libfabric) on
                                     this machine: shared memory, single copy, TCP on loopback, start-up, memory,
                                     more ranks than processors.
                                     Needs two quiet processors. Writes target/bench/report.{json,md,svg}

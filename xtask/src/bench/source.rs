@@ -2,6 +2,7 @@
 
 use super::ranks::{self, Counts};
 use crate::sh::{Outcome, capture, command, root, target};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -28,9 +29,12 @@ impl Field {
     }
 }
 
+/// A variable and its value.
+type Setting = (&'static str, &'static str);
+
 pub(crate) enum Source {
-    /// `tieline perf`, with a setting.
-    Tieline { args: Vec<&'static str>, setting: Option<(&'static str, &'static str)>, field: Field },
+    /// `tieline perf`, with settings.
+    Tieline { args: Vec<&'static str>, settings: &'static [Setting], field: Field },
     /// `ucx_perftest`, server on processor 0 and client on processor 1.
     Ucx { args: Vec<&'static str>, iterations: u64, field: Field },
     /// NetPIPE over Open MPI's shared memory.
@@ -39,6 +43,8 @@ pub(crate) enum Source {
     SockPerf,
     /// `iperf3` with one stream on loopback, writing this much at a time.
     Iperf3 { size: &'static str },
+    /// xtask/src/bench/ofi/bare.c over a provider of libfabric.
+    Bare { provider: &'static str, test: &'static str, bytes: u64, field: Field },
     /// xtask/src/ucp_startup.c.
     UcpStartup,
     /// `tieline footprint`.
@@ -59,19 +65,30 @@ impl Source {
         field: Field,
     ) -> Source {
         let args = ["--test", test, "--size", size].into_iter().chain(more.split_whitespace());
-        Source::Tieline { args: args.collect(), setting: None, field }
+        Source::Tieline { args: args.collect(), settings: &[], field }
     }
 
     pub(crate) fn tieline_with_one_copier(test: &'static str, size: &'static str) -> Source {
         let args = vec!["--test", test, "--size", size];
-        let setting = Some(("TIELINE_ASSIST_SIZE", "inf"));
-        Source::Tieline { args, setting, field: Field::Bandwidth }
+        let settings = &[("TIELINE_ASSIST_SIZE", "inf")];
+        Source::Tieline { args, settings, field: Field::Bandwidth }
     }
 
     /// Both ends promise each other that they make progress all the time, as `tieline perf` does.
     pub(crate) fn tieline_that_polls_often(test: &'static str, size: &'static str) -> Source {
         let args = vec!["--test", test, "--size", size];
-        Source::Tieline { args, setting: Some(("TIELINE_POLLS_OFTEN", "on")), field: Field::P50 }
+        Source::Tieline { args, settings: &[("TIELINE_POLLS_OFTEN", "on")], field: Field::P50 }
+    }
+
+    /// Over libfabric's `tcp;ofi_rxm` on loopback.
+    pub(crate) fn tieline_over_libfabric(
+        test: &'static str,
+        size: &'static str,
+        field: Field,
+    ) -> Source {
+        let args = vec!["--path", "ofi", "--test", test, "--size", size];
+        let settings = &[("TIELINE_OFI_PROVIDERS", "tcp"), ("TIELINE_OFI_INTERFACES", "lo")];
+        Source::Tieline { args, settings, field }
     }
 
     pub(crate) fn ucx(
@@ -91,7 +108,7 @@ impl Source {
             Source::NetPipe { .. } => Some("NPopenmpi"),
             Source::SockPerf => Some("sockperf"),
             Source::Iperf3 { .. } => Some("iperf3"),
-            Source::UcpStartup => Some("cc"),
+            Source::UcpStartup | Source::Bare { .. } => Some("cc"),
             Source::Ranks(..) => Some("taskset"),
             Source::MpiRanks(..) => Some("mpicc"),
             _ => None,
@@ -100,13 +117,16 @@ impl Source {
 
     pub(crate) fn measure(&self, quick: bool) -> Outcome<f64> {
         match self {
-            Source::Tieline { args, setting, field } => tieline(args, *setting, *field, quick),
+            Source::Tieline { args, settings, field } => tieline(args, settings, *field, quick),
             Source::Ucx { args, iterations, field } => {
                 ucx(args, if quick { iterations / 3 } else { *iterations }, *field)
             }
             Source::NetPipe { bytes, field } => net_pipe(*bytes, *field),
             Source::SockPerf => sockperf(quick),
             Source::Iperf3 { size } => iperf3(size, quick),
+            Source::Bare { provider, test, bytes, field } => {
+                bare(provider, test, *bytes, *field, quick)
+            }
             Source::UcpStartup => ucp_startup(),
             Source::Footprint(field) => footprint(field),
             Source::Ranks(name, ranks, size, counts) => ranks::ours(name, *ranks, *size, *counts),
@@ -122,17 +142,10 @@ fn program() -> std::path::PathBuf {
     target().join("release/tieline")
 }
 
-fn tieline(
-    args: &[&str],
-    setting: Option<(&str, &str)>,
-    field: Field,
-    quick: bool,
-) -> Outcome<f64> {
+fn tieline(args: &[&str], settings: &[Setting], field: Field, quick: bool) -> Outcome<f64> {
     let seconds = if quick { "0.2" } else { "0.5" };
     let mut perf = command(program(), &["perf", "--json", "--cpus", "0,1", "--seconds", seconds]);
-    if let Some((name, value)) = setting {
-        let _ = perf.env(name, value);
-    }
+    let _ = perf.envs(settings.iter().copied());
     let out = capture(perf.args(args))?;
     let line = out.lines().last().ok_or("tieline perf printed nothing")?;
     number(line, field.name())
@@ -293,16 +306,30 @@ fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
     bits.map(|bits| bits / 8.0).ok_or_else(|| format!("iperf3 said {}", value["error"]))
 }
 
-fn ucp_startup() -> Outcome<f64> {
-    let program = target().join("bench/ucp_startup");
+/// A program of one file in C, compiled once.
+fn compiled(name: &str, source: &str, links: &[&str], package: &str) -> Outcome<PathBuf> {
+    let program = target().join("bench").join(name);
     if !program.exists() {
         let dir = target().join("bench");
         std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-        let source = root().join("xtask/src/ucp_startup.c");
         let mut cc = command("cc", &["-O2", "-Wall"]);
-        let _ = cc.arg(source).arg("-o").arg(&program).args(["-lucp", "-lucs"]);
-        let _ = capture(&mut cc).map_err(|text| format!("libucx-dev is not installed: {text}"))?;
+        let _ = cc.arg(root().join(source)).arg("-o").arg(&program).args(links);
+        let _ = capture(&mut cc).map_err(|text| format!("{package} is not installed: {text}"))?;
     }
+    Ok(program)
+}
+
+fn bare(provider: &str, test: &str, bytes: u64, field: Field, quick: bool) -> Outcome<f64> {
+    let source = "xtask/src/bench/ofi/bare.c";
+    let program = compiled("bare_libfabric", source, &["-lfabric"], "libfabric-dev")?;
+    let (bytes, seconds) = (bytes.to_string(), if quick { "0.2" } else { "0.5" });
+    let out = capture(&mut command(program, &[provider, test, &bytes, seconds]))?;
+    number(out.trim(), field.name())
+}
+
+fn ucp_startup() -> Outcome<f64> {
+    let (source, links) = ("xtask/src/ucp_startup.c", ["-lucp", "-lucs"]);
+    let program = compiled("ucp_startup", source, &links, "libucx-dev")?;
     let out = capture(&mut command(&program, &[]))?;
     out.trim().parse().map_err(|_| format!("ucp_startup said `{}`", out.trim()))
 }
