@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
-    Announcement, CompletionError, Context, Endpoint, Outcome, PostError, Request, Status, Worker,
+    Announcement, Close, CompletionError, Context, Endpoint, Outcome, PostError, Request, Status,
+    Worker,
 };
 use tieline_testing::built;
 
@@ -438,5 +439,38 @@ fn puts_and_gets_use_lent_memory_in_place_and_it_has_no_key() {
         assert!(empty.into_buffer().unwrap().is_empty());
         let shared = pair.here.alloc(100).unwrap().into_buffer();
         assert!(shared.is_err_and(|not| not.error.status() == Status::Invalid));
+    }
+}
+
+#[test]
+fn what_was_announced_is_taken_though_its_endpoint_was_closed_behind_it_and_dropped() {
+    for (name, settings) in transports() {
+        for refused in [false, true] {
+            let mut pair = Pair::new(&settings);
+            let sent = pair.endpoint().send(ID, 3, &bytes(3, 200_000)).unwrap();
+            let closed = pair.endpoint().close(Close::Flush).unwrap();
+            let late = pair.endpoint().send(ID, 4, &bytes(4, 200_000)).unwrap_err();
+            assert_eq!(late.status(), Status::Closed);
+            drop(pair.endpoint.take());
+            let _ = pair.end(&pair.sender, closed).unwrap();
+            let announcement = pair.announced();
+            for _ in 0..10_000 {
+                let _ = (pair.sender.progress(), pair.receiver.progress());
+            }
+            let sent = pending(sent);
+            assert!(pair.sender.test(&sent).is_none(), "{name}: nobody has taken it");
+            if refused {
+                announcement.refuse();
+                let ended = pair.end(&pair.sender, Outcome::Pending(sent));
+                assert!(matches!(ended, Err(CompletionError::Refused(_))), "{name}: {ended:?}");
+            } else {
+                let memory = pair.there.lend(vec![0; 200_000]).unwrap();
+                let taken = announcement.take_into(&memory, 0..200_000).unwrap();
+                let _ = pair.end(&pair.receiver, taken).unwrap();
+                assert_eq!(pair.end(&pair.sender, Outcome::Pending(sent)), Ok(0), "{name}");
+                assert!(memory.into_buffer().unwrap()[..] == bytes(3, 200_000), "{name}");
+            }
+            pair.sender.flush().unwrap();
+        }
     }
 }

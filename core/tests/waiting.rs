@@ -171,3 +171,34 @@ fn the_report_says_what_waits_begin_with_and_why() {
     let error = Context::builder().set("TIELINE_SPIN", "long").open().map(drop).unwrap_err();
     assert!(error.to_string().contains("TIELINE_SPIN"), "{error}");
 }
+
+#[test]
+fn a_word_of_own_memory_is_waited_for_by_value_whoever_writes_it() {
+    let (context, worker, me, _seen) = worker(&[]);
+    let flags = context.alloc(64).unwrap();
+    let key = me.import_key(&flags.remote_key().unwrap()).unwrap();
+    let millis = |n| Some(Duration::from_millis(n));
+    assert_eq!(worker.wait_word(&flags, 8, |word| word > 0, millis(2)), Ok(None));
+    let _ = me.put_bytes(&5u64.to_le_bytes(), &key, 8).unwrap();
+    let little = u64::from_le_bytes(5u64.to_ne_bytes());
+    assert_eq!(worker.wait_word(&flags, 8, |word| word > 0, None), Ok(Some(little)));
+    let misplaced = |offset| worker.wait_word(&flags, offset, |_| true, None).unwrap_err().status();
+    assert_eq!((misplaced(4), misplaced(64)), (Status::Misaligned, Status::OutOfRange));
+    // Another worker's atomics, whatever this one does by then.
+    let address = flags.remote_key().unwrap();
+    let to = worker.address().unwrap();
+    let other = std::thread::spawn(move || {
+        let worker = context.worker().unwrap();
+        let there = worker.connect(&to).unwrap();
+        let key = there.import_key(&address).unwrap();
+        for _ in 0..50 {
+            let added = there.fetch_add(&key, 16, 1).unwrap();
+            let _ = worker.finish(added).unwrap();
+        }
+    });
+    let mut seen = 0;
+    while seen < 50 {
+        seen = worker.wait_word(&flags, 16, |word| word > seen, None).unwrap().unwrap();
+    }
+    other.join().unwrap();
+}

@@ -5,6 +5,7 @@ use super::queued::{SharedCopy, Waiting};
 use super::route::ModulePair;
 use crate::address::WorkerAddress;
 use crate::interface::{LaneLimits, PeerId};
+use crate::op::Id;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -57,6 +58,9 @@ pub(crate) trait WorkerCalls: Circuits {
 
     /// An endpoint of the library's own.
     fn connect_internal(self: Rc<Self>, address: WorkerAddress) -> Result<Rc<Inner>, Error>;
+
+    /// This endpoint was closed: it stays, whoever drops it, until this flush has ended and its messages have been taken.
+    fn keep_until(&self, endpoint: Rc<Inner>, flushed: Option<Id>);
 
     /// Something is queued on this endpoint.
     fn make_busy(&self, endpoint: &Inner);

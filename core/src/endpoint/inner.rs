@@ -113,6 +113,8 @@ pub(crate) struct Inner {
     pub(super) unserved: Cell<Option<Instant>>,
     /// Its worker closes, and looks whether more is sent; see `watch_for_more`.
     pub(super) watched: Cell<bool>,
+    /// The application has closed it, behind what it had posted: it posts nothing more, and no fast path is taken.
+    pub(super) closing: Cell<bool>,
     /// Another endpoint goes on with what was open here when it failed: nothing of it is lost.
     pub(crate) handed_over: Cell<bool>,
     /// Those before it that failed, and through whose lanes keys may still go.
@@ -166,6 +168,7 @@ impl Inner {
             user: Cell::new(None),
             unserved: Cell::new(None),
             watched: Cell::new(false),
+            closing: Cell::new(false),
             handed_over: Cell::new(false),
             past_controls: RefCell::default(),
             order: Order::default(),
@@ -173,6 +176,11 @@ impl Inner {
             unanswered: OnceCell::new(),
             unhelped: Cell::new(0),
         }
+    }
+
+    /// The state of one that may send at once.
+    pub(super) fn ready(&self) -> State {
+        if self.closing.get() { State::Queueing } else { State::Ready }
     }
 
     /// How an operation stands right after it was posted.

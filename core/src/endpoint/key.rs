@@ -272,7 +272,8 @@ impl KeyInner {
         }
         let ep = &self.endpoint;
         self.small.set(self.best.get().map_or(0, |native| ep.small(native.interface)));
-        self.fast.set(self.best.get(), self.small.get() > 0, ep.shared.core.assist_size);
+        let best = self.best.get().filter(|_| !ep.closing.get());
+        self.fast.set(best, self.small.get() > 0, ep.shared.core.assist_size);
     }
 
     fn import_over(&self, rank: usize) {

@@ -72,7 +72,7 @@ impl Inner {
         self.max_zcopy.set(lane.limits.max_zcopy);
         // What was queued while the lane could not be opened goes first.
         let waiting = self.queue_len() > 0;
-        self.state.set(if waiting { State::Queueing } else { State::Ready });
+        self.state.set(if waiting { State::Queueing } else { self.ready() });
         self.route.set_small(true);
         self.refresh_keys();
         Ok(())

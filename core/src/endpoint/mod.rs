@@ -9,6 +9,7 @@ mod answer;
 mod atomic;
 mod calls;
 mod cancel;
+mod close;
 mod emulated;
 mod end;
 pub(crate) mod flush;
@@ -36,6 +37,7 @@ mod strided;
 mod unreachable;
 
 pub(crate) use calls::{Circuits, WorkerCalls};
+pub use close::Close;
 pub use identity::EndpointId;
 pub(crate) use inner::{Inner, Lane, Owner, State};
 pub use key::RemoteKey;
@@ -67,8 +69,8 @@ use tieline_plugin_api::OK;
 /// # Which calls there are, and when each may be made
 ///
 /// An endpoint belongs to the thread of its worker, and needs its worker's progress: [`Worker`](crate::Worker) says what that is.
-/// None of its methods waits, and none runs a handler. All may be called inside one, but for [`flush`](Endpoint::flush) and
-/// [`flush_messages`](Endpoint::flush_messages), which are `Busy` there.
+/// None of its methods waits, and none runs a handler. All may be called inside one, but for [`flush`](Endpoint::flush),
+/// [`flush_messages`](Endpoint::flush_messages) and a [`close`](Endpoint::close) that flushes, which are `Busy` there.
 ///
 /// * **Messages** of any length: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy,
 ///   [`send_regions`](Endpoint::send_regions) reads the regions until it has ended.
@@ -78,6 +80,7 @@ use tieline_plugin_api::OK;
 ///   the operation has ended, and are kept open for as long: they may be dropped, and should not be changed.
 /// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that tells the peer's worker when its bytes are there.
 /// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).
+/// * **The end**: [`close`](Endpoint::close), behind what was posted or at once; or the drop of the last handle.
 ///
 /// # What a call says
 ///
@@ -250,7 +253,7 @@ impl Endpoint {
     /// As [`Endpoint::flush`].
     pub fn flush_messages(&self) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
-        ep.check_alive()?;
+        ep.check_open()?;
         ep.shared.check_no_handler("a flush")?;
         let request = ep.open(Kind::Ping)?;
         ep.post(QueuedOp::ask(id::PING, request, Vec::new()));
@@ -383,7 +386,7 @@ impl Inner {
     }
 
     fn check_id(&self, id: u16) -> Result<(), Error> {
-        self.check_alive()?;
+        self.check_open()?;
         if id > MAX_MESSAGE_ID {
             return Err(Error::new(
                 Status::Invalid,
@@ -415,7 +418,7 @@ impl Inner {
         self.check_alive()?;
         let _ = self.message_lane_opened()?;
         if self.watched.get() && self.state.get() == State::Queueing && self.queue_len() == 0 {
-            self.state.set(State::Ready);
+            self.state.set(self.ready());
         }
         Ok(self.state.get() == State::Ready)
     }

@@ -134,7 +134,7 @@ impl Inner {
         len: usize,
         needed: Access,
     ) -> Result<(), Error> {
-        self.check_alive()?;
+        self.check_open()?;
         if !Rc::ptr_eq(&key.inner.endpoint, self) {
             return Err(Error::new(
                 Status::KeyRejected,

@@ -308,7 +308,7 @@ impl Inner {
         // Of an endpoint that is watched this is what shows that it has sent something.
         let sent = done > answered || !self.watched.get();
         if !left && sent && self.state.get() == State::Queueing {
-            self.state.set(State::Ready);
+            self.state.set(self.ready());
         }
         (done, left || !self.answers.borrow().is_empty())
     }

@@ -7,6 +7,7 @@ use crate::address::WorkerAddress;
 use crate::endpoint::queued::{SharedCopy, Waiting};
 use crate::endpoint::{Inner as EndpointInner, Owner, WorkerCalls};
 use crate::interface::PeerId;
+use crate::op::Id;
 use crate::proto::Origin;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -29,6 +30,13 @@ impl WorkerCalls for Inner {
         address: WorkerAddress,
     ) -> Result<Rc<EndpointInner>, Error> {
         self.open_endpoint(address, Owner::Library)
+    }
+
+    fn keep_until(&self, endpoint: Rc<EndpointInner>, flushed: Option<Id>) {
+        let announced = self.shared.ops.borrow().announced_of(endpoint.index) > 0;
+        let mut kept = self.kept.borrow_mut();
+        kept.extend(flushed.map(|flush| (Some(flush), endpoint.clone())));
+        kept.extend(announced.then_some((None, endpoint)));
     }
 
     fn make_busy(&self, endpoint: &EndpointInner) {

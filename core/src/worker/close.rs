@@ -388,7 +388,7 @@ impl Inner {
         )
         .of(Scope::Worker);
         let waiting = self.who_waits();
-        let busy = std::mem::take(&mut *self.busy.borrow_mut());
+        let busy = (std::mem::take(&mut *self.busy.borrow_mut()), self.kept.take());
         let peers = self.peers.borrow_mut().take_replies();
         for endpoint in self.all_endpoints() {
             endpoint.fail(error.clone());

@@ -10,6 +10,7 @@ use super::{Counters, backoff, help, owed, peers};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, queued::SharedCopy};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Message, abi::release};
+use crate::op::Id;
 use crate::op::slab::Slab;
 use crate::setup::Core;
 use crate::shared::{Lease, Shared};
@@ -66,6 +67,8 @@ pub(crate) struct Inner {
     pub(super) owed: owed::Owed,
     /// Messages that peers have announced.
     pub(super) announcements: Announcements,
+    /// Endpoints that stay, whoever drops them, until a flush has ended, or what they have announced.
+    pub(super) kept: RefCell<Vec<(Option<Id>, Rc<EndpointInner>)>>,
     pub(super) busy: RefCell<VecDeque<Rc<EndpointInner>>>,
     /// One of them had its turn in the last round, and could go on.
     pub(super) turn_was_over: Cell<bool>,
@@ -174,6 +177,7 @@ impl Inner {
             has_left_over: Cell::new(false),
             owed: owed::Owed::default(),
             announcements: Announcements::default(),
+            kept: RefCell::default(),
             busy: RefCell::default(),
             turn_was_over: Cell::new(false),
             copies: RefCell::default(),

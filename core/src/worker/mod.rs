@@ -85,9 +85,10 @@ use std::sync::Arc;
 ///   so is a notification while nobody handles those; both are counted ([`Counters::unknown_ids`]).
 /// * **Operations are posted**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
 ///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band),
-///   [`cancel`](Worker::cancel), [`track`](Worker::track), and everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
+///   [`cancel`](Worker::cancel), [`track`](Worker::track), [`begin_flush`](Worker::begin_flush), and everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
 /// * **Progress is made** by [`progress`](Worker::progress), and by what calls it until something has come about:
-///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`wait_for`](Worker::wait_for), [`finish`](Worker::finish),
+///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`wait_for`](Worker::wait_for), [`wait_word`](Worker::wait_word),
+///   [`finish`](Worker::finish),
 ///   [`finish_call`](Worker::finish_call), [`flush`](Worker::flush), [`close_region`](Worker::close_region),
 ///   [`close`](Worker::close). Handlers run inside of these and nowhere else. [`arm`](Worker::arm) prepares a sleep in between.
 /// * **What has ended is taken** by [`take_completed`](Worker::take_completed), for operations that are

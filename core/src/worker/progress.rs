@@ -6,6 +6,7 @@ use super::{Counters, Inner};
 use crate::endpoint::{Inner as EndpointInner, flush::run_due, shared_copy::run as run_copies};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::{Message, abi::release};
+use crate::op::Id;
 use crate::proto::Origin;
 use crate::proto::id::{ANNOUNCE, FIRST};
 use crate::registry::abi::events::{Batch, payload};
@@ -110,6 +111,7 @@ impl Inner {
             return count;
         }
         self.take_out_broken();
+        self.let_closed_go();
         for &index in &self.slow {
             count += self.poll(index);
         }
@@ -135,6 +137,22 @@ impl Inner {
         let next = if self.mailboxes.borrow().is_empty() { calls } else { calls.min(TASK_PAUSE) };
         self.slow_in.set(next);
         self.behind_tasks.set(calls - next);
+    }
+
+    /// Endpoints that have nothing left to wait for are kept no more.
+    fn let_closed_go(&self) {
+        if self.kept.borrow().is_empty() {
+            return;
+        }
+        let ops = self.shared.ops.borrow();
+        let open = |(flush, endpoint): &(Option<Id>, Rc<EndpointInner>)| match flush {
+            Some(flush) => ops.is_open(*flush),
+            None => ops.announced_of(endpoint.index) > 0,
+        };
+        let (stay, gone) = self.kept.take().into_iter().partition::<Vec<_>, _>(open);
+        drop(ops);
+        self.kept.borrow_mut().extend(stay);
+        drop(gone);
     }
 
     /// Whether another thread has handed over a task.

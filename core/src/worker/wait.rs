@@ -9,6 +9,7 @@ use crate::request::Request;
 use crate::{CompletionError, Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
@@ -102,6 +103,41 @@ impl Worker {
     ) -> Result<Option<T>, Error> {
         self.inner.shared.check_no_handler("a wait")?;
         self.inner.hear_of_service()?;
+        self.inner.wait_for(timeout, false, look)
+    }
+
+    /// Makes progress until an aligned word of 64 bits of a region holds what it is to hold, and returns it; `None` when the time is up.
+    /// Peers write it by puts of 8 bytes, better by atomics, and what they had put before and ordered by a fence is there with it.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let context = tieline::Context::open()?;
+    /// # let worker = context.worker()?;
+    /// let flags = context.alloc(4096)?; // peers have its key
+    /// let word = worker.wait_word(&flags, 64, |word| word >= 3, None)?;
+    /// # drop(word);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// It spins, yields and sleeps as [`wait_until`](Worker::wait_until). While it spins or yields it sees every write at once. What ends the
+    /// sleep depends on the lane: what comes by this worker's descriptors does (`tcp`, messages that emulate), and so does another thread
+    /// of this process that uses a [`Waker`](crate::Waker). A store of a peer's (`shm`), a device's write (`verbs`) and what a progress
+    /// thread serves tell nobody: it is seen at the end of a nap, an eighth of the time waited and 10 ms at most. What has to wake
+    /// at once over every lane is told: [`Endpoint::put_notify`](crate::Endpoint::put_notify).
+    ///
+    /// # Errors
+    /// As [`Worker::wait`]; `OutOfRange` and `Misaligned` for a word that the region has not.
+    pub fn wait_word(
+        &self,
+        region: &Region,
+        offset: usize,
+        mut holds: impl FnMut(u64) -> bool,
+        timeout: Option<Duration>,
+    ) -> Result<Option<u64>, Error> {
+        let word = region.atomic_u64(offset)?;
+        self.inner.shared.check_no_handler("a wait")?;
+        self.inner.hear_of_service()?;
+        let look = || Some(word.load(Ordering::Acquire)).filter(|word| holds(*word));
         self.inner.wait_for(timeout, false, look)
     }
 

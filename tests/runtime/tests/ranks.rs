@@ -50,7 +50,7 @@ fn play(test: &str, settings: &[(&str, &str)]) {
         let mut ranks: Vec<Child> = (0..size).map(start).collect();
         let mut running = vec![true; size];
         while running.contains(&true) {
-            let _ = server.turn(&[], Some(Duration::from_millis(10))).unwrap();
+            server.turn(&[], Some(Duration::from_millis(10))).unwrap();
             for ((rank, child), running) in ranks.iter_mut().enumerate().zip(&mut running) {
                 let Some(status) = child.try_wait().unwrap() else { continue };
                 if std::mem::take(running) && !status.success() {

@@ -7,6 +7,7 @@ mod completed;
 mod connectors;
 mod contract;
 mod declined;
+mod endings;
 mod forged;
 mod gathered;
 mod giving_up;
