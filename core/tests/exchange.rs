@@ -27,7 +27,7 @@ impl Serving {
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                let _ = server.turn(&[], Some(Duration::from_millis(20))).unwrap();
+                server.turn(&[], Some(Duration::from_millis(20))).unwrap();
             }
         });
         Serving { name, stop, thread: Some(thread) }
@@ -215,14 +215,14 @@ fn without_a_descriptor_for_one_more_rank_the_server_waits_and_goes_on_later() {
     let end = Instant::now() + Duration::from_millis(500);
     let mut turns = 0;
     while Instant::now() < end {
-        let _ = server.turn(&[], Some(Duration::from_secs(1))).unwrap();
+        server.turn(&[], Some(Duration::from_secs(1))).unwrap();
         turns += 1;
     }
     assert!(turns < 100, "{turns} turns in half a second: it spins");
     drop(all);
     client.stream.set_nonblocking(true).unwrap();
     let answer = loop {
-        let _ = server.turn(&[], Some(Duration::from_millis(20))).unwrap();
+        server.turn(&[], Some(Duration::from_millis(20))).unwrap();
         let mut head = [0; 4];
         match client.stream.read_exact(&mut head) {
             Ok(()) => break head,
@@ -289,7 +289,7 @@ fn a_rank_that_goes_on_without_hearing_the_answers_is_left_out() {
     let (mut round, mut sent) = (0, 0);
     // Until nobody takes any more, or it has all been taken.
     while idle < 200 && round < ROUNDS {
-        let _ = server.turn(&[], Some(Duration::from_millis(1))).unwrap();
+        server.turn(&[], Some(Duration::from_millis(1))).unwrap();
         match client.stream.write(&bytes[sent..]) {
             Ok(n) => (taken, sent, idle) = (taken + n, sent + n, 0),
             Err(_) => idle += 1,
