@@ -9,6 +9,7 @@ mod jobs;
 mod killed;
 mod libfabric;
 mod links;
+mod long_messages;
 mod memory;
 mod misuse;
 mod network_kills;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
             composition::TESTS,
             connecting::TESTS,
             links::TESTS,
+            long_messages::TESTS,
             jobs::TESTS,
             settings::TESTS,
             out_of_band::TESTS,

@@ -3,8 +3,8 @@
 //! It is a test of that interface, and an example of how much code a runtime takes on it. Nothing but the public calls of `tieline`
 //! and of `tieline-tag` is used, and nothing unsafe. A [`Runtime`] belongs to one thread; all of its calls that wait make progress.
 //!
-//! * A message of at most [`Runtime::eager`] bytes is sent at once, its tag in the header. A longer one is announced, with the key of a
-//!   region that holds its bytes; the receiver, once a receive matches, gets them and says so.
+//! * A message has its tag in the header. One of at most [`Runtime::eager`] bytes is sent at once; a longer one the library announces,
+//!   from memory that is lent for as long, and once a receive matches it is taken into a buffer of that receive's.
 //! * Who sends first says his rank: messages name their sender by a number that the receiver's worker gave it.
 //! * Handlers only match. What has to be posted then is done between progress calls, where posting may be tried again.
 
@@ -14,28 +14,24 @@ mod window;
 pub use window::Window;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
-    Context, Endpoint, Error, Job, KeptMessage, Message, Outcome, PeerId, PostError, Region,
-    RemoteKey, Request, Status, Worker,
+    Announcement, Context, Endpoint, Error, Job, KeptMessage, Message, Outcome, PeerId, PostError,
+    Region, Status, Worker,
 };
 use tieline_tag::{Arrival, Matcher, Pattern, Post, ReceiveId};
 
 /// The header is the sender's rank.
 const HELLO: u16 = 1;
 /// The header is the tag, the payload the message.
-const EAGER: u16 = 2;
-/// The header is the tag, the payload [`Announced`].
-const ANNOUNCED: u16 = 3;
-/// The header is the number of an announcement: its bytes have been fetched.
-const FETCHED: u16 = 4;
+const MESSAGE: u16 = 2;
 
 /// Tags of the runtime's own messages have this bit; the application's have not.
 const OWN: u64 = 1 << 63;
-/// Longer messages are announced, also where the transport would carry them.
-const EAGER_LIMIT: usize = 8192;
+/// Completions that are taken at once.
+const AT_ONCE: usize = 64;
 /// What others may take to fetch what they were told.
 const CLOSING: Duration = Duration::from_secs(60);
 
@@ -64,34 +60,18 @@ pub struct Receiving {
 #[must_use = "whether it was fetched says only a wait"]
 pub struct Sending(Option<u64>);
 
-/// A message whose bytes are still with their sender.
-struct Announced {
-    source: usize,
-    tag: u64,
-    number: u64,
-    len: usize,
-    key: Vec<u8>,
-}
-
 /// What is kept of a message for which no receive was posted.
 enum Kept {
     Bytes(KeptMessage),
-    Announced(Announced),
+    Announced(Announcement),
 }
 
-/// What is to be posted, in this order.
-enum Due {
-    Fetch(u64, Announced),
-    Fetched(usize, u64),
-}
-
-/// A get that is under way.
-struct Fetch {
+/// A message that is to be taken for a receive, or is being taken.
+struct Taking<T> {
     word: u64,
-    from: Announced,
-    request: Request,
-    region: Region,
-    _key: RemoteKey,
+    source: usize,
+    tag: u64,
+    what: T,
 }
 
 /// What handlers share with the calls.
@@ -102,23 +82,25 @@ struct State {
     ranks: RefCell<HashMap<PeerId, usize>>,
     /// Messages that receives have got, by the receive's word.
     received: RefCell<HashMap<u64, Received>>,
-    due: RefCell<VecDeque<Due>>,
-    /// What was announced and not yet fetched.
-    announced: RefCell<HashMap<u64, Region>>,
+    /// What is to be taken, in this order.
+    due: RefCell<VecDeque<Taking<Announcement>>>,
     failed: RefCell<Option<Error>>,
 }
 
 /// One rank.
 pub struct Runtime {
     // In the order in which they end.
-    fetches: RefCell<Vec<Fetch>>,
+    /// Where messages are being taken to, by the receive's word.
+    taking: RefCell<HashMap<u64, Taking<Region>>>,
+    /// What was sent and is still needed here.
+    sending: RefCell<HashSet<u64>>,
     peers: RefCell<Vec<Option<Endpoint>>>,
     worker: Worker,
     context: Context,
     job: Job,
     addresses: Vec<Vec<u8>>,
     state: Rc<State>,
-    /// Words of receives and numbers of announcements.
+    /// Words of receives and of messages that were sent.
     count: Cell<u64>,
     collectives: Cell<u64>,
 }
@@ -136,8 +118,20 @@ impl Runtime {
         state.listen(&worker)?;
         let addresses = job.exchange(&worker.address()?)?;
         let peers = RefCell::new(vec![None; job.size()]);
-        let (fetches, count, collectives) = Default::default();
-        Ok(Runtime { fetches, peers, worker, context, job, addresses, state, count, collectives })
+        let (taking, sending, count, collectives) = Default::default();
+        let runtime = Runtime {
+            taking,
+            sending,
+            peers,
+            worker,
+            context,
+            job,
+            addresses,
+            state,
+            count,
+            collectives,
+        };
+        Ok(runtime)
     }
 
     /// Number of this process.
@@ -165,7 +159,7 @@ impl Runtime {
     /// # Errors
     /// When it cannot be reached.
     pub fn eager(&self, rank: usize) -> Result<usize, Error> {
-        Ok(self.peer(rank)?.max_message()?.min(EAGER_LIMIT))
+        Ok(self.peer(rank)?.max_message()?)
     }
 
     /// Sends bytes; waits for room to do so at most.
@@ -179,19 +173,20 @@ impl Runtime {
 
     fn send_any(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
         let peer = self.peer(to)?;
-        if bytes.len() <= self.eager(to)? {
-            let _ = self.posted(|| peer.send(EAGER, tag, bytes))?;
+        // Of what the library copies for long messages it bounds how much: who sends before it receives would wait for itself.
+        let sent = if bytes.len() <= peer.max_message()? {
+            self.posted(|| peer.send(MESSAGE, tag, bytes))?
+        } else {
+            let lent = self.context.lend(bytes)?;
+            self.posted(|| peer.send_regions(MESSAGE, tag, &[(&lent, 0..lent.len())]))?
+        };
+        if sent.is_done() {
             return Ok(Sending(None));
         }
-        let region = self.context.register(bytes)?;
-        let number = self.next();
-        let key = region.remote_key()?;
-        let mut announcement = Vec::from(number.to_le_bytes());
-        announcement.extend((bytes.len() as u64).to_le_bytes());
-        announcement.extend(key);
-        let _ = self.state.announced.borrow_mut().insert(number, region);
-        let _ = self.posted(|| peer.send(ANNOUNCED, tag, &announcement))?;
-        Ok(Sending(Some(number)))
+        let word = self.next();
+        self.worker.track(&sent, word)?;
+        let _ = self.sending.borrow_mut().insert(word);
+        Ok(Sending(Some(word)))
     }
 
     /// Waits until what was sent is no more needed here: a short message when it was sent, a long one when it was received.
@@ -199,8 +194,8 @@ impl Runtime {
     /// # Errors
     /// When a peer has died.
     pub fn wait_sent(&self, sending: Sending) -> Result<(), Error> {
-        let Some(number) = sending.0 else { return Ok(()) };
-        self.until(|| !self.state.announced.borrow().contains_key(&number))
+        let Some(word) = sending.0 else { return Ok(()) };
+        self.until(|| !self.sending.borrow().contains(&word))
     }
 
     /// Posts a receive: from a rank or any, of a tag but for the bits that are ignored.
@@ -227,8 +222,8 @@ impl Runtime {
         let (source, tag) = (message.source as usize, message.tag);
         match message.payload {
             Kept::Bytes(kept) => self.state.got(word, source, tag, kept.payload().to_vec()),
-            Kept::Announced(from) => {
-                self.state.due.borrow_mut().push_back(Due::Fetch(word, from));
+            Kept::Announced(what) => {
+                self.state.due.borrow_mut().push_back(Taking { word, source, tag, what });
                 self.advance()?;
             }
         }
@@ -281,8 +276,8 @@ impl Runtime {
     /// When a peer has died, or has not taken in time what it was sent.
     pub fn finish(self) -> Result<(), Error> {
         self.until(|| {
-            let fetches = self.fetches.borrow().is_empty() && self.state.due.borrow().is_empty();
-            fetches && self.state.announced.borrow().is_empty()
+            let taken = self.taking.borrow().is_empty() && self.state.due.borrow().is_empty();
+            taken && self.sending.borrow().is_empty()
         })?;
         self.barrier()?;
         self.worker.close(CLOSING).map_err(|undelivered| undelivered.error)
@@ -332,64 +327,54 @@ impl Runtime {
         advanced
     }
 
-    /// Posts what handlers have left, and looks which gets have ended.
+    /// Deals with what has ended, and posts what handlers have left.
     fn advance(&self) -> Result<(), Error> {
         if let Some(error) = self.state.failed.borrow().as_ref() {
             return Err(error.clone());
         }
-        let mut fetches = self.fetches.borrow_mut();
-        let mut at = 0;
-        while at < fetches.len() {
-            match self.worker.test(&fetches[at].request) {
-                None => at += 1,
-                Some(ended) => {
-                    let _ = ended?;
-                    let Fetch { word, from, region, .. } = fetches.swap_remove(at);
-                    self.fetched(word, &from, &region)?;
-                }
-            }
-        }
-        drop(fetches);
+        let mut ended = Ok(());
+        let _ = self.worker.take_completed(AT_ONCE, |word, result| {
+            let dealt_with = result.map_err(Error::from).and_then(|_| self.ended(word));
+            ended = std::mem::replace(&mut ended, Ok(())).and(dealt_with);
+        });
+        ended?;
         loop {
             let next = self.state.due.borrow_mut().pop_front();
             let Some(due) = next else { return Ok(()) };
-            if let Some(again) = self.attempt(due)? {
+            if let Some(again) = self.take(due)? {
                 self.state.due.borrow_mut().push_front(again);
                 return Ok(());
             }
         }
     }
 
-    /// Posts what is due; gives back what finds no room.
-    fn attempt(&self, due: Due) -> Result<Option<Due>, Error> {
-        match due {
-            Due::Fetched(to, number) => match self.peer(to)?.send(FETCHED, number, b"") {
-                Err(PostError::Retry(_)) => return Ok(Some(due)),
-                sent => _ = sent?,
-            },
-            Due::Fetch(word, from) => {
-                let peer = self.peer(from.source)?;
-                let key = peer.import_key(&from.key)?;
-                let region = self.context.register(vec![0; from.len])?;
-                match peer.get(&region, 0..from.len, &key, 0) {
-                    Err(PostError::Retry(_)) => return Ok(Some(Due::Fetch(word, from))),
-                    outcome => match outcome? {
-                        Outcome::Done(_) => self.fetched(word, &from, &region)?,
-                        Outcome::Pending(request) => {
-                            let fetch = Fetch { word, from, request, region, _key: key };
-                            self.fetches.borrow_mut().push(fetch);
-                        }
-                    },
-                }
-            }
+    /// What was sent was taken, or what is taken is here.
+    fn ended(&self, word: u64) -> Result<(), Error> {
+        if self.sending.borrow_mut().remove(&word) {
+            return Ok(());
         }
-        Ok(None)
+        let taken = self.taking.borrow_mut().remove(&word);
+        let Taking { word, source, tag, what } = taken.ok_or(Status::Invalid)?;
+        self.state.got(word, source, tag, what.into_buffer()?.into_vec());
+        Ok(())
     }
 
-    fn fetched(&self, word: u64, from: &Announced, region: &Region) -> Result<(), Error> {
-        self.state.got(word, from.source, from.tag, region.to_vec(0..from.len)?);
-        self.state.due.borrow_mut().push_back(Due::Fetched(from.source, from.number));
-        Ok(())
+    /// Takes a message; gives it back where there is no room for that.
+    fn take(&self, due: Taking<Announcement>) -> Result<Option<Taking<Announcement>>, Error> {
+        let Taking { word, source, tag, what } = due;
+        let memory = self.context.lend(vec![0; what.len()])?;
+        match what.take_into(&memory, 0..memory.len()) {
+            Ok(outcome) => {
+                self.worker.track(&outcome, word)?;
+                let taking = Taking { word, source, tag, what: memory };
+                let _ = self.taking.borrow_mut().insert(word, taking);
+                Ok(None)
+            }
+            Err(not) if matches!(not.error, PostError::Retry(_)) => {
+                Ok(Some(Taking { word, source, tag, what: not.announcement }))
+            }
+            Err(not) => Err(not.into()),
+        }
     }
 }
 
@@ -407,12 +392,7 @@ impl State {
             let _ = state.ranks.borrow_mut().insert(message.peer(), message.header() as usize);
             Ok(())
         })?;
-        handle(EAGER, State::arrived)?;
-        handle(ANNOUNCED, State::was_announced)?;
-        handle(FETCHED, |state, message| {
-            let region = state.announced.borrow_mut().remove(&message.header());
-            region.map(drop).ok_or_else(|| Status::BadData.into())
-        })?;
+        handle(MESSAGE, State::arrived)?;
         let state = self.clone();
         worker.on_peer_failure(move |peer, error| {
             let rank = state.ranks.borrow().get(&peer).copied();
@@ -434,24 +414,19 @@ impl State {
 
     fn arrived(&self, message: &Message<'_>) -> Result<(), Error> {
         let (source, tag) = (self.rank(message.peer())?, message.header());
+        if let Some(announced) = message.announcement() {
+            let kept =
+                self.matcher.borrow_mut().arrive(source as u64, tag, announced, Kept::Announced);
+            if let Arrival::Matched(receive, what) = kept {
+                let word = receive.word;
+                self.due.borrow_mut().push_back(Taking { word, source, tag, what });
+            }
+            return Ok(());
+        }
         let keep = |message: &Message<'_>| Kept::Bytes(message.keep());
         let arrival = self.matcher.borrow_mut().arrive(source as u64, tag, message, keep);
         if let Arrival::Matched(receive, message) = arrival {
             self.got(receive.word, source, tag, message.payload().to_vec());
-        }
-        Ok(())
-    }
-
-    fn was_announced(&self, message: &Message<'_>) -> Result<(), Error> {
-        let (source, tag) = (self.rank(message.peer())?, message.header());
-        let bad = || Error::from(Status::BadData);
-        let (number, rest) = message.payload().split_first_chunk().ok_or_else(bad)?;
-        let (len, key) = rest.split_first_chunk().ok_or_else(bad)?;
-        let (number, len) = (u64::from_le_bytes(*number), u64::from_le_bytes(*len) as usize);
-        let from = Announced { source, tag, number, len, key: key.to_vec() };
-        let arrival = self.matcher.borrow_mut().arrive(source as u64, tag, from, Kept::Announced);
-        if let Arrival::Matched(receive, from) = arrival {
-            self.due.borrow_mut().push_back(Due::Fetch(receive.word, from));
         }
         Ok(())
     }

@@ -52,11 +52,11 @@ impl Window<'_> {
     /// Beyond the window, or when the peer has died.
     pub fn get(&self, rank: usize, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let (peer, key) = &self.ranks[rank];
-        let local = self.runtime.context.register(vec![0; range.len()])?;
+        let local = self.runtime.context.lend(vec![0; range.len()])?;
         let offset = (LOCK + range.start) as u64;
         let get = self.runtime.posted(|| peer.get(&local, 0..range.len(), key, offset))?;
         let _ = self.finish(get)?;
-        local.to_vec(0..range.len())
+        Ok(local.into_buffer()?.into_vec())
     }
 
     /// Puts words together with those of a rank's memory, each at once; it has happened as a put has.

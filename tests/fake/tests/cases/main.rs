@@ -1,5 +1,6 @@
 //! One promise each: what a peer that lies, a provider that breaks, a lane that is late must not do to the application.
 
+mod announced;
 mod bounds;
 mod circuits;
 mod closing;

@@ -5,6 +5,7 @@
 
 mod facts;
 mod forks;
+mod long;
 mod memory;
 mod messages;
 mod remote;
@@ -14,6 +15,7 @@ use crate::fork::Aside;
 use crate::parent::Parent;
 use crate::sys;
 pub use facts::{resident_kib, status_kib};
+use long::{LONG, Long};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -79,6 +81,7 @@ struct Node {
     parent: Parent,
     /// The number of the last exact message to whom.
     numbers: RefCell<HashMap<String, u64>>,
+    long: Long,
 }
 
 /// The role.
@@ -96,6 +99,7 @@ pub fn node(parent: Parent) {
         aside: None,
         parent,
         numbers: RefCell::default(),
+        long: Long::default(),
     };
     loop {
         let order = match (&node.worker, node.passive) {
@@ -265,6 +269,12 @@ impl Node {
             | ["chat", _]
             | ["gather", ..]
             | ["post-all", ..] => self.messages(words),
+            ["long", ..]
+            | ["long-end"]
+            | ["long-cancel"]
+            | ["long-came"]
+            | ["long-take", ..]
+            | ["long-refuse"] => self.long(words),
             ["exact", ..] | ["mixed", ..] | ["many", ..] | ["reach", ..] => self.streams(words),
             ["all-to-all", rank, count, addresses @ ..] => {
                 self.all_to_all(number(rank), number(count) as u64, addresses)
@@ -372,6 +382,8 @@ impl Node {
         })?;
         let seen = self.seen.clone();
         worker.on_message(EXACT, move |m| streams::arrived(&seen, m))?;
+        let came = self.long.came.clone();
+        worker.on_message(LONG, move |m| came.borrow_mut().extend(m.announcement()))?;
         let seen = self.seen.clone();
         worker.on_peer_failure(move |_, error| {
             let text = format!("{} {:?}", sys::now_ns(), error.status());

@@ -1,0 +1,217 @@
+//! Messages that are announced, by peers who keep to no rule, and by lanes that are late.
+
+use crate::cases;
+use crate::stage::{Stage, pending};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline::{Access, Announcement, CompletionError, PostError, Region, Status};
+use tieline_fake::{Lane, Slot};
+
+const REPLY: u32 = 0xf004;
+const ANNOUNCE: u32 = 0xf00b;
+const WITHDRAW: u32 = 0xf00c;
+
+type Came = Rc<RefCell<Vec<Announcement>>>;
+
+/// What is announced to `b`, which keeps it.
+fn kept_at_b(stage: &Stage, id: u16) -> Came {
+    let came = Came::default();
+    let log = came.clone();
+    stage.b.on_message(id, move |message| log.borrow_mut().extend(message.announcement())).unwrap();
+    came
+}
+
+fn announce(id: u16, len: u64, key: &[u8]) -> Vec<u8> {
+    let key_len = (key.len() as u16).to_le_bytes();
+    let head = [&id.to_le_bytes()[..], &[0; 6], &77u64.to_le_bytes(), &len.to_le_bytes()].concat();
+    [&head[..], &key_len, key].concat()
+}
+
+/// A stage on which `a` says to `b` whatever a test likes.
+struct Liar {
+    stage: Stage,
+    came: Came,
+}
+
+impl Liar {
+    fn new() -> Liar {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let came = kept_at_b(&stage, 5);
+        Liar { stage, came }
+    }
+
+    fn says(&self, id: u32, header: u64, payload: &[u8]) {
+        let world = &self.stage.world;
+        world.forge(world.interface(0, "all"), world.interface(1, "all"), id, header, payload);
+    }
+
+    /// The announcement with this key, as `b` has it.
+    fn announced(&self, token: u64, len: u64, key: &[u8]) -> Announcement {
+        self.says(ANNOUNCE, token, &announce(5, len, key));
+        assert!(self.stage.until(|| !self.came.borrow().is_empty()), "it was not handed on");
+        let came = self.came.borrow_mut().pop();
+        came.unwrap()
+    }
+
+    /// Memory of `b`'s, all of it 0xee.
+    fn untouched(&self) -> Region {
+        self.stage.at_b.lend(vec![0xee; 4096]).unwrap()
+    }
+}
+
+/// Nothing was written there.
+#[track_caller]
+fn assert_untouched(memory: Region) {
+    assert!(memory.into_buffer().unwrap().iter().all(|byte| *byte == 0xee));
+}
+
+cases! {
+    fn what_makes_no_sense_is_counted_and_no_handler_hears_of_it() {
+        let liar = Liar::new();
+        let whole = announce(5, 100, &[1; 80]);
+        for end in 0..whole.len() {
+            liar.says(ANNOUNCE, 1 + end as u64, &whole[..end]);
+        }
+        liar.says(ANNOUNCE, 1000, &announce(0xf000, 100, &[1; 80]));
+        liar.says(ANNOUNCE, 1001, &announce(5, u64::MAX, &[1; 80]));
+        liar.stage.settle();
+        assert_eq!(liar.stage.b.counters().malformed, whole.len() as u64 + 2);
+        assert!(liar.came.borrow().is_empty());
+    }
+
+    fn what_is_announced_twice_is_handed_on_once_and_counted() {
+        let liar = Liar::new();
+        for _ in 0..3 {
+            liar.says(ANNOUNCE, 9, &announce(5, 100, &[1; 80]));
+        }
+        liar.stage.settle();
+        assert_eq!(liar.came.borrow().len(), 1);
+        assert_eq!(liar.stage.b.counters().malformed, 2);
+        // When it is over the number is free again.
+        liar.came.borrow_mut().clear();
+        liar.says(ANNOUNCE, 9, &announce(5, 100, &[1; 80]));
+        liar.stage.settle();
+        assert_eq!(liar.came.borrow().len(), 1);
+    }
+
+    fn keys_of_other_memory_and_of_none_bring_nothing_and_write_nowhere() {
+        let liar = Liar::new();
+        let stage = &liar.stage;
+        let own = stage.at_b.register(vec![7; 4096]).unwrap().remote_key().unwrap();
+        let secret = stage.at_a.register_with(vec![7; 4096], Access::WRITE).unwrap();
+        let mut damaged = stage.local(vec![7; 4096]).remote_key().unwrap();
+        damaged[30] ^= 1;
+        let closed = stage.local(vec![7; 4096]);
+        let gone = closed.remote_key().unwrap();
+        closed.close().unwrap();
+        let keys = [own, secret.remote_key().unwrap(), damaged, gone, Vec::new(), vec![0; 300]];
+        for (token, key) in (1..).zip(keys) {
+            let memory = liar.untouched();
+            let failed = match liar.announced(token, 4096, &key).take_into(&memory, 0..4096) {
+                Err(not) => {
+                    assert!(matches!(not.error, PostError::Correct(_)), "{token}: {not}");
+                    not.error.status()
+                }
+                Ok(taken) => {
+                    let taken = pending(Ok(taken));
+                    let ended = RefCell::new(None);
+                    assert!(stage.until(|| {
+                        *ended.borrow_mut() = stage.b.test(&taken);
+                        ended.borrow().is_some()
+                    }));
+                    ended.into_inner().unwrap().unwrap_err().status()
+                }
+            };
+            assert!(failed != Status::Again, "{token}");
+            stage.settle();
+            assert_untouched(memory);
+        }
+        assert!(stage.ba.error().is_none(), "nothing of this ends a connection");
+    }
+
+    fn who_serves_less_than_was_announced_serves_nothing() {
+        let liar = Liar::new();
+        let short = liar.stage.local(vec![7; 1000]);
+        let memory = liar.untouched();
+        let announcement = liar.announced(1, 4096, &short.remote_key().unwrap());
+        let not = announcement.take_into(&memory, 0..4096).unwrap_err();
+        assert_eq!(not.error.status(), Status::OutOfRange);
+        // The beginning is there, and may be had.
+        let taken = not.announcement.take_into(&memory, 10..1010).unwrap();
+        let taken = pending(Ok(taken));
+        assert!(liar.stage.until(|| liar.stage.b.test(&taken) == Some(Ok(0))));
+        let got = memory.into_buffer().unwrap();
+        assert!(got[10..1010].iter().all(|byte| *byte == 7));
+        assert!(got[..10].iter().chain(&got[1010..]).all(|byte| *byte == 0xee));
+    }
+
+    fn what_was_not_announced_is_not_withdrawn_and_who_finishes_it_is_counted() {
+        let liar = Liar::new();
+        let stage = &liar.stage;
+        liar.says(WITHDRAW, 1, &[]);
+        liar.says(REPLY, 1 << 24, &[0; 12]);
+        stage.settle();
+        assert_eq!(stage.b.counters().malformed, 1, "of the answer to nothing");
+        let announcement = liar.announced(4, 100, &[1; 80]);
+        liar.says(WITHDRAW, 4, &[]);
+        stage.settle();
+        let memory = liar.untouched();
+        let taken = pending(Ok(announcement.take_into(&memory, 0..100).unwrap()));
+        let ended = stage.b.test(&taken).expect("it has ended").unwrap_err();
+        assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
+        assert_untouched(memory);
+    }
+
+    fn a_receivers_word_ends_one_message_once() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let came = kept_at_b(&stage, 5);
+        let long = vec![3; stage.ab.max_message().unwrap() + 1];
+        let requests = [0, 1].map(|header| pending(stage.ab.send(5, header, &long)));
+        assert!(stage.until(|| came.borrow().len() == 2));
+        came.borrow_mut().remove(0).refuse();
+        let ended = stage.end_of(&requests[0]).expect("it was refused").unwrap_err();
+        assert!(matches!(ended, CompletionError::Refused(_)), "{ended}");
+        assert_eq!(stage.a.test(&requests[1]), None, "that one was not");
+        came.borrow_mut().clear();
+        assert!(stage.end_of(&requests[1]).is_some_and(|ended| ended.is_err()));
+        stage.settle();
+        assert_eq!((stage.a.counters().malformed, stage.b.counters().malformed), (0, 0));
+    }
+
+    fn the_senders_word_waits_for_the_end_of_the_transfer_however_late_that_is() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let came = kept_at_b(&stage, 5);
+        let long = vec![3; stage.ab.max_message().unwrap() + 1];
+        let sent = pending(stage.ab.send(5, 0, &long));
+        assert!(stage.until(|| !came.borrow().is_empty()));
+        stage.world.hold(Slot::Get);
+        let memory = stage.at_b.lend(vec![0; long.len()]).unwrap();
+        let announcement = came.borrow_mut().pop().unwrap();
+        let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+        stage.a.cancel(&sent).unwrap();
+        stage.settle();
+        assert_eq!((stage.a.test(&sent), stage.b.test(&taken)), (None, None));
+        let not = memory.into_buffer().unwrap_err();
+        assert_eq!(not.error.status(), Status::Busy);
+        stage.world.forget_rules();
+        stage.world.release_held();
+        assert!(stage.until(|| stage.b.test(&taken) == Some(Ok(0))));
+        assert_eq!(stage.end_of(&sent), Some(Ok(0)));
+        assert!(not.region.into_buffer().unwrap()[..] == long);
+        stage.assert_no_faults();
+    }
+
+    fn a_stranger_that_announces_without_end_is_refused_beyond_a_bound() {
+        let liar = Liar::new();
+        let payload = announce(5, 100, &[1; 8]);
+        for token in 1..=65_600u64 {
+            liar.says(ANNOUNCE, token, &payload);
+            if token % 64 == 0 {
+                let _ = liar.stage.b.progress();
+            }
+        }
+        assert!(liar.stage.until(|| liar.came.borrow().len() >= 65_536));
+        liar.stage.settle();
+        assert_eq!(liar.came.borrow().len(), 65_536);
+    }
+}

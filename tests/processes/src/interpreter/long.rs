@@ -1,0 +1,84 @@
+//! Orders about messages that are announced.
+
+use super::{Node, number, pattern};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline::{Announcement, Error, Outcome, Region, Status};
+
+/// Messages that are kept as they come: their header is the seed of their bytes.
+pub(super) const LONG: u16 = 6;
+
+/// What a node has of them.
+#[derive(Default)]
+pub(super) struct Long {
+    /// What was sent and may not have ended, and its memory.
+    sent: Option<(Result<Outcome, Error>, Region)>,
+    pub(super) came: Rc<RefCell<Vec<Announcement>>>,
+}
+
+impl Node {
+    pub(super) fn long(&mut self, words: &[&str]) -> Result<String, Error> {
+        match words {
+            // A message from lent memory, as far as posting it.
+            ["long", name, len, seed] => {
+                let (len, seed) = (number(len), number(seed) as u64);
+                let bytes: Vec<u8> = (0..len).map(|at| pattern(at, seed)).collect();
+                let memory = self.context().lend(bytes)?;
+                let pieces = [(&memory, 0..len)];
+                let sent = self.endpoint(name).send_regions(LONG, seed, &pieces);
+                self.long.sent = Some((sent.map_err(Error::from), memory));
+                Ok(String::new())
+            }
+            // How it ends, once its memory has come back.
+            ["long-end"] => {
+                let (sent, memory) = self.long.sent.take().expect("`long` comes first");
+                let ended = sent.and_then(|sent| self.finish(Ok(sent)));
+                let mut memory = Some(memory);
+                let _ = self.worker().wait_until(
+                    || {
+                        let Some(region) = memory.take() else { return true };
+                        memory = region.into_buffer().err().map(|not| not.region);
+                        memory.is_none()
+                    },
+                    None,
+                )?;
+                ended
+            }
+            ["long-cancel"] => {
+                let (sent, _) = self.long.sent.as_ref().expect("`long` comes first");
+                let Ok(Outcome::Pending(request)) = sent else {
+                    return Err(Status::Invalid.into());
+                };
+                self.worker().cancel(request)?;
+                Ok(String::new())
+            }
+            // Waits until one is here.
+            ["long-came"] => {
+                let came = self.long.came.clone();
+                let _ = self.worker().wait_until(|| !came.borrow().is_empty(), None)?;
+                Ok(came.borrow()[0].len().to_string())
+            }
+            // Takes it, and looks at every byte, and at those around it; aloud: says so when it begins.
+            ["long-take", aloud @ ..] => {
+                let announcement = self.long.came.borrow_mut().remove(0);
+                let (len, seed) = (announcement.len(), announcement.header());
+                let memory = self.context().lend(vec![0xee; len + 16])?;
+                if !aloud.is_empty() {
+                    self.parent.say("streaming");
+                }
+                let taken = announcement.take_into(&memory, 8..len + 8)?;
+                let _ = self.finish(Ok(taken))?;
+                let got = memory.into_buffer()?;
+                let right = |(at, byte): (usize, &u8)| *byte == pattern(at, seed);
+                let inside = got[8..len + 8].iter().enumerate().all(right);
+                let outside = got[..8].iter().chain(&got[len + 8..]).all(|byte| *byte == 0xee);
+                Ok(format!("{}", inside && outside))
+            }
+            ["long-refuse"] => {
+                drop(self.long.came.borrow_mut().remove(0));
+                Ok(String::new())
+            }
+            _ => panic!("{words:?} is no order"),
+        }
+    }
+}
