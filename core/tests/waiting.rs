@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tieline::{Context, Endpoint, Status, Worker};
+use tieline_testing::built;
 
 /// A worker with an endpoint to itself, and the headers of the messages that came.
 fn worker(settings: &[(&str, &str)]) -> (Context, Worker, Endpoint, Rc<RefCell<Vec<u64>>>) {
@@ -201,4 +202,64 @@ fn a_word_of_own_memory_is_waited_for_by_value_whoever_writes_it() {
         seen = worker.wait_word(&flags, 16, |word| word > seen, None).unwrap().unwrap();
     }
     other.join().unwrap();
+}
+
+/// The transports that there are on one host, and the settings with which nothing else is used.
+fn transports() -> Vec<Vec<(&'static str, String)>> {
+    let only = |providers: &str| ("TIELINE_PROVIDERS", providers.to_string());
+    let mut all = vec![vec![only("shm")], vec![only("shm,shm-cma")]];
+    match built::folder(&built::TCP) {
+        Ok(folder) => all.push(vec![
+            ("TIELINE_PROVIDER_PATH", folder.to_str().unwrap().to_string()),
+            only("tcp,tcp-connect"),
+            ("TIELINE_TCP_INTERFACES", "127.0.0.0/8".to_string()),
+        ]),
+        Err(reason) => println!("skipped: over tcp: {reason}"),
+    }
+    all
+}
+
+#[test]
+fn a_notification_ends_a_wait_over_every_transport_and_its_bytes_are_there_by_then() {
+    const ROUNDS: u32 = 200;
+    for settings in transports() {
+        let open = || {
+            let builder = Context::builder();
+            settings.iter().fold(builder, |b, (name, value)| b.set(name, value)).open().unwrap()
+        };
+        let (here, there) = (open(), open());
+        // Memory that is mapped, and memory that is not.
+        for memory in [there.alloc(4096).unwrap(), there.register(vec![0; 4096]).unwrap()] {
+            let worker = there.worker().unwrap();
+            let (address, key) = (worker.address().unwrap(), memory.remote_key().unwrap());
+            let came = Rc::new(Cell::new(0));
+            let note = came.clone();
+            worker.on_notification(move |_, word| note.set(word)).unwrap();
+            let turn = Arc::new(AtomicU64::new(0));
+            let (seen, here) = (turn.clone(), here.clone());
+            let puts = std::thread::spawn(move || {
+                let worker = here.worker().unwrap();
+                let there = worker.connect(&address).unwrap();
+                let key = there.import_key(&key).unwrap();
+                for word in 1..=ROUNDS {
+                    let local = here.register(vec![word as u8; 4096]).unwrap();
+                    let put = there.put_notify(&local, 0..4096, &key, 0, word).unwrap();
+                    let _ = worker.finish(put).unwrap();
+                    let told = || seen.load(Ordering::Acquire) == u64::from(word);
+                    assert!(worker.wait_until(told, None).unwrap());
+                }
+            });
+            for word in 1..=ROUNDS {
+                while came.get() != word {
+                    let _ = worker.wait(None).unwrap();
+                }
+                assert!(memory.to_vec(0..4096).unwrap() == vec![word as u8; 4096], "{settings:?}");
+                turn.store(u64::from(word), Ordering::Release);
+            }
+            // The last answer is the worker's to give.
+            let done = || puts.is_finished();
+            assert!(worker.wait_until(done, None).unwrap());
+            puts.join().unwrap();
+        }
+    }
 }

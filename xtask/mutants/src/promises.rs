@@ -50,6 +50,32 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "messages have no bound in one progress call",
     ),
     // ---- what a peer says ----
+    (
+        "core/src/worker/threads/waker.rs",
+        "self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP",
+        "false",
+        "who sleeps is woken by nobody",
+    ),
+    (
+        "core/src/worker/threads/abi.rs",
+        "fn bound_to_thread(",
+        "None",
+        "a module that belongs to a thread is moved",
+    ),
+    (
+        "core/src/worker/threads/wait_set.rs",
+        "fn let_go(",
+        "",
+        "a set watches what has ended, for ever",
+    ),
+    ("core/src/endpoint/close.rs", "fn give_up(", "", "a close that cancels ends nothing"),
+    (
+        "core/src/endpoint/close.rs",
+        "if self.closing.get() { Err(closed()) } else { Ok(()) }",
+        "Ok(())",
+        "an endpoint that was closed posts on",
+    ),
+    ("core/src/endpoint/strided.rs", "fn runs(", "0", "more blocks are posted than fit"),
     ("core/src/worker/incoming.rs", "fn check_answer(", "Ok(())", "anybody answers a question"),
     ("core/src/op/mod.rs", "end > self.len", "false", "the data of an emulated get has no bounds"),
     (

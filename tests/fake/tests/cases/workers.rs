@@ -31,6 +31,17 @@ cases! {
         assert!(finished.is_err(), "it returned the value of another operation");
     }
 
+    /// A module that does not say otherwise belongs to the thread that opened it.
+    fn a_worker_may_be_moved_only_if_all_of_its_modules_may() {
+        let movable = Lane::messages("am").with(caps::ANY_THREAD);
+        let stage = Stage::new(vec![movable.clone(), Lane::memory("rma").with(caps::ANY_THREAD)]);
+        assert_eq!(stage.a.check_movable(), Ok(()));
+        let stage = Stage::new(vec![movable, Lane::memory("rma")]);
+        let refused = stage.a.check_movable().unwrap_err();
+        assert_eq!(refused.status(), Status::Unsupported);
+        assert!(refused.why().contains("rma belongs to the thread"), "{refused}");
+    }
+
     /// Otherwise who waits never sleeps again.
     fn a_module_that_fails_at_every_poll_is_news_once() {
         for status in [Status::Io, Status::ProviderFailed] {
