@@ -133,7 +133,8 @@ impl Context {
     /// # let context = tieline::Context::open()?;
     /// # let worker = context.worker()?;
     /// # let me = worker.connect(&worker.address()?)?;
-    /// # let key = me.import_key(&context.alloc(64)?.remote_key()?)?;
+    /// # let there = context.alloc(64)?;
+    /// # let key = me.import_key(&there.remote_key()?)?;
     /// let block = context.lend(vec![7; 64])?;
     /// let put = me.put(&block, 0..64, &key, 0)?;
     /// worker.finish(put)?;
