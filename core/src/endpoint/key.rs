@@ -303,12 +303,14 @@ impl KeyInner {
         match imported {
             Ok(key) => {
                 let a = &slot.attr;
-                // The key says who executes atomics: processors, or one device alone.
+                // The key says who executes atomics: processors, or one device alone. Masks count with the promise only: without it
+                // nobody says whose the atomics would be.
                 let by_device = a.caps & caps::DEVICE_ATOMICS != 0;
-                let executes = match self.record.device_atomics {
-                    Some(home) => by_device && home == part,
-                    None => !by_device,
-                };
+                let executes = a.caps & caps::ATOMICS != 0
+                    && match self.record.device_atomics {
+                        Some(home) => by_device && home == part,
+                        None => !by_device,
+                    };
                 let masks = |masks: [u32; 2]| if executes { masks } else { [0; 2] };
                 // What it tells must come to the peer's own worker.
                 let tells = a.caps & caps::PUT_NOTIFY != 0 && ep.is_own(pair.interface, &raw);

@@ -4,8 +4,9 @@ use crate::abi::*;
 use crate::atomics::{Masks, applied};
 use crate::config::Settings;
 use crate::double::world::{Atomics, Manners, manners, world};
-use crate::double::{Side, domain, settings, until};
+use crate::double::{Side, domain, settings, transfer, until};
 use crate::memory::Region;
+use crate::selftest::Tried;
 use crate::{OfiEndpoint, RemoteKey};
 use tieline_plugin_api::abi::{Atomic, ModuleAttr};
 use tieline_plugin_api::{Domain, Endpoint, Posted, Revoked, Status, atomic_op, caps, op_flags};
@@ -40,6 +41,15 @@ fn module(settings: &Settings) -> ModuleAttr {
     domain(settings).unwrap().modules().remove(0)
 }
 
+fn masks(attr: &ModuleAttr) -> [u32; 4] {
+    [attr.atomic_post32, attr.atomic_post64, attr.atomic_fetch32, attr.atomic_fetch64]
+}
+
+/// The settings of who believes so much.
+fn trusting(trust: &str) -> Settings {
+    Settings { trust: trust.into(), ..settings() }
+}
+
 fn claims(attr: &ModuleAttr) -> bool {
     attr.caps & caps::ATOMICS != 0
 }
@@ -54,8 +64,11 @@ struct Pair {
 }
 
 fn pair(memory: &mut [u8]) -> Pair {
-    let settings = settings();
-    let (mut near, mut far) = (Side::new(&settings), Side::new(&settings));
+    pair_with(&settings(), memory)
+}
+
+fn pair_with(settings: &Settings, memory: &mut [u8]) -> Pair {
+    let (mut near, mut far) = (Side::new(settings), Side::new(settings));
     let region = far.region(memory);
     let packed = far.packed(&region);
     let endpoint = near.connected(&mut far, 1);
@@ -115,8 +128,7 @@ fn a_module_with_atomics_says_that_they_are_a_devices_and_which() {
     begin(device(Atomics::Kept));
     let attr = module(&settings());
     assert!(claims(&attr) && attr.caps & caps::DEVICE_ATOMICS != 0);
-    let masks = [attr.atomic_post32, attr.atomic_post64, attr.atomic_fetch32, attr.atomic_fetch64];
-    assert_eq!(masks, [0xff; 4]);
+    assert_eq!(masks(&attr), [0xff; 4]);
     begin(device(Atomics::None));
     let attr = module(&settings());
     assert!(!claims(&attr) && attr.caps & (caps::DEVICE_ATOMICS | caps::PUT) == caps::PUT);
@@ -140,6 +152,165 @@ fn atomics_that_a_provider_claims_and_does_not_do_are_found_out_and_not_used() {
     let attr = opened.modules().remove(0);
     assert!(!claims(&attr) && attr.caps & caps::PUT != 0, "puts are another promise");
     assert!(opened.broken_promise.is_none() && opened.broken_atomics.is_some());
+}
+
+/// Nobody says of such a module that its atomics are a device's: a core that used what its masks say would mix them with the
+/// processor's.
+#[test]
+fn a_module_without_atomics_has_empty_masks_and_executes_none() {
+    begin(device(Atomics::Forgotten));
+    assert_eq!(masks(&module(&settings())), [0; 4]);
+    begin(device(Atomics::SwapsRefused));
+    let opened = domain(&settings()).unwrap();
+    let attr = opened.modules().remove(0);
+    assert_eq!((claims(&attr), masks(&attr)), (false, [0; 4]));
+    assert!(opened.broken_atomics.unwrap().starts_with("4 that it claims"));
+    let mut memory = Words([0; 64]);
+    let pair = pair(&mut memory.0);
+    for fetch in [false, true] {
+        let add = atomic(atomic_op::ADD, 8, 0, 1, 0, fetch);
+        assert_eq!(pair.post(&add), Err(Status::Unsupported));
+    }
+    begin(Manners { lies: true, ..device(Atomics::Kept) });
+    let attr = module(&settings());
+    assert_eq!((claims(&attr), masks(&attr)), (false, [0; 4]), "it has messages only");
+}
+
+#[test]
+fn what_does_nearly_what_it_is_called_is_found_out() {
+    let one = |op: u32| 0xff & !(1 << op);
+    let (max, untold) = (one(atomic_op::MAX), one(atomic_op::ADD));
+    let signed = max & one(atomic_op::MIN);
+    for (atomics, left) in [
+        (Atomics::Signed, [signed; 4]),
+        (Atomics::MaxForgotten, [max; 4]),
+        (Atomics::KeepsResults, [0xff, 0xff, untold, untold]),
+        (Atomics::SwapsAlways, [0; 4]),
+        (Atomics::ReturnsCompared, [0; 4]),
+    ] {
+        begin(device(atomics));
+        let opened = domain(&settings()).unwrap();
+        assert_eq!(masks(&opened.modules().remove(0)), left, "{atomics:?}");
+        assert!(opened.broken_atomics.is_some(), "{atomics:?}");
+    }
+}
+
+#[test]
+fn what_a_provider_does_not_write_is_no_result_of_another_operation() {
+    begin(device(Atomics::KeepsResults));
+    let mut memory = Words([7; 64]);
+    let mut pair = pair_with(&trusting("atomics"), &mut memory.0);
+    for _ in 0..100 {
+        assert_ne!(pair.run(&atomic(atomic_op::SWAP, 8, 0, 5, 0, true)), Ok(0));
+        assert_eq!(pair.run(&atomic(atomic_op::ADD, 8, 0, 1, 0, true)), Ok(0));
+    }
+}
+
+#[test]
+fn what_one_context_believes_another_one_tries() {
+    let offer = |settings: &Settings| {
+        let offers = crate::offers::offers(crate::load::library("").unwrap(), settings);
+        offers.unwrap().used.remove(0)
+    };
+    begin(Manners { lies: true, ..device(Atomics::Forgotten) });
+    let tried = Tried::new();
+    let found = |trust: &str| tried.found(&offer(&trusting(trust)), &trusting(trust));
+    let believed = found("delivery,atomics");
+    assert!(believed.lies.is_none() && believed.atomics.are_enough());
+    let all_tried = found("");
+    assert!(all_tried.lies.is_some() && !all_tried.atomics.are_enough());
+    assert!(found("delivery").lies.is_none());
+    assert!(found("atomics").lies.is_some());
+    // Once for each.
+    manners(|manners| manners.lies = false);
+    assert!(found("").lies.is_some() && found("delivery,atomics").lies.is_none());
+    // Nor what was not asked for of one that is asked.
+    begin(Manners { provider: c"efa", ..device(Atomics::Kept) });
+    let tried = Tried::new();
+    let found = |trust: &str| tried.found(&offer(&trusting(trust)), &trusting(trust));
+    assert!(!found("").atomics.are_enough());
+    assert!(found("atomics").atomics.are_enough());
+}
+
+#[test]
+fn a_provider_that_ends_no_atomic_is_waited_for_once_and_keeps_the_memory_that_it_may_still_write_to()
+ {
+    for stays_open in [false, true] {
+        begin(Manners { hold_ways: true, stays_open, ..device(Atomics::Kept) });
+        // Few are taken at once.
+        let few = Settings { queue: 16, ..trusting("delivery") };
+        let opened = domain(&few).unwrap();
+        let why = opened.broken_atomics.clone().unwrap();
+        assert!(why.starts_with("it does not take all atomics"), "{why}");
+        assert_eq!(masks(&opened.modules().remove(0)), [0; 4]);
+        assert_eq!(world(|world| world.complaints.clone()), [""; 0]);
+        let lead_on = world(|world| world.ends.iter().any(|end| !end.ways.is_empty()));
+        assert_eq!(lead_on, stays_open, "what the library has kept leads on");
+    }
+}
+
+#[test]
+fn who_believes_everything_opens_nothing_but_one_endpoint_to_ask() {
+    begin(device(Atomics::Kept));
+    let believing = trusting("delivery,atomics");
+    assert_eq!(masks(&module(&believing)), [0xff; 4]);
+    assert_eq!(world(|world| world.ends.len()), 1);
+}
+
+#[test]
+fn a_question_about_atomics_that_fails_takes_no_provider_away() {
+    begin(device(Atomics::Unanswered));
+    let attr = module(&settings());
+    assert!(!claims(&attr) && attr.caps & caps::PUT != 0);
+    let offers = crate::offers::offers(crate::load::library("").unwrap(), &settings()).unwrap();
+    assert!(offers.left_out()[0].contains("used without atomics: asked for them"));
+}
+
+#[test]
+fn an_atomic_that_the_library_refuses_to_begin_is_unsupported_and_no_failure_of_its_endpoint() {
+    begin(device(Atomics::FetchesRefused));
+    let mut memory = Words([0; 64]);
+    let mut pair = pair_with(&trusting("atomics"), &mut memory.0);
+    let fetching = atomic(atomic_op::ADD, 8, 0, 1, 0, true);
+    assert_eq!(pair.post(&fetching), Err(Status::Unsupported));
+    assert_eq!(pair.run(&atomic(atomic_op::ADD, 8, 0, 1, 0, false)), Ok(0));
+    manners(|manners| manners.fail_transfer = Some(libc::EKEYREJECTED));
+    let refused = pair.run(&atomic(atomic_op::ADD, 8, 0, 1, 0, false));
+    assert_eq!(refused, Err(Status::KeyRejected));
+}
+
+/// Where a transfer's address begins at 0 nothing but the owner knows how its words lie.
+#[test]
+fn a_word_that_is_not_aligned_in_its_owners_memory_is_refused_in_every_way_of_registration() {
+    for mr_mode in [0, FI_MR_VIRT_ADDR, FI_MR_ENDPOINT | FI_MR_LOCAL] {
+        begin(Manners { mr_mode, ..device(Atomics::Kept) });
+        let mut memory = Words([0; 64]);
+        let mut pair = pair(&mut memory.0[4..]);
+        let add = |width, offset| atomic(atomic_op::ADD, width, offset, 1, 0, true);
+        assert_eq!(pair.post(&add(8, 0)), Err(Status::Misaligned), "{mr_mode:#x}");
+        assert_eq!(pair.post(&add(8, 4)), Err(Status::Misaligned), "an offset that is not, either");
+        assert_eq!(pair.run(&add(4, 0)), Ok(0), "{mr_mode:#x}");
+        assert_eq!(pair.run(&add(8, 8)), Err(Status::Misaligned), "{mr_mode:#x}");
+    }
+}
+
+/// A put may go another way; an atomic may not, and who executes it is in the key.
+#[test]
+fn an_atomic_by_a_key_that_is_older_than_the_interface_is_unsupported_and_not_declined() {
+    begin(Manners { mr_mode: FI_MR_ENDPOINT, ..device(Atomics::Kept) });
+    let mut memory = Words([0; 64]);
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    let region = far.region(&mut memory.0);
+    let packed = far.packed(&region);
+    let later = far.domain.open_interface(crate::RDM, [0; 16]).unwrap();
+    let first = core::mem::replace(&mut far.interface, later);
+    let endpoint = near.connected(&mut far, 1);
+    let key = endpoint.import_key(&packed).unwrap();
+    let mut here = [0; 8];
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Err(Status::Declined));
+    let add = atomic(atomic_op::ADD, 8, 0, 1, 0, true);
+    assert_eq!(endpoint.atomic(&key, &add, &mut 0), Err(Status::Unsupported));
+    drop(first);
 }
 
 #[test]

@@ -14,11 +14,11 @@ pub(crate) type Seal = [u8; 16];
 
 /// Interfaces of a domain that a key has room for, where registrations belong to interfaces.
 pub(crate) const MOST_INTERFACES: usize = 8;
-const FIXED: usize = 40;
+const FIXED: usize = 48;
 const CHECK: usize = 16;
 /// Length of the longest packed key.
 pub(crate) const MAX_KEY_LEN: usize = FIXED + 16 * MOST_INTERFACES + CHECK;
-const MAGIC: [u8; 4] = *b"ofk\x01";
+const MAGIC: [u8; 4] = *b"ofk\x02";
 
 /// What a packed key says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub(crate) struct PackedKey {
     pub(crate) len: u64,
     pub(crate) access: u64,
     pub(crate) generation: u64,
+    /// By how much the region's address misses a multiple of 8, whatever a transfer's begins at.
+    pub(crate) skew: u64,
     /// The library's key by the number of the owner's interface; number 0 stands for all of them.
     pub(crate) keys: Vec<(u64, u64)>,
 }
@@ -45,7 +47,7 @@ impl PackedKey {
         let mut out = Vec::with_capacity(MAX_KEY_LEN);
         out.extend(MAGIC);
         out.extend((self.keys.len() as u32).to_le_bytes());
-        for number in [self.base, self.len, self.access, self.generation] {
+        for number in [self.base, self.len, self.access, self.generation, self.skew] {
             out.extend(number.to_le_bytes());
         }
         for (interface, key) in &self.keys {
@@ -84,6 +86,7 @@ impl PackedKey {
             len: number(16),
             access: number(24),
             generation: number(32),
+            skew: number(40) % 8,
             keys: keys.collect(),
         };
         if key.base.checked_add(key.len).is_none() {
@@ -118,7 +121,8 @@ mod tests {
 
     fn key() -> PackedKey {
         let keys = vec![(3, 0xabcd), (4, u64::MAX)];
-        PackedKey { base: 0x1000, len: 64, access: access::REMOTE_READ, generation: 9, keys }
+        let access = access::REMOTE_READ;
+        PackedKey { base: 0x1000, len: 64, access, generation: 9, skew: 3, keys }
     }
 
     #[test]

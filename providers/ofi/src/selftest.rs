@@ -13,7 +13,7 @@ use crate::sys;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_flags};
@@ -33,32 +33,77 @@ pub(crate) struct Found {
     pub(crate) broken_atomics: Option<String>,
 }
 
-/// What has been found out in this process, by file and device.
-static TRIED: Mutex<Option<HashMap<Device, Found>>> = Mutex::new(None);
-type Device = (String, String);
+/// What has been found out in this process.
+static TRIED: Tried = Tried::new();
 
 /// What is to be claimed; tried by the first who asks in this process.
 pub(crate) fn found(offer: &Offer, settings: &Settings) -> Found {
-    let (delivery, atomics) = (settings.trusts("delivery"), settings.trusts("atomics"));
-    if delivery && !offer.atomics {
-        return Found::default();
-    }
-    let name = (settings.library.clone(), offer.domain.clone());
-    let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
-    let tried = tried.get_or_insert_default();
     // What tests play changes.
-    let known = tried.get(&name).filter(|_| !cfg!(test)).cloned();
-    let found = known.unwrap_or_else(|| {
-        let mut found = Found::default();
-        if let Err(why) = try_out(offer, settings, delivery, atomics, &mut found) {
-            // Without anybody to try them on there is nothing to believe.
-            found.lies = found.lies.or((!delivery).then_some(why.clone()));
-            found.broken_atomics = offer.atomics.then_some(why);
-            found.atomics = Masks::default();
+    if cfg!(test) { Tried::new().found(offer, settings) } else { TRIED.found(offer, settings) }
+}
+
+/// What has been found out, by what it depends on.
+pub(crate) struct Tried(Mutex<Option<HashMap<Case, Arc<Mutex<Option<Found>>>>>>);
+
+/// A device, how it is used, and what is believed of it: one context may believe what another one tries.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Case {
+    library: String,
+    domain: String,
+    format: u32,
+    progress: i32,
+    /// Believed without being tried.
+    delivery: bool,
+    atomics: bool,
+    /// Asked for.
+    has_atomics: bool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tried {
+    pub(crate) const fn new() -> Tried {
+        Tried(Mutex::new(None))
+    }
+
+    pub(crate) fn found(&self, offer: &Offer, settings: &Settings) -> Found {
+        let case = Case {
+            library: settings.library.clone(),
+            domain: offer.domain.clone(),
+            format: offer.info.address_format(),
+            progress: settings.progress,
+            delivery: settings.trusts("delivery"),
+            atomics: settings.trusts("atomics"),
+            has_atomics: offer.atomics,
+        };
+        if case.delivery && !case.has_atomics {
+            return Found::default();
         }
-        found
-    });
-    let _ = tried.insert(name, found.clone());
+        // Whoever tries takes seconds where nothing answers: nobody waits for another device.
+        let known =
+            locked(&self.0).get_or_insert_default().entry(case.clone()).or_default().clone();
+        let mut known = locked(&known);
+        known.get_or_insert_with(|| tried(offer, settings, &case)).clone()
+    }
+}
+
+fn tried(offer: &Offer, settings: &Settings, case: &Case) -> Found {
+    let mut found = Found::default();
+    if let Err(why) = try_out(offer, settings, case, &mut found) {
+        // Without anybody to try them on there is nothing to believe.
+        found.lies = (!case.delivery).then_some(why.clone());
+        found.broken_atomics = offer.atomics.then_some(why);
+    }
+    if !found.atomics.are_enough() || found.lies.is_some() {
+        let why = found.broken_atomics.take();
+        let missing = || "it does not count an exchange of 64 bits by comparison".to_owned();
+        let none = |why: String| format!("{why}; none is used");
+        // Of those that it does not do alone nobody uses any: the core makes of this one what is missing.
+        found.broken_atomics = offer.atomics.then(|| none(why.unwrap_or_else(missing)));
+        found.atomics = Masks::default();
+    }
     found
 }
 
@@ -81,22 +126,47 @@ impl Side {
     }
 }
 
+/// Memory that the sides lead to, and their endpoints. It outlives the sides, and where the library has kept an endpoint (cxi,
+/// sockets: EBUSY), which may still write here, it stays for ever.
+struct Ground {
+    here: Vec<AtomicU64>,
+    there: Vec<AtomicU64>,
+    eps: Vec<Arc<sys::Ep>>,
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let words = [&mut self.here, &mut self.there].map(core::mem::take);
+        if !self.eps.iter().all(|ep| ep.shut()) {
+            return core::mem::forget(words);
+        }
+        #[cfg(test)]
+        words.iter().for_each(|words| crate::double::world::freed(words.as_ptr().addr(), LONG));
+    }
+}
+
 fn try_out(
     offer: &Offer,
     settings: &Settings,
-    delivery: bool,
-    atomics: bool,
+    case: &Case,
     found: &mut Found,
 ) -> Result<(), String> {
     let close_timeout = settings.close_timeout.min(Duration::from_millis(100));
     let connect_timeout = 2 * PATIENCE;
     let settings = Settings { watch: None, close_timeout, connect_timeout, ..settings.clone() };
     let words = |failure: Failure| failure.text;
-    // Closed before what the library may write to, if all goes wrong.
-    let there: Vec<AtomicU64> = (0..LONG / 8).map(|_| AtomicU64::new(0)).collect();
-    let here: Vec<AtomicU64> = (0..LONG / 8).map(|_| AtomicU64::new(0)).collect();
+    let zeroes = || (0..LONG / 8).map(|_| AtomicU64::new(0)).collect();
+    // Before the sides, which end first.
+    let mut ground = Ground { here: zeroes(), there: zeroes(), eps: Vec::new() };
     let mut near = Side::open(offer, &settings).map_err(words)?;
+    ground.eps.push(near.engine.ep());
+    if case.delivery && case.atomics {
+        // Nothing is tried: nobody has to answer.
+        found.atomics = near.engine.counted_atomics();
+        return Ok(());
+    }
     let mut far = Side::open(offer, &settings).map_err(words)?;
+    ground.eps.push(far.engine.ep());
     let address = far.engine.address.clone();
     let channel = near.engine.connect(&address, b"", 1).map_err(words)?;
     let began = Instant::now();
@@ -108,19 +178,19 @@ fn try_out(
         }
     }
     let all = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
-    let base = there.as_ptr().cast::<u8>().cast_mut();
+    let base = ground.there.as_ptr().cast::<u8>().cast_mut();
     let region = far.registry.register(base, LONG, all).map_err(words)?;
     let mut packed = vec![0; crate::keys::MAX_KEY_LEN];
     let len = far.registry.pack_key(&region, &mut packed).map_err(words)?;
     let key = near.engine.import_key(channel, &packed[..len]).map_err(words)?;
     let mut sides = Sides { key, _region: region, far, near, channel };
-    if !delivery {
-        sides.put_and_get(&here, &there)?;
+    if !case.delivery {
+        sides.put_and_get(&ground.here, &ground.there)?;
     }
     if offer.atomics {
         found.atomics = sides.near.engine.counted_atomics();
-        if !atomics {
-            let missing = sides.do_atomics(&mut found.atomics, &there);
+        if !case.atomics {
+            let missing = sides.do_atomics(&mut found.atomics, &ground.there);
             found.broken_atomics = missing.err();
         }
     }
@@ -139,12 +209,15 @@ struct Sides {
 }
 
 impl Sides {
-    /// Posts what is taken sooner or later.
-    fn post(&mut self, post: impl Fn(&mut Engine, usize, &RemoteKey) -> Posted) -> Posted {
-        let began = Instant::now();
+    /// Posts what is taken until then.
+    fn post(
+        &mut self,
+        until: Instant,
+        post: impl Fn(&mut Engine, usize, &RemoteKey) -> Posted,
+    ) -> Posted {
         loop {
             match post(&mut self.near.engine, self.channel, &self.key) {
-                Err(Status::Again) if began.elapsed() < PATIENCE => {
+                Err(Status::Again) if Instant::now() < until => {
                     self.near.poll();
                     self.far.poll();
                 }
@@ -165,7 +238,9 @@ impl Sides {
             let iov = [Iov::new(here.as_ptr().cast::<u8>().cast_mut(), *len)];
             let op = RmaOp { iov: &iov, len: *len, offset: 0, cookie: round as u64, flags: 0 };
             self.near.ended.clear();
-            match self.post(|engine, channel, key| engine.transfer(channel, *put, key, &op)) {
+            let until = Instant::now() + PATIENCE;
+            match self.post(until, |engine, channel, key| engine.transfer(channel, *put, key, &op))
+            {
                 Ok(Posting::Pending) => {}
                 Ok(Posting::Done) => return Err("a put of ours has ended at once".into()),
                 Err(status) => return Err(format!("a put or get to this process: {status}")),
@@ -190,17 +265,40 @@ impl Sides {
         Ok(())
     }
 
-    /// Does every atomic that is claimed once, each on a word of its own; those that are not done, or not right, are claimed no
+    /// Does every atomic that is claimed twice, each on a word of its own; those that are not done, or not right, are claimed no
     /// longer.
     fn do_atomics(&mut self, claimed: &mut Masks, there: &[AtomicU64]) -> Result<(), String> {
-        // Of the 4 bytes beside a short one nothing changes; both halves, and both operands, have their highest bit.
-        const OLD: u64 = 0xf0f1_f2f3_f4f5_f6f7;
-        const OPERAND: u64 = 0xa1b2_c3d4_e5f6_0718;
-        there.iter().for_each(|word| word.store(OLD, Ordering::Relaxed));
         self.near.engine.do_atomics(*claimed);
+        let before =
+            Masks::each().filter(|&(op, width, fetch)| claimed.has(op, width, fetch)).count();
+        // For all of them: where nothing ends, few are taken.
+        let until = Instant::now() + PATIENCE;
+        let done = ROUNDS.iter().try_for_each(|round| self.do_round(round, claimed, there, until));
+        if let Err(why) = done {
+            *claimed = Masks::default();
+            return Err(why);
+        }
+        let after =
+            Masks::each().filter(|&(op, width, fetch)| claimed.has(op, width, fetch)).count();
+        if before == after {
+            return Ok(());
+        }
+        let missing = before - after;
+        Err(format!("{missing} that it claims it does not do, or does wrongly; they are not used"))
+    }
+
+    fn do_round(
+        &mut self,
+        round: &Round,
+        claimed: &mut Masks,
+        there: &[AtomicU64],
+        until: Instant,
+    ) -> Result<(), String> {
+        for (at, word) in there.iter().enumerate() {
+            word.store(round.word(at), Ordering::Relaxed);
+        }
         self.near.ended.clear();
-        let (mut posted, mut missing) = (0, 0);
-        let before = bytes_of(OLD);
+        let mut posted = 0;
         for (cookie, (op, width, fetch)) in Masks::each().enumerate() {
             if !claimed.has(op, width, fetch) {
                 continue;
@@ -210,50 +308,68 @@ impl Sides {
                 width,
                 key: core::ptr::null_mut(),
                 offset: cookie as u64 * 8,
-                operand: OPERAND,
-                compare: atomics::value(&before[..width as usize]),
+                operand: round.operand,
+                compare: round.compare(cookie, width),
                 result: core::ptr::null_mut(),
                 cookie: cookie as u64,
                 flags: if fetch { op_flags::FETCH } else { 0 },
             };
-            match self.post(|engine, channel, key| engine.atomic(channel, key, &atomic)) {
+            match self.post(until, |engine, channel, key| engine.atomic(channel, key, &atomic)) {
                 Ok(_) => posted += 1,
-                Err(_) => {
-                    claimed.remove(op, width, fetch);
-                    missing += 1;
+                Err(Status::Again) => {
+                    return Err("it does not take all atomics to this process in time".into());
                 }
+                Err(_) => claimed.remove(op, width, fetch),
             }
         }
-        let began = Instant::now();
         while self.near.ended.len() < posted {
             self.near.poll();
             self.far.poll();
-            if began.elapsed() >= PATIENCE {
-                *claimed = Masks::default();
-                return Err("an atomic to this process does not end, and none is used".into());
+            if Instant::now() >= until {
+                return Err("an atomic to this process does not end".into());
             }
         }
         for (cookie, (op, width, fetch)) in Masks::each().enumerate() {
-            if !claimed.has(op, width, fetch) {
-                continue;
-            }
-            let old = atomics::value(&before[..width as usize]);
-            let mut after = before;
-            let new = atomics::bytes(atomics::applied(op, width, old, OPERAND, old), width);
-            after[..width as usize].copy_from_slice(&new);
+            let mut after = bytes_of(round.word(cookie));
+            let old = atomics::value(&after[..width as usize]);
+            let compare = round.compare(cookie, width);
+            let new = atomics::applied(op, width, old, round.operand, compare);
+            after[..width as usize].copy_from_slice(&atomics::bytes(new, width));
             let fetched = if fetch { old } else { 0 };
             let is_so = bytes_of(there[cookie].load(Ordering::Acquire)) == after
                 && self.near.ended.contains(&(cookie as u64, Ok(fetched)));
             if !is_so {
                 claimed.remove(op, width, fetch);
-                missing += 1;
             }
         }
-        self.near.engine.do_atomics(*claimed);
-        if missing == 0 {
-            return Ok(());
-        }
-        Err(format!("{missing} that it claims it does not do, or does wrongly; they are not used"))
+        Ok(())
+    }
+}
+
+/// What atomics are tried with.
+struct Round {
+    first: u64,
+    operand: u64,
+    /// What is compared is what is there.
+    matches: bool,
+}
+
+/// The smaller and the larger one each leave the word once as it is and change it once, and as signed numbers the other way round, in
+/// both halves; who compares meets the same and another.
+const ROUNDS: [Round; 2] = [
+    Round { first: 0x7035_1a53_6e39_4c11, operand: 0xb1a9_c6d5_d2f3_8716, matches: true },
+    Round { first: 0xf2a5_9a53_e419_4c15, operand: 0x31c6_a5d4_5b3c_e718, matches: false },
+];
+
+impl Round {
+    /// What is there at first: in every word something else, so that one that is fetched tells where it comes from.
+    fn word(&self, at: usize) -> u64 {
+        self.first + at as u64 * 0x0100_0000_0100
+    }
+
+    fn compare(&self, at: usize, width: u32) -> u64 {
+        let old = atomics::value(&bytes_of(self.word(at))[..width as usize]);
+        if self.matches { old } else { !old }
     }
 }
 

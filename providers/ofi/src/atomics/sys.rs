@@ -63,27 +63,19 @@ impl Ep {
             data: 0,
         };
         let message = &raw const message;
+        // Fetching ones, too: cxi tells of a result before the word is in memory, unless it is asked (read in cxip_atomic.c).
+        let flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
         // SAFETY: an enabled endpoint with the table; the records live for the call, the slot and the context until the completion.
         let code = unsafe {
             match native.form {
-                Form::Post => (ops.writemsg)(ep, message, FI_COMPLETION | FI_DELIVERY_COMPLETE),
+                Form::Post => (ops.writemsg)(ep, message, flags),
                 Form::Fetch => {
                     let into = &raw mut result;
-                    (ops.readwritemsg)(ep, message, into, of_result, 1, FI_COMPLETION)
+                    (ops.readwritemsg)(ep, message, into, of_result, 1, flags)
                 }
                 Form::Compare => {
                     let (with, into) = (&raw const compare, &raw mut result);
-                    (ops.compwritemsg)(
-                        ep,
-                        message,
-                        with,
-                        of_compare,
-                        1,
-                        into,
-                        of_result,
-                        1,
-                        FI_COMPLETION,
-                    )
+                    (ops.compwritemsg)(ep, message, with, of_compare, 1, into, of_result, 1, flags)
                 }
             }
         };

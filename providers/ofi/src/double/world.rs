@@ -21,6 +21,20 @@ pub(crate) enum Atomics {
     TooWide,
     /// They complete, and nothing has changed.
     Forgotten,
+    /// The question for them fails, and not for want of a provider.
+    Unanswered,
+    /// Those that compare are said to be there and refused.
+    SwapsRefused,
+    /// The larger and the smaller one are of signed numbers.
+    Signed,
+    /// The larger one completes, and nothing has changed.
+    MaxForgotten,
+    /// What is to be swapped is, whatever is there.
+    SwapsAlways,
+    /// Who compares is told what he compares with.
+    ReturnsCompared,
+    /// Who adds is told nothing.
+    KeepsResults,
 }
 
 /// How the library behaves.
@@ -207,6 +221,20 @@ pub(crate) fn world<T>(look: impl FnOnce(&mut World) -> T) -> T {
 /// Behaves so from now on.
 pub(crate) fn manners(set: impl FnOnce(&mut Manners)) {
     world(|world| set(&mut world.manners));
+}
+
+/// Memory ends that the library may have been told of.
+pub(crate) fn freed(base: usize, len: usize) {
+    world(|world| {
+        let range = base..base + len;
+        let mut ways = world.ends.iter().flat_map(|end| &end.ways);
+        let leads = |way: &Way| {
+            range.contains(&way.remote) || way.local.iter().any(|piece| range.contains(&piece.0))
+        };
+        if ways.any(leads) {
+            world.complaints.push("memory was freed that operations lead to".into());
+        }
+    });
 }
 
 impl World {

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::channels::RemoteKey;
 use super::transfers::Held;
-use crate::atomics::{COMPARE, Masks, OPERAND, PARTS, native};
+use crate::atomics::{COMPARE, Masks, OPERAND, PARTS, RESULT, native};
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Posted, Status, access, op_flags};
 
@@ -27,8 +27,14 @@ impl Engine {
         if op.offset % u64::from(op.width) != 0 {
             return Err(Status::Misaligned);
         }
-        let target = self.target(at, key, access::REMOTE_ATOMIC, op.offset, width)?;
-        if target.address % u64::from(op.width) != 0 {
+        let target = self.target(at, key, access::REMOTE_ATOMIC, op.offset, width);
+        // The key is older than the interface. Nobody else may be asked, as for a put: who executes atomics is in the key.
+        let target = target.map_err(|status| match status {
+            Status::Declined => Status::Unsupported,
+            status => status,
+        })?;
+        // Of the owner's memory: what the transfer's address begins at may be 0.
+        if (key.0.key.skew + op.offset) % u64::from(op.width) != 0 {
             return Err(Status::Misaligned);
         }
         self.admits(&target)?;
@@ -38,6 +44,8 @@ impl Engine {
             let bytes = crate::atomics::bytes(value, op.width);
             parts[at..at + width].copy_from_slice(&bytes);
         }
+        // What another one has fetched here is nobody's result.
+        parts[RESULT..PARTS].fill(0);
         let local = self.slots.local(slot, PARTS);
         let value = if fetch { width } else { 0 };
         let held = Held { slot: Some(slot), back: Vec::new(), value, loans: Vec::new() };

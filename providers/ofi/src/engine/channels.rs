@@ -259,7 +259,8 @@ mod tests {
     fn what_is_remembered_of_ended_regions_and_dropped_keys_is_bounded() {
         let mut channel = channel();
         for generation in 0..5000 {
-            let key = PackedKey { base: 0, len: 1, access: 0, generation, keys: vec![(0, 1)] };
+            let key =
+                PackedKey { base: 0, len: 1, access: 0, generation, skew: 0, keys: vec![(0, 1)] };
             drop(channel.import(key));
             channel.revoke(generation);
             channel.owe_answer(generation);
@@ -286,8 +287,14 @@ mod tests {
     #[test]
     fn a_key_that_comes_behind_the_end_of_its_region_is_known_to_lead_nowhere() {
         let mut channel = channel();
-        let key =
-            |generation| PackedKey { base: 0, len: 1, access: 0, generation, keys: vec![(0, 1)] };
+        let key = |generation| PackedKey {
+            base: 0,
+            len: 1,
+            access: 0,
+            generation,
+            skew: 0,
+            keys: vec![(0, 1)],
+        };
         let before = channel.import(key(4));
         channel.revoke(4);
         let (behind, other) = (channel.import(key(4)), channel.import(key(5)));

@@ -4,7 +4,9 @@ use super::channels::Outbound;
 use super::ops::Transfer;
 use super::peers::Peer;
 use super::{Engine, Ready};
+use crate::sys::Ep;
 use crate::wire::{Head, Kind, NOBODY};
+use std::sync::Arc;
 use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Failure, Status, event};
@@ -215,6 +217,11 @@ impl Engine {
             }
         }
         self.release();
+    }
+
+    /// The library's endpoint, which says behind the end of this whether it has ended, too.
+    pub(crate) fn ep(&self) -> Arc<Ep> {
+        self.ep.clone()
     }
 
     /// Makes progress, and hands out nothing but how operations have ended: their cookies, and what they have fetched.

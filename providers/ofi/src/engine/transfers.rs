@@ -17,7 +17,7 @@ pub(super) struct Target {
     at: usize,
     token: u64,
     peer: usize,
-    pub(super) address: u64,
+    address: u64,
     key: u64,
     generation: u64,
     connected: bool,
@@ -58,8 +58,9 @@ impl Engine {
 
     fn status_of(&self, errno: c_int) -> Status {
         match errno {
-            libc::EACCES | libc::EPERM | FI_ENOKEY => Status::KeyRejected,
+            libc::EACCES | libc::EPERM | libc::EKEYREJECTED | FI_ENOKEY => Status::KeyRejected,
             libc::ENOMEM => Status::NoMemory,
+            libc::ENOSYS | libc::EOPNOTSUPP => Status::Unsupported,
             errno if self.ends_connection(errno) => Status::PeerFailed,
             _ => Status::Io,
         }

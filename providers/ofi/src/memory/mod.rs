@@ -326,7 +326,8 @@ impl Registry {
         keys.sort_unstable();
         let base = if self.mode & FI_MR_VIRT_ADDR != 0 { region.base } else { 0 };
         let (len, access, generation) = (region.len, region.access, region.generation);
-        let packed = PackedKey { base, len, access, generation, keys }.pack(&self.seal);
+        let skew = region.base % 8;
+        let packed = PackedKey { base, len, access, generation, skew, keys }.pack(&self.seal);
         let Some(room) = out.get_mut(..packed.len()) else {
             let text =
                 format!("a key of ofi takes up to {MAX_KEY_LEN} bytes and the buffer is shorter");

@@ -169,13 +169,22 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
     }
     let wants = |offer: &Offer| offer.delivery && are_wanted(&offer.provider, settings);
     if all.used.iter().any(wants) {
-        let with = listed(library, settings, true, true)?;
+        // What two good answers have listed is not lost for a third.
+        let (with, why) = match listed(library, settings, true, true) {
+            Ok(with) => {
+                (with, "it is used without atomics, which would cost something else".into())
+            }
+            Err(failure) => (
+                Vec::new(),
+                format!("it is used without atomics: asked for them, {}", failure.text),
+            ),
+        };
         for offer in all.used.iter_mut().filter(|offer| wants(offer)) {
             match with.iter().find(|other| other.is_as_good_as(offer)) {
                 Some(other) => *offer = other.clone(),
                 None => all.left_out.push(LeftOut {
                     provider: offer.provider.clone(),
-                    why: "its atomics cost something else, and are not asked for".into(),
+                    why: why.clone(),
                     devices: vec![text(offer.info.domain().name)],
                 }),
             }

@@ -40,8 +40,12 @@ unsafe extern "C" fn valid(_: *mut fid_ep, kind: c_int, _: c_int, count: *mut us
     0
 }
 
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, message: *const fi_msg_atomic, flags: u64) -> isize {
+fn check(flags: u64) {
     assert!(flags & FI_DELIVERY_COMPLETE != 0, "an atomic completes at its target");
+}
+
+unsafe extern "C" fn writemsg(ep: *mut fid_ep, message: *const fi_msg_atomic, flags: u64) -> isize {
+    check(flags);
     post(ep, message, Form::Post, &[])
 }
 
@@ -51,8 +55,9 @@ unsafe extern "C" fn readwritemsg(
     result: *mut fi_ioc,
     desc: *mut *mut c_void,
     _: usize,
-    _: u64,
+    flags: u64,
 ) -> isize {
+    check(flags);
     if world(|world| world.manners.atomics == Atomics::FetchesRefused) {
         return -(libc::ENOSYS as isize);
     }
@@ -68,8 +73,12 @@ unsafe extern "C" fn compwritemsg(
     result: *mut fi_ioc,
     desc: *mut *mut c_void,
     _: usize,
-    _: u64,
+    flags: u64,
 ) -> isize {
+    check(flags);
+    if world(|world| world.manners.atomics == Atomics::SwapsRefused) {
+        return -(libc::EOPNOTSUPP as isize);
+    }
     post(ep, message, Form::Compare, &[(compare, compare_desc), (result, desc)])
 }
 
@@ -174,10 +183,27 @@ pub(in crate::double) fn apply(
         other => panic!("operation {other}"),
     };
     let written = if manners == Atomics::TooWide { 8 } else { width };
-    if manners != Atomics::Forgotten {
-        store(remote, written, applied(op, width, old, operand, compare));
+    let is_larger = |a: u64, b: u64| match width {
+        4 => a as i32 > b as i32,
+        _ => a as i64 > b as i64,
+    };
+    let new = match (manners, op) {
+        (Atomics::Forgotten, _) | (Atomics::MaxForgotten, atomic_op::MAX) => old,
+        (Atomics::Signed, atomic_op::MIN) if is_larger(old, operand) => operand,
+        (Atomics::Signed, atomic_op::MAX) if is_larger(operand, old) => operand,
+        (Atomics::Signed, atomic_op::MIN | atomic_op::MAX) => old,
+        (Atomics::SwapsAlways, atomic_op::COMPARE_SWAP) => operand,
+        _ => applied(op, width, old, operand, compare),
+    };
+    if new != old {
+        store(remote, written, new);
     }
-    if let Some(result) = result {
-        store(result, width, old);
+    let found = match (manners, op) {
+        (Atomics::ReturnsCompared, atomic_op::COMPARE_SWAP) => Some(compare),
+        (Atomics::KeepsResults, atomic_op::ADD) => None,
+        _ => Some(old),
+    };
+    if let (Some(result), Some(found)) = (result, found) {
+        store(result, width, found);
     }
 }

@@ -54,6 +54,9 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
             if wants && manners.atomics == Atomics::None {
                 return -libc::ENODATA;
             }
+            if wants && manners.atomics == Atomics::Unanswered {
+                return -libc::EIO;
+            }
             if manners.mr_mode & !offered != 0 || delivery && !manners.delivery {
                 return -libc::ENODATA;
             }
