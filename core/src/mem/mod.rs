@@ -137,7 +137,8 @@ impl Memory {
                 }
             }
         }
-        if let Some(home) = self.device_atomics {
+        // Of others no atomics are to be kept apart, and what the device lacks is not missed.
+        if let Some(home) = self.device_atomics.filter(|_| access.allows(Access::ATOMIC)) {
             if inner.registrations.iter().any(|r| r.domain == home) {
                 inner.device_atomics = Some(home);
                 self.regions.leave_atomics_to_device(number.0);

@@ -263,7 +263,7 @@ fn a_question_about_atomics_that_fails_takes_no_provider_away() {
     let attr = module(&settings());
     assert!(!claims(&attr) && attr.caps & caps::PUT != 0);
     let offers = crate::offers::offers(crate::load::library("").unwrap(), &settings()).unwrap();
-    assert!(offers.left_out()[0].contains("used without atomics: asked for them"));
+    assert!(offers.left_out()[0].contains("its atomics alone: fi_getinfo"));
 }
 
 #[test]
@@ -327,9 +327,11 @@ fn atomics_are_asked_for_of_who_has_one_executor_and_where_they_cost_nothing_els
         let settings = Settings { trust: trust.into(), ..settings() };
         assert_eq!(claims(&module(&settings)), claimed, "{provider:?} {trust}");
     }
-    begin(device(Atomics::Dear));
-    let attr = module(&settings());
-    assert!(!claims(&attr) && attr.max_put == 1 << 20, "with atomics it is another provider");
+    for atomics in [Atomics::Dear, Atomics::Narrow] {
+        begin(device(atomics));
+        let attr = module(&settings());
+        assert!(!claims(&attr) && attr.max_put == 1 << 20, "with atomics it is another provider");
+    }
 }
 
 #[test]

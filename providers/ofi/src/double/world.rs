@@ -21,6 +21,8 @@ pub(crate) enum Atomics {
     TooWide,
     /// They complete, and nothing has changed.
     Forgotten,
+    /// All are there, and fewer operations may be under way with them.
+    Narrow,
     /// The question for them fails, and not for want of a provider.
     Unanswered,
     /// Those that compare are said to be there and refused.

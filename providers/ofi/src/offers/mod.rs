@@ -171,24 +171,17 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
     if all.used.iter().any(wants) {
         // What two good answers have listed is not lost for a third.
         let (with, why) = match listed(library, settings, true, true) {
-            Ok(with) => {
-                (with, "it is used without atomics, which would cost something else".into())
-            }
-            Err(failure) => (
-                Vec::new(),
-                format!("it is used without atomics: asked for them, {}", failure.text),
-            ),
+            Ok(with) => (with, "its atomics alone, which would cost something else".into()),
+            Err(failure) => (Vec::new(), format!("its atomics alone: {}", failure.text)),
         };
+        let mut without = Vec::new();
         for offer in all.used.iter_mut().filter(|offer| wants(offer)) {
             match with.iter().find(|other| other.is_as_good_as(offer)) {
                 Some(other) => *offer = other.clone(),
-                None => all.left_out.push(LeftOut {
-                    provider: offer.provider.clone(),
-                    why: why.clone(),
-                    devices: vec![text(offer.info.domain().name)],
-                }),
+                None => without.push(offer.clone()),
             }
         }
+        without.into_iter().for_each(|offer| all.leave_out(offer, &why));
     }
     Ok(all)
 }
@@ -226,7 +219,8 @@ impl Offer {
             let (ep, tx) = (info.ep(), info.tx());
             let protocol = (ep.protocol, ep.protocol_version, info.address_format());
             let memory = (domain.mr_mode, domain.mr_key_size, domain.av_type, info.mode());
-            (protocol, memory, ep.max_msg_size, tx.iov_limit, info.source().to_vec())
+            let limits = (ep.max_msg_size, tx.iov_limit, tx.size, domain.data_progress);
+            (protocol, memory, limits, info.source().to_vec())
         };
         let bits = |offer: &Offer| [offer.info.caps(), offer.info.tx().msg_order];
         let lost =
@@ -244,17 +238,19 @@ impl Offers {
         }
         match refusal(&offer, settings) {
             None => self.used.push(offer),
-            Some(why) => {
-                let device = text(offer.info.domain().name);
-                let same = |left: &&mut LeftOut| left.provider == offer.provider && left.why == why;
-                match self.left_out.iter_mut().find(same) {
-                    Some(left) if left.devices.contains(&device) => {}
-                    Some(left) => left.devices.push(device),
-                    None => {
-                        let provider = offer.provider;
-                        self.left_out.push(LeftOut { provider, why, devices: vec![device] });
-                    }
-                }
+            Some(why) => self.leave_out(offer, &why),
+        }
+    }
+
+    fn leave_out(&mut self, offer: Offer, why: &str) {
+        let device = text(offer.info.domain().name);
+        let same = |left: &&mut LeftOut| left.provider == offer.provider && left.why == why;
+        match self.left_out.iter_mut().find(same) {
+            Some(left) if left.devices.contains(&device) => {}
+            Some(left) => left.devices.push(device),
+            None => {
+                let (provider, why) = (offer.provider, why.to_owned());
+                self.left_out.push(LeftOut { provider, why, devices: vec![device] });
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use tieline::{AtomicOp, Status, Width};
+use tieline::{Access, AtomicOp, Status, Width};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::{atomic_op, caps};
 
@@ -124,6 +124,40 @@ cases! {
         assert_eq!(failed.unwrap_err().status(), Status::KeyRejected);
         assert_eq!(target.to_vec(0..16).unwrap(), [0; 16]);
         assert_eq!(stage.a.pending(), 0, "nothing is left of it");
+    }
+
+    /// Nobody says whose such atomics would be: the owner and its neighbours use the processor's.
+    fn masks_of_a_module_that_promises_no_atomics_are_not_used() {
+        let lane = Lane::memory("rma");
+        let lane = Lane { caps: lane.caps & !caps::ATOMICS, ..lane };
+        for lane in [lane.clone(), lane.synchronous()] {
+            let stage = Stage::new(vec![Lane::messages("am"), lane]);
+            let (target, key) = stage.target(vec![0; 16]);
+            for (fetch, found) in [(true, 0), (false, 0), (true, 10)] {
+                let posted = match fetch {
+                    true => stage.ab.fetch_add(&key, 8, 5),
+                    false => stage.ab.atomic(AtomicOp::Add, Width::Bits64, &key, 8, 5),
+                };
+                assert_eq!(stage.ended(posted), Ok(found));
+            }
+            assert_eq!(word(&target.to_vec(8..16).unwrap(), 0, Width::Bits64), 15);
+            assert_eq!(stage.world.calls(Slot::Atomic).len(), 0, "by messages");
+            assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 8], &key, 0)), Ok(0));
+            assert_eq!(stage.world.calls(Slot::Put).len(), 1, "it does everything else");
+        }
+    }
+
+    /// Who may use no atomics there is not concerned by whose they would be.
+    fn memory_without_atomics_has_a_key_where_the_device_of_atomics_gives_none() {
+        let stage = stage(false);
+        stage.world.rule(Rule::every(Slot::PackKey, Act::Refuse(Status::Unsupported)));
+        let atomic = stage.at_b.register_with(vec![0; 8], Access::ALL).unwrap();
+        assert_eq!(atomic.remote_key().unwrap_err().status(), Status::Unsupported);
+        let plain = Access::READ | Access::WRITE;
+        let plain = stage.at_b.register_with(vec![0; 8], plain).unwrap();
+        let key = stage.ab.import_key(&plain.remote_key().unwrap()).unwrap();
+        assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 8], &key, 0)), Ok(0), "by messages");
+        assert_eq!(plain.to_vec(0..8).unwrap(), [1; 8]);
     }
 
     /// A whole word around it does not lie in the region.

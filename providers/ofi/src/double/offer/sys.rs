@@ -69,6 +69,9 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
         if wants && manners.atomics == Atomics::Dear {
             ep.max_msg_size /= 2;
         }
+        if wants && manners.atomics == Atomics::Narrow {
+            tx.size /= 2;
+        }
         let (domain, fabric) = (&mut *(*info).domain_attr, &mut *(*info).fabric_attr);
         (domain.mr_mode, domain.mr_key_size) = (manners.mr_mode, 8);
         domain.name = manners.device.as_ptr().cast_mut();
