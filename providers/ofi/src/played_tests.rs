@@ -55,6 +55,7 @@ fn a_receiver_that_does_not_poll_is_sent_no_more_than_a_window() {
 
 #[test]
 fn a_receiver_says_what_it_has_handed_out_before_that_is_missed_and_when_it_is_asked() {
+    manners(|manners| (manners.provider, manners.waits) = (c"cxi", true));
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     far.poll();
@@ -75,7 +76,12 @@ fn a_receiver_says_what_it_has_handed_out_before_that_is_missed_and_when_it_is_a
     }
     assert_eq!(exchange(&mut near, &mut far, 4096), 1, "6 KiB are worth a word");
     assert_eq!(exchange(&mut near, &mut far, 8), 0, "and no other");
-    near.poll();
+    (0..2000).for_each(|_| far.poll());
+    assert_eq!(packets(), 1, "after a while, once");
+    assert_eq!(exchange(&mut near, &mut far, 8), 0);
+    assert!(far.interface.arm().is_ok());
+    assert_eq!(packets(), 1, "who sleeps has said all");
+    assert_eq!(exchange(&mut near, &mut far, 8), 0);
     assert_eq!(endpoint.flush(3), Ok(Posting::Pending));
     until(&mut near, &mut far, |near, _| near.told.ended == [(3, Ok(()))]);
 }

@@ -48,6 +48,8 @@ pub(crate) const MAX_IDENTITY: usize = 4096;
 const BATCH: usize = 16;
 /// Polls between looks for events that belong to no operation.
 const POLLS: u32 = 64;
+/// Polls behind which every sender hears what has been handed out: one that closes waits for that.
+const TELLING: u32 = 1024;
 /// Reads of one poll at most.
 const FETCHES: usize = 64;
 /// How often a sleeper is woken while something waits that the library tells nobody of.
@@ -401,6 +403,9 @@ impl Engine {
     /// library has had nothing for us just now.
     fn attend(&mut self, empty: bool) {
         self.polls = self.polls.wrapping_add(1);
+        if self.polls % TELLING == 0 {
+            self.tell_all();
+        }
         if self.polls % POLLS == 0 {
             self.look_for_trouble();
         }
@@ -467,6 +472,7 @@ impl Engine {
         let empty = (0..FETCHES).any(|_| self.fetch() == 0);
         self.look_for_trouble();
         self.watch_now(empty, true);
+        self.tell_all();
         self.attend(empty);
         let quiet = self.ready.is_empty()
             && self.shown.is_empty()

@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// Bytes of a channel have been handed out. Its sender hears of them before they can keep it waiting: a packet for each message
-    /// would double what a ping-pong costs. Who wants to know more asks (`Kind::Sync`).
+    /// would double what a ping-pong costs. Who wants to know more asks (`Kind::Sync`); who sleeps, or has polled for a while, has said all.
     #[inline]
     pub(super) fn handed_out(&mut self, from: usize, bytes: u64) {
         let Some(inbound) = self.inbound[from].as_mut() else { return };
@@ -188,6 +188,16 @@ impl Engine {
         let Some(inbound) = self.inbound[at].as_mut() else { return };
         if !core::mem::replace(&mut inbound.ack_due, true) {
             self.acks.push(at);
+        }
+    }
+
+    /// Whatever has been handed out is worth a word now.
+    pub(super) fn tell_all(&mut self) {
+        for at in 0..self.inbound.len() {
+            let untold = |inbound: &Inbound| !inbound.left && inbound.told != inbound.taken;
+            if self.inbound[at].as_ref().is_some_and(untold) {
+                self.owe(at);
+            }
         }
     }
 

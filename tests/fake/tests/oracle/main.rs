@@ -12,6 +12,7 @@ use driver::Providers;
 use program::{Program, Wants};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use tieline_fake::{Lane, World};
+use tieline_testing::built;
 
 /// What the core keeps its promises under today: what is false here waits for a repair.
 const TODAY: Wants = Wants::ALL;
@@ -73,5 +74,36 @@ fn programs_keep_to_the_promises_over_shared_memory() {
         let mut settings = vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())];
         settings.extend((program.seed % 4 == 1).then(polls_often));
         Providers { settings, world: None, alloc: program.seed % 2 == 0 }
+    });
+}
+
+/// The provider over libfabric: where it cannot run, why.
+fn libfabric() -> Result<std::path::PathBuf, String> {
+    let listed = std::process::Command::new("ldconfig").arg("-p").output();
+    let is_there = |list: &[u8]| String::from_utf8_lossy(list).contains("libfabric.so.1");
+    if !listed.is_ok_and(|listed| is_there(&listed.stdout)) {
+        return Err("libfabric is not installed (libfabric1)".into());
+    }
+    built::folder(&[("tieline-provider-ofi-plugin", "libtieline_ofi.so")])
+}
+
+/// `sockets` is left out: its threads take longer than what waits here by turns allows.
+#[test]
+fn programs_keep_to_the_promises_over_rxm_of_libfabric() {
+    let folder = match libfabric() {
+        Ok(folder) => folder,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    hold(Wants { fake: false, ..TODAY }, 60, |program| {
+        let mut settings = vec![
+            ("TIELINE_PROVIDER_PATH", folder.display().to_string()),
+            ("TIELINE_PROVIDERS", "ofi".to_string()),
+            ("TIELINE_OFI_PROVIDERS", "tcp".to_string()),
+            ("TIELINE_OFI_INTERFACES", "lo".to_string()),
+            // Who closes waits for a peer that is closed behind it.
+            ("TIELINE_CLOSE_TIMEOUT", "20ms".to_string()),
+        ];
+        settings.extend((program.seed % 4 == 1).then(polls_often));
+        Providers { settings, world: None, alloc: program.seed % 3 == 0 }
     });
 }
