@@ -416,6 +416,25 @@ fn long_messages_are_copied_up_to_the_bound_and_one_alone_of_any_length() {
 }
 
 #[test]
+fn a_message_is_taken_although_the_receiver_has_closed_its_own_endpoint_to_the_sender() {
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let back = pair.receiver.connect(&pair.sender.address().unwrap()).unwrap();
+        let hello = back.flush_messages().unwrap();
+        let _ = pair.end(&pair.receiver, hello).unwrap();
+        let sent = pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap();
+        let announcement = pair.announced();
+        let closed = back.close(Close::Flush).unwrap();
+        let memory = pair.there.lend(vec![0; 1 << 20]).unwrap();
+        let taken = announcement.take_into(&memory, 0..1 << 20).unwrap();
+        let _ = pair.end(&pair.receiver, taken).unwrap();
+        let _ = pair.end(&pair.receiver, closed).unwrap();
+        let _ = pair.end(&pair.sender, sent).unwrap();
+        assert!(memory.into_buffer().unwrap()[..] == bytes(1, 1 << 20), "{name}");
+    }
+}
+
+#[test]
 fn puts_and_gets_use_lent_memory_in_place_and_it_has_no_key() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);

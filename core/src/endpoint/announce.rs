@@ -9,7 +9,7 @@ use crate::address::ANNOUNCEMENTS;
 use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
 use crate::proto::announce::Announce;
 use crate::proto::id;
-use crate::region::{Counted, Region};
+use crate::region::{Access, Counted, Region};
 use crate::registry::abi::PackBuffer;
 use crate::request::Outcome;
 use crate::{Error, Status};
@@ -41,7 +41,8 @@ impl Inner {
         self.check_announcing(id, len)?;
         let mut parts = pieces.parts(0, len);
         if let (Some((region, at, n)), None) = (parts.next(), parts.next()) {
-            let part = self.shared.core.memory.readable_part(region, at..at + n)?;
+            let memory = &self.shared.core.memory;
+            let part = memory.part_for_peers(region, at..at + n, Access::READ)?;
             return self.announce(id, header, &part);
         }
         self.check_copy(len)?;

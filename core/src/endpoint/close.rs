@@ -63,6 +63,11 @@ impl Inner {
         if self.closing.get() { Err(closed()) } else { Ok(()) }
     }
 
+    /// The same, without words.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_alive() && !self.closing.get()
+    }
+
     fn close_behind(self: &Rc<Self>) -> Result<Outcome, Error> {
         self.check_open()?;
         let outcome = self.flush()?;

@@ -216,7 +216,7 @@ impl Region {
     }
 
     pub(crate) fn packed_key(&self) -> Result<&Vec<u8>, Error> {
-        if self.inner.id == lent::UNREGISTERED {
+        if self.is_lent() {
             return Err(lent::no_key());
         }
         if self.inner.revoked.load(Ordering::Acquire) {

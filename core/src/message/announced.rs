@@ -133,8 +133,8 @@ impl Announcement {
     /// no bytes drops what the message holds, and ends it well.
     ///
     /// The operation ends as `Canceled` where the sender has taken the message back, or dropped its endpoint: some bytes of the range may
-    /// have been written then, as after any failure. It cannot be [cancelled](crate::Worker::cancel). The flush of an endpoint to the
-    /// sender may wait for it.
+    /// have been written then, as after any failure. It cannot be [cancelled](crate::Worker::cancel). It goes over an open endpoint of the
+    /// application's that leads to the sender, if there is one, whose flush then waits for it and with which it ends.
     ///
     /// # Errors
     /// [`Untaken`], with the announcement and a [`PostError`]: [`PostError::Retry`] where no more can be pending, and

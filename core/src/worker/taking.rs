@@ -144,7 +144,10 @@ impl Inner {
         if len > announced.len {
             return Err(too_much(len, announced.len).into());
         }
-        let endpoint = Endpoint::internal(self.reply_endpoint(announced.from.peer)?);
+        let back = self.reply_endpoint(announced.from.peer)?;
+        // The application may have closed the one that it has.
+        let open = if back.is_open() { back } else { self.own_endpoint(announced.from.peer)? };
+        let endpoint = Endpoint::internal(open);
         endpoint.inner.check_local(local)?;
         if announced.stage.get() != Stage::Waiting {
             let ended = endpoint.inner.open(crate::op::Kind::Whole)?;

@@ -39,14 +39,15 @@ impl Memory {
         Ok(inner.into_region())
     }
 
-    /// A part of a region as one that peers may get, and nothing else of it, for as long as what is returned is there.
-    pub(crate) fn readable_part(
+    /// A part of a region as one that peers reach, and nothing else of it, for as long as what is returned is there.
+    pub(crate) fn part_for_peers(
         self: &Arc<Self>,
         of: &Region,
         range: Range<usize>,
+        access: Access,
     ) -> Result<Region, Error> {
         let span = of.inner.span.part(range.start, range.len())?;
-        self.register(span, Access::READ, Backing::Part(of.hold()))
+        self.register(span, access, Backing::Part(of.hold()))
     }
 
     /// A copy of bytes that peers may get.
@@ -56,6 +57,11 @@ impl Memory {
 }
 
 impl Region {
+    /// Whether it is registered nowhere.
+    pub(super) fn is_lent(&self) -> bool {
+        self.inner.id == UNREGISTERED
+    }
+
     /// [`Region::close`], and gives the buffer back that [`Context::lend`](crate::Context::lend) or
     /// [`Context::register`](crate::Context::register) was given.
     ///
