@@ -435,6 +435,36 @@ fn a_message_is_taken_although_the_receiver_has_closed_its_own_endpoint_to_the_s
 }
 
 #[test]
+fn a_receiver_that_takes_the_last_message_and_closes_its_worker_at_once_has_said_so() {
+    // Over tcp closing waits for the other side, which is this thread.
+    for (name, settings) in transports().into_iter().filter(|(name, _)| name.starts_with("shm")) {
+        for round in 0..20 {
+            let Pair { came, endpoint, sender, receiver, here, there } = Pair::new(&settings);
+            let endpoint = endpoint.unwrap();
+            let sent = pending(endpoint.send(ID, 0, &bytes(1, 300_000)).unwrap());
+            let announcement = loop {
+                let _ = (sender.progress(), receiver.progress());
+                if let Some(Came::Announced(announcement)) = came.borrow_mut().pop() {
+                    break announcement;
+                }
+            };
+            let memory = there.lend(vec![0; 300_000]).unwrap();
+            let taken = announcement.take_into(&memory, 0..300_000).unwrap();
+            if let Outcome::Pending(request) = taken {
+                while receiver.test(&request).is_none() {
+                    let _ = (sender.progress(), receiver.progress());
+                }
+            }
+            receiver.close(Duration::from_secs(10)).unwrap();
+            drop((receiver, memory, there));
+            let ended = sender.finish(Outcome::Pending(sent));
+            assert!(ended.is_ok(), "{name}, round {round}: {ended:?}");
+            drop((endpoint, sender, here));
+        }
+    }
+}
+
+#[test]
 fn puts_and_gets_use_lent_memory_in_place_and_it_has_no_key() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);

@@ -112,6 +112,39 @@ fn what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others() 
 }
 
 #[test]
+fn what_a_peer_had_written_comes_before_the_failure_of_the_endpoint_to_it() {
+    for count in [1, 10] {
+        let (a, b) = (open(Settings::defaults()), open(Settings::defaults()));
+        let ((_to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
+        send(&to_a, count, 0);
+        drop((to_a, b));
+        let kinds: Vec<u32> = look(&a).iter().map(|event| event.kind).collect();
+        let failed = kinds.iter().position(|kind| *kind == event::ENDPOINT_FAILED);
+        let messages = kinds.iter().filter(|kind| **kind == event::MESSAGE).count();
+        assert_eq!(messages, count, "the first look finds them: {kinds:?}");
+        assert_eq!(failed.map(|at| kinds[..at].contains(&event::MESSAGE)), Some(true), "{kinds:?}");
+    }
+}
+
+#[test]
+fn a_failure_does_not_wait_for_rings_that_are_never_empty() {
+    let [a, b, c] = [(); 3].map(|()| open(Settings::defaults()));
+    let ((_to_b, _), (to_a, _)) = (meet(&a, &b), meet(&c, &a));
+    drop(b);
+    let mut failed = None;
+    for round in 0..200 {
+        while to_a.am_short(1, 0, &[7; 8]).is_ok() {}
+        let events = look(&a);
+        if events.iter().any(|event| event.kind == event::ENDPOINT_FAILED) {
+            failed = Some(round);
+            break;
+        }
+        assert_eq!(events.len(), 16, "there is more than a poll brings");
+    }
+    assert!(failed.is_some(), "nobody hears of it");
+}
+
+#[test]
 fn what_was_handed_out_keeps_its_bytes_though_the_sender_is_hung_up_on() {
     let got = go_on_elsewhere(8, false, |b, peer| b.hang_up(peer).unwrap());
     assert_eq!(got, Vec::from_iter((0..8).map(Some)));

@@ -32,6 +32,8 @@ use crate::wake;
 const MAX_INBOUND: usize = sys::PAGE * 8;
 /// Records after which the rings have their turn again: a flood makes no call longer than that.
 const ENOUGH_RECORDS: u32 = 512;
+/// Polls for which the failure of an endpoint waits for rings that are never empty.
+const FAILURES_WAIT: u32 = 64;
 /// How often sockets are looked at while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
 /// Most polls between two looks at the clock.
@@ -67,6 +69,8 @@ struct State {
     /// are dropped.
     ended_channels: Vec<RecvChannel>,
     handed_out: Vec<Notice>,
+    /// Polls in a row in which the rings left no room for failures.
+    failures_waited: u32,
     leaving: Vec<u32>,
     listener: Listener,
     spare: Option<OwnedFd>,
@@ -129,6 +133,7 @@ impl RingInterface {
             attention: Cell::new(false),
             fast_boxes: Cell::new(0),
             notices: RefCell::default(),
+            failures: RefCell::default(),
             ended: RefCell::default(),
             refused: Cell::new(0),
             closer: Closer::default(),
@@ -150,6 +155,7 @@ impl RingInterface {
             accept_paused: false,
             ended_channels: Vec::new(),
             handed_out: Vec::new(),
+            failures_waited: 0,
             leaving: Vec::new(),
             listener,
             // Without it, somebody for whom there is no descriptor could not even be told so.
@@ -346,11 +352,7 @@ impl State {
         let kept = events.room() / 2;
         while events.room() > kept {
             let Some(notice) = shared.notices.borrow_mut().pop_front() else { break };
-            let event = Event {
-                data: if notice.data.is_empty() { std::ptr::null() } else { notice.data.as_ptr() },
-                len: notice.data.len(),
-                ..notice.event
-            };
+            let event = notice.event();
             let _ = events.push(event);
             if event.kind == event::PEER_ARRIVED {
                 // Its messages come behind this.
@@ -368,6 +370,32 @@ impl State {
         {
             shared.attention.set(true);
         }
+        if !shared.failures.borrow().is_empty() {
+            self.tell_failures(shared, events);
+        }
+    }
+
+    /// Tells of endpoints that have failed, behind all that lies in the rings: a peer that answers and then closes has written before it
+    /// hung up, and who looks at its socket first must not take the answer for lost. While the rings are never empty that is put
+    /// off for a bounded number of polls.
+    #[cold]
+    fn tell_failures(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        let waited = self.failures_waited >= FAILURES_WAIT;
+        if !waited {
+            self.poll_bells(shared, events);
+            self.poll_direct(shared, events);
+        }
+        if !waited && events.room() == 0 {
+            self.failures_waited += 1;
+        } else {
+            self.failures_waited = 0;
+            while events.room() > 0 {
+                let Some(notice) = shared.failures.borrow_mut().pop_front() else { break };
+                let _ = events.push(notice.event());
+                self.handed_out.push(notice);
+            }
+        }
+        shared.attention.set(true);
     }
 
     /// Maintains as often as [`MAINTENANCE`] says, whether the application polls in a tight loop or now

@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) attention: Cell<bool>,
     pub(crate) fast_boxes: Cell<u64>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
+    /// Endpoints that have failed, to be told behind what their peers had written.
+    pub(crate) failures: RefCell<VecDeque<Notice>>,
     /// Channels whose sender has hung up, to be drained for the last time.
     pub(crate) ended: RefCell<Vec<u32>>,
     /// Connections that this interface turned away.
@@ -89,6 +91,14 @@ pub(crate) struct Notice {
     pub(crate) data: Box<[u8]>,
 }
 
+impl Notice {
+    /// What a poll hands out; its bytes lie where this has them.
+    pub(crate) fn event(&self) -> Event {
+        let data = if self.data.is_empty() { std::ptr::null() } else { self.data.as_ptr() };
+        Event { data, len: self.data.len(), ..self.event }
+    }
+}
+
 impl Shared {
     pub(crate) fn notify(&self, event: Event, data: &[u8]) {
         self.notices.borrow_mut().push_back(Notice { event, data: data.into() });
@@ -98,7 +108,8 @@ impl Shared {
     pub(crate) fn endpoint_failed(&self, cookie: u64, status: Status, why: &str) {
         let event =
             Event { kind: event::ENDPOINT_FAILED, status: status as i32, cookie, ..Event::empty() };
-        self.notify(event, why.as_bytes());
+        self.failures.borrow_mut().push_back(Notice { event, data: why.as_bytes().into() });
+        self.attention.set(true);
     }
 
     /// One fast box more, unless the bound is reached.

@@ -60,6 +60,7 @@ impl State {
         // the application's until then.
         self.inbound.iter().flatten().any(RecvChannel::is_behind)
             || !shared.notices.borrow().is_empty()
+            || !shared.failures.borrow().is_empty()
             // Their senders wait for their memory.
             || !self.ended_channels.is_empty()
             || !self.leaving.is_empty()
