@@ -12,9 +12,11 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What may be allocated between two looks: a look costs some ten small files. Less than this, beyond what there is
-/// room for, is what any program takes without asking.
+/// What may be allocated between two looks at most: a look costs some ten small files.
 const UNSEEN: usize = 16 << 20;
+/// And this part of what is left at most: near a bound every piece is looked at, however small it is, since who goes beyond a
+/// control group's limit is killed.
+const PART: u64 = 8;
 /// This part of what is shared with others is not given away: page tables, and whoever else allocates meanwhile.
 const KEPT: u64 = 32;
 
@@ -33,6 +35,7 @@ struct Room {
 /// Looks at the bounds when it has to.
 #[derive(Default)]
 pub(super) struct Gauge {
+    /// What may be allocated before the next look.
     unseen: AtomicUsize,
 }
 
@@ -42,12 +45,20 @@ impl Gauge {
     /// # Errors
     /// `NoMemory`, with what bounds it.
     pub(super) fn check(&self, len: usize) -> Result<(), Error> {
-        let before = self.unseen.fetch_add(len.min(UNSEEN), Ordering::Relaxed);
-        if len < UNSEEN && before < UNSEEN {
+        self.check_by(len, || smallest(Path::new("/"), sys::limits().address_space))
+    }
+
+    fn check_by(&self, len: usize, look: impl FnOnce() -> Option<Room>) -> Result<(), Error> {
+        let known = |unseen: usize| unseen.checked_sub(len);
+        if self.unseen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, known).is_ok() {
             return Ok(());
         }
-        self.unseen.store(0, Ordering::Relaxed);
-        fits(len, smallest(Path::new("/"), sys::limits().address_space))
+        let room = look();
+        let left = room.as_ref().map_or(u64::MAX, |room| room.bytes.saturating_sub(len as u64));
+        fits(len, room)?;
+        let unseen = usize::try_from(left / PART).unwrap_or(UNSEEN).min(UNSEEN);
+        self.unseen.store(unseen, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the room for memory, on machines that are folders.
 
 use super::*;
+use std::cell::Cell;
 use std::fs::{create_dir_all, write};
 
 /// A folder that is taken for `/`.
@@ -117,6 +118,38 @@ fn what_does_not_fit_is_refused_in_words_and_what_fits_is_not() {
     assert!(error.why().contains("room for 3200 bytes: a bound"), "{error}");
     assert_eq!(most_of(3200), 3100);
     assert!(fits(usize::MAX, None).is_ok());
+}
+
+#[test]
+fn pieces_are_looked_at_together_where_there_is_room_and_one_by_one_near_a_bound() {
+    let bound: u64 = 1 << 30;
+    for piece in [1 << 10, 1 << 20, UNSEEN, 3 * UNSEEN] {
+        let (gauge, looks, mut taken) = (Gauge::default(), Cell::new(0), 0);
+        let take = |taken: &mut u64| {
+            let look = || {
+                looks.set(looks.get() + 1);
+                Some(Room { bytes: bound - *taken, by: "a bound".into() })
+            };
+            let given = gauge.check_by(piece, look).is_ok();
+            *taken += if given { piece as u64 } else { 0 };
+            given
+        };
+        while take(&mut taken) {}
+        let looks = looks.get();
+        assert!(taken <= bound && taken + piece as u64 > bound, "{taken} of pieces of {piece}");
+        let pieces = bound / piece as u64;
+        if piece < UNSEEN {
+            assert!(looks * 10 < pieces, "{looks} looks for {pieces} pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn where_nothing_is_known_everything_fits() {
+    let gauge = Gauge::default();
+    for len in [0, 1, UNSEEN, usize::MAX] {
+        assert!(gauge.check_by(len, || None).is_ok(), "{len}");
+    }
 }
 
 #[test]

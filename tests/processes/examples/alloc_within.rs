@@ -1,0 +1,58 @@
+//! `alloc_within LIMIT`: memory of a process whose control group has a limit of so many bytes, which a test of the lab sets. What is
+//! asked for beyond it is an error in words, and nobody is killed for what was given.
+
+use std::process::ExitCode;
+use tieline::{Context, OpenError, Region};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// Memory of that length, every page of it written to; or the words of the error.
+fn written(context: &Context, len: usize) -> Result<Region, String> {
+    let region = match context.alloc(len) {
+        Ok(region) => region,
+        Err(OpenError::Release(error)) => return Err(error.to_string()),
+        Err(other) => panic!("{len} bytes: {other}"),
+    };
+    for at in (0..len).step_by(PAGE) {
+        region.write(at, &[1]).expect("a byte inside");
+    }
+    Ok(region)
+}
+
+/// Pieces of that length until there is no room for another one; and what the last one was told.
+fn filled(context: &Context, piece: usize) -> (Vec<Region>, String) {
+    let mut all = Vec::new();
+    loop {
+        match written(context, piece) {
+            Ok(region) => all.push(region),
+            Err(words) => return (all, words),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let limit = std::env::args().nth(1).and_then(|word| word.parse::<usize>().ok());
+    let limit = limit.expect("the limit in bytes");
+    let context = Context::open().expect("a context");
+    let named = format!("with a limit of {limit} bytes");
+    for len in [limit, limit + 1, 16 * limit, 1 << 46, usize::MAX / 2, usize::MAX] {
+        let words = written(&context, len).expect_err("more than there may be");
+        println!("{len} bytes: {words}");
+        let is_told = words.contains(&named) && words.contains("the control group");
+        assert!(is_told || len > limit * 16, "{len} bytes: {words}");
+    }
+    // Smaller ones take the last pages in which the program's own files lie: nobody is killed, but all becomes very slow.
+    for piece in [64 * MIB, 16 * MIB, 5 * MIB, MIB] {
+        let (all, words) = filled(&context, piece);
+        let sum = all.len() * piece;
+        println!("{} pieces of {piece} bytes, and then: {words}", all.len());
+        assert!(words.contains(&named), "{words}");
+        assert!(sum <= limit && sum + piece >= limit / 2, "{sum} bytes in pieces of {piece}");
+        for region in all {
+            region.close().expect("nobody uses it");
+        }
+    }
+    println!("what was given back is there again");
+    ExitCode::SUCCESS
+}
