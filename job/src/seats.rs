@@ -103,7 +103,12 @@ impl Seats {
         if let Some(rank) = rank {
             let _ = self.ranks.remove(&rank);
         }
-        self.connections[seat] = None;
+        if let Some(gone) = self.connections[seat].take() {
+            // A process that was forked off meanwhile has the descriptor, too: closing alone would be no end, neither to the poller
+            // nor to the other side.
+            poller.forget(gone.stream.as_raw_fd());
+            gone.stream.shutdown();
+        }
         self.free.push(seat);
         Ok(())
     }

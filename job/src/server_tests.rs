@@ -74,6 +74,22 @@ fn who_asks_and_does_not_listen_fills_no_memory_and_is_heard_again_when_all_was_
 }
 
 #[test]
+fn who_leaves_is_gone_although_another_process_has_the_descriptor_too() {
+    let mut server = Server::new(2, "j").expect("a poller");
+    let (ours, theirs) = UnixStream::pair().expect("two sockets");
+    // As a child has it that was forked off and runs no other program.
+    let childs = ours.try_clone().expect("a descriptor");
+    server.adopt(ours).expect("a flag");
+    drop(theirs);
+    server.turn(&[], Some(Duration::ZERO)).expect("a turn");
+    assert!(server.seats.get(0).is_none(), "it has left");
+    let mut ready = Vec::new();
+    server.poller.wait(&mut ready, Some(Duration::ZERO)).expect("a look");
+    assert_eq!(ready, [], "nobody is there of whom anything could be told");
+    drop(childs);
+}
+
+#[test]
 fn a_listener_without_a_caller_is_no_trouble() {
     let mut server = Server::new(2, "j").expect("a poller");
     let _ = server.listen_unix().expect("a name of its own");

@@ -1,7 +1,7 @@
 //! A connection to the exchange, whichever kind of socket it is.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -31,6 +31,16 @@ impl Stream {
             Stream::Unix(s) => s.set_write_timeout(timeout),
             Stream::Tcp(s) => s.set_write_timeout(timeout),
         }
+    }
+}
+
+impl Stream {
+    /// Ends it for whoever has it. Where it has ended already there is nothing to do.
+    pub(super) fn shutdown(&self) {
+        let _ = match self {
+            Stream::Unix(s) => s.shutdown(Shutdown::Both),
+            Stream::Tcp(s) => s.shutdown(Shutdown::Both),
+        };
     }
 }
 

@@ -73,7 +73,8 @@ impl Blocks {
     /// [`put_pieces`](Endpoint::put_pieces), [`send_regions`](Endpoint::send_regions) and the like. A range that is not in them has none.
     pub fn ranges(&self, bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
         let blocks = *self;
-        let end = if blocks.len().is_some_and(|len| bytes.end <= len) { bytes.end } else { 0 };
+        let is_in = blocks.end().is_some() && blocks.len().is_some_and(|len| bytes.end <= len);
+        let end = if is_in { bytes.end } else { 0 };
         let mut at = bytes.start;
         std::iter::from_fn(move || {
             if at >= end {
@@ -87,6 +88,9 @@ impl Blocks {
         })
     }
 }
+
+/// One operation waits for fewer parts than this.
+const MOST_RUNS: usize = u16::MAX as usize;
 
 impl Endpoint {
     /// Writes blocks of a local region to blocks of the peer's region: the bytes of the former, one behind the other, become the bytes
@@ -169,10 +173,11 @@ impl Endpoint {
             };
         }
         let count = runs(len, here.block, there.block);
-        if count >= ep.most_operations() {
+        // The whole counts its parts in 16 bits, and itself.
+        if count >= ep.most_operations().min(MOST_RUNS) {
             return Err(too_many(count).into());
         }
-        if !ep.has_room_for(count) {
+        if !ep.has_room_for(count + 1) {
             return Err(Status::Again.into());
         }
         let whole = ep.open(Kind::Whole)?;
@@ -238,6 +243,6 @@ fn too_many(count: usize) -> Error {
         Status::TooLarge,
         format!("a put or get of {count} blocks at the peer"),
         "an endpoint has fewer operations at a time",
-        "post it in parts, or raise TIELINE_QUEUE_BYTES",
+        "post it in parts, or raise TIELINE_QUEUE_BYTES (65535 blocks are the most)",
     )
 }

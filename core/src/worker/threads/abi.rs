@@ -60,6 +60,7 @@ impl<T> Movable<T> {
     ///   requests, counters, kept and announced messages, requests and calls of services. What is taken out through a reference, a clone of an
     ///   endpoint for example, is put back or dropped before another thread gets the value. A [`Waker`](crate::Waker), a
     ///   [`Remote`](crate::Remote), regions and the context belong to no thread and may be anywhere.
+    /// * None of them is in a [`WaitSet`](crate::WaitSet), unless the set and all its other workers are in it, too.
     /// * What else is in it, and what the workers' handlers, packers and states of remotes have captured, may move as well: it is `Send`, or, like
     ///   an `Rc`, all that shares it is in here too. What belongs to a thread, such as a lock's guard, is not in it.
     pub unsafe fn new(value: T) -> Movable<T> {

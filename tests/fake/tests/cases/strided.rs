@@ -107,6 +107,9 @@ cases! {
         let nothing = Blocks { block: 0, ..inside };
         assert_eq!(stage.ended(stage.ab.put_strided(&local, nothing, &key, Blocks::run(7, 0))), Ok(0));
         assert_eq!(nothing.ranges(0..0).count(), 0);
+        // The third begins where the first does, to who counts in 64 bits.
+        let around = Blocks { offset: 0, block: 1, stride: 1 << 63, count: 3 };
+        assert_eq!(around.ranges(0..3).count(), 0);
     }
 
     fn more_runs_than_an_endpoint_has_operations_are_refused_and_where_others_stand_before_them_they_wait() {
@@ -126,6 +129,18 @@ cases! {
         stage.world.release_held();
         assert!(stage.until(|| stage.a.test(&first).is_some()));
         assert_eq!(stage.ended(stage.ab.put_strided(&local, runs(15), &key, runs(15))), Ok(0));
+    }
+
+    fn more_runs_than_one_operation_counts_are_refused_however_many_an_endpoint_may_have() {
+        let stage = Stage::with(vec![Lane::messages("am"), Lane::memory("rma")], &[("TIELINE_QUEUE_BYTES", "8m")]);
+        let (_target, key) = stage.target(vec![0; 1 << 17]);
+        let local = stage.local(vec![1; 1 << 17]);
+        let runs = |count| Blocks { offset: 0, block: 1, stride: 2, count };
+        stage.world.hold(Slot::Put);
+        let refused = stage.ab.put_strided(&local, runs(65_535), &key, runs(65_535)).unwrap_err();
+        assert!(matches!(&refused, PostError::Correct(error) if error.status() == Status::TooLarge), "{refused:?}");
+        assert_eq!(stage.a.pending(), 0, "nothing was posted");
+        stage.world.forget_rules();
     }
 
     fn one_block_that_fails_is_the_failure_of_all_of_them_and_of_no_flush_behind() {
