@@ -43,7 +43,10 @@ pub(crate) fn found(offer: &Offer, settings: &Settings) -> Found {
 }
 
 /// What has been found out, by what it depends on.
-pub(crate) struct Tried(Mutex<Option<HashMap<Case, Arc<Mutex<Option<Found>>>>>>);
+pub(crate) struct Tried(Mutex<Option<HashMap<Case, Once>>>);
+
+/// What whoever tries a case holds, and leaves there.
+type Once = Arc<Mutex<Option<Found>>>;
 
 /// A device, how it is used, and what is believed of it: one context may believe what another one tries.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -137,11 +140,12 @@ struct Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         let words = [&mut self.here, &mut self.there].map(core::mem::take);
-        if !self.eps.iter().all(|ep| ep.shut()) {
-            return core::mem::forget(words);
+        if self.eps.iter().all(|ep| ep.shut()) {
+            #[cfg(test)]
+            words.iter().for_each(|words| crate::double::world::freed(words.as_ptr().addr(), LONG));
+        } else {
+            core::mem::forget(words);
         }
-        #[cfg(test)]
-        words.iter().for_each(|words| crate::double::world::freed(words.as_ptr().addr(), LONG));
     }
 }
 
