@@ -324,12 +324,15 @@ fn a_taken_port_is_one_line_that_says_so_on_both_sides() {
         let name = "a_taken_port_is_one_line_that_says_so_on_both_sides";
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
+        // Taken until both have ended: rank 1 may have come and gone before rank 0 looks.
+        let listener = taken.try_clone().unwrap();
         let speaker = std::thread::spawn(move || {
-            let (mut stream, _) = taken.accept().unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.write_all(b"220 mail.example ESMTP: something else listens here\r\n");
             let _ = stream.read(&mut [0; 512]);
         });
         ends_well(start(name, 0..2, 2, port, |_, _| {}));
+        drop(taken);
         return speaker.join().unwrap();
     };
     let error = Job::from_env().unwrap_err();
