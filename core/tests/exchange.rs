@@ -276,7 +276,7 @@ fn the_name_of_a_host_is_short_and_without_control_characters_wherever_it_is_tol
 }
 
 #[test]
-fn a_rank_that_goes_on_without_hearing_the_answers_is_left_out() {
+fn a_rank_that_goes_on_without_hearing_the_answers_fills_no_memory_with_them() {
     const PART: usize = 256 << 10;
     const ROUNDS: u64 = 256;
     let mut server = Server::new(1, "j").unwrap();

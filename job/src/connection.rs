@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tieline_net::Interest;
 
-/// While so much is still to be written to one that asks, it is not listened to: what it asked for has to have room.
+/// While so much that it asked for is still to be written to one, it is not listened to.
 const BACKLOG: usize = 1 << 20;
 
 pub(super) struct Connection {
@@ -20,7 +20,7 @@ pub(super) struct Connection {
     pub(super) out: Outbox,
     pub(super) rank: Option<usize>,
     pub(super) since: Instant,
-    /// Not all that came has been heard: there was no room for the answers.
+    /// Not all that came has been heard: there was no room for the answers, or others have their turn.
     pub(super) paused: bool,
     /// What the poller has been told to look for.
     pub(super) watched: Option<Interest>,
@@ -37,19 +37,50 @@ pub(super) fn encoded(frame: &Frame) -> Arc<[u8]> {
 /// What is still to be written to one connection. What many are told is kept once.
 #[derive(Default)]
 pub(super) struct Outbox {
-    parts: VecDeque<Arc<[u8]>>,
+    parts: VecDeque<Part>,
     /// Of the first one.
     sent: usize,
-    /// Of all parts.
-    bytes: usize,
+    /// Of those that were asked for.
+    asked: usize,
+    /// Answers to exchanges.
+    rounds: usize,
+}
+
+struct Part {
+    bytes: Arc<[u8]>,
+    what: What,
+}
+
+/// Why something is said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// It was asked for: as much as whoever asks likes.
+    Asked,
+    /// The answer to an exchange: the next contribution comes behind it.
+    Round,
+    /// A last word, or one of a handshake.
+    Word,
 }
 
 impl Outbox {
-    pub(super) fn push(&mut self, bytes: &Arc<[u8]>) {
+    pub(super) fn push(&mut self, bytes: &Arc<[u8]>, what: What) {
         if !bytes.is_empty() {
-            self.bytes += bytes.len();
-            self.parts.push_back(bytes.clone());
+            self.count(bytes.len(), what, usize::wrapping_add);
+            self.parts.push_back(Part { bytes: bytes.clone(), what });
         }
+    }
+
+    fn count(&mut self, len: usize, what: What, change: fn(usize, usize) -> usize) {
+        match what {
+            What::Asked => self.asked = change(self.asked, len),
+            What::Round => self.rounds = change(self.rounds, 1),
+            What::Word => {}
+        }
+    }
+
+    /// Whether the answer to an exchange has not all been taken.
+    pub(super) fn has_round(&self) -> bool {
+        self.rounds > 0
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -58,7 +89,7 @@ impl Outbox {
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.asked
     }
 
     #[cfg(test)]
@@ -69,7 +100,7 @@ impl Outbox {
     /// Writes what the system takes.
     fn write(&mut self, mut to: impl Write) {
         while let Some(part) = self.parts.front() {
-            match to.write(&part[self.sent..]) {
+            match to.write(&part.bytes[self.sent..]) {
                 Ok(n) => self.sent += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
@@ -79,8 +110,10 @@ impl Outbox {
                     return;
                 }
             }
-            if self.sent >= part.len() {
-                (self.sent, self.bytes) = (0, self.bytes - part.len());
+            if self.sent >= part.bytes.len() {
+                let (len, what) = (part.bytes.len(), part.what);
+                self.sent = 0;
+                self.count(len, what, usize::wrapping_sub);
                 drop(self.parts.pop_front());
             }
         }
@@ -105,7 +138,7 @@ impl Connection {
 
     /// Whether what it says is heard now. What comes from who only has to hear a last word is not kept.
     pub(super) fn is_heard(&self) -> bool {
-        self.open && !self.closing && self.out.bytes < BACKLOG
+        self.open && !self.closing && self.out.asked < BACKLOG
     }
 
     /// What the poller is to look for.
@@ -116,12 +149,12 @@ impl Connection {
     /// What the handshake has to say.
     pub(super) fn answer(&mut self) {
         if let Some(handshake) = &mut self.handshake {
-            self.out.push(&handshake.take_output().into());
+            self.out.push(&handshake.take_output().into(), What::Word);
         }
     }
 
-    pub(super) fn say(&mut self, bytes: &Arc<[u8]>) {
-        self.out.push(bytes);
+    pub(super) fn say(&mut self, bytes: &Arc<[u8]>, what: What) {
+        self.out.push(bytes, what);
         self.write();
     }
 

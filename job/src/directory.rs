@@ -40,6 +40,12 @@ struct Member {
 }
 
 impl Directory {
+    /// How many questions wait.
+    #[cfg(test)]
+    pub(super) fn waits(&self) -> usize {
+        self.waiting.values().map(HashSet::len).sum()
+    }
+
     /// A process published. `Err` says why that cannot be right.
     pub(super) fn publish(
         &mut self,

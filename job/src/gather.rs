@@ -158,7 +158,7 @@ impl Gather {
         if self.members.contains_key(&rank) {
             format!("{name} has not published it")
         } else {
-            format!("{name} has not come")
+            format!("{name} has not come{}", self.turned_away())
         }
     }
 
@@ -195,10 +195,14 @@ impl Gather {
             let have = have(counts[1]);
             text += &format!("{and}{silent} of {size} {have} not called exchange within {waited}");
         }
-        if !self.turned_away.is_empty() {
-            text += &format!(" (turned away: {})", self.turned_away.join("; "));
+        text + &self.turned_away()
+    }
+
+    fn turned_away(&self) -> String {
+        match &self.turned_away[..] {
+            [] => String::new(),
+            those => format!(" (turned away: {})", those.join("; ")),
         }
-        text
     }
 }
 

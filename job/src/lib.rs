@@ -324,7 +324,8 @@ impl Job {
     ///
     /// # Errors
     /// `Invalid` for a rank that the job does not have; `TimedOut` after the deadline, and whether that rank has come at all: it may be
-    /// asked again; `PeerFailed` when that rank has left without publishing it, or whoever serves the exchange is gone.
+    /// asked again; `PeerFailed` when that rank has left without publishing it, or whoever serves the exchange is gone (PMIx tells of no
+    /// rank that has left: it is `TimedOut` then); `Again` while [`wire::MAX_LOOKUPS`] lookups of this process wait.
     pub fn lookup(&self, rank: usize, key: u32) -> Result<Vec<u8>, Error> {
         if rank >= self.size {
             return Err(Error::new(

@@ -2,7 +2,7 @@
 
 use super::local;
 use super::stream::Stream;
-use super::wire::{self, Decoder, Frame, Hello};
+use super::wire::{self, Decoder, Frame, Hello, MAX_LOOKUPS};
 use super::{Deadline, Exchange, retries};
 use crate::{Error, Status};
 use std::collections::HashMap;
@@ -37,6 +37,8 @@ struct State {
     gathered: Option<Frame>,
     /// Why there will be no more exchanges: the server's last word.
     over: Option<Error>,
+    /// Why this process is not, or no longer, of the job: the server closes after it.
+    refused: Option<Error>,
     /// Why nothing more is read.
     gone: Option<Error>,
     /// Lookups that are waited for, and their answers.
@@ -59,6 +61,7 @@ impl Link {
             round: 0,
             gathered: None,
             over: None,
+            refused: None,
             gone: None,
             lookups: HashMap::new(),
             next_lookup: 0,
@@ -102,12 +105,10 @@ impl Link {
         Ok(())
     }
 
-    /// The server closes after its last word: that word, not the broken pipe, is the reason.
+    /// The server closes after it has refused: that word, not the broken pipe, is the reason.
     fn refused(&self, why: &str) -> Error {
-        match self.wait(Instant::now() + LAST_WORD, |state| state.over.clone()) {
-            Ok(Some(last_word)) => last_word,
-            _ => self.gone(why),
-        }
+        let _ = self.wait::<()>(Instant::now() + LAST_WORD, |_| None);
+        self.state().refused.clone().unwrap_or_else(|| self.gone(why))
     }
 
     /// Reads until `pick` finds what it looks for. `None` when the time is over.
@@ -121,8 +122,8 @@ impl Link {
             if let Some(found) = pick(&mut state) {
                 return Ok(Some(found));
             }
-            if let Some(gone) = &state.gone {
-                return Err(gone.clone());
+            if let Some(why) = state.refused.as_ref().or(state.gone.as_ref()) {
+                return Err(why.clone());
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -161,7 +162,12 @@ impl Link {
                     state.gathered = Some(frame);
                 }
                 Ok(Some(frame)) => {
-                    let _ = state.over.get_or_insert(self.last_word(frame));
+                    let refused = matches!(frame, Frame::Refused { .. });
+                    let last_word = self.last_word(frame);
+                    if refused {
+                        let _ = state.refused.get_or_insert(last_word.clone());
+                    }
+                    let _ = state.over.get_or_insert(last_word);
                 }
                 Ok(None) => return,
                 Err(why) => {
@@ -179,7 +185,9 @@ impl Link {
 
     fn round(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
         let round = self.state().round;
-        self.send(&Frame::Contribute { round, bytes: mine.to_vec() }, deadline)?;
+        let sent = self.send(&Frame::Contribute { round, bytes: mine.to_vec() }, deadline);
+        // Of what the server has said before it went, that is the reason.
+        sent.map_err(|error| self.state().over.clone().unwrap_or(error))?;
         let told = |state: &mut State| {
             let gathered = state.gathered.take().map(Ok);
             gathered.or_else(|| state.over.clone().map(Err))
@@ -282,6 +290,14 @@ impl Exchange for Link {
     fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error> {
         let id = {
             let mut state = self.state();
+            if state.lookups.len() >= MAX_LOOKUPS {
+                return Err(Error::new(
+                    Status::Again,
+                    format!("rank {rank} cannot be asked for {key} now"),
+                    format!("{MAX_LOOKUPS} lookups of this process wait already"),
+                    "look it up again when one of them has its answer",
+                ));
+            }
             state.next_lookup += 1;
             let id = state.next_lookup;
             let _ = state.lookups.insert(id, None);

@@ -171,6 +171,68 @@ fn the_end_of_who_serves_ends_lookups_with_that_reason() {
 }
 
 #[test]
+fn a_second_process_of_a_rank_is_told_so_whatever_it_calls_first() {
+    let serving = serve(2);
+    let first = serving.join(1, 2);
+    first.publish(1, b"first").unwrap();
+    assert_eq!(first.lookup(1, 1).unwrap(), b"first", "it has joined");
+    let second = serving.join(1, 2);
+    let error = second.lookup(0, 1).unwrap_err();
+    assert_eq!(error.status(), Status::Invalid, "{error}");
+    assert!(error.to_string().contains("rank 1 has joined already"), "{error}");
+    assert_eq!(second.lookup(1, 1).unwrap_err(), error, "and again");
+    assert_eq!(second.barrier().unwrap_err(), error);
+    // Whoever waits in vain for one that has not come is told who was turned away.
+    let mut asking = serving.join(0, 2);
+    asking.set_deadline(Duration::from_millis(20));
+    let error = asking.lookup(1, 2).unwrap_err();
+    assert!(error.to_string().contains("has not published it"), "{error}");
+}
+
+#[test]
+fn a_lookup_names_who_was_turned_away_while_the_rank_has_not_come() {
+    let serving = serve(2);
+    let mut asking = serving.join(0, 2);
+    asking.publish(1, b"").unwrap();
+    assert_eq!(asking.lookup(0, 1).unwrap(), b"");
+    let mut stranger = serving.connect(0, 2);
+    assert_eq!(stranger.read(&mut [0; 1]).unwrap(), 1, "it is refused");
+    asking.set_deadline(Duration::from_millis(20));
+    let error = asking.lookup(1, 1).unwrap_err();
+    assert_eq!(error.status(), Status::TimedOut);
+    assert!(error.to_string().contains("rank 1 has not come (turned away: "), "{error}");
+}
+
+#[test]
+fn more_threads_than_may_wait_at_a_time_are_refused_and_the_job_goes_on() {
+    let serving = serve(2);
+    let (asking, other) = (serving.join(0, 2), serving.join(1, 2));
+    let (asking, told) = (&asking, std::sync::Barrier::new(2));
+    let refused = std::sync::Mutex::new(0);
+    std::thread::scope(|scope| {
+        let ask = || match asking.lookup(1, 1) {
+            Ok(found) => assert_eq!(found, b"late"),
+            Err(error) => {
+                assert_eq!(error.status(), Status::Again, "{error}");
+                let mut refused = refused.lock().unwrap();
+                *refused += 1;
+                if *refused == 1 {
+                    let _ = told.wait();
+                }
+            }
+        };
+        let threads: Vec<_> = (0..=wire::MAX_LOOKUPS)
+            .map(|_| std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, ask))
+            .collect();
+        let _ = told.wait();
+        other.publish(1, b"late").unwrap();
+        threads.into_iter().for_each(|thread| thread.unwrap().join().unwrap());
+        assert_eq!(*refused.lock().unwrap(), 1);
+    });
+    assert_eq!(asking.lookup(1, 1).unwrap(), b"late");
+}
+
+#[test]
 fn more_than_its_share_is_refused_before_it_is_sent() {
     let serving = serve(1);
     let job = serving.join(0, 1);

@@ -13,7 +13,7 @@ use crate::{Error, Status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use sys::{Failed, Library, Value};
+use sys::{Failed, How, Library, Value};
 use tieline_plugin_api::raised_rights;
 
 /// How long to ask who is missing, once the deadline has passed.
@@ -109,7 +109,7 @@ impl Pmix {
     }
 
     fn number(&self, rank: Option<u32>, key: &str, deadline: &Deadline) -> Result<usize, Error> {
-        match self.library.get(rank, key, false, deadline.at()) {
+        match self.library.get(rank, key, How::Wait, deadline.at()) {
             Ok(Value::Number(number)) => usize::try_from(number).map_err(|_| odd(key)),
             Ok(_) => Err(odd(key)),
             Err(failed) => Err(self.failed(failed, deadline)),
@@ -123,7 +123,7 @@ impl Pmix {
     }
 
     fn bytes(&self, rank: u32, key: &str, deadline: &Deadline) -> Result<Vec<u8>, Error> {
-        let got = self.library.get(Some(rank), key, false, deadline.at());
+        let got = self.library.get(Some(rank), key, How::Wait, deadline.at());
         value_of(got.map_err(|failed| self.failed(failed, deadline))?, key)
     }
 
@@ -143,7 +143,7 @@ impl Pmix {
         let missing: Vec<usize> = (0..self.size)
             .filter(|rank| {
                 let rank = u32::try_from(*rank).unwrap_or(u32::MAX);
-                self.library.get(Some(rank), key, true, until.at()).is_err()
+                self.library.get(Some(rank), key, How::Known, until.at()).is_err()
             })
             .collect();
         if missing.is_empty() {
@@ -200,9 +200,9 @@ impl Exchange for Pmix {
     /// and Slurm do: then it is asked again, since it tells nobody when it comes.
     fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error> {
         let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut how) = (FIRST_PAUSE, How::Wait);
         loop {
-            let failed = match self.library.get(Some(rank), &published(key), false, deadline.at()) {
+            let failed = match self.library.get(Some(rank), &published(key), how, deadline.at()) {
                 Err(failed) => failed,
                 Ok(value) => return value_of(value, &published(key)),
             };
@@ -215,6 +215,7 @@ impl Exchange for Pmix {
             }
             std::thread::sleep(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
+            how = How::Anew;
         }
     }
 }

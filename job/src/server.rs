@@ -12,39 +12,36 @@
 //! # }
 //! ```
 
-use super::connection::{Connection, encoded};
+use super::connection::{Connection, What, encoded};
 use super::directory::{Answer, Directory};
 use super::gather::{Gather, Reply};
-use super::handshake::Handshake;
 use super::seats::Seats;
 use super::stream::Stream;
 use super::sys;
 use super::wire::{CONTRIBUTION_LIMIT, Frame, found_head};
 use crate::{Error, Status};
-use std::io::{ErrorKind, Read};
+use std::collections::{HashMap, VecDeque};
+use std::io::Read;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tieline_net::{Interest, Poller};
+use tieline_net::Poller;
+
+mod coming;
+
+use coming::HOLD;
 
 /// How long a connection may take to name itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many connections may be about to name themselves, beside one for each rank that has not come.
-const RESERVE: usize = 256;
+/// How many frames of one process are heard before others have their turn.
+const FRAMES_PER_TURN: usize = 64;
 
-/// Where there is no room for one more, a connection that has not named itself for so long makes it: a rank says who it
-/// is in a fraction of this, and whoever only fills the room holds it up by no more.
-const HOLD: Duration = Duration::from_millis(100);
-
-/// How many are taken in before those who are there have their turn again.
-const PER_TURN: usize = 256;
-
-/// How long nobody is taken in when the system has no descriptor or memory for one more.
-const PAUSE: Duration = Duration::from_millis(100);
+/// What is shorter is copied behind its head: one packet, and one call, instead of two.
+const SMALL: usize = 4096;
 
 /// The numbers of listeners at the poller; connections have those of their places.
 const LISTENERS: u64 = 1 << 48;
@@ -58,8 +55,10 @@ pub struct Server {
     /// Whether the poller looks for who comes.
     listening: bool,
     seats: Seats,
-    /// A rank that hung up, until its end is told: by [`Server::ended`], which knows better, or at this time.
-    hung_up: Option<(usize, Instant)>,
+    /// Ranks that hung up, until their end is told: by [`Server::ended`], which knows better, or at this time.
+    hung_up: VecDeque<(usize, Instant)>,
+    /// How ranks ended that have not hung up yet: what they said before that is still to be heard.
+    ends: HashMap<usize, String>,
     grace: Duration,
     turned_away: u64,
     /// Nobody is taken in before.
@@ -84,7 +83,8 @@ impl Server {
             listeners: Vec::new(),
             listening: false,
             seats: Seats::default(),
-            hung_up: None,
+            hung_up: VecDeque::new(),
+            ends: HashMap::new(),
             grace: Duration::ZERO,
             turned_away: 0,
             accept_at: None,
@@ -171,8 +171,19 @@ impl Server {
         Ok(())
     }
 
-    /// A process ended: whoever waits for it is told how.
-    pub fn ended(&mut self, text: &str) {
+    /// A rank's process ended: whoever waits for it is told how, in these words.
+    pub fn ended(&mut self, rank: usize, text: &str) {
+        self.hung_up.retain(|(other, _)| *other != rank);
+        if self.has(rank) {
+            let _ = self.ends.insert(rank, text.to_owned());
+        } else {
+            self.leaves(rank, text);
+        }
+        self.over(text);
+    }
+
+    /// There will be no more exchanges.
+    fn over(&mut self, text: &str) {
         let told = self.gather.gone(text);
         self.tell(told);
     }
@@ -193,18 +204,6 @@ impl Server {
         self.seats.all().all(|c| c.out.is_empty())
     }
 
-    /// Has the poller look for who comes, or not.
-    fn listen(&mut self, accepts: bool) -> std::io::Result<()> {
-        if accepts != self.listening {
-            let interest = if accepts { Interest::READ } else { Interest::NONE };
-            for (index, listener) in self.listeners.iter().enumerate() {
-                self.poller.watch(listener.fd(), interest, LISTENERS + index as u64)?;
-            }
-            self.listening = accepts;
-        }
-        Ok(())
-    }
-
     fn insert(&mut self, connection: Connection) {
         let seat = self.seats.insert(connection);
         self.settle(seat);
@@ -223,97 +222,11 @@ impl Server {
             connection.write();
             // What it said before it was not listened to comes first.
             self.hear(seat);
-            if self.seats.get(seat).is_some_and(|connection| connection.is_heard()) {
+            if self.seats.get(seat).is_some_and(|c| c.is_heard() && !c.paused) {
                 self.read(seat);
             }
         }
         self.settle(seat);
-    }
-
-    fn accept(&mut self, index: usize) {
-        for _ in 0..PER_TURN {
-            if !self.make_room() {
-                return;
-            }
-            let accepted = match &self.listeners[index] {
-                Listener::Unix(listener) => {
-                    listener.accept().map(|(stream, _)| match sys::user_of(&stream) {
-                        Ok(user) if user == sys::user() => {
-                            Ok(Connection::new(Stream::Unix(stream), None))
-                        }
-                        Ok(user) => Err(format!("a process of user {user}")),
-                        Err(_) => Err("a process of an unknown user".to_owned()),
-                    })
-                }
-                Listener::Tcp(listener, secret) => listener.accept().map(|(stream, _)| {
-                    let _ = stream.set_nodelay(true);
-                    let handshake =
-                        Handshake::accept(secret).ok_or("no random numbers for a challenge")?;
-                    Ok(Connection::new(Stream::Tcp(stream), Some(handshake)))
-                }),
-            };
-            match accepted {
-                Ok(Ok(mut connection)) if connection.stream.set_nonblocking(true).is_ok() => {
-                    connection.answer();
-                    connection.write();
-                    self.insert(connection);
-                }
-                Ok(Ok(_)) => self.turned_away += 1,
-                Ok(Err(text)) => {
-                    self.turned_away += 1;
-                    let _ = self.gather.turn_away(text);
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // It left before it was taken in.
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
-                    ) => {}
-                // No descriptor, or no memory: a stranger's place may be had; else it is tried again after a pause,
-                // since the listener stays readable and would be asked without end.
-                Err(_) if self.evict(|c| c.handshake.is_some()) => {}
-                Err(_) => {
-                    self.accept_at = Some(Instant::now() + PAUSE);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Connections that have not named themselves: as many as ranks are still to come, and a reserve.
-    fn is_full(&self) -> bool {
-        self.seats.nameless() >= self.gather.absent().saturating_add(RESERVE)
-    }
-
-    /// Whether one more may be taken in, at the cost of a nameless one where there must be.
-    fn make_room(&mut self) -> bool {
-        !self.is_full() || self.evict(|c| c.handshake.is_some()) || self.evict(|_| true)
-    }
-
-    /// Drops the oldest nameless connection of this kind that has had its time.
-    fn evict(&mut self, which: impl Fn(&Connection) -> bool) -> bool {
-        let Some(by) = Instant::now().checked_sub(HOLD) else { return false };
-        let Some(oldest) = self.seats.oldest_of(by, which) else { return false };
-        self.drop_nameless(oldest);
-        true
-    }
-
-    fn drop_nameless(&mut self, seat: usize) {
-        if let Some(connection) = self.seats.get(seat) {
-            connection.open = false;
-            self.turned_away += 1;
-        }
-        self.settle(seat);
-    }
-
-    /// Whether listeners are to be looked at now.
-    fn accepts(&mut self, now: Instant) -> bool {
-        if self.accept_at.is_some_and(|at| now < at) {
-            return false;
-        }
-        self.accept_at = None;
-        !self.is_full() || self.seats.oldest().is_some_and(|since| now >= since + HOLD)
     }
 
     fn read(&mut self, seat: usize) {
@@ -353,9 +266,11 @@ impl Server {
 
     /// Hears what came, as long as it is listened to.
     fn hear(&mut self, seat: usize) {
-        while let Some(connection) = self.seats.get(seat) {
-            connection.paused = !connection.is_heard() && connection.open && !connection.closing;
-            if !connection.is_heard() {
+        for turn in 0.. {
+            let Some(connection) = self.seats.get(seat) else { return };
+            let ends = turn == FRAMES_PER_TURN || !connection.is_heard();
+            connection.paused = ends && connection.open && !connection.closing;
+            if ends {
                 return;
             }
             match connection.decoder.next() {
@@ -388,6 +303,10 @@ impl Server {
                     }
                 }
                 Ok(())
+            }
+            // Whoever has heard the last answer has left nothing of it here.
+            (Frame::Contribute { .. }, Some(_)) if connection.out.has_round() => {
+                Err("it goes on without having heard the answer".into())
             }
             (Frame::Contribute { round, bytes }, Some(rank)) => {
                 let told = self.gather.contribute(rank, round, bytes)?;
@@ -424,21 +343,18 @@ impl Server {
         let Some(connection) = self.seats.get(seat) else { return };
         connection.open = false;
         match connection.rank {
-            Some(rank) => {
-                if self.hung_up.is_none() {
-                    self.hung_up = Some((rank, Instant::now() + self.grace));
-                }
-                self.leaves(rank, "has left the exchange");
-            }
+            Some(rank) => match self.ends.remove(&rank) {
+                Some(how) => self.leaves(rank, &how),
+                None => self.hung_up.push_back((rank, Instant::now() + self.grace)),
+            },
             None if connection.handshake.is_some() => self.turned_away += 1,
             None => {}
         }
     }
 
     /// Whoever waits for what this rank publishes waits in vain.
-    fn leaves(&mut self, rank: usize, how: &str) {
-        let why = format!("{} {how}", self.gather.name(rank));
-        for answer in self.directory.gone(rank, &why) {
+    fn leaves(&mut self, rank: usize, why: &str) {
+        for answer in self.directory.gone(rank, why) {
             self.answer(answer);
         }
     }
@@ -447,19 +363,16 @@ impl Server {
     fn next_due(&self, accepts: bool) -> Option<Duration> {
         let nameless = self.seats.oldest();
         let room = if accepts { None } else { self.accept_at.or(nameless.map(|at| at + HOLD)) };
-        let hung_up = self.hung_up.map(|(_, at)| at);
+        let hung_up = self.hung_up.front().map(|(_, at)| *at);
         let due = [hung_up, nameless.map(|at| at + PATIENCE), room].into_iter().flatten().min();
         due.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     fn expire(&mut self) {
         let now = Instant::now();
-        if let Some((rank, at)) = self.hung_up {
-            if now >= at {
-                self.hung_up = None;
-                let name = self.gather.name(rank);
-                self.ended(&format!("{name} has left the exchange"));
-            }
+        while let Some((rank, _)) = self.hung_up.front().copied().filter(|(_, at)| now >= *at) {
+            let text = format!("{} has left the exchange", self.gather.name(rank));
+            self.ended(rank, &text);
         }
         let Some(by) = now.checked_sub(PATIENCE) else { return };
         while let Some(oldest) = self.seats.oldest_of(by, |_| true) {
@@ -471,14 +384,13 @@ impl Server {
     fn refuse(&mut self, seat: usize, text: String) {
         self.turned_away += 1;
         let Some(connection) = self.seats.get(seat) else { return };
-        connection.say(&encoded(&Frame::Refused { text: text.clone() }));
+        connection.say(&encoded(&Frame::Refused { text: text.clone() }), What::Word);
         connection.closing = true;
         connection.write();
         // As long as one that is new it has to hear it.
         if let Some(rank) = self.seats.unname(seat, Instant::now()) {
-            self.leaves(rank, "was turned away");
-            let name = self.gather.name(rank);
-            self.ended(&format!("{name} was turned away: {text}"));
+            let text = format!("{} was turned away: {text}", self.gather.name(rank));
+            self.ended(rank, &text);
         }
     }
 
@@ -486,14 +398,18 @@ impl Server {
         // One that is dying cannot be told; its end is noticed on its own.
         match told {
             Reply::Nobody => {}
-            Reply::One(rank, frame) => self.say(rank, &[encoded(&frame)]),
+            Reply::One(rank, frame) => self.say(rank, &[encoded(&frame)], What::Word),
             Reply::All(frame) => {
+                let what = match frame {
+                    Frame::Gathered { .. } => What::Round,
+                    _ => What::Word,
+                };
                 let bytes = [encoded(&frame)];
                 drop(frame);
                 // Rank 0 comes last: where it serves the exchange itself, its end would come before the others' answer.
                 let ranks: Vec<usize> = self.seats.ranks().filter(|rank| *rank != 0).collect();
-                ranks.into_iter().for_each(|rank| self.say(rank, &bytes));
-                self.say(0, &bytes);
+                ranks.into_iter().for_each(|rank| self.say(rank, &bytes, what));
+                self.say(0, &bytes, what);
             }
         }
     }
@@ -501,15 +417,23 @@ impl Server {
     fn answer(&mut self, answer: Answer) {
         let Answer { to, id, found } = answer;
         match found {
-            Ok(bytes) => self.say(to, &[Arc::from(found_head(id, bytes.len())), bytes]),
-            Err(text) => self.say(to, &[encoded(&Frame::Unknown { id, text })]),
+            Ok(bytes) => {
+                let head = found_head(id, bytes.len());
+                if bytes.len() < SMALL {
+                    let whole = [&head[..], &bytes].concat();
+                    self.say(to, &[whole.into()], What::Asked);
+                } else {
+                    self.say(to, &[Arc::from(head), bytes], What::Asked);
+                }
+            }
+            Err(text) => self.say(to, &[encoded(&Frame::Unknown { id, text })], What::Asked),
         }
     }
 
-    fn say(&mut self, rank: usize, parts: &[Arc<[u8]>]) {
+    fn say(&mut self, rank: usize, parts: &[Arc<[u8]>], what: What) {
         let Some(seat) = self.seats.of_rank(rank) else { return };
         if let Some(connection) = self.seats.get(seat).filter(|c| c.open) {
-            parts.iter().for_each(|part| connection.out.push(part));
+            parts.iter().for_each(|part| connection.out.push(part, what));
             connection.write();
             self.settle(seat);
         }

@@ -1,5 +1,6 @@
 //! What is looked at within a server, turn by turn.
 
+use super::coming::PAUSE;
 use super::*;
 use std::os::fd::OwnedFd;
 
@@ -71,6 +72,90 @@ fn who_asks_and_does_not_listen_fills_no_memory_and_is_heard_again_when_all_was_
         server.settle(0);
     }
     assert_eq!(answered, 100);
+}
+
+#[test]
+fn a_lookup_of_a_rank_that_ended_is_told_how_before_it_joined_and_behind_its_last_word() {
+    use super::super::host::hello;
+    use super::super::wire::Decoder;
+    use std::io::Write;
+    let mut server = Server::new(3, "j").expect("a poller");
+    server.set_grace(Duration::from_secs(3600));
+    let process = |server: &mut Server, rank, frames: &[Frame]| {
+        let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
+        server.adopt(ours).expect("a flag");
+        let hello = Frame::Hello(hello(rank, 3, "j"));
+        let said: Vec<u8> = std::iter::once(&hello).chain(frames).flat_map(Frame::encode).collect();
+        theirs.write_all(&said).expect("it fits");
+        server.turn(&[], None).expect("a turn");
+        theirs
+    };
+    let lookup = |id, rank, key| Frame::Lookup { id, rank, key };
+    let mut asking = process(&mut server, 0, &[lookup(1, 1, 1), lookup(2, 2, 1), lookup(3, 2, 2)]);
+    let mut decoder = Decoder::new(1 << 20);
+    let mut told = |asking: &mut UnixStream| {
+        asking.set_nonblocking(true).expect("a flag");
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = asking.read(&mut buffer) {
+            decoder.push(&buffer[..n]);
+        }
+        let unknown = std::iter::from_fn(|| decoder.next().expect("a frame"));
+        let unknown = unknown.filter(|frame| !matches!(frame, Frame::Lost { .. }));
+        let mut unknown: Vec<_> = unknown.collect();
+        unknown.sort_by_key(|frame| match frame {
+            Frame::Unknown { id, .. } | Frame::Found { id, .. } => *id,
+            other => panic!("{other:?}"),
+        });
+        unknown
+    };
+    assert_eq!(told(&mut asking), []);
+    server.ended(1, "rank 1 exited with code 0");
+    let text = "rank 1 exited with code 0".to_owned();
+    assert_eq!(told(&mut asking), [Frame::Unknown { id: 1, text }]);
+    // One that has hung up is not judged before it is known how it ended.
+    let leaving = process(&mut server, 2, &[]);
+    drop(leaving);
+    server.turn(&[], None).expect("a turn");
+    assert_eq!(told(&mut asking), []);
+    server.ended(2, "rank 2 was ended by signal 9");
+    let text = "rank 2 was ended by signal 9".to_owned();
+    let unknown = |id| Frame::Unknown { id, text: text.clone() };
+    assert_eq!(told(&mut asking), [unknown(2), unknown(3)]);
+    // And what one said before its end is heard first.
+    let mut server = Server::new(3, "j").expect("a poller");
+    let mut asking = process(&mut server, 0, &[lookup(4, 1, 1), lookup(5, 1, 2)]);
+    let mut last = process(&mut server, 1, &[]);
+    let said = Frame::Publish { key: 1, bytes: b"last".to_vec() };
+    last.write_all(&said.encode()).expect("it fits");
+    drop(last);
+    server.ended(1, "rank 1 exited with code 3");
+    assert_eq!(told(&mut asking), []);
+    server.turn(&[], None).expect("a turn");
+    server.turn(&[], Some(Duration::ZERO)).expect("a turn");
+    let text = "rank 1 exited with code 3".to_owned();
+    let answers = [Frame::Found { id: 4, bytes: b"last".to_vec() }, Frame::Unknown { id: 5, text }];
+    assert_eq!(told(&mut asking), answers);
+}
+
+#[test]
+fn one_that_says_much_at_once_is_heard_in_parts_so_that_others_have_their_turn() {
+    use super::super::host::hello;
+    use std::io::Write;
+    let mut server = Server::new(2, "j").expect("a poller");
+    let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
+    server.adopt(ours).expect("a flag");
+    let hello = Frame::Hello(hello(0, 2, "j"));
+    let asks = (0..500).map(|id| Frame::Lookup { id, rank: 1, key: 1 });
+    let said: Vec<u8> = std::iter::once(hello).chain(asks).flat_map(|f| f.encode()).collect();
+    theirs.write_all(&said).expect("it fits");
+    let mut turns = 0;
+    while server.directory.waits() < 500 {
+        let before = server.directory.waits();
+        server.turn(&[], None).expect("it wakes up by itself for the rest");
+        turns += 1;
+        assert!(server.directory.waits() - before <= FRAMES_PER_TURN);
+    }
+    assert!(turns >= 500 / FRAMES_PER_TURN);
 }
 
 #[test]

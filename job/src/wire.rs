@@ -316,14 +316,19 @@ fn take<const N: usize>(body: &mut &[u8]) -> Option<[u8; N]> {
 #[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
+    /// So many of them have been given out.
+    at: usize,
     limit: usize,
 }
+
+/// A decoder keeps no more room than this for what may come.
+const ROOM: usize = 64 << 10;
 
 impl Decoder {
     /// A decoder that refuses frames longer than `limit`.
     #[must_use]
     pub fn new(limit: usize) -> Decoder {
-        Decoder { bytes: Vec::new(), limit }
+        Decoder { bytes: Vec::new(), at: 0, limit }
     }
 
     /// Frames may be so long from now on.
@@ -333,6 +338,10 @@ impl Decoder {
 
     /// Adds what was read.
     pub fn push(&mut self, bytes: &[u8]) {
+        let _ = self.bytes.drain(..std::mem::take(&mut self.at));
+        if self.bytes.is_empty() {
+            self.bytes.shrink_to(ROOM);
+        }
         self.bytes.extend(bytes);
     }
 
@@ -342,7 +351,8 @@ impl Decoder {
     /// What is wrong with the bytes, for a person.
     #[allow(clippy::should_implement_trait)] // an iterator would end at None, and this goes on after it
     pub fn next(&mut self) -> Result<Option<Frame>, String> {
-        let Some(head) = self.bytes.first_chunk::<4>() else { return Ok(None) };
+        let bytes = &self.bytes[self.at..];
+        let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head) as usize;
         if length > self.limit {
             return Err(format!(
@@ -350,7 +360,7 @@ impl Decoder {
                 self.limit
             ));
         }
-        let Some(frame) = self.bytes.get(4..4 + length) else { return Ok(None) };
+        let Some(frame) = bytes.get(4..4 + length) else { return Ok(None) };
         let frame = match (Frame::decode(frame), frame) {
             (Some(frame), _) => frame,
             (None, [1, version, ..]) if *version != VERSION => {
@@ -361,7 +371,10 @@ impl Decoder {
             }
             _ => return Err(format!("a malformed frame of {length} bytes")),
         };
-        let _ = self.bytes.drain(..4 + length);
+        self.at += 4 + length;
+        if self.at == self.bytes.len() {
+            (self.bytes, self.at) = (Vec::new(), 0);
+        }
         Ok(Some(frame))
     }
 }

@@ -127,7 +127,25 @@ fn a_rank_that_has_left_is_named_to_those_who_look_up_what_it_has_not_published(
     assert_eq!(job.lookup(1, 1).unwrap(), b"this");
     let error = job.lookup(1, 2).unwrap_err();
     assert_eq!(error.status(), Status::PeerFailed);
-    assert!(error.to_string().contains("rank 1 (pid"), "{error}");
+    assert!(error.to_string().contains("rank 1 ended"), "{error}");
+    println!("rank done");
+}
+
+#[test]
+fn a_rank_that_ends_before_it_joins_is_named_at_once_to_those_who_look_something_up() {
+    let name = "a_rank_that_ends_before_it_joins_is_named_at_once_to_those_who_look_something_up";
+    match std::env::var("TIELINE_RANK").as_deref() {
+        Ok("1") => return,
+        Ok(_) => {}
+        Err(_) => {
+            let output = job(2, name, &[]);
+            assert!(text(&output.stdout).contains("rank done"), "{}", text(&output.stderr));
+            return;
+        }
+    }
+    let error = rank().unwrap().lookup(1, 1).unwrap_err();
+    assert_eq!(error.status(), Status::PeerFailed, "{error}");
+    assert!(error.to_string().contains("rank 1 ended"), "{error}");
     println!("rank done");
 }
 
@@ -145,6 +163,9 @@ fn a_rank_that_is_killed_is_named_to_those_who_wait_for_it() {
     if job.rank() == 1 {
         let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
     }
+    let error = job.lookup(1, 1).unwrap_err();
+    assert_eq!(error.status(), Status::PeerFailed);
+    assert!(error.to_string().contains("rank 1 was ended by signal 9"), "{error}");
     let error = job.barrier().unwrap_err();
     assert_eq!(error.status(), Status::PeerFailed);
     assert!(error.to_string().contains("rank 1 was ended by signal 9"), "{error}");

@@ -200,18 +200,22 @@ impl Library {
         waiting.wait(until)
     }
 
-    /// The value of a key, of one rank or of the job; `known` answers at once, from what this host's server
-    /// knows.
+    /// The value of a key, of one rank or of the job.
     pub(super) fn get(
         &self,
         rank: Option<u32>,
         key: &str,
-        known: bool,
+        how: How,
         until: Instant,
     ) -> Result<Value, Failed> {
         let of = self.me()?.of(rank);
         let key = c_string(key)?;
-        let infos = [if known { Info::immediate() } else { Info::timeout(until) }];
+        let late = || Info::timeout(until);
+        let infos = match how {
+            How::Known => vec![Info::immediate()],
+            How::Wait => vec![late()],
+            How::Anew => vec![late(), Info::flag("pmix.get.refresh")],
+        };
         let waiting = Waiting::new();
         let cookie = waiting.hand_over();
         // SAFETY: as in `fence`.
@@ -250,6 +254,18 @@ impl Drop for Library {
             let _ = unsafe { (self.table.finalize)(std::ptr::null(), 0) };
         }
     }
+}
+
+/// Where a value is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// In what this host's server knows; it answers at once.
+    Known,
+    /// That server may ask the rank's own.
+    Wait,
+    /// It asks again although it has asked before: it keeps all that a rank had published by then, and would answer from that.
+    /// (`PMIX_GET_REFRESH_CACHE` of the standard's 4.1; an older server ignores it.)
+    Anew,
 }
 
 impl Info {

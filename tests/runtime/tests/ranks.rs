@@ -54,7 +54,7 @@ fn play(test: &str, settings: &[(&str, &str)]) {
             for ((rank, child), running) in ranks.iter_mut().enumerate().zip(&mut running) {
                 let Some(status) = child.try_wait().unwrap() else { continue };
                 if std::mem::take(running) && !status.success() {
-                    server.ended(&format!("rank {rank} has ended: {status}"));
+                    server.ended(rank, &format!("rank {rank} has ended: {status}"));
                 }
             }
         }

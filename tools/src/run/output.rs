@@ -175,10 +175,14 @@ impl Copying {
         self.woken.as_raw_fd()
     }
 
-    /// Makes it unreadable again.
-    pub(super) fn look(&self) {
+    /// Makes it unreadable again. Whether it was readable.
+    pub(super) fn look(&self) -> bool {
         let mut buffer = [0; 256];
-        while (&self.woken).read(&mut buffer).is_ok_and(|n| n > 0) {}
+        let mut was = false;
+        while (&self.woken).read(&mut buffer).is_ok_and(|n| n > 0) {
+            was = true;
+        }
+        was
     }
 
     /// Whether everything was passed on.

@@ -18,8 +18,10 @@ impl Launch {
     /// Serves the exchange, forwards signals and collects the dead, until none is left.
     pub(super) fn supervise(mut self) -> Result<ExitCode, Error> {
         while self.processes.iter().any(|p| p.running) {
-            self.turn(None)?;
-            self.collect();
+            // Asking costs a call for every rank, and most turns are lookups.
+            if self.turn(None)? {
+                self.collect();
+            }
             let due = |at: Option<Instant>| at.is_some_and(|at| Instant::now() >= at);
             if due(self.kill_at) {
                 self.kill();
@@ -43,22 +45,22 @@ impl Launch {
         })
     }
 
-    /// Waits for something to happen.
-    fn turn(&mut self, atmost: Option<Duration>) -> Result<(), Error> {
+    /// Waits for something to happen. Whether somebody may have ended.
+    fn turn(&mut self, atmost: Option<Duration>) -> Result<bool, Error> {
         let due = [self.kill_at, self.cut_at].into_iter().flatten().min();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = [due, atmost].into_iter().flatten().min();
         // What the dying said comes before their death.
         let others = [self.signals.as_raw_fd(), self.copying.woken()];
         self.server.turn(&others, timeout)?;
-        self.copying.look();
+        let mut ended = self.copying.look();
         while let Some(signal) = self.signals.next() {
             match signal.number {
-                libc::SIGCHLD => {}
+                libc::SIGCHLD => ended = true,
                 number => self.forward(number, signal.from_terminal),
             }
         }
-        Ok(())
+        Ok(ended)
     }
 
     fn forward(&mut self, signal: i32, from_terminal: bool) {
@@ -98,7 +100,7 @@ impl Launch {
                 None => drop(process.life.take()),
             }
             let who = self.name(rank);
-            self.server.ended(&format!("{who} {}", end.how));
+            self.server.ended(rank, &format!("{who} {}", end.how));
             if end.code != 0 && self.failure.is_none() {
                 let process = &self.processes[rank];
                 let left = self.processes.iter().filter(|p| p.running).count();
@@ -149,7 +151,7 @@ impl Launch {
                     let _ = sys::kill(pid, libc::SIGTERM);
                 }
             }
-            self.turn(Some(LOOK))?;
+            let _ = self.turn(Some(LOOK))?;
         }
     }
 
@@ -159,7 +161,7 @@ impl Launch {
         self.interrupted = false;
         (self.kill_at, self.cut_at) = (None, None);
         while !self.copying.is_done() && !self.interrupted {
-            self.turn(None)?;
+            let _ = self.turn(None)?;
         }
         Ok(())
     }
