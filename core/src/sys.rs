@@ -411,9 +411,14 @@ impl OwnedBuffer {
         self.span
     }
 
+    /// Whether it was made of a box.
+    pub(crate) fn is_box(&self) -> bool {
+        self.layout.align() == 1
+    }
+
     /// The box that it was made of, if it was. Nothing uses its span any more.
     pub(crate) fn into_box(self) -> Option<Box<[u8]>> {
-        if self.layout.align() != 1 {
+        if !self.is_box() {
             return None;
         }
         let Span { base, len } = self.span;

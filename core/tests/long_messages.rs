@@ -487,7 +487,10 @@ fn puts_and_gets_use_lent_memory_in_place_and_it_has_no_key() {
         let _ = pair.end(&pair.sender, put).unwrap();
         assert!(empty.into_buffer().unwrap().is_empty());
         let shared = pair.here.alloc(100).unwrap().into_buffer();
-        assert!(shared.is_err_and(|not| not.error.status() == Status::Invalid));
+        let not = shared.expect_err("it was given none");
+        assert_eq!(not.error.status(), Status::Invalid);
+        assert_eq!(not.region.to_vec(0..100).unwrap(), [0; 100], "it is there as before");
+        not.region.close().unwrap();
     }
 }
 

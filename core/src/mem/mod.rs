@@ -79,7 +79,8 @@ impl Memory {
             for (domain, slot) in self.domains.iter().enumerate().filter(gives) {
                 match slot.domain.alloc(len, access.bits()) {
                     Ok(memory) => {
-                        let (span, given) = (memory.span(), Registration { domain, memory });
+                        let (span, gives) = (memory.span(), true);
+                        let given = Registration { domain, memory, gives };
                         return self.complete(span, access, Some(given), Backing::Domain);
                     }
                     // Not here: some system call is forbidden.
@@ -130,7 +131,10 @@ impl Memory {
                 continue;
             }
             match slot.domain.register(span, access.bits()) {
-                Ok(memory) => inner.registrations.push(Registration { domain: index, memory }),
+                Ok(memory) => {
+                    let gives = false;
+                    inner.registrations.push(Registration { domain: index, memory, gives });
+                }
                 // Peers reach it through the other domains, or by messages.
                 Err(error) => {
                     self.notes.add_once(format!("{} does not know some memory: {error}", slot.name))

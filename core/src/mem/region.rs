@@ -59,6 +59,8 @@ pub(crate) enum Backing {
 pub(crate) struct Registration {
     pub(crate) domain: usize,
     pub(crate) memory: Registered,
+    /// The memory is this domain's, and goes with the registration: it ends when all others have.
+    pub(crate) gives: bool,
 }
 
 pub(crate) struct Inner {

@@ -130,11 +130,7 @@ impl Inner {
 
     /// Ends the registrations; an error says why somebody may still touch the memory.
     fn end(&mut self) -> Result<(), Error> {
-        let (left, unsure) = end_all(&self.memory, std::mem::take(&mut self.registrations));
-        self.registrations = left;
-        if let Some(error) = unsure {
-            let _ = self.unsure.get_or_insert(error);
-        }
+        end_all(&self.memory, &mut self.registrations, &mut self.unsure);
         if let Some(error) = &self.unsure {
             return Err(error.clone());
         }
@@ -149,24 +145,25 @@ impl Inner {
     }
 }
 
-/// Ends registrations; returns those that a peer still uses, and the first error of one of which nobody knows.
-fn end_all(
-    memory: &Memory,
-    registrations: Vec<Registration>,
-) -> (Vec<Registration>, Option<Error>) {
-    let (mut left, mut unsure) = (Vec::new(), None);
-    for mut registration in registrations {
-        match registration.memory.end() {
-            Ok(()) => {}
-            Err(error) if error.status() == Status::Again => left.push(registration),
-            Err(error) => {
-                let slot = &memory.domains[registration.domain];
-                memory.notes.add_once(format!("deregistering memory in {}: {error}", slot.name));
-                let _ = unsure.get_or_insert(error);
-            }
-        }
+/// Ends registrations, but for those that a peer still uses. `unsure` is the first error of one of which nobody knows. The
+/// registration that gives the memory unmaps it as it ends: so it ends when all others have, and never where one is in doubt.
+fn end_all(memory: &Memory, registrations: &mut Vec<Registration>, unsure: &mut Option<Error>) {
+    registrations.retain_mut(|one| one.gives || is_used(memory, one, unsure));
+    if unsure.is_none() && registrations.iter().all(|one| one.gives) {
+        registrations.retain_mut(|one| is_used(memory, one, unsure));
     }
-    (left, unsure)
+}
+
+/// Ends a registration, unless a peer uses it.
+fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option<Error>) -> bool {
+    let Err(error) = registration.memory.end() else { return false };
+    if error.status() == Status::Again {
+        return true;
+    }
+    let slot = &memory.domains[registration.domain];
+    memory.notes.add_once(format!("deregistering memory in {}: {error}", slot.name));
+    let _ = unsure.get_or_insert(error);
+    false
 }
 
 impl Drop for Inner {
@@ -181,12 +178,12 @@ impl Drop for Inner {
             return;
         }
         let backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
+        let rest = Rest { registrations: std::mem::take(&mut self.registrations), backing };
         if self.unsure.is_some() {
             // Nobody knows who writes there, so nobody else ever gets it.
-            std::mem::forget(backing);
+            std::mem::forget(rest);
         } else {
-            let registrations = std::mem::take(&mut self.registrations);
-            self.memory.parked.add(Rest { registrations, backing });
+            self.memory.parked.add(rest);
         }
     }
 }
@@ -195,6 +192,14 @@ impl Drop for Inner {
 struct Rest {
     registrations: Vec<Registration>,
     backing: Backing,
+}
+
+impl Rest {
+    /// All of it; nothing is left here.
+    fn take(&mut self) -> Rest {
+        let backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
+        Rest { registrations: std::mem::take(&mut self.registrations), backing }
+    }
 }
 
 /// The memory of such regions, kept until the peers are out.
@@ -215,20 +220,27 @@ impl Memory {
         let mut free = Vec::new();
         let mut rests = self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner);
         rests.retain_mut(|rest| {
-            let (left, unsure) = end_all(self, std::mem::take(&mut rest.registrations));
-            rest.registrations = left;
+            let mut unsure = None;
+            end_all(self, &mut rest.registrations, &mut unsure);
             if unsure.is_some() {
-                std::mem::forget(std::mem::replace(&mut rest.backing, Backing::Borrowed));
+                std::mem::forget(rest.take());
+                return false;
             }
             let stays = !rest.registrations.is_empty();
             if !stays {
-                free.push(std::mem::replace(&mut rest.backing, Backing::Borrowed));
+                free.push(rest.take());
             }
             stays
         });
         // A part of a region ends that region, if nobody else has it, which comes back here.
         drop(rests);
         drop(free);
+    }
+
+    /// How many such regions there are.
+    #[cfg(test)]
+    pub(crate) fn parked(&self) -> usize {
+        self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// The context ends: what somebody is still inside of is never given back.

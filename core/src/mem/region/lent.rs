@@ -67,9 +67,14 @@ impl Region {
     ///
     /// # Errors
     /// As [`Region::close`]: an operation that is pending, or that has failed with a provider still at work, holds it. `Invalid` for
-    /// memory that was never a buffer, which is closed then, and of no more use.
+    /// memory that was never a buffer, of [`Context::alloc`](crate::Context::alloc) or the application's own: that region is as it was,
+    /// and not closed.
     pub fn into_buffer(self) -> Result<Box<[u8]>, NotClosed> {
         let mut region = self;
+        // Before it is closed: memory that goes with its registrations would not be there for who gets the region back.
+        if !matches!(&region.inner.backing, Backing::Owned(buffer) if buffer.is_box()) {
+            return Err(NotClosed { region, error: not_a_buffer() });
+        }
         if let Err(error) = region.try_close() {
             return Err(NotClosed { region, error });
         }
@@ -90,7 +95,7 @@ fn not_a_buffer() -> Error {
         Status::Invalid,
         "a region that was given no buffer",
         "its memory is the application's own, or shared with peers",
-        "read what it holds with Region::to_vec, before it is closed",
+        "read what it holds with Region::to_vec, and close it",
     )
 }
 

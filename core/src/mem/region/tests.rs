@@ -149,10 +149,20 @@ fn after_the_first_attempt_peers_are_refused_that_reach_the_memory_without_us() 
 
 /// A region that a domain of this test's has registered, too; so large that to touch it ends the process once it is freed.
 fn known_to(context: &Context, answers: &'static Answers) -> Region {
-    let mut region = context.register(vec![0u8; 64 << 20]).unwrap();
-    let span = region.inner.span;
+    also_known_to(context.register(vec![0u8; 64 << 20]).unwrap(), answers)
+}
+
+/// The same of memory that a domain of the library's gives, and frees as its registration ends.
+fn given_and_known_to(context: &Context, answers: &'static Answers) -> Region {
+    let region = context.alloc(64 << 20).unwrap();
+    assert!(region.is_shared(), "memory that peers map");
+    also_known_to(region, answers)
+}
+
+fn also_known_to(mut region: Region, answers: &'static Answers) -> Region {
+    let memory = registered(region.inner.span, answers);
     let inner = Arc::get_mut(&mut region.inner).unwrap();
-    inner.registrations.push(Registration { domain: 0, memory: registered(span, answers) });
+    inner.registrations.push(Registration { domain: 0, memory, gives: false });
     region
 }
 
@@ -227,6 +237,73 @@ fn a_provider_that_does_not_know_leaves_the_memory_in_doubt_for_good() {
         region = not.region;
     }
     assert_eq!(ANSWERS.asked(), 1, "the handle is gone after any answer but AGAIN");
+}
+
+#[test]
+fn memory_that_a_domain_gives_stays_while_a_peer_is_inside_by_another_domain() {
+    static ANSWERS: Answers = Answers::new(Status::Again as i32);
+    let context = Context::open().unwrap();
+    let not = not_closed(given_and_known_to(&context, &ANSWERS));
+    assert_eq!(not.error.status(), Status::Busy);
+    not.region.write(0, b"here").unwrap();
+    let memory = not.region.inner.span;
+    drop(not);
+    assert_eq!(memory.write(0, b"the peer"), Ok(()));
+    drop(context.alloc(8).unwrap());
+    assert_eq!(memory.write(0, b"the peer"), Ok(()), "also behind a call that looks");
+    ANSWERS.set(0);
+    drop(context.alloc(8).unwrap());
+    assert!(ANSWERS.ended());
+    assert_eq!(context.core().memory.parked(), 0, "and is given back behind it");
+}
+
+#[test]
+fn memory_that_a_domain_gives_stays_for_good_when_another_domain_does_not_know_who_is_inside() {
+    for last in [Status::Again, Status::Io] {
+        let answers: &Answers = Box::leak(Box::new(Answers::new(last as i32)));
+        let context = Context::open().unwrap();
+        let not = not_closed(given_and_known_to(&context, answers));
+        let not = not_closed(not.region);
+        not.region.write(0, b"here").unwrap();
+        let memory = not.region.inner.span;
+        drop(not);
+        answers.set(Status::Io as i32);
+        drop(context.alloc(8).unwrap());
+        drop(context.alloc(8).unwrap());
+        drop(context);
+        assert_eq!(memory.write(0, b"the peer"), Ok(()));
+    }
+}
+
+#[test]
+fn a_region_that_was_given_no_buffer_is_as_it_was_behind_the_question_for_it() {
+    let tcp = tieline_testing::built::folder(&tieline_testing::built::TCP);
+    if let Err(reason) = &tcp {
+        println!("skipped: ordinary memory: {reason}");
+    }
+    let ordinary = tcp.ok().map(|folder| {
+        let builder = Context::builder().set("TIELINE_PROVIDERS", "tcp,tcp-connect");
+        builder.set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap()).open().unwrap()
+    });
+    let mut own = vec![0u8; LONG];
+    for (context, shared) in [(Context::open().ok(), true), (ordinary, false)] {
+        let Some(context) = context else { continue };
+        let given = context.alloc(LONG).unwrap();
+        assert_eq!(given.is_shared(), shared);
+        for region in [given, sys::register_for_tests(&context, &mut own)] {
+            let clone = region.clone();
+            let not = region.into_buffer().unwrap_err();
+            assert_eq!(not.error.status(), Status::Invalid);
+            drop(clone);
+            let not = not.region.into_buffer().unwrap_err();
+            assert_eq!(not.error.status(), Status::Invalid);
+            not.region.write(LONG - 9, b"as it was").unwrap();
+            assert_eq!(not.region.to_vec(LONG - 9..LONG).unwrap(), b"as it was");
+            let _ = not.region.remote_key().unwrap();
+            not.region.close().unwrap();
+        }
+        own.fill(0);
+    }
 }
 
 #[test]
