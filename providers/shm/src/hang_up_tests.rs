@@ -126,6 +126,72 @@ fn what_a_peer_had_written_comes_before_the_failure_of_the_endpoint_to_it() {
     }
 }
 
+/// Looks until something has failed, and for as long as something comes then. How many messages came before, and behind.
+fn around_the_failure(a: &RingInterface) -> (usize, usize) {
+    let (mut before, mut behind, mut failed, start) = (0, 0, false, Instant::now());
+    loop {
+        let events = look(a);
+        for event in &events {
+            failed |= event.kind == event::ENDPOINT_FAILED;
+            let count = if failed { &mut behind } else { &mut before };
+            *count += usize::from(event.kind == event::MESSAGE);
+        }
+        if failed && events.is_empty() {
+            return (before, behind);
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing failed");
+    }
+}
+
+#[test]
+fn no_message_that_a_peer_had_written_comes_behind_the_failure_of_the_endpoint_to_it() {
+    for count in [0, 1, 14, 15, 16, 17, 31, 40, 200] {
+        // Whether the sender reads what it is told, and so changes its way: to bells, to a fast box.
+        for hears in [false, true] {
+            let (a, b) = (open(Settings::defaults()), open(Settings::defaults()));
+            let ((_to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
+            let mut came = 0;
+            for n in 0..count {
+                if hears {
+                    let _ = look(&b);
+                }
+                while to_a.am_short(1, n, b"before").is_err() {
+                    came += bytes(&look(&a)).count();
+                }
+            }
+            drop((to_a, b));
+            let (before, behind) = around_the_failure(&a);
+            assert_eq!((came + before, behind), (count as usize, 0), "{count} {hears}");
+        }
+    }
+}
+
+#[test]
+fn what_peers_had_written_in_their_first_contact_comes_before_the_failures() {
+    let a = open(Settings::defaults());
+    let peers: Vec<_> = (0..40).map(|_| open(Settings::defaults())).collect();
+    let there: Vec<_> = peers.iter().map(|b| meet(&a, b)).collect();
+    for b in peers {
+        let back = b.connect(&a.address(), b"", 1).unwrap();
+        let _ = back.am_short(1, 1, b"the answer").unwrap();
+        drop((back, b));
+    }
+    assert_eq!(around_the_failure(&a), (40, 0));
+    drop(there);
+}
+
+#[test]
+fn an_operation_does_not_tell_of_a_failure_before_what_the_peer_had_written_has_come() {
+    let (a, b) = (open(Settings::defaults()), open(Settings::defaults()));
+    let ((to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
+    send(&to_a, 20, 0);
+    drop((to_a, b));
+    let _ = a.arm().unwrap(); // hears of the end
+    assert_eq!(to_b.am_short(1, 0, b"and you?"), Err(Status::Again));
+    assert_eq!(around_the_failure(&a), (20, 0));
+    assert_eq!(to_b.am_short(1, 0, b"and you?"), Err(Status::Closed));
+}
+
 #[test]
 fn a_failure_does_not_wait_for_rings_that_are_never_empty() {
     let [a, b, c] = [(); 3].map(|()| open(Settings::defaults()));

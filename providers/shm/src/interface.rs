@@ -1,5 +1,6 @@
 //! An interface: a listening socket, the channels that end here, the channels that begin here.
 
+mod failures;
 mod handshakes;
 mod rings;
 mod sleep;
@@ -7,6 +8,7 @@ mod sleep;
 use handshakes::Handshake;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,8 +34,6 @@ use crate::wake;
 const MAX_INBOUND: usize = sys::PAGE * 8;
 /// Records after which the rings have their turn again: a flood makes no call longer than that.
 const ENOUGH_RECORDS: u32 = 512;
-/// Polls for which the failure of an endpoint waits for rings that are never empty.
-const FAILURES_WAIT: u32 = 64;
 /// How often sockets are looked at while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
 /// Most polls between two looks at the clock.
@@ -69,8 +69,7 @@ struct State {
     /// are dropped.
     ended_channels: Vec<RecvChannel>,
     handed_out: Vec<Notice>,
-    /// Polls in a row in which the rings left no room for failures.
-    failures_waited: u32,
+    telling: Telling,
     leaving: Vec<u32>,
     listener: Listener,
     spare: Option<OwnedFd>,
@@ -83,6 +82,17 @@ struct State {
     clock_read: Instant,
     maintained: Instant,
     sweep: u32,
+}
+
+/// Endpoints of which the application is to hear that they failed.
+#[derive(Default)]
+struct Telling {
+    /// Their places, and what is said. The rings have noted their places for these.
+    notices: VecDeque<(usize, Notice)>,
+    /// What was left to be handed out when it last became less.
+    left: u64,
+    /// Polls since.
+    waited: usize,
 }
 
 /// The module `ring`, opened for one worker.
@@ -155,7 +165,7 @@ impl RingInterface {
             accept_paused: false,
             ended_channels: Vec::new(),
             handed_out: Vec::new(),
-            failures_waited: 0,
+            telling: Telling::default(),
             leaving: Vec::new(),
             listener,
             // Without it, somebody for whom there is no descriptor could not even be told so.
@@ -370,32 +380,9 @@ impl State {
         {
             shared.attention.set(true);
         }
-        if !shared.failures.borrow().is_empty() {
-            self.tell_failures(shared, events);
+        if !self.telling.notices.is_empty() || !shared.failures.borrow().is_empty() {
+            self.tell_failures(shared, cookie, events);
         }
-    }
-
-    /// Tells of endpoints that have failed, behind all that lies in the rings: a peer that answers and then closes has written before it
-    /// hung up, and who looks at its socket first must not take the answer for lost. While the rings are never empty that is put
-    /// off for a bounded number of polls.
-    #[cold]
-    fn tell_failures(&mut self, shared: &Shared, events: &mut Events<'_>) {
-        let waited = self.failures_waited >= FAILURES_WAIT;
-        if !waited {
-            self.poll_bells(shared, events);
-            self.poll_direct(shared, events);
-        }
-        if !waited && events.room() == 0 {
-            self.failures_waited += 1;
-        } else {
-            self.failures_waited = 0;
-            while events.room() > 0 {
-                let Some(notice) = shared.failures.borrow_mut().pop_front() else { break };
-                let _ = events.push(notice.event());
-                self.handed_out.push(notice);
-            }
-        }
-        shared.attention.set(true);
     }
 
     /// Maintains as often as [`MAINTENANCE`] says, whether the application polls in a tight loop or now

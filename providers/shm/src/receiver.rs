@@ -66,6 +66,8 @@ pub(crate) struct RecvChannel {
     refusal: Option<Refusal>,
     /// Slots that it can have published before it ended lie below this place.
     last: u64,
+    /// The same of an endpoint's end, whichever this one has had to do with; 0 where none of them is left.
+    noted: u64,
 }
 
 impl RecvChannel {
@@ -106,6 +108,7 @@ impl RecvChannel {
             unanswered: None,
             refusal: None,
             last: u64::MAX,
+            noted: 0,
         })
     }
 
@@ -283,13 +286,31 @@ impl RecvChannel {
                 Err(_) => (Status::PeerFailed as i32, None),
             };
             self.leave(shared, status, refusal);
-            // A full cold ring, of which the last slot says that a full fast box follows.
-            let slots = (channel::COLD.count + channel::fast(self.fastbox).count) as u64;
-            self.last = self.ring.position() + 2 * slots;
+            self.last = self.end_of_published();
             shared.inbound_ended(self.number as u32);
             return true;
         }
         false
+    }
+
+    /// The place below which everything lies that can be published now.
+    fn end_of_published(&self) -> u64 {
+        let (cold, fast) = (channel::COLD.count as u64, channel::fast(self.fastbox).count as u64);
+        // Else a full cold ring, of which the last slot says that a full fast box follows, which begins with a lap of its own.
+        self.ring.position() + if self.fast { fast } else { cold + 2 * fast }
+    }
+
+    /// From here on [`RecvChannel::unread`] is about what is published now.
+    pub(crate) fn note_place(&mut self) {
+        self.noted = self.end_of_published();
+    }
+
+    /// How many slots at most are left of what was published when the place was noted.
+    pub(crate) fn unread(&mut self) -> u64 {
+        if self.noted != 0 && !self.has_news() {
+            self.noted = 0;
+        }
+        self.noted.saturating_sub(self.ring.position())
     }
 
     /// Whether all is delivered that the sender published before it ended.

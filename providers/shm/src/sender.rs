@@ -230,7 +230,7 @@ impl SendChannel {
         let packed = packer();
         self.packing.set(false);
         // A packer that makes progress may have seen the peer go; then the ring stays shut.
-        self.status()?;
+        self.outcome()?;
         self.ring.release(limit);
         packed
     }
@@ -361,8 +361,7 @@ impl SendChannel {
         match self.stage.get() {
             Stage::Open => {}
             Stage::Connecting => return Err(Status::Again),
-            Stage::Over(status) => return Err(status),
-            Stage::Closing => return Err(Status::Closed),
+            Stage::Over(_) | Stage::Closing => return self.status(),
         }
         self.reap()?;
         if self.ring.has_room() {
@@ -386,7 +385,7 @@ impl SendChannel {
             match sent {
                 Some(Ok(())) => self.segments_sent.set(number + 1),
                 Some(Err(error)) if sys::is_temporary(&error) => return Err(Status::Again),
-                _ => return Err(Status::PeerFailed), // the hang-up is seen by the next poll
+                _ => return Err(self.sending_failed()),
             }
         }
         Ok(())

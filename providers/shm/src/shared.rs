@@ -75,8 +75,8 @@ pub(crate) struct Shared {
     pub(crate) attention: Cell<bool>,
     pub(crate) fast_boxes: Cell<u64>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
-    /// Endpoints that have failed, to be told behind what their peers had written.
-    pub(crate) failures: RefCell<VecDeque<Notice>>,
+    /// Endpoints that have failed, by their places, to be told behind what their peers had written.
+    pub(crate) failures: RefCell<VecDeque<(usize, Notice)>>,
     /// Channels whose sender has hung up, to be drained for the last time.
     pub(crate) ended: RefCell<Vec<u32>>,
     /// Connections that this interface turned away.
@@ -105,10 +105,11 @@ impl Shared {
         self.attention.set(true);
     }
 
-    pub(crate) fn endpoint_failed(&self, cookie: u64, status: Status, why: &str) {
+    pub(crate) fn endpoint_failed(&self, place: usize, cookie: u64, status: Status, why: &str) {
         let event =
             Event { kind: event::ENDPOINT_FAILED, status: status as i32, cookie, ..Event::empty() };
-        self.failures.borrow_mut().push_back(Notice { event, data: why.as_bytes().into() });
+        let notice = Notice { event, data: why.as_bytes().into() };
+        self.failures.borrow_mut().push_back((place, notice));
         self.attention.set(true);
     }
 

@@ -12,7 +12,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may be silent when others wait.
 const GRACE: Duration = Duration::from_millis(100);
 /// Most connections that are accepted before others have their turn.
-const MOST_ACCEPTED: u32 = 256;
+pub(super) const MOST_ACCEPTED: u32 = 256;
 
 /// A connection whose greeting has not come yet.
 pub(super) struct Handshake {

@@ -61,6 +61,7 @@ impl State {
         self.inbound.iter().flatten().any(RecvChannel::is_behind)
             || !shared.notices.borrow().is_empty()
             || !shared.failures.borrow().is_empty()
+            || !self.telling.notices.is_empty()
             // Their senders wait for their memory.
             || !self.ended_channels.is_empty()
             || !self.leaving.is_empty()

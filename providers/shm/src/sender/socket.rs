@@ -122,7 +122,7 @@ impl SendChannel {
             return known;
         }
         match self.stage.get() {
-            Stage::Over(status) => return status,
+            Stage::Over(status) => return self.status().err().unwrap_or(status),
             Stage::Closing => return Status::Closed,
             Stage::Connecting => {}
             Stage::Open => {
@@ -166,7 +166,8 @@ impl SendChannel {
         }
     }
 
-    /// The endpoint is finished: later sends say `status`, and an event tells the application.
+    /// The endpoint is finished: an event tells the application, behind what the peer had written, and later sends say `status`. Those
+    /// before find no room, since they would tell it too soon.
     pub(crate) fn fail(&self, status: Status, why: &str) {
         if matches!(self.stage.get(), Stage::Over(_)) {
             return;
@@ -181,8 +182,14 @@ impl SendChannel {
             crate::listener::remove_dead(&self.targets);
         }
         if !closing {
-            self.shared.endpoint_failed(self.cookie, status, why);
+            self.status.set(Err(Status::Again));
+            self.shared.endpoint_failed(self.index, self.cookie, status, why);
         }
+    }
+
+    /// The application has been told how the endpoint failed.
+    pub(crate) fn told(&self) {
+        let _ = self.enter(self.stage.get());
     }
 
     pub(super) fn hang_up(&self) {
@@ -202,6 +209,18 @@ impl SendChannel {
     #[inline]
     pub(crate) fn status(&self) -> Result<(), Status> {
         self.status.get()
+    }
+
+    /// The same, also where the application has not been told yet.
+    pub(super) fn outcome(&self) -> Result<(), Status> {
+        if let Stage::Over(status) = self.stage.get() { Err(status) } else { self.status() }
+    }
+
+    /// The socket takes nothing: mostly it was hung up, which it says itself.
+    #[cold]
+    pub(super) fn sending_failed(&self) -> Status {
+        self.read_socket();
+        self.status().err().unwrap_or(Status::PeerFailed)
     }
 
     /// The stage from now on; returns the one before.

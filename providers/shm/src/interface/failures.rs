@@ -1,0 +1,88 @@
+//! Endpoints that have failed, and when the application is told: behind all that had been written to this side before.
+//!
+//! A peer that answers and then closes, or dies, has written before its socket ended, to whichever channel it had; who hears of the end
+//! first must not take the answer for lost. What it wrote may lie in rings that are looked at later, in a channel of which the
+//! application has not heard, or in one that nobody has let in. So everybody is let in who waits for it, each ring notes the place
+//! behind which nothing can have been written by then, and the failures are told when every ring is empty or has come to that place.
+//! How long that takes is bounded by the length of the rings, whoever goes on writing, and by polls in which nothing comes of it.
+
+use super::handshakes::MOST_ACCEPTED;
+use super::*;
+
+/// Polls without progress for which failures wait; besides, each channel may take some.
+const WITHOUT_PROGRESS: usize = 64;
+/// Most looks at the rings in one poll: what changes the way of a channel ends a look.
+const LOOKS: u32 = 4;
+
+impl Telling {
+    /// Whether it is too long since something came of waiting.
+    fn is_stuck(&mut self, left: u64, channels: usize) -> bool {
+        if left < self.left {
+            self.waited = 0;
+        }
+        self.left = left;
+        self.waited += 1;
+        self.waited > WITHOUT_PROGRESS + 2 * channels
+    }
+}
+
+impl State {
+    #[cold]
+    pub(super) fn tell_failures(&mut self, shared: &Shared, cookie: &Id, events: &mut Events<'_>) {
+        shared.attention.set(true);
+        if self.telling.notices.is_empty() {
+            let channels = self.inbound.len();
+            if !self.everybody_is_in(shared, cookie) && !self.telling.is_stuck(u64::MAX, channels) {
+                return;
+            }
+            self.telling.notices.append(&mut shared.failures.borrow_mut());
+            self.inbound.iter_mut().flatten().for_each(RecvChannel::note_place);
+            (self.telling.left, self.telling.waited) = (u64::MAX, 0);
+        }
+        let mut left = self.unread();
+        for _ in 0..LOOKS {
+            if left == 0 || events.room() == 0 {
+                break;
+            }
+            self.poll_bells(shared, events);
+            self.poll_direct(shared, events);
+            left = self.unread();
+        }
+        if left > 0 && !self.telling.is_stuck(left, self.inbound.len()) {
+            return;
+        }
+        while events.room() > 0 {
+            let Some((index, notice)) = self.telling.notices.pop_front() else { break };
+            if let Some(Some(channel)) = self.outbound.get(index) {
+                if channel.cookie == notice.event.cookie {
+                    channel.told();
+                }
+            }
+            let _ = events.push(notice.event());
+            self.handed_out.push(notice);
+        }
+    }
+
+    /// Lets in who waits at the door, and says whether that was all.
+    fn everybody_is_in(&mut self, shared: &Shared, cookie: &Id) -> bool {
+        if self.accept_paused || self.accept_some(shared, cookie) == MOST_ACCEPTED {
+            return false;
+        }
+        (0..self.handshakes.len()).for_each(|index| self.read_greeting(index, shared, cookie));
+        !self.accept_paused
+    }
+
+    /// How much at most lies in the rings before the places that they have noted. A bell may have been lost with who was to ring it.
+    fn unread(&mut self) -> u64 {
+        let mut left = 0;
+        for (index, slot) in self.inbound.iter_mut().enumerate() {
+            let Some(channel) = slot else { continue };
+            let unread = channel.unread();
+            left += unread;
+            if unread > 0 && channel.bell && !channel.fast {
+                self.rung[index / 64] |= 1 << (index % 64);
+            }
+        }
+        left
+    }
+}
