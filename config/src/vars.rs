@@ -55,6 +55,8 @@ core_vars! {
         "A file of settings that is read after the system's and the user's, at most 1 MiB; the environment's is ignored under raised rights.";
     LOG = "TIELINE_LOG", "warn", Kind::one_of("off|error|warn|info|debug"),
         "Least severity of the lines that are collected for the report; the library never prints them.";
+    LIVE = "TIELINE_LIVE", "on", Kind::BOOL,
+        "Show `tieline info --pid` what workers of this process do, in a memory file that the same user and root can read. It costs one descriptor, and 4 KiB or more for each worker.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::BOOL,
         "Run one thread that serves what peers ask of this context's memory while the program computes; it sleeps when idle.";
     POLLS_OFTEN = "TIELINE_POLLS_OFTEN", "off", Kind::BOOL,

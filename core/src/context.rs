@@ -2,6 +2,7 @@
 
 use crate::OpenError;
 use crate::config::{Config, ConfigBuilder, vars};
+use crate::live::Status;
 use crate::mem::region::{Access, Backing, Region};
 use crate::report::Report;
 use crate::service::Service;
@@ -165,6 +166,14 @@ impl Context {
         // SAFETY: the caller's promise.
         let span = unsafe { Span::new(base, len) };
         Ok(self.core.memory.lend(span, Backing::Borrowed)?)
+    }
+
+    /// What the context's workers do and what they wait for, as `tieline info --pid` sees it from outside ([`crate::live`]): each
+    /// worker as it has shown itself last, which is at most a tenth of a second old while it makes progress. From any thread. Empty
+    /// with `TIELINE_LIVE=off`, and where there was no memory or descriptor for it; [`Worker::status`] needs neither.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.core.status()
     }
 
     #[cfg(test)]

@@ -31,6 +31,7 @@ pub mod endpoint;
 pub mod error;
 mod interface;
 mod lanes;
+pub mod live;
 mod log;
 mod mem;
 pub mod message;

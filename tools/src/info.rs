@@ -1,10 +1,10 @@
-//! `tieline info`: what is here, what is used, and why the rest is not.
+//! `tieline info`: what is here, what is used, and why the rest is not; what a running process does.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use tieline::{Context, Error};
 
-/// Show providers, domains, modules and paths.
+/// Show providers, domains, modules and paths, or what a running process does.
 #[derive(clap::Args)]
 #[command(after_help = "Example: TIELINE_PROVIDERS=^shm-cma tieline info --why")]
 pub(crate) struct Args {
@@ -14,9 +14,15 @@ pub(crate) struct Args {
     /// Print the whole report as JSON.
     #[arg(long, conflicts_with = "why")]
     json: bool,
+    /// Show what this running process does and what it waits for; yours, or anybody's as root.
+    #[arg(long, value_name = "PROCESS", conflicts_with = "why")]
+    pid: Option<u32>,
 }
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
+    if let Some(pid) = args.pid {
+        return print(&running(pid, args.json)?);
+    }
     let (report, unusable) = Context::builder().report()?;
     let text = if args.json {
         report.to_json() + "\n"
@@ -31,6 +37,17 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
         Some(error) => Err(error.into()),
         None => Ok(code),
     }
+}
+
+/// Every context of a running process.
+fn running(pid: u32, json: bool) -> Result<String, Error> {
+    let contexts = tieline::live::of_process(pid)?;
+    if json {
+        let all: Vec<String> = contexts.iter().map(tieline::live::Status::to_json).collect();
+        return Ok(format!("[{}]\n", all.join(",\n")));
+    }
+    let all: Vec<String> = contexts.iter().map(ToString::to_string).collect();
+    Ok(all.join("\n"))
 }
 
 /// The error without the reasons, which stand above it already.

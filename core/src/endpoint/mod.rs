@@ -33,6 +33,7 @@ mod rma;
 mod route;
 pub(crate) mod shared_copy;
 mod small;
+mod status;
 mod strided;
 mod unreachable;
 
@@ -45,6 +46,7 @@ pub use pointer::RemotePointer;
 pub(crate) use post::Posted;
 pub use record::{AtomicOp, Completion, Width};
 pub(crate) use route::{ModulePair, Route};
+pub(crate) use status::short;
 pub use strided::Blocks;
 
 use crate::explain::Record;

@@ -11,6 +11,7 @@
 mod apart;
 mod ends;
 mod flushes;
+mod looks;
 mod tracked;
 
 use tracked::Completed;

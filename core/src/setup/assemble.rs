@@ -81,6 +81,7 @@ impl Core {
     pub(crate) fn open(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
         let core = Core::assemble(config, out_of_band)?;
         core.check_usable()?;
+        core.show()?;
         Ok(core)
     }
 
@@ -238,6 +239,7 @@ impl Core {
                 notes.clone(),
             )),
             guard,
+            live: OnceLock::new(),
             notes,
             service: OnceLock::new(),
             service_stopped: OnceLock::new(),

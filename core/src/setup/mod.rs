@@ -13,6 +13,7 @@ use crate::compose::Composition;
 use crate::config::{Config, vars};
 use crate::error::Scope;
 use crate::explain::Record;
+use crate::live;
 use crate::log::Log;
 use crate::mem::Memory;
 use crate::registry::Discovery;
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     /// How long a wait spins.
     pub(crate) spin: Spin,
     guard: Arc<ForkGuard>,
+    /// Where workers show what they do, once the context is open.
+    live: OnceLock<Arc<live::File>>,
     notes: Arc<Log<String>>,
     service: OnceLock<WorkerEntry>,
     /// Why the progress thread has ended before it was told to.
@@ -136,6 +139,27 @@ impl Core {
             "what peers ask of this context's memory waits for its workers' progress; open a new context",
         )
         .of(Scope::Context))
+    }
+
+    /// Lets workers show what they do from now on. It is no reason not to open: without it nobody can look.
+    fn show(&self) -> Result<(), Error> {
+        if self.config.bool(vars::LIVE)? {
+            match live::File::create(&self.id, self.guard.clone()) {
+                Ok(file) => drop(self.live.set(file)),
+                Err(error) => self.note(format!("`tieline info --pid` will show nothing: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// A place for one more worker to show what it does.
+    pub(crate) fn live_page(&self) -> Option<live::Page> {
+        self.live.get()?.place()
+    }
+
+    /// What its workers show.
+    pub(crate) fn status(&self) -> live::Status {
+        self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }
 
     /// Publishes the service worker.

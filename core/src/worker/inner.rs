@@ -3,6 +3,7 @@
 use super::announced::Announcements;
 use super::arrivals::News;
 use super::service_state::ServiceState;
+use super::shown::Shown;
 use super::threads::Signal;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
@@ -84,6 +85,8 @@ pub(crate) struct Inner {
     pub(super) woken: Cell<bool>,
     /// What other threads hand work over by.
     pub(super) mailboxes: RefCell<Vec<Rc<dyn Mailbox>>>,
+    /// What it shows of itself.
+    pub(super) shown: Shown,
     /// Where each of the interfaces is, in its own words: beside them, since a poll looks at as little as it can.
     pub(super) said: Vec<Said>,
     /// Last, so that everything above that points into providers goes before the interfaces do.
@@ -152,7 +155,9 @@ impl Inner {
             let all = interfaces.iter().enumerate();
             all.filter(|(_, slot)| asks(slot.attr.caps)).map(|(index, _)| index).collect::<Vec<_>>()
         };
-        Ok(Inner {
+        // The progress thread's worker holds no lease on itself.
+        let shown = Shown::new(core.live_page(), lease.is_none());
+        let inner = Inner {
             closed: Cell::new(false),
             heard_of_service: Cell::new(false),
             handlers: RefCell::default(),
@@ -188,9 +193,12 @@ impl Inner {
             signal: OnceCell::new(),
             woken: Cell::new(false),
             mailboxes: RefCell::default(),
+            shown,
             said: words,
             shared: Rc::new(Shared::new(core, lease, id, interfaces)?),
-        })
+        };
+        inner.show_first();
+        Ok(inner)
     }
 
     /// `Closed` when the worker is: what it took from then on would never be let go.

@@ -21,6 +21,8 @@ mod peers;
 mod progress;
 mod service_state;
 pub(crate) mod services;
+mod shown;
+mod status;
 mod taking;
 #[cfg(test)]
 mod tests;
@@ -329,9 +331,7 @@ impl Worker {
     /// What the worker has counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let mut counters = self.inner.counters.get();
-        self.inner.wiring.count(&mut counters);
-        counters
+        self.inner.counted()
     }
 
     /// How many operations are pending.

@@ -33,6 +33,10 @@ impl Owed {
         self.debts.borrow().is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.debts.borrow().len()
+    }
+
     /// Whether these, and so many that come, are more than are kept.
     pub(super) fn is_beyond_bound(&self, coming: usize) -> bool {
         self.debts.borrow().len() + coming > MOST

@@ -120,6 +120,11 @@ impl Peers {
         all.into_iter().flatten().copied()
     }
 
+    /// How many are known.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
     pub(super) fn get(&self, number: u32) -> Option<&Peer> {
         self.known.get(&number)
     }

@@ -116,6 +116,7 @@ impl Inner {
             count += self.poll(index);
         }
         count += self.poll_wiring();
+        let mut seldom = false;
         if count > 0 {
             self.hot.set(HOT);
             self.pause.set(FIRST_PAUSE);
@@ -128,7 +129,9 @@ impl Inner {
             };
             self.pause_for(self.pause.get());
             self.pause.set((self.pause.get() * 2).min(last));
+            seldom = true;
         }
+        self.show_poll(seldom);
         count
     }
 

@@ -194,7 +194,12 @@ impl Inner {
             return Ok(false);
         }
         let armed = self.arm()?;
-        Ok(!self.woken.take() && armed)
+        let armed = !self.woken.take() && armed;
+        if armed {
+            // The application sleeps now, as far as is known.
+            let _ = self.show_sleep(true);
+        }
+        Ok(armed)
     }
 
     /// The next call of progress looks at everything.
@@ -267,6 +272,19 @@ impl Inner {
         self.signal.get().ok_or_else(|| Status::Invalid.into())
     }
 
+    /// Sleeps. Who looks from outside is to see what it was that a long sleep began with.
+    fn wait_for_events(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let at_first = self.show_sleep(false);
+        let short = at_first.filter(|first| timeout.is_none_or(|most| *first < most));
+        let Some(first) = short else { return self.poller.wait(timeout).map(drop) };
+        if !self.poller.wait(Some(first))? {
+            self.show_longer_sleep();
+            let rest = timeout.map(|most| most.saturating_sub(first));
+            let _ = self.poller.wait(rest)?;
+        }
+        Ok(())
+    }
+
     /// Whether something may go on soon without any event: what found no room, and what a provider fetches for a key.
     fn is_to_look(&self) -> bool {
         let settles = self.shared.settling.replace(false);
@@ -312,7 +330,7 @@ impl Inner {
             return Ok(true);
         }
         if !(for_completed && self.woken.get()) && self.arm()? {
-            let _ = self.poller.wait(timeout)?;
+            self.wait_for_events(timeout)?;
             let _ = self.hear_signal();
         }
         Ok(self.progress() > 0)

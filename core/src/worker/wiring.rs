@@ -12,6 +12,7 @@ mod answers;
 mod circuits;
 mod events;
 mod sender;
+mod shown;
 
 pub(crate) use sender::Sender;
 

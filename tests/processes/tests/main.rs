@@ -9,6 +9,7 @@ mod jobs;
 mod killed;
 mod libfabric;
 mod links;
+mod live;
 mod long_messages;
 mod memory;
 mod misuse;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
             network_strangers::TESTS,
             network_kills::TESTS,
             libfabric::TESTS,
+            live::TESTS,
         ],
         &[ROLES],
     )

@@ -69,6 +69,12 @@ impl Node {
                 sys::limit(which, number(value) as u64).to_string()
             }
             ["forbid", call] => sys::forbid(call).to_string(),
+            // What another process shows of itself.
+            ["look", process] => {
+                let shown = tieline::live::of_process(number(process) as u32)?;
+                shown.iter().map(ToString::to_string).collect()
+            }
+            ["status"] => self.worker().status().to_string(),
             ["warnings"] => self.context().report().warnings.join(" | "),
             ["become", user] => sys::become_user(number(user) as u32).to_string(),
             ["pin", processor] => sys::pin(number(processor)).to_string(),

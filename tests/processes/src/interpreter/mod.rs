@@ -308,6 +308,12 @@ impl Node {
                 self.passive = true;
                 Ok(String::new())
             }
+            // As `passive`, with a look at the kernel before: it is not asleep.
+            ["compute"] => {
+                let _ = self.worker().progress();
+                self.passive = true;
+                Ok(String::new())
+            }
             ["active"] => {
                 self.passive = false;
                 Ok(String::new())

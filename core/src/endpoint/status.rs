@@ -1,0 +1,107 @@
+//! What an endpoint shows of itself.
+
+use super::queued::QueuedOp;
+use super::{Inner, Owner, State};
+use crate::live::{EndpointStatus, Waits, cut};
+use crate::op::{Id, Kind};
+
+impl Inner {
+    /// What is known of it, and the operation that it waits for, by which it is known how long.
+    pub(crate) fn status(&self) -> (EndpointStatus, Option<Id>) {
+        let oldest = self.shared.ops.borrow().oldest_of(self.index);
+        let path = |interface: usize| self.shared.interfaces.get(interface).map(|slot| &slot.path);
+        let (address, here) = (&self.address, &self.shared.core.location);
+        let there = &address.location;
+        let same_host = there.boot_id == here.boot_id && there.pid_namespace == here.pid_namespace;
+        let for_what =
+            self.is_alive().then(|| self.waits_for(oldest.map(|o| (o.kind, o.posted_to))));
+        let mut status = EndpointStatus {
+            peer: cut(&address.label()),
+            peer_pid: same_host.then_some(there.pid),
+            peer_worker: short(&address.entry.worker),
+            owner: match self.owner {
+                Owner::Application => "application",
+                Owner::Library => "library",
+                Owner::Circuit => "answers",
+            }
+            .to_owned(),
+            user: self.word.get(),
+            state: match self.state.get() {
+                State::Ready => "ready",
+                State::New => "unconnected",
+                State::Queueing => "queueing",
+                State::Failed => "failed",
+                State::Closed => "closed",
+            }
+            .to_owned(),
+            message: self.message_path(),
+            open: self.shared.ops.borrow().open_of(self.index),
+            queued: self.queue_len(),
+            queued_bytes: self.queued_bytes.get(),
+            answers: self.answers_len(),
+            ..EndpointStatus::default()
+        };
+        let lanes = self.lanes.borrow();
+        status.lanes = lanes.iter().filter_map(|lane| path(lane.interface).cloned()).collect();
+        let waits = for_what.flatten().map(|for_what| (for_what, oldest.map(|oldest| oldest.id)));
+        let id = waits.as_ref().and_then(|(_, id)| *id);
+        status.waits = waits.map(|(for_what, _)| Waits { for_what, ..Waits::default() });
+        status.error = self.error.borrow().as_ref().map(|error| cut(&error.to_string()));
+        (status, id)
+    }
+
+    /// What keeps it from going on, in words; none where nothing is open.
+    fn waits_for(&self, oldest: Option<(Kind, Option<usize>)>) -> Option<String> {
+        let name = |interface: usize| match self.shared.interfaces.get(interface) {
+            Some(slot) => slot.path.clone(),
+            None => "an interface".to_owned(),
+        };
+        let room = |path: &str| format!("room in {path}: the peer has not taken what came before");
+        let forms = |interface: usize| self.worker.circuit_forms(self, interface);
+        let connects = |path: &str| format!("its connection over {path}");
+        let queue = self.queue.borrow();
+        if queue.is_empty() && self.answers.borrow().is_empty() {
+            let (kind, posted_to) = oldest?;
+            return Some(match (kind, posted_to) {
+                (_, Some(interface)) => format!("{} to complete it", name(interface)),
+                (Kind::Put | Kind::Get | Kind::Atomic | Kind::Fetch, None) => {
+                    "the peer's answer: its worker has to make progress".to_owned()
+                }
+                (Kind::Ping, None) => "the peer's word that it has handled all messages".to_owned(),
+                (Kind::Copy, None) => "the peer, which copies a part".to_owned(),
+                (Kind::Announced, None) => {
+                    "the peer to take, or refuse, a message that was announced to it".to_owned()
+                }
+                (Kind::Flush, None) => "what its lanes have under way".to_owned(),
+                (Kind::Native, None) => "its turn".to_owned(),
+                (Kind::Whole, None) => "its parts".to_owned(),
+                (Kind::Send, None) => "a peer's answer to what was sent before".to_owned(),
+            });
+        }
+        let message = || {
+            let pair = self.route.message().filter(|_| self.state.get() == State::New);
+            match pair {
+                Some(pair) if forms(pair.interface) => connects(&self.message_path()),
+                Some(_) => format!("{} to open", self.message_path()),
+                None => room(&self.message_path()),
+            }
+        };
+        Some(match queue.front() {
+            Some(op) if op.is_message() => message(),
+            Some(QueuedOp::Native(op)) => match op.key.forming(op.declined) {
+                Some(_) => "a connection to the peer's memory".to_owned(),
+                None => "room for puts and gets".to_owned(),
+            },
+            Some(QueuedOp::Atomic(_)) => "room for an atomic".to_owned(),
+            Some(QueuedOp::Barrier { .. }) => "everything before a fence".to_owned(),
+            Some(QueuedOp::FlushLanes { .. }) => "what its lanes have under way".to_owned(),
+            Some(_) => "its turn".to_owned(),
+            None => message(), // answers alone
+        })
+    }
+}
+
+/// The first bytes of a worker's number, for words.
+pub(crate) fn short(worker: &[u8; 16]) -> String {
+    worker[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}

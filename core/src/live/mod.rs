@@ -1,0 +1,80 @@
+//! What a process shows of itself while it runs, for who asks from outside: `tieline info --pid`.
+//!
+//! ```no_run
+//! for context in tieline::live::of_process(4242)? {
+//!     print!("{context}");        // what `tieline info --pid 4242` prints
+//! }
+//! # Ok::<(), tieline::Error>(())
+//! ```
+//!
+//! A context has a memory file named `tieline-live`, sealed so that nobody can shrink it. Each of its workers writes into a place of
+//! its own there: a few words that are plain stores, made where a worker asks the kernel for events and sleeps; and a text (JSON)
+//! of its endpoints, queues and connections, between two changes of a counter, which tell a reader that it has seen all of one text.
+//! A text is written before a sleep, and ten times in a second of polling, and takes a hundredth of the worker's time at most. So
+//! posting and polling cost what they cost without it, no thread and no signal handler is there for it, a reader holds nobody up, and with
+//! the process the file is gone, however it ended: it has no name in any directory.
+//!
+//! A reader opens it by `/proc/PID/fd`, which the kernel grants to the same user, if the process may be looked into at all (not one
+//! that has changed its user, or has said by `prctl(PR_SET_DUMPABLE)` that it may not), and to root. Nothing is attached, so Yama's
+//! `ptrace_scope` has no say; a `/proc` that hides processes of others, or a security module that forbids a look, is told as what it is.
+//! Since whoever can open the file can write to it, a worker reads nothing of it back, and a reader believes nothing: it reads (a
+//! mapping could be cut off under it), checks every length, and what it shows has no control characters.
+//!
+//! The reader sees also who does not move. A worker that has made no progress between two looks and is not asleep is in the hands
+//! of its application, and its last text is as old as that. An operation that was its endpoint's oldest one in several texts waits
+//! since the first of them.
+
+mod file;
+mod read;
+mod sys;
+mod text;
+mod values;
+
+pub(crate) use file::{File, Page};
+pub use read::of_process;
+pub(crate) use read::own;
+pub(crate) use sys::{now_ns, thread_id};
+pub(crate) use values::cut;
+pub use values::{
+    Doing, EndpointStatus, FormingStatus, InterfaceStatus, Status, Waits, WorkerStatus,
+};
+
+/// The name of the file, as `/proc/PID/fd` has it.
+const LINK: &str = "/memfd:tieline-live (deleted)";
+const NAME: &std::ffi::CStr = c"tieline-live";
+const MAGIC: u64 = u64::from_le_bytes(*b"TLLIVE\0\x01");
+
+// The first page: who the file belongs to.
+const AT_MAGIC: usize = 0;
+const AT_PID: usize = 8;
+const AT_CONTEXT: usize = 16;
+const AT_OPENED: usize = 32;
+/// Workers that found no place.
+const AT_UNSEEN: usize = 40;
+const AT_VERSION: usize = 48;
+const VERSION_BYTES: usize = 32;
+const HEAD: usize = 4096;
+
+// A worker's place: words, and its text behind them.
+/// Serves somebody.
+const AT_USED: usize = 0;
+/// Odd while the text is being written.
+const AT_CHANGES: usize = 8;
+/// Looks at the kernel.
+const AT_POLLS: usize = 16;
+/// Since when it sleeps, or may; 0: it does not.
+const AT_ASLEEP: usize = 24;
+/// It is its application that may sleep, on its descriptor.
+const AT_ARMED: usize = 48;
+/// When the text was written.
+const AT_WRITTEN: usize = 32;
+const AT_LEN: usize = 40;
+const AT_TEXT: usize = 64;
+const PLACE: usize = 64 << 10;
+/// The longest text.
+const MOST_TEXT: usize = PLACE - AT_TEXT;
+/// Workers of one context that can be seen.
+const PLACES: usize = 1024;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! The system calls of a live file.
+#![allow(unsafe_code)]
+
+use crate::Error;
+use crate::sys::{Span, last_error};
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A new memory file of this length, of which nothing is there yet. It can grow and cannot shrink: no mapping of it is cut off.
+pub(super) fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
+    // SAFETY: a zero-terminated name.
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(last_error("a memory file (memfd_create)"));
+    }
+    // SAFETY: a descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: an open descriptor, and no pointer.
+    let sized = unsafe {
+        libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) == 0
+            && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0
+    };
+    if sized { Ok(fd) } else { Err(last_error("the length of a memory file")) }
+}
+
+/// Whether a file is one of memory that cannot shrink.
+pub(super) fn is_sealed(file: &File) -> bool {
+    // SAFETY: an open descriptor, and no pointer.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
+}
+
+/// A part of the file in this process's memory.
+pub(super) struct Mapped {
+    span: Span,
+}
+
+impl Mapped {
+    /// Maps `len` bytes from `at`, both of whole pages.
+    pub(super) fn new(fd: &OwnedFd, at: usize, len: usize) -> Result<Mapped, Error> {
+        // SAFETY: a new mapping touches nothing that exists.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                at as libc::off_t,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(last_error("a mapping of a memory file"));
+        }
+        // SAFETY: mapped for its length until drop; the file cannot shrink.
+        Ok(Mapped { span: unsafe { Span::new(base.cast(), len) } })
+    }
+
+    pub(super) fn span(&self) -> &Span {
+        &self.span
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, unmapped once.
+        let _ = unsafe { libc::munmap(self.span.base().cast(), self.span.len()) };
+    }
+}
+
+/// Gives a range of the file its memory: touching it cannot fail later.
+pub(super) fn reserve(fd: &OwnedFd, at: usize, len: usize) -> Result<(), Error> {
+    // SAFETY: an open descriptor, and no pointer.
+    let done =
+        unsafe { libc::fallocate(fd.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) == 0 };
+    if done { Ok(()) } else { Err(last_error("memory for a memory file (fallocate)")) }
+}
+
+/// Time since the host started, the same for all its processes.
+pub(crate) fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the record is writable.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    let (seconds, rest) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(rest.unwrap_or(0))
+}
+
+/// The calling thread's number.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: no pointer is passed.
+    u32::try_from(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap_or(0)
+}

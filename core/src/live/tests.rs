@@ -1,0 +1,243 @@
+use super::read::{clean, parse, read};
+use super::sys::{Mapped, memory_file, reserve};
+use super::*;
+use crate::sys::{ForkGuard, ends_in_forked_child};
+use std::fs::File as Opened;
+use std::sync::Arc;
+
+fn file() -> Arc<File> {
+    File::create(&[7; 16], Arc::new(ForkGuard::new().unwrap())).unwrap()
+}
+
+fn worker(name: &str) -> WorkerStatus {
+    WorkerStatus { worker: name.into(), ..WorkerStatus::default() }
+}
+
+fn text(status: &WorkerStatus) -> Vec<u8> {
+    status.clone().fit(MOST_TEXT).unwrap()
+}
+
+fn waiting(peer: &str, ms: u64) -> EndpointStatus {
+    let waits = Some(Waits { for_what: "room in shm/ring".into(), ms });
+    EndpointStatus { peer: peer.into(), open: 3, waits, ..EndpointStatus::default() }
+}
+
+/// A memory file of somebody else's making.
+fn foreign(len: usize, change: impl FnOnce(&Mapped)) -> Opened {
+    let fd = memory_file(NAME, len).unwrap();
+    reserve(&fd, 0, len).unwrap();
+    change(&Mapped::new(&fd, 0, len).unwrap());
+    Opened::from(fd)
+}
+
+fn set(mapped: &Mapped, at: usize, value: u64) {
+    mapped.span().write(at, &value.to_ne_bytes()).unwrap();
+}
+
+#[test]
+fn what_a_worker_writes_is_what_is_read() {
+    let file = file();
+    let page = file.place().unwrap();
+    let mut status = worker("ab12cd34");
+    status.endpoints.push(waiting("process 9", 5));
+    assert!(page.write(&text(&status), now_ns()));
+    page.polled(41);
+    let shown = own(&file).unwrap();
+    assert_eq!((shown.context.as_str(), shown.pid), ("07070707", std::process::id()));
+    let seen = &shown.workers[0];
+    assert_eq!((seen.worker.as_str(), seen.polls, seen.doing), ("ab12cd34", 41, Doing::Asked));
+    assert_eq!(seen.endpoints[0].peer, "process 9");
+}
+
+#[test]
+fn a_worker_that_is_gone_is_not_shown_and_its_place_is_the_next_ones() {
+    let file = file();
+    let (first, second) = (file.place().unwrap(), file.place().unwrap());
+    assert!(first.write(&text(&worker("first")), now_ns()));
+    assert!(second.write(&text(&worker("second")), now_ns()));
+    drop(first);
+    let names = |file: &File| -> Vec<String> {
+        own(file).unwrap().workers.into_iter().map(|worker| worker.worker).collect()
+    };
+    assert_eq!(names(&file), ["second"]);
+    let third = file.place().unwrap();
+    assert!(third.write(&text(&worker("third")), now_ns()));
+    assert_eq!(names(&file), ["third", "second"]);
+}
+
+#[test]
+fn more_workers_than_there_are_places_are_counted() {
+    let file = file();
+    let pages: Vec<_> = (0..PLACES).map(|_| file.place().unwrap()).collect();
+    assert!(file.place().is_none());
+    assert_eq!(own(&file).unwrap().unseen, 1);
+    drop(pages);
+    assert!(file.place().is_some());
+}
+
+#[test]
+fn a_forked_child_changes_nothing_of_what_its_parent_shows() {
+    let file = file();
+    let mut page = file.place();
+    assert!(page.as_ref().unwrap().write(&text(&worker("parent")), now_ns()));
+    assert!(ends_in_forked_child(|| {
+        assert!(!page.as_ref().unwrap().write(&text(&worker("child")), now_ns()));
+        drop(page.take());
+    }));
+    assert_eq!(own(&file).unwrap().workers[0].worker, "parent");
+}
+
+#[test]
+fn what_a_worker_does_is_told_by_two_looks() {
+    let file = file();
+    let page = file.place().unwrap();
+    assert!(page.write(&text(&worker("it")), now_ns()));
+    page.polled(1);
+    let opened = Opened::open(format!("/proc/self/fd/{}", file.fd())).unwrap();
+    let before = read::used(&opened);
+    let doing = |stopped| read(&opened, Some(&before), stopped).unwrap().workers[0].doing;
+    assert_eq!(doing(false), Doing::NotCalled);
+    assert_eq!(doing(true), Doing::Stopped);
+    page.polled(2);
+    assert_eq!(doing(false), Doing::Polls);
+    page.sleeps(now_ns(), false);
+    assert_eq!(doing(false), Doing::Sleeps);
+    page.sleeps(now_ns(), true);
+    assert_eq!(doing(false), Doing::Armed);
+    page.polled(3);
+    assert_eq!(doing(false), Doing::Polls);
+}
+
+#[test]
+fn a_text_that_does_not_fit_has_fewer_endpoints_and_says_how_many() {
+    let mut status = worker("it");
+    status.endpoints = (0..1000).map(|n| waiting(&format!("process {n}"), 9)).collect();
+    let bytes = status.fit(MOST_TEXT).unwrap();
+    assert!(bytes.len() <= MOST_TEXT);
+    let kept = parse(&bytes);
+    assert!(kept.endpoints.len() > 50);
+    assert_eq!(kept.endpoints.len() + kept.more_endpoints, 1000);
+    assert!(worker(&"x".repeat(MOST_TEXT)).fit(MOST_TEXT).is_none());
+}
+
+#[test]
+fn a_file_that_is_none_or_lies_about_lengths_is_read_without_harm() {
+    assert!(read(&foreign(HEAD + PLACE, |_| {}), None, false).is_none(), "no magic");
+    assert!(read(&foreign(16, |_| {}), None, false).is_none(), "too short");
+    let lies = foreign(HEAD + PLACE + 1, |mapped| {
+        set(mapped, AT_MAGIC, MAGIC);
+        set(mapped, AT_PID, 1);
+        set(mapped, HEAD + AT_USED, 1);
+        set(mapped, HEAD + AT_LEN, u64::MAX);
+        set(mapped, HEAD + AT_WRITTEN, u64::MAX);
+        set(mapped, HEAD + AT_ASLEEP, u64::MAX);
+    });
+    let shown = read(&lies, None, false).unwrap();
+    assert_eq!(shown.workers.len(), 1);
+    assert!(shown.workers[0].worker.contains("none that this version reads"), "{shown}");
+    let torn = foreign(HEAD + PLACE, |mapped| {
+        set(mapped, AT_MAGIC, MAGIC);
+        set(mapped, HEAD + AT_USED, 1);
+        set(mapped, HEAD + AT_CHANGES, 1);
+    });
+    let shown = read(&torn, None, false).unwrap();
+    assert!(shown.workers[0].worker.contains("changes all the time"), "{shown}");
+}
+
+#[test]
+fn a_text_that_is_written_while_it_is_read_is_never_a_mixture() {
+    let file = file();
+    let page = file.place().unwrap();
+    assert!(page.write(&text(&worker("a")), now_ns()));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                for worker in own(&file).unwrap().workers {
+                    let same = |c: char| worker.worker.starts_with(c);
+                    let changes = worker.worker.starts_with('(');
+                    assert!(changes || worker.worker.chars().all(same), "{}", worker.worker);
+                    seen += 1;
+                }
+            }
+            seen
+        });
+        for n in 0..20_000u32 {
+            let letter = char::from(b'a' + (n % 26) as u8);
+            let name = letter.to_string().repeat(1 + n as usize % 300);
+            assert!(page.write(&text(&worker(&name)), now_ns()));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 0);
+    });
+}
+
+#[test]
+fn what_is_shown_of_a_hostile_text_has_no_control_characters() {
+    let status = parse(br#"{"worker":"a\u001b[2J\nb\u202e","endpoints":[{"peer":"x\ry"}]}"#);
+    assert_eq!((status.worker.as_str(), status.endpoints[0].peer.as_str()), ("a?[2J?b?", "x?y"));
+    assert_eq!(clean("plain ä"), "plain ä");
+}
+
+#[test]
+fn what_a_newer_version_adds_is_left_out_and_what_an_older_one_lacks_is_empty() {
+    let status = parse(br#"{"worker":"ab","news":[1,2],"pending":3}"#);
+    assert_eq!((status.worker.as_str(), status.pending, status.peers), ("ab", 3, 0));
+}
+
+#[test]
+fn what_waits_comes_first_and_says_for_how_long() {
+    let mut it = worker("ab12cd34");
+    it.endpoints.push(waiting("process 9 on nodeb", 0));
+    it.grow_older(12_340);
+    let peers = vec!["process 9 (ring) is stopped".to_owned()];
+    let status = Status { pid: 8, workers: vec![it], peers, ..Status::default() };
+    let text = status.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[1], "WAITS");
+    assert_eq!(lines[2], "  3 operations to process 9 on nodeb, for 12.3 s: room in shm/ring");
+    assert_eq!(lines[3], "  process 9 (ring) is stopped");
+}
+
+#[test]
+fn a_process_that_is_not_there_and_one_without_a_context_are_told_apart() {
+    let error = of_process(u32::MAX).unwrap_err();
+    assert!(error.to_string().contains("is not there"), "{error}");
+    // The first process of the machine has no context of ours, whoever may look into it.
+    let error = of_process(1).unwrap_err();
+    let words = error.to_string();
+    assert!(words.contains("cannot be looked into") || words.contains("shows nothing"), "{words}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_bytes_of_a_text_do_harm(bytes in proptest::collection::vec(0u8..=255, 0..400)) {
+        let _ = parse(&bytes).to_string();
+    }
+
+    #[test]
+    fn no_change_of_a_good_text_does_harm(at in 0usize..400, byte in 0u8..=255, cut_at in 0usize..600) {
+        let mut status = worker("ab");
+        status.endpoints.push(waiting("process 9", 4));
+        let mut bytes = text(&status);
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        bytes.truncate(cut_at);
+        let _ = parse(&bytes).to_string();
+    }
+
+    #[test]
+    fn no_words_of_a_file_do_harm(places in proptest::collection::vec((0usize..HEAD + 128, 0u64..=u64::MAX), 0..40)) {
+        let odd = foreign(HEAD + 2 * PLACE, |mapped| {
+            set(mapped, AT_MAGIC, MAGIC);
+            set(mapped, HEAD + AT_USED, 1);
+            for (at, value) in &places {
+                set(mapped, at & !7, *value);
+            }
+        });
+        if let Some(status) = read(&odd, None, false) {
+            let _ = status.to_string();
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What is shown, for people: what waits comes first.
+
+use super::values::{Doing, EndpointStatus, Status, WorkerStatus};
+use std::fmt;
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = format!("process {}", self.pid);
+        if !self.program.is_empty() {
+            text += &format!(" ({})", self.program);
+        }
+        let (version, context, open) = (&self.version, &self.context, time(self.open_ms));
+        text += &format!(", Tieline {version}, context {context}, open for {open}\n");
+        let waiting = self.workers.iter().flat_map(|worker| &worker.endpoints).filter_map(waits);
+        let forming = self.workers.iter().flat_map(|worker| &worker.forming).map(|circuit| {
+            let (peer, module, ms) = (&circuit.peer, &circuit.module, time(circuit.ms));
+            let mut line = format!("a connection to {peer} over {module} is being formed for {ms}");
+            line += &format!(" by {}: {}", circuit.by, circuit.phase);
+            if !circuit.trouble.is_empty() {
+                line += &format!("; {}", circuit.trouble);
+            }
+            line
+        });
+        let lines: Vec<String> = waiting.chain(forming).chain(self.peers.iter().cloned()).collect();
+        if lines.is_empty() {
+            text += "nothing waits\n";
+        } else {
+            text += "WAITS\n";
+            lines.iter().for_each(|line| text += &format!("  {line}\n"));
+        }
+        if self.workers.is_empty() {
+            text += "it has no worker\n";
+        }
+        if self.unseen > 0 {
+            text += &format!("{} workers found no place to show themselves in\n", self.unseen);
+        }
+        self.workers.iter().for_each(|worker| text += &worker.to_string());
+        f.write_str(&plain(&text))
+    }
+}
+
+impl fmt::Display for WorkerStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = if self.service { " of the progress thread" } else { "" };
+        let mut text = format!("\nWORKER {}{whose}, thread {}", self.worker, self.thread);
+        text += &match self.doing {
+            Doing::Asked => String::new(),
+            Doing::Polls => ", makes progress".to_owned(),
+            Doing::Sleeps => format!(", has slept for {}", time(self.doing_ms)),
+            Doing::Armed => format!(
+                ", waits on its descriptor, or for its application, for {}",
+                time(self.doing_ms)
+            ),
+            Doing::NotCalled => format!(
+                ", has made no progress for {}: its application has called it seldom or not at all",
+                time(self.doing_ms)
+            ),
+            Doing::Stopped => ", its process is stopped by a signal".to_owned(),
+        };
+        let (pending, peers) = (self.pending, self.peers);
+        text += &format!("\n  {pending} operations pending, {peers} peers known");
+        if self.untaken > 0 {
+            text += &format!(", {} ended and not taken", self.untaken);
+        }
+        if self.owed > 0 {
+            text += &format!(", {} answers owed that no way leads for", self.owed);
+        }
+        if self.age_ms >= 1000 {
+            text += &format!(", as of {} ago", time(self.age_ms));
+        }
+        text.push('\n');
+        for endpoint in &self.endpoints {
+            text += &format!("  {}\n", line(endpoint));
+        }
+        if self.more_endpoints > 0 {
+            text += &format!("  and {} endpoints more\n", self.more_endpoints);
+        }
+        for interface in &self.interfaces {
+            let (path, peers, bytes) = (&interface.path, interface.peers, size(interface.bytes));
+            text += &format!("  {path}: {peers} peers, {bytes}");
+            if let Some(why) = &interface.out_of_use {
+                text += &format!("; {why}");
+            }
+            text.push('\n');
+        }
+        if !self.counters.is_empty() {
+            let counted = self.counters.iter().map(|(name, n)| format!("{name} {n}"));
+            text += &format!("  counted: {}\n", counted.collect::<Vec<_>>().join(", "));
+        }
+        f.write_str(&plain(&text))
+    }
+}
+
+/// What an endpoint waits for, if it waits.
+fn waits(endpoint: &EndpointStatus) -> Option<String> {
+    let waits = endpoint.waits.as_ref()?;
+    let (open, peer, ms) = (endpoint.open, &endpoint.peer, time(waits.ms));
+    let what = match (open, endpoint.answers) {
+        (0, answers) => format!("{answers} answers to {peer}"),
+        (1, _) => format!("an operation to {peer}"),
+        (open, _) => format!("{open} operations to {peer}"),
+    };
+    Some(format!("{what}, for {ms}: {}", waits.for_what))
+}
+
+fn line(endpoint: &EndpointStatus) -> String {
+    let mut text = format!("to {} ({}), {}", endpoint.peer, endpoint.peer_worker, endpoint.state);
+    if endpoint.owner != "application" {
+        text += &format!(", of the {}", endpoint.owner);
+    }
+    text += &format!(", messages over {}", endpoint.message);
+    if !endpoint.lanes.is_empty() {
+        text += &format!(", open: {}", endpoint.lanes.join(" "));
+    }
+    if endpoint.open > 0 {
+        text += &format!(", {} pending", endpoint.open);
+    }
+    if endpoint.queued > 0 {
+        text += &format!(", {} queued of {}", endpoint.queued, size(endpoint.queued_bytes as u64));
+    }
+    if endpoint.answers > 0 {
+        text += &format!(", {} answers wait", endpoint.answers);
+    }
+    if let Some(error) = &endpoint.error {
+        text += &format!("; {error}");
+    }
+    text
+}
+
+/// A time, as exact as somebody needs it who reads.
+pub(super) fn time(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1_000),
+        _ => format!("{} h {} min", ms / 3_600_000, ms % 3_600_000 / 60_000),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} bytes"),
+        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+/// The same without what a terminal would take for more than text: a process may have written anything.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}

@@ -1,0 +1,49 @@
+//! What is kept of what a worker has shown of itself.
+
+use crate::live::Page;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+/// A text that took long makes the next one wait so many times as long.
+const SHARE: u64 = 100;
+
+/// What stands since when.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Standing {
+    /// An endpoint's oldest operation.
+    Operation(usize, u64),
+    /// Answers of an endpoint.
+    Answers(usize),
+    /// A connection that is being formed.
+    Circuit(u64),
+}
+
+/// What of it is kept between two texts.
+pub(super) struct Shown {
+    pub(super) page: Option<Page>,
+    pub(super) service: bool,
+    pub(super) polls: Cell<u64>,
+    /// When the last text was written, and how long that took, ns.
+    pub(super) written: Cell<u64>,
+    pub(super) took: Cell<u64>,
+    pub(super) since: RefCell<HashMap<Standing, u64>>,
+}
+
+impl Shown {
+    pub(super) fn new(page: Option<Page>, service: bool) -> Shown {
+        Shown {
+            page,
+            service,
+            polls: Cell::new(0),
+            written: Cell::new(0),
+            took: Cell::new(0),
+            since: RefCell::default(),
+        }
+    }
+
+    /// How long until the next text may be written, ns.
+    pub(super) fn due_in(&self, now: u64, pause: u64) -> u64 {
+        let pause = pause.max(self.took.get().saturating_mul(SHARE));
+        self.written.get().saturating_add(pause).saturating_sub(now)
+    }
+}

@@ -1,0 +1,208 @@
+//! What a worker shows of itself: to the program (`Worker::status`), and to who asks from outside ([`crate::live`]).
+
+use super::shown::Standing;
+use super::{Counters, Inner, Worker};
+use crate::endpoint::{Inner as EndpointInner, short};
+use crate::interface::InterfaceSlot;
+use crate::live::{InterfaceStatus, Page, WorkerStatus, cut, now_ns, thread_id};
+use crate::op::Id;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Between two texts while the worker polls, and before sleeps, ns.
+const POLLING: u64 = 100_000_000;
+const SLEEPING: u64 = 1_000_000;
+/// Between two looks at the clock by what asks the kernel in every call.
+const CLOCK: u64 = 64;
+/// Endpoints that are looked at for one text, and that it has at most.
+const LOOKS: usize = 1024;
+const SHOWN: usize = 128;
+/// The longest text: there is no more room.
+const TEXT: usize = (64 << 10) - 64;
+
+impl Inner {
+    /// The kernel is asked for events. `seldom`: it is not, for a while.
+    #[inline]
+    pub(super) fn show_poll(&self, seldom: bool) {
+        let shown = &self.shown;
+        let Some(page) = &shown.page else { return };
+        let polls = shown.polls.get() + 1;
+        shown.polls.set(polls);
+        page.polled(polls);
+        if seldom || polls % CLOCK == 0 {
+            let now = now_ns();
+            if shown.due_in(now, POLLING) == 0 {
+                self.show(page, now);
+            }
+        }
+    }
+
+    /// A sleep begins, the worker's own or its application's on its descriptor. Returns how long it is until what is shown may be written anew, where it could not be now.
+    pub(super) fn show_sleep(&self, armed: bool) -> Option<Duration> {
+        let page = self.shown.page.as_ref()?;
+        let now = now_ns();
+        page.sleeps(now, armed);
+        match self.shown.due_in(now, SLEEPING) {
+            0 => {
+                self.show(page, now);
+                None
+            }
+            left => Some(Duration::from_nanos(left)),
+        }
+    }
+
+    /// It is there.
+    pub(super) fn show_first(&self) {
+        if let Some(page) = &self.shown.page {
+            self.show(page, now_ns());
+        }
+    }
+
+    /// It goes on for longer than that.
+    pub(super) fn show_longer_sleep(&self) {
+        if let Some(page) = &self.shown.page {
+            self.show(page, now_ns());
+        }
+    }
+
+    #[cold]
+    fn show(&self, page: &Page, now: u64) {
+        self.shown.written.set(now);
+        if let Some(text) = self.status(Some(SHOWN), now).fit(TEXT) {
+            let _ = page.write(&text, now);
+        }
+        self.shown.took.set(now_ns().saturating_sub(now));
+    }
+
+    /// What there is to show. `most`: endpoints, and a bounded time; those that wait are among them.
+    fn status(&self, most: Option<usize>, now: u64) -> WorkerStatus {
+        let mut since = HashMap::new();
+        let mut standing = |what: Standing| {
+            let known = self.shown.since.borrow().get(&what).copied().unwrap_or(now);
+            let _ = since.insert(what, known);
+            now.saturating_sub(known) / 1_000_000
+        };
+        let mut endpoints = Vec::new();
+        let (looked_at, all) = self.endpoints_to_show(most.map(|_| LOOKS));
+        let left_out = all.saturating_sub(looked_at.len());
+        for endpoint in looked_at {
+            let (mut status, oldest): (_, Option<Id>) = endpoint.status();
+            if let Some(waits) = &mut status.waits {
+                waits.ms = standing(match oldest {
+                    Some(id) => Standing::Operation(endpoint.index, id.raw()),
+                    None => Standing::Answers(endpoint.index),
+                });
+            }
+            endpoints.push(status);
+        }
+        // Stable: those that wait for nothing stay in the order in which they were opened.
+        endpoints.sort_by_key(|e| std::cmp::Reverse(e.waits.as_ref().map(|waits| waits.ms)));
+        let shown = most.unwrap_or(usize::MAX).min(endpoints.len());
+        let more_endpoints = left_out + endpoints.len() - shown;
+        endpoints.truncate(shown);
+        let forming = self
+            .forming(most.unwrap_or(usize::MAX), |circuit| standing(Standing::Circuit(circuit)));
+        let ops = self.shared.ops.borrow();
+        let status = WorkerStatus {
+            worker: short(&self.shared.id),
+            service: self.shown.service,
+            thread: thread_id(),
+            polls: self.shown.polls.get(),
+            pending: ops.open_count(),
+            untaken: ops.untaken(),
+            owed: self.owed.len(),
+            peers: self.peers.borrow().len(),
+            endpoints,
+            more_endpoints,
+            forming,
+            interfaces: self.shared.interfaces.iter().map(interface).collect(),
+            counters: self.counted().named(),
+            ..WorkerStatus::default()
+        };
+        *self.shown.since.borrow_mut() = since;
+        status
+    }
+
+    /// Endpoints to look at, those with something queued first, and how many there are.
+    fn endpoints_to_show(&self, most: Option<usize>) -> (Vec<Rc<EndpointInner>>, usize) {
+        let most = most.unwrap_or(usize::MAX);
+        let mut found: Vec<Rc<EndpointInner>> =
+            self.busy.borrow().iter().take(most / 2).cloned().collect();
+        let mut known: HashSet<usize> = found.iter().map(|endpoint| endpoint.index).collect();
+        let endpoints = self.endpoints.borrow();
+        let all = endpoints.ids().filter_map(|id| endpoints.cold(id)?.upgrade());
+        for endpoint in all.take(most) {
+            if found.len() < most && known.insert(endpoint.index) {
+                found.push(endpoint);
+            }
+        }
+        (found, endpoints.len())
+    }
+
+    /// What the worker has counted.
+    pub(super) fn counted(&self) -> Counters {
+        let mut counters = self.counters.get();
+        self.wiring.count(&mut counters);
+        counters
+    }
+}
+
+impl Worker {
+    /// What the worker does and what it waits for, by the same look as `tieline info --pid` takes from outside ([`crate::live`]): every
+    /// endpoint with its queue and what its oldest operation waits for, connections that are being formed, what is open and
+    /// what was counted. It changes nothing, and looks at every endpoint: not for every round of a loop. How long something
+    /// has waited is counted from the first such look at it, by this call or by what is shown to the outside.
+    ///
+    /// In a forked child there is nothing: the worker is the parent's.
+    #[must_use]
+    pub fn status(&self) -> WorkerStatus {
+        if !self.inner.shared.same_process() {
+            return WorkerStatus::default();
+        }
+        self.inner.status(None, now_ns())
+    }
+}
+
+impl Counters {
+    /// What is not 0, by its name.
+    fn named(&self) -> BTreeMap<String, u64> {
+        // Taken apart, so that one that is added is named here, too.
+        let Counters {
+            unknown_ids,
+            malformed,
+            emulated,
+            assisted_chunks,
+            connections,
+            failed_connections,
+            wireup_retransmissions,
+            wireup_rejections,
+        } = *self;
+        let all = [
+            ("unknown_ids", unknown_ids),
+            ("malformed", malformed),
+            ("emulated", emulated),
+            ("assisted_chunks", assisted_chunks),
+            ("connections", connections),
+            ("failed_connections", failed_connections),
+            ("wireup_retransmissions", wireup_retransmissions),
+            ("wireup_rejections", wireup_rejections),
+        ];
+        let counted = all.into_iter().filter(|(_, n)| *n > 0);
+        counted.map(|(name, n)| (name.to_owned(), n)).collect()
+    }
+}
+
+fn interface(slot: &InterfaceSlot) -> InterfaceStatus {
+    // Of what broke nothing is called.
+    let works = slot.out_of_use.borrow().is_none() && !slot.provider.poisoned();
+    let memory = works.then(|| slot.interface.memory()).flatten();
+    let used = memory.as_ref();
+    let bytes = used.map_or(0, |m| m.base_bytes.saturating_add(m.peer_bytes));
+    InterfaceStatus {
+        path: slot.path.clone(),
+        peers: used.map_or(0, |m| m.peers),
+        bytes,
+        out_of_use: slot.out_of_use.borrow().as_ref().map(|error| cut(&error.to_string())),
+    }
+}

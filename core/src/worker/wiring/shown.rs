@@ -1,0 +1,56 @@
+//! What is shown of connections that are being formed.
+
+use super::State;
+use crate::live::{FormingStatus, cut};
+use crate::wireup::Phase;
+use crate::worker::Inner;
+use crate::worker::wireup_transports::WireupTransport;
+
+impl Inner {
+    /// Connections that are being formed, so many at most; `ms` says for how long each has been.
+    pub(in crate::worker) fn forming(
+        &self,
+        most: usize,
+        mut ms: impl FnMut(u64) -> u64,
+    ) -> Vec<FormingStatus> {
+        let circuits = self.wiring.circuits.borrow();
+        let machine = self.wiring.machine.borrow();
+        let forms = circuits.iter().filter(|(_, circuit)| matches!(circuit.state, State::Forming));
+        let shown = forms.take(most).map(|(number, circuit)| {
+            let phase = circuit.key.as_ref().and_then(|key| machine.phase(key));
+            FormingStatus {
+                peer: cut(&circuit.peer.label()),
+                module: self.shared.interfaces[circuit.pair.interface].path.clone(),
+                by: self.carrier(circuit.transport.as_ref()),
+                phase: words(phase).to_owned(),
+                ms: ms(*number),
+                trouble: cut(&circuit.trouble),
+            }
+        });
+        shown.collect()
+    }
+
+    fn carrier(&self, transport: Option<&WireupTransport>) -> String {
+        let path = |at: &usize| self.shared.interfaces.get(*at).map(|slot| slot.path.clone());
+        match transport {
+            Some(WireupTransport::Connector(at, _)) => {
+                let connectors = &self.wiring.transports.connectors;
+                connectors.get(*at).map(|slot| slot.scheme.clone()).unwrap_or_default()
+            }
+            Some(WireupTransport::Messages(at, _)) => path(at).unwrap_or_default(),
+            Some(WireupTransport::OutOfBand(_)) => "the application (oob)".to_owned(),
+            None => "the peer's datagrams".to_owned(),
+        }
+    }
+}
+
+fn words(phase: Option<Phase>) -> &'static str {
+    match phase {
+        Some(Phase::Making) => "this side makes its endpoint",
+        Some(Phase::Asked) => "the peer has been asked and has not answered",
+        Some(Phase::Binding) => "this side connects to the peer's endpoint",
+        Some(Phase::Bound) => "this side has connected, and the peer has not said that it has",
+        Some(Phase::Ready) => "it is ready",
+        None => "it is given up",
+    }
+}

@@ -1,0 +1,213 @@
+//! What running processes show of themselves to who asks from outside.
+
+use tieline::live::{Doing, Status, WorkerStatus, of_process};
+use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip, sys};
+
+pub(crate) const TESTS: &[Test] = named![
+    a_queue_that_stands_because_a_peer_is_stopped_is_shown_with_the_peer_and_since_when,
+    a_worker_that_is_not_called_is_shown_as_that_to_who_waits_for_it,
+    a_process_that_was_killed_shows_nothing_and_leaves_nothing,
+    a_forked_child_is_told_from_its_parent,
+    a_process_without_a_context_says_so_and_so_does_one_that_wants_not_to_be_looked_at,
+    another_user_is_refused_in_words,
+    the_progress_thread_is_shown_beside_the_application,
+    a_connection_that_nobody_answers_is_shown_while_it_is_being_formed,
+    what_is_shown_can_be_read_where_files_are_limited,
+];
+
+fn look(node: &Node) -> Status {
+    let pid = node.peer.pid();
+    let mut shown = of_process(pid).unwrap_or_else(|error| panic!("{}: {error}", node.peer.name));
+    assert_eq!(shown.len(), 1);
+    shown.remove(0)
+}
+
+fn only(status: &Status) -> &WorkerStatus {
+    assert_eq!(status.workers.len(), 1, "{status}");
+    &status.workers[0]
+}
+
+/// Looks until it shows what is expected; each look takes its time.
+fn until(node: &Node, shows: impl Fn(&Status) -> bool) -> Status {
+    for _ in 0..240 {
+        let status = look(node);
+        if shows(&status) {
+            return status;
+        }
+    }
+    panic!("it is shown as:\n{}", look(node))
+}
+
+fn longest_wait(status: &Status) -> Option<u64> {
+    let endpoints = status.workers.iter().flat_map(|worker| &worker.endpoints);
+    endpoints.filter_map(|endpoint| Some(endpoint.waits.as_ref()?.ms)).max()
+}
+
+fn a_queue_that_stands_because_a_peer_is_stopped_is_shown_with_the_peer_and_since_when() -> Verdict
+{
+    let (mut a, mut b) = (Node::start("a"), Node::start("b"));
+    a.connect(&mut b);
+    let _ = a.must("ping b");
+    sys::signal(b.peer.pid(), sys::Signal::Stop);
+    a.peer.tell("stream b 100000 1000");
+    let first = until(&a, |status| longest_wait(status).is_some());
+    let text = first.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    let b_pid = b.peer.pid();
+    assert_eq!(lines[1], "WAITS", "{text}");
+    assert!(lines[2].contains(&format!("operations to process {b_pid}, for ")), "{text}");
+    assert!(
+        lines[2].contains("room in shm/ring: the peer has not taken what came before"),
+        "{text}"
+    );
+    assert!(text.contains(&format!("  process {b_pid} (")), "{text}");
+    assert!(text.contains(&format!("is stopped: `kill -CONT {b_pid}` lets it go on")), "{text}");
+    let waiting = &only(&first).endpoints[0];
+    assert!(
+        waiting.queued > 0 && waiting.queued_bytes > 0 && waiting.state == "queueing",
+        "{text}"
+    );
+    let waited = longest_wait(&first).unwrap();
+    let later = until(&a, |status| longest_wait(status).is_some_and(|ms| ms >= waited + 200));
+    assert_eq!(only(&later).endpoints[0].open, waiting.open, "nothing moves");
+    assert_eq!(only(&look(&b)).doing, Doing::Stopped);
+    // Who looks stops nobody.
+    sys::signal(b.peer.pid(), sys::Signal::Continue);
+    let _ = a.answer().expect("the stream goes on");
+    let _ = until(&a, |status| longest_wait(status).is_none());
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn a_worker_that_is_not_called_is_shown_as_that_to_who_waits_for_it() -> Verdict {
+    let mut a = Node::with("a", &["TIELINE_PROVIDERS=^shm-cma"]);
+    let mut b = Node::with("b", &["TIELINE_PROVIDERS=^shm-cma"]);
+    a.connect(&mut b);
+    let _ = b.must("register plain 1000");
+    assert_eq!(a.import(&mut b, "plain"), "emulated over shm/ring");
+    let _ = a.must("register out 1000");
+    let _ = a.must("ping b");
+    let _ = b.must("compute");
+    a.peer.tell("put b.plain out 0 1000 0");
+    let status = until(&a, |status| {
+        longest_wait(status).is_some() && status.peers.iter().any(|line| line.contains("seldom"))
+    });
+    let text = status.to_string();
+    let worker = format!("process {} (", b.peer.pid());
+    assert!(text.contains("the peer's answer: its worker has to make progress"), "{text}");
+    assert!(status.peers[0].starts_with(&worker), "{text}");
+    assert!(status.peers[0].contains("its worker has made no progress for "), "{text}");
+    assert_eq!(only(&look(&b)).doing, Doing::NotCalled);
+    let _ = b.must("active");
+    let _ = a.answer().expect("the put");
+    assert_eq!(only(&look(&a)).doing, Doing::Armed, "it sleeps until the next order");
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn a_process_that_was_killed_shows_nothing_and_leaves_nothing() -> Verdict {
+    let mut node = Node::start("node");
+    let pid = node.peer.pid();
+    assert_eq!(only(&look(&node)).pending, 0);
+    let _ = node.kill();
+    let error = of_process(pid).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("process {pid} is not there")), "{error}");
+    Verdict::Passed
+}
+
+fn a_forked_child_is_told_from_its_parent() -> Verdict {
+    let mut node = Node::start("node");
+    let pid = node.peer.pid();
+    let _ = node.must("register r 100");
+    let _ = node.must("fill r 3");
+    let _ = node.must("fork-aside r 3");
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    if let Some(child) = children.ok().and_then(|all| all.split_whitespace().next()?.parse().ok()) {
+        let error = of_process(child).unwrap_err().to_string();
+        assert!(error.contains(&format!("it was forked by process {pid}")), "{error}");
+        assert!(error.contains(&format!("ask process {pid}")), "{error}");
+    } else {
+        println!("    the kernel does not name children");
+    }
+    let _ = look(&node);
+    let _ = node.must("fork-joined");
+    assert_eq!(only(&look(&node)).doing, Doing::Armed, "the child has changed nothing");
+    node.end();
+    Verdict::Passed
+}
+
+fn a_process_without_a_context_says_so_and_so_does_one_that_wants_not_to_be_looked_at() -> Verdict {
+    let bare = Node::bare(Launch::new("bare", "node"));
+    let silent = Node::with("silent", &["TIELINE_LIVE=off"]);
+    for node in [&bare, &silent] {
+        let error = of_process(node.peer.pid()).unwrap_err().to_string();
+        assert!(error.contains("shows nothing: it has no context of Tieline open"), "{error}");
+    }
+    bare.end();
+    silent.end();
+    Verdict::Passed
+}
+
+fn another_user_is_refused_in_words() -> Verdict {
+    if !sys::is_root() {
+        return Verdict::Skipped("only root becomes another user".into());
+    }
+    let node = Node::start("node");
+    let mut other = Node::bare(Launch::new("other", "node"));
+    assert_eq!(other.must("become 65534"), "true");
+    let failed = other.ask(&format!("look {}", node.peer.pid())).unwrap_err();
+    assert_eq!(failed.status, "Permission", "{failed:?}");
+    let words = format!(
+        "process {} (of user 0) cannot be looked into: it is another user's",
+        node.peer.pid()
+    );
+    assert!(failed.text.starts_with(&words), "{failed:?}");
+    other.end();
+    node.end();
+    Verdict::Passed
+}
+
+fn the_progress_thread_is_shown_beside_the_application() -> Verdict {
+    let mut node = Node::with("node", &["TIELINE_PROGRESS_THREAD=on"]);
+    let _ = node.must("compute");
+    let status = look(&node);
+    let of = |service: bool| status.workers.iter().find(|worker| worker.service == service);
+    let (serves, other) = (of(true).expect("the thread's"), of(false).expect("the application's"));
+    assert_eq!((serves.doing, other.doing), (Doing::Sleeps, Doing::NotCalled), "{status}");
+    assert_eq!(other.thread, node.peer.pid());
+    assert!(serves.thread != other.thread);
+    node.end();
+    Verdict::Passed
+}
+
+fn a_connection_that_nobody_answers_is_shown_while_it_is_being_formed() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let mut a = hosts[0].node("a", &[]);
+    let mut b = hosts[1].node("b", &[]);
+    a.connect(&mut b);
+    hosts[1].link(0).cut();
+    a.peer.tell("ping b");
+    let status = until(&a, |status| status.workers.iter().any(|worker| !worker.forming.is_empty()));
+    let text = status.to_string();
+    let forming = &only(&status).forming[0];
+    assert_eq!(
+        (forming.module.as_str(), forming.by.as_str()),
+        ("tcp/stream", "tcp-connect/stream")
+    );
+    assert!(text.contains("a connection to process "), "{text}");
+    assert!(text.contains("over tcp/stream is being formed for "), "{text}");
+    Verdict::Passed
+}
+
+fn what_is_shown_can_be_read_where_files_are_limited() -> Verdict {
+    let mut node = Node::bare(Launch::new("node", "node"));
+    // Above the one place that it takes, and below what a file of all places takes.
+    let _ = node.must("limit file-size 1000000");
+    let _ = node.must("open TIELINE_PROVIDERS=^shm-cma");
+    let warnings = node.must("warnings");
+    assert_eq!(only(&look(&node)).worker.len(), 8, "{warnings}");
+    node.end();
+    Verdict::Passed
+}
