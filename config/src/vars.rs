@@ -56,7 +56,7 @@ core_vars! {
     LOG = "TIELINE_LOG", "warn", Kind::one_of("off|error|warn|info|debug"),
         "Least severity of the lines that are collected for the report; the library never prints them.";
     LIVE = "TIELINE_LIVE", "on", Kind::BOOL,
-        "Show `tieline info --pid` what workers of this process do, in a memory file that the same user and root can read. It costs one descriptor, and 4 KiB or more for each worker.";
+        "Show `tieline info --pid` what workers of this process do, in a memory file that the same user and root can read. It costs one descriptor, and 8 to 64 KiB for each worker.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::BOOL,
         "Run one thread that serves what peers ask of this context's memory while the program computes; it sleeps when idle.";
     POLLS_OFTEN = "TIELINE_POLLS_OFTEN", "off", Kind::BOOL,

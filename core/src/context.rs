@@ -169,8 +169,9 @@ impl Context {
     }
 
     /// What the context's workers do and what they wait for, as `tieline info --pid` sees it from outside ([`crate::live`]): each
-    /// worker as it has shown itself last, which is at most a tenth of a second old while it makes progress. From any thread. Empty
-    /// with `TIELINE_LIVE=off`, and where there was no memory or descriptor for it; [`Worker::status`] needs neither.
+    /// worker as it has shown itself last ([`WorkerStatus::age_ms`](crate::live::WorkerStatus) says when), which is about a tenth of a
+    /// second ago while it makes progress in a loop. From any thread. Empty with `TIELINE_LIVE=off`, where there was no memory or
+    /// descriptor for it, and in a forked child; [`Worker::status`] needs neither.
     #[must_use]
     pub fn status(&self) -> Status {
         self.core.status()

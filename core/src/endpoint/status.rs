@@ -12,7 +12,9 @@ impl Inner {
         let path = |interface: usize| self.shared.interfaces.get(interface).map(|slot| &slot.path);
         let (address, here) = (&self.address, &self.shared.core.location);
         let there = &address.location;
-        let same_host = there.boot_id == here.boot_id && there.pid_namespace == here.pid_namespace;
+        // What could not be read is zero.
+        let same_host = there.boot_id != [0; 16]
+            && (there.boot_id, there.pid_namespace) == (here.boot_id, here.pid_namespace);
         let for_what =
             self.is_alive().then(|| self.waits_for(oldest.map(|o| (o.kind, o.posted_to))));
         let mut status = EndpointStatus {
@@ -35,7 +37,10 @@ impl Inner {
             }
             .to_owned(),
             message: self.message_path(),
-            open: self.shared.ops.borrow().open_of(self.index),
+            open: {
+                let ops = self.shared.ops.borrow();
+                ops.open_of(self.index) + ops.announced_of(self.index)
+            },
             queued: self.queue_len(),
             queued_bytes: self.queued_bytes.get(),
             answers: self.answers_len(),
@@ -56,14 +61,23 @@ impl Inner {
             Some(slot) => slot.path.clone(),
             None => "an interface".to_owned(),
         };
-        let room = |path: &str| format!("room in {path}: the peer has not taken what came before");
+        let room = |path: &str| {
+            format!(
+                "room in {path}: what came before has not been taken, as when the peer makes no progress"
+            )
+        };
         let forms = |interface: usize| self.worker.circuit_forms(self, interface);
         let connects = |path: &str| format!("its connection over {path}");
         let queue = self.queue.borrow();
         if queue.is_empty() && self.answers.borrow().is_empty() {
             let (kind, posted_to) = oldest?;
             return Some(match (kind, posted_to) {
-                (_, Some(interface)) => format!("{} to complete it", name(interface)),
+                (_, Some(interface)) => {
+                    format!(
+                        "{} to complete it: the peer, or the way there, has not answered",
+                        name(interface)
+                    )
+                }
                 (Kind::Put | Kind::Get | Kind::Atomic | Kind::Fetch, None) => {
                     "the peer's answer: its worker has to make progress".to_owned()
                 }

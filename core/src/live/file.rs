@@ -2,20 +2,20 @@
 
 use super::sys::{Mapped, memory_file, now_ns, reserve};
 use super::{
-    AT_ARMED, AT_ASLEEP, AT_CHANGES, AT_CONTEXT, AT_LEN, AT_MAGIC, AT_OPENED, AT_PID, AT_POLLS,
-    AT_TEXT, AT_UNSEEN, AT_USED, AT_VERSION, AT_WRITTEN, HEAD, MAGIC, MOST_TEXT, NAME, PLACE,
-    PLACES, VERSION_BYTES,
+    AT_ASLEEP, AT_CONTEXT, AT_LEN, AT_MAGIC, AT_OPEN, AT_OPENED, AT_PID, AT_POLLS, AT_TEXT,
+    AT_TEXTS, AT_UNSEEN, AT_USED, AT_VERSION, AT_WAITING, AT_WRITTEN, HEAD, MAGIC, MOST_TEXT, NAME,
+    PLACE, PLACES, VERSION_BYTES, slot,
 };
 use crate::sys::{ForkGuard, Span, limits, process_id};
 use crate::{Error, Status};
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::fs::File as Opened;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// See the module. A forked child writes nothing: the file is its parent's.
 pub(crate) struct File {
-    fd: OwnedFd,
+    fd: Opened,
     head: Mapped,
     /// Which places are taken.
     taken: Mutex<Vec<bool>>,
@@ -36,7 +36,7 @@ impl File {
                 "raise that (ulimit -f)",
             ));
         }
-        let fd = memory_file(NAME, HEAD + places * PLACE)?;
+        let fd = Opened::from(memory_file(NAME, HEAD + places * PLACE)?);
         reserve(&fd, 0, HEAD)?;
         let head = Mapped::new(&fd, 0, HEAD)?;
         let mut version = [0; VERSION_BYTES];
@@ -65,15 +65,23 @@ impl File {
             let _ = word(self.head.span(), AT_UNSEEN).fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        for empty in [AT_POLLS, AT_ASLEEP, AT_WRITTEN, AT_LEN] {
-            word(mapped.span(), empty).store(0, Ordering::Relaxed);
+        // Above all that whoever had the place before counted to, and there is no text yet.
+        let texts = now_ns() & !1;
+        for (empty, value) in [
+            (AT_POLLS, 0),
+            (AT_OPEN, 0),
+            (AT_ASLEEP, 0),
+            (AT_WAITING, 0),
+            (slot(texts) + AT_LEN, 0),
+            (AT_TEXTS, texts),
+        ] {
+            word(mapped.span(), empty).store(value, Ordering::Relaxed);
         }
-        // Above all that whoever had the place before counted to.
-        let changes = now_ns() & !1;
-        word(mapped.span(), AT_CHANGES).store(changes, Ordering::Relaxed);
         word(mapped.span(), AT_USED).store(1, Ordering::Release);
-        let (room, changes) = (Cell::new(4096), Cell::new(changes));
-        Some(Page { file: self.clone(), at, mapped, room, changes })
+        // The first page holds all words, and a part of the first slot.
+        let room = [Cell::new(4096), Cell::new(slot(1) / 4096 * 4096)];
+        let (texts, gone) = (Cell::new(texts), Cell::new(false));
+        Some(Page { file: self.clone(), at, mapped, room, texts, gone })
     }
 
     fn take(&self) -> Option<usize> {
@@ -83,8 +91,9 @@ impl File {
         Some(at)
     }
 
-    pub(super) fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    /// As who asks from outside has it, but for its own process alone.
+    pub(super) fn opened(&self) -> Option<&Opened> {
+        self.guard.same_process().then_some(&self.fd)
     }
 }
 
@@ -93,59 +102,85 @@ pub(crate) struct Page {
     file: Arc<File>,
     at: usize,
     mapped: Mapped,
-    /// Bytes of the place that have memory.
-    room: Cell<usize>,
-    changes: Cell<u64>,
+    /// Up to where each slot has memory, in bytes of the place.
+    room: [Cell<usize>; 2],
+    texts: Cell<u64>,
+    /// The place may be another worker's.
+    gone: Cell<bool>,
 }
 
 impl Page {
-    /// The worker has asked the kernel so often, and is awake.
+    /// The worker has asked the kernel so often, is awake, and has so many operations open.
     #[inline]
-    pub(crate) fn polled(&self, polls: u64) {
-        word(self.mapped.span(), AT_POLLS).store(polls, Ordering::Relaxed);
-        word(self.mapped.span(), AT_ASLEEP).store(0, Ordering::Relaxed);
+    pub(crate) fn polled(&self, polls: u64, open: usize) {
+        if !self.gone.get() {
+            word(self.mapped.span(), AT_POLLS).store(polls, Ordering::Relaxed);
+            word(self.mapped.span(), AT_OPEN).store(open as u64, Ordering::Relaxed);
+            word(self.mapped.span(), AT_ASLEEP).store(0, Ordering::Relaxed);
+        }
     }
 
     /// From now on it sleeps, or its application may on its descriptor.
     pub(crate) fn sleeps(&self, now_ns: u64, armed: bool) {
-        word(self.mapped.span(), AT_ARMED).store(armed.into(), Ordering::Relaxed);
-        word(self.mapped.span(), AT_ASLEEP).store(now_ns, Ordering::Relaxed);
+        self.set(AT_ASLEEP, now_ns & !1 | u64::from(armed));
     }
 
-    /// Puts a text in the place of the one before. `false`: it is too long, or there is no memory for it.
+    /// It sleeps no longer, whatever it does now.
+    pub(crate) fn awakes(&self) {
+        self.set(AT_ASLEEP, 0);
+    }
+
+    /// It is in a call that waits, since then; 0: in none.
+    pub(crate) fn waits(&self, since: u64) {
+        self.set(AT_WAITING, since);
+    }
+
+    fn set(&self, at: usize, value: u64) {
+        if !self.gone.get() {
+            word(self.mapped.span(), at).store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts a text beside the one before. `false`: it is too long, or there is no memory for it.
     pub(crate) fn write(&self, text: &[u8], now_ns: u64) -> bool {
-        let end = AT_TEXT + text.len();
-        if text.len() > MOST_TEXT || !self.file.guard.same_process() {
+        if text.len() > MOST_TEXT || self.gone.get() || !self.file.guard.same_process() {
             return false;
         }
-        if end > self.room.get() {
-            let room = end.next_multiple_of(4096);
-            let (from, more) = (HEAD + self.at * PLACE + self.room.get(), room - self.room.get());
-            if reserve(&self.file.fd, from, more).is_err() {
+        let next = self.texts.get().wrapping_add(1);
+        let begin = slot(next);
+        let end = begin + AT_TEXT + text.len();
+        let room = &self.room[(next & 1) as usize];
+        if end > room.get() {
+            let (from, to) = (room.get(), end.next_multiple_of(4096));
+            if reserve(&self.file.fd, HEAD + self.at * PLACE + from, to - from).is_err() {
                 return false;
             }
-            self.room.set(room);
+            room.set(to);
         }
         let span = self.mapped.span();
-        let changes = word(span, AT_CHANGES);
-        changes.store(self.changes.get() + 1, Ordering::Relaxed);
-        // Who sees anything of what follows sees that, too.
+        // Who sees anything of what follows sees also that the text before this one is the last: that it has read the one before
+        // that, whose slot this is, for nothing.
         fence(Ordering::Release);
-        let written = span.write(AT_TEXT, text).is_ok();
-        word(span, AT_LEN).store(text.len() as u64, Ordering::Relaxed);
-        word(span, AT_WRITTEN).store(now_ns, Ordering::Relaxed);
-        self.changes.set(self.changes.get() + 2);
-        changes.store(self.changes.get(), Ordering::Release);
+        let written = span.write(begin + AT_TEXT, text).is_ok();
+        word(span, begin + AT_LEN).store(text.len() as u64, Ordering::Relaxed);
+        word(span, begin + AT_WRITTEN).store(now_ns, Ordering::Relaxed);
+        self.texts.set(next);
+        word(span, AT_TEXTS).store(next, Ordering::Release);
         written
+    }
+
+    /// The worker has nothing to show any more.
+    pub(crate) fn give_back(&self) {
+        if !self.gone.replace(true) && self.file.guard.same_process() {
+            word(self.mapped.span(), AT_USED).store(0, Ordering::Release);
+            self.file.taken.lock().unwrap_or_else(PoisonError::into_inner)[self.at] = false;
+        }
     }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
-        if self.file.guard.same_process() {
-            word(self.mapped.span(), AT_USED).store(0, Ordering::Release);
-            self.file.taken.lock().unwrap_or_else(PoisonError::into_inner)[self.at] = false;
-        }
+        self.give_back();
     }
 }
 

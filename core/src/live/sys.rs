@@ -39,7 +39,7 @@ pub(super) struct Mapped {
 
 impl Mapped {
     /// Maps `len` bytes from `at`, both of whole pages.
-    pub(super) fn new(fd: &OwnedFd, at: usize, len: usize) -> Result<Mapped, Error> {
+    pub(super) fn new(fd: &impl AsRawFd, at: usize, len: usize) -> Result<Mapped, Error> {
         // SAFETY: a new mapping touches nothing that exists.
         let base = unsafe {
             libc::mmap(
@@ -71,7 +71,7 @@ impl Drop for Mapped {
 }
 
 /// Gives a range of the file its memory: touching it cannot fail later.
-pub(super) fn reserve(fd: &OwnedFd, at: usize, len: usize) -> Result<(), Error> {
+pub(super) fn reserve(fd: &impl AsRawFd, at: usize, len: usize) -> Result<(), Error> {
     // SAFETY: an open descriptor, and no pointer.
     let done =
         unsafe { libc::fallocate(fd.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) == 0 };

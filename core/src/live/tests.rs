@@ -41,7 +41,7 @@ fn what_a_worker_writes_is_what_is_read() {
     let mut status = worker("ab12cd34");
     status.endpoints.push(waiting("process 9", 5));
     assert!(page.write(&text(&status), now_ns()));
-    page.polled(41);
+    page.polled(41, 2);
     let shown = own(&file).unwrap();
     assert_eq!((shown.context.as_str(), shown.pid), ("07070707", std::process::id()));
     let seen = &shown.workers[0];
@@ -87,25 +87,119 @@ fn a_forked_child_changes_nothing_of_what_its_parent_shows() {
     assert_eq!(own(&file).unwrap().workers[0].worker, "parent");
 }
 
+/// All of a file, as who asks from outside has it.
+fn seen(
+    file: &Opened,
+    before: Option<&[(usize, read::Words)]>,
+    holds: Option<Doing>,
+) -> Option<Status> {
+    read(file, before, holds, &mut 1024)
+}
+
 #[test]
 fn what_a_worker_does_is_told_by_two_looks() {
     let file = file();
     let page = file.place().unwrap();
     assert!(page.write(&text(&worker("it")), now_ns()));
-    page.polled(1);
-    let opened = Opened::open(format!("/proc/self/fd/{}", file.fd())).unwrap();
-    let before = read::used(&opened);
-    let doing = |stopped| read(&opened, Some(&before), stopped).unwrap().workers[0].doing;
-    assert_eq!(doing(false), Doing::NotCalled);
-    assert_eq!(doing(true), Doing::Stopped);
-    page.polled(2);
-    assert_eq!(doing(false), Doing::Polls);
+    page.polled(1, 0);
+    let opened = file.opened().unwrap();
+    let before = read::used(opened);
+    let doing = |holds| seen(opened, Some(&before), holds).unwrap().workers[0].doing;
+    assert_eq!(doing(None), Doing::NotCalled);
+    assert_eq!(doing(Some(Doing::Stopped)), Doing::Stopped);
+    page.polled(2, 0);
+    assert_eq!(doing(None), Doing::Polls);
     page.sleeps(now_ns(), false);
-    assert_eq!(doing(false), Doing::Sleeps);
+    assert_eq!(doing(None), Doing::Sleeps);
     page.sleeps(now_ns(), true);
-    assert_eq!(doing(false), Doing::Armed);
-    page.polled(3);
-    assert_eq!(doing(false), Doing::Polls);
+    assert_eq!(doing(None), Doing::Armed);
+    page.awakes();
+    assert_eq!(doing(None), Doing::Polls, "whatever it does now, it does not sleep");
+    page.waits(now_ns());
+    let waits = || seen(opened, Some(&before), None).unwrap().workers[0].waiting_ms.is_some();
+    assert!(waits());
+    page.waits(0);
+    assert!(!waits());
+}
+
+/// A page whose text, of so many seconds ago, says that an operation waits; the file was polled as often by then.
+fn page_of(file: &Arc<File>, polls: u64, seconds: u64) -> Page {
+    let page = file.place().unwrap();
+    page.polled(polls, 3);
+    let mut status = WorkerStatus { polls, ..worker("it") };
+    status.endpoints.push(waiting("process 9", 5));
+    assert!(page.write(&text(&status), now_ns() - seconds * 1_000_000_000));
+    page
+}
+
+#[test]
+fn what_waited_when_a_text_was_made_grows_older_only_while_the_worker_sleeps() {
+    let file = file();
+    let page = page_of(&file, 7, 600);
+    let opened = file.opened().unwrap();
+    let before = read::used(opened);
+    let look = || seen(opened, Some(&before), None).unwrap();
+    page.sleeps(now_ns() - 600_000_000_000, false);
+    let first_line = |status: &Status| status.to_string().lines().nth(2).unwrap().to_owned();
+    assert!(first_line(&look()).starts_with("  3 operations to process 9, for 10 min 0 s: room"));
+    // It computes: whether that still waits, nobody knows.
+    page.awakes();
+    let line = first_line(&look());
+    assert!(
+        line.starts_with("  3 operations to process 9, for 5 ms (10 min 0 s ago): room"),
+        "{line}"
+    );
+    let it = &look().workers[0];
+    assert_eq!((it.doing, it.age_ms / 1000), (Doing::NotCalled, 600));
+    // It has made progress since, and something is open.
+    page.polled(8, 1);
+    let before = read::used(opened);
+    let status = seen(opened, Some(&before), None).unwrap();
+    assert_eq!(status.workers[0].doing_ms, 250, "more is not known");
+    assert!(first_line(&status).contains("for 5 ms (10 min 0 s ago)"), "{status}");
+    // And nothing is.
+    page.polled(9, 0);
+    let status = look();
+    assert_eq!((status.workers[0].pending, status.workers[0].endpoints[0].open), (0, 0));
+    assert!(
+        status.to_string().contains("nothing that the library was asked for is open"),
+        "{status}"
+    );
+}
+
+#[test]
+fn a_text_is_whole_while_the_next_one_is_made_however_long_that_takes() {
+    let file = file();
+    let page = page_of(&file, 1, 0);
+    let place = Mapped::new(file.opened().unwrap(), HEAD, PLACE).unwrap();
+    let texts = place.span().word64(AT_TEXTS).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+    // A writer that was stopped in the middle of the next text.
+    place.span().write(slot(texts + 1) + AT_TEXT, b"{\"worker\":\"oth").unwrap();
+    set(&place, slot(texts + 1) + AT_LEN, 4000);
+    assert_eq!(own(&file).unwrap().workers[0].worker, "it");
+    // Long and short ones in turn.
+    for n in 0..6 {
+        let name = "x".repeat(if n % 3 == 0 { 20_000 } else { n });
+        assert!(page.write(&text(&worker(&name)), now_ns()));
+        assert_eq!(own(&file).unwrap().workers[0].worker, name);
+    }
+}
+
+#[test]
+fn a_worker_that_is_closed_shows_nothing_more_though_somebody_holds_it() {
+    let file = file();
+    let page = page_of(&file, 1, 0);
+    page.give_back();
+    assert_eq!(own(&file).unwrap().workers, []);
+    let other = file.place().unwrap();
+    assert!(other.write(&text(&worker("other")), now_ns()));
+    page.polled(2, 1);
+    page.sleeps(now_ns(), true);
+    assert!(!page.write(&text(&worker("it")), now_ns()));
+    drop(page);
+    let shown = own(&file).unwrap();
+    assert_eq!((shown.workers.len(), shown.workers[0].worker.as_str()), (1, "other"));
+    assert_eq!((shown.workers[0].polls, shown.workers[0].doing), (0, Doing::Asked));
 }
 
 #[test]
@@ -122,26 +216,51 @@ fn a_text_that_does_not_fit_has_fewer_endpoints_and_says_how_many() {
 
 #[test]
 fn a_file_that_is_none_or_lies_about_lengths_is_read_without_harm() {
-    assert!(read(&foreign(HEAD + PLACE, |_| {}), None, false).is_none(), "no magic");
-    assert!(read(&foreign(16, |_| {}), None, false).is_none(), "too short");
+    assert!(seen(&foreign(HEAD + PLACE, |_| {}), None, None).is_none(), "no magic");
+    assert!(seen(&foreign(16, |_| {}), None, None).is_none(), "too short");
     let lies = foreign(HEAD + PLACE + 1, |mapped| {
         set(mapped, AT_MAGIC, MAGIC);
         set(mapped, AT_PID, 1);
         set(mapped, HEAD + AT_USED, 1);
-        set(mapped, HEAD + AT_LEN, u64::MAX);
-        set(mapped, HEAD + AT_WRITTEN, u64::MAX);
+        set(mapped, HEAD + slot(0) + AT_LEN, u64::MAX);
+        set(mapped, HEAD + slot(0) + AT_WRITTEN, u64::MAX);
         set(mapped, HEAD + AT_ASLEEP, u64::MAX);
+        set(mapped, HEAD + AT_WAITING, u64::MAX);
     });
-    let shown = read(&lies, None, false).unwrap();
+    let shown = seen(&lies, None, None).unwrap();
     assert_eq!(shown.workers.len(), 1);
-    assert!(shown.workers[0].worker.contains("none that this version reads"), "{shown}");
-    let torn = foreign(HEAD + PLACE, |mapped| {
+    let text = shown.to_string();
+    assert!(text.contains("nothing is known: its text is none that this version reads"), "{text}");
+    assert!(text.contains("of 1 workers not all is known"), "{text}");
+    let silent = foreign(HEAD + PLACE, |mapped| {
         set(mapped, AT_MAGIC, MAGIC);
         set(mapped, HEAD + AT_USED, 1);
-        set(mapped, HEAD + AT_CHANGES, 1);
     });
-    let shown = read(&torn, None, false).unwrap();
-    assert!(shown.workers[0].worker.contains("changes all the time"), "{shown}");
+    let text = seen(&silent, None, None).unwrap().to_string();
+    assert!(text.contains("it has not shown itself yet"), "{text}");
+}
+
+#[test]
+fn what_somebody_writes_who_wants_to_fill_the_readers_memory_is_bounded() {
+    let many = |what: &str| format!("{{\"{what}\":[{}{{}}]}}", "{},".repeat(9000));
+    for what in ["endpoints", "forming", "interfaces"] {
+        let it = parse(many(what).as_bytes());
+        let all = it.endpoints.len() + it.forming.len() + it.interfaces.len();
+        assert_eq!((all, it.unknown), (MOST_SHOWN, None), "{what}");
+    }
+    assert_eq!(parse(many("endpoints").as_bytes()).more_endpoints, 9001 - MOST_SHOWN);
+    let lanes = format!("{{\"endpoints\":[{{\"lanes\":[{}\"\"]}}]}}", "\"\",".repeat(9000));
+    assert_eq!(parse(lanes.as_bytes()).endpoints[0].lanes.len(), MOST_SHOWN);
+    let counters: Vec<String> = (0..3000).map(|n| format!("\"c{n}\":1")).collect();
+    let counters = format!("{{\"counters\":{{{}}}}}", counters.join(","));
+    assert_eq!(parse(counters.as_bytes()).counters.len(), MOST_SHOWN);
+    // More workers than one look is for.
+    let full = foreign(HEAD + 40 * PLACE, |mapped| {
+        set(mapped, AT_MAGIC, MAGIC);
+        (0..40).for_each(|at| set(mapped, HEAD + at * PLACE + AT_USED, 1));
+    });
+    let shown = read(&full, None, None, &mut 30).unwrap();
+    assert_eq!((shown.workers.len(), shown.unread), (30, 10));
 }
 
 #[test]
@@ -156,7 +275,7 @@ fn a_text_that_is_written_while_it_is_read_is_never_a_mixture() {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 for worker in own(&file).unwrap().workers {
                     let same = |c: char| worker.worker.starts_with(c);
-                    let changes = worker.worker.starts_with('(');
+                    let changes = worker.unknown.is_some();
                     assert!(changes || worker.worker.chars().all(same), "{}", worker.worker);
                     seen += 1;
                 }
@@ -191,7 +310,9 @@ fn what_waits_comes_first_and_says_for_how_long() {
     let mut it = worker("ab12cd34");
     it.endpoints.push(waiting("process 9 on nodeb", 0));
     it.grow_older(12_340);
-    let peers = vec!["process 9 (ring) is stopped".to_owned()];
+    it.doing = Doing::Sleeps;
+    let text = "process 9 (ring) is stopped".to_owned();
+    let peers = vec![PeerStatus { text, ..PeerStatus::default() }];
     let status = Status { pid: 8, workers: vec![it], peers, ..Status::default() };
     let text = status.to_string();
     let lines: Vec<&str> = text.lines().collect();
@@ -236,7 +357,7 @@ proptest::proptest! {
                 set(mapped, at & !7, *value);
             }
         });
-        if let Some(status) = read(&odd, None, false) {
+        if let Some(status) = seen(&odd, None, None) {
             let _ = status.to_string();
         }
     }

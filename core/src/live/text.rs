@@ -11,25 +11,24 @@ impl fmt::Display for Status {
         }
         let (version, context, open) = (&self.version, &self.context, time(self.open_ms));
         text += &format!(", Tieline {version}, context {context}, open for {open}\n");
-        let waiting = self.workers.iter().flat_map(|worker| &worker.endpoints).filter_map(waits);
-        let forming = self.workers.iter().flat_map(|worker| &worker.forming).map(|circuit| {
-            let (peer, module, ms) = (&circuit.peer, &circuit.module, time(circuit.ms));
-            let mut line = format!("a connection to {peer} over {module} is being formed for {ms}");
-            line += &format!(" by {}: {}", circuit.by, circuit.phase);
-            if !circuit.trouble.is_empty() {
-                line += &format!("; {}", circuit.trouble);
-            }
-            line
-        });
-        let lines: Vec<String> = waiting.chain(forming).chain(self.peers.iter().cloned()).collect();
-        if lines.is_empty() {
-            text += "nothing waits\n";
-        } else {
+        match self.workers.iter().find_map(|worker| held(worker.doing)) {
+            Some(how) => text += &format!("the process {how}; all below is as it was before\n"),
+            None => {}
+        }
+        let waiting = self.workers.iter().flat_map(WorkerStatus::waits);
+        let peers = self.peers.iter().map(|peer| peer.text.clone());
+        let lines: Vec<String> = waiting.chain(peers).collect();
+        if !lines.is_empty() {
             text += "WAITS\n";
             lines.iter().for_each(|line| text += &format!("  {line}\n"));
         }
-        if self.workers.is_empty() {
-            text += "it has no worker\n";
+        let hidden = |worker: &&WorkerStatus| worker.unknown.is_some() || worker.more_endpoints > 0;
+        let hidden = self.workers.iter().filter(hidden).count() + self.unread;
+        match hidden as u64 + self.unseen {
+            _ if self.workers.is_empty() && self.unseen == 0 => text += "it has no worker\n",
+            0 if lines.is_empty() => text += "nothing that the library was asked for is open\n",
+            0 => {}
+            n => text += &format!("of {n} workers not all is known\n"),
         }
         if self.unseen > 0 {
             text += &format!("{} workers found no place to show themselves in\n", self.unseen);
@@ -42,21 +41,16 @@ impl fmt::Display for Status {
 impl fmt::Display for WorkerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = if self.service { " of the progress thread" } else { "" };
-        let mut text = format!("\nWORKER {}{whose}, thread {}", self.worker, self.thread);
-        text += &match self.doing {
-            Doing::Asked => String::new(),
-            Doing::Polls => ", makes progress".to_owned(),
-            Doing::Sleeps => format!(", has slept for {}", time(self.doing_ms)),
-            Doing::Armed => format!(
-                ", waits on its descriptor, or for its application, for {}",
-                time(self.doing_ms)
-            ),
-            Doing::NotCalled => format!(
-                ", has made no progress for {}: its application has called it seldom or not at all",
-                time(self.doing_ms)
-            ),
-            Doing::Stopped => ", its process is stopped by a signal".to_owned(),
+        let mut text = match &self.unknown {
+            Some(why) => format!("\nA WORKER of which nothing is known: {why}"),
+            None => format!("\nWORKER {}{whose}, thread {}", self.worker, self.thread),
         };
+        if let Some(does) = self.does() {
+            text += &format!(", {does}");
+        }
+        if self.unknown.is_some() {
+            return f.write_str(&plain(&(text + "\n")));
+        }
         let (pending, peers) = (self.pending, self.peers);
         text += &format!("\n  {pending} operations pending, {peers} peers known");
         if self.untaken > 0 {
@@ -91,16 +85,69 @@ impl fmt::Display for WorkerStatus {
     }
 }
 
-/// What an endpoint waits for, if it waits.
-fn waits(endpoint: &EndpointStatus) -> Option<String> {
-    let waits = endpoint.waits.as_ref()?;
-    let (open, peer, ms) = (endpoint.open, &endpoint.peer, time(waits.ms));
-    let what = match (open, endpoint.answers) {
-        (0, answers) => format!("{answers} answers to {peer}"),
-        (1, _) => format!("an operation to {peer}"),
-        (open, _) => format!("{open} operations to {peer}"),
-    };
-    Some(format!("{what}, for {ms}: {}", waits.for_what))
+impl WorkerStatus {
+    /// What it does, in words behind its name.
+    pub(super) fn does(&self) -> Option<String> {
+        let ms = time(self.doing_ms);
+        let waits =
+            self.waiting_ms.map(|ms| format!(" in a call that has waited for {}", time(ms)));
+        let waits = waits.unwrap_or_default();
+        let stuck = self.stuck.as_ref().map(|state| format!("; its thread is {state}"));
+        let stuck = stuck.unwrap_or_default();
+        Some(match self.doing {
+            Doing::Asked => return None,
+            Doing::Polls => format!("makes progress{waits}"),
+            Doing::Sleeps if waits.is_empty() => format!("has slept for {ms}"),
+            Doing::Sleeps => format!("sleeps{waits}"),
+            Doing::Armed => {
+                format!("waits on its descriptor, for its application or in a handler, for {ms}")
+            }
+            Doing::NotCalled => format!(
+                "has made no progress for {ms} or longer: its application has called it seldom or not at all, or a handler runs{stuck}"
+            ),
+            held_so => format!("is of a process that {}", held(held_so).unwrap_or("shows nothing")),
+        })
+    }
+
+    /// Its first lines.
+    fn waits(&self) -> Vec<String> {
+        let asleep = matches!(self.doing, Doing::Sleeps | Doing::Armed | Doing::Asked);
+        let since = match self.age_ms {
+            age @ 1000.. if !asleep => format!(" ({} ago)", time(age)),
+            _ => String::new(),
+        };
+        let operations = self.endpoints.iter().filter_map(|endpoint| {
+            let waits = endpoint.waits.as_ref()?;
+            let (open, peer, ms) = (endpoint.open, &endpoint.peer, time(waits.ms));
+            let what = match (open, endpoint.answers) {
+                (0, 0) => format!("a message of the library's own to {peer}"),
+                (0, 1) => format!("an answer to {peer}"),
+                (0, answers) => format!("{answers} answers to {peer}"),
+                (1, _) => format!("an operation to {peer}"),
+                (open, _) => format!("{open} operations to {peer}"),
+            };
+            Some(format!("{what}, for {ms}{since}: {}", waits.for_what))
+        });
+        let forming = self.forming.iter().map(|circuit| {
+            let (peer, module, ms) = (&circuit.peer, &circuit.module, time(circuit.ms));
+            let mut line = format!("a connection to {peer} over {module} is being formed for {ms}");
+            line += &format!("{since} by {}: {}", circuit.by, circuit.phase);
+            if !circuit.trouble.is_empty() {
+                line += &format!("; {}", circuit.trouble);
+            }
+            line
+        });
+        operations.chain(forming).collect()
+    }
+}
+
+/// Why a process cannot move.
+fn held(doing: Doing) -> Option<&'static str> {
+    match doing {
+        Doing::Stopped => Some("is stopped by a signal"),
+        Doing::Traced => Some("is held by a debugger"),
+        _ => None,
+    }
 }
 
 fn line(endpoint: &EndpointStatus) -> String {

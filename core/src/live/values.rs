@@ -21,8 +21,26 @@ pub struct Status {
     pub workers: Vec<WorkerStatus>,
     /// Workers that found no place to show themselves in.
     pub unseen: u64,
-    /// What is known of the processes that something waits for, on this host: `process 4243 is stopped by a signal`.
-    pub peers: Vec<String>,
+    /// What is known of the processes that something waits for, on this host.
+    pub peers: Vec<PeerStatus>,
+    /// Workers, or texts of theirs, that were not read: there are more of them than this process would have made.
+    pub unread: usize,
+}
+
+/// A process that something waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PeerStatus {
+    /// Its number.
+    pub pid: u32,
+    /// What it is called; empty where it is not there any more.
+    pub program: String,
+    /// What its worker does that something is waited for from, where that is known.
+    pub doing: Option<Doing>,
+    /// For how long, in ms, as far as it is known.
+    pub doing_ms: u64,
+    /// All that is known, in words: `process 4243 (solver): its worker has slept for 3.1 s`.
+    pub text: String,
 }
 
 /// A worker.
@@ -38,11 +56,20 @@ pub struct WorkerStatus {
     pub thread: u32,
     /// What it does right now.
     pub doing: Doing,
-    /// For how long it has done that, in ms.
+    /// For how long it has done that, in ms, at least.
     pub doing_ms: u64,
+    /// It has been in a call that waits for so long, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_ms: Option<u64>,
+    /// What the kernel says of its thread, where nothing can wake that: `D (disk sleep) in nfs_wait`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<String>,
+    /// Why nothing below is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
     /// How often it has asked the kernel for events.
     pub polls: u64,
-    /// How old everything below is, in ms.
+    /// How old everything below is, in ms: what is said to wait, waited then. While it sleeps, nothing has changed since.
     pub age_ms: u64,
     /// Operations that have not ended.
     pub pending: usize,
@@ -76,12 +103,14 @@ pub enum Doing {
     Polls,
     /// It sleeps, in a call that waits.
     Sleeps,
-    /// It was armed: its application sleeps on its descriptor, or has not called it since.
+    /// It was armed: its application sleeps on its descriptor, has not called it since, or a handler runs in the first call.
     Armed,
-    /// Its application has not called it.
+    /// Between two looks its application has not called it, or a few times only, or it is in a handler.
     NotCalled,
-    /// Its process is stopped.
+    /// Its process is stopped by a signal.
     Stopped,
+    /// A debugger holds its process.
+    Traced,
 }
 
 /// An endpoint.
@@ -184,15 +213,36 @@ impl WorkerStatus {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Adds the time since it was written to what was counted up to then.
+    /// So much later it is all still so.
     pub(super) fn grow_older(&mut self, ms: u64) {
-        self.age_ms = ms;
         for endpoint in &mut self.endpoints {
             if let Some(waits) = &mut endpoint.waits {
                 waits.ms = waits.ms.saturating_add(ms);
             }
         }
         self.forming.iter_mut().for_each(|circuit| circuit.ms = circuit.ms.saturating_add(ms));
+    }
+
+    /// At a later look nothing was open any more.
+    pub(super) fn ends_operations(&mut self) {
+        self.pending = 0;
+        for endpoint in &mut self.endpoints {
+            (endpoint.open, endpoint.queued, endpoint.queued_bytes) = (0, 0, 0);
+            endpoint.waits = endpoint.waits.take().filter(|_| endpoint.answers > 0);
+        }
+    }
+
+    /// No more of anything than a worker writes, which may be somebody else.
+    pub(super) fn bound(&mut self) {
+        let more = self.endpoints.len().saturating_sub(MOST_SHOWN);
+        self.more_endpoints = self.more_endpoints.saturating_add(more);
+        self.endpoints.truncate(MOST_SHOWN);
+        self.endpoints.iter_mut().for_each(|endpoint| endpoint.lanes.truncate(MOST_SHOWN));
+        self.forming.truncate(MOST_SHOWN);
+        self.interfaces.truncate(MOST_SHOWN);
+        while self.counters.len() > MOST_SHOWN {
+            let _ = self.counters.pop_last();
+        }
     }
 
     /// Its text, with as many endpoints as there is room for.
@@ -211,6 +261,9 @@ impl WorkerStatus {
         }
     }
 }
+
+/// Endpoints, connections, interfaces of one worker.
+pub(crate) const MOST_SHOWN: usize = 128;
 
 /// At most so many bytes of a text that others may have chosen.
 pub(crate) fn cut(text: &str) -> String {

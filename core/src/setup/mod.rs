@@ -157,7 +157,7 @@ impl Core {
         self.live.get()?.place()
     }
 
-    /// What its workers show.
+    /// What its workers show; nothing in a forked child.
     pub(crate) fn status(&self) -> live::Status {
         self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }

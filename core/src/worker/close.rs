@@ -380,6 +380,7 @@ impl Inner {
         self.refuse_requests();
         self.refuse_announced();
         self.closed.set(true);
+        self.show_nothing();
         let error = Error::new(
             Status::Closed,
             "the worker is closed",

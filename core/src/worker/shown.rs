@@ -4,16 +4,17 @@ use crate::live::Page;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// A text that took long makes the next one wait so many times as long.
+/// A text that took long makes the next one wait so many times as long, up to that (ns): it may only have been interrupted.
 const SHARE: u64 = 100;
+const LONGEST: u64 = 1_000_000_000;
 
 /// What stands since when.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Standing {
     /// An endpoint's oldest operation.
-    Operation(usize, u64),
+    Operation(u64, u64),
     /// Answers of an endpoint.
-    Answers(usize),
+    Answers(u64),
     /// A connection that is being formed.
     Circuit(u64),
 }
@@ -23,6 +24,8 @@ pub(super) struct Shown {
     pub(super) page: Option<Page>,
     pub(super) service: bool,
     pub(super) polls: Cell<u64>,
+    /// Since when it is in a call that waits; 0: in none.
+    pub(super) waiting: Cell<u64>,
     /// When the last text was written, and how long that took, ns.
     pub(super) written: Cell<u64>,
     pub(super) took: Cell<u64>,
@@ -35,6 +38,7 @@ impl Shown {
             page,
             service,
             polls: Cell::new(0),
+            waiting: Cell::new(0),
             written: Cell::new(0),
             took: Cell::new(0),
             since: RefCell::default(),
@@ -43,7 +47,24 @@ impl Shown {
 
     /// How long until the next text may be written, ns.
     pub(super) fn due_in(&self, now: u64, pause: u64) -> u64 {
-        let pause = pause.max(self.took.get().saturating_mul(SHARE));
+        let pause = pause.max(self.took.get().saturating_mul(SHARE).min(LONGEST));
         self.written.get().saturating_add(pause).saturating_sub(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_was_interrupted_for_minutes_silences_its_worker_for_a_second() {
+        let shown = Shown::new(None, false);
+        shown.written.set(5);
+        shown.took.set(2_000_000);
+        assert_eq!(shown.due_in(5, 1_000_000), 200_000_000, "a hundredth of the time");
+        assert_eq!(shown.due_in(5, 300_000_000), 300_000_000);
+        assert_eq!(shown.due_in(6 + 200_000_000, 1_000_000), 0);
+        shown.took.set(600_000_000_000);
+        assert_eq!(shown.due_in(5, 1_000_000), 1_000_000_000);
     }
 }

@@ -4,7 +4,9 @@ use super::shown::Standing;
 use super::{Counters, Inner, Worker};
 use crate::endpoint::{Inner as EndpointInner, short};
 use crate::interface::InterfaceSlot;
-use crate::live::{InterfaceStatus, Page, WorkerStatus, cut, now_ns, thread_id};
+use crate::live::{
+    InterfaceStatus, MOST_SHOWN, MOST_TEXT, Page, WorkerStatus, cut, now_ns, thread_id,
+};
 use crate::op::Id;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -15,11 +17,8 @@ const POLLING: u64 = 100_000_000;
 const SLEEPING: u64 = 1_000_000;
 /// Between two looks at the clock by what asks the kernel in every call.
 const CLOCK: u64 = 64;
-/// Endpoints that are looked at for one text, and that it has at most.
-const LOOKS: usize = 1024;
-const SHOWN: usize = 128;
-/// The longest text: there is no more room.
-const TEXT: usize = (64 << 10) - 64;
+/// Endpoints that are looked at for one text: those that wait come first, so that all of them are seen but in very large jobs.
+const LOOKS: usize = 512;
 
 impl Inner {
     /// The kernel is asked for events. `seldom`: it is not, for a while.
@@ -29,7 +28,7 @@ impl Inner {
         let Some(page) = &shown.page else { return };
         let polls = shown.polls.get() + 1;
         shown.polls.set(polls);
-        page.polled(polls);
+        page.polled(polls, self.shared.ops.borrow().open_count());
         if seldom || polls % CLOCK == 0 {
             let now = now_ns();
             if shown.due_in(now, POLLING) == 0 {
@@ -59,6 +58,14 @@ impl Inner {
         }
     }
 
+    /// How long until an application that is about to sleep on the descriptor is to look again, so that what it waits for is shown.
+    pub(super) fn show_soon(&self) -> Option<Duration> {
+        let _ = self.shown.page.as_ref()?;
+        let left = self.shown.due_in(now_ns(), SLEEPING);
+        let waits = || self.shared.ops.borrow().open_count() > 0 || !self.busy.borrow().is_empty();
+        (left > 0 && waits()).then(|| Duration::from_nanos(left))
+    }
+
     /// It goes on for longer than that.
     pub(super) fn show_longer_sleep(&self) {
         if let Some(page) = &self.shown.page {
@@ -66,10 +73,43 @@ impl Inner {
         }
     }
 
+    /// The sleep has ended: what comes now may take its time.
+    pub(super) fn show_awake(&self) {
+        if let Some(page) = &self.shown.page {
+            page.awakes();
+        }
+    }
+
+    /// A call that waits has stopped to spin.
+    pub(super) fn show_wait(&self) {
+        if let Some(page) = self.shown.page.as_ref().filter(|_| self.shown.waiting.get() == 0) {
+            let now = now_ns();
+            self.shown.waiting.set(now);
+            page.waits(now);
+        }
+    }
+
+    /// It returns.
+    pub(super) fn show_return(&self) {
+        if self.shown.waiting.take() != 0 {
+            if let Some(page) = &self.shown.page {
+                page.waits(0);
+                page.polled(self.shown.polls.get(), self.shared.ops.borrow().open_count());
+            }
+        }
+    }
+
+    /// The worker is closed.
+    pub(super) fn show_nothing(&self) {
+        if let Some(page) = &self.shown.page {
+            page.give_back();
+        }
+    }
+
     #[cold]
     fn show(&self, page: &Page, now: u64) {
         self.shown.written.set(now);
-        if let Some(text) = self.status(Some(SHOWN), now).fit(TEXT) {
+        if let Some(text) = self.status(Some(MOST_SHOWN), now).fit(MOST_TEXT) {
             let _ = page.write(&text, now);
         }
         self.shown.took.set(now_ns().saturating_sub(now));
@@ -90,8 +130,8 @@ impl Inner {
             let (mut status, oldest): (_, Option<Id>) = endpoint.status();
             if let Some(waits) = &mut status.waits {
                 waits.ms = standing(match oldest {
-                    Some(id) => Standing::Operation(endpoint.index, id.raw()),
-                    None => Standing::Answers(endpoint.index),
+                    Some(id) => Standing::Operation(endpoint.id.raw(), id.raw()),
+                    None => Standing::Answers(endpoint.id.raw()),
                 });
             }
             endpoints.push(status);
@@ -124,15 +164,17 @@ impl Inner {
         status
     }
 
-    /// Endpoints to look at, those with something queued first, and how many there are.
+    /// Endpoints to look at, those with something queued or open first, and how many there are.
     fn endpoints_to_show(&self, most: Option<usize>) -> (Vec<Rc<EndpointInner>>, usize) {
         let most = most.unwrap_or(usize::MAX);
         let mut found: Vec<Rc<EndpointInner>> =
             self.busy.borrow().iter().take(most / 2).cloned().collect();
         let mut known: HashSet<usize> = found.iter().map(|endpoint| endpoint.index).collect();
         let endpoints = self.endpoints.borrow();
-        let all = endpoints.ids().filter_map(|id| endpoints.cold(id)?.upgrade());
-        for endpoint in all.take(most) {
+        let ops = self.shared.ops.borrow();
+        let waits = ops.who_waits().filter_map(|index| endpoints.at(index));
+        let ids = waits.take(most).chain(endpoints.ids().take(most));
+        for endpoint in ids.filter_map(|id| endpoints.cold(id)?.upgrade()) {
             if found.len() < most && known.insert(endpoint.index) {
                 found.push(endpoint);
             }

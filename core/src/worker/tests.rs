@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 mod circuits;
+mod shown;
 mod threads;
 
 fn over_shm(progress_thread: bool) -> Context {

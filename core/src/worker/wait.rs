@@ -6,6 +6,7 @@ use super::{Inner, Worker};
 use crate::endpoint::Inner as EndpointInner;
 use crate::region::{NotClosed, Region};
 use crate::request::Request;
+use crate::sys::Poller;
 use crate::{CompletionError, Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
@@ -185,6 +186,26 @@ fn armed(outcome: Result<Armed, Status>, path: &str) -> Result<Armed, Error> {
     })
 }
 
+/// Sleeps. Who looks from outside is to see what it was that a long sleep began with: where that could not be shown before
+/// (`shown_in`: it can be so much later), the sleep is cut in two.
+pub(super) fn sleep_on(
+    poller: &Poller,
+    timeout: Option<Duration>,
+    shown_in: Option<Duration>,
+    show: impl FnOnce(),
+) -> Result<(), Error> {
+    let short = shown_in.filter(|first| timeout.is_none_or(|most| *first < most));
+    let rest = match short {
+        Some(first) if poller.wait(Some(first))? => return Ok(()),
+        Some(first) => {
+            show();
+            timeout.map(|most| most.saturating_sub(first))
+        }
+        None => timeout,
+    };
+    poller.wait(rest).map(drop)
+}
+
 impl Inner {
     /// Prepares a sleep that whatever the application is to be told of keeps it from.
     pub(super) fn arm_to_wait(&self) -> Result<bool, Error> {
@@ -193,7 +214,7 @@ impl Inner {
         if self.has_completed() {
             return Ok(false);
         }
-        let armed = self.arm()?;
+        let armed = self.arm(self.show_soon())?;
         let armed = !self.woken.take() && armed;
         if armed {
             // The application sleeps now, as far as is known.
@@ -208,7 +229,8 @@ impl Inner {
         self.behind_tasks.set(0);
     }
 
-    pub(super) fn arm(&self) -> Result<bool, Error> {
+    /// `soon`: it is to be called again by then.
+    pub(super) fn arm(&self, soon: Option<Duration>) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
         // Whatever ends the sleep is to be looked at.
         self.look_at_all();
@@ -247,7 +269,7 @@ impl Inner {
         }
         let owed = (!self.owed.is_empty()).then_some(OWED_NAP);
         let queued = self.is_to_look().then_some(QUEUED_NAP);
-        let timers = [self.wiring.next_timer(), self.next_service_timer(), owed, queued];
+        let timers = [self.wiring.next_timer(), self.next_service_timer(), owed, queued, soon];
         match timers.into_iter().flatten().min() {
             Some(Duration::ZERO) => return Ok(false),
             next => self.timer.set(next)?,
@@ -272,17 +294,11 @@ impl Inner {
         self.signal.get().ok_or_else(|| Status::Invalid.into())
     }
 
-    /// Sleeps. Who looks from outside is to see what it was that a long sleep began with.
     fn wait_for_events(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        let at_first = self.show_sleep(false);
-        let short = at_first.filter(|first| timeout.is_none_or(|most| *first < most));
-        let Some(first) = short else { return self.poller.wait(timeout).map(drop) };
-        if !self.poller.wait(Some(first))? {
-            self.show_longer_sleep();
-            let rest = timeout.map(|most| most.saturating_sub(first));
-            let _ = self.poller.wait(rest)?;
-        }
-        Ok(())
+        let shown_in = self.show_sleep(false);
+        let slept = sleep_on(&self.poller, timeout, shown_in, || self.show_longer_sleep());
+        self.show_awake();
+        slept
     }
 
     /// Whether something may go on soon without any event: what found no room, and what a provider fetches for a key.
@@ -322,6 +338,7 @@ impl Inner {
     ) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
+        self.show_awake(); // it may have been armed
         self.look_at_all();
         if self.progress() > 0 {
             return Ok(true);
@@ -329,7 +346,7 @@ impl Inner {
         if for_completed && self.has_completed() {
             return Ok(true);
         }
-        if !(for_completed && self.woken.get()) && self.arm()? {
+        if !(for_completed && self.woken.get()) && self.arm(None)? {
             self.wait_for_events(timeout)?;
             let _ = self.hear_signal();
         }
@@ -376,15 +393,22 @@ impl Inner {
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let mut wait = Wait::new(timeout, by_event);
-        loop {
+        let outcome = loop {
             if let Some(found) = look() {
-                return Ok(Some(found));
+                break Ok(Some(found));
             }
             let moved = self.progress() > 0;
-            if !wait.goes_on(moved) && !self.back_off(&mut wait)? {
-                return Ok(look());
+            if wait.goes_on(moved) {
+                continue;
             }
-        }
+            match self.back_off(&mut wait) {
+                Ok(true) => {}
+                Ok(false) => break Ok(look()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.show_return();
+        outcome
     }
 
     /// Gives the processor away, or not yet; `false` when the time is up.
@@ -403,6 +427,7 @@ impl Inner {
                 }
             }
             Step::Sleep(nap) => {
+                self.show_wait();
                 let moved = self.rest(nap)?;
                 wait.note(moved);
                 if !moved {

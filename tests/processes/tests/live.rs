@@ -6,6 +6,10 @@ use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip, sys}
 pub(crate) const TESTS: &[Test] = named![
     a_queue_that_stands_because_a_peer_is_stopped_is_shown_with_the_peer_and_since_when,
     a_worker_that_is_not_called_is_shown_as_that_to_who_waits_for_it,
+    an_operation_that_has_ended_is_not_shown_as_one_that_waits,
+    a_message_that_was_announced_and_is_not_taken_is_what_its_sender_waits_for,
+    a_program_that_waits_for_what_never_comes_is_shown_with_how_long_it_has,
+    a_threads_number_stands_for_its_process,
     a_process_that_was_killed_shows_nothing_and_leaves_nothing,
     a_forked_child_is_told_from_its_parent,
     a_process_without_a_context_says_so_and_so_does_one_that_wants_not_to_be_looked_at,
@@ -56,10 +60,7 @@ fn a_queue_that_stands_because_a_peer_is_stopped_is_shown_with_the_peer_and_sinc
     let b_pid = b.peer.pid();
     assert_eq!(lines[1], "WAITS", "{text}");
     assert!(lines[2].contains(&format!("operations to process {b_pid}, for ")), "{text}");
-    assert!(
-        lines[2].contains("room in shm/ring: the peer has not taken what came before"),
-        "{text}"
-    );
+    assert!(lines[2].contains("room in shm/ring: what came before has not been taken"), "{text}");
     assert!(text.contains(&format!("  process {b_pid} (")), "{text}");
     assert!(text.contains(&format!("is stopped: `kill -CONT {b_pid}` lets it go on")), "{text}");
     let waiting = &only(&first).endpoints[0];
@@ -91,19 +92,91 @@ fn a_worker_that_is_not_called_is_shown_as_that_to_who_waits_for_it() -> Verdict
     let _ = b.must("compute");
     a.peer.tell("put b.plain out 0 1000 0");
     let status = until(&a, |status| {
-        longest_wait(status).is_some() && status.peers.iter().any(|line| line.contains("seldom"))
+        longest_wait(status).is_some()
+            && status.peers.iter().any(|peer| peer.text.contains("seldom"))
     });
     let text = status.to_string();
     let worker = format!("process {} (", b.peer.pid());
     assert!(text.contains("the peer's answer: its worker has to make progress"), "{text}");
-    assert!(status.peers[0].starts_with(&worker), "{text}");
-    assert!(status.peers[0].contains("its worker has made no progress for "), "{text}");
+    let peer = &status.peers[0];
+    assert!(peer.text.starts_with(&worker), "{text}");
+    assert_eq!((peer.pid, peer.doing), (b.peer.pid(), Some(Doing::NotCalled)));
+    assert!(peer.text.contains("its worker has made no progress for "), "{text}");
     assert_eq!(only(&look(&b)).doing, Doing::NotCalled);
     let _ = b.must("active");
     let _ = a.answer().expect("the put");
     assert_eq!(only(&look(&a)).doing, Doing::Armed, "it sleeps until the next order");
     a.end();
     b.end();
+    Verdict::Passed
+}
+
+fn an_operation_that_has_ended_is_not_shown_as_one_that_waits() -> Verdict {
+    let mut a = Node::with("a", &["TIELINE_PROVIDERS=^shm-cma"]);
+    let mut b = Node::with("b", &["TIELINE_PROVIDERS=^shm-cma"]);
+    a.connect(&mut b);
+    let _ = b.must("register plain 1000");
+    assert_eq!(a.import(&mut b, "plain"), "emulated over shm/ring");
+    let _ = a.must("register out 1000");
+    let _ = a.must("ping b");
+    let _ = b.must("compute");
+    a.peer.tell("put b.plain out 0 1000 0");
+    let _ = until(&a, |status| longest_wait(status).is_some());
+    let _ = b.must("active");
+    let _ = a.answer().expect("the put");
+    // Whatever text was made last, the put has ended, and the program has gone its own way.
+    let _ = a.must("compute");
+    for _ in 0..3 {
+        let status = look(&a);
+        assert_eq!((only(&status).pending, longest_wait(&status)), (0, None), "{status}");
+    }
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn a_message_that_was_announced_and_is_not_taken_is_what_its_sender_waits_for() -> Verdict {
+    let (mut a, mut b) = (Node::start("a"), Node::start("b"));
+    a.connect(&mut b);
+    let _ = a.must("ping b");
+    let _ = a.must("long b 1000000 7");
+    let status = until(&a, |status| longest_wait(status).is_some());
+    let text = status.to_string();
+    let line = text.lines().nth(2).unwrap();
+    assert!(line.starts_with(&format!("  an operation to process {}", b.peer.pid())), "{text}");
+    assert!(
+        line.ends_with("the peer to take, or refuse, a message that was announced to it"),
+        "{text}"
+    );
+    let _ = b.must("long-came");
+    let _ = b.must("long-take");
+    let _ = a.must("long-end");
+    let _ = until(&a, |status| longest_wait(status).is_none());
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn a_program_that_waits_for_what_never_comes_is_shown_with_how_long_it_has() -> Verdict {
+    let (mut a, mut b) = (Node::start("a"), Node::start("b"));
+    a.connect(&mut b);
+    let _ = a.must("ping b");
+    b.peer.tell("long-came");
+    let status = until(&b, |status| only(status).waiting_ms.is_some_and(|ms| ms > 300));
+    let text = status.to_string();
+    assert!(text.contains("in a call that has waited for "), "{text}");
+    let _ = b.kill();
+    a.end();
+    Verdict::Passed
+}
+
+fn a_threads_number_stands_for_its_process() -> Verdict {
+    let node = Node::with("node", &["TIELINE_PROGRESS_THREAD=on"]);
+    let status = look(&node);
+    let thread = status.workers.iter().find(|worker| worker.service).expect("the thread's").thread;
+    let by_thread = of_process(thread).unwrap();
+    assert_eq!((by_thread.len(), by_thread[0].pid), (1, node.peer.pid()));
+    node.end();
     Verdict::Passed
 }
 

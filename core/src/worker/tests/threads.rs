@@ -117,7 +117,7 @@ fn what_a_panicking_task_leaves_behind_keeps_its_worker_awake() {
     remote.run(|_, count| count.set(count.get() + 1)).unwrap();
     let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.wait(None)));
     assert!(first.is_err());
-    assert!(!worker.inner.arm().unwrap(), "a task waits");
+    assert!(!worker.inner.arm(None).unwrap(), "a task waits");
     assert!(worker.wait(None).unwrap());
     let (said, asked) = std::sync::mpsc::channel();
     remote.run(move |_, count| said.send(count.get()).unwrap()).unwrap();

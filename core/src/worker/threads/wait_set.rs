@@ -1,7 +1,7 @@
 //! Several workers of one thread that are waited for together.
 
 use crate::sys::{ForkGuard, Poller};
-use crate::worker::wait::POLL_NAP;
+use crate::worker::wait::{POLL_NAP, sleep_on};
 use crate::worker::{Inner, Worker};
 use crate::{Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
@@ -147,7 +147,7 @@ impl WaitSet {
         }
         match self.arm_all() {
             Ok(false) => {}
-            Ok(true) => drop(self.poller.wait(timeout)?),
+            Ok(true) => self.sleep(timeout)?,
             // A module that cannot wake anybody is looked at again and again.
             Err(error) if error.status() == Status::Unsupported => {
                 let nap = timeout.map_or(POLL_NAP, |timeout| timeout.min(POLL_NAP));
@@ -168,11 +168,19 @@ impl WaitSet {
     /// Whether this thread may sleep; those that have something to say keep it.
     fn arm_all(&self) -> Result<bool, Error> {
         for worker in self.workers() {
-            if worker.woken.get() || worker.has_completed() || !worker.arm()? {
+            if worker.woken.get() || worker.has_completed() || !worker.arm(None)? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    fn sleep(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let shown_in = self.workers().filter_map(|worker| worker.show_sleep(false)).max();
+        let show = || self.workers().for_each(|worker| worker.show_longer_sleep());
+        let slept = sleep_on(&self.poller, timeout, shown_in, show);
+        self.workers().for_each(|worker| worker.show_awake());
+        slept
     }
 
     #[cfg(test)]

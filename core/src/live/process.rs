@@ -1,0 +1,156 @@
+//! A process, as `/proc` has it.
+
+use super::LINK;
+use super::read::clean;
+use super::sys::is_sealed;
+use super::values::Doing;
+use crate::Error;
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use tieline_plugin_api::{Failure, Status as Code};
+
+/// Contexts of one process that are looked at.
+const MOST: usize = 64;
+
+/// What `/proc` says of a process.
+pub(super) struct Process {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    state: char,
+    threads: u32,
+    /// Its number where it was started: in the innermost process namespace that it is in.
+    pub(super) number: Option<u32>,
+    user: u32,
+}
+
+impl Process {
+    /// A thread's number stands for its process.
+    pub(super) fn of(pid: u32) -> Result<Process, Error> {
+        let (process, whole) = Process::read(pid)?;
+        if whole == pid { Ok(process) } else { Ok(Process::read(whole)?.0) }
+    }
+
+    fn read(pid: u32) -> Result<(Process, u32), Error> {
+        let text = std::fs::read(format!("/proc/{pid}/status")).map_err(|_| {
+            let what = format!("process {pid} is not there");
+            let fix = "`pgrep -l NAME` tells the number of a program's process";
+            Error::new(Code::Invalid, what, "it has ended, or this user may not see it", fix)
+        })?;
+        let text = String::from_utf8_lossy(&text);
+        let field = |name: &str| {
+            let of =
+                |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
+            text.lines().find_map(of).unwrap_or_default()
+        };
+        let process = Process {
+            pid,
+            name: clean(&field("Name")),
+            state: field("State").chars().next().unwrap_or(' '),
+            threads: field("Threads").parse().unwrap_or(1),
+            number: field("NStgid").split_whitespace().last().and_then(|n| n.parse().ok()),
+            user: field("Uid").split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0),
+        };
+        Ok((process, field("Tgid").parse().unwrap_or(pid)))
+    }
+
+    /// Whether there is certainly no process of that number. One that cannot be looked at may be there.
+    pub(super) fn is_gone(pid: u32) -> bool {
+        let status = std::fs::metadata(format!("/proc/{pid}/status"));
+        let hides = || std::fs::metadata("/proc/1/status").is_err();
+        status.is_err_and(|error| error.kind() == ErrorKind::NotFound) && !hides()
+    }
+
+    /// Why it cannot move, if it cannot.
+    pub(super) fn holds(&self) -> Option<Doing> {
+        match self.state {
+            'T' => Some(Doing::Stopped),
+            't' => Some(Doing::Traced),
+            _ => None,
+        }
+    }
+
+    /// The first thread may have ended before the others.
+    pub(super) fn is_dead(&self) -> bool {
+        self.state == 'X' || self.state == 'Z' && self.threads <= 1
+    }
+
+    /// Whether the numbers of processes mean there what they mean here.
+    pub(super) fn shares_numbers(&self) -> bool {
+        let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/pid")).ok();
+        of("self").is_some_and(|ours| of(&self.pid.to_string()) == Some(ours))
+    }
+
+    /// What the kernel says of one of its threads, where that keeps it from being stopped or called: `D (disk sleep) in nfs_wait`.
+    pub(super) fn stuck(&self, thread: u32) -> Option<String> {
+        let folder = format!("/proc/{}/task/{thread}", self.pid);
+        let status = std::fs::read(format!("{folder}/status")).ok()?;
+        let status = String::from_utf8_lossy(&status);
+        let state = status.lines().find_map(|line| line.strip_prefix("State:"))?.trim();
+        let state = state.starts_with('D').then(|| clean(state))?;
+        let place = std::fs::read_to_string(format!("{folder}/wchan")).unwrap_or_default();
+        match place.as_str() {
+            "" | "0" => Some(state),
+            place => Some(format!("{state} in {}", clean(place))),
+        }
+    }
+
+    /// The files of its contexts, or of its parent's.
+    pub(super) fn files(&self) -> Result<Vec<File>, Error> {
+        let folder = format!("/proc/{}/fd", self.pid);
+        let entries = std::fs::read_dir(&folder).map_err(|error| self.may_not(&error))?;
+        let mut files = Vec::new();
+        let mut known = HashSet::new();
+        for entry in entries.map_while(Result::ok) {
+            // A name that merely looks so may be anything: nothing is waited for, and nothing else than a sealed file is read.
+            let named = std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == LINK);
+            if !named || files.len() == MOST {
+                continue;
+            }
+            let mut how = OpenOptions::new();
+            let how = how.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+            let file = match how.open(entry.path()) {
+                Ok(file) => file,
+                // It was closed just now.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(self.may_not(&error)),
+            };
+            let about = file.metadata().ok().filter(|about| about.is_file() && is_sealed(&file));
+            if about.is_some_and(|about| known.insert((about.dev(), about.ino()))) {
+                files.push(file);
+            }
+        }
+        Ok(files)
+    }
+
+    /// Why the kernel lets nobody look.
+    fn may_not(&self, error: &io::Error) -> Error {
+        let Process { pid, user, .. } = self;
+        if self.is_dead() || Process::is_gone(*pid) {
+            return ended(*pid);
+        }
+        if error.kind() != ErrorKind::PermissionDenied {
+            return Failure::from_io(&format!("looking at process {pid}"), error).into();
+        }
+        let ours = std::fs::metadata("/proc/self").map_or(0, |about| about.uid());
+        let (why, fix) = if ours == *user {
+            (
+                "it has changed its user, has capabilities that this one lacks, or has said that nobody may look into it \
+                 (PR_SET_DUMPABLE); or a security module forbids it",
+                "ask as root, in a container with CAP_SYS_PTRACE",
+            )
+        } else {
+            (
+                "it is another user's",
+                "ask as that user or as root, in a container with CAP_SYS_PTRACE",
+            )
+        };
+        let what = format!("process {pid} (of user {user}) cannot be looked into");
+        Error::new(Code::Permission, what, why, fix)
+    }
+}
+
+pub(super) fn ended(pid: u32) -> Error {
+    Error::new(Code::Invalid, format!("process {pid} has ended"), "it did so just now", "")
+}

@@ -1,0 +1,75 @@
+//! What a worker shows of itself, where a test has to wait on its descriptor or to fork.
+
+use super::*;
+use crate::live::{Doing, Status as Shown};
+
+fn waits(status: &Shown) -> bool {
+    status.workers.iter().flat_map(|worker| &worker.endpoints).any(|e| e.waits.is_some())
+}
+
+#[test]
+fn a_loop_on_the_descriptor_shows_what_it_waits_for_however_soon_after_the_last_text_it_was_posted()
+{
+    let (context, there) = (over_shm(false), over_shm(false));
+    let (worker, receiver) = (context.worker().unwrap(), there.worker().unwrap());
+    let endpoint = worker.connect(&receiver.address().unwrap()).unwrap();
+    let _ = endpoint.send(7, 0, b"first").unwrap();
+    let arm = || {
+        while !worker.arm().unwrap() {
+            let _ = (worker.progress(), receiver.progress());
+        }
+    };
+    // As if the last text had taken long.
+    worker.inner.shown.took.set(u64::MAX);
+    arm();
+    assert!(!waits(&context.status()));
+    let memory = context.lend(vec![1; 1 << 20]).unwrap();
+    let _ = endpoint.send_regions(7, 0, &[(&memory, 0..1 << 20)]).unwrap();
+    while worker.progress() > 0 {}
+    assert!(worker.arm().unwrap(), "nobody answers");
+    // The next text is not due. The descriptor asks for a round when it is, although nothing else happens.
+    let mut rounds = 0;
+    while !waits(&context.status()) {
+        assert!(worker.inner.poller.wait(None).unwrap());
+        rounds += 1;
+        while !worker.arm().unwrap() {
+            let _ = worker.progress();
+        }
+    }
+    assert!(rounds <= 2, "{rounds}");
+    assert_eq!(context.status().workers[0].doing, Doing::Armed);
+}
+
+#[test]
+fn in_a_handler_that_a_sleep_was_ended_for_the_worker_is_not_shown_as_asleep() {
+    let (context, there) = (over_shm(false), over_shm(false));
+    let (worker, sender) = (context.worker().unwrap(), there.worker().unwrap());
+    let endpoint = sender.connect(&worker.address().unwrap()).unwrap();
+    let seen: Rc<RefCell<Vec<Doing>>> = Rc::default();
+    let (log, asks) = (seen.clone(), context.clone());
+    worker.on_message(7, move |_| log.borrow_mut().push(asks.status().workers[0].doing)).unwrap();
+    let _ = endpoint.send(7, 0, b"first").unwrap();
+    while seen.borrow().is_empty() {
+        let _ = (sender.progress(), worker.progress());
+    }
+    while !worker.arm().unwrap() {
+        let _ = (sender.progress(), worker.progress());
+    }
+    assert_eq!(context.status().workers[0].doing, Doing::Armed);
+    let _ = endpoint.send(7, 0, b"second").unwrap();
+    while seen.borrow().len() < 2 {
+        let _ = worker.wait(None).unwrap();
+    }
+    assert_eq!(*seen.borrow(), [Doing::Asked; 2]);
+}
+
+#[test]
+fn in_a_forked_child_nothing_is_shown() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    assert_eq!(context.status().workers.len(), 1);
+    assert!(ends_in_forked_child(|| {
+        assert_eq!(context.status(), Shown::default());
+        assert_eq!(worker.status(), crate::live::WorkerStatus::default());
+    }));
+}
