@@ -25,7 +25,7 @@ fn a_running_process_is_shown_with_each_of_its_contexts_in_words_and_as_json() {
     let me = std::process::id().to_string();
     let (output, text, errors) = info(&["--pid", &me]);
     assert!(output.status.success(), "{errors}");
-    assert_eq!(text.matches(&format!("process {me} (")).count(), 2, "{text}");
+    assert_eq!(text.matches(", context ").count(), 2, "{text}");
     assert_eq!(text.matches("WORKER ").count(), 2, "{text}");
     assert!(text.contains(&format!("to process {me} (")), "{text}");
     let (output, text, errors) = info(&["--pid", &me, "--json"]);
@@ -39,7 +39,7 @@ fn a_running_process_is_shown_with_each_of_its_contexts_in_words_and_as_json() {
     drop((endpoint, worker));
     drop(first);
     let (_, text, _) = info(&["--pid", &me]);
-    assert_eq!(text.matches(&format!("process {me} (")).count(), 1, "{text}");
+    assert_eq!(text.matches(", context ").count(), 1, "{text}");
 }
 
 #[test]

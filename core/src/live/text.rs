@@ -11,9 +11,8 @@ impl fmt::Display for Status {
         }
         let (version, context, open) = (&self.version, &self.context, time(self.open_ms));
         text += &format!(", Tieline {version}, context {context}, open for {open}\n");
-        match self.workers.iter().find_map(|worker| held(worker.doing)) {
-            Some(how) => text += &format!("the process {how}; all below is as it was before\n"),
-            None => {}
+        if let Some(how) = self.workers.iter().find_map(|worker| held(worker.doing)) {
+            text += &format!("the process {how}; all below is as it was before\n");
         }
         let waiting = self.workers.iter().flat_map(WorkerStatus::waits);
         let peers = self.peers.iter().map(|peer| peer.text.clone());
