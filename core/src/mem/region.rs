@@ -81,6 +81,8 @@ pub(crate) struct Inner {
     revoked: AtomicBool,
     /// Why nobody knows whether a provider will touch the memory again.
     unsure: Option<Error>,
+    /// Parts of it that peers are inside of although nobody else has them any more.
+    parts: close::Parts,
 }
 
 /// Registered memory. Clones are the same region.
@@ -318,6 +320,7 @@ impl Inner {
             handles: AtomicUsize::new(1),
             revoked: AtomicBool::new(false),
             unsure: None,
+            parts: close::Parts::default(),
         }
     }
 

@@ -9,8 +9,9 @@
 use super::{Backing, Inner, Region, Registration};
 use crate::mem::Memory;
 use crate::{Error, Status};
+use once_cell::sync::OnceCell;
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A region that could not be closed yet: something may still touch its memory.
@@ -130,11 +131,12 @@ impl Inner {
 
     /// Ends the registrations; an error says why somebody may still touch the memory.
     fn end(&mut self) -> Result<(), Error> {
-        end_all(&self.memory, &mut self.registrations, &mut self.unsure);
+        let has_parts = self.parts.are_left();
+        end_all(&self.memory, &mut self.registrations, has_parts, &mut self.unsure);
         if let Some(error) = &self.unsure {
             return Err(error.clone());
         }
-        if self.registrations.is_empty() {
+        if self.registrations.is_empty() && !has_parts {
             return Ok(());
         }
         Err(still_in_use(
@@ -146,10 +148,16 @@ impl Inner {
 }
 
 /// Ends registrations, but for those that a peer still uses. `unsure` is the first error of one of which nobody knows. The
-/// registration that gives the memory unmaps it as it ends: so it ends when all others have, and never where one is in doubt.
-fn end_all(memory: &Memory, registrations: &mut Vec<Registration>, unsure: &mut Option<Error>) {
+/// registration that gives the memory unmaps it as it ends: so it ends when all others have, those of its parts among them, and never
+/// where one is in doubt.
+fn end_all(
+    memory: &Memory,
+    registrations: &mut Vec<Registration>,
+    has_parts: bool,
+    unsure: &mut Option<Error>,
+) {
     registrations.retain_mut(|one| one.gives || is_used(memory, one, unsure));
-    if unsure.is_none() && registrations.iter().all(|one| one.gives) {
+    if unsure.is_none() && !has_parts && registrations.iter().all(|one| one.gives) {
         registrations.retain_mut(|one| is_used(memory, one, unsure));
     }
 }
@@ -177,14 +185,44 @@ impl Drop for Inner {
         if self.end().is_ok() {
             return;
         }
-        let backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
-        let rest = Rest { registrations: std::mem::take(&mut self.registrations), backing };
+        let mut backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
+        let (mut whole, mut source) = (None, None);
+        if let Backing::Part(region) = backing {
+            // What is parked holds no region: that would hold the context, which would never end.
+            whole = Some(region.inner.parts.one_more());
+            (backing, source) = (Backing::Borrowed, Some(region));
+        }
+        let registrations = std::mem::take(&mut self.registrations);
+        let parts = std::mem::take(&mut self.parts);
+        let rest = Rest { registrations, backing, parts, whole };
         if self.unsure.is_some() {
-            // Nobody knows who writes there, so nobody else ever gets it.
-            std::mem::forget(rest);
+            rest.forget();
         } else {
             self.memory.parked.add(rest);
         }
+        // It may end with this, and finds its part.
+        drop(source);
+    }
+}
+
+/// How many parts of a region were dropped while a peer was in the middle of a copy, and are left.
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// Counted by who has it; made when there is one.
+    count: OnceCell<Arc<()>>,
+}
+
+impl Parts {
+    fn one_more(&self) -> Arc<()> {
+        self.count.get_or_init(Arc::default).clone()
+    }
+
+    /// Nobody else adds any meanwhile: each was a handle of the region that asks.
+    fn are_left(&self) -> bool {
+        let left = self.count.get().is_some_and(|count| Arc::strong_count(count) > 1);
+        // What was done to the last of them came before.
+        fence(Ordering::Acquire);
+        left
     }
 }
 
@@ -192,13 +230,30 @@ impl Drop for Inner {
 struct Rest {
     registrations: Vec<Registration>,
     backing: Backing,
+    /// Its parts of which something is left, too.
+    parts: Parts,
+    /// It is a part: of a region that counts it.
+    whole: Option<Arc<()>>,
 }
 
 impl Rest {
+    /// Nobody knows who writes there, so nobody else ever gets it.
+    fn forget(mut self) {
+        match std::mem::replace(&mut self.backing, Backing::Borrowed) {
+            Backing::Copied(copy) => copy.forget(),
+            backing => std::mem::forget(backing),
+        }
+        std::mem::forget(self);
+    }
+
     /// All of it; nothing is left here.
     fn take(&mut self) -> Rest {
-        let backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
-        Rest { registrations: std::mem::take(&mut self.registrations), backing }
+        Rest {
+            registrations: std::mem::take(&mut self.registrations),
+            backing: std::mem::replace(&mut self.backing, Backing::Borrowed),
+            parts: std::mem::take(&mut self.parts),
+            whole: self.whole.take(),
+        }
     }
 }
 
@@ -220,19 +275,20 @@ impl Memory {
         let mut free = Vec::new();
         let mut rests = self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner);
         rests.retain_mut(|rest| {
-            let mut unsure = None;
-            end_all(self, &mut rest.registrations, &mut unsure);
+            let (has_parts, mut unsure) = (rest.parts.are_left(), None);
+            end_all(self, &mut rest.registrations, has_parts, &mut unsure);
             if unsure.is_some() {
-                std::mem::forget(rest.take());
+                rest.take().forget();
                 return false;
             }
-            let stays = !rest.registrations.is_empty();
+            let stays = has_parts || !rest.registrations.is_empty();
             if !stays {
+                // The rest of its region may stand behind it.
+                drop(rest.whole.take());
                 free.push(rest.take());
             }
             stays
         });
-        // A part of a region ends that region, if nobody else has it, which comes back here.
         drop(rests);
         drop(free);
     }

@@ -275,6 +275,71 @@ fn memory_that_a_domain_gives_stays_for_good_when_another_domain_does_not_know_w
     }
 }
 
+/// A part for peers of which one is inside; large enough that to touch it ends the process once it is freed.
+fn part_known_to(context: &Context, whole: &Region, answers: &'static Answers) -> Region {
+    let memory = &context.core().memory;
+    also_known_to(memory.part_for_peers(whole, 0..32 << 20, Access::READ).unwrap(), answers)
+}
+
+#[test]
+fn a_context_ends_while_a_peer_is_inside_a_part_of_a_region_and_leaves_it_the_memory() {
+    let regions: [fn(&Context) -> Region; 2] =
+        [|c| c.alloc(64 << 20).unwrap(), |c| c.register(vec![0; 64 << 20]).unwrap()];
+    for region in regions {
+        let answers: &Answers = Box::leak(Box::new(Answers::new(Status::Again as i32)));
+        let context = Context::open().unwrap();
+        let whole = region(&context);
+        let memory = whole.inner.span;
+        let of_context = Arc::downgrade(&context.core().memory);
+        drop(part_known_to(&context, &whole, answers));
+        drop((whole, context));
+        assert!(of_context.upgrade().is_none(), "what is parked keeps the context");
+        assert_eq!(memory.write(0, b"the peer"), Ok(()));
+        assert!(!answers.ended());
+    }
+}
+
+#[test]
+fn a_region_ends_when_the_last_peer_is_out_of_its_parts() {
+    for dropped in [false, true] {
+        let answers: &Answers = Box::leak(Box::new(Answers::new(Status::Again as i32)));
+        let context = Context::open().unwrap();
+        let whole = context.alloc(64 << 20).unwrap();
+        let memory = whole.inner.span;
+        drop(part_known_to(&context, &whole, answers));
+        let not = not_closed(whole);
+        assert_eq!(not.error.status(), Status::Busy);
+        assert!(not.error.why().contains("a peer is in the middle of a copy"), "{}", not.error);
+        not.region.write(0, b"here").unwrap();
+        let region = (!dropped).then_some(not.region);
+        drop(context.alloc(8).unwrap());
+        assert_eq!(memory.write(0, b"the peer"), Ok(()));
+        answers.set(0);
+        drop(context.alloc(8).unwrap());
+        assert!(answers.ended());
+        assert_eq!(context.core().memory.parked(), 0);
+        region.map_or(Ok(()), Region::close).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_whose_memory_is_in_doubt_for_good_counts_for_its_endpoint_no_more() {
+    for last in [Status::Again, Status::Io] {
+        let answers: &Answers = Box::leak(Box::new(Answers::new(last as i32)));
+        let context = Context::open().unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let copy = Counted::new(vec![0; 64 << 20].into(), &count);
+        let region = also_known_to(context.core().memory.readable_copy(copy).unwrap(), answers);
+        let memory = region.inner.span;
+        assert_eq!(count.load(Ordering::Relaxed), 64 << 20);
+        drop(region);
+        answers.set(Status::Io as i32);
+        drop(context.alloc(8).unwrap());
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        assert_eq!(memory.write(0, b"the peer"), Ok(()));
+    }
+}
+
 #[test]
 fn a_region_that_was_given_no_buffer_is_as_it_was_behind_the_question_for_it() {
     let tcp = tieline_testing::built::folder(&tieline_testing::built::TCP);
