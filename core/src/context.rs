@@ -156,7 +156,8 @@ impl Context {
     /// # Safety
     /// As of [`Context::register_raw`]: `base` is valid for reads and writes of `len` bytes (for reads alone, where it is only put and sent from)
     /// until [`Region::close`] has returned `Ok`, or to the end of the process, whatever is dropped meanwhile. That an operation has ended
-    /// well says that it touches the memory no more; one that has failed may, until its endpoint is dropped, and `close` says it.
+    /// well says that nobody writes there any more; one that has failed may, until its endpoint is dropped, and `close` says it. Of a message
+    /// that was announced a receiver that breaks the rules may go on reading until then, also where it has said that it is through.
     /// While an operation writes there nobody else looks, and while one reads nobody writes.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use super::queued::QueuedOp;
 use super::{Inner, MAX_MESSAGE_ID};
 use crate::address::ANNOUNCEMENTS;
 use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
-use crate::proto::announce::Announce;
+use crate::proto::announce::{Announce, NO_ANSWER};
 use crate::proto::id;
 use crate::region::{Access, Counted, Region};
 use crate::registry::abi::PackBuffer;
@@ -122,5 +122,16 @@ impl Inner {
         }
         self.shared.ops.borrow_mut().want_back(announced);
         self.post(QueuedOp::ask(id::WITHDRAW, announced, Vec::new()));
+    }
+
+    /// The endpoint is about to end, and with it the memory of what it has announced: who has not begun to take it is told, so that no
+    /// device is asked for memory that is gone, which ends a connection of some. Where the lane has no room nobody is.
+    pub(super) fn withdraw_all(&self) {
+        if !self.is_alive() || !self.shared.same_process() {
+            return;
+        }
+        let announced = self.shared.ops.borrow().ids_apart(self.index);
+        let told = |id: &Id| self.message_now(id::WITHDRAW, id.raw(), &NO_ANSWER).is_ok();
+        let _ = announced.iter().take_while(|id| told(id)).count();
     }
 }

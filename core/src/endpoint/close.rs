@@ -22,7 +22,8 @@ impl Endpoint {
     ///
     /// [`Close::Flush`]: what it returns completes as a [`flush`](Endpoint::flush) of everything that was posted before. The endpoint may be
     /// dropped meanwhile; the worker keeps it until then, and until the peer has taken or refused the messages that were announced. [`Close::Cancel`]: everything that is pending ends with `Canceled`, and may
-    /// have happened or not; it is `Done` when this returns. Memory that a transport still has is kept until it has it no more
+    /// have happened or not; it is `Done` when this returns. What a peer is taking of an announced message is taken away from under it (see
+    /// [`Endpoint::send`]). Memory that a transport still has is kept until it has it no more
     /// ([`Region::close`](crate::Region::close) tells), and a message that said `Done` is under way. What is closed with
     /// `Flush` can still be closed with `Cancel`.
     ///
@@ -91,6 +92,7 @@ impl Inner {
         if !self.is_alive() {
             return;
         }
+        self.withdraw_all();
         self.state.set(State::Closed);
         self.message.set(RawEndpoint::nowhere());
         *self.error.borrow_mut() = Some(closed());

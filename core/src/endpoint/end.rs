@@ -190,6 +190,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.withdraw_all();
         self.state.set(State::Closed);
         if !self.all_circuits().is_empty() {
             self.shared.orphan(self.index, |interface| self.through(interface));

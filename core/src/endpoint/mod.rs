@@ -116,17 +116,22 @@ impl Endpoint {
     /// The payload is copied. `Done`: it is under way. `Pending`: it is queued, in order.
     ///
     /// What is longer than [`max_message`](Endpoint::max_message) is announced, in its place among the other messages. The peer's handler
-    /// gets an [`Announcement`](crate::Announcement) and says where its bytes go; it is `Pending` until then, and ends well when they are
-    /// there. Until the peer's application has taken it or refused it ([`CompletionError::Refused`](crate::CompletionError::Refused)) it
-    /// stays pending, whatever else is sent; no fence and no flush waits for that, but closing the worker does.
-    /// [`Worker::cancel`](crate::Worker::cancel) asks for it back. With the endpoint it ends: who drops the endpoint, or closes the
-    /// worker, takes back what nobody has taken.
+    /// gets an [`Announcement`](crate::Announcement) and says where its bytes go; it is `Pending` until then, and ends well when what the
+    /// receiver wanted of them is there: all, only their beginning, or nothing. Until the peer's application has taken it or refused it
+    /// ([`CompletionError::Refused`](crate::CompletionError::Refused), also where its transfer has failed) it stays pending, whatever else is
+    /// sent; no fence and no flush waits for that, but closing the worker does. A worker keeps 65,536 that wait there of one peer, and 32
+    /// MiB of their keys, and refuses what is beyond.
+    ///
+    /// [`Worker::cancel`](crate::Worker::cancel) asks for it back. With the endpoint it ends: who drops the endpoint, closes it with
+    /// [`Close::Cancel`], or closes the worker, takes back what nobody has taken. The peer is told so at once, but who has begun to
+    /// take it may read memory that is gone: that fails there, and over `verbs` the connection ends with it, for both sides.
     ///
     /// # Errors
     /// [`PostError::Retry`] when the queue is full: nothing was sent, so make progress and send again. So it is while copies of
     /// long messages take as much (`TIELINE_QUEUE_BYTES`); one that is alone may have any length. [`PostError::Correct`]
-    /// for an id of the library's, and for a long message to a peer whose version knows none. [`PostError::Reconnect`] when the endpoint has
-    /// ended, and with the reason.
+    /// for an id of the library's, and for a long message to a peer whose version knows none or whose announcement is longer than a message
+    /// of its lane. [`PostError::Release`] where no memory can be registered. [`PostError::Reconnect`] when the endpoint has ended, and with
+    /// the reason.
     #[inline]
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         let ep = &*self.inner;

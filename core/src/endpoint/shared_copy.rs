@@ -38,6 +38,7 @@ impl Inner {
         let needed = if put { Access::READ } else { Access::WRITE };
         if len < core.assist_size
             || !native.copies_between_processes()
+            || key.inner.alone.get()
             || !local.inner.access.allows(needed)
             || self.address.context == core.id
             || !Plan::fits(len)

@@ -55,6 +55,9 @@ pub(crate) trait Taker {
 /// can be kept beyond the handler, for any time. Then it is taken, into memory of the receiver's choice, or refused; dropped
 /// without either it is refused. Who sent it waits for that with its memory, and hears it.
 ///
+/// While it is kept it stands among those of its sender that the worker keeps, which are bounded, and holds the worker's interfaces open, also
+/// when the worker was closed, as requests do. Nothing tells that its sender took it back or has left: who takes it hears that.
+///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
 /// # use std::{cell::RefCell, rc::Rc};
@@ -129,17 +132,19 @@ impl Announcement {
 
     /// Takes the message's first bytes, as many as the range has, into a region: it may have been [lent](crate::Context::lend). The
     /// bytes come by the lane that suits, without this side's or the sender's application where there is such a lane, and all are
-    /// there when the operation is complete; nothing else of the region is written. Then the sender's operation ends, too. A range of
-    /// no bytes drops what the message holds, and ends it well.
+    /// there when the operation is complete; nothing else of the region is written, and the sender gets no key of it. Then the sender's
+    /// operation ends, too: it does not hear how much was taken. A range of no bytes drops what the message holds, and ends it well.
     ///
     /// The operation ends as `Canceled` where the sender has taken the message back, or dropped its endpoint: some bytes of the range may
     /// have been written then, as after any failure. It cannot be [cancelled](crate::Worker::cancel). It goes over an open endpoint of the
-    /// application's that leads to the sender, if there is one, whose flush then waits for it and with which it ends.
+    /// application's that leads to the sender, if there is one, whose flush then waits for it. It ends with that endpoint where it fails or
+    /// is closed with [`Close::Cancel`](crate::Close::Cancel); dropping it ends nothing, since the operation keeps it.
     ///
     /// # Errors
-    /// [`Untaken`], with the announcement and a [`PostError`]: [`PostError::Retry`] where no more can be pending, and
+    /// [`Untaken`], with the announcement and a [`PostError`]: [`PostError::Retry`] where no more can be pending,
     /// [`PostError::Correct`] for a range that is longer than the message, or outside of its region, and where what the sender announced
-    /// makes no sense. Nothing was posted then, and nothing was refused.
+    /// makes no sense, and [`PostError::Reconnect`] where the worker is closed, the sender has left, or the way to it has failed. Nothing is
+    /// pending then, and nothing was refused; of a long range some bytes may have been written.
     pub fn take_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, Untaken> {
         let mut this = self;
         let taken = match this.worker.upgrade() {

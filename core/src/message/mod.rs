@@ -127,7 +127,8 @@ impl<'a> Message<'a> {
         endpoint_to(self.shared, self.peer())
     }
 
-    /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied.
+    /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied. A message that was
+    /// [announced](Message::announcement) has none yet: what is kept is empty, and the message is refused unless it is asked for.
     #[must_use]
     pub fn keep(&self) -> KeptMessage {
         let before = self.kept.take();

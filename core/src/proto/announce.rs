@@ -4,12 +4,16 @@
 //! ANNOUNCE  header: the sender's number of it   2 id, 6 of zero, 8 header, 8 length, blob: key of the bytes
 //! REPLY     header: that number                 as of everything that asks (`emulate`): 0, or why it was not taken
 //! WITHDRAW  header: that number                 nothing: the sender wants it back, and REPLY says whether it has it
+//!                                               or a byte: the sender has ended, and waits for no answer
 //! ```
 //!
 //! The bytes are fetched by a get with that key, over whatever lane leads there.
 
 use crate::Status;
 use crate::wire::{Reader, Writer};
+
+/// What a WITHDRAW carries to which no answer is wanted.
+pub(crate) const NO_ANSWER: [u8; 1] = [1];
 
 /// What an announcement says, beside its number.
 #[derive(Debug, PartialEq, Eq)]

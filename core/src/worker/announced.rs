@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
-/// Announcements of one peer that wait to be taken. What comes beyond is refused.
+/// Announcements of one peer that wait to be taken, and the bytes of their keys. What comes beyond is refused.
 const MOST: u32 = 65_536;
+const MOST_BYTES: usize = 32 << 20;
 
 /// A transfer that is under way.
 pub(super) struct Taking {
@@ -28,7 +29,8 @@ pub(super) struct Taking {
 #[derive(Default)]
 pub(super) struct Announcements {
     pub(super) known: RefCell<HashMap<(Origin, u64), Rc<Announced>>>,
-    of_peer: RefCell<HashMap<u32, u32>>,
+    /// How many, and the bytes of their keys.
+    of_peer: RefCell<HashMap<u32, (u32, usize)>>,
     /// By the transfer's number.
     pub(super) taking: RefCell<HashMap<Id, Taking>>,
     /// The one whose handler runs.
@@ -45,8 +47,8 @@ impl Announcements {
     pub(super) fn insert(&self, announced: &Rc<Announced>) -> Result<(), Status> {
         let mut known = self.known.borrow_mut();
         let mut of_peer = self.of_peer.borrow_mut();
-        let count = of_peer.entry(announced.from.peer).or_default();
-        if *count >= MOST {
+        let (count, bytes) = of_peer.entry(announced.from.peer).or_default();
+        if *count >= MOST || *bytes + announced.key.len() > MOST_BYTES {
             return Err(Status::NoMemory);
         }
         match known.entry((announced.from, announced.token)) {
@@ -54,7 +56,7 @@ impl Announcements {
             Entry::Occupied(_) => Err(Status::BadData),
             Entry::Vacant(place) => {
                 let _ = place.insert(announced.clone());
-                *count += 1;
+                (*count, *bytes) = (*count + 1, *bytes + announced.key.len());
                 Ok(())
             }
         }
@@ -63,12 +65,20 @@ impl Announcements {
     pub(super) fn remove(&self, announced: &Announced) {
         let gone = self.known.borrow_mut().remove(&(announced.from, announced.token));
         let mut of_peer = self.of_peer.borrow_mut();
-        if let Some(count) = of_peer.get_mut(&announced.from.peer).filter(|_| gone.is_some()) {
-            *count -= 1;
-            if *count == 0 {
-                let _ = of_peer.remove(&announced.from.peer);
-            }
+        let (Some(gone), Some((count, bytes))) = (gone, of_peer.get_mut(&announced.from.peer))
+        else {
+            return;
+        };
+        (*count, *bytes) = (*count - 1, *bytes - gone.key.len());
+        if *count == 0 {
+            let _ = of_peer.remove(&announced.from.peer);
         }
+    }
+
+    /// How many are being taken over an endpoint.
+    pub(super) fn taken_over(&self, endpoint: usize) -> usize {
+        let taking = self.taking.borrow();
+        taking.values().filter(|taking| taking.key.inner.endpoint.index == endpoint).count()
     }
 
     /// Nothing is left of the one whose handler ran, also where that has panicked.

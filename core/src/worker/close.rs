@@ -74,7 +74,7 @@ impl Worker {
     /// progress meanwhile: handlers run, and what they post is delivered as well.
     ///
     /// The worker is closed when this returns, with or without losses, as if it had been dropped: what is still held of its
-    /// endpoints, keys and requests says `Closed`. Only an error that comes at once (`Busy` inside a handler, `Invalid` in a
+    /// endpoints, keys, requests and announcements says `Closed`. Only an error that comes at once (`Busy` inside a handler, `Invalid` in a
     /// forked child) leaves it as it was. An endpoint that has failed before is left out, and so is what a peer that
     /// has closed its own end in good order did not wait for.
     ///
@@ -167,7 +167,9 @@ impl Book {
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
             let operations = {
                 let ops = worker.shared.ops.borrow();
-                ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index)
+                let all = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
+                // The transfer of a message that is being taken is no operation of its own.
+                all.saturating_sub(worker.announcements.taken_over(endpoint.index))
             };
             let answers = endpoint.answers_len();
             left |= operations > 0 || answers > 0 || endpoint.queue_len() > 0;

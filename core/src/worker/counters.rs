@@ -5,7 +5,7 @@
 pub struct Counters {
     /// Messages with an id that has no handler, and notifications where nothing handles any: dropped.
     pub unknown_ids: u64,
-    /// Malformed messages of the library's own protocols: dropped.
+    /// Malformed messages of the library's own protocols, and answers to what has ended meanwhile: dropped.
     pub malformed: u64,
     /// Messages by which peers asked for puts, gets and atomics that no module does for them, or that are quicker so.
     pub emulated: u64,

@@ -40,7 +40,7 @@ impl Inner {
             id::PING => Ok(Some(Answer::reply(token, Ok(0)))),
             id::ASSIST => self.on_assist(peer, data).map(|()| None),
             id::SERVICE => self.on_service(from, data).map(|()| None),
-            id::WITHDRAW => self.on_withdraw(token, from).map(|()| None),
+            id::WITHDRAW => self.on_withdraw(token, from, data).map(|()| None),
             id::WIREUP => self.on_wireup(peer, data).map(|()| None),
             _ => Err(Status::BadData),
         };
@@ -120,15 +120,17 @@ impl Inner {
     /// A message that was announced was not taken.
     fn not_taken(&self, id: Id, status: Status) {
         let back = status == Status::Canceled && self.shared.ops.borrow().is_wanted_back(id);
-        let (status, why) = match status {
-            Status::Canceled if back => {
-                (status, "it was taken back before anything of it was read")
+        let why = match status {
+            Status::Canceled if back => "it was taken back before anything of it was read".into(),
+            Status::Unsupported => "its receiver refused it, or has no handler for it".into(),
+            Status::Closed => "its receiver has closed its worker, or its endpoint".into(),
+            Status::NoMemory => {
+                "as many as its receiver keeps wait there to be taken, or it has no memory".into()
             }
-            Status::Unsupported => (status, "its receiver refused it, or has no handler for it"),
-            Status::Closed => (Status::Unsupported, "its receiver has closed its worker"),
-            // What happened to the receiver's transfer.
-            status => (status, "its receiver could not take it"),
+            // What happened to the receiver's transfer is not what happened to this connection.
+            status => format!("its receiver could not take it: {}", status.text()),
         };
+        let status = if back { Status::Canceled } else { Status::Unsupported };
         let error = Error::new(status, "a message that was announced", why, "");
         match back {
             true => self.shared.with_ops(|ops| ops.cancel(id, error)),

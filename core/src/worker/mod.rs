@@ -169,7 +169,8 @@ impl Worker {
     }
 
     /// Registers what to do with messages of one id. The handler runs inside [`Worker::progress`], on its
-    /// thread; it may send, but not make progress.
+    /// thread; it may send, but not make progress. A message that is too long for its lane comes without a payload, and with an
+    /// [`Announcement`](crate::Announcement) to take it by ([`Message::announcement`]): what lies in a payload is as long as it is there.
     ///
     /// # Errors
     /// `Invalid` for an id of the library's own range; `Closed` when the worker is.

@@ -70,22 +70,34 @@ impl Inner {
         handler(&Message::new(&event, &self.shared, interface));
     }
 
-    /// Its sender wants it back.
-    pub(super) fn on_withdraw(self: &Rc<Self>, token: u64, from: Origin) -> Result<(), Status> {
+    /// Its sender wants it back, or has ended, and waits for no answer.
+    pub(super) fn on_withdraw(
+        self: &Rc<Self>,
+        token: u64,
+        from: Origin,
+        data: &[u8],
+    ) -> Result<(), Status> {
         let known = self.announcements.known.borrow().get(&(from, token)).cloned();
         // What is being taken goes on, and what was answered needs no other answer.
         let Some(announced) = known.filter(|known| known.stage.get() == Stage::Waiting) else {
             return Ok(());
         };
-        self.over(&announced, Err(Status::Canceled));
+        match data {
+            [] => self.over(&announced, Err(Status::Canceled)),
+            _ => self.forget_announced(&announced),
+        }
         Ok(())
     }
 
     /// Ends it with a word for the sender.
     fn over(self: &Rc<Self>, announced: &Announced, result: Result<u64, Status>) {
+        self.forget_announced(announced);
+        self.say(announced, result);
+    }
+
+    fn forget_announced(&self, announced: &Announced) {
         announced.stage.set(Stage::Over);
         self.announcements.remove(announced);
-        self.say(announced, result);
     }
 
     fn say(self: &Rc<Self>, announced: &Announced, result: Result<u64, Status>) {
@@ -104,7 +116,12 @@ impl Inner {
             let Some(Taking { announced, transfer, whole, key }) = taking else { continue };
             let result = self.shared.ops.borrow_mut().take(id);
             let result = result.unwrap_or_else(|| Err(Status::Closed.into()));
-            self.over(&announced, result.as_ref().map(|_| 0).map_err(Error::status));
+            let word = result.as_ref().map(|_| 0).map_err(|error| match error.status() {
+                // Its application's doing, and not what the sender may have asked for.
+                Status::Canceled => Status::Closed,
+                status => status,
+            });
+            self.over(&announced, word);
             let result = result.map(|_| 0).map_err(|error| match error.status() {
                 Status::KeyRejected => taken_back(&announced),
                 _ => error,
@@ -121,14 +138,16 @@ impl Inner {
         drop(gone);
     }
 
-    /// The worker is about to close: what nobody has begun to take is refused.
+    /// The worker is about to close: nobody takes anything any more. Who waits for the end of a transfer hears it here, too: nothing
+    /// else tells a sender whose connection others keep open.
     pub(super) fn refuse_announced(self: &Rc<Self>) {
         if !self.shared.same_process() {
             return;
         }
+        let _ = self.end_transfers();
         let known: Vec<_> = self.announcements.known.borrow().values().cloned().collect();
-        for announced in known.iter().filter(|known| known.stage.get() == Stage::Waiting) {
-            self.over(announced, Err(Status::Closed));
+        for announced in known {
+            self.over(&announced, Err(Status::Closed));
         }
     }
 
@@ -144,21 +163,28 @@ impl Inner {
         if len > announced.len {
             return Err(too_much(len, announced.len).into());
         }
+        if self.peers.borrow().get(announced.from.peer).is_none() {
+            return Err(left(announced).into());
+        }
         let back = self.reply_endpoint(announced.from.peer)?;
         // The application may have closed the one that it has.
         let open = if back.is_open() { back } else { self.own_endpoint(announced.from.peer)? };
         let endpoint = Endpoint::internal(open);
         endpoint.inner.check_local(local)?;
+        let ended_without = |whole| {
+            self.shared.part(whole, Err(taken_back(announced)));
+            Ok(Outcome::Pending(Request::new(self.shared.clone(), whole)))
+        };
         if announced.stage.get() != Stage::Waiting {
-            let ended = endpoint.inner.open(crate::op::Kind::Whole)?;
-            self.shared.part(ended, Err(taken_back(announced)));
-            return Ok(Outcome::Pending(Request::new(self.shared.clone(), ended)));
+            return ended_without(endpoint.inner.open(crate::op::Kind::Whole)?);
         }
         if len == 0 {
             self.over(announced, Ok(0));
             return Ok(Outcome::Done(0));
         }
         let key = endpoint.import_key(&announced.key)?;
+        // The sender would be given a key of all that the region has, to help with a copy.
+        key.inner.alone.set(true);
         let whole = endpoint.inner.open(crate::op::Kind::Whole)?;
         match endpoint.get(local, range, &key, 0) {
             Ok(Outcome::Pending(transfer)) => {
@@ -168,6 +194,11 @@ impl Inner {
                 let _ = self.announcements.taking.borrow_mut().insert(id, taking);
                 self.shared.with_ops(|ops| ops.watch_transfer(id));
                 Ok(Outcome::Pending(Request::new(self.shared.clone(), whole)))
+            }
+            // Its memory is no more, as when the transfer finds that later.
+            Err(error) if error.status() == Status::KeyRejected => {
+                self.over(announced, Err(Status::KeyRejected));
+                ended_without(whole)
             }
             posted => {
                 self.shared.with_ops(|ops| ops.withdraw(whole));
@@ -213,6 +244,16 @@ fn taken_back(announced: &Announced) -> Error {
         Status::Canceled,
         format!("a message of {} bytes that was announced", announced.len),
         "its sender has taken it back, or has ended",
+        "",
+    )
+}
+
+#[cold]
+fn left(announced: &Announced) -> Error {
+    Error::new(
+        Status::PeerFailed,
+        format!("a message of {} bytes that was announced", announced.len),
+        "its sender has left",
         "",
     )
 }

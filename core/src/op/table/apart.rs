@@ -50,7 +50,7 @@ impl Table {
         &mut self.list(home(owner)).late
     }
 
-    pub(super) fn ids_apart(&self, owner: usize) -> Vec<Id> {
+    pub(crate) fn ids_apart(&self, owner: usize) -> Vec<Id> {
         self.ids_from(self.apart.get(owner).map_or(NONE, |list| list.first), |_| true)
     }
 

@@ -1,13 +1,16 @@
 //! Messages that are announced, by peers who keep to no rule, and by lanes that are late.
 
 use crate::cases;
+use crate::shared::{over_three, over_wire};
 use crate::stage::{Stage, pending};
 use std::cell::RefCell;
 use std::rc::Rc;
-use tieline::{Access, Announcement, CompletionError, PostError, Region, Status};
-use tieline_fake::{Lane, Slot};
+use std::time::Duration;
+use tieline::{Access, Announcement, Close, CompletionError, PostError, Region, Status};
+use tieline_fake::{Act, Lane, Rule, Slot, World};
 
 const REPLY: u32 = 0xf004;
+const ASSIST: u32 = 0xf006;
 const ANNOUNCE: u32 = 0xf00b;
 const WITHDRAW: u32 = 0xf00c;
 
@@ -213,5 +216,149 @@ cases! {
         assert!(liar.stage.until(|| liar.came.borrow().len() >= 65_536));
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 65_536);
+    }
+    fn the_keys_of_what_waits_take_a_bounded_number_of_bytes() {
+        let liar = Liar::new();
+        let payload = announce(5, 100, &vec![1; 32 << 10]);
+        for token in 1..=1100u64 {
+            liar.says(ANNOUNCE, token, &payload);
+            let _ = liar.stage.b.progress();
+        }
+        liar.stage.settle();
+        assert_eq!(liar.came.borrow().len(), 1024);
+        // What is over makes room again.
+        let _ = liar.came.borrow_mut().split_off(1000);
+        liar.says(ANNOUNCE, 2000, &payload);
+        liar.stage.settle();
+        assert_eq!(liar.came.borrow().len(), 1001);
+    }
+
+    fn a_worker_that_closes_in_the_middle_of_a_take_tells_the_sender_so_whoever_keeps_the_request() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let came = kept_at_b(&stage, 5);
+        let long = vec![3; stage.ab.max_message().unwrap() + 1];
+        let sent = pending(stage.ab.send(5, 0, &long));
+        assert!(stage.until(|| !came.borrow().is_empty()));
+        stage.world.hold(Slot::Get);
+        let memory = stage.at_b.lend(vec![0; long.len()]).unwrap();
+        let announcement = came.borrow_mut().pop().unwrap();
+        let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+        let lost = stage.b.close(Duration::ZERO).unwrap_err();
+        assert_eq!(lost.losses.iter().map(|loss| loss.operations).sum::<usize>(), 1, "{lost}");
+        let ended = stage.end_of(&sent).expect("it is told").unwrap_err();
+        assert!(matches!(ended, CompletionError::Refused(_)), "{ended}");
+        drop(taken);
+    }
+
+    fn what_the_receiver_gives_up_in_the_middle_of_a_take_was_not_canceled_by_the_sender() {
+        for wanted_back in [false, true] {
+            let stage = Stage::new(vec![Lane::whole("all")]);
+            let came = kept_at_b(&stage, 5);
+            let long = vec![3; stage.ab.max_message().unwrap() + 1];
+            let sent = pending(stage.ab.send(5, 0, &long));
+            assert!(stage.until(|| !came.borrow().is_empty()));
+            stage.world.hold(Slot::Get);
+            let memory = stage.at_b.lend(vec![0; long.len()]).unwrap();
+            let announcement = came.borrow_mut().pop().unwrap();
+            let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+            if wanted_back {
+                stage.a.cancel(&sent).unwrap();
+                stage.settle();
+            }
+            let _ = stage.ba.close(Close::Cancel).unwrap();
+            let ended = stage.end_of(&sent).expect("it is told").unwrap_err();
+            assert!(matches!(ended, CompletionError::Refused(_)), "{ended}");
+            assert!(stage.b.test(&taken).is_some_and(|taken| taken.is_err()));
+        }
+    }
+
+    fn what_ended_with_its_sender_is_no_mistake_of_who_takes_it_also_where_that_shows_at_once() {
+        let stage = Stage::new(vec![Lane::whole("all").synchronous()]);
+        let came = kept_at_b(&stage, 5);
+        let long = vec![3; stage.ab.max_message().unwrap() + 1];
+        let sent = pending(stage.ab.send(5, 0, &long));
+        assert!(stage.until(|| !came.borrow().is_empty()));
+        stage.world.rule(Rule::every(Slot::Get, Act::Refuse(Status::KeyRejected)));
+        let memory = stage.at_b.lend(vec![0xee; long.len()]).unwrap();
+        let announcement = came.borrow_mut().pop().unwrap();
+        let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+        let ended = stage.b.test(&taken).expect("it has ended").unwrap_err();
+        assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
+        assert_untouched(memory);
+        let ended = stage.end_of(&sent).expect("it is told").unwrap_err();
+        assert!(matches!(ended, CompletionError::Refused(_)), "{ended}");
+    }
+
+    fn nobody_reads_what_an_endpoint_has_left_behind_that_was_dropped_or_closed() {
+        for dropped in [false, true] {
+            let stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
+            let came = kept_at_b(&stage, 5);
+            let another = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+            let long = vec![3; stage.ab.max_message().unwrap() + 1];
+            let sent = pending(another.send(5, 0, &long));
+            assert!(stage.until(|| !came.borrow().is_empty()));
+            if dropped {
+                drop(another);
+            } else {
+                let _ = another.close(Close::Cancel).unwrap();
+            }
+            let ended = stage.end_of(&sent).expect("with its endpoint").unwrap_err();
+            assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
+            stage.settle();
+            let memory = stage.at_b.lend(vec![0xee; long.len()]).unwrap();
+            let announcement = came.borrow_mut().pop().unwrap();
+            let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+            let ended = stage.b.test(&taken).expect("it has ended").unwrap_err();
+            assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
+            assert!(stage.world.calls(Slot::Get).is_empty(), "the key would end the connection");
+            assert_eq!((stage.a.counters().malformed, stage.b.counters().malformed), (0, 0));
+            assert_untouched(memory);
+            stage.assert_no_faults();
+        }
+    }
+
+    fn the_sender_is_not_asked_to_help_with_a_take_since_it_would_get_a_key_of_the_whole_region() {
+        let world = World::new(1, over_wire());
+        let (at_a, at_b) = (over_three(world), over_three(world));
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let (ab, ba) = (a.connect(&b.address().unwrap()), b.connect(&a.address().unwrap()));
+        let (ab, ba) = (ab.unwrap(), ba.unwrap());
+        let came = Came::default();
+        let log = came.clone();
+        b.on_message(5, move |message| log.borrow_mut().extend(message.announcement())).unwrap();
+        let long = at_a.register(vec![7; 8 << 20]).unwrap();
+        let region = at_b.register(vec![0; 16 << 20]).unwrap();
+        let turn = || a.progress() + b.progress();
+        // The peer's help is asked for with a get that is none.
+        let key = ba.import_key(&long.remote_key().unwrap()).unwrap();
+        let mut asked = false;
+        while !asked {
+            let got = ba.get(&region, 0..long.len(), &key, 0).unwrap();
+            asked = world.on_the_way(ASSIST).is_some();
+            while matches!(&got, tieline::Outcome::Pending(got) if b.test(got).is_none()) {
+                let _ = turn();
+            }
+            let _ = turn();
+        }
+        while world.on_the_way(ASSIST).is_some() {
+            let _ = turn();
+        }
+        for _ in 0..3 {
+            let sent = pending(ab.send_regions(5, 0, &[(&long, 0..long.len())]));
+            while came.borrow().is_empty() {
+                let _ = turn();
+            }
+            let announcement = came.borrow_mut().pop().unwrap();
+            let taken = announcement.take_into(&region, 0..long.len()).unwrap();
+            assert_eq!(world.on_the_way(ASSIST), None);
+            while matches!(&taken, tieline::Outcome::Pending(taken) if b.test(taken).is_none()) {
+                let _ = turn();
+                assert_eq!(world.on_the_way(ASSIST), None);
+            }
+            while a.test(&sent).is_none() {
+                let _ = turn();
+            }
+        }
+        assert_eq!(region.to_vec(long.len() - 8..long.len() + 8).unwrap(), [[7; 8], [0; 8]].concat());
     }
 }

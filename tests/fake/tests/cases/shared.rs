@@ -48,12 +48,12 @@ pub(crate) fn copying() -> Lane {
     Lane { caps, priority: 0, ..lane }
 }
 
-fn over_three(world: &'static World) -> Context {
+pub(crate) fn over_three(world: &'static World) -> Context {
     context(world, &[("TIELINE_PROVIDERS", "fake,shm,other")])
 }
 
 /// Messages whose wire the test sees, and what copies.
-fn over_wire() -> Vec<Lane> {
+pub(crate) fn over_wire() -> Vec<Lane> {
     vec![Lane::messages("wire"), copying().of_the_other()]
 }
 
