@@ -64,6 +64,21 @@ impl Inner {
         error
     }
 
+    /// A lane says that the peer's process is no more. Where another lane carries messages, that one tells so behind all that the peer
+    /// had written, the answers among them: who waits for one hears it, and only what was posted fails now.
+    #[cold]
+    pub(super) fn peer_lost(&self, error: Error, interface: usize) -> Error {
+        let messages = self.route.message().map(|pair| pair.interface);
+        let reads_on = matches!(self.state.get(), State::Ready | State::Queueing)
+            && messages != Some(interface)
+            && self.shared.ops.borrow().announced_of(self.index) > 0;
+        if reads_on {
+            return error.of(Scope::Connection);
+        }
+        self.fail(error);
+        self.dead_error()
+    }
+
     /// The same for what failed on the message lane.
     pub(super) fn message_failed(&self, status: Status) -> Error {
         self.failed(self.by_message_lane(status))

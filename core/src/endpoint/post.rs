@@ -520,10 +520,7 @@ impl Inner {
     ) -> Error {
         let error = self.failure_over(status, Some(native.interface));
         match status {
-            Status::PeerFailed => {
-                self.fail(error);
-                return self.dead_error();
-            }
+            Status::PeerFailed => return self.peer_lost(error, native.interface),
             Status::ProviderFailed => {
                 self.worker.provider_failed(native.interface);
                 key.inner.downgrade(native, status);

@@ -289,6 +289,28 @@ cases! {
         assert!(matches!(ended, CompletionError::Refused(_)), "{ended}");
     }
 
+    fn the_word_of_a_peer_counts_although_a_lane_to_its_memory_says_first_that_it_is_no_more() {
+        let stage = Stage::new(vec![Lane::messages("wire"), Lane::memory("memory").synchronous()]);
+        let came = kept_at_b(&stage, 5);
+        let long = vec![3; stage.ab.max_message().unwrap() + 1];
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 64]);
+        let sent = pending(stage.ab.send(5, 0, &long));
+        assert!(stage.until(|| !came.borrow().is_empty()));
+        came.borrow_mut().clear();
+        let _ = stage.b.progress();
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::PeerFailed)));
+        for _ in 0..2 {
+            let failed = stage.ab.put(&local, 0..64, &key, 0).unwrap_err();
+            assert!(matches!(failed, PostError::Reconnect(_)), "{failed}");
+        }
+        let ended = stage.end_of(&sent).expect("it was told").unwrap_err();
+        assert!(matches!(ended, CompletionError::Refused(_)), "{ended}");
+        let [from, to] = [0, 1].map(|nth| stage.world.interface(nth, "wire"));
+        stage.world.break_endpoints(from, to, Status::PeerFailed, "it died");
+        assert!(stage.until(|| stage.ab.error().is_some()));
+    }
+
     fn nobody_reads_what_an_endpoint_has_left_behind_that_was_dropped_or_closed() {
         for dropped in [false, true] {
             let stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
