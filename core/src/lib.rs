@@ -58,8 +58,8 @@ pub use tieline_job as job;
 pub use builtin::configuration_markdown;
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{
-    AtomicOp, Blocks, Close, Completion, Endpoint, EndpointId, MAX_MESSAGE_ID, RemoteKey,
-    RemotePointer, Width,
+    AtomicOp, Blocks, Close, Completion, Endpoint, EndpointCounters, EndpointId, EndpointLimits,
+    KeyLimits, MAX_MESSAGE_ID, RemoteKey, RemotePointer, Width,
 };
 pub use error::{CompletionError, ConfigureError, ConnectError, Error, OpenError, PostError};
 pub use job::Job;

@@ -78,6 +78,7 @@ impl Inner {
             // What a flush waits for.
             (announced, ops.open_late(self.index, Kind::Send))
         };
+        self.count(|counters| counters.announced += 1);
         match sent {
             Ok(sent) => {
                 self.post(QueuedOp::Announce { announced, sent, payload: payload.into() });

@@ -66,6 +66,7 @@ impl Inner {
     pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
         let control = self.emulates()?;
         let _ = self.may_go(way::EMULATED);
+        self.count(|counters| counters.emulated += 1);
         Ok(control)
     }
 

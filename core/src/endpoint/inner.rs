@@ -2,6 +2,7 @@
 //! (posting, flushing, ending) stands above these four, which use only what stands below: records, order, rails, the route.
 
 use super::calls::WorkerCalls;
+use super::counters::EndpointCounters;
 use super::key::KeyInner;
 use super::order::Order;
 use super::queued::{Failed, QueuedOp, Waiting};
@@ -127,6 +128,7 @@ pub(crate) struct Inner {
     pub(super) unanswered: OnceCell<Rc<Unanswered>>,
     /// Large transfers in a row with which the peer did not help.
     pub(crate) unhelped: Cell<u32>,
+    pub(super) counters: Cell<EndpointCounters>,
 }
 
 impl Inner {
@@ -175,6 +177,7 @@ impl Inner {
             keys: RefCell::default(),
             unanswered: OnceCell::new(),
             unhelped: Cell::new(0),
+            counters: Cell::default(),
         }
     }
 

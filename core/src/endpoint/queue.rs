@@ -107,6 +107,7 @@ impl Inner {
             },
             State::Queueing => {}
         }
+        self.count(|counters| counters.queued += 1);
         self.queued_bytes.set(self.queued_bytes.get() + op.copied());
         self.queue.borrow_mut().push_back(op);
         self.queue_has_work();
@@ -155,7 +156,11 @@ impl Inner {
         let open = self.shared.ops.borrow().open_of(self.index);
         let bytes = self.queued_bytes.get() + open * OPERATION_BYTES;
         // One that has nothing else takes an operation of any size: it could never be sent otherwise.
-        bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
+        let fits = bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes;
+        if !fits {
+            self.count(|counters| counters.refused += 1);
+        }
+        fits
     }
 
     /// Whether so many more operations may become pending, with nothing that is copied.

@@ -85,6 +85,7 @@ impl Inner {
                 SharedCopy { plan, request: None, local, key, rank, declined, copied: Ok(()) };
             job.copied = copy_front(&job, &region);
             let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
+            self.count(|counters| counters.shared += u64::from(now.back > 0));
             self.unhelped.set(if now.back > 0 { 0 } else { self.unhelped.get().saturating_add(1) });
             self.conclude(native, job, &region).map(Some)
         })();

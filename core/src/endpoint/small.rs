@@ -64,6 +64,7 @@ impl Inner {
             return Err(status);
         }
         self.unanswered().add(asked);
+        self.count(|counters| counters.emulated += 1);
         match ends_here {
             true => Ok(Outcome::Done(0)),
             false => Ok(Outcome::Pending(Request::new(self.shared.clone(), asked))),

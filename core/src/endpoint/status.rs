@@ -44,6 +44,7 @@ impl Inner {
             queued: self.queue_len(),
             queued_bytes: self.queued_bytes.get(),
             answers: self.answers_len(),
+            counters: self.counters.get().named(),
             ..EndpointStatus::default()
         };
         let lanes = self.lanes.borrow();

@@ -1,6 +1,7 @@
 //! What is shown, for people: what waits comes first.
 
 use super::values::{Doing, EndpointStatus, Status, WorkerStatus};
+use std::collections::BTreeMap;
 use std::fmt;
 
 impl fmt::Display for Status {
@@ -77,8 +78,7 @@ impl fmt::Display for WorkerStatus {
             text.push('\n');
         }
         if !self.counters.is_empty() {
-            let counted = self.counters.iter().map(|(name, n)| format!("{name} {n}"));
-            text += &format!("  counted: {}\n", counted.collect::<Vec<_>>().join(", "));
+            text += &format!("  counted: {}\n", counted(&self.counters));
         }
         f.write_str(&plain(&text))
     }
@@ -167,10 +167,18 @@ fn line(endpoint: &EndpointStatus) -> String {
     if endpoint.answers > 0 {
         text += &format!(", {} answers wait", endpoint.answers);
     }
+    if !endpoint.counters.is_empty() {
+        text += &format!(", counted: {}", counted(&endpoint.counters));
+    }
     if let Some(error) = &endpoint.error {
         text += &format!("; {error}");
     }
     text
+}
+
+fn counted(counters: &BTreeMap<String, u64>) -> String {
+    let each = counters.iter().map(|(name, n)| format!("{name} {n}"));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// A time, as exact as somebody needs it who reads.

@@ -142,6 +142,9 @@ pub struct EndpointStatus {
     pub queued_bytes: usize,
     /// Answers to the peer that have found no room.
     pub answers: usize,
+    /// What it has counted ([`EndpointCounters`](crate::EndpointCounters)), where that is not 0.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, u64>,
     /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
@@ -237,12 +240,13 @@ impl WorkerStatus {
         let more = self.endpoints.len().saturating_sub(MOST_SHOWN);
         self.more_endpoints = self.more_endpoints.saturating_add(more);
         self.endpoints.truncate(MOST_SHOWN);
-        self.endpoints.iter_mut().for_each(|endpoint| endpoint.lanes.truncate(MOST_SHOWN));
+        for endpoint in &mut self.endpoints {
+            endpoint.lanes.truncate(MOST_SHOWN);
+            bound_map(&mut endpoint.counters);
+        }
         self.forming.truncate(MOST_SHOWN);
         self.interfaces.truncate(MOST_SHOWN);
-        while self.counters.len() > MOST_SHOWN {
-            let _ = self.counters.pop_last();
-        }
+        bound_map(&mut self.counters);
     }
 
     /// Its text, with as many endpoints as there is room for.
@@ -259,6 +263,12 @@ impl WorkerStatus {
                 _ => return None,
             }
         }
+    }
+}
+
+fn bound_map(counters: &mut BTreeMap<String, u64>) {
+    while counters.len() > MOST_SHOWN {
+        let _ = counters.pop_last();
     }
 }
 

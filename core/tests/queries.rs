@@ -1,0 +1,125 @@
+//! What a program can ask of an endpoint and of a key.
+
+use tieline::{Context, Endpoint, EndpointCounters, Outcome, PostError, RemoteKey, Status, Worker};
+
+const ID: u16 = 7;
+
+struct Pair {
+    endpoint: Endpoint,
+    sender: Worker,
+    receiver: Worker,
+    here: Context,
+    there: Context,
+}
+
+fn pair(providers: &str) -> Pair {
+    let open = || {
+        let builder = Context::builder().set("TIELINE_PROVIDERS", providers);
+        builder.set("TIELINE_QUEUE_BYTES", "64k").open().unwrap()
+    };
+    let (here, there) = (open(), open());
+    let (sender, receiver) = (here.worker().unwrap(), there.worker().unwrap());
+    receiver.on_message(ID, |message| drop(message.announcement())).unwrap();
+    let endpoint = sender.connect(&receiver.address().unwrap()).unwrap();
+    Pair { endpoint, sender, receiver, here, there }
+}
+
+impl Pair {
+    fn until(&self, done: impl Fn() -> bool) {
+        while !done() {
+            let _ = (self.sender.progress(), self.receiver.progress());
+        }
+    }
+
+    fn ends(&self, outcome: Outcome) {
+        let Outcome::Pending(request) = outcome else { return };
+        while self.sender.test(&request).is_none() {
+            let _ = (self.sender.progress(), self.receiver.progress());
+        }
+    }
+
+    /// A key of memory that the module of the memory's own reaches, or of other memory.
+    fn key(&self, allocated: bool) -> (tieline::Region, RemoteKey) {
+        let memory = match allocated {
+            true => self.there.alloc(1 << 20).unwrap(),
+            false => self.there.register(vec![0; 1 << 20]).unwrap(),
+        };
+        let key = self.endpoint.import_key(&memory.remote_key().unwrap()).unwrap();
+        self.until(|| !key.is_settling());
+        (memory, key)
+    }
+}
+
+#[test]
+fn limits_are_those_that_calls_keep() {
+    let pair = pair("shm");
+    let limits = pair.endpoint.limits().unwrap();
+    assert_eq!(limits.max_message, pair.endpoint.max_message().unwrap());
+    assert!(0 < limits.max_short && limits.max_short <= limits.max_message);
+    assert_eq!(limits.max_queued_bytes, 64 << 10);
+    // At once up to the limit, and announced behind it.
+    let _ = pair.endpoint.send(ID, 0, &vec![1; limits.max_message]).unwrap();
+    assert_eq!(pair.endpoint.counters().announced, 0);
+    pair.until(|| pair.sender.pending() == 0);
+    let memory = pair.here.lend(vec![1; limits.max_message + 1]).unwrap();
+    let pieces = [(&memory, 0..limits.max_message + 1)];
+    let sent = pair.endpoint.send_regions(ID, 0, &pieces).unwrap();
+    assert_eq!(pair.endpoint.counters().announced, 1);
+    drop(sent);
+    // So many operations pend, and the next is refused.
+    let (_memory, key) = pair.key(false);
+    pair.until(|| pair.sender.pending() == 0);
+    let mut posted = 0;
+    let refused = loop {
+        match pair.endpoint.fetch_add(&key, 0, 1) {
+            Ok(_) => posted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(refused.status() == Status::Again, "{refused}");
+    assert_eq!(posted, limits.max_pending);
+}
+
+#[test]
+fn a_key_says_whether_a_module_reaches_the_memory_and_how_much_at_once() {
+    let pair = pair("shm");
+    let (_mapped, key) = pair.key(true);
+    let limits = key.limits().unwrap();
+    assert!(limits.native && limits.max_put > 0 && limits.max_get > 0 && limits.max_pieces > 0);
+    let (_other, key) = pair.key(false);
+    let limits = key.limits().unwrap();
+    assert!(key.path().starts_with("emulated"), "{}", key.path());
+    assert_eq!((limits.native, limits.max_put, limits.max_pieces), (false, 0, 0));
+    let _ = pair.endpoint.send(ID, 0, b"hello").unwrap();
+    let Pair { endpoint, sender, receiver, .. } = pair;
+    for _ in 0..10 {
+        let _ = (sender.progress(), receiver.progress());
+    }
+    drop(receiver);
+    while endpoint.error().is_none() {
+        let _ = (endpoint.send(ID, 0, b"hello"), sender.progress());
+    }
+    assert!(matches!(key.limits(), Err(PostError::Reconnect(_))));
+}
+
+#[test]
+fn what_did_not_go_at_once_is_counted_and_shown_with_the_state() {
+    let pair = pair("shm");
+    let (_memory, key) = pair.key(false);
+    assert_eq!(pair.endpoint.counters().refused, 0);
+    let bytes = vec![5; 3000];
+    pair.ends(pair.endpoint.put_bytes(&bytes, &key, 0).unwrap());
+    assert_eq!(pair.endpoint.counters().emulated, 1);
+    // Until the ring is full, then the queue.
+    while pair.endpoint.send(ID, 0, &bytes).is_ok() {}
+    let counters = pair.endpoint.counters();
+    assert!(counters.queued > 0 && counters.refused > 0, "{counters:?}");
+    let status = pair.endpoint.status();
+    assert_eq!((status.state.as_str(), status.message.as_str()), ("queueing", "shm/ring"));
+    assert!(status.queued > 0 && status.queued_bytes > 0);
+    assert!(status.waits.unwrap().for_what.starts_with("room in shm/ring"));
+    assert_eq!(status.counters["queued"], counters.queued);
+    let other = pair.sender.connect(&pair.receiver.address().unwrap()).unwrap();
+    assert_eq!(other.counters(), EndpointCounters::default(), "each counts its own");
+    assert_eq!(pair.endpoint.clone().counters(), counters);
+}
