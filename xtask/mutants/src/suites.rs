@@ -85,6 +85,8 @@ const ONE_BY_ONE: [&str; 2] = [WITH_PROCESSES, "tieline-conformance"];
 const QUICK: Duration = Duration::from_secs(150);
 /// Nothing hangs before it has taken so long: what tests wait for has limits of its own, and those are caught.
 const PATIENCE: Duration = Duration::from_secs(150);
+/// So many suites that hang say enough.
+const HANGS: usize = 4;
 /// Tests of a program at once: those that hang must not keep others from failing.
 const AT_ONCE: &str = "8";
 
@@ -244,7 +246,7 @@ impl Suites {
             return Verdict::Unreached;
         }
         programs.sort_by_key(|(_, program)| (program.test.is_some(), program.usual));
-        let mut hang = None;
+        let (mut hang, mut hung) = (None, 0);
         for (_, program) in programs {
             let limit = (program.usual * 5).max(PATIENCE);
             let ended = self.run(program, id, limit);
@@ -255,8 +257,12 @@ impl Suites {
             if ended.crashed {
                 return Verdict::Caught(format!("{name}, which crashed"));
             }
-            // Two suites that hang say enough: others wait for the same.
-            if ended.hung && hang.replace(name.clone()).is_some() {
+            // A suite that waits for the same thing hangs, too, but another one may say what is wrong.
+            if ended.hung {
+                let _ = hang.get_or_insert(name);
+                hung += 1;
+            }
+            if hung == HANGS {
                 break;
             }
         }
