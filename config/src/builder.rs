@@ -89,8 +89,8 @@ impl ConfigBuilder {
         };
         let mut warnings: Vec<String> = self.misspelt.iter().map(is_misspelt).collect();
         if self.raised_rights {
-            self.environment.retain(|name, _| {
-                let drop = vars::names_a_place(name);
+            self.environment.retain(|name, value| {
+                let drop = vars::chooses_a_place(name, value);
                 if drop {
                     warnings
                         .push(format!("{name} is ignored: this process runs with raised rights"));

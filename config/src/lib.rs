@@ -78,6 +78,15 @@ impl Serialize for Origin {
     }
 }
 
+/// Where the report goes while it is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReportTo {
+    /// To whoever reads the process's stderr.
+    Stderr,
+    /// To a file, as it was written: `%p` stands for the process's number.
+    File(String),
+}
+
 /// One value with its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
@@ -202,6 +211,22 @@ impl Config {
     pub fn duration(&self, name: &str) -> Result<Duration, Error> {
         tieline_plugin_api::units::duration(&self.text(name))
             .ok_or_else(|| self.not_a(name, &Kind::DURATION.accepted()))
+    }
+
+    /// Where the report is to be written while it is made, if anywhere.
+    ///
+    /// # Errors
+    /// A word that is neither `stderr` nor a path: it would become a file of that name in any directory.
+    pub fn report_to(&self) -> Result<Option<ReportTo>, Error> {
+        match self.text(vars::REPORT) {
+            text if text.is_empty() => Ok(None),
+            text if text == vars::STDERR => Ok(Some(ReportTo::Stderr)),
+            text if text.contains('/') => Ok(Some(ReportTo::File(text))),
+            _ => Err(self.not_a(
+                vars::REPORT,
+                "it is stderr, or a path with a / in it, such as ./report.%p",
+            )),
+        }
     }
 
     /// The job's secret, from its variable or else from the file that is named for it.

@@ -104,6 +104,7 @@ fn with_raised_rights_the_user_chooses_no_file() {
         ("TIELINE_SECRET_FILE", "/etc/shadow"),
         ("TIELINE_SHM_DIR", "/etc/here"),
         ("TIELINE_OF_A_PROVIDER_PATH", "/tmp/evil"),
+        ("TIELINE_REPORT", "/tmp/evil"),
         ("TIELINE_QUEUE_BYTES", "4k"),
     ])
     .system_file(&system.file())
@@ -117,7 +118,33 @@ fn with_raised_rights_the_user_chooses_no_file() {
     assert_eq!(config.get("TIELINE_SHM_DIR"), None);
     assert_eq!(config.get("TIELINE_OF_A_PROVIDER_PATH"), None);
     assert_eq!(config.text(vars::QUEUE_BYTES), "4k");
-    assert_eq!(config.warnings().len(), 5, "{:?}", config.warnings());
+    assert_eq!(config.report_to().unwrap(), None);
+    assert_eq!(config.warnings().len(), 6, "{:?}", config.warnings());
+}
+
+#[test]
+fn a_report_goes_to_stderr_or_to_a_path_and_to_no_file_that_is_called_like_a_word() {
+    let to = |value: &str| env(&[("TIELINE_REPORT", value)]).build().unwrap().report_to();
+    assert_eq!(to("").unwrap(), None);
+    assert_eq!(to("stderr").unwrap(), Some(ReportTo::Stderr));
+    assert_eq!(to("./report.%p").unwrap(), Some(ReportTo::File("./report.%p".into())));
+    for word in ["stdout", "on", "1"] {
+        let error = to(word).unwrap_err();
+        assert!(
+            error.to_string().contains(&format!("TIELINE_REPORT={word} (environment)")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn with_raised_rights_the_environment_may_have_the_report_on_stderr_alone() {
+    let under =
+        |value: &str| env(&[("TIELINE_REPORT", value)]).raised_rights(true).build().unwrap();
+    assert_eq!(under("stderr").report_to().unwrap(), Some(ReportTo::Stderr));
+    let config = under("/tmp/report");
+    assert_eq!(config.report_to().unwrap(), None);
+    assert!(config.warnings()[0].contains("TIELINE_REPORT is ignored"), "{:?}", config.warnings());
 }
 
 #[test]

@@ -54,7 +54,9 @@ core_vars! {
     CONFIG = "TIELINE_CONFIG", "", Kind::TEXT,
         "A file of settings that is read after the system's and the user's, at most 1 MiB; the environment's is ignored under raised rights.";
     LOG = "TIELINE_LOG", "warn", Kind::one_of("off|error|warn|info|debug"),
-        "Least severity of the lines that are collected for the report; the library never prints them.";
+        "Least severity of the lines that are collected for the report; the library never prints them, unless TIELINE_REPORT says where.";
+    REPORT = "TIELINE_REPORT", "", Kind::TEXT,
+        "Where the report is written while it is made, a line at a time: stderr, or a file's path, in which %p stands for the process's number: what a context found and chose, the lanes to each peer at its first use and why no better ones, what failed. Empty: nowhere, as a library prints nothing by itself. The environment's file is ignored under raised rights.";
     LIVE = "TIELINE_LIVE", "on", Kind::BOOL,
         "Show `tieline info --pid` what workers of this process do, in a memory file that the same user and root can read. It costs one descriptor, and 8 to 64 KiB for each worker.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::BOOL,
@@ -97,6 +99,14 @@ impl CoreVar {
 pub fn names_a_place(name: &str) -> bool {
     name == CONFIG || ["_PATH", "_DIR", "_FILE"].iter().any(|end| name.ends_with(end))
 }
+
+/// The same of a variable with its value: a report that goes to stderr goes to no place of the environment's choice.
+pub fn chooses_a_place(name: &str, value: &str) -> bool {
+    names_a_place(name) || name == REPORT && value.trim() != STDERR
+}
+
+/// The value of `TIELINE_REPORT` that is no file.
+pub const STDERR: &str = "stderr";
 
 /// The variable that was meant by a name that nearly begins with `TIELINE_`: `TIELNE_PROVIDERS`. A name that is another
 /// word, one letter away, is only taken for a slip when its rest is a variable's.

@@ -54,7 +54,12 @@ impl Context {
     /// thread has stopped, once it is known, and in a forked child.
     pub fn worker(&self) -> Result<Worker, OpenError> {
         self.core.check_service()?;
-        Ok(Worker::open(self.core.clone(), Some(self.lease.clone()))?)
+        Worker::open(self.core.clone(), Some(self.lease.clone())).map_err(|error| {
+            if let Some(journal) = self.core.journal() {
+                journal.tell_of_failure(None, &format!("no worker: {error}"));
+            }
+            error.into()
+        })
     }
 
     /// Allocates zeroed memory that is shared from birth where a provider offers that: local peers reach it
@@ -256,6 +261,7 @@ impl ContextBuilder {
     /// As [`Context::open`].
     pub fn open(self) -> Result<Context, OpenError> {
         let core = Core::open(self.config.build()?, self.out_of_band)?;
+        Report::write_while_made(&core);
         let service = if core.config.bool(vars::PROGRESS_THREAD)? {
             Some(Service::start(core.clone())?)
         } else {

@@ -21,7 +21,7 @@
 //! rest is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one
 //! peer. A [`Region`] is memory that peers can reach with its [`RemoteKey`]. Every failure is an [`Error`] that
 //! says what happened, why, and what to do, and whose type says what a program can do ([`error`]); the library prints
-//! nothing, installs nothing and never exits.
+//! nothing (but where an operator asks for it by `TIELINE_REPORT`), installs nothing and never exits.
 
 mod address;
 mod builtin;
@@ -30,6 +30,7 @@ pub mod context;
 pub mod endpoint;
 pub mod error;
 mod interface;
+mod journal;
 mod lanes;
 pub mod live;
 mod log;

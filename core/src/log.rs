@@ -1,13 +1,19 @@
 //! What is kept for the report while a context is used, since a library does not print: how it began, and what came last.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Lines of each half that are kept.
 const KEPT: usize = 256;
 
 /// The lines so far, of words or of more. Any thread may add some.
-pub(crate) struct Log<T>(Mutex<Lines<T>>);
+pub(crate) struct Log<T> {
+    lines: Mutex<Lines<T>>,
+    /// Who is told of each line as it comes, once somebody asked for it.
+    heard: OnceLock<Hearer<T>>,
+}
+
+type Hearer<T> = Box<dyn Fn(&T) + Send + Sync>;
 
 struct Lines<T> {
     first: Vec<T>,
@@ -30,25 +36,41 @@ impl Line for String {}
 
 impl<T: Line> Log<T> {
     pub(crate) fn new() -> Log<T> {
-        Log(Mutex::new(Lines {
+        let lines = Lines {
             first: Vec::new(),
             last: VecDeque::new(),
             lasting: VecDeque::new(),
             left_out: 0,
-        }))
+        };
+        Log { lines: Mutex::new(lines), heard: OnceLock::new() }
+    }
+
+    /// Tells somebody of each line that comes from now on.
+    pub(crate) fn pass_on(&self, to: impl Fn(&T) + Send + Sync + 'static) {
+        let _ = self.heard.set(Box::new(to));
     }
 
     /// Keeps a line.
     pub(crate) fn add(&self, line: T) {
+        self.tell(&line);
         self.locked().add(line);
+    }
+
+    fn tell(&self, line: &T) {
+        if let Some(heard) = self.heard.get() {
+            heard(line);
+        }
     }
 
     /// Keeps a line, unless the same is there.
     pub(crate) fn add_once(&self, line: T) {
         let mut lines = self.locked();
-        if !lines.first.contains(&line) && !lines.last.contains(&line) {
-            lines.add(line);
+        if lines.first.contains(&line) || lines.last.contains(&line) {
+            return;
         }
+        lines.add(line.clone());
+        drop(lines);
+        self.tell(&line);
     }
 
     /// The lines kept so far, oldest first.
@@ -63,7 +85,7 @@ impl<T: Line> Log<T> {
     }
 
     fn locked(&self) -> MutexGuard<'_, Lines<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

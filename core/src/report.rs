@@ -10,6 +10,7 @@
 
 pub(crate) mod composed;
 mod gather;
+mod opened;
 mod text;
 mod values;
 

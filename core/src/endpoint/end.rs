@@ -98,6 +98,7 @@ impl Inner {
         self.message.set(RawEndpoint::nowhere());
         *self.error.borrow_mut() = Some(error.clone());
         self.worker.endpoint_failed(self, &error);
+        self.tell_of_failure(&error);
         // What is queued holds buffers and keys, whose drops may come back here.
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);

@@ -121,7 +121,7 @@ impl Inner {
         if slot.to_endpoint {
             let (raw, limits) = self.worker.clone().wire(self, pair)?;
             let lane = Lane { interface: pair.interface, raw, limits, owned: false };
-            self.lanes.borrow_mut().push(lane);
+            self.take_lane(lane);
             return Ok(lane);
         }
         let address = &self.address.entry.candidates[pair.candidate].address;
@@ -141,8 +141,19 @@ impl Inner {
                 return Err(error);
             }
         }
-        self.lanes.borrow_mut().push(lane);
+        self.take_lane(lane);
         Ok(lane)
+    }
+
+    fn take_lane(&self, lane: Lane) {
+        let count = {
+            let mut lanes = self.lanes.borrow_mut();
+            lanes.push(lane);
+            lanes.len()
+        };
+        if count == 1 {
+            self.tell_of_lanes();
+        }
     }
 
     /// The lane for puts, gets and atomics over an interface. What needs the target's progress goes to the

@@ -37,6 +37,7 @@ pub(crate) mod shared_copy;
 mod small;
 mod status;
 mod strided;
+mod told;
 mod unreachable;
 
 pub(crate) use calls::{Circuits, WorkerCalls};
@@ -310,7 +311,14 @@ impl Endpoint {
     /// connect verbs:mlx5_0/ud}`. Where several modules serve one purpose, memory decides: a key says which it is.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("{{message {}, {}}}", self.inner.message_path(), self.inner.route.composed)
+        self.inner.path()
+    }
+
+    /// What would serve this peer and does not, in a line each: what the peer has and this side left out or was refused, and what does
+    /// not reach it, with the reason. Empty where nothing is missing.
+    #[must_use]
+    pub fn hindrances(&self) -> Vec<String> {
+        self.inner.hindrances()
     }
 
     /// What was decided for this peer, module by module.

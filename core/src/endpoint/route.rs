@@ -161,6 +161,26 @@ impl Route {
 
     /// The error for a peer that no message module reaches.
     pub(crate) fn unreachable(&self, core: &Core, peer: &WorkerAddress) -> Error {
+        let why = self.hindered(core, peer, unreachable::why);
+        Error::new(
+            Status::Unreachable,
+            format!("no usable path to {}", peer.label()),
+            why,
+            "`tieline info --why` shows what was found and why it is not used",
+        )
+    }
+
+    /// What would serve the peer and does not, each with the reason; first what is missing here.
+    pub(crate) fn hindrances(&self, core: &Core, peer: &WorkerAddress) -> Vec<String> {
+        self.hindered(core, peer, unreachable::hindrances)
+    }
+
+    fn hindered<R>(
+        &self,
+        core: &Core,
+        peer: &WorkerAddress,
+        say: impl Fn(&[Record], &[&Record], &[(&str, &str)], &dyn Fn(&str) -> bool) -> R,
+    ) -> R {
         let theirs: Vec<(&str, &str)> = peer
             .entry
             .candidates
@@ -170,12 +190,6 @@ impl Route {
         let decided: Vec<&Record> = core.decisions().collect();
         let connect = core.config.selection(vars::CONNECT);
         let connects = |name: &str| connect.as_ref().is_ok_and(|list| list.asks_for(name));
-        let why = unreachable::why(&self.records, &decided, &theirs, connects);
-        Error::new(
-            Status::Unreachable,
-            format!("no usable path to {}", peer.label()),
-            why,
-            "`tieline info --why` shows what was found and why it is not used",
-        )
+        say(&self.records, &decided, &theirs, &connects)
     }
 }

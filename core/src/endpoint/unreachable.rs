@@ -9,8 +9,22 @@ pub(super) fn why(
     tried: &[Record],
     decided: &[&Record],
     theirs: &[(&str, &str)],
-    connects: impl Fn(&str) -> bool,
+    connects: &dyn Fn(&str) -> bool,
 ) -> String {
+    let lines = hindrances(tried, decided, theirs, connects);
+    if lines.is_empty() {
+        return "this context has no module that carries messages".to_string();
+    }
+    lines.join("; ")
+}
+
+/// The same line by line; nothing where nothing is missing.
+pub(super) fn hindrances(
+    tried: &[Record],
+    decided: &[&Record],
+    theirs: &[(&str, &str)],
+    connects: &dyn Fn(&str) -> bool,
+) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut add = |line: String| {
         if !lines.contains(&line) {
@@ -62,10 +76,7 @@ pub(super) fn why(
             add(format!("{domain}/{}: {because}", record.module.as_deref().unwrap_or("")));
         }
     }
-    if lines.is_empty() {
-        return "this context has no module that carries messages".to_string();
-    }
-    lines.join("; ")
+    lines
 }
 
 fn about<'a>(decided: &'a [&'a Record], provider: &'a str) -> impl Iterator<Item = &'a Record> {
@@ -100,7 +111,7 @@ mod tests {
     #[test]
     fn what_the_peer_has_and_this_process_refused_comes_first_with_the_reason() {
         let record = Record::provider("tcp", refused());
-        let text = why(&other_host(), &[&record], THEIRS, |_| false);
+        let text = why(&other_host(), &[&record], THEIRS, &|_| false);
         assert_eq!(
             text,
             "tcp/stream: the peer has it; here: refused: elf: a half; expected all of it; \
@@ -110,7 +121,7 @@ mod tests {
 
     #[test]
     fn what_is_not_installed_is_called_so() {
-        let text = why(&other_host(), &[], THEIRS, |_| false);
+        let text = why(&other_host(), &[], THEIRS, &|_| false);
         assert!(text.starts_with("tcp/stream: the peer has it; here: not installed; "), "{text}");
     }
 
@@ -123,7 +134,7 @@ mod tests {
         let filtered = Record::provider("tcp-connect", Verdict::Filtered { by });
         // The other side has the same setting, and so the same gap.
         let text =
-            why(&other_host(), &[&filtered, &path], &THEIRS[..1], |name| name == "tcp-connect");
+            why(&other_host(), &[&filtered, &path], &THEIRS[..1], &|name| name == "tcp-connect");
         assert!(text.starts_with("tcp: disabled: nobody carries its addresses, "), "{text}");
         let cause = "tcp-connect: left out by TIELINE_PROVIDERS=tcp,shm (environment)";
         assert!(text.contains(cause), "{text}");
@@ -136,7 +147,7 @@ mod tests {
         let because = "alone".to_string();
         let used = Verdict::ChosenFor { roles: vec!["message".into()], because };
         let used = Record::module("shm", "shm", "ring", used);
-        let text = why(&other_host(), &[&record, &used], &THEIRS[..1], |_| false);
+        let text = why(&other_host(), &[&record, &used], &THEIRS[..1], &|_| false);
         assert_eq!(text, "shm/ring: another host");
     }
 }

@@ -44,6 +44,7 @@ impl Report {
         let mut warnings = core.config.warnings();
         warnings.extend(core.notes());
         warnings.extend(core.promise_not_given());
+        warnings.extend(core.journal().and_then(|journal| journal.trouble()));
         Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             abi: format!("{ABI_MAJOR}.{ABI_MINOR}"),
@@ -198,7 +199,7 @@ fn words(bits: u64, words: &[Word]) -> Vec<String> {
     words.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| (*word).to_owned()).collect()
 }
 
-fn wanted_level(config: &Config) -> u32 {
+pub(super) fn wanted_level(config: &Config) -> u32 {
     match config.word(vars::LOG).as_deref() {
         Ok("off") => 0,
         Ok("error") => log_level::ERROR,
@@ -208,7 +209,7 @@ fn wanted_level(config: &Config) -> u32 {
     }
 }
 
-fn level_name(level: u32) -> &'static str {
+pub(super) fn level_name(level: u32) -> &'static str {
     match level {
         log_level::ERROR => "error",
         log_level::WARN => "warn",

@@ -115,6 +115,13 @@ fn sample() -> Report {
 }
 
 #[test]
+fn a_record_reads_as_its_line_of_the_report() {
+    let verdict = crate::explain::Verdict::Unreachable { because: "another host".into() };
+    let record = crate::explain::Record::module("shm", "shm", "ring", verdict);
+    assert_eq!(record.to_string(), "shm/ring: unreachable: another host");
+}
+
+#[test]
 fn the_table_fits_a_terminal_and_shows_warnings() {
     let text = sample().table();
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");

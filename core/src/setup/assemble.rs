@@ -6,6 +6,7 @@ use crate::address::Location;
 use crate::compose::{self, Composition, Preferences};
 use crate::config::{Config, Declared, vars};
 use crate::explain::{Record, Verdict};
+use crate::journal::Journal;
 use crate::log::Log;
 use crate::mem::{DomainSlot, Memory};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
@@ -79,10 +80,20 @@ fn builtin() -> Vec<Builtin> {
 
 impl Core {
     pub(crate) fn open(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
-        let core = Core::assemble(config, out_of_band)?;
-        core.check_usable()?;
-        core.show()?;
-        Ok(core)
+        let here = Location::here();
+        let journal =
+            config.report_to()?.map(|to| Arc::new(Journal::new(&to, here.pid, &here.host)));
+        let opened = Core::assemble(config, out_of_band).and_then(|core| {
+            core.check_usable()?;
+            core.show()?;
+            Ok(core)
+        });
+        match (&opened, journal) {
+            (Ok(core), Some(journal)) => drop(core.journal.set(journal)),
+            (Err(error), Some(journal)) => journal.tell(&format!("no context: {error}")),
+            (_, None) => {}
+        }
+        opened
     }
 
     /// Whether what is required is there, and something that carries messages.
@@ -241,6 +252,7 @@ impl Core {
             guard,
             live: OnceLock::new(),
             notes,
+            journal: OnceLock::new(),
             service: OnceLock::new(),
             service_stopped: OnceLock::new(),
         });
@@ -255,7 +267,15 @@ impl Core {
     /// The error for a context that could send nothing.
     fn no_message_module(&self) -> Error {
         let mut why: Vec<String> = Vec::new();
-        for r in self.decisions() {
+        let mut decisions: Vec<&Record> = self.decisions().collect();
+        // What is here and cannot be used is the cause; what somebody left out, or what is for other machines, is said behind it.
+        decisions.sort_by_key(|record| match &record.verdict {
+            Verdict::Disabled { because } if because != compose::PATH_IS_DISABLED => 0,
+            Verdict::Refused { .. } => 1,
+            Verdict::Filtered { .. } if record.domain.is_none() => 2,
+            _ => 3,
+        });
+        for r in decisions {
             let line = format!("{}: {}", r.subject(), r.verdict);
             let told = matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. });
             // A provider that is built in and there as a file is refused twice, for one reason.

@@ -13,6 +13,7 @@ use crate::compose::Composition;
 use crate::config::{Config, vars};
 use crate::error::Scope;
 use crate::explain::Record;
+use crate::journal::Journal;
 use crate::live;
 use crate::log::Log;
 use crate::mem::Memory;
@@ -65,6 +66,8 @@ pub(crate) struct Core {
     /// Where workers show what they do, once the context is open.
     live: OnceLock<Arc<live::File>>,
     notes: Arc<Log<String>>,
+    /// Where the report is written while it is made, once the context is open.
+    journal: OnceLock<Arc<Journal>>,
     service: OnceLock<WorkerEntry>,
     /// Why the progress thread has ended before it was told to.
     service_stopped: OnceLock<Error>,
@@ -89,9 +92,19 @@ impl Core {
         self.notes.add_once(text);
     }
 
+    /// Tells somebody of each further line that is kept.
+    pub(crate) fn pass_notes_on(&self, to: impl Fn(&str) + Send + Sync + 'static) {
+        self.notes.pass_on(move |note: &String| to(note));
+    }
+
     /// The lines kept so far.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.lines()
+    }
+
+    /// Who writes what happens, if `TIELINE_REPORT` asks for it. Nobody does in a forked child, whose number it would not be.
+    pub(crate) fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.get().filter(|_| self.same_process())
     }
 
     /// The service worker, for every worker but itself.

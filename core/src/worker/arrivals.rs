@@ -135,6 +135,9 @@ impl Inner {
     /// Tells the application that a peer is gone, once.
     pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
         if self.peers.borrow_mut().tell(peer.0) {
+            if let Some(journal) = self.shared.core.journal() {
+                journal.tell_of_failure(None, &error.to_string());
+            }
             self.tell(News::Gone(peer, error.clone()));
         }
     }

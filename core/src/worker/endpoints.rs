@@ -22,7 +22,11 @@ impl Inner {
         let mut route = Route::choose(&self.shared, &address, wires);
         route.put_last(|pair| self.avoided_until(address.entry.worker, pair.interface));
         if route.message().is_none() {
-            return Err(route.unreachable(&self.shared.core, &address));
+            let error = route.unreachable(&self.shared.core, &address);
+            if let Some(journal) = self.shared.core.journal() {
+                journal.tell_of_failure(Some(address.entry.worker), &error.to_string());
+            }
+            return Err(error);
         }
         self.place_endpoint(address, route, owner)
     }

@@ -3,6 +3,7 @@
 use super::inner::set_handler;
 use super::wireup_transports::TRANSPORT_COOKIE;
 use super::{Counters, Inner};
+use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, flush::run_due, shared_copy::run as run_copies};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::{Message, abi::release};
@@ -28,6 +29,8 @@ const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
 /// Between two looks for tasks of other threads, where there is a way for them.
 const TASK_PAUSE: u32 = 64;
 const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
+/// Of what comes for nobody so many are told one by one.
+const TOLD_UNHANDLED: u64 = 16;
 /// Queued operations that an endpoint gets rid of before it is the next one's turn.
 const TURN: usize = 16;
 
@@ -281,7 +284,8 @@ impl Inner {
                     }
                     return;
                 }
-                self.bump(|c| c.unknown_ids += 1);
+                let what = format!("a message with the id {}", event.id);
+                self.dropped_unhandled(&what, slot.peer(event.peer));
                 if lent {
                     release(slot, event);
                 }
@@ -332,8 +336,23 @@ impl Inner {
         let handler = self.on_notification.borrow().clone();
         match handler {
             Some(handler) => handler(peer, word),
-            None => self.bump(|c| c.unknown_ids += 1),
+            None => self.dropped_unhandled("a notification", peer),
         }
+    }
+
+    /// Somebody has sent what nobody handles here. The first few times the report says it: the sender was told that all went well.
+    #[cold]
+    pub(super) fn dropped_unhandled(&self, what: &str, from: PeerId) {
+        if self.counters.get().unknown_ids < TOLD_UNHANDLED {
+            let peers = self.peers.borrow();
+            let address = peers.get(from.0).and_then(|peer| peer.address.as_ref());
+            let who = address.map_or_else(|| "a peer".to_string(), WorkerAddress::label);
+            let note = format!(
+                "{what} came from {who}, and no handler is registered for it: it is dropped"
+            );
+            self.shared.core.note(note);
+        }
+        self.bump(|c| c.unknown_ids += 1);
     }
 
     /// An operation ended, and its provider may touch its memory until what it went through is closed.

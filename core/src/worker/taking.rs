@@ -5,6 +5,7 @@
 
 use super::Inner;
 use super::announced::Taking;
+use crate::PeerId;
 use crate::endpoint::{Endpoint, MAX_MESSAGE_ID};
 use crate::message::announced::{Announced, Announcement, Stage, Taker};
 use crate::message::{ANNOUNCED, Message};
@@ -51,7 +52,8 @@ impl Inner {
         let announcement = Announcement::new(announced.clone(), self.shared.clone(), worker);
         let handlers = self.handlers.borrow();
         let Some(Some(handler)) = handlers.get(usize::from(announced.id)) else {
-            self.bump(|c| c.unknown_ids += 1);
+            let what = format!("an announced message with the id {}", announced.id);
+            self.dropped_unhandled(&what, PeerId(announced.from.peer));
             // Refused.
             return drop(announcement);
         };

@@ -240,3 +240,19 @@ fn in_a_forked_child_a_worker_refuses_everything_and_its_end_tells_nobody() {
     assert!(peer.wait_until(|| peer.counters().unknown_ids > 1, None).unwrap());
     assert!(!left.get(), "the child said good-bye in its parent's name");
 }
+
+#[test]
+fn what_comes_for_an_id_that_nobody_handles_is_named_in_the_report_with_its_sender() {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+    let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
+    let out = worker.connect(&peer.address().unwrap()).unwrap();
+    for _ in 0..3 {
+        let _ = worker.finish(out.send(7, 0, b"").unwrap()).unwrap();
+    }
+    assert!(peer.wait_until(|| peer.counters().unknown_ids == 3, None).unwrap());
+    let warnings = context.report().warnings;
+    let told: Vec<_> = warnings.iter().filter(|text| text.contains("with the id 7")).collect();
+    assert_eq!(told.len(), 1, "the same is said once: {warnings:?}");
+    let sender = format!("process {}", std::process::id());
+    assert!(told[0].contains(&sender) && told[0].contains("no handler"), "{told:?}");
+}

@@ -262,9 +262,14 @@ impl Inner {
             }
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
         };
-        let why = match trouble {
-            trouble if reason.text.contains(trouble) => reason.text.clone(),
-            trouble => format!("{}; {trouble}", reason.text),
+        // What the way to the peer says is the cause; that nothing was heard over it follows.
+        let (why, fix) = match trouble {
+            trouble if reason.text.contains(trouble) => (reason.text.clone(), fix),
+            trouble if reason.kind == ReasonKind::TimedOut => (
+                format!("{trouble}; {}", reason.text),
+                "TIELINE_CONNECT_TIMEOUT is how long it may take",
+            ),
+            trouble => (format!("{trouble}; {}", reason.text), fix),
         };
         Error::new(status, format!("no connection to {} came about", peer.label()), why, fix)
     }
