@@ -14,6 +14,10 @@ use crate::sys::{self, Interest, Poller};
 /// How long one route may take to connect while there are others to try. Three seconds are two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
+/// A host that is there answers what comes to a port of its own, if only to refuse it.
+const FIREWALL: &str = " (a firewall that drops what comes to that port, or the host is down: open the port there, or choose by \
+                        TIELINE_TCP_PORTS ports that are open)";
+
 /// How far a [`Dial`] is.
 #[derive(Debug)]
 pub enum Progress {
@@ -39,6 +43,8 @@ pub struct Dial {
     wrong_secrets: usize,
     /// Routes that could not even be begun here: they say nothing about the peer.
     unusable: usize,
+    /// Routes on which not even a refusal came.
+    unanswered: usize,
     /// This process or the system had no descriptor left for a socket.
     starved: bool,
 }
@@ -52,6 +58,8 @@ struct Attempt {
     what: String,
     /// The host there said that nobody listens, or the listener that there is no such target.
     refused: bool,
+    /// Nothing came back, not even a refusal.
+    unanswered: bool,
     /// The listener said that the proof is wrong.
     wrong_secret: bool,
 }
@@ -71,6 +79,7 @@ impl Dial {
             refusals: 0,
             wrong_secrets: 0,
             unusable: 0,
+            unanswered: 0,
             starved: false,
         };
         dial.next_route(Instant::now());
@@ -140,6 +149,7 @@ impl Dial {
                     let what = std::mem::take(&mut attempt.what);
                     self.refusals += usize::from(attempt.refused);
                     self.wrong_secrets += usize::from(attempt.wrong_secret);
+                    self.unanswered += usize::from(attempt.unanswered);
                     self.failures.push(format!("{what}: {words}"));
                     self.next_route(now);
                 }
@@ -173,6 +183,7 @@ impl Dial {
                         what,
                         refused,
                         wrong_secret,
+                        unanswered: false,
                     });
                 }
                 Err(error) => {
@@ -190,12 +201,21 @@ impl Dial {
         }
     }
 
+    /// Every route that was tried in vain, with its reason: also where a later one has led there.
+    #[must_use]
+    pub fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
     fn words(&self) -> String {
         if self.failures.is_empty() {
-            "there is no address to connect to".into()
-        } else {
-            self.failures.join("; ")
+            return "there is no address to connect to".into();
         }
+        let mut words = self.failures.join("; ");
+        if self.unanswered > 0 {
+            words.push_str(FIREWALL);
+        }
+        words
     }
 }
 
@@ -205,6 +225,7 @@ impl Attempt {
         if !self.connected {
             if let Some(error) = self.stream.take_error().map_err(words)? {
                 self.refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                self.unanswered = error.kind() == io::ErrorKind::TimedOut;
                 return Err(words(error));
             }
             match self.stream.peer_addr() {
@@ -219,6 +240,7 @@ impl Attempt {
                     self.until = limit(now, deadline, left, half);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                    self.unanswered = now >= self.until;
                     return self.in_time(now, "no answer");
                 }
                 Err(error) => return Err(words(error)),

@@ -44,6 +44,15 @@ impl Stream {
 }
 
 impl Stream {
+    /// An address that cost time and led nowhere costs it again for the next peer.
+    fn tell_of_detours(&self, detours: &mut Vec<String>) {
+        for detour in detours.drain(..) {
+            if let Some(host) = self.host {
+                host.log(log_level::WARN, &detour);
+            }
+        }
+    }
+
     /// An operator whose processes have different secrets finds the reason on the listening side, too.
     fn warn(&self, hub: &Hub) {
         if let Some((count, host)) = hub.unproven_to_report().zip(self.host) {
@@ -93,6 +102,7 @@ impl Connector for Stream {
         if events.room() > 0 {
             peers.turn().map_err(|_| Status::Io)?;
             self.warn(peers.hub());
+            self.tell_of_detours(&mut peers.detours);
             show(peers, handed_out, events);
         }
         Ok(())

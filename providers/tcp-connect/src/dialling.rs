@@ -22,7 +22,8 @@ impl Peers {
         let begun = Contact::parse(key).map_err(|why| why.to_string()).and_then(|contact| {
             let ways = routes(self.hub().local(), &contact)?;
             let hello = Hello::new(PURPOSE, contact.target, &self.own)?;
-            let deadline = Instant::now() + self.connect_timeout;
+            // Whoever waits for the connection is told why there is none before his own time is up.
+            let deadline = Instant::now() + self.connect_timeout / 8 * 7;
             Ok(Dial::start(ways, key_of(&self.secret, &contact), hello, deadline))
         });
         match begun {
@@ -64,6 +65,12 @@ impl Peers {
         match progress {
             Progress::Done(stream) => {
                 self.poller.forget(stream.as_raw_fd());
+                if !dial.failures().is_empty() {
+                    let there =
+                        stream.peer_addr().map_or_else(|_| "another".into(), |at| at.to_string());
+                    let failures = dial.failures().join("; ");
+                    self.detours.push(format!("{failures}; {there} is used instead"));
+                }
                 self.adopt(stream, key, false);
             }
             Progress::Failed(why) => {

@@ -70,6 +70,8 @@ pub(crate) struct Peers {
     next: u64,
     clock: u64,
     ready: Vec<Ready>,
+    /// Addresses that were tried in vain before one that led there, to be told.
+    pub(crate) detours: Vec<String>,
     scratch: Vec<u8>,
 }
 
@@ -107,6 +109,7 @@ impl Peers {
             next: FIRST,
             clock: 0,
             ready: Vec::new(),
+            detours: Vec::new(),
             scratch: vec![0; BATCH],
         })
     }

@@ -78,10 +78,12 @@ mod life;
 mod link;
 #[cfg(test)]
 mod loopback_tests;
+mod lost;
 mod ops;
 mod outbox;
 mod poll;
 mod pool;
+mod probe;
 mod provider;
 mod receive;
 mod regions;

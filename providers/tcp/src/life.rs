@@ -7,8 +7,10 @@ use tieline_plugin_api::Status;
 use crate::conn::{Conn, Inner, Peer, Phase};
 use crate::frame::{ANSWER, Head, Kind};
 use crate::link::Link;
+use crate::lost;
 use crate::ops::Ops;
 use crate::outbox::Outbox;
+use crate::probe::Probe;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 use crate::window::Window;
@@ -179,10 +181,15 @@ impl Inner {
             let Some(stream) = link.and_then(|link| link.stream.as_mut()) else { continue };
             let Some(seen) = sys::unanswered(stream.sender()) else { continue };
             busy |= seen.is_busy();
-            if stream.silence.observe(now, marked, &seen) >= seen.timeout(limit) {
-                let error = std::io::Error::from_raw_os_error(libc::ETIMEDOUT);
-                let broke = Broke::error(&stream.peer(), &error);
+            let silent = stream.silence.observe(now, marked, &seen);
+            if silent >= seen.timeout(limit) {
+                let broke = lost::silent(stream, silent, self.shared.hub.local());
                 self.stream_broke(number, &broke);
+            } else if silent < seen.timeout(limit) / 4 {
+                stream.probe = None;
+            } else if stream.probe.is_none() {
+                let (local, peer) = stream.addresses();
+                stream.probe = peer.and_then(|peer| Probe::begin(local, peer));
             }
         }
         busy

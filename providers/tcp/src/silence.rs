@@ -46,6 +46,15 @@ impl Unanswered {
     }
 }
 
+/// What the kernel knows of what was sent and not acknowledged, for words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unacknowledged {
+    pub(crate) bytes: usize,
+    pub(crate) segment: usize,
+    pub(crate) mtu: u32,
+    pub(crate) again: u32,
+}
+
 /// What was seen of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {

@@ -13,6 +13,7 @@ use crate::buffer::{BUFFER, Buffer};
 use crate::frame::Head;
 use crate::outbox::Track;
 use crate::pool::Pool;
+use crate::probe::Probe;
 use crate::regions::Region;
 use crate::silence::Silence;
 use crate::sys;
@@ -64,6 +65,8 @@ pub(crate) struct Stream {
     /// When something came last, in ms of the interface's clock.
     pub(crate) last_received_ms: u64,
     pub(crate) silence: Silence,
+    /// While nothing is answered: whether the host there answers at all.
+    pub(crate) probe: Option<Probe>,
     /// Tests: nothing comes out of it, though it does not break.
     #[cfg(test)]
     pub(crate) frozen: bool,
@@ -85,6 +88,7 @@ impl Stream {
             error: None,
             last_received_ms: 0,
             silence: Silence::default(),
+            probe: None,
             #[cfg(test)]
             frozen: false,
         }
@@ -124,7 +128,6 @@ impl Stream {
     }
 
     /// The addresses of this end and of the other.
-    #[cfg(test)]
     pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let socket = socket2::SockRef::from(&self.socket);
         let address = |a: io::Result<socket2::SockAddr>| a.ok().and_then(|a| a.as_socket());

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tieline_plugin_api::abi::Iov;
 
-use crate::silence::Unanswered;
+use crate::silence::{Unacknowledged, Unanswered};
 
 /// Memory that somebody vouched for, as the kernel wants it.
 #[repr(C)]
@@ -185,6 +185,26 @@ pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
         since_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
         since_sent: Duration::from_millis(info.tcpi_last_data_sent.into()),
         again_after: Duration::from_micros(info.tcpi_rto.into()),
+    })
+}
+
+/// What the kernel knows of what was sent and not acknowledged: bytes, the largest segment, the MTU of the way as it believes it to be, and
+/// how often it has sent again without an answer.
+pub(crate) fn unacknowledged(fd: RawFd) -> Option<Unacknowledged> {
+    // SAFETY: a plain record for which zeros are a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let (at, level) = ((&raw mut info).cast(), libc::IPPROTO_TCP);
+    // SAFETY: the kernel writes at most `len` bytes to the record.
+    let got = unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, at, &raw mut len) };
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: writes one number.
+    let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    (got == 0 && asked == 0).then(|| Unacknowledged {
+        bytes: usize::try_from(bytes).unwrap_or(0),
+        segment: info.tcpi_snd_mss as usize,
+        mtu: info.tcpi_pmtu,
+        again: u32::from(info.tcpi_retransmits),
     })
 }
 
