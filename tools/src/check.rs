@@ -1,4 +1,4 @@
-//! `tieline check`: does a provider file do what it claims?
+//! `tieline check`: does a provider file do what it claims? Without one: does this machine's set-up do what it should?
 
 use crate::info::print;
 use crate::{misuse, say, system_error};
@@ -9,29 +9,32 @@ use std::time::Duration;
 use tieline::Error;
 use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, contents, run};
 
-/// Check that a provider file keeps the contract of the provider ABI.
+/// Check that messages and puts come through with today's settings, or that a provider file keeps the contract of the provider ABI.
 ///
-/// Runs every check against every module of the file, each in a process of its own, and prints a line for each:
+/// Without a file: opens a worker as a program would, and sends messages and puts to itself and to another process, over what the
+/// settings choose and over each provider alone. A line for each: ok, or FAILED with the reason.
+///
+/// With a file: runs every check against every module of the file, each in a process of its own, and prints a line for each:
 /// ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
 ///
-/// Exit status: 0 all passed or were skipped, 1 a check failed, 2 the file or the command line is of no use, 3 nothing was
+/// Exit status: 0 all passed or were skipped, 1 a check or a way failed, 2 the settings, the file or the command line is of no use, 3 nothing was
 /// checked since the provider finds no device here.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example: tieline check ./libtieline_mine.so --module first --filter message"
+    after_help = "Examples:\n  tieline check\n  tieline check ./libtieline_mine.so --module first --filter message"
 )]
 pub(crate) struct Args {
     /// The provider file
     #[arg(value_name = "PROVIDER.so")]
-    file: PathBuf,
+    file: Option<PathBuf>,
     /// Only this module: MODULE or DOMAIN/MODULE
-    #[arg(long, value_name = "MODULE")]
+    #[arg(long, value_name = "MODULE", requires = "file")]
     module: Option<String>,
     /// Only checks whose name contains this
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", requires = "file")]
     filter: Option<String>,
     /// Print the modules of the file and the checks that they are for, and run nothing
-    #[arg(long)]
+    #[arg(long, requires = "file")]
     list: bool,
     /// Print one JSON object with every check, its verdict, words and duration
     #[arg(long, conflicts_with = "list")]
@@ -40,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = LIMIT.as_secs())]
     limit: u64,
     /// End with the first check that fails
-    #[arg(long)]
+    #[arg(long, requires = "file")]
     until_failure: bool,
 }
 
@@ -57,7 +60,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
 }
 
 fn checked(args: &Args) -> Result<ExitCode, Error> {
-    let file = &args.file;
+    let Some(file) = &args.file else {
+        return Ok(ExitCode::from(u8::from(crate::perf::check_paths(args.json)? > 0)));
+    };
     let unusable = |why: String| {
         misuse(
             format!("cannot check {}", file.display()),

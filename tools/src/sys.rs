@@ -21,6 +21,23 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })
 }
 
+/// How often this process had to leave a processor although it could have gone on.
+pub(crate) fn preemptions() -> u64 {
+    // SAFETY: a record of integers, for which zeros are a value; the call fills it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = zeroed();
+        let _ = libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+}
+
+/// Ticks of the kernel's clock in a second, in which `/proc/stat` counts.
+pub(crate) fn ticks_per_second() -> u64 {
+    // SAFETY: no pointers.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1)
+}
+
 /// Makes the program that `command` will start end with this process, with no signal blocked and the limit of open
 /// files that this process was given, and pins it if a processor is given.
 pub(crate) fn tie(command: &mut Command, cpu: Option<usize>) {

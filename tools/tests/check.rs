@@ -152,3 +152,41 @@ fn a_check_ends_with_the_program_that_runs_it() {
     until(|| !words(&child).contains("a_put_writes"));
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// `tieline check` alone, with these variables.
+fn check_here(variables: &[(&str, &str)]) -> (Output, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    for name in ["TIELINE_PROVIDERS", "TIELINE_PROVIDER_PATH", "TIELINE_CONFIG"] {
+        let _ = command.env_remove(name);
+    }
+    let output = command.arg("check").envs(variables.iter().copied()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, text)
+}
+
+#[test]
+fn without_a_file_every_way_is_tried_to_this_process_and_to_another() {
+    let (output, text) = check_here(&[]);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for with in ["itself", "another process"] {
+        for path in ["as set", "shm "] {
+            let works = text
+                .lines()
+                .any(|line| line.starts_with("ok ") && line.contains(path) && line.contains(with));
+            assert!(works, "{path} with {with}: {text}");
+        }
+    }
+    assert!(text.contains("messages shm/ring"), "{text}");
+}
+
+#[test]
+fn a_worker_that_cannot_be_opened_fails_the_check_with_its_cause() {
+    // Settings, providers and paths are all in order.
+    let program = env!("CARGO_BIN_EXE_tieline");
+    let limited = format!("ulimit -n 9; exec {program} check");
+    let output = Command::new("sh").args(["-c", &limited]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let failed = text.lines().find(|line| line.starts_with("FAILED")).expect("it fails");
+    assert!(failed.contains("open files") || failed.contains("descriptor"), "{text}");
+}

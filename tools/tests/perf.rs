@@ -293,3 +293,52 @@ fn a_flush_behind_more_adds_than_there_is_room_for_waits_for_room() {
     std::fs::remove_dir_all(&place).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn what_a_run_takes_is_written_where_the_report_is_asked_for() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let _ =
+        command.args(["perf", "--test", "am_lat", "--size", "8", "--iterations", "200", "--json"]);
+    let output = command.env("TIELINE_REPORT", "stderr").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    // Both processes say what leads to the other.
+    let lanes: Vec<_> = told.lines().filter(|line| line.contains("] to process ")).collect();
+    assert_eq!(lanes.len(), 2, "{told}");
+    assert!(lanes.iter().all(|line| line.starts_with("tieline[") && line.contains("shm/ring")));
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(record["preempted"].is_u64() && record["stolen_ms"].is_u64(), "{record}");
+    assert!(record["hindrances"].is_array(), "{record}");
+}
+
+#[test]
+fn all_pairs_of_a_job_are_measured_and_the_slowest_is_named() {
+    let tieline = env!("CARGO_BIN_EXE_tieline");
+    let run = |more: &[&str]| {
+        let mut command = Command::new(tieline);
+        let perf = ["run", "-n", "3", "--", tieline, "perf", "--all-pairs", "--test", "am_lat"];
+        let rest = ["--size", "8", "--iterations", "100", "--verify"];
+        let output = command.args(perf).args(rest).args(more).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = run(&[]);
+    for pair in ["0 - 1", "0 - 2", "1 - 2", "slowest: ranks "] {
+        assert!(text.contains(pair), "{text}");
+    }
+    assert!(text.contains("shm/ring"), "{text}");
+    let records: Vec<Value> =
+        run(&["--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let pairs: Vec<_> =
+        records.iter().map(|r| (r["from"].as_u64().unwrap(), r["to"].as_u64().unwrap())).collect();
+    assert_eq!(pairs, [(0, 1), (0, 2), (1, 2)]);
+    assert!(records.iter().all(|record| record["iterations"] == 100), "{records:?}");
+}
+
+#[test]
+fn all_pairs_without_a_job_says_how_to_start_one() {
+    let output = perf(&["--all-pairs"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("tieline run -n N"), "{errors}");
+}

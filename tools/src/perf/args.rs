@@ -23,7 +23,7 @@ use tieline::Error;
     verbatim_doc_comment,
     after_help = "Examples:\n  tieline perf --test am_lat --size 1:1m --cpus 0,1\n  tieline perf --test \
                   put_bw,get_bw --size 1m --memory alloc --json\n  tieline perf --listen                                    on one host\n  tieline perf --connect nodea \
-                  --test all --path tcp       on the other"
+                  --test all --path tcp       on the other\n  tieline run -n 4 --hosts nodea,nodeb -- tieline perf --all-pairs --size 8"
 )]
 pub(crate) struct Args {
     /// Serve `--connect` of other hosts, one after another: `ADDRESS:PORT`, `PORT` (0: any free one), or every
@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Measure between this process and one that listens
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) connect: Option<String>,
+    /// Measure messages between each two ranks of a job, one pair after the other: under `tieline run -n N`, or another launcher
+    #[arg(long, conflicts_with_all = ["listen", "connect", "cpus", "plot"])]
+    pub(crate) all_pairs: bool,
     /// Tests, or `all`
     #[arg(long, value_name = "LIST", default_value = "am_lat,am_bw", value_parser = Tests::parse)]
     pub(crate) test: Tests,

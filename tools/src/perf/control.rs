@@ -63,8 +63,8 @@ pub(crate) enum Reply {
     Hello { address: Vec<u8> },
     /// Ready: the key of the peer's region.
     Ready { key: Vec<u8> },
-    /// The test is over; so many payloads were not what they should be.
-    Served { wrong: u64 },
+    /// The test is over; so many payloads were not what they should be, and so often the peer was preempted.
+    Served { wrong: u64, preempted: u64 },
     /// It cannot be done.
     Failed { text: String },
 }

@@ -3,9 +3,12 @@
 
 mod args;
 mod control;
+mod disturbed;
 mod footprint;
 mod output;
+mod pairs;
 mod plot;
+mod reach;
 mod remote;
 mod side;
 mod stats;
@@ -15,9 +18,11 @@ use crate::{say, sys, system_error};
 pub(crate) use args::Args;
 use args::Test;
 use control::{Peer, Reply, Request, Spec};
+use disturbed::Quiet;
 pub(crate) use footprint::{FootprintArgs, main as footprint};
 pub(crate) use output::scaled;
 use output::{Output, Record};
+pub(crate) use reach::check_paths;
 use side::Side;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpStream;
@@ -38,6 +43,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
         return listen(address, args);
     }
     args.runs().iter().try_for_each(|(_, size)| args::check_size(*size))?;
+    if args.all_pairs {
+        return pairs::measure(args);
+    }
     let mut results = Results::new(args);
     let (alone, between): (Vec<_>, Vec<_>) =
         args.runs().into_iter().partition(|(t, _)| t.is_limit());
@@ -90,9 +98,12 @@ fn measure_between(
         }
         let spec = Spec { test, size, memory: args.memory, verify: args.verify, key: Vec::new() };
         let asked = Asked { spec, limit: args.limit(), window: args.window, peer: &peer, path };
-        let (samples, path) = tests::run(&side, asked)?;
+        let quiet = Quiet::begins();
+        let measured = tests::run(&side, asked)?;
+        let disturbed = quiet.ends(measured.preempted);
         let legs = if matches!(test, Test::AmLat | Test::PutLat) { 2 } else { 1 };
-        results.add(Record::new(test, size, path, samples.summary(size, legs)))?;
+        let record = Record::new(test, size, measured.path, measured.samples.summary(size, legs));
+        results.add(record.with(disturbed, side.endpoint()?.hindrances()))?;
     }
     Ok(())
 }
@@ -105,7 +116,11 @@ struct Results {
 
 impl Results {
     fn new(args: &Args) -> Results {
-        let output = if args.json { Output::Json } else { Output::Table { headed: false } };
+        let output = if args.json {
+            Output::Json
+        } else {
+            Output::Table { headed: false, told: Vec::new() }
+        };
         Results { output, records: Vec::new() }
     }
 
@@ -229,8 +244,9 @@ fn serve(
                 Reply::Hello { address }
             }
             (Some(Request::Serve(spec)), Some(side)) => {
+                let quiet = Quiet::begins();
                 let wrong = tests::serve(side, &spec, |key| answer(&Reply::Ready { key }))?;
-                Reply::Served { wrong }
+                Reply::Served { wrong, preempted: quiet.preempted() }
             }
             _ => return Err(Error::from_status(Status::BadData)),
         };

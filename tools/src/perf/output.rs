@@ -1,13 +1,14 @@
 //! The table and the JSON lines.
 
 use super::args::Test;
+use super::disturbed::Disturbed;
 use super::stats::Summary;
 use crate::size;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 
 /// One line of the result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) test: Test,
     pub(crate) size: usize,
@@ -18,6 +19,12 @@ pub(crate) struct Record {
     pub(crate) mean_ns: f64,
     pub(crate) bytes_per_second: f64,
     pub(crate) messages_per_second: f64,
+    /// How often either side was preempted while this was measured.
+    pub(crate) preempted: u64,
+    /// Milliseconds that the host of a virtual machine took away meanwhile.
+    pub(crate) stolen_ms: u64,
+    /// What would have been a path and is none, each with the reason.
+    pub(crate) hindrances: Vec<String>,
 }
 
 impl Record {
@@ -34,17 +41,39 @@ impl Record {
             mean_ns,
             bytes_per_second,
             messages_per_second,
+            preempted: 0,
+            stolen_ms: 0,
+            hindrances: Vec::new(),
         }
+    }
+
+    /// The same with what came between, and with what keeps better paths away.
+    pub(crate) fn with(self, disturbed: Disturbed, hindrances: Vec<String>) -> Record {
+        let Disturbed { preempted, stolen_ms } = disturbed;
+        Record { preempted, stolen_ms, hindrances, ..self }
     }
 }
 
 /// Where records go as they come.
 pub(crate) enum Output {
-    Table { headed: bool },
+    /// `told`: the hindrances that stand above already.
+    Table {
+        headed: bool,
+        told: Vec<String>,
+    },
     Json,
 }
 
 impl Output {
+    /// The path, and what came between the two sides meanwhile.
+    pub(crate) fn way(record: &Record) -> String {
+        let &Record { preempted, stolen_ms, .. } = record;
+        match (Disturbed { preempted, stolen_ms }).words() {
+            None => record.path.clone(),
+            Some(words) => format!("{} ({words})", record.path),
+        }
+    }
+
     /// Writes one record.
     pub(crate) fn write(&mut self, to: &mut impl Write, record: &Record) -> io::Result<()> {
         match self {
@@ -52,7 +81,7 @@ impl Output {
                 serde_json::to_writer(&mut *to, record)?;
                 writeln!(to)?;
             }
-            Output::Table { headed } => {
+            Output::Table { headed, told } => {
                 if !*headed {
                     *headed = true;
                     writeln!(
@@ -72,8 +101,14 @@ impl Output {
                     time(record.mean_ns),
                     scaled(record.bytes_per_second, "B/s"),
                     scaled(record.messages_per_second, "/s"),
-                    record.path
+                    Output::way(record)
                 )?;
+                for hindrance in &record.hindrances {
+                    if !told.contains(hindrance) {
+                        writeln!(to, "  not {hindrance}")?;
+                        told.push(hindrance.clone());
+                    }
+                }
             }
         }
         to.flush()
@@ -135,13 +170,16 @@ mod tests {
         fields.sort_unstable();
         let promised = [
             "bytes_per_second",
+            "hindrances",
             "iterations",
             "mean_ns",
             "messages_per_second",
             "p50_ns",
             "p99_ns",
             "path",
+            "preempted",
             "size",
+            "stolen_ms",
             "test",
         ];
         assert_eq!(fields, promised);
@@ -151,7 +189,7 @@ mod tests {
     #[test]
     fn a_table_has_one_head_and_columns_that_line_up() {
         let mut out = Vec::new();
-        let mut output = Output::Table { headed: false };
+        let mut output = Output::Table { headed: false, told: Vec::new() };
         output.write(&mut out, &record()).unwrap();
         output.write(&mut out, &record()).unwrap();
         let text = String::from_utf8(out).unwrap();
@@ -159,6 +197,23 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0].find("path"), lines[1].find("shm"));
         assert!(lines[1].contains("87.2 ns") && lines[1].contains("11.9 GB/s"), "{}", lines[1]);
+    }
+
+    #[test]
+    fn what_keeps_a_better_path_away_stands_once_under_the_first_line_and_what_came_between_in_its_own()
+     {
+        let mut out = Vec::new();
+        let mut output = Output::Table { headed: true, told: Vec::new() };
+        let not = "shm-cma/copy: the kernel forbids it".to_string();
+        let disturbed = Disturbed { preempted: 2, stolen_ms: 0 };
+        output.write(&mut out, &record().with(disturbed, vec![not.clone()])).unwrap();
+        output.write(&mut out, &record().with(Disturbed::default(), vec![not])).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].ends_with("shm (preempted 2 times)"), "{}", lines[0]);
+        assert_eq!(lines[1], "  not shm-cma/copy: the kernel forbids it");
+        assert!(lines[2].ends_with("shm"), "{}", lines[2]);
     }
 
     #[test]

@@ -1,21 +1,22 @@
 //! am_lat and am_bw.
 
-use super::Asked;
+use crate::perf::args::Limit;
+use crate::perf::control::Spec;
 use crate::perf::side::{Side, id, pattern};
 use crate::perf::stats::{Samples, measure};
 use tieline::Error;
 
 /// Ping and pong: both directions are measured together.
-pub(super) fn latency(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, Error> {
-    let mut payload = vec![0; asked.spec.size];
+pub(super) fn latency(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samples, Error> {
+    let mut payload = vec![0; spec.size];
     let ping = |number: u64| {
-        if asked.spec.verify {
+        if spec.verify {
             pattern::fill(number, &mut payload);
         }
         side.send(id::PING, number, &payload)?;
         side.wait_until(|| side.seen.turns.get() > number)
     };
-    measure(asked.limit, ping, |_| Ok(()))
+    measure(limit, ping, |_| Ok(()))
 }
 
 pub(super) fn serve_latency(side: &Side<'_>, size: usize, verify: bool) -> Result<(), Error> {
@@ -35,16 +36,16 @@ pub(super) fn serve_latency(side: &Side<'_>, size: usize, verify: bool) -> Resul
 }
 
 /// A stream, until the receiver has acknowledged every byte of it.
-pub(super) fn bandwidth(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, Error> {
-    let size = asked.spec.size;
+pub(super) fn bandwidth(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samples, Error> {
+    let size = spec.size;
     let mut payload = vec![0; size];
     let send = |number: u64| {
-        if asked.spec.verify {
+        if spec.verify {
             pattern::fill(number, &mut payload);
         }
         side.send(id::STREAM, number, &payload)
     };
-    measure(asked.limit, send, |sent| {
+    measure(limit, send, |sent| {
         side.send(id::END, 0, &[])?;
         side.wait_until(|| side.seen.acknowledged.get().is_some())?;
         match side.seen.acknowledged.get() {

@@ -24,8 +24,16 @@ pub(crate) struct Asked<'a> {
     pub(crate) path: Option<&'a str>,
 }
 
-/// Measures one test at one size; the text is the path that it took.
-pub(crate) fn run(side: &Side<'_>, mut asked: Asked<'_>) -> Result<(Samples, String), Error> {
+/// What was measured, and over which path.
+pub(crate) struct Measured {
+    pub(crate) samples: Samples,
+    pub(crate) path: String,
+    /// How often the peer was preempted meanwhile.
+    pub(crate) preempted: u64,
+}
+
+/// Measures one test at one size.
+pub(crate) fn run(side: &Side<'_>, mut asked: Asked<'_>) -> Result<Measured, Error> {
     side.begin(asked.spec.verify);
     let landing = side.region(asked.spec.memory, room(asked.spec.size))?;
     asked.spec.key = landing.remote_key()?;
@@ -35,7 +43,7 @@ pub(crate) fn run(side: &Side<'_>, mut asked: Asked<'_>) -> Result<(Samples, Str
     };
     let key = if asked.spec.test.is_message() { None } else { Some(side.key(&key)?) };
     let (samples, path) = match &key {
-        None => (message(side, &asked)?, message_path(side)?),
+        None => (message(side, &asked.spec, asked.limit)?, message_path(side)?),
         Some(key) => {
             let path = key_path(side, asked.spec.test, key)?;
             check_path(&path, asked.path)?;
@@ -43,19 +51,43 @@ pub(crate) fn run(side: &Side<'_>, mut asked: Asked<'_>) -> Result<(Samples, Str
         }
     };
     side.send(id::STOP, 0, &[])?;
-    let Reply::Served { wrong } = asked.peer.reply(&side.worker)? else {
+    let Reply::Served { wrong, preempted } = asked.peer.reply(&side.worker)? else {
         return Err(out_of_turn());
     };
     match wrong + side.seen.wrong.get() {
-        0 => Ok((samples, path)),
+        0 => Ok(Measured { samples, path, preempted }),
         wrong => Err(differs(format!("{wrong} payloads arrived as something else"))),
     }
 }
 
-fn message(side: &Side<'_>, asked: &Asked<'_>) -> Result<Samples, Error> {
-    match asked.spec.test {
-        Test::AmLat => messages::latency(side, asked),
-        _ => messages::bandwidth(side, asked),
+fn message(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samples, Error> {
+    match spec.test {
+        Test::AmLat => messages::latency(side, spec, limit),
+        _ => messages::bandwidth(side, spec, limit),
+    }
+}
+
+/// Measures messages to a side that serves by [`serve_messages`] already.
+pub(crate) fn run_messages(
+    side: &Side<'_>,
+    spec: &Spec,
+    limit: Limit,
+) -> Result<(Samples, String), Error> {
+    let samples = message(side, spec, limit)?;
+    side.send(id::STOP, 0, &[])?;
+    side.flush()?;
+    Ok((samples, message_path(side)?))
+}
+
+/// The other side of that.
+pub(crate) fn serve_messages(side: &Side<'_>, spec: &Spec) -> Result<(), Error> {
+    match spec.test {
+        Test::AmLat => messages::serve_latency(side, spec.size, spec.verify)?,
+        _ => messages::serve_bandwidth(side)?,
+    }
+    match side.seen.wrong.get() {
+        0 => Ok(()),
+        wrong => Err(differs(format!("{wrong} payloads arrived as something else"))),
     }
 }
 

@@ -1,0 +1,131 @@
+//! `tieline check` without a file: does this process talk, with today's settings, to itself and to another process, over every
+//! path that it has?
+
+use super::args::{Limit, Memory, Test};
+use super::control::{Peer, Reply, Request, Spec};
+use super::side::{Side, id};
+use super::tests::{self, Asked};
+use crate::say;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use tieline::{Context, Error, Status};
+
+/// How often each test is repeated.
+const ROUNDS: u64 = 50;
+/// Longer than what goes in one packet or slot.
+const SIZE: usize = 100_000;
+
+/// One way, and whether it works.
+#[derive(Serialize)]
+pub(crate) struct Tried {
+    /// The provider that was forced; none: whatever the settings choose.
+    path: Option<String>,
+    /// `itself` or `another process`.
+    with: &'static str,
+    /// What carried the messages and the puts.
+    over: String,
+    /// Why it does not work.
+    failed: Option<String>,
+}
+
+/// Tries everything, and says each outcome at once.
+pub(crate) fn try_all(mut told: impl FnMut(&Tried)) -> Result<Vec<Tried>, Error> {
+    let (report, unusable) = Context::builder().report()?;
+    if let Some(error) = unusable {
+        return Err(error.into());
+    }
+    let carries = |module: &&tieline::report::ModuleView| module.role == "data path";
+    let providers: BTreeSet<String> =
+        report.modules.iter().filter(carries).map(|module| module.provider.clone()).collect();
+    let mut all = Vec::new();
+    let paths = std::iter::once(None).chain(providers.into_iter().map(Some));
+    for path in paths {
+        let name = path.as_deref();
+        for (with, outcome) in [("itself", itself(name)), ("another process", another(name))] {
+            let (over, failed) = match outcome {
+                Ok(over) => (over, None),
+                Err(error) => (String::new(), Some(error.to_string())),
+            };
+            let tried = Tried { path: path.clone(), with, over, failed };
+            told(&tried);
+            all.push(tried);
+        }
+    }
+    Ok(all)
+}
+
+impl Tried {
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+}
+
+impl std::fmt::Display for Tried {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let path = self.path.as_deref().unwrap_or("as set");
+        match &self.failed {
+            None => write!(f, "ok      {path:<10} with {:<15}  {}", self.with, self.over),
+            Some(why) => write!(f, "FAILED  {path:<10} with {:<15}  {why}", self.with),
+        }
+    }
+}
+
+/// A message and a put of this process to itself.
+fn itself(path: Option<&str>) -> Result<String, Error> {
+    let alive = || Ok(());
+    let mut side = Side::open(path, "", &alive)?;
+    side.begin(false);
+    let address = side.worker.address()?;
+    side.connect(&address)?;
+    side.send(id::END, 0, &[7; 8])?;
+    side.wait_until(|| side.seen.ended.get())?;
+    let (from, to) = (side.buffer(SIZE)?, side.region(Memory::Ordinary, SIZE)?);
+    from.write(0, &[7; SIZE])?;
+    let key = side.key(&to.remote_key()?)?;
+    let put = side.post(|| side.endpoint()?.put(&from, 0..SIZE, &key, 0))?;
+    let _ = side.finish(put)?;
+    side.flush()?;
+    if to.to_vec(0..SIZE)? != [7; SIZE] {
+        return Err(Error::new(Status::BadData, "a put arrived as something else", "", ""));
+    }
+    Ok(format!("messages {}, puts {}", side.endpoint()?.message_path(), key.path()))
+}
+
+/// Messages and puts between this process and one that it starts, each checked.
+fn another(path: Option<&str>) -> Result<String, Error> {
+    let peer = Peer::start(None)?;
+    let alive = || peer.check();
+    let mut side = Side::open(path, "", &alive)?;
+    peer.ask(&Request::hello(side.worker.address()?, path))?;
+    let Reply::Hello { address } = peer.reply(&side.worker)? else {
+        return Err(Error::from_status(Status::BadData));
+    };
+    side.connect(&address)?;
+    let mut over = Vec::new();
+    for (name, test, size) in [("messages", Test::AmLat, 8), ("puts", Test::PutBw, SIZE)] {
+        let key = Vec::new();
+        let spec = Spec { test, size, memory: Memory::Ordinary, verify: true, key };
+        let limit = Limit::Iterations(ROUNDS);
+        let asked = Asked { spec, limit, window: 4, peer: &peer, path };
+        over.push(format!("{name} {}", tests::run(&side, asked)?.path));
+    }
+    for hindrance in side.endpoint()?.hindrances().into_iter().filter(|_| path.is_none()) {
+        over.push(format!("not {hindrance}"));
+    }
+    Ok(over.join(", "))
+}
+
+/// Says what works, and what does not; how many do not.
+pub(crate) fn check_paths(json: bool) -> Result<usize, Error> {
+    let all = try_all(|tried| {
+        if !json {
+            say::line(tried);
+        }
+    })?;
+    let failed = all.iter().filter(|tried| tried.has_failed()).count();
+    if json {
+        let text = serde_json::to_string_pretty(&all).unwrap_or_default() + "\n";
+        let _ = crate::info::print(&text)?;
+    }
+    Ok(failed)
+}
