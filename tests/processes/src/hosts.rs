@@ -332,6 +332,14 @@ impl Host {
         self.filter("input", "tcp flags & (syn | ack) == syn reject with tcp reset")
     }
 
+    /// Discards what comes in packets of more bytes, and tells nobody, as a link does whose MTU is smaller than the ends believe.
+    ///
+    /// # Errors
+    /// Without `nft`.
+    pub fn drop_incoming_longer_than(&self, bytes: usize) -> Result<(), String> {
+        self.filter("input", &format!("meta length > {bytes} drop"))
+    }
+
     fn filter(&self, hook: &str, rule: &str) -> Result<(), String> {
         let rules = format!(
             "add table inet tieline; \

@@ -3,6 +3,7 @@
 mod composition;
 mod connecting;
 mod containers;
+mod diagnosis;
 mod hostile_shm;
 mod hosts;
 mod jobs;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
             network_kills::TESTS,
             libfabric::TESTS,
             live::TESTS,
+            diagnosis::TESTS,
         ],
         &[ROLES],
     )

@@ -1,0 +1,214 @@
+//! What an operator is told who has nothing but the words of an error and the report: each ends with its cause in the first line.
+//!
+//! The ten ways in which a night is lost, and where each is played:
+//!
+//! 1. A program that nobody changed: `a_program_that_nobody_changed_...` here; a live one: `live.rs`.
+//! 2. A value that a provider refuses: `a_mistyped_value_of_a_provider_...` here.
+//! 3. A transport without what connects it: `a_transport_whose_connections_were_left_out_...` here; what the peer has and this side refused or
+//!    has not: `settings.rs`, and the unit tests of the core's `endpoint/unreachable.rs`.
+//! 4. A better way that is refused while another one serves: behind `not:` in the first test here, and in `tieline perf` (`tools`).
+//! 5. A firewall: `a_firewall_that_drops_...`, `an_interface_that_leads_nowhere_...` here.
+//! 6. An MTU that is smaller than believed: `a_link_that_drops_large_packets_alone_...` here.
+//! 7. A transport, or a worker, that cannot be opened: `a_transport_that_cannot_be_opened_...` here; `tieline check` (`tools`).
+//! 8. A directory that is not there: `a_directory_that_does_not_exist_is_an_error_and_is_not_made` in `containers.rs`; a link that leads nowhere, a
+//!    provider that another one shadows, names that nearly are ours: unit tests of `core/src/registry` and `config`.
+//! 9. Numbers that were disturbed: `perf/disturbed.rs` and `tests/perf.rs` in `tools`.
+//! 10. Messages that nobody handles: `a_message_that_is_too_long_or_has_a_reserved_id_...` in `misuse.rs`, and the core's worker tests.
+
+use std::path::PathBuf;
+use tieline_processes::hosts::NETWORK;
+use tieline_processes::interpreter::MIXED_REGION;
+use tieline_processes::{Hosts, Launch, Node, Test, Verdict, leftovers, named, or_skip};
+
+pub(crate) const TESTS: &[Test] = named![
+    a_program_that_nobody_changed_writes_what_it_found_which_lanes_it_uses_and_what_failed,
+    a_firewall_that_drops_what_comes_to_the_ports_is_named_with_address_interface_and_repair,
+    a_link_that_drops_large_packets_alone_is_told_from_one_that_is_down,
+    an_interface_that_leads_nowhere_is_named_with_the_address_that_was_used_instead,
+    a_mistyped_value_of_a_provider_is_an_error_that_says_who_set_it,
+    a_transport_whose_connections_were_left_out_is_the_first_cause_that_is_named,
+    a_transport_that_cannot_be_opened_is_told_while_another_one_serves,
+];
+
+/// A file of this test's, which goes with it.
+fn file(name: &str) -> PathBuf {
+    leftovers::current().1.join("tmp").join(name)
+}
+
+fn lines(path: &PathBuf) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The line that has all of these words.
+fn line_with<'a>(lines: &'a [String], words: &[&str]) -> &'a str {
+    let found = lines.iter().find(|line| words.iter().all(|word| line.contains(word)));
+    found.unwrap_or_else(|| panic!("no line has {words:?}: {lines:#?}"))
+}
+
+fn a_program_that_nobody_changed_writes_what_it_found_which_lanes_it_uses_and_what_failed()
+-> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let report = file("report-%p");
+    let setting = format!("TIELINE_REPORT={}", report.display());
+    let mut a = Node::open(hosts[0].launch("a").env("TIELINE_REPORT", report.display()), &[]);
+    let mut b = hosts[1].node("b", &[&setting, "TIELINE_PROVIDERS=^shm-cma"]);
+    let mut c = hosts[0].node("c", &["TIELINE_PROVIDERS=^shm-cma"]);
+    let [of_a, of_b] = [&a, &b].map(|node| file(&format!("report-{}", node.peer.pid())));
+    let opened = lines(&of_b);
+    let who = format!("tieline[{}@", b.peer.pid());
+    assert!(opened.iter().all(|line| line.starts_with(&who)), "{opened:#?}");
+    let _ = line_with(&opened, &["Tieline ", "provider ABI"]);
+    let _ = line_with(&opened, &["path tcp: {message stream"]);
+    let _ = line_with(&opened, &["shm-cma", "left out", "TIELINE_PROVIDERS"]);
+    let _ = line_with(&opened, &["set: TIELINE_PROVIDERS=^shm-cma"]);
+    // Nothing of a peer before there is one.
+    assert!(!opened.iter().any(|line| line.contains("] to process")), "{opened:#?}");
+    a.connect(&mut b);
+    a.connect(&mut c);
+    let _ = a.must("ping b");
+    let _ = a.must("ping c");
+    let used = lines(&of_a);
+    let far = format!("to process {} on ", b.peer.pid());
+    let near = format!("to process {}: {{message shm/ring", c.peer.pid());
+    // Why nothing better leads there stands behind what does.
+    let told =
+        line_with(&used, &[&far, "{message tcp/stream", "; not: shm/ring: ", "another kernel"]);
+    println!("    {told}\n    {}", line_with(&used, &[&near, "; not: shm-cma/copy: "]));
+    let count = used.iter().filter(|line| line.contains("] to process")).count();
+    assert_eq!(count, 2, "{used:#?}");
+    let gone = b.peer.pid();
+    let _ = b.kill();
+    let _ = a.ask("ping b").expect_err("nobody is there");
+    let failed = lines(&of_a);
+    println!("    {}", line_with(&failed[used.len()..], &["is gone"]));
+    let _ = line_with(&failed[used.len()..], &[&format!("process {gone}"), "is gone"]);
+    [of_a, of_b].iter().for_each(|file| drop(std::fs::remove_file(file)));
+    a.end();
+    c.end();
+    Verdict::Passed
+}
+
+/// How a first message fails.
+fn told(from: &mut Node, to: &mut Node) -> String {
+    from.connect(to);
+    let failed = from.ask(&format!("ping {}", to.peer.name)).expect_err("there is no way");
+    println!("    {} {}", failed.status, failed.text);
+    failed.text
+}
+
+fn a_firewall_that_drops_what_comes_to_the_ports_is_named_with_address_interface_and_repair()
+-> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let ports = "TIELINE_TCP_PORTS=20000-20003";
+    let mut a = hosts[0].node("a", &[NETWORK, "TIELINE_CONNECT_TIMEOUT=2s"]);
+    let mut b = hosts[1].node("b", &[NETWORK, ports]);
+    or_skip!(hosts[1].drop_incoming_calls());
+    let text = told(&mut a, &mut b);
+    let address = format!("{}:2000", hosts[1].address(0, false));
+    for word in [&*address, "rail0", "no answer", "firewall", "TIELINE_TCP_PORTS"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert!(!text.contains("makes progress"), "that is another trouble: {text}");
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+fn a_link_that_drops_large_packets_alone_is_told_from_one_that_is_down() -> Verdict {
+    for large_alone in [true, false] {
+        let hosts = or_skip!(Hosts::two());
+        let settings = [NETWORK, "TIELINE_FAILURE_TIMEOUT=2s"];
+        let (mut a, mut b) = (hosts[0].node("a", &settings), hosts[1].node("b", &settings));
+        let _ = a.must(&format!("register here {MIXED_REGION}"));
+        a.connect(&mut b);
+        let _ = a.must("exact b 20 8");
+        if large_alone {
+            or_skip!(hosts[1].drop_incoming_longer_than(700));
+        } else {
+            hosts[1].link(0).cut();
+        }
+        let failed = a.ask("exact b 20 30000").expect_err("nothing of it arrives");
+        println!("    {} {}", failed.status, failed.text);
+        let (there, text) = (hosts[1].address(0, false), &failed.text);
+        for word in [&*there, "rail0", "not acknowledged"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert_eq!(text.contains("MTU"), large_alone, "{text}");
+        assert_eq!(text.contains("the host answers nothing"), !large_alone, "{text}");
+        a.end();
+        b.end();
+    }
+    Verdict::Passed
+}
+
+fn an_interface_that_leads_nowhere_is_named_with_the_address_that_was_used_instead() -> Verdict {
+    let hosts = or_skip!(Hosts::with_rails(2));
+    let report = file("report");
+    let a = hosts[0].launch("a").env("TIELINE_REPORT", report.display());
+    let (mut a, mut b) = (Node::open(a, &[NETWORK]), hosts[1].node("b", &[NETWORK]));
+    hosts[1].link(0).cut();
+    a.connect(&mut b);
+    let _ = a.must("ping b");
+    let told = lines(&report);
+    let [first, second] = [0, 1].map(|rail| hosts[1].address(rail, false));
+    let line = line_with(&told, &["no answer in time", "is used instead"]);
+    println!("    {line}");
+    let (in_vain, used) = line.split_once("; ").expect("what failed, and what is used");
+    assert!(in_vain.contains(&first) && in_vain.contains("rail0"), "{line}");
+    assert!(used.contains(&second) || used.contains("fd00:51"), "{line}");
+    drop(std::fs::remove_file(report));
+    a.end();
+    b.end();
+    Verdict::Passed
+}
+
+/// How a context or a worker fails to open.
+fn does_not_open(settings: &str) -> String {
+    let mut node = Node::bare(Launch::new("node", "node"));
+    let failed = node.ask(&format!("open {settings}")).expect_err("that is refused");
+    println!("    {} {}", failed.status, failed.text);
+    node.end();
+    failed.text
+}
+
+fn a_mistyped_value_of_a_provider_is_an_error_that_says_who_set_it() -> Verdict {
+    let text = does_not_open("TIELINE_SHM_FASTBOX_SIZE=5k");
+    assert!(text.starts_with("TIELINE_SHM_FASTBOX_SIZE=5k (program) is not valid"), "{text}");
+    Verdict::Passed
+}
+
+fn a_transport_whose_connections_were_left_out_is_the_first_cause_that_is_named() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let mut node = Node::bare(hosts[0].launch("node"));
+    let failed = node.ask("open TIELINE_PROVIDERS=tcp").expect_err("nothing connects it");
+    println!("    {} {}", failed.status, failed.text);
+    let (_, causes) = failed.text.split_once(": ").expect("what, and why");
+    assert!(causes.starts_with("tcp"), "{causes}");
+    let first = causes.split("; ").next().unwrap_or_default();
+    assert!(first.contains("disabled"), "{causes}");
+    let left_out = "tcp-connect: left out by TIELINE_PROVIDERS=tcp (program)";
+    assert!(causes.contains(left_out), "{causes}");
+    node.end();
+    Verdict::Passed
+}
+
+fn a_transport_that_cannot_be_opened_is_told_while_another_one_serves() -> Verdict {
+    let hosts = or_skip!(Hosts::two());
+    let mut thief = hosts[0].stranger();
+    let _ = thief.must("listen [::]:20000");
+    let report = file("report");
+    let launch = hosts[0].launch("a").env("TIELINE_REPORT", report.display());
+    let mut a = Node::open(launch, &["TIELINE_TCP_PORTS=20000"]);
+    let mut b = hosts[0].node("b", &[]);
+    a.connect(&mut b);
+    let _ = a.must("ping b");
+    let told = lines(&report);
+    println!("    {}", line_with(&told, &["tcp-connect/stream: ", "20000 is taken"]));
+    let _ = line_with(&told, &["to process", "{message shm/ring"]);
+    drop(std::fs::remove_file(report));
+    a.end();
+    b.end();
+    thief.end();
+    Verdict::Passed
+}
