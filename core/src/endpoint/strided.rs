@@ -91,6 +91,8 @@ impl Blocks {
 
 /// One operation waits for fewer parts than this.
 const MOST_RUNS: usize = u16::MAX as usize;
+/// Blocks of one run at the peer, each of which takes some 64 bytes until the operation has ended.
+const MOST_PIECES: usize = 1 << 20;
 
 impl Endpoint {
     /// Writes blocks of a local region to blocks of the peer's region: the bytes of the former, one behind the other, become the bytes
@@ -117,8 +119,9 @@ impl Endpoint {
     ///
     /// # Errors
     /// As [`Endpoint::put_pieces`]; [`PostError::Correct`] also when the two are not equally long, and for more runs than the
-    /// endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64). [`PostError::Retry`]: not all of it was posted, and what was goes on; post
-    /// all of it again, with the local bytes as they are.
+    /// endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or than 65534; and where the peer's blocks are one run, for more than
+    /// 1048576 local ones. [`PostError::Retry`]: not all of it was posted, and what was goes on; post all of it again, with the local
+    /// bytes as they are. With any other error, too, what was posted goes on; how that ends a flush tells.
     pub fn put_strided(
         &self,
         local: &Region,
@@ -129,7 +132,8 @@ impl Endpoint {
         self.post_strided(true, local, from, key, to)
     }
 
-    /// Reads blocks of the peer's region into blocks of a local region; see [`Endpoint::put_strided`].
+    /// Reads blocks of the peer's region into blocks of a local region; see [`Endpoint::put_strided`]. Where local blocks overlap, each
+    /// byte there ends as one of those that were to go there.
     ///
     /// # Errors
     /// As [`Endpoint::put_strided`].
@@ -153,7 +157,12 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         let ep = &self.inner;
         let (here, there) = (here.joined(), there.joined());
-        let len = here.len().filter(|len| there.len() == Some(*len)).ok_or_else(unequal)?;
+        let len = match (here.len(), there.len()) {
+            (Some(here), Some(there)) if here == there => here,
+            // As long as memory is not.
+            (None, None) => return Err(Status::OutOfRange.into()),
+            _ => return Err(unequal().into()),
+        };
         ep.check_local(local)?;
         let end = here.end().and_then(|end| usize::try_from(end).ok()).ok_or(Status::OutOfRange)?;
         let _ = local.inner.span.range(end, 0)?;
@@ -165,6 +174,9 @@ impl Endpoint {
             return Ok(Outcome::Done(0));
         }
         if there.count == 1 {
+            if here.count > MOST_PIECES {
+                return Err(too_many_pieces(here.count).into());
+            }
             // As many pieces as there are; the library cuts them for its lanes.
             let pieces: Vec<_> = here.ranges(0..len).map(|range| (local, range)).collect();
             return match put {
@@ -198,9 +210,12 @@ impl Endpoint {
             }
         }
         ep.shared.part(whole, Ok(0));
-        // Dropped, what was posted goes on, and a flush tells how it ended.
-        let outcome = ep.outcome(whole);
-        posted.and(outcome.map_err(PostError::from))
+        if let Err(error) = posted {
+            // What was posted goes on, and a flush tells how it ended, also what has failed by now.
+            ep.shared.ops.borrow_mut().forget(whole);
+            return Err(error);
+        }
+        Ok(ep.outcome(whole)?)
     }
 
     /// The operation `whole` ends no sooner than this one, and as it does.
@@ -243,6 +258,16 @@ fn too_many(count: usize) -> Error {
         Status::TooLarge,
         format!("a put or get of {count} blocks at the peer"),
         "an endpoint has fewer operations at a time",
-        "post it in parts, or raise TIELINE_QUEUE_BYTES (65535 blocks are the most)",
+        "post it in parts, or raise TIELINE_QUEUE_BYTES (65534 blocks are the most)",
+    )
+}
+
+#[cold]
+fn too_many_pieces(count: usize) -> Error {
+    Error::new(
+        Status::TooLarge,
+        format!("a put or get of {count} local blocks"),
+        format!("one has {MOST_PIECES} at most, each of which takes memory until it has ended"),
+        "post it in parts",
     )
 }

@@ -94,6 +94,7 @@ cases! {
             (inside, Blocks { offset: u64::MAX, ..inside }, Status::OutOfRange),
             (inside, Blocks { count: 5, ..inside }, Status::Invalid),
             (Blocks { block: usize::MAX, ..inside }, inside, Status::Invalid),
+            (Blocks { block: usize::MAX, ..inside }, Blocks { block: usize::MAX, ..inside }, Status::OutOfRange),
         ];
         for (here, there, status) in refused {
             for posted in [stage.ab.put_strided(&local, here, &key, there), stage.ab.get_strided(&local, here, &key, there)] {
@@ -141,6 +142,34 @@ cases! {
         assert!(matches!(&refused, PostError::Correct(error) if error.status() == Status::TooLarge), "{refused:?}");
         assert_eq!(stage.a.pending(), 0, "nothing was posted");
         stage.world.forget_rules();
+    }
+
+    fn more_local_blocks_than_a_list_has_are_refused_where_the_peers_are_one_run() {
+        const MOST: usize = 1 << 20;
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").synchronous()]);
+        let (_target, key) = stage.target(vec![0; MOST + 1]);
+        let local = stage.local(bytes(0));
+        let again = Blocks { offset: 0, block: 1, stride: 0, count: MOST + 1 };
+        let run = Blocks::run(0, MOST + 1);
+        for posted in [stage.ab.put_strided(&local, again, &key, run), stage.ab.get_strided(&local, again, &key, run)] {
+            assert!(matches!(&posted, Err(PostError::Correct(error)) if error.status() == Status::TooLarge), "{posted:?}");
+        }
+        assert_eq!(stage.world.calls(Slot::Put), []);
+    }
+
+    fn blocks_that_fail_with_the_one_that_is_refused_behind_them_are_told_by_a_flush() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").of_the_other()]);
+        let (_target, key) = stage.target(vec![0; BYTES]);
+        let local = stage.local(bytes(0));
+        let runs = Blocks { offset: 0, block: 8, stride: 16, count: 4 };
+        stage.world.rule(Rule { times: 2, ..Rule::every(Slot::Put, Act::Hold) });
+        stage.world.rule(Rule::next(Slot::Put, Act::Panic));
+        let refused = stage.ab.put_strided(&local, runs, &key, runs).unwrap_err();
+        assert_eq!(refused.status(), Status::ProviderFailed);
+        assert_eq!(stage.a.pending(), 0, "two have failed with it");
+        let flushed = stage.ab.flush();
+        assert!(stage.ended(flushed).is_err());
+        assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "it is told once");
     }
 
     fn one_block_that_fails_is_the_failure_of_all_of_them_and_of_no_flush_behind() {
