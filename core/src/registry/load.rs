@@ -349,6 +349,13 @@ impl LoadedProvider {
         self.poisoned.store(true, Ordering::Release);
     }
 
+    /// A data call of this thread returned `PROVIDER_FAILED`: takes it out of use, by the words that it has left to this thread.
+    #[cold]
+    pub(crate) fn broke(&self) {
+        let words = self.last_error();
+        self.poison(if words.is_empty() { "a data call returned PROVIDER_FAILED" } else { &words });
+    }
+
     /// Bytes that it holds from the host's page allocator.
     #[cfg(test)]
     pub(crate) fn page_bytes(&self) -> usize {

@@ -376,7 +376,7 @@ impl Inner {
     pub(crate) fn provider_failed(&self, interface: usize) {
         let provider = &self.shared.interfaces[interface].provider;
         if !provider.poisoned() {
-            provider.poison("a data call returned PROVIDER_FAILED");
+            provider.broke();
         }
         let of_it = |slot: &InterfaceSlot| std::sync::Arc::ptr_eq(&slot.provider, provider);
         let all = self.shared.interfaces.iter().enumerate().filter(|(_, slot)| of_it(slot));
@@ -429,10 +429,15 @@ impl Inner {
                 return None;
             }
         }
+        let words = match broken {
+            // Its last error is another thread's, where it was found out there.
+            true => slot.provider.poisoned_by(),
+            false => slot.provider.last_error(),
+        };
         let error = Error::new(
             status,
             format!("{} is out of use", slot.path),
-            format!("{}: {}", status.text(), slot.provider.last_error()),
+            format!("{}: {words}", status.text()),
             format!("leave the provider out with TIELINE_PROVIDERS=^{}", slot.provider.name),
         );
         *slot.out_of_use.borrow_mut() = Some(error.clone());

@@ -256,7 +256,7 @@ impl Inner {
                 };
                 if sent == Err(Status::ProviderFailed) {
                     // Nothing of it is called from now on; the next poll ends what went through it.
-                    slot.provider.poison("a data call returned PROVIDER_FAILED");
+                    slot.provider.broke();
                     transports.fail(*interface);
                 }
                 if sent.is_err_and(|status| status != Status::Again) {

@@ -476,6 +476,23 @@ cases! {
         assert!(stage.a.test(&next).is_none(), "an old number ended a new operation");
     }
 
+    /// The last error of this thread is of something else.
+    fn what_broke_a_provider_in_another_thread_is_told_in_the_words_that_it_left_there() {
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        stage.world.rule(Rule::next(Slot::Register, Act::Refuse(Status::NoMemory)));
+        drop(stage.at_a.register(vec![0; 64]));
+        let (context, world) = (stage.at_a.clone(), stage.world);
+        let breaks = std::thread::spawn(move || {
+            let worker = context.worker().unwrap();
+            world.rule(Rule::next(Slot::Poll, Act::Panic));
+            assert!(worker.progress() > 0);
+        });
+        breaks.join().unwrap();
+        assert!(stage.until(|| stage.ab.send(5, 0, b"").is_err()));
+        let error = stage.ab.send(5, 0, b"").unwrap_err();
+        assert!(error.to_string().contains("as the test wants it"), "{error}");
+    }
+
     fn payloads_behind_a_panic_go_back_when_the_worker_ends() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         stage.b.on_message(5, |_| resume_unwind(Box::new("a handler that panics"))).unwrap();
