@@ -11,6 +11,7 @@
 
 use crate::setup::Spin;
 use std::cell::Cell;
+use std::thread::{ThreadId, current};
 use std::time::{Duration, Instant};
 
 /// Looks between two readings of the clock while spinning: a microsecond or so.
@@ -41,7 +42,8 @@ pub(super) struct Backoff {
     /// Looks between two readings of the clock, as things stand.
     first_looks: Cell<u32>,
     yields: Cell<u32>,
-    switches: Cell<u64>,
+    /// What the kernel said of which thread: each has a count of its own.
+    switches: Cell<Option<(ThreadId, u64)>>,
     samples_alone: Cell<u32>,
 }
 
@@ -74,7 +76,7 @@ impl Backoff {
             shared: Cell::new(None),
             first_looks: Cell::new(LOOKS),
             yields: Cell::new(0),
-            switches: Cell::new(0),
+            switches: Cell::new(None),
             samples_alone: Cell::new(0),
         };
         let _ = backoff.budget();
@@ -132,8 +134,10 @@ impl Backoff {
         if yields < SAMPLE {
             return;
         }
-        let before = self.switches.replace(switches());
-        match self.switches.get().saturating_sub(before) {
+        let (thread, now) = (current().id(), switches());
+        let before = self.switches.replace(Some((thread, now)));
+        let Some((_, before)) = before.filter(|(before, _)| *before == thread) else { return };
+        match now.saturating_sub(before) {
             0 => {
                 self.samples_alone.set(self.samples_alone.get().saturating_add(1));
                 if self.samples_alone.get() >= ALONE {
@@ -262,6 +266,19 @@ mod tests {
         assert!(backoff.budget().is_zero());
         yields(&backoff, (ALONE + 1) * SAMPLE, &mut handed_over, 0);
         assert!(!backoff.budget().is_zero());
+    }
+
+    #[test]
+    fn what_a_worker_is_told_of_another_thread_it_was_moved_to_is_no_yield_of_its_own() {
+        let mut backoff = backoff(1, 2);
+        for switches in [1_000, 2_000, 3_000] {
+            let there = std::thread::spawn(move || {
+                yields(&backoff, SAMPLE, &mut { switches }, 0);
+                backoff
+            });
+            backoff = there.join().unwrap();
+            assert!(!backoff.budget().is_zero());
+        }
     }
 
     #[test]
