@@ -370,11 +370,13 @@ fn a_workers_thread_runs_the_tasks_of_others_in_their_order_and_posts_for_them()
 
 #[test]
 fn a_worker_that_only_spins_finds_tasks_too() {
-    for providers in ["shm", "shm,shm-cma"] {
+    for (providers, quiet) in [("shm", 10_000), ("shm,shm-cma", 10_000), ("shm", 0)] {
         let context = Context::builder().set("TIELINE_PROVIDERS", providers).open().unwrap();
         let worker = context.worker().unwrap();
-        let (remote, done) = (worker.remote(1, ()).unwrap(), Arc::new(AtomicBool::new(false)));
+        // Also one that looks for little by now when it is asked for the way.
         progress(&worker, 10_000);
+        let (remote, done) = (worker.remote(1, ()).unwrap(), Arc::new(AtomicBool::new(false)));
+        progress(&worker, quiet);
         let note = done.clone();
         remote.run(move |_, ()| note.store(true, Ordering::Release)).unwrap();
         let refused = remote.run(|_, ()| ()).unwrap_err();

@@ -383,6 +383,9 @@ impl Inner {
         self.refuse_announced();
         self.closed.set(true);
         self.show_nothing();
+        // First of all: whatever panics further down, nobody hands over what will never be run.
+        let mailboxes = self.mailboxes.take();
+        mailboxes.iter().for_each(|mailbox| mailbox.close());
         let error = Error::new(
             Status::Closed,
             "the worker is closed",
@@ -401,26 +404,21 @@ impl Inner {
         self.drop_transfers();
         self.drop_all_circuits();
         // A handler that is running is let go when it has returned.
-        match self.handlers.try_borrow_mut() {
-            Ok(mut handlers) => {
-                let gone = std::mem::take(&mut *handlers);
-                drop(handlers);
-                drop(gone);
-            }
-            Err(_) => self.shared.note_work(),
+        let handlers =
+            self.handlers.try_borrow_mut().map(|mut handlers| std::mem::take(&mut *handlers));
+        if handlers.is_err() {
+            self.shared.note_work();
         }
-        self.services.close();
-        // Dropped when nothing is borrowed, as all that is the application's.
-        let gone = (self.on_failure.take(), self.on_left.take());
+        let told = (self.on_failure.take(), self.on_left.take());
         let also = (self.on_endpoint_failure.take(), self.on_notification.take());
-        let mailboxes = self.mailboxes.take();
-        mailboxes.iter().for_each(|mailbox| mailbox.close());
-        drop((gone, also, mailboxes));
-        self.wiring.transports.forget_out_of_band();
+        let others = (self.services.close(), self.wiring.transports.forget_out_of_band());
         let copies = self.copies.take();
         drop(copies);
         self.helps.close();
         self.shared.slots.close();
         self.hang_up_on(waiting);
+        // Dropped when nothing is borrowed, as all that is the application's, and last: it may panic.
+        mailboxes.iter().for_each(|mailbox| mailbox.drop_tasks());
+        drop((handlers, told, also, others, mailboxes));
     }
 }

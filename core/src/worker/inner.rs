@@ -100,8 +100,10 @@ pub(super) trait Mailbox {
     fn run(&self, worker: &Rc<Inner>) -> usize;
     /// Nobody can hand over anything any more, and nothing is left.
     fn is_abandoned(&self) -> bool;
-    /// The worker ends.
+    /// The worker ends: nothing more is taken. No function of the application's runs in it.
     fn close(&self);
+    /// Lets go of what was taken and not run.
+    fn drop_tasks(&self);
 }
 
 /// Puts a handler in its place; what was there before is the caller's to drop, once nothing is borrowed.

@@ -174,9 +174,14 @@ impl Inner {
         // Not borrowed while a task runs: it may open another way, or close the worker.
         let all = self.mailboxes.borrow().clone();
         let count = all.iter().map(|mailbox| mailbox.run(self)).sum();
-        // Kept by `all` until nothing is borrowed, since a state that goes may do anything.
-        self.mailboxes.borrow_mut().retain(|mailbox| !mailbox.is_abandoned());
-        drop(all);
+        // Kept until nothing is borrowed, since a state that goes may do anything: `all` has not what was opened by a task.
+        let mut gone = Vec::new();
+        self.mailboxes.borrow_mut().retain(|mailbox| {
+            let stays = !mailbox.is_abandoned();
+            gone.extend((!stays).then(|| mailbox.clone()));
+            stays
+        });
+        drop((all, gone));
         count
     }
 

@@ -51,8 +51,8 @@ impl ServiceState {
         }
     }
 
-    /// Lets go of handlers, which may hold the worker.
-    pub(super) fn close(&self) {
-        let _listeners = std::mem::take(&mut *self.listeners.borrow_mut());
+    /// Lets go of handlers, which may hold the worker and are the caller's to drop.
+    pub(super) fn close(&self) -> HashMap<String, Listener> {
+        std::mem::take(&mut *self.listeners.borrow_mut())
     }
 }

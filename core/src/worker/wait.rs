@@ -348,8 +348,9 @@ impl Inner {
         }
         if !(for_completed && self.woken.get()) && self.arm(None)? {
             self.wait_for_events(timeout)?;
-            let _ = self.hear_signal();
         }
+        // Also where something else kept it awake.
+        let _ = self.hear_signal();
         Ok(self.progress() > 0)
     }
 

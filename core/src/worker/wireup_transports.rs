@@ -113,9 +113,9 @@ impl WireupTransports {
         let _before = self.out_of_band.borrow_mut().replace(oob);
     }
 
-    /// Lets go of the callback, which may hold the worker.
-    pub(super) fn forget_out_of_band(&self) {
-        let _before = self.out_of_band.borrow_mut().take();
+    /// Lets go of the callback, which may hold the worker and is the caller's to drop.
+    pub(super) fn forget_out_of_band(&self) -> Option<Rc<OutOfBand>> {
+        self.out_of_band.borrow_mut().take()
     }
 
     /// Closes the endpoints that carry datagrams. Connectors close when they are dropped.

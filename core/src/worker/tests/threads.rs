@@ -84,6 +84,7 @@ fn a_worker_that_ends_leaves_its_set_though_its_descriptor_is_held() {
     drop((two, kept));
     assert!(set.is_empty());
     assert!(!set.wait(Some(Duration::ZERO)).unwrap());
+    assert_eq!(set.wait(None).unwrap_err().status(), Status::Invalid, "nothing would end it");
 }
 
 #[test]
@@ -166,4 +167,94 @@ fn a_task_may_be_the_end_of_the_worker_that_runs_it() {
     assert_eq!(std::sync::Arc::strong_count(&left), 1, "what came behind it is dropped");
     assert_eq!(Rc::strong_count(&held), 1, "and so is the state");
     assert_eq!(remote.run(|_, _| ()).unwrap_err().error.status(), Status::Closed);
+}
+
+#[test]
+fn a_panic_in_what_a_worker_lets_go_of_leaves_no_way_for_tasks_open() {
+    struct Panics(bool);
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            if self.0 {
+                std::panic::resume_unwind(Box::new("a drop"));
+            }
+        }
+    }
+    for who in ["a handler", "a task", "a state"] {
+        let context = over_shm(false);
+        let worker = context.worker().unwrap();
+        let [handler, task, state] =
+            ["a handler", "a task", "a state"].map(|one| Panics(one == who));
+        worker.on_message(1, move |_| assert!(size_of_val(&handler) > 0)).unwrap();
+        let first = worker.remote(8, state).unwrap();
+        first.run(move |_, _| drop(task)).unwrap();
+        let (second, held) = (worker.remote(8, ()).unwrap(), std::sync::Arc::new(()));
+        let theirs = held.clone();
+        second.run(move |_, ()| drop(theirs)).unwrap();
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(worker)));
+        assert!(dropped.is_err(), "{who}");
+        assert_eq!(first.run(|_, _| ()).unwrap_err().error.status(), Status::Closed, "{who}");
+        assert_eq!(second.run(|_, ()| ()).unwrap_err().error.status(), Status::Closed, "{who}");
+        assert_eq!(
+            std::sync::Arc::strong_count(&held),
+            1,
+            "after {who} it is dropped all the same"
+        );
+    }
+}
+
+#[test]
+fn the_state_of_a_way_that_a_task_opened_and_gave_up_may_do_anything_when_it_goes() {
+    struct Uses(Rc<Inner>, Rc<RefCell<Option<Worker>>>);
+    impl Drop for Uses {
+        fn drop(&mut self) {
+            assert!(!self.0.has_tasks());
+            drop(Worker::lent(self.0.clone()).remote(1, ()).unwrap());
+            drop(self.1.take());
+        }
+    }
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let inner = worker.inner.clone();
+    let held = Rc::new(RefCell::new(None));
+    let remote = worker.remote(8, held.clone()).unwrap();
+    *held.borrow_mut() = Some(worker);
+    let opens = |worker: &Worker, held: &Rc<RefCell<Option<Worker>>>| {
+        drop(worker.remote(1, Uses(worker.inner.clone(), held.clone())).unwrap());
+    };
+    remote.run(opens).unwrap();
+    while held.borrow().is_some() {
+        let _ = inner.progress();
+    }
+    assert_eq!(Rc::strong_count(&held), 1, "nothing of the worker is left");
+    assert_eq!(remote.run(opens).unwrap_err().error.status(), Status::Closed);
+}
+
+#[test]
+fn a_worker_that_sleeps_is_woken_when_nobody_can_hand_it_tasks_any_more() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let held = Rc::new(());
+    let remote = worker.remote(8, held.clone()).unwrap();
+    let clone = remote.clone();
+    while !worker.arm().unwrap() {
+        let _ = worker.progress();
+    }
+    std::thread::spawn(move || drop(remote)).join().unwrap();
+    assert!(!worker.inner.poller.wait(Some(Duration::ZERO)).unwrap(), "one is left");
+    std::thread::spawn(move || drop(clone)).join().unwrap();
+    assert!(worker.inner.poller.wait(Some(Duration::ZERO)).unwrap(), "it sleeps on");
+    assert!(worker.wait(None).unwrap());
+    assert_eq!(Rc::strong_count(&held), 1, "the state is dropped");
+}
+
+#[test]
+fn a_wait_that_something_else_keeps_awake_says_all_the_same_that_it_was_woken() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let waker = worker.waker().unwrap();
+    while worker.wait(Some(Duration::ZERO)).unwrap() {}
+    worker.inner.turn_was_over.set(true);
+    waker.wake();
+    assert!(worker.wait(None).unwrap());
+    assert!(!worker.wait(None).unwrap(), "once");
 }

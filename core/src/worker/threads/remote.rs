@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Task<S> = Box<dyn FnOnce(&Worker, &S) + Send>;
@@ -39,6 +39,8 @@ struct Mail<S> {
     queue: Mutex<Queue<S>>,
     /// How many tasks are in it, so that the worker need not lock it to see that there are none.
     waiting: AtomicUsize,
+    /// How many can hand over tasks: what the last of them had handed over is in the queue before this is 0.
+    remotes: AtomicUsize,
     waker: Waker,
 }
 
@@ -58,7 +60,17 @@ struct Tasks<S> {
 
 impl<S> Clone for Remote<S> {
     fn clone(&self) -> Remote<S> {
+        let _ = self.mail.remotes.fetch_add(1, Ordering::Relaxed);
         Remote { mail: self.mail.clone() }
+    }
+}
+
+impl<S> Drop for Remote<S> {
+    fn drop(&mut self) {
+        if self.mail.remotes.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The state is the worker's to drop, which may sleep for ever.
+            self.mail.waker.wake();
+        }
     }
 }
 
@@ -67,7 +79,8 @@ impl<S> Remote<S> {
     /// [`Worker::remote`] was given. A worker that sleeps is woken, as by a [`Waker`]. Tasks of one thread run in their order.
     ///
     /// For a task holds what holds for handlers: it posts, connects and drops what it likes, and waits for nothing. One that panics
-    /// does so through the progress call; those behind it are run by the next.
+    /// does so through the progress call; those behind it are run by the next. This call takes a lock and allocates, so that no signal
+    /// handler may make it: it has a [`Waker`].
     ///
     /// # Errors
     /// [`NotTaken`] gives the task back. What was taken is run, or dropped when the worker ends before: a task that holds one end of a
@@ -149,25 +162,30 @@ impl<S> Mailbox for Tasks<S> {
     }
 
     fn is_abandoned(&self) -> bool {
-        if Arc::strong_count(&self.mail) > 1 {
-            return false;
-        }
-        // What the last of them had handed over before it went.
-        fence(Ordering::Acquire);
-        !self.has_tasks()
+        self.mail.remotes.load(Ordering::Acquire) == 0 && !self.has_tasks()
     }
 
     fn close(&self) {
+        if self.mail.waker.check_process().is_ok() {
+            self.mail.lock().open = false;
+        }
+    }
+
+    fn drop_tasks(&self) {
         // In a forked child somebody who is not there may have it locked.
         if self.mail.waker.check_process().is_err() {
             return;
         }
-        let mut queue = self.mail.lock();
-        queue.open = false;
-        let tasks = std::mem::take(&mut queue.tasks);
-        drop(queue);
-        let taken = self.taken.take();
-        drop((tasks, taken));
+        let tasks = std::mem::take(&mut self.mail.lock().tasks);
+        drop((tasks, self.taken.take()));
+    }
+}
+
+impl<S> Drop for Tasks<S> {
+    fn drop(&mut self) {
+        // Whatever kept the worker from it: who waits for a task would wait for ever.
+        self.close();
+        self.drop_tasks();
     }
 }
 
@@ -191,16 +209,23 @@ impl Worker {
     /// ```
     ///
     /// A worker that spins looks for tasks every 64th progress call. It costs nothing else, and nothing at all as long as nobody asks
-    /// for it. When the last clone is gone, and what it had handed over has been run, the state is dropped; so it is with the worker.
+    /// for it. At most `most` wait in the queue, beside those that the worker has taken out of it to run them; with 0 none is ever taken.
+    ///
+    /// When the last clone is gone, which wakes the worker, and what it had handed over has been run, the next progress call drops the
+    /// state; so does the worker's end. A state that has the last `Remote` itself stays until then, and one that has the [`Worker`]
+    /// keeps it open until somebody [closes](Worker::close) it.
     ///
     /// # Errors
     /// As [`Worker::waker`].
     pub fn remote<S: 'static>(&self, most: usize, state: S) -> Result<Remote<S>, Error> {
         let waker = self.waker()?;
         let queue = Mutex::new(Queue { open: true, most, tasks: VecDeque::new() });
-        let mail = Arc::new(Mail { queue, waiting: AtomicUsize::new(0), waker });
+        let (waiting, remotes) = (AtomicUsize::new(0), AtomicUsize::new(1));
+        let mail = Arc::new(Mail { queue, waiting, remotes, waker });
         let tasks = Tasks { mail: mail.clone(), state, taken: RefCell::default() };
         self.inner.mailboxes.borrow_mut().push(Rc::new(tasks));
+        // A quiet worker's next look may be thousands of calls away.
+        self.inner.look_at_all();
         Ok(Remote { mail })
     }
 }

@@ -6,7 +6,7 @@ use crate::worker::{Inner, Worker};
 use crate::{Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::{Rc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What an error calls it.
 const NAME: &str = "a set of workers";
@@ -130,10 +130,12 @@ impl WaitSet {
     }
 
     /// Makes progress on all; when there was none to make, sleeps until there may be some for one of them, at most `timeout`, and
-    /// makes progress again. `true`: something happened, as [`Worker::wait`] has it. A set without members sleeps until the time is up.
+    /// makes progress again. `true`: something happened, as [`Worker::wait`] has it. Where a module of a member has nothing to sleep on, and
+    /// [`Worker::wait`] refuses, the set naps and looks. A set without members sleeps until the time is up.
     ///
     /// # Errors
-    /// As [`Worker::wait`], of the first that has one; the others go on.
+    /// As [`Worker::wait`], of the first that has one; the others go on. `Invalid` for a set without members, or whose have all ended, where no time
+    /// is given: nothing would end the wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
         self.guard.check(NAME)?;
         self.let_go();
@@ -145,24 +147,37 @@ impl WaitSet {
         if self.progress() > 0 {
             return Ok(true);
         }
-        match self.arm_all() {
-            Ok(false) => {}
-            Ok(true) => self.sleep(timeout)?,
-            // A module that cannot wake anybody is looked at again and again.
-            Err(error) if error.status() == Status::Unsupported => {
-                let nap = timeout.map_or(POLL_NAP, |timeout| timeout.min(POLL_NAP));
-                let _ = self.poller.wait(Some(nap))?;
+        let begun = Instant::now();
+        loop {
+            let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+            let naps = match self.arm_all() {
+                Ok(false) => false,
+                Ok(true) if left.is_none() && self.is_empty() => return Err(nothing_to_wait_for()),
+                Ok(true) => {
+                    self.sleep(left)?;
+                    false
+                }
+                // A module that cannot wake anybody is looked at again and again.
+                Err(error) if error.status() == Status::Unsupported => {
+                    let nap = left.map_or(POLL_NAP, |left| left.min(POLL_NAP));
+                    let _ = self.poller.wait(Some(nap))?;
+                    // Those behind it were not armed.
+                    self.workers().for_each(|worker| worker.look_at_all());
+                    true
+                }
+                Err(error) => return Err(error),
+            };
+            for worker in self.workers() {
+                let _ = worker.hear_signal();
             }
-            Err(error) => return Err(error),
+            let moved = self.progress() > 0;
+            // All are asked, since each forgets by that what it has said.
+            let said = |any, worker: Rc<Inner>| worker.woken.take() | worker.has_completed() | any;
+            let any = self.workers().fold(moved, said);
+            if any || !naps || left.is_some_and(|left| left <= POLL_NAP) {
+                return Ok(any);
+            }
         }
-        for worker in self.workers() {
-            let _ = worker.hear_signal();
-        }
-        let moved = self.progress() > 0;
-        // All are asked, since each forgets by that what it has said.
-        Ok(self
-            .workers()
-            .fold(moved, |any, worker| worker.woken.take() | worker.has_completed() | any))
     }
 
     /// Whether this thread may sleep; those that have something to say keep it.
@@ -207,4 +222,14 @@ impl WaitSet {
             stays
         });
     }
+}
+
+#[cold]
+fn nothing_to_wait_for() -> Error {
+    Error::new(
+        Status::Invalid,
+        "a set of workers that waits",
+        "it has no member that has not ended, so that nothing would end the wait",
+        "add a worker, or say how long to wait",
+    )
 }

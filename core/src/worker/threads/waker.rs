@@ -45,7 +45,8 @@ impl Waker {
     /// to the worker's thread behind that wait.
     ///
     /// It is one atomic exchange, and one system call if the worker sleeps or has armed since it was woken last. A signal handler may
-    /// call it. When the worker is gone, and in a forked child, it does nothing.
+    /// call it, and nothing else of a waker's: to drop the last one closes a descriptor and frees memory. When the worker is gone, and
+    /// in a forked child, it does nothing. Where several wait for one worker, as by two [sets](crate::WaitSet), the first takes it for all.
     pub fn wake(&self) {
         if self.alarm.guard.same_process() && self.alarm.wakes() {
             self.alarm.wakeup.wake();

@@ -4,7 +4,8 @@ use crate::cases;
 use crate::stage::{Stage, pending};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use tieline::{Completion, Error, Outcome, PostError, Status};
+use std::time::{Duration, Instant};
+use tieline::{Completion, Error, Outcome, PostError, Status, WaitSet};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 use tieline_plugin_api::caps;
 
@@ -40,6 +41,26 @@ cases! {
         let refused = stage.a.check_movable().unwrap_err();
         assert_eq!(refused.status(), Status::Unsupported);
         assert!(refused.why().contains("rma belongs to the thread"), "{refused}");
+    }
+
+    fn a_set_waits_as_long_as_it_is_told_also_where_a_module_has_nothing_to_sleep_on() {
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        stage.settle();
+        let mut set = WaitSet::new().unwrap();
+        set.add(&stage.a).unwrap();
+        let (begun, least) = (Instant::now(), Duration::from_millis(5));
+        assert_eq!(set.wait(Some(least)), Ok(false));
+        assert!(begun.elapsed() >= least, "the time was not up");
+        let (waker, world) = (stage.a.waker().unwrap(), stage.world);
+        let naps = world.calls(Slot::Arm).len() + 10;
+        let wakes = std::thread::spawn(move || {
+            while world.calls(Slot::Arm).len() < naps {
+                std::thread::yield_now();
+            }
+            waker.wake();
+        });
+        assert_eq!(set.wait(None), Ok(true));
+        wakes.join().unwrap();
     }
 
     /// Otherwise who waits never sleeps again.
