@@ -79,6 +79,22 @@ fn what_is_in_use_is_never_evicted_and_what_does_not_fit_is_said() {
 }
 
 #[test]
+fn what_is_gone_has_left_its_room_to_others_however_it_went() {
+    let mut cache = Cache::new(KEEP);
+    for name in 1..=20 {
+        let (ticket, found, gone) = take(&mut cache, name, 0, 900, false).unwrap();
+        assert_eq!((found, gone), (name, vec![]), "it has all the room there is");
+        if name % 2 == 0 {
+            assert_eq!(cache.release(ticket), None);
+            assert_eq!(cache.forget_idle(), [name]);
+        } else {
+            assert_eq!(cache.forget(0, 900), []);
+            assert_eq!(cache.release(ticket), Some(name));
+        }
+    }
+}
+
+#[test]
 fn forgotten_memory_is_registered_anew_even_while_an_old_operation_is_under_way() {
     let mut cache = Cache::new(KEEP);
     let (under_way, ..) = take(&mut cache, 1, 100, 200, true).unwrap();
