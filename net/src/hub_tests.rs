@@ -123,6 +123,18 @@ fn the_contact_leads_to_the_listener() {
 }
 
 #[test]
+fn a_dropped_mailbox_closes_what_nobody_took_also_while_a_handshake_for_it_ends() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    let mut there = dial(&hub, hello(0)).expect("accepted");
+    there.set_nonblocking(false).expect("an option");
+    let handshake = hub.admits(&hello(0)).expect("one more that is just ending");
+    drop(mailbox);
+    assert!(is_closed(&mut there), "it waits for somebody who is gone");
+    drop(handshake);
+}
+
+#[test]
 fn a_scanner_costs_one_closed_socket_and_a_counter() {
     let hub = open(Settings::default());
     let mailbox = hub.register(ME).expect("free");
