@@ -448,6 +448,25 @@ fn an_interface_with_nothing_to_do_may_sleep() {
     assert!(interface.wait(20_000));
 }
 
+/// Whether it sleeps in between is seen by the first poll, not by one that looks at the clock.
+#[test]
+fn who_polls_again_is_not_woken_by_what_comes_then() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+    for round in 0..200 {
+        while b.arm() != 0 {
+            let _ = poll(&b);
+        }
+        assert_eq!(poll(&b), []);
+        assert_eq!(endpoint.short(1, round, b"x"), Ok(0));
+        assert!(round == 0 || !b.wait(0), "round {round}: it polls");
+        assert_eq!(poll_until(&b, |seen| seen.kind == event::MESSAGE).header, round);
+        let _ = poll(&a); // acknowledgements of the connection
+    }
+}
+
 #[test]
 fn memory_stays_small_until_a_peer_talks() {
     let provider = Provider::open(&[]).unwrap();
