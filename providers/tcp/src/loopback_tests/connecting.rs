@@ -93,6 +93,31 @@ fn a_goodbye_is_closed_and_what_was_sent_before_arrives() {
     }
 }
 
+/// A socket that is closed with something unread in it sends a reset, and the peer loses what the kernel still had.
+#[test]
+fn what_the_kernel_has_arrives_though_its_sender_has_no_time_to_close_and_has_not_read_all() {
+    let mut sides = pair(&[("TIELINE_CLOSE_TIMEOUT", "0ms")]);
+    send(&mut sides, 0, b"first");
+    let _ = receive(&mut sides);
+    assert_eq!(sides[1].endpoint().am_short(7, 1, b"never read"), Ok(Posting::Done));
+    let payload = pattern(30_000, 1);
+    let mut taken = 0;
+    while sides[0].endpoint().am_short(7, taken, &payload) == Ok(Posting::Done)
+        && sides[0].interface.shared().blocked.get() == 0
+    {
+        taken += 1;
+    }
+    assert!(taken > 1, "the kernel takes more than one");
+    let [closing, mut peer] = sides;
+    drop(closing.endpoint);
+    drop(closing.interface);
+    while peer.failed.is_none() {
+        peer.turn();
+    }
+    assert!(peer.messages.len() as u64 >= taken, "{} of {taken}", peer.messages.len());
+    assert!(peer.messages.iter().all(|(_, _, bytes)| *bytes == payload));
+}
+
 #[test]
 fn connecting_to_an_endpoint_that_was_closed_fails_in_words() {
     let domain = domain(&[]);
