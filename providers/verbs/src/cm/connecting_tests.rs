@@ -3,7 +3,9 @@
 use super::abi::*;
 use super::double::sys::{asked, classes, fault, is_readable, remove_device};
 use super::half_open::HALF_OPEN;
+use super::peers::{Event, Net};
 use super::sys::{Channel, Id};
+use super::wire::Phase;
 use super::wires::Wires;
 use super::{MAX_DATAGRAM, RdmaCm, listening};
 use crate::double::world::{counts, fault as device, logged, pairs};
@@ -154,6 +156,31 @@ fn two_that_dial_each_other_at_once_hear_everything_once_and_in_order() {
         };
         assert!(all.iter().filter_map(of).eq(0..20), "{all:?}");
     }
+}
+
+#[test]
+fn who_proves_itself_in_the_last_moment_stays_beyond_the_time_that_it_had_for_that() {
+    let (mut a, mut b) = (wires_at("10.77.0.1", &[]), wires_at("10.77.0.2", &[]));
+    let _ = a.dial(&b.own);
+    let until = Instant::now() + Duration::from_secs(60);
+    let has_come = |wires: &Wires| wires.wires.values().any(|wire| matches!(wire.phase, Phase::Up));
+    while !has_come(&b) {
+        assert!(Instant::now() < until, "it hangs");
+        let _ = a.progress();
+        if a.wires.values().any(|w| matches!(w.phase, Phase::Dialling { answered: true, .. })) {
+            // The proof is there: it is read before anybody looks at the clock.
+            b.wires.values_mut().for_each(|wire| wire.deadline = Some(Instant::now()));
+        }
+        let _ = b.progress();
+    }
+    // Until the next look at what is late.
+    while !b.progress() {
+        let _ = a.progress();
+        std::thread::yield_now();
+    }
+    let [Event::Up { .. }] = b.events.make_contiguous() else { panic!("{:?}", b.events) };
+    assert!(has_come(&b));
+    assert!(b.wires.values().all(|wire| wire.silent_since.is_none()), "it proves itself no more");
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub(crate) use super::host::sys::host;
 use super::world::{Area, IBV_QPS_SQE, Pair, Send, world};
 use crate::abi::*;
 use crate::load::Library;
+use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::zeroed;
 use core::ptr;
@@ -40,13 +41,24 @@ pub(crate) fn descriptor() -> c_int {
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
 }
 
+thread_local! {
+    static OBJECTS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What was made of the devices of this thread and was not given back.
+pub(crate) fn objects() -> usize {
+    OBJECTS.get()
+}
+
 fn made<T>(object: T) -> *mut T {
+    OBJECTS.set(OBJECTS.get() + 1);
     Box::into_raw(Box::new(object))
 }
 
 /// # Safety
 /// `object` came from [`made`] and is destroyed once.
 unsafe fn unmade<T>(object: *mut T) -> c_int {
+    OBJECTS.set(OBJECTS.get() - 1);
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(object) });
     0

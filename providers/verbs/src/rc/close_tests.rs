@@ -3,7 +3,8 @@
 use crate::abi::*;
 use crate::double::clock::pass;
 use crate::double::world::{announce, fault, pairs};
-use crate::double::{Side, connect, side};
+use crate::double::{Side, connect, side, side_of, sys};
+use crate::{RC, UD};
 use std::time::Duration;
 use tieline_plugin_api::{Endpoint, Interface, Packer, Posting, Status};
 
@@ -93,4 +94,28 @@ fn endpoints_that_are_tried_while_the_port_is_down_do_not_pile_up() {
     (0..200).for_each(|_| a.poll());
     assert_eq!(pairs().len(), before, "they go when the port is back");
     assert!(a.interface.connect(&[], &[], 1).is_ok());
+}
+
+/// A device has few protection domains, and a process that opens and closes contexts would use them up.
+#[test]
+fn what_was_made_of_a_device_is_given_back_with_what_was_opened_on_it() {
+    for module in [RC, UD] {
+        let (mut a, mut b) = (side_of(module, &[]), side_of(module, &[]));
+        let ends = match module {
+            RC => connect(&mut a, &mut b),
+            _ => {
+                let to = |at: &Side, of: &Side| {
+                    at.interface.connect(&of.interface.address(), b"", 1).unwrap()
+                };
+                (to(&a, &b), to(&b, &a))
+            }
+        };
+        assert_eq!(ends.0.am_short(1, 1, b"x"), Ok(Posting::Done));
+        (0..20).for_each(|_| (a.poll(), b.poll()).1);
+        assert_eq!(b.told.messages.len(), 1, "{module}");
+        assert!(sys::objects() > 10, "{module}");
+        drop(ends);
+        drop((a, b));
+        assert_eq!(sys::objects(), 0, "{module}");
+    }
 }

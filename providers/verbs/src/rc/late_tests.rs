@@ -122,6 +122,22 @@ fn who_waits_for_the_peers_hello_says_its_own_before_anything_else() {
     assert_eq!(counts().sends, before + 2);
 }
 
+/// Nobody would tell the peer that it was heard.
+#[test]
+fn who_cannot_say_its_own_hello_when_the_peer_has_come_fails_and_says_why() {
+    let (mut a, b) = (side(&[]), side(&[]));
+    let at_a = a.interface.connect(&[], &[], 1).unwrap();
+    let at_b = b.interface.connect(&[], &[], 2).unwrap();
+    at_a.connect(&at_b.address()).unwrap();
+    (0..200).for_each(|_| a.poll());
+    at_b.connect(&at_a.address()).unwrap();
+    fault(|faults| faults.refuse_sends = libc::EIO);
+    (0..200).for_each(|_| a.poll());
+    let text = "the first message of a connection cannot be posted";
+    assert_eq!(a.told.failed, [(1, Status::Io, text.to_string())]);
+    assert_eq!(at_a.am_short(1, 1, b"x"), Err(Status::Io));
+}
+
 #[test]
 fn peers_are_asked_for_a_sign_of_life_at_once_when_the_port_loses_its_link() {
     let (mut a, mut b) = (side(&[]), side(&[]));
