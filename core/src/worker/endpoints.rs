@@ -142,15 +142,6 @@ impl Inner {
         drop(before);
         Ok(endpoint)
     }
-
-    /// Lets go of those of these endpoints that have failed and that answers went through: with them go their circuits.
-    pub(super) fn forget_replies(&self, lost: &[Rc<EndpointInner>]) {
-        for endpoint in lost.iter().filter(|endpoint| !endpoint.is_alive()) {
-            if endpoint.owner == Owner::Circuit {
-                self.forget_answers(endpoint);
-            }
-        }
-    }
 }
 
 impl Senders for Inner {

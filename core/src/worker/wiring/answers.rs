@@ -1,7 +1,7 @@
 //! Endpoints for answers, which go back over the circuit that a question came by.
 
 use super::{Circuit, State, end};
-use crate::endpoint::{Circuits, Inner as EndpointInner, Owner, Route};
+use crate::endpoint::{Inner as EndpointInner, Owner, Route};
 use crate::wireup::ConnectionKey;
 use crate::worker::Inner;
 use crate::{Error, Status};
@@ -47,14 +47,6 @@ impl Inner {
         });
         if let Some((answers, error)) = ended {
             end(answers, error);
-        }
-    }
-
-    /// This endpoint of answers has failed.
-    pub(in crate::worker) fn forget_answers(&self, answers: &EndpointInner) {
-        for number in self.circuits_of(answers) {
-            self.end_answers(number);
-            self.drop_unused(number);
         }
     }
 

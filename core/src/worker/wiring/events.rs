@@ -189,7 +189,6 @@ impl Inner {
         for endpoint in &users {
             endpoint.circuit_failed(interface, &error);
         }
-        self.forget_replies(&users);
         drop(users);
         self.shared.end_orphans(End::Circuit(number), &error);
         self.end_answers(number);
