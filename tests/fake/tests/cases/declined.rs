@@ -271,4 +271,13 @@ cases! {
         assert_eq!(lens(world, Slot::Put, "rma").len(), 2, "{why}");
         assert_eq!(world.faults(), Vec::<String>::new());
     }
+
+    /// One with messages alone has nothing to be tried, and need not lead to itself.
+    fn a_module_without_operations_on_memory_is_not_tried() {
+        let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma")]);
+        let report = crate::stage::context(world, &[("TIELINE_SELFTEST", "on")]).report();
+        assert!(!report.why().contains("selftest"), "{}", report.why());
+        assert_eq!(world.calls(Slot::Connect).len(), 1, "that of the other one");
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
 }
