@@ -42,10 +42,9 @@ enum Kind {
     System,
 }
 
-/// The directories to search, in order, and what was wrong with the names of others.
+/// The directories to search, in order.
 pub(crate) struct SearchPath {
     directories: Vec<(PathBuf, Kind)>,
-    records: Vec<Record>,
 }
 
 /// A file that is a provider by its name and its rights.
@@ -97,17 +96,12 @@ impl SearchPath {
         path
     }
 
-    /// Only what `TIELINE_PROVIDER_PATH` names.
+    /// Only what `TIELINE_PROVIDER_PATH` names. A value with a relative directory is refused, but only after the search, which
+    /// must not load anything from there.
     pub(crate) fn named(value: Option<&str>) -> SearchPath {
-        let mut path = SearchPath { directories: Vec::new(), records: Vec::new() };
-        for entry in value.unwrap_or_default().split(':').filter(|entry| !entry.is_empty()) {
-            match std::path::absolute(entry) {
-                Ok(directory) => path.push(directory, Kind::Named),
-                Err(error) => {
-                    let found = error.to_string();
-                    path.records.push(refused(Path::new(entry), "search", "a directory", found));
-                }
-            }
+        let mut path = SearchPath { directories: Vec::new() };
+        for entry in value.unwrap_or_default().split(':').filter(|entry| entry.starts_with('/')) {
+            path.push(PathBuf::from(entry), Kind::Named);
         }
         path
     }
@@ -130,7 +124,7 @@ impl SearchPath {
 
     /// Lists the candidates in the order of the search, and records what cannot be one.
     pub(super) fn candidates(self) -> (Vec<FoundFile>, Vec<Record>) {
-        let mut records = self.records;
+        let mut records = Vec::new();
         let mut candidates = Vec::new();
         let mut seen = HashSet::new();
         let trust = Trust::of_this_process();

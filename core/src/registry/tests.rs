@@ -256,6 +256,12 @@ fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {
     assert_eq!(records.len(), 2);
 }
 
+/// Such a value is refused when all settings are checked, which is after the search.
+#[test]
+fn a_relative_directory_is_not_searched() {
+    assert_eq!(SearchPath::named(Some("here:/a:./b::../c:/d")).looked(), "/a:/d");
+}
+
 mod cache {
     use super::probe::{Answer, FileKey, add, read};
     use std::fs;
