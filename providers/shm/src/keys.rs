@@ -246,4 +246,19 @@ mod tests {
         assert_eq!(Key::parse(&bytes[1..]), None);
         assert_eq!(Key::parse(&[&bytes[..], &[0]].concat()), None);
     }
+
+    #[test]
+    fn the_table_is_used_to_its_end_and_a_place_that_is_given_back_is_the_next() {
+        let exports = Exports::default();
+        let alloc = || exports.alloc([7; 16], 1, access::REMOTE_READ);
+        assert_eq!(alloc().unwrap().key.slot, 0);
+        lock(&exports.table).as_mut().unwrap().used = ENTRIES - 2;
+        let regions = [alloc().unwrap(), alloc().unwrap()];
+        assert_eq!(regions.each_ref().map(|r| r.key.slot as usize), [ENTRIES - 2, ENTRIES - 1]);
+        let full = alloc().err().unwrap();
+        assert_eq!(full.status, Status::NoMemory);
+        assert!(full.text.contains("at most 16384 regions"), "{}", full.text);
+        exports.free(&regions[0]);
+        assert_eq!(alloc().unwrap().key.slot as usize, ENTRIES - 2);
+    }
 }

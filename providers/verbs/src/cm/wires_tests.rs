@@ -4,6 +4,7 @@ use super::PURPOSE;
 use super::address::{self, tests::contact};
 use super::connector::RdmaCm;
 use super::double::sys as manager;
+use super::half_open::FULL;
 use super::peers::{Event, Net};
 use super::sys::{Channel, Id};
 use super::wire::{Phase, Wire};
@@ -163,6 +164,21 @@ fn a_route_whose_other_end_remembers_an_earlier_connection_is_tried_three_times_
     let (times, status, words) = fail_all_routes(Status::Busy);
     assert_eq!((times, status), (5, Status::Busy));
     assert_eq!(words.split("; ").count(), 2, "it is named once: {words}");
+}
+
+#[test]
+fn a_listener_that_had_no_room_is_asked_once_more_and_not_at_every_look_at_the_clock() {
+    let mut wires = wires();
+    manager::fault(|faults| faults.silent = true);
+    let _ = wires.dial(&address::pack(&contact(1)));
+    let link = *wires.wires.keys().next().unwrap();
+    wires.rejected(link, 0, FULL);
+    assert!(wires.wires.is_empty() && wires.events.is_empty(), "{:?}", wires.events);
+    let later = Instant::now() + Duration::from_millis(500);
+    for _ in 0..3 {
+        wires.try_again(later);
+        assert_eq!((wires.wires.len(), wires.events.len()), (1, 0));
+    }
 }
 
 #[test]
