@@ -58,7 +58,8 @@ impl Stream {
         if let Some((count, host)) = hub.unproven_to_report().zip(self.host) {
             let text = format!(
                 "tcp-connect: {count} connections to this process were closed, because they did not prove to \
-                 belong to the job: port scanners, an outdated address, or another TIELINE_SECRET"
+                 belong to the job: port scanners, an outdated address, another TIELINE_SECRET, or a peer that hears nothing \
+                 on a connection of its own and looks whether this host answers"
             );
             host.log(log_level::WARN, &text);
         }
