@@ -71,4 +71,4 @@ pub use request::{CompletionCounter, Outcome, Request};
 pub use tieline_plugin_api::Status;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};
 pub use worker::threads::{Movable, NotTaken, Remote, WaitSet, Waker};
-pub use worker::{Counters, Loss, MemoryUse, Undelivered, Worker};
+pub use worker::{Counters, Loss, MemoryUse, Undelivered, Waited, Worker};

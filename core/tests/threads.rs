@@ -276,19 +276,19 @@ fn a_wake_up_before_a_wait_makes_one_return_at_once_whatever_waits_in_between() 
     let me = worker.connect(&worker.address().unwrap()).unwrap();
     let waker = worker.waker().unwrap();
     let quiet = || {
-        while worker.wait(Some(Duration::ZERO)).unwrap() {}
+        while worker.wait(Some(Duration::ZERO)).unwrap().has_moved() {}
     };
     quiet();
     waker.wake();
     waker.wake();
-    assert!(worker.wait(None).unwrap());
-    assert!(!worker.wait(Some(Duration::from_millis(1))).unwrap(), "both count as one");
+    assert!(worker.wait(None).unwrap().has_moved());
+    assert!(!worker.wait(Some(Duration::from_millis(1))).unwrap().has_moved(), "both count as one");
     // What waits for an operation, or for a condition, leaves it.
     waker.wake();
     let flushed = me.flush_messages().unwrap();
     let _ = worker.finish(flushed).unwrap();
     assert!(!worker.wait_until(|| false, Some(Duration::from_millis(3))).unwrap());
-    assert!(worker.wait(None).unwrap());
+    assert!(worker.wait(None).unwrap().has_moved());
     quiet();
     waker.wake();
     assert!(!worker.arm().unwrap());
@@ -443,7 +443,7 @@ fn several_workers_of_one_thread_wait_together_and_each_wakes_all() {
     assert!(seen.borrow().iter().copied().eq((0..ROUNDS).map(|round| round % 3)));
     sends.join().unwrap();
     // What is tracked and untaken, and a wake-up, are told here as well.
-    let waits = |set: &mut WaitSet| set.wait(Some(Duration::from_millis(1))).unwrap();
+    let waits = |set: &mut WaitSet| set.wait(Some(Duration::from_millis(1))).unwrap().has_moved();
     while waits(&mut set) {}
     workers[1].track(&Outcome::Done(3), 7).unwrap();
     assert!(waits(&mut set) && waits(&mut set));

@@ -78,7 +78,8 @@ fn inside_a_handler_a_wait_is_refused() {
             let Some(worker) = inside.upgrade() else { return };
             let refused = |result: Result<bool, tieline::Error>| result.unwrap_err().status();
             log.borrow_mut().push(refused(worker.wait_until(|| true, None)));
-            log.borrow_mut().push(refused(worker.wait(Some(Duration::ZERO))));
+            log.borrow_mut()
+                .push(refused(worker.wait(Some(Duration::ZERO)).map(|waited| waited.has_moved())));
         })
         .unwrap();
     let _ = me.send(2, 0, b"").unwrap();

@@ -35,6 +35,7 @@ mod wiring;
 pub use close::{Loss, Undelivered};
 pub use counters::Counters;
 pub(crate) use inner::Inner;
+pub use wait::Waited;
 
 use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, Owner};

@@ -256,3 +256,30 @@ fn what_comes_for_an_id_that_nobody_handles_is_named_in_the_report_with_its_send
     let sender = format!("process {}", std::process::id());
     assert!(told[0].contains(&sender) && told[0].contains("no handler"), "{told:?}");
 }
+
+#[test]
+fn a_wait_tells_time_that_is_up_from_an_event_and_from_a_wake_up_of_its_own() {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+    let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
+    let most = Duration::from_millis(20);
+    // Whatever else ends a sleep says that it is not the time.
+    let slept = loop {
+        let begin = std::time::Instant::now();
+        match worker.wait(Some(most)).unwrap() {
+            Waited::TimeIsUp => break begin.elapsed(),
+            Waited::Roused => {}
+            Waited::Moved => panic!("nobody has sent anything"),
+        }
+    };
+    assert!(slept >= most, "{slept:?}");
+    worker.on_message(7, |_| {}).unwrap();
+    let out = peer.connect(&worker.address().unwrap()).unwrap();
+    let _ = peer.finish(out.send(7, 0, b"").unwrap()).unwrap();
+    let moved = loop {
+        match worker.wait(Some(Duration::from_secs(60))).unwrap() {
+            Waited::Roused => {}
+            waited => break waited,
+        }
+    };
+    assert_eq!(moved, Waited::Moved);
+}

@@ -24,6 +24,26 @@ pub(super) const POLL_NAP: Duration = Duration::from_micros(50);
 /// Between two tries to give an answer for which there was no way.
 const OWED_NAP: Duration = Duration::from_millis(10);
 
+/// How [`Worker::wait`] or [`WaitSet::wait`](crate::WaitSet::wait) has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Something happened, or has ended and was not taken, or another thread has woken the worker.
+    Moved,
+    /// Nothing has happened, and the time is not up: what ended the sleep is the library's own (a timer, a connection that forms, an
+    /// operation that is tried again), or a signal. Look at what you wait for, and wait again.
+    Roused,
+    /// The time is up, and nothing has happened.
+    TimeIsUp,
+}
+
+impl Waited {
+    /// Whether something happened.
+    #[must_use]
+    pub fn has_moved(self) -> bool {
+        self == Waited::Moved
+    }
+}
+
 impl Worker {
     /// A descriptor for poll(2) or epoll: readable when there may be something to do, provided that
     /// [`Worker::arm`] said so before.
@@ -42,15 +62,17 @@ impl Worker {
     }
 
     /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
-    /// makes progress again. `true`: something happened, or something that is [tracked](Worker::track) has ended and was not taken, or
-    /// another thread has [woken](Worker::waker) the worker.
+    /// makes progress again. [`Waited::Moved`]: something happened, or something that is [tracked](Worker::track) has ended and was not taken,
+    /// or another thread has [woken](Worker::waker) the worker. It may return sooner although nothing has happened: only
+    /// [`Waited::TimeIsUp`] says that the time is up. [`Worker::wait_until`] waits for a condition.
     ///
     /// # Errors
     /// `Busy` inside a handler, or when the system refuses to wait; once, when the context's progress thread has stopped.
-    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.inner.hear_of_service()?;
-        let moved = self.inner.sleep(timeout, true)?;
-        Ok(self.inner.woken.take() || moved || self.inner.has_completed())
+        let waited = self.inner.sleep(timeout, true)?;
+        let is_told = self.inner.woken.take() | self.inner.has_completed();
+        Ok(if is_told { Waited::Moved } else { waited })
     }
 
     /// Makes progress until `condition` holds; `false` when the time is up. The condition is looked at between progress
@@ -193,17 +215,17 @@ pub(super) fn sleep_on(
     timeout: Option<Duration>,
     shown_in: Option<Duration>,
     show: impl FnOnce(),
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let short = shown_in.filter(|first| timeout.is_none_or(|most| *first < most));
     let rest = match short {
-        Some(first) if poller.wait(Some(first))? => return Ok(()),
+        Some(first) if poller.wait(Some(first))? => return Ok(true),
         Some(first) => {
             show();
             timeout.map(|most| most.saturating_sub(first))
         }
         None => timeout,
     };
-    poller.wait(rest).map(drop)
+    poller.wait(rest)
 }
 
 impl Inner {
@@ -294,7 +316,8 @@ impl Inner {
         self.signal.get().ok_or_else(|| Status::Invalid.into())
     }
 
-    fn wait_for_events(&self, timeout: Option<Duration>) -> Result<(), Error> {
+    /// Whether an event has ended the sleep, and not the time.
+    fn wait_for_events(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.show_sleep(false);
         let slept = sleep_on(&self.poller, timeout, shown_in, || self.show_longer_sleep());
         self.show_awake();
@@ -335,23 +358,29 @@ impl Inner {
         self: &Rc<Self>,
         timeout: Option<Duration>,
         for_completed: bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<Waited, Error> {
         self.shared.core.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
         self.show_awake(); // it may have been armed
         self.look_at_all();
         if self.progress() > 0 {
-            return Ok(true);
+            return Ok(Waited::Moved);
         }
         if for_completed && self.has_completed() {
-            return Ok(true);
+            return Ok(Waited::Moved);
         }
+        // What keeps it from sleeping is to be looked at.
+        let mut roused = true;
         if !(for_completed && self.woken.get()) && self.arm(None)? {
-            self.wait_for_events(timeout)?;
+            roused = self.wait_for_events(timeout)?;
         }
         // Also where something else kept it awake.
         let _ = self.hear_signal();
-        Ok(self.progress() > 0)
+        Ok(match (self.progress() > 0, roused) {
+            (true, _) => Waited::Moved,
+            (false, true) => Waited::Roused,
+            (false, false) => Waited::TimeIsUp,
+        })
     }
 
     #[inline]
@@ -448,7 +477,7 @@ impl Inner {
                 std::thread::sleep(most.min(POLL_NAP));
                 Ok(false)
             }
-            moved => moved,
+            waited => Ok(waited?.has_moved()),
         }
     }
 }

@@ -77,13 +77,13 @@ fn a_worker_that_ends_leaves_its_set_though_its_descriptor_is_held() {
     let waker = two.waker().unwrap();
     drop(one);
     assert_eq!(set.len(), 1);
-    assert!(!set.wait(Some(Duration::from_millis(2))).unwrap());
+    assert_eq!(set.wait(Some(Duration::from_millis(2))), Ok(Waited::TimeIsUp));
     assert!(!set.is_readable(), "the ended one is still watched");
     waker.wake();
-    assert!(set.wait(None).unwrap());
+    assert_eq!(set.wait(None), Ok(Waited::Moved));
     drop((two, kept));
     assert!(set.is_empty());
-    assert!(!set.wait(Some(Duration::ZERO)).unwrap());
+    assert_ne!(set.wait(Some(Duration::ZERO)), Ok(Waited::Moved));
     assert_eq!(set.wait(None).unwrap_err().status(), Status::Invalid, "nothing would end it");
 }
 
@@ -105,7 +105,7 @@ fn a_forked_child_changes_nothing_in_its_parents_set() {
     assert!(ended);
     let (mut set, one) = both.take().unwrap();
     one.waker().unwrap().wake();
-    assert!(set.wait(None).unwrap());
+    assert_eq!(set.wait(None), Ok(Waited::Moved));
     assert!(set.remove(&one) && !set.remove(&one) && set.is_empty());
 }
 
@@ -119,7 +119,7 @@ fn what_a_panicking_task_leaves_behind_keeps_its_worker_awake() {
     let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.wait(None)));
     assert!(first.is_err());
     assert!(!worker.inner.arm(None).unwrap(), "a task waits");
-    assert!(worker.wait(None).unwrap());
+    assert_eq!(worker.wait(None), Ok(Waited::Moved));
     let (said, asked) = std::sync::mpsc::channel();
     remote.run(move |_, count| said.send(count.get()).unwrap()).unwrap();
     while asked.try_recv() != Ok(1) {
@@ -243,7 +243,7 @@ fn a_worker_that_sleeps_is_woken_when_nobody_can_hand_it_tasks_any_more() {
     assert!(!worker.inner.poller.wait(Some(Duration::ZERO)).unwrap(), "one is left");
     std::thread::spawn(move || drop(clone)).join().unwrap();
     assert!(worker.inner.poller.wait(Some(Duration::ZERO)).unwrap(), "it sleeps on");
-    assert!(worker.wait(None).unwrap());
+    assert!(worker.wait(None).unwrap().has_moved());
     assert_eq!(Rc::strong_count(&held), 1, "the state is dropped");
 }
 
@@ -252,9 +252,9 @@ fn a_wait_that_something_else_keeps_awake_says_all_the_same_that_it_was_woken() 
     let context = over_shm(false);
     let worker = context.worker().unwrap();
     let waker = worker.waker().unwrap();
-    while worker.wait(Some(Duration::ZERO)).unwrap() {}
+    while worker.wait(Some(Duration::ZERO)).unwrap().has_moved() {}
     worker.inner.turn_was_over.set(true);
     waker.wake();
-    assert!(worker.wait(None).unwrap());
-    assert!(!worker.wait(None).unwrap(), "once");
+    assert!(worker.wait(None).unwrap().has_moved());
+    assert!(!worker.wait(None).unwrap().has_moved(), "once");
 }

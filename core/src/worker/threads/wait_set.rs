@@ -1,7 +1,7 @@
 //! Several workers of one thread that are waited for together.
 
 use crate::sys::{ForkGuard, Poller};
-use crate::worker::wait::{POLL_NAP, sleep_on};
+use crate::worker::wait::{POLL_NAP, Waited, sleep_on};
 use crate::worker::{Inner, Worker};
 use crate::{Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
@@ -130,13 +130,13 @@ impl WaitSet {
     }
 
     /// Makes progress on all; when there was none to make, sleeps until there may be some for one of them, at most `timeout`, and
-    /// makes progress again. `true`: something happened, as [`Worker::wait`] has it. Where a module of a member has nothing to sleep on, and
+    /// makes progress again. What it returns means what it does of [`Worker::wait`]. Where a module of a member has nothing to sleep on, and
     /// [`Worker::wait`] refuses, the set naps and looks. A set without members sleeps until the time is up.
     ///
     /// # Errors
     /// As [`Worker::wait`], of the first that has one; the others go on. `Invalid` for a set without members, or whose have all ended, where no time
     /// is given: nothing would end the wait.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.guard.check(NAME)?;
         self.let_go();
         for worker in self.workers() {
@@ -145,25 +145,22 @@ impl WaitSet {
             worker.look_at_all();
         }
         if self.progress() > 0 {
-            return Ok(true);
+            return Ok(Waited::Moved);
         }
         let begun = Instant::now();
         loop {
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
-            let naps = match self.arm_all() {
-                Ok(false) => false,
+            let roused = match self.arm_all() {
+                Ok(false) => Some(true),
                 Ok(true) if left.is_none() && self.is_empty() => return Err(nothing_to_wait_for()),
-                Ok(true) => {
-                    self.sleep(left)?;
-                    false
-                }
+                Ok(true) => Some(self.sleep(left)?),
                 // A module that cannot wake anybody is looked at again and again.
                 Err(error) if error.status() == Status::Unsupported => {
                     let nap = left.map_or(POLL_NAP, |left| left.min(POLL_NAP));
                     let _ = self.poller.wait(Some(nap))?;
                     // Those behind it were not armed.
                     self.workers().for_each(|worker| worker.look_at_all());
-                    true
+                    None
                 }
                 Err(error) => return Err(error),
             };
@@ -174,8 +171,12 @@ impl WaitSet {
             // All are asked, since each forgets by that what it has said.
             let said = |any, worker: Rc<Inner>| worker.woken.take() | worker.has_completed() | any;
             let any = self.workers().fold(moved, said);
-            if any || !naps || left.is_some_and(|left| left <= POLL_NAP) {
-                return Ok(any);
+            match roused {
+                _ if any => return Ok(Waited::Moved),
+                Some(true) => return Ok(Waited::Roused),
+                Some(false) => return Ok(Waited::TimeIsUp),
+                None if left.is_some_and(|left| left <= POLL_NAP) => return Ok(Waited::TimeIsUp),
+                None => {}
             }
         }
     }
@@ -190,7 +191,8 @@ impl WaitSet {
         Ok(true)
     }
 
-    fn sleep(&self, timeout: Option<Duration>) -> Result<(), Error> {
+    /// Whether an event has ended the sleep, and not the time.
+    fn sleep(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.workers().filter_map(|worker| worker.show_sleep(false)).max();
         let show = || self.workers().for_each(|worker| worker.show_longer_sleep());
         let slept = sleep_on(&self.poller, timeout, shown_in, show);

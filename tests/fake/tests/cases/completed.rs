@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
-use tieline::{CompletionError, Outcome, Status, Worker};
+use tieline::{CompletionError, Outcome, Status, Waited, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps::CANCEL;
 
@@ -204,11 +204,11 @@ cases! {
     fn who_waits_does_not_sleep_while_something_tracked_has_not_been_taken() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         stage.settle();
-        assert_eq!(stage.a.wait(Some(Duration::ZERO)), Ok(false));
+        assert_ne!(stage.a.wait(Some(Duration::ZERO)), Ok(Waited::Moved));
         stage.a.track(&Outcome::Done(0), 1).unwrap();
         assert_eq!(stage.a.arm(), Ok(false));
         // Nobody would wake it.
-        assert_eq!(stage.a.wait(None), Ok(true));
+        assert_eq!(stage.a.wait(None), Ok(Waited::Moved));
         assert_eq!(told(&stage.a), [(1, Ok(0))]);
         assert_eq!(stage.a.arm(), Ok(true));
     }
@@ -221,7 +221,7 @@ cases! {
         let flush = stage.ab.flush().unwrap();
         stage.a.track(&flush, 1).unwrap();
         stage.a.cancel(&sent).unwrap();
-        assert_eq!(stage.a.wait(Some(Duration::ZERO)), Ok(true));
+        assert_eq!(stage.a.wait(Some(Duration::ZERO)), Ok(Waited::Moved));
         assert_eq!(told(&stage.a), [(1, Ok(0))]);
     }
 

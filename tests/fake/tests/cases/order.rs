@@ -45,7 +45,7 @@ cases! {
         stage.ab.fence().unwrap();
         let behind = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
         let (begun, long) = (Instant::now(), Duration::from_millis(300));
-        while stage.a.wait(Some(long)).unwrap() {}
+        while stage.a.wait(Some(long)).unwrap().has_moved() {}
         assert!(begun.elapsed() >= long, "it was woken after {:?}", begun.elapsed());
         stage.world.forget_rules();
         stage.world.release_held();

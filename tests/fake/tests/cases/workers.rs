@@ -5,7 +5,7 @@ use crate::stage::{Stage, pending};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tieline::{Completion, Error, Outcome, PostError, Status, WaitSet};
+use tieline::{Completion, Error, Outcome, PostError, Status, WaitSet, Waited};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 use tieline_plugin_api::caps;
 
@@ -49,7 +49,7 @@ cases! {
         let mut set = WaitSet::new().unwrap();
         set.add(&stage.a).unwrap();
         let (begun, least) = (Instant::now(), Duration::from_millis(5));
-        assert_eq!(set.wait(Some(least)), Ok(false));
+        assert_eq!(set.wait(Some(least)), Ok(Waited::TimeIsUp));
         assert!(begun.elapsed() >= least, "the time was not up");
         let (waker, world) = (stage.a.waker().unwrap(), stage.world);
         let naps = world.calls(Slot::Arm).len() + 10;
@@ -59,7 +59,7 @@ cases! {
             }
             waker.wake();
         });
-        assert_eq!(set.wait(None), Ok(true));
+        assert_eq!(set.wait(None), Ok(Waited::Moved));
         wakes.join().unwrap();
     }
 

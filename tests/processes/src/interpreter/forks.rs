@@ -45,7 +45,10 @@ impl Node {
             let said = |ended: Result<bool, Error>| {
                 ended.map_or_else(|e| format!("{:?}", e.status()), |moved| moved.to_string())
             };
-            let (wait, arm) = (said(self.worker().wait(None)), said(self.worker().arm()));
+            let (wait, arm) = (
+                said(self.worker().wait(None).map(tieline::Waited::has_moved)),
+                said(self.worker().arm()),
+            );
             let tracked = self.worker().track(&Outcome::Done(0), 8).map(|()| true);
             let events = self.worker().progress() + self.worker().take_completed(9, |_, _| {});
             self.parent.say(&format!("forked {statuses},connect={status},wait={wait},arm={arm},track={},progress={events}", said(tracked)));
