@@ -1,7 +1,9 @@
 about="a link that loses, delays and reorders is one that RDMA comes through"
 timeout=60
+# Messages of one packet: soft RoCE sends those of several again until they have come in order, eight times at most, and a link that
+# reorders one packet in four may take more.
 h0() {
-    serve 18515 stdbuf -oL ibv_rc_pingpong -d rxe0 -g "$GID" -n 200 || fail "messages did not come through"
+    serve 18515 stdbuf -oL ibv_rc_pingpong -d rxe0 -g "$GID" -n 200 -s 1024 || fail "messages did not come through"
     netem delay 50ms || fail "tc netem"
     signal slow
     await seen
@@ -9,7 +11,7 @@ h0() {
 h1() {
     netem loss 5% delay 1ms reorder 25% || fail "tc netem"
     await port-18515
-    stdbuf -oL ibv_rc_pingpong -d rxe0 -g "$GID" -n 200 "$H0" || fail "messages did not come through"
+    stdbuf -oL ibv_rc_pingpong -d rxe0 -g "$GID" -n 200 -s 1024 "$H0" || fail "messages did not come through"
     tc -s qdisc show dev eth0
     tc -s qdisc show dev eth0 | grep -q 'dropped [1-9]' || fail "nothing was lost"
     netem_off

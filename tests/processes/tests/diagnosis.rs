@@ -73,8 +73,9 @@ fn a_program_that_nobody_changed_writes_what_it_found_which_lanes_it_uses_and_wh
     let near = format!("to process {}: {{message shm/ring", c.peer.pid());
     // Why nothing better leads there stands behind what does.
     let told =
-        line_with(&used, &[&far, "{message tcp/stream", "; not: shm/ring: ", "another kernel"]);
-    println!("    {told}\n    {}", line_with(&used, &[&near, "; not: shm-cma/copy: "]));
+        line_with(&used, &[&far, "{message tcp/stream", "; not: ", "shm/ring: ", "another kernel"]);
+    let close = line_with(&used, &[&near, "; not: ", "shm-cma/copy: the peer offers no copy"]);
+    println!("    {told}\n    {close}");
     let count = used.iter().filter(|line| line.contains("] to process")).count();
     assert_eq!(count, 2, "{used:#?}");
     let gone = b.peer.pid();
