@@ -1,0 +1,319 @@
+//! The code of docs/guide.md and docs/from-ucp.md: what stands there is cut out of this file, and a test compares them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+use tieline::{
+    Access, Close, Completion, CompletionError, Context, Endpoint, Error, Outcome, PostError,
+    Status, Worker,
+};
+
+type Result<T> = std::result::Result<T, Error>;
+
+const GREETING: u16 = 1;
+const BLOCK: u16 = 2;
+
+#[test]
+fn hello() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let greeted = Rc::new(Cell::new(false));
+    let seen = greeted.clone();
+    worker.on_message(GREETING, move |message| {
+        assert_eq!(message.payload(), b"hello");
+        seen.set(true);
+    })?;
+
+    let me = worker.connect(&worker.address()?)?; // a peer's address, by any means; here our own
+    let _ = me.send(GREETING, 0, b"hello")?;
+    let _ = worker.wait_until(|| greeted.get(), Some(Duration::from_secs(30)))?;
+    assert!(greeted.get());
+    Ok(())
+}
+
+#[test]
+fn ranks() -> Result<()> {
+    let job = tieline::Job::from_env()?; // tieline run, mpirun, srun, or a rendezvous; alone: rank 0 of 1
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    job.publish(1, &worker.address()?)?; // nobody waits for anybody
+    let next = (job.rank() + 1) % job.size();
+    let next = worker.connect(&job.lookup(next, 1)?)?; // waits until that rank has published
+    println!("reached by {}", next.path());
+    Ok(())
+}
+
+#[test]
+fn replies() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let answers = Rc::new(Cell::new(0));
+    let sum = answers.clone();
+    worker.on_message(1, |question| {
+        let Some(back) = question.endpoint() else { return };
+        // In a handler: whatever does not wait may be called.
+        let _ = back.send(2, question.header() * 2, b"");
+    })?;
+    worker.on_message(2, move |answer| sum.set(answer.header()))?;
+
+    let me = worker.connect(&worker.address()?)?;
+    let _ = me.send(1, 21, b"")?;
+    let _ = worker.wait_until(|| answers.get() != 0, None)?;
+    assert_eq!(answers.get(), 42);
+    Ok(())
+}
+
+/// Posts as soon as there is room: `Retry` says that nothing was done, and that progress makes some.
+fn accepted<T>(
+    worker: &Worker,
+    mut post: impl FnMut() -> std::result::Result<T, PostError>,
+) -> Result<T> {
+    loop {
+        match post() {
+            Err(PostError::Retry(_)) => drop(worker.progress()),
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[test]
+fn many_messages() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let count = Rc::new(Cell::new(0));
+    let seen = count.clone();
+    worker.on_message(GREETING, move |_| seen.set(seen.get() + 1))?;
+    let me = worker.connect(&worker.address()?)?;
+    for n in 0..100_000 {
+        let _ = accepted(&worker, || me.send(GREETING, n, b"many of these"))?;
+    }
+    let _ = worker.wait_until(|| count.get() == 100_000, None)?;
+    Ok(())
+}
+
+#[test]
+fn any_length() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let arrived = Rc::new(RefCell::new(None));
+    let slot = arrived.clone();
+    worker.on_message(BLOCK, move |message| {
+        // Above `max_message` there is no payload here, but an announcement; below it there is a payload.
+        *slot.borrow_mut() = message.announcement();
+    })?;
+    let me = worker.connect(&worker.address()?)?;
+
+    // The sender lends the block, the receiver lends where it goes: nothing is copied in between.
+    let block = context.lend(vec![5; 10 << 20])?;
+    let sent = me.send_regions(BLOCK, 0, &[(&block, 0..block.len())])?;
+
+    let announced = worker.wait_for(|| arrived.borrow_mut().take(), None)?.unwrap();
+    let room = context.lend(vec![0; announced.len()])?;
+    let taken = announced.take_into(&room, 0..room.len())?;
+    let _ = worker.finish(taken)?;
+    let _ = worker.finish(sent)?; // and the block is free
+    assert_eq!(room.into_buffer()?[..], [5; 10 << 20]);
+    Ok(())
+}
+
+#[test]
+fn ends() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let me = worker.connect(&worker.address()?)?;
+    let there = context.alloc(4096)?;
+    let key = me.import_key(&there.remote_key()?)?;
+
+    // One: wait for it.
+    let put = me.put_bytes(b"first", &key, 0)?;
+    let _ = worker.finish(put)?;
+
+    // Many: each with a word of yours, in the order in which they end.
+    for block in 0..8 {
+        let put = me.put_bytes(&[block; 64], &key, u64::from(block) * 64)?;
+        worker.track(&put, block.into())?;
+    }
+    let mut open = 8;
+    while open > 0 {
+        open -= worker.take_completed(64, |block, end| println!("block {block}: {end:?}"));
+        let _ = worker.wait(Some(Duration::from_millis(10)))?;
+    }
+
+    // All, and nobody asks for one of them.
+    for _ in 0..100 {
+        let _ = accepted(&worker, || me.fetch_add(&key, 1024, 1))?;
+    }
+    worker.flush()?;
+    assert_eq!(there.to_vec(1024..1025)?, [100]);
+    Ok(())
+}
+
+#[test]
+fn counted() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let me = worker.connect(&worker.address()?)?;
+    let there = context.alloc(4096)?;
+    let key = me.import_key(&there.remote_key()?)?;
+    let counter = worker.completion_counter()?;
+    for n in 0..16 {
+        let put = me.put_bytes(&[n; 8], &key, u64::from(n) * 8)?;
+        worker.count(&put, &counter)?;
+    }
+    let _ = worker.wait_until(|| counter.pending() == 0, None)?;
+    assert_eq!((counter.done(), counter.failed()), (16, 0));
+    Ok(())
+}
+
+#[test]
+fn memory() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let me = worker.connect(&worker.address()?)?;
+
+    let window = context.alloc(1 << 20)?; // peers of this host load and store it
+    let table = context.register_with(vec![0; 4096], Access::READ)?; // a buffer of yours; peers may read
+    let scratch = context.lend(vec![7; 4096])?; // local side alone: no key, no registration
+
+    let key = me.import_key(&window.remote_key()?)?;
+    let put = me.put(&scratch, 0..4096, &key, 0)?;
+    let _ = worker.finish(put)?;
+    let key = me.import_key(&table.remote_key()?)?;
+    assert_eq!(me.put_bytes(b"no", &key, 0).unwrap_err().status(), Status::KeyRejected);
+
+    let back: Box<[u8]> = scratch.into_buffer()?;
+    assert_eq!(back[..], window.to_vec(0..4096)?);
+    Ok(())
+}
+
+#[test]
+fn telling() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let me = worker.connect(&worker.address()?)?;
+    let there = context.alloc(64)?;
+    let key = me.import_key(&there.remote_key()?)?;
+
+    // The peer's handler runs behind the bytes.
+    let told = Rc::new(Cell::new(None));
+    let word = told.clone();
+    worker.on_notification(move |_, what| word.set(Some(what)))?;
+    let _ = me.put_bytes_notify(b"block", &key, 0, 7)?;
+    let _ = worker.wait_until(|| told.get() == Some(7), None)?;
+
+    // Whoever sees the flag sees the block.
+    let _ = me.put_bytes(b"block", &key, 8)?;
+    me.fence()?;
+    let _ = me.fetch_add(&key, 56, 1)?;
+    let _ = worker.wait_word(&there, 56, |flag| flag == 1, None)?;
+    assert_eq!(there.to_vec(8..13)?, b"block");
+    Ok(())
+}
+
+/// What a program does about an operation that could not be posted.
+fn post(worker: &Worker, peer: &Endpoint) -> Result<bool> {
+    match peer.send(GREETING, 0, b"hello") {
+        Ok(outcome) => drop(worker.finish(outcome)),
+        Err(PostError::Retry(_)) => return Ok(false), // make progress, and send again
+        Err(PostError::Correct(error)) => return Err(error), // this call will never succeed
+        Err(PostError::Reconnect(error)) => return Err(error.into()), // this endpoint has ended, and why
+        Err(PostError::Release(error)) => return Err(error), // memory or descriptors ran out here
+    }
+    Ok(true)
+}
+
+#[test]
+fn failures() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let gone = Context::open()?;
+    let other = gone.worker()?;
+    other.on_message(GREETING, |_| {})?;
+    let peer = worker.connect(&other.address()?)?;
+    assert!(post(&worker, &peer)?);
+    let _ = worker.wait_until(|| other.progress() > 0, None)?;
+
+    worker.on_endpoint_failure(|endpoint, error| println!("{}: {error}", endpoint.id()));
+    drop((other, gone));
+    let error = loop {
+        if let Err(error) = post(&worker, &peer) {
+            break error;
+        }
+    };
+    println!("{}\n  why: {}\n  what to do: {}", error.what(), error.why(), error.fix());
+    Ok(())
+}
+
+#[test]
+fn the_end() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    worker.on_message(GREETING, |_| {})?;
+    let me = worker.connect(&worker.address()?)?;
+    let _ = me.send(GREETING, 0, b"the last one")?;
+    let closed = me.close(Close::Flush)?; // an end that waits for nobody: it is an operation
+    drop(me);
+    let _ = worker.finish(closed)?;
+    if let Err(lost) = worker.close(Duration::from_secs(5)) {
+        println!("{lost}"); // what could not be delivered in time
+    }
+    Ok(())
+}
+
+#[test]
+fn from_ucp() -> Result<()> {
+    let context = Context::open()?; // ucp_config_read, ucp_init, ucp_config_release
+    let worker = context.worker()?; // ucp_worker_create
+    worker.on_message(GREETING, |message| drop(message.keep()))?; // ucp_worker_set_am_recv_handler
+    let address = worker.address()?; // ucp_worker_get_address
+    let peer = worker.connect(&address)?; // ucp_ep_create
+    let memory = context.alloc(1 << 16)?; // ucp_mem_map with UCP_MEM_MAP_ALLOCATE
+    let packed = memory.remote_key()?; // ucp_rkey_pack
+    let key = peer.import_key(&packed)?; // ucp_ep_rkey_unpack
+    let local = context.lend(vec![1; 4096])?; // the buffer that ucp_put_nbx is given
+
+    let put = peer.put_with(&local, 0..4096, &key, 0, Completion::Local)?; // ucp_put_nbx
+    match put {
+        Outcome::Done(_) => {}                          // UCS_OK: no callback comes
+        Outcome::Pending(_) => worker.track(&put, 17)?, // the callback's user_data
+    }
+    let flush = peer.flush()?; // ucp_ep_flush_nbx
+    let _ = worker.finish(flush)?; // ucp_request_check_status in a loop of ucp_worker_progress
+    let _ = worker.take_completed(64, |user, end: std::result::Result<u64, CompletionError>| {
+        assert!(user == 17 && end.is_ok());
+    });
+    let closed = peer.close(Close::Flush)?; // ucp_ep_close_nbx
+    let _ = worker.finish(closed)?;
+    Ok(())
+}
+
+/// The blocks of Rust code of a page.
+fn blocks(page: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if line == "```rust" {
+            let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+            blocks.push(block.join("\n"));
+        }
+    }
+    blocks
+}
+
+#[test]
+fn the_code_of_the_pages_is_that_of_this_file() {
+    let whole = include_str!("guide.rs");
+    // A block of a function's body stands there less indented.
+    let body: Vec<&str> =
+        whole.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
+    let body = body.join("\n");
+    for (page, least) in
+        [(include_str!("../../docs/guide.md"), 10), (include_str!("../../docs/from-ucp.md"), 1)]
+    {
+        let blocks = blocks(page);
+        assert!(blocks.len() >= least, "{} blocks", blocks.len());
+        for block in blocks {
+            assert!(whole.contains(&block) || body.contains(&block), "not in the file:\n{block}");
+        }
+    }
+}
