@@ -107,7 +107,8 @@ pub struct ModuleView {
     /// The variable that set the priority, when it is not the module's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_by: Option<String>,
-    /// Time per class of operation, ns, as the module states it.
+    /// Time for one operation, ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8 KiB, `bulk_rma` of
+    /// 256 KiB (a bandwidth), `atomic` of 8 bytes. What it does not do is not there.
     pub cost_ns: BTreeMap<String, f64>,
     /// Roles that it was chosen for.
     pub used_for: Vec<String>,

@@ -1,6 +1,8 @@
 //! The code of docs/guide.md and docs/from-ucp.md: what stands there is cut out of this file, and a test compares them.
 
+use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
@@ -92,6 +94,41 @@ fn many_messages() -> Result<()> {
 }
 
 #[test]
+fn posted_later() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let sum = Rc::new(Cell::new(0));
+    let total = sum.clone();
+    worker.on_message(2, move |answer| total.set(total.get() + answer.header()))?;
+    // What a handler could not send waits here, and the loop sends it.
+    let backlog: Rc<RefCell<VecDeque<(Endpoint, u64)>>> = Rc::default();
+    let later = backlog.clone();
+    worker.on_message(1, move |question| {
+        let Some(back) = question.endpoint() else { return };
+        let answer = question.header() * 2;
+        if let Err(PostError::Retry(_)) = back.send(2, answer, b"") {
+            later.borrow_mut().push_back((back, answer));
+        }
+    })?;
+
+    let me = worker.connect(&worker.address()?)?;
+    for n in 0..10_000 {
+        let _ = accepted(&worker, || me.send(1, n, b""))?;
+    }
+    let answered = || {
+        let next = backlog.borrow_mut().pop_front();
+        if let Some((back, answer)) = next {
+            if let Err(PostError::Retry(_)) = back.send(2, answer, b"") {
+                backlog.borrow_mut().push_front((back, answer));
+            }
+        }
+        sum.get() == 2 * (0..10_000).sum::<u64>()
+    };
+    assert!(worker.wait_until(answered, None)?);
+    Ok(())
+}
+
+#[test]
 fn any_length() -> Result<()> {
     let context = Context::open()?;
     let worker = context.worker()?;
@@ -134,10 +171,11 @@ fn ends() -> Result<()> {
         worker.track(&put, block.into())?;
     }
     let mut open = 8;
-    while open > 0 {
+    let all_ended = || {
         open -= worker.take_completed(64, |block, end| println!("block {block}: {end:?}"));
-        let _ = worker.wait(Some(Duration::from_millis(10)))?;
-    }
+        open == 0
+    };
+    let _ = worker.wait_until(all_ended, None)?;
 
     // All, and nobody asks for one of them.
     for _ in 0..100 {
@@ -183,6 +221,30 @@ fn memory() -> Result<()> {
 
     let back: Box<[u8]> = scratch.into_buffer()?;
     assert_eq!(back[..], window.to_vec(0..4096)?);
+    Ok(())
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn memory_of_the_caller() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let me = worker.connect(&worker.address()?)?;
+    let (layout, start) = (Layout::from_size_align(1 << 20, 4096).unwrap(), 4096);
+    // Memory of yours that lives by its own rules: the heap of a runtime, a buffer that MPI_Send was given.
+    // SAFETY: the layout has a size.
+    let heap = unsafe { std::alloc::alloc_zeroed(layout) };
+    // SAFETY: it is freed behind the close alone.
+    let region = unsafe { context.register_raw(heap, layout.size(), Access::ALL)? };
+
+    let key = me.import_key(&region.remote_key()?)?;
+    let put = me.put_bytes(b"from afar", &key, start)?; // not a pointer: an offset in the region
+    let _ = worker.finish(put)?;
+
+    drop(key);
+    worker.close_region(region, Duration::from_secs(5))?; // nobody touches it any more
+    // SAFETY: made by the same layout.
+    unsafe { std::alloc::dealloc(heap, layout) };
     Ok(())
 }
 
@@ -274,7 +336,7 @@ fn from_ucp() -> Result<()> {
 
     let put = peer.put_with(&local, 0..4096, &key, 0, Completion::Local)?; // ucp_put_nbx
     match put {
-        Outcome::Done(_) => {}                          // UCS_OK: no callback comes
+        Outcome::Done(_) => {}                          // UCS_OK: nothing more is told
         Outcome::Pending(_) => worker.track(&put, 17)?, // the callback's user_data
     }
     let flush = peer.flush()?; // ucp_ep_flush_nbx

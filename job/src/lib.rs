@@ -352,9 +352,12 @@ impl Job {
     /// ```
     /// # fn main() -> Result<(), tieline_config::Error> {
     /// # struct Worker;
-    /// # impl Worker { fn progress(&self) -> Result<(), tieline_config::Error> { Ok(()) } }
+    /// # impl Worker { fn progress(&self) -> usize { 0 } }
     /// # let (job, worker) = (tieline_job::Job::from_env()?, Worker);
-    /// job.barrier_while(|| worker.progress())?;
+    /// job.barrier_while(|| {
+    ///     worker.progress();
+    ///     Ok(())
+    /// })?;
     /// # Ok(()) }
     /// ```
     ///

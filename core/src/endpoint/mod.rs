@@ -280,7 +280,8 @@ impl Endpoint {
         Ok(self.inner.fence()?)
     }
 
-    /// Makes a peer's key usable on this endpoint: the bytes of the peer's `Region::remote_key`.
+    /// Makes a peer's key usable on this endpoint: the bytes of the peer's `Region::remote_key`. Each call reads them anew and may map the
+    /// memory anew: who is given the same bytes again keeps the first [`RemoteKey`], which clones cheaply.
     ///
     /// # Errors
     /// [`PostError::Correct`] when the bytes are damaged or belong to another process than this endpoint's peer;

@@ -211,7 +211,8 @@ impl Region {
         self.inner.span.word32(offset).map_err(|s| self.outside(s, offset, 4))
     }
 
-    /// The bytes with which a peer addresses this region; see `Endpoint::import_key`.
+    /// The bytes with which a peer addresses this region; see `Endpoint::import_key`. How many they are depends on the modules that reach
+    /// the memory. No two regions of a process ever have the same.
     ///
     /// # Errors
     /// When a provider cannot make its part of the key; `Closed` after [`Region::close`] was called.

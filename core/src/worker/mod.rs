@@ -172,6 +172,8 @@ impl Worker {
     /// Registers what to do with messages of one id. The handler runs inside [`Worker::progress`], on its
     /// thread; it may send, but not make progress. A message that is too long for its lane comes without a payload, and with an
     /// [`Announcement`](crate::Announcement) to take it by ([`Message::announcement`]): what lies in a payload is as long as it is there.
+    /// It takes the place of the one before it, which is dropped, with what it held: at once, or, in a handler, when that
+    /// progress call has ended.
     ///
     /// # Errors
     /// `Invalid` for an id of the library's own range; `Closed` when the worker is.
@@ -229,8 +231,8 @@ impl Worker {
     /// Registers what to do when an endpoint has failed that the application holds, however it came by it: once for each, with the
     /// reason that [`Endpoint::error`] gives, inside of a call that makes progress. Its operations have ended by then (memory that a
     /// device may still touch is the region's to tell: [`Region::close`](crate::Region::close)). That the peer itself is gone may be
-    /// told before or afterwards, or not at all; an endpoint that has sent nothing does not notice. What the handler brings about is
-    /// told by the next call.
+    /// told before or afterwards, or not at all; an endpoint that has sent nothing does not notice. It is told also where a post has
+    /// returned the failure before. What the handler brings about is told by the next call.
     pub fn on_endpoint_failure(&self, handler: impl Fn(&Endpoint, &ConnectError) + 'static) {
         if self.inner.check_open().is_ok() {
             let before = self.inner.on_endpoint_failure.replace(Some(Rc::new(handler)));

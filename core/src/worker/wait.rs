@@ -76,7 +76,8 @@ impl Worker {
     }
 
     /// Makes progress until `condition` holds; `false` when the time is up. The condition is looked at between progress
-    /// calls, on this thread, and may look at anything: what handlers have noted, operations, memory that peers write to.
+    /// calls, on this thread, and may look at anything: what handlers have noted, operations, memory that peers write to. It is no handler: it
+    /// may post, track, and take what has ended; only what waits may not stand in it.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {

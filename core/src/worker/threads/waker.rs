@@ -39,8 +39,8 @@ pub(crate) struct Signal {
 }
 
 impl Waker {
-    /// Ends the [`wait`](Worker::wait) that the worker is in, or makes the next one return at once, with `true`, and [`arm`](Worker::arm)
-    /// say `false`, once. All other calls that wait, [`wait_until`](Worker::wait_until) among them, look anew whether what they wait for
+    /// Ends the [`wait`](Worker::wait) that the worker is in, or makes the next one return at once, with
+    /// [`Waited::Moved`](crate::Waited::Moved), and [`arm`](Worker::arm) say `false`, once. All other calls that wait, [`wait_until`](Worker::wait_until) among them, look anew whether what they wait for
     /// has come, and leave the wake-up to the next `wait`. Several wake-ups may count as one. What this thread has done before is visible
     /// to the worker's thread behind that wait.
     ///
