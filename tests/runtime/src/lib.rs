@@ -4,17 +4,20 @@
 //! and of `tieline-tag` is used, and nothing unsafe. A [`Runtime`] belongs to one thread; all of its calls that wait make progress.
 //!
 //! * A message has its tag in the header. One of at most [`Runtime::eager`] bytes is sent at once; a longer one the library announces,
-//!   from memory that is lent for as long, and once a receive matches it is taken into a buffer of that receive's.
+//!   from memory that is lent for as long, and once a receive matches it is taken into a buffer of that receive's. Who has buffers lends
+//!   them ([`Runtime::send_lent`], [`Runtime::receive_lent`]) and gets them back: then nothing is copied on the way, and nothing allocated.
 //! * Who sends first says his rank: messages name their sender by a number that the receiver's worker gave it.
 //! * Handlers only match. What has to be posted then is done between progress calls, where posting may be tried again.
 
 mod collectives;
+mod slots;
 mod window;
 
 pub use window::Window;
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use slots::Slots;
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
@@ -36,7 +39,7 @@ const AT_ONCE: usize = 64;
 const CLOSING: Duration = Duration::from_secs(60);
 
 /// A message that was received.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// The rank that sent it.
     pub source: usize,
@@ -49,16 +52,12 @@ pub struct Received {
 /// A receive that was posted. It is waited for or cancelled.
 #[derive(Debug)]
 #[must_use = "a message is lost that nobody waits for"]
-pub struct Receiving {
-    word: u64,
-    /// None where it had a message at once.
-    id: Option<ReceiveId>,
-}
+pub struct Receiving(usize);
 
-/// A message that was sent. Its bytes may be changed already.
+/// A message that was sent: one that has not ended has a number, and one that has what was lent for it.
 #[derive(Debug)]
 #[must_use = "whether it was fetched says only a wait"]
-pub struct Sending(Option<u64>);
+pub struct Sending(Result<usize, Vec<u8>>);
 
 /// What is kept of a message for which no receive was posted.
 enum Kept {
@@ -66,42 +65,43 @@ enum Kept {
     Announced(Announcement),
 }
 
-/// A message that is to be taken for a receive, or is being taken.
-struct Taking<T> {
-    word: u64,
-    source: usize,
-    tag: u64,
-    what: T,
+/// A receive and its message, or as yet the buffer for that; or a message that was sent.
+#[derive(Default)]
+struct Transfer {
+    message: Received,
+    /// While it waits for a message.
+    id: Option<ReceiveId>,
+    /// The buffer, while it is read from or written to.
+    lent: Option<Region>,
+    is_sent: bool,
+    has_ended: bool,
 }
 
 /// What handlers share with the calls.
 #[derive(Default)]
 struct State {
     matcher: RefCell<Matcher<Kept>>,
-    /// Who is who. A number means nothing outside of this worker.
-    ranks: RefCell<HashMap<PeerId, usize>>,
-    /// Messages that receives have got, by the receive's word.
-    received: RefCell<HashMap<u64, Received>>,
-    /// What is to be taken, in this order.
-    due: RefCell<VecDeque<Taking<Announcement>>>,
+    /// Who is who, by the worker's number, which means nothing outside of it.
+    ranks: RefCell<Vec<Option<usize>>>,
+    /// By the word that they are posted with.
+    transfers: RefCell<Slots<Transfer>>,
+    /// What is to be taken, in this order, and by which receive.
+    due: RefCell<VecDeque<(usize, Announcement)>>,
     failed: RefCell<Option<Error>>,
 }
 
 /// One rank.
 pub struct Runtime {
     // In the order in which they end.
-    /// Where messages are being taken to, by the receive's word.
-    taking: RefCell<HashMap<u64, Taking<Region>>>,
     /// What was sent and is still needed here.
-    sending: RefCell<HashSet<u64>>,
-    peers: RefCell<Vec<Option<Endpoint>>>,
+    sending: Cell<usize>,
+    /// The endpoint to each rank, and the longest message to it that is not announced.
+    peers: RefCell<Vec<Option<(Endpoint, usize)>>>,
     worker: Worker,
     context: Context,
     job: Job,
     addresses: Vec<Vec<u8>>,
     state: Rc<State>,
-    /// Words of receives and of messages that were sent.
-    count: Cell<u64>,
     collectives: Cell<u64>,
 }
 
@@ -118,19 +118,9 @@ impl Runtime {
         state.listen(&worker)?;
         let addresses = job.exchange(&worker.address()?)?;
         let peers = RefCell::new(vec![None; job.size()]);
-        let (taking, sending, count, collectives) = Default::default();
-        let runtime = Runtime {
-            taking,
-            sending,
-            peers,
-            worker,
-            context,
-            job,
-            addresses,
-            state,
-            count,
-            collectives,
-        };
+        let (sending, collectives) = Default::default();
+        let runtime =
+            Runtime { sending, peers, worker, context, job, addresses, state, collectives };
         Ok(runtime)
     }
 
@@ -151,7 +141,7 @@ impl Runtime {
     /// # Errors
     /// When it cannot be reached.
     pub fn path(&self, rank: usize) -> Result<String, Error> {
-        Ok(self.peer(rank)?.path())
+        Ok(self.peer(rank)?.0.path())
     }
 
     /// Messages to this rank that are longer are announced.
@@ -159,10 +149,10 @@ impl Runtime {
     /// # Errors
     /// When it cannot be reached.
     pub fn eager(&self, rank: usize) -> Result<usize, Error> {
-        Ok(self.peer(rank)?.max_message()?)
+        Ok(self.peer(rank)?.1)
     }
 
-    /// Sends bytes; waits for room to do so at most.
+    /// Sends bytes, which are copied; waits for room to do so at most.
     ///
     /// # Errors
     /// `Invalid` for a tag of the runtime's own; when the peer cannot be reached, or any has died.
@@ -171,31 +161,64 @@ impl Runtime {
         self.send_any(to, tag, bytes)
     }
 
-    fn send_any(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
-        let peer = self.peer(to)?;
-        // Of what the library copies for long messages it bounds how much: who sends before it receives would wait for itself.
-        let sent = if bytes.len() <= peer.max_message()? {
-            self.posted(|| peer.send(MESSAGE, tag, bytes))?
-        } else {
-            let lent = self.context.lend(bytes)?;
-            self.posted(|| peer.send_regions(MESSAGE, tag, &[(&lent, 0..lent.len())]))?
-        };
-        if sent.is_done() {
-            return Ok(Sending(None));
+    /// The same from where the bytes are: the wait gives them back.
+    ///
+    /// # Errors
+    /// As [`Runtime::send`].
+    pub fn send_lent(&self, to: usize, tag: u64, bytes: Vec<u8>) -> Result<Sending, Error> {
+        check_tag(tag)?;
+        let (peer, eager) = self.peer(to)?;
+        if bytes.len() > eager {
+            return self.announce(&peer, tag, self.context.lend(bytes)?);
         }
-        let word = self.next();
-        self.worker.track(&sent, word)?;
-        let _ = self.sending.borrow_mut().insert(word);
-        Ok(Sending(Some(word)))
+        let sent = self.posted(|| peer.send(MESSAGE, tag, &bytes))?;
+        self.sending(&sent, bytes, None)
     }
 
-    /// Waits until what was sent is no more needed here: a short message when it was sent, a long one when it was received.
+    fn send_any(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
+        let (peer, eager) = self.peer(to)?;
+        if bytes.len() > eager {
+            // Of what the library copies for long messages it bounds how much: who sends before it receives would wait for itself.
+            return self.announce(&peer, tag, self.context.lend(bytes)?);
+        }
+        let sent = self.posted(|| peer.send(MESSAGE, tag, bytes))?;
+        self.sending(&sent, Vec::new(), None)
+    }
+
+    fn announce(&self, peer: &Endpoint, tag: u64, lent: Region) -> Result<Sending, Error> {
+        let pieces = [(&lent, 0..lent.len())];
+        let sent = self.posted(|| peer.send_regions(MESSAGE, tag, &pieces))?;
+        self.sending(&sent, Vec::new(), Some(lent))
+    }
+
+    fn sending(
+        &self,
+        sent: &Outcome,
+        bytes: Vec<u8>,
+        lent: Option<Region>,
+    ) -> Result<Sending, Error> {
+        let message = Received { bytes, ..Received::default() };
+        let mut transfer = Transfer { message, lent, is_sent: true, ..Transfer::default() };
+        if sent.is_done() {
+            transfer.end()?;
+            return Ok(Sending(Err(transfer.message.bytes)));
+        }
+        let number = self.state.transfers.borrow_mut().add(transfer);
+        self.worker.track(sent, number as u64)?;
+        self.sending.set(self.sending.get() + 1);
+        Ok(Sending(Ok(number)))
+    }
+
+    /// Waits until what was sent is no more needed here: a short message when it was sent, a long one when it was received. Returns what was
+    /// lent, or nothing.
     ///
     /// # Errors
     /// When a peer has died.
-    pub fn wait_sent(&self, sending: Sending) -> Result<(), Error> {
-        let Some(word) = sending.0 else { return Ok(()) };
-        self.until(|| !self.sending.borrow().contains(&word))
+    pub fn wait_sent(&self, sending: Sending) -> Result<Vec<u8>, Error> {
+        match sending.0 {
+            Ok(number) => Ok(self.waited(number)?.bytes),
+            Err(bytes) => Ok(bytes),
+        }
     }
 
     /// Posts a receive: from a rank or any, of a tag but for the bits that are ignored.
@@ -208,26 +231,44 @@ impl Runtime {
         tag: u64,
         ignore: u64,
     ) -> Result<Receiving, Error> {
-        check_tag(tag)?;
-        self.receive_any(application(source, tag, ignore))
+        self.receive_lent(source, tag, ignore, Vec::new())
     }
 
-    fn receive_any(&self, pattern: Pattern) -> Result<Receiving, Error> {
-        let word = self.next();
-        let post = self.state.matcher.borrow_mut().post(pattern, word);
-        let message = match post {
-            Post::Waiting(id) => return Ok(Receiving { word, id: Some(id) }),
-            Post::Matched(message) => message,
-        };
-        let (source, tag) = (message.source as usize, message.tag);
-        match message.payload {
-            Kept::Bytes(kept) => self.state.got(word, source, tag, kept.payload().to_vec()),
-            Kept::Announced(what) => {
-                self.state.due.borrow_mut().push_back(Taking { word, source, tag, what });
-                self.advance()?;
+    /// The same into a buffer, which becomes as long as the message and comes back with it. One that is as long already, or longer, is
+    /// not cleared before.
+    ///
+    /// # Errors
+    /// As [`Runtime::receive`].
+    pub fn receive_lent(
+        &self,
+        source: Option<usize>,
+        tag: u64,
+        ignore: u64,
+        buffer: Vec<u8>,
+    ) -> Result<Receiving, Error> {
+        check_tag(tag)?;
+        self.receive_any(application(source, tag, ignore), buffer)
+    }
+
+    fn receive_any(&self, pattern: Pattern, buffer: Vec<u8>) -> Result<Receiving, Error> {
+        let state = &self.state;
+        let message = Received { bytes: buffer, ..Received::default() };
+        let number = state.transfers.borrow_mut().add(Transfer { message, ..Transfer::default() });
+        let post = state.matcher.borrow_mut().post(pattern, number as u64);
+        match post {
+            Post::Waiting(id) => _ = state.transfer(number)?.id.insert(id),
+            Post::Matched(message) => {
+                let from = (message.source as usize, message.tag);
+                match message.payload {
+                    Kept::Bytes(kept) => state.got(number, from, kept.payload())?,
+                    Kept::Announced(what) => {
+                        state.announced(number, from, what)?;
+                        self.advance()?;
+                    }
+                }
             }
         }
-        Ok(Receiving { word, id: None })
+        Ok(Receiving(number))
     }
 
     /// Waits for the message of a receive.
@@ -235,12 +276,13 @@ impl Runtime {
     /// # Errors
     /// When a peer has died, or a long message could not be fetched.
     pub fn wait(&self, receiving: Receiving) -> Result<Received, Error> {
-        let mut received = None;
-        self.until(|| {
-            received = self.state.received.borrow_mut().remove(&receiving.word);
-            received.is_some()
-        })?;
-        received.ok_or_else(|| Status::Invalid.into())
+        self.waited(receiving.0)
+    }
+
+    fn waited(&self, number: usize) -> Result<Received, Error> {
+        self.until(|| self.state.transfer(number).is_ok_and(|transfer| transfer.has_ended))?;
+        let ended = self.state.transfers.borrow_mut().take(number);
+        ended.map(|transfer| transfer.message).ok_or_else(|| Status::Invalid.into())
     }
 
     /// Ends a receive that has no message; gives it back if it has.
@@ -248,9 +290,12 @@ impl Runtime {
     /// # Errors
     /// The receive, which is to be waited for.
     pub fn cancel(&self, receiving: Receiving) -> Result<(), Receiving> {
-        let mut matcher = self.state.matcher.borrow_mut();
-        let ended = receiving.id.and_then(|id| matcher.cancel(id));
-        ended.map(|_| ()).ok_or(receiving)
+        let Ok(Some(id)) = self.state.transfer(receiving.0).map(|transfer| transfer.id) else {
+            return Err(receiving);
+        };
+        let _ = self.state.matcher.borrow_mut().cancel(id);
+        drop(self.state.transfers.borrow_mut().take(receiving.0));
+        Ok(())
     }
 
     /// The source and tag of the message that a receive would take now, after some progress.
@@ -275,30 +320,23 @@ impl Runtime {
     /// # Errors
     /// When a peer has died, or has not taken in time what it was sent.
     pub fn finish(self) -> Result<(), Error> {
-        self.until(|| {
-            let taken = self.taking.borrow().is_empty() && self.state.due.borrow().is_empty();
-            taken && self.sending.borrow().is_empty()
-        })?;
+        self.until(|| self.sending.get() == 0)?;
         self.barrier()?;
         self.worker.close(CLOSING).map_err(|undelivered| undelivered.error)
     }
 
     // ---- inside ----
 
-    fn next(&self) -> u64 {
-        self.count.set(self.count.get() + 1);
-        self.count.get()
-    }
-
-    /// The endpoint to a rank, over which it knows who we are.
-    fn peer(&self, rank: usize) -> Result<Endpoint, Error> {
+    /// The endpoint to a rank, over which it knows who we are, and the longest message to it that is not announced.
+    fn peer(&self, rank: usize) -> Result<(Endpoint, usize), Error> {
         if let Some(peer) = &self.peers.borrow()[rank] {
             return Ok(peer.clone());
         }
         let peer = self.worker.connect(&self.addresses[rank])?;
-        self.peers.borrow_mut()[rank] = Some(peer.clone());
         let _ = self.posted(|| peer.send(HELLO, self.rank() as u64, b""))?;
-        Ok(peer)
+        let eager = peer.max_message()?;
+        self.peers.borrow_mut()[rank] = Some((peer.clone(), eager));
+        Ok((peer, eager))
     }
 
     /// Posts something, with room made where there is none.
@@ -320,8 +358,10 @@ impl Runtime {
     fn until(&self, mut done: impl FnMut() -> bool) -> Result<(), Error> {
         let mut advanced = Ok(());
         let ends = || {
-            advanced = self.advance();
-            advanced.is_err() || done()
+            done() || {
+                advanced = self.advance();
+                advanced.is_err() || done()
+            }
         };
         let _ = self.worker.wait_until(ends, None)?;
         advanced
@@ -340,39 +380,33 @@ impl Runtime {
         ended?;
         loop {
             let next = self.state.due.borrow_mut().pop_front();
-            let Some(due) = next else { return Ok(()) };
-            if let Some(again) = self.take(due)? {
-                self.state.due.borrow_mut().push_front(again);
+            let Some((number, what)) = next else { return Ok(()) };
+            if let Some(again) = self.take(number, what)? {
+                self.state.due.borrow_mut().push_front((number, again));
                 return Ok(());
             }
         }
     }
 
     /// What was sent was taken, or what is taken is here.
-    fn ended(&self, word: u64) -> Result<(), Error> {
-        if self.sending.borrow_mut().remove(&word) {
-            return Ok(());
-        }
-        let taken = self.taking.borrow_mut().remove(&word);
-        let Taking { word, source, tag, what } = taken.ok_or(Status::Invalid)?;
-        self.state.got(word, source, tag, what.into_buffer()?.into_vec());
-        Ok(())
+    fn ended(&self, number: u64) -> Result<(), Error> {
+        let mut transfer = self.state.transfer(number as usize)?;
+        self.sending.set(self.sending.get() - usize::from(transfer.is_sent));
+        transfer.end()
     }
 
     /// Takes a message; gives it back where there is no room for that.
-    fn take(&self, due: Taking<Announcement>) -> Result<Option<Taking<Announcement>>, Error> {
-        let Taking { word, source, tag, what } = due;
-        let memory = self.context.lend(vec![0; what.len()])?;
-        match what.take_into(&memory, 0..memory.len()) {
-            Ok(outcome) => {
-                self.worker.track(&outcome, word)?;
-                let taking = Taking { word, source, tag, what: memory };
-                let _ = self.taking.borrow_mut().insert(word, taking);
-                Ok(None)
-            }
-            Err(not) if matches!(not.error, PostError::Retry(_)) => {
-                Ok(Some(Taking { word, source, tag, what: not.announcement }))
-            }
+    fn take(&self, number: usize, what: Announcement) -> Result<Option<Announcement>, Error> {
+        let mut transfer = self.state.transfer(number)?;
+        if transfer.lent.is_none() {
+            let mut buffer = std::mem::take(&mut transfer.message.bytes);
+            buffer.resize(what.len(), 0);
+            transfer.lent = Some(self.context.lend(buffer)?);
+        }
+        let Some(lent) = &transfer.lent else { return Err(Status::Invalid.into()) };
+        match what.take_into(lent, 0..lent.len()) {
+            Ok(outcome) => self.worker.track(&outcome, number as u64).map(|()| None),
+            Err(not) if matches!(not.error, PostError::Retry(_)) => Ok(Some(not.announcement)),
             Err(not) => Err(not.into()),
         }
     }
@@ -389,13 +423,16 @@ impl State {
             })
         };
         handle(HELLO, |state, message| {
-            let _ = state.ranks.borrow_mut().insert(message.peer(), message.header() as usize);
+            let (number, mut ranks) = (message.peer().get() as usize, state.ranks.borrow_mut());
+            let len = ranks.len().max(number + 1);
+            ranks.resize(len, None);
+            ranks[number] = Some(message.header() as usize);
             Ok(())
         })?;
         handle(MESSAGE, State::arrived)?;
         let state = self.clone();
         worker.on_peer_failure(move |peer, error| {
-            let rank = state.ranks.borrow().get(&peer).copied();
+            let rank = state.rank(peer);
             let what =
                 rank.map_or("a rank has died".to_owned(), |rank| format!("rank {rank} has died"));
             state.fail(Error::new(error.status(), what, error.to_string(), "start the job again"));
@@ -409,7 +446,8 @@ impl State {
     }
 
     fn rank(&self, peer: PeerId) -> Result<usize, Error> {
-        self.ranks.borrow().get(&peer).copied().ok_or_else(|| Status::BadData.into())
+        let rank = self.ranks.borrow().get(peer.get() as usize).copied().flatten();
+        rank.ok_or_else(|| Status::BadData.into())
     }
 
     fn arrived(&self, message: &Message<'_>) -> Result<(), Error> {
@@ -418,21 +456,55 @@ impl State {
             let kept =
                 self.matcher.borrow_mut().arrive(source as u64, tag, announced, Kept::Announced);
             if let Arrival::Matched(receive, what) = kept {
-                let word = receive.word;
-                self.due.borrow_mut().push_back(Taking { word, source, tag, what });
+                self.announced(receive.word as usize, (source, tag), what)?;
             }
             return Ok(());
         }
         let keep = |message: &Message<'_>| Kept::Bytes(message.keep());
         let arrival = self.matcher.borrow_mut().arrive(source as u64, tag, message, keep);
         if let Arrival::Matched(receive, message) = arrival {
-            self.got(receive.word, source, tag, message.payload().to_vec());
+            self.got(receive.word as usize, (source, tag), message.payload())?;
         }
         Ok(())
     }
 
-    fn got(&self, word: u64, source: usize, tag: u64, bytes: Vec<u8>) {
-        let _ = self.received.borrow_mut().insert(word, Received { source, tag, bytes });
+    /// `from`: a rank and a tag.
+    fn announced(
+        &self,
+        number: usize,
+        from: (usize, u64),
+        what: Announcement,
+    ) -> Result<(), Error> {
+        let mut transfer = self.transfer(number)?;
+        (transfer.message.source, transfer.message.tag) = from;
+        transfer.id = None;
+        self.due.borrow_mut().push_back((number, what));
+        Ok(())
+    }
+
+    fn got(&self, number: usize, from: (usize, u64), payload: &[u8]) -> Result<(), Error> {
+        let mut transfer = self.transfer(number)?;
+        let Received { source, tag, bytes } = &mut transfer.message;
+        (*source, *tag) = from;
+        bytes.clear();
+        bytes.extend_from_slice(payload);
+        (transfer.id, transfer.has_ended) = (None, true);
+        Ok(())
+    }
+
+    fn transfer(&self, number: usize) -> Result<RefMut<'_, Transfer>, Error> {
+        let transfers = self.transfers.borrow_mut();
+        RefMut::filter_map(transfers, |all| all.get_mut(number)).map_err(|_| Status::Invalid.into())
+    }
+}
+
+impl Transfer {
+    fn end(&mut self) -> Result<(), Error> {
+        if let Some(lent) = self.lent.take() {
+            self.message.bytes = lent.into_buffer()?.into_vec();
+        }
+        self.has_ended = true;
+        Ok(())
     }
 }
 

@@ -112,6 +112,9 @@ both_ways! {
     parts::messages::wildcards:
         receives_of_any_source_and_of_masked_tags_keep_the_order_of_each_pair,
         receives_of_any_source_and_of_masked_tags_keep_the_order_of_each_pair_over_tcp;
+    parts::messages::lent:
+        buffers_that_were_lent_come_back_with_the_message,
+        buffers_that_were_lent_come_back_with_the_message_over_tcp;
     parts::messages::probes:
         a_probe_finds_what_comes_and_a_cancelled_receive_takes_nothing,
         a_probe_finds_what_comes_and_a_cancelled_receive_takes_nothing_over_tcp;

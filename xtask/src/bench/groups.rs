@@ -76,6 +76,7 @@ fn against(rival: &'static str, aim: impl Into<Option<f64>>) -> Comparison {
 /// Every group, small to large.
 pub(crate) fn all() -> Vec<Group> {
     let mut groups = messages();
+    groups.extend(tagged());
     groups.extend(memory_operations());
     groups.extend(bulk());
     groups.extend(tcp());
@@ -147,6 +148,49 @@ fn messages() -> Vec<Group> {
             ],
             comparisons: vec![against("UCX ucp am", 1.1)],
         },
+    ]
+}
+
+/// Messages that are matched by tag: the runtime of `tests/runtime` beside UCX's own matching. As many under way in both.
+fn tagged() -> Vec<Group> {
+    let group = |what, unit, better, ours, args, iterations, field, aim| Group {
+        what,
+        unit,
+        better,
+        sources: vec![(OURS, ours), ("UCX ucp tag", Source::ucx("-t", args, iterations, field))],
+        comparisons: vec![against("UCX ucp tag", aim)],
+    };
+    let stream = |what, args, bytes, count| {
+        let (unit, field) = (Unit::Bandwidth, Field::Bandwidth);
+        let ours = Source::Tags { what: "bandwidth", bytes, count, field };
+        group(what, unit, Better::Higher, ours, args, count, field, 1.3)
+    };
+    let lat = Source::Tags { what: "lat", bytes: 8, count: 300_000, field: Field::P50 };
+    let rate = Source::Tags { what: "rate", bytes: 8, count: 1_000_000, field: Field::Rate };
+    vec![
+        group(
+            "8 B by tag, one way",
+            Unit::Time,
+            Better::Lower,
+            lat,
+            "tag_lat -s 8",
+            300_000,
+            Field::P50,
+            1.0,
+        ),
+        group(
+            "8 B by tag",
+            Unit::Rate,
+            Better::Higher,
+            rate,
+            "tag_bw -s 8 -O 32",
+            1_000_000,
+            Field::Rate,
+            2.0,
+        ),
+        stream("64 KiB by tag", "tag_bw -s 65536 -O 32", 64 << 10, 40_000),
+        stream("512 KiB by tag", "tag_bw -s 524288 -O 32", 512 << 10, 6_000),
+        stream("4 MiB by tag", "tag_bw -s 4194304 -O 32", 4 << 20, 800),
     ]
 }
 

@@ -136,6 +136,8 @@ fn here(quick: bool, only: &str) -> Outcome {
     crate::sh::run(&mut cargo(&["build", "--release"]))?;
     let examples = ["--example", "halo", "--example", "counter"];
     crate::sh::run(cargo(&["build", "--release", "-p", "tieline"]).args(examples))?;
+    let runtime = ["build", "--release", "-p", "tieline-runtime", "--example", "tags"];
+    crate::sh::run(&mut cargo(&runtime))?;
     let started = Instant::now();
     let machine = report::Machine::look();
     if machine.load > 0.5 {

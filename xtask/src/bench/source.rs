@@ -49,6 +49,8 @@ pub(crate) enum Source {
     UcpStartup,
     /// `tieline footprint`.
     Footprint(&'static str),
+    /// The example of `tests/runtime` under `tieline run`, a rank on each processor: what it measures, of how many bytes and messages.
+    Tags { what: &'static str, bytes: u64, count: u64, field: Field },
     /// An example under `tieline run`: its name, ranks, what it is told to do, and which time.
     Ranks(&'static str, usize, u64, Counts),
     /// The same pattern under `mpirun`.
@@ -109,7 +111,7 @@ impl Source {
             Source::SockPerf => Some("sockperf"),
             Source::Iperf3 { .. } => Some("iperf3"),
             Source::UcpStartup | Source::Bare { .. } => Some("cc"),
-            Source::Ranks(..) => Some("taskset"),
+            Source::Ranks(..) | Source::Tags { .. } => Some("taskset"),
             Source::MpiRanks(..) => Some("mpicc"),
             _ => None,
         }
@@ -126,6 +128,9 @@ impl Source {
             Source::Iperf3 { size } => iperf3(size, quick),
             Source::Bare { provider, test, bytes, field } => {
                 bare(provider, test, *bytes, *field, quick)
+            }
+            Source::Tags { what, bytes, count, field } => {
+                tags(what, *bytes, if quick { count / 3 } else { *count }, *field)
             }
             Source::UcpStartup => ucp_startup(),
             Source::Footprint(field) => footprint(field),
@@ -149,6 +154,16 @@ fn tieline(args: &[&str], settings: &[Setting], field: Field, quick: bool) -> Ou
     let out = capture(perf.args(args))?;
     let line = out.lines().last().ok_or("tieline perf printed nothing")?;
     number(line, field.name())
+}
+
+fn tags(what: &str, bytes: u64, count: u64, field: Field) -> Outcome<f64> {
+    let tags = target().join("release/examples/tags");
+    let on_its_own = "exec taskset -c $TIELINE_RANK \"$@\"";
+    let mut job = command(program(), &["run", "-n", "2", "--", "sh", "-c", on_its_own, "sh"]);
+    let _ = job.arg(tags).args([what, &bytes.to_string(), &count.to_string()]);
+    let out = capture(&mut job)?;
+    let line = out.lines().find_map(|line| Some(&line[line.find('{')?..]));
+    number(line.ok_or("tags printed nothing")?, field.name())
 }
 
 fn footprint(field: &str) -> Outcome<f64> {
