@@ -233,6 +233,46 @@ fn what_one_context_believes_another_one_tries() {
 }
 
 #[test]
+fn what_a_busy_host_did_not_do_is_tried_again_and_what_was_wrong_is_not() {
+    let found_by = |tried: &Tried| {
+        let offers = crate::offers::offers(crate::load::library("").unwrap(), &settings());
+        tried.found(&offers.unwrap().used[0], &settings())
+    };
+    begin(device(Atomics::Kept));
+    let tried = Tried::new();
+    manners(|manners| manners.fail_transfer = Some(libc::EIO));
+    let once = found_by(&tried);
+    assert!(once.lies.is_some() && !once.atomics.are_enough());
+    let again = found_by(&tried);
+    assert!(again.lies.is_none() && again.atomics.are_enough(), "{:?}", again.lies);
+    // It is believed from then on; and whoever never does it is left alone.
+    manners(|manners| manners.fail_transfer = Some(libc::EIO));
+    assert!(found_by(&tried).lies.is_none());
+    for (times, left_alone) in [(2, false), (3, true)] {
+        let tried = Tried::new();
+        for _ in 0..times {
+            manners(|manners| manners.fail_transfer = Some(libc::EIO));
+            assert!(found_by(&tried).lies.is_some());
+        }
+        manners(|manners| manners.fail_transfer = None);
+        assert_eq!(found_by(&tried).lies.is_some(), left_alone, "behind {times} trials");
+    }
+    begin(Manners { lies: true, ..device(Atomics::Kept) });
+    let tried = Tried::new();
+    assert!(found_by(&tried).lies.is_some());
+    manners(|manners| manners.lies = false);
+    assert!(found_by(&tried).lies.is_some(), "what lies once is not believed");
+}
+
+#[test]
+fn memory_of_a_trial_whose_registration_does_not_end_is_kept() {
+    begin(device(Atomics::Kept));
+    manners(|manners| manners.keeps_registrations = Some(libc::EBUSY));
+    assert!(domain(&settings()).is_ok());
+    assert_eq!(world(|world| world.complaints.clone()), [""; 0]);
+}
+
+#[test]
 fn a_provider_that_ends_no_atomic_is_waited_for_once_and_keeps_the_memory_that_it_may_still_write_to()
  {
     for stays_open in [false, true] {

@@ -86,6 +86,49 @@ fn the_library_has_half_of_what_it_has_room_for_in_messages_and_a_quarter_of_tha
     near.interface.check_accounts();
 }
 
+/// Puts to memory of that side until no more is taken; how many were.
+fn filled(endpoint: &crate::OfiEndpoint, other: &Side, memory: &mut [u8]) -> usize {
+    let region = other.region(memory);
+    let key = endpoint.import_key(&other.packed(&region)).unwrap();
+    let mut here = [0u8; 8];
+    let count =
+        (0..).take_while(|_| transfer(endpoint, true, &key, &mut here, 0, 1).is_ok()).count();
+    core::mem::forget(region);
+    count
+}
+
+#[test]
+fn what_a_closed_endpoint_has_left_under_way_counts_against_its_peer_alone() {
+    let mut near = Side::new(&settings());
+    let mut others: Vec<Side> = (0..5).map(|_| Side::new(&settings())).collect();
+    let mut memory = [0u8; 64];
+    manners(|manners| manners.hold_ways = true);
+    for other in &mut others[..4] {
+        let endpoint = near.connected(other, 7);
+        assert_eq!(filled(&endpoint, other, &mut memory), 8);
+        drop(endpoint);
+        near.interface.check_accounts();
+    }
+    let fifth = near.connected(&mut others[4], 8);
+    assert_eq!(
+        filled(&fifth, &others[4], &mut memory),
+        8,
+        "four peers stand still, and not this one"
+    );
+    let again = near.connected(&mut others[0], 9);
+    assert_eq!(filled(&again, &others[0], &mut memory), 0, "it has its share already");
+    near.interface.check_accounts();
+    manners(|manners| manners.hold_ways = false);
+    others.iter_mut().for_each(Side::poll);
+    for _ in 0..10 {
+        near.poll();
+    }
+    assert_eq!(near.told.ended.len(), 8, "those of closed endpoints end without a word");
+    assert_eq!(filled(&again, &others[0], &mut memory), 8);
+    assert_eq!(filled(&fifth, &others[4], &mut memory), 8);
+    near.interface.check_accounts();
+}
+
 #[test]
 fn a_message_that_is_packed_within_another_goes_first_and_both_arrive_whole() {
     let (mut near, mut far) = sides();

@@ -50,7 +50,7 @@ impl OfiDomain {
             true => load::keeping_signals(|| crate::selftest::found(&offer, &settings)),
             false => Found::default(),
         };
-        let Found { lies: broken_promise, atomics, broken_atomics } = found;
+        let Found { lies: broken_promise, atomics, broken_atomics, .. } = found;
         Ok(OfiDomain { registry, offer, settings, waits, broken_promise, atomics, broken_atomics })
     }
 

@@ -280,6 +280,30 @@ fn a_peer_without_room_is_alive_however_long_it_takes_where_its_process_is_watch
 }
 
 #[test]
+fn what_is_said_to_a_peer_that_was_lost_waits_no_longer_than_for_one_that_nobody_has_met() {
+    let mut watched = settings();
+    watched.watch = Some(crate::watch::Settings {
+        net: tieline_net::Settings::default(),
+        silence: core::time::Duration::from_secs(20),
+        connect_timeout: core::time::Duration::from_secs(30),
+    });
+    let (mut near, mut far) = (Side::new(&watched), Side::new(&watched));
+    let endpoint = near.connected(&mut far, 7);
+    exchange(&mut near, &mut far, &endpoint, 1);
+    manners(|manners| manners.fail_send = Some(libc::ECONNRESET));
+    assert!(endpoint.am_short(1, 0, b"lost").is_ok());
+    manners(|manners| manners.deaf = Some(FAR));
+    near.poll();
+    assert_eq!(near.interface.waiting(), 1, "that it has ended");
+    near.interface.lose_patience();
+    for _ in 0..1000 {
+        near.poll();
+    }
+    assert_eq!(near.interface.waiting(), 0, "the next one by that name has to be connected to");
+    assert_eq!(near.told.failed.len(), 1);
+}
+
+#[test]
 fn a_hello_that_was_taken_and_is_never_answered_ends_in_words() {
     let (mut near, far) = sides();
     let endpoint = near.interface.connect(&far.interface.address(), b"", 7).unwrap();

@@ -64,6 +64,9 @@ mod offers;
 mod played_tests;
 #[cfg(test)]
 mod registering_tests;
+mod registered {
+    pub(crate) mod sys;
+}
 mod selftest;
 mod sleep;
 mod sys;

@@ -128,6 +128,31 @@ fn a_region_without_peers_ends_at_once_and_one_whose_peer_is_silent_after_a_whil
     assert_eq!(failure.status, Status::TimedOut, "{failure}");
 }
 
+/// Whoever has a key may write there as long as the library knows it, and nobody can take that back.
+#[test]
+fn a_registration_that_libfabric_does_not_end_leaves_its_memory_to_nobody_else() {
+    for mode in [0, FI_MR_PROV_KEY, FI_MR_ENDPOINT] {
+        manners(|manners| manners.mr_mode = mode);
+        let far = Side::new(&settings());
+        let mut memory = [0u8; 64];
+        let (first, second) = (far.region(&mut memory), far.region(&mut memory));
+        manners(|manners| manners.keeps_registrations = Some(libc::EBUSY));
+        let Side { interface, domain, .. } = far;
+        // Where it is the interface's it ends with that, and the region later.
+        let _interface = (mode != FI_MR_ENDPOINT).then_some(interface);
+        let failure = domain.deregister(first).unwrap_err();
+        assert_eq!(failure.status, Status::Io, "{failure}");
+        assert!(failure.text.contains("64 bytes") && failure.text.contains("busy"), "{failure}");
+        manners(|manners| manners.keeps_registrations = None);
+        let second = domain.deregister(second).map_err(|failure| failure.status);
+        assert_eq!(second, if mode == FI_MR_ENDPOINT { Err(Status::Io) } else { Ok(()) });
+        world(|world| {
+            world.memory.clear();
+            world.complaints.clear();
+        });
+    }
+}
+
 #[test]
 fn an_interface_that_closes_owes_no_answer_any_more() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));

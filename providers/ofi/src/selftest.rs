@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// For what must not have ended, since its target had no chance to do anything.
 const AT_ONCE: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 5000 });
 
+/// How often a device is tried that has not done everything in time: a busy host may be why.
+const TRIALS: u32 = 3;
+
 /// What a device keeps of what libfabric claims for it.
 #[derive(Clone, Default)]
 pub(crate) struct Found {
@@ -31,6 +34,29 @@ pub(crate) struct Found {
     pub(crate) atomics: Masks,
     /// Words for atomics that are not claimed.
     pub(crate) broken_atomics: Option<String>,
+    /// Something was not done, which says less than something that was done wrongly.
+    unsure: bool,
+}
+
+/// Why something is not claimed: it was done wrongly, or not done, or not in time.
+enum No {
+    Wrong(String),
+    NotDone(String),
+}
+
+impl No {
+    fn words(self) -> String {
+        let (No::Wrong(words) | No::NotDone(words)) = self;
+        words
+    }
+}
+
+impl Found {
+    /// Why something is not claimed, in words.
+    fn note(&mut self, no: No) -> String {
+        self.unsure |= matches!(no, No::NotDone(_));
+        no.words()
+    }
 }
 
 /// What has been found out in this process.
@@ -45,8 +71,8 @@ pub(crate) fn found(offer: &Offer, settings: &Settings) -> Found {
 /// What has been found out, by what it depends on.
 pub(crate) struct Tried(Mutex<Option<HashMap<Case, Once>>>);
 
-/// What whoever tries a case holds, and leaves there.
-type Once = Arc<Mutex<Option<Found>>>;
+/// What whoever tries a case holds, and leaves there, with how often it was tried.
+type Once = Arc<Mutex<Option<(Found, u32)>>>;
 
 /// A device, how it is used, and what is believed of it: one context may believe what another one tries.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -88,13 +114,18 @@ impl Tried {
         let known =
             locked(&self.0).get_or_insert_default().entry(case.clone()).or_default().clone();
         let mut known = locked(&known);
-        known.get_or_insert_with(|| tried(offer, settings, &case)).clone()
+        let now = match known.take() {
+            Some(before) if !before.0.unsure || before.1 == TRIALS => before,
+            before => (tried(offer, settings, &case), before.map_or(0, |before| before.1) + 1),
+        };
+        known.insert(now).0.clone()
     }
 }
 
 fn tried(offer: &Offer, settings: &Settings, case: &Case) -> Found {
     let mut found = Found::default();
-    if let Err(why) = try_out(offer, settings, case, &mut found) {
+    if let Err(no) = try_out(offer, settings, case, &mut found) {
+        let why = found.note(no);
         // Without anybody to try them on there is nothing to believe.
         found.lies = (!case.delivery).then_some(why.clone());
         found.broken_atomics = offer.atomics.then_some(why);
@@ -130,7 +161,7 @@ impl Side {
 }
 
 /// Memory that the sides lead to, and their endpoints. It outlives the sides, and where the library has kept an endpoint (cxi,
-/// sockets: EBUSY), which may still write here, it stays for ever.
+/// sockets: EBUSY) or a registration, and may still write here, it stays for ever.
 struct Ground {
     here: Vec<AtomicU64>,
     there: Vec<AtomicU64>,
@@ -140,7 +171,7 @@ struct Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         let words = [&mut self.here, &mut self.there].map(core::mem::take);
-        if self.eps.iter().all(|ep| ep.shut()) {
+        if self.eps.iter().all(|ep| ep.shut() && !ep.is_reached()) {
             #[cfg(test)]
             words.iter().for_each(|words| crate::double::world::freed(words.as_ptr().addr(), LONG));
         } else {
@@ -149,16 +180,11 @@ impl Drop for Ground {
     }
 }
 
-fn try_out(
-    offer: &Offer,
-    settings: &Settings,
-    case: &Case,
-    found: &mut Found,
-) -> Result<(), String> {
+fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -> Result<(), No> {
     let close_timeout = settings.close_timeout.min(Duration::from_millis(100));
     let connect_timeout = 2 * PATIENCE;
     let settings = Settings { watch: None, close_timeout, connect_timeout, ..settings.clone() };
-    let words = |failure: Failure| failure.text;
+    let words = |failure: Failure| No::NotDone(failure.text);
     let zeroes = || (0..LONG / 8).map(|_| AtomicU64::new(0)).collect();
     // Before the sides, which end first.
     let mut ground = Ground { here: zeroes(), there: zeroes(), eps: Vec::new() };
@@ -178,7 +204,8 @@ fn try_out(
         near.poll();
         far.poll();
         if began.elapsed() >= PATIENCE {
-            return Err("two interfaces of this process do not hear each other".into());
+            let text = "two interfaces of this process do not hear each other";
+            return Err(No::NotDone(text.into()));
         }
     }
     let all = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
@@ -194,8 +221,8 @@ fn try_out(
     if offer.atomics {
         found.atomics = sides.near.engine.counted_atomics();
         if !case.atomics {
-            let missing = sides.do_atomics(&mut found.atomics, &ground.there);
-            found.broken_atomics = missing.err();
+            let missing = sides.do_atomics(&mut found.atomics, &ground.there).err();
+            found.broken_atomics = missing.map(|no| found.note(no));
         }
     }
     sides.near.engine.close(channel);
@@ -230,7 +257,8 @@ impl Sides {
         }
     }
 
-    fn put_and_get(&mut self, here: &[AtomicU64], there: &[AtomicU64]) -> Result<(), String> {
+    fn put_and_get(&mut self, here: &[AtomicU64], there: &[AtomicU64]) -> Result<(), No> {
+        let failed = |status| No::NotDone(format!("a put or get to this process: {status}"));
         // What is short and what is not goes different ways, here and in the library; nothing of one value is in the other.
         for (round, (put, len)) in
             [(true, 64), (true, LONG), (false, 64), (false, LONG)].iter().enumerate()
@@ -246,8 +274,10 @@ impl Sides {
             match self.post(until, |engine, channel, key| engine.transfer(channel, *put, key, &op))
             {
                 Ok(Posting::Pending) => {}
-                Ok(Posting::Done) => return Err("a put of ours has ended at once".into()),
-                Err(status) => return Err(format!("a put or get to this process: {status}")),
+                Ok(Posting::Done) => {
+                    return Err(No::Wrong("a put of ours has ended at once".into()));
+                }
+                Err(status) => return Err(failed(status)),
             }
             let began = Instant::now();
             while self.near.ended.is_empty() {
@@ -256,14 +286,14 @@ impl Sides {
                     self.far.poll();
                 }
                 if began.elapsed() >= PATIENCE {
-                    return Err("a put or get to this process does not end".into());
+                    return Err(No::NotDone("a put or get to this process does not end".into()));
                 }
             }
             if let (_, Err(status)) = self.near.ended[0] {
-                return Err(format!("a put or get to this process: {status}"));
+                return Err(failed(status));
             }
             if target[..len / 8].iter().any(|word| word.load(Ordering::Acquire) != value) {
-                return Err("it says that bytes have arrived that have not".into());
+                return Err(No::Wrong("it says that bytes have arrived that have not".into()));
             }
         }
         Ok(())
@@ -271,7 +301,7 @@ impl Sides {
 
     /// Does every atomic that is claimed twice, each on a word of its own; those that are not done, or not right, are claimed no
     /// longer.
-    fn do_atomics(&mut self, claimed: &mut Masks, there: &[AtomicU64]) -> Result<(), String> {
+    fn do_atomics(&mut self, claimed: &mut Masks, there: &[AtomicU64]) -> Result<(), No> {
         self.near.engine.do_atomics(*claimed);
         let before =
             Masks::each().filter(|&(op, width, fetch)| claimed.has(op, width, fetch)).count();
@@ -288,7 +318,9 @@ impl Sides {
             return Ok(());
         }
         let missing = before - after;
-        Err(format!("{missing} that it claims it does not do, or does wrongly; they are not used"))
+        let text =
+            format!("{missing} that it claims it does not do, or does wrongly; they are not used");
+        Err(No::Wrong(text))
     }
 
     fn do_round(
@@ -297,7 +329,7 @@ impl Sides {
         claimed: &mut Masks,
         there: &[AtomicU64],
         until: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), No> {
         for (at, word) in there.iter().enumerate() {
             word.store(round.word(at), Ordering::Relaxed);
         }
@@ -321,7 +353,8 @@ impl Sides {
             match self.post(until, |engine, channel, key| engine.atomic(channel, key, &atomic)) {
                 Ok(_) => posted += 1,
                 Err(Status::Again) => {
-                    return Err("it does not take all atomics to this process in time".into());
+                    let text = "it does not take all atomics to this process in time";
+                    return Err(No::NotDone(text.into()));
                 }
                 Err(_) => claimed.remove(op, width, fetch),
             }
@@ -330,7 +363,7 @@ impl Sides {
             self.near.poll();
             self.far.poll();
             if Instant::now() >= until {
-                return Err("an atomic to this process does not end".into());
+                return Err(No::NotDone("an atomic to this process does not end".into()));
             }
         }
         for (cookie, (op, width, fetch)) in Masks::each().enumerate() {

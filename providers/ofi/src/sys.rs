@@ -22,7 +22,7 @@ macro_rules! shared {
         unsafe impl Sync for $type {}
     )* };
 }
-shared!(Fabric, Domain, Cq, Av, Ep, Mr);
+shared!(Fabric, Domain, Cq, Av, Ep);
 
 fn failed(what: &str, code: isize) -> Failure {
     let error = std::io::Error::from_raw_os_error((-code) as i32);
@@ -56,8 +56,10 @@ impl Drop for Fabric {
 }
 
 pub(crate) struct Domain {
-    raw: *mut fid_domain,
+    pub(crate) raw: *mut fid_domain,
     fabric: Fabric,
+    /// A registration has not ended: what is registered may still be reached.
+    pub(crate) keeps: AtomicBool,
     pub(crate) info: Info,
 }
 
@@ -90,70 +92,7 @@ impl Domain {
             (ops.domain)(fabric.raw, info.raw(), &raw mut raw, ptr::null_mut())
         };
         checked("fi_domain", code)?;
-        Ok(Arc::new(Domain { raw, fabric, info: info.clone() }))
-    }
-
-    /// Registers memory; with an endpoint it is bound to that and enabled.
-    pub(crate) fn register(
-        self: &Arc<Domain>,
-        base: *mut u8,
-        len: usize,
-        access: u64,
-        key: u64,
-        ep: Option<&Arc<Ep>>,
-    ) -> Result<Mr, c_int> {
-        let (mut raw, ops) = (ptr::null_mut(), self.raw);
-        // SAFETY: an open domain; the caller of the provider vouches for the memory until the registration ends.
-        let code = unsafe {
-            let reg = (*(*ops).mr).reg;
-            let (fid, none) = (self.raw.cast(), ptr::null_mut());
-            reg(fid, base.cast(), len, access, 0, key, 0, &raw mut raw, none)
-        };
-        if code != 0 {
-            return Err(-code);
-        }
-        let mr = Mr { raw, _ep: ep.cloned(), _domain: self.clone() };
-        if let Some(ep) = ep {
-            // SAFETY: a registration and an endpoint of one domain, both alive.
-            let code = unsafe {
-                let ops = &*(*raw).fid.ops;
-                match (ops.bind)(raw.cast(), ep.raw.cast(), 0) {
-                    0 => (ops.control)(raw.cast(), FI_ENABLE, ptr::null_mut()),
-                    code => code,
-                }
-            };
-            if code != 0 {
-                return Err(-code);
-            }
-        }
-        Ok(mr)
-    }
-}
-
-/// A registration.
-pub(crate) struct Mr {
-    raw: *mut fid_mr,
-    /// Closed behind the registration that is bound to it.
-    _ep: Option<Arc<Ep>>,
-    _domain: Arc<Domain>,
-}
-
-impl Mr {
-    pub(crate) fn key(&self) -> u64 {
-        // SAFETY: a live registration.
-        unsafe { (*self.raw).key }
-    }
-
-    pub(crate) fn desc(&self) -> *mut c_void {
-        // SAFETY: a live registration.
-        unsafe { (*self.raw).mem_desc }
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        // SAFETY: made once; operations that use it have ended, or the library fails them.
-        let _ = unsafe { close(self.raw.cast()) };
+        Ok(Arc::new(Domain { raw, fabric, keeps: false.into(), info: info.clone() }))
     }
 }
 
@@ -379,7 +318,7 @@ pub(crate) struct Ep {
     pub(crate) av: Av,
     /// What belongs to no operation, where the provider has a queue for that.
     pub(crate) notices: Option<Notices>,
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 impl Drop for Ep {
@@ -396,6 +335,11 @@ impl Ep {
             self.stays.store(true, Ordering::Release);
         }
         !self.stays.load(Ordering::Acquire)
+    }
+
+    /// Whether a registration of its domain has not ended, though the library was asked for that.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.domain.keeps.load(Ordering::Acquire)
     }
 
     /// Whether it can be used.
@@ -417,7 +361,7 @@ impl Ep {
         };
         checked("fi_endpoint", code)?;
         let (shut, stays, notices) = (false.into(), false.into(), Notices::open(domain));
-        let mut ep = Ep { raw, shut, stays, cq, av, notices, _domain: domain.clone() };
+        let mut ep = Ep { raw, shut, stays, cq, av, notices, domain: domain.clone() };
         // SAFETY: an endpoint, a queue and a table of one domain; the option is one size.
         unsafe {
             let ops = &*(*raw).fid.ops;

@@ -117,6 +117,9 @@ unsafe extern "C" fn domain(
 
 unsafe extern "C" fn close_memory(fid: *mut fid) -> c_int {
     let key = number(fid.cast::<fid_mr>());
+    if let Some(error) = world(|world| world.manners.keeps_registrations) {
+        return -error;
+    }
     let _ = world(|world| world.memory.remove(&key));
     // SAFETY: closed once.
     unsafe { close::<fid_mr>(fid) }

@@ -94,6 +94,10 @@ pub(crate) struct Manners {
     /// So many registrations are made, and no more (RLIMIT_MEMLOCK).
     pub(crate) registrations: Option<usize>,
     pub(crate) atomics: Atomics,
+    /// The orders that are granted, of what is sent and of what is received, whatever was asked for.
+    pub(crate) orders: (u64, u64),
+    /// Registrations do not end: closing one says so (EBUSY: fi_mr(3), verbs, cxi), and it stays.
+    pub(crate) keeps_registrations: Option<i32>,
 }
 
 impl Default for Manners {
@@ -126,6 +130,8 @@ impl Default for Manners {
             refusals_say: None,
             registrations: None,
             atomics: Atomics::None,
+            orders: (crate::abi::FI_ORDER_SAS, crate::abi::FI_ORDER_SAS),
+            keeps_registrations: None,
         }
     }
 }
@@ -235,6 +241,9 @@ pub(crate) fn freed(base: usize, len: usize) {
         };
         if ways.any(leads) {
             world.complaints.push("memory was freed that operations lead to".into());
+        }
+        if world.memory.values().any(|memory| range.contains(&memory.base)) {
+            world.complaints.push("memory was freed that is registered".into());
         }
     });
 }

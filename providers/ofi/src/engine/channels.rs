@@ -157,6 +157,11 @@ impl Outbound {
         }
     }
 
+    /// Transfers that have not ended.
+    pub(super) fn under_way(&self) -> usize {
+        self.ended.iter().filter(|ended| !**ended).count()
+    }
+
     /// Whether nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
         self.acked == self.next && self.ended.is_empty()
@@ -202,14 +207,6 @@ pub(super) struct Ghost {
     pub(super) epoch: u64,
     pub(super) asked: Vec<Arc<Revocation>>,
     pub(super) since: Instant,
-}
-
-#[cfg(test)]
-impl Outbound {
-    /// Transfers that have not ended.
-    pub(super) fn under_way(&self) -> usize {
-        self.ended.iter().filter(|ended| !**ended).count()
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,12 @@ impl Engine {
     /// libfabric has no smaller way to have memory back.
     pub(crate) fn close(&mut self, at: usize) {
         let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else { return };
-        channel.open = false;
+        if core::mem::take(&mut channel.open) {
+            // From here on they count against their peer alone: who stands still holds up nobody else.
+            let left = channel.under_way();
+            self.transfers -= left;
+            self.orphans += left;
+        }
         channel.flushes.clear();
         let until = Instant::now() + self.settings.close_timeout;
         while self.is_transferring(at) {
@@ -136,10 +141,10 @@ impl Engine {
         self.part(inbound.epoch);
     }
 
-    /// What waits for a peer goes nowhere.
+    /// What waits for a peer goes nowhere, and whoever has its name from here on has to be connected to anew.
     pub(super) fn drop_waiting(&mut self, index: usize) {
         let Some(peer) = self.peers.get(index) else { return };
-        peer.refused = None;
+        (peer.refused, peer.formed) = (None, false);
         let waiting = core::mem::take(&mut peer.waiting);
         self.waiting -= waiting.len();
         waiting.into_iter().for_each(|(slot, ..)| self.slots.give(slot));
@@ -173,7 +178,7 @@ impl Engine {
     }
 
     fn outcome_unknown(&mut self, transfer: &Transfer, why: &str) {
-        self.transfers -= 1;
+        self.one_less(transfer);
         let channel = self.outbound[transfer.channel as usize].as_mut();
         let Some(channel) = channel.filter(|channel| channel.token == transfer.token) else {
             return;

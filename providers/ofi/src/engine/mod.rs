@@ -107,7 +107,9 @@ pub(crate) struct Engine {
     /// Somebody was told `AGAIN` by the library, which does not say when there is room.
     starving: bool,
     sends: usize,
+    /// Puts, gets and atomics that the library has: of open endpoints, and of such as are closed.
     transfers: usize,
+    orphans: usize,
     lender: Arc<Lender<LocalMemory>>,
     registry: Arc<Registry>,
     inbox: Arc<Inbox>,
@@ -211,6 +213,7 @@ impl Engine {
             starving: false,
             sends: 0,
             transfers: 0,
+            orphans: 0,
             lender,
             registry: registry.clone(),
             inbox,

@@ -106,7 +106,7 @@ impl Engine {
         Ok(Target { at, token, peer, address, key: remote, generation, connected })
     }
 
-    /// Whether one more may be posted.
+    /// Whether one more may be posted. What endpoints that are closed have left counts for its peer.
     pub(super) fn admits(&mut self, target: &Target) -> Result<(), Status> {
         let most = self.most_transfers();
         let full = self.peers.get(target.peer).is_some_and(|peer| peer.transfers >= share(most));
@@ -213,13 +213,21 @@ impl Engine {
         Err(self.status_of(code))
     }
 
-    /// A transfer has ended, and the library is done with its memory.
-    pub(super) fn transferred(&mut self, transfer: Transfer, result: Result<(), (c_int, String)>) {
-        self.transfers -= 1;
-        let (at, peer) = (transfer.channel as usize, transfer.peer);
-        if let Some(peer) = self.peers.get(peer) {
+    /// The library has one transfer less.
+    pub(super) fn one_less(&mut self, transfer: &Transfer) {
+        // A channel stays until its transfers have ended.
+        let channel = self.outbound[transfer.channel as usize].as_ref();
+        let is_open = channel.is_none_or(|channel| channel.token != transfer.token || channel.open);
+        *(if is_open { &mut self.transfers } else { &mut self.orphans }) -= 1;
+        if let Some(peer) = self.peers.get(transfer.peer) {
             peer.transfers -= 1;
         }
+    }
+
+    /// A transfer has ended, and the library is done with its memory.
+    pub(super) fn transferred(&mut self, transfer: Transfer, result: Result<(), (c_int, String)>) {
+        self.one_less(&transfer);
+        let (at, peer) = (transfer.channel as usize, transfer.peer);
         let is_on = |channel: &&super::Outbound| channel.token == transfer.token;
         let open = self.outbound[at].as_ref().filter(is_on).is_some_and(|channel| channel.open);
         let mut value = 0;

@@ -9,7 +9,8 @@ pub(crate) mod sys;
 
 use crate::abi::*;
 use crate::keys::{MAX_KEY_LEN, MOST_INTERFACES, PackedKey, Seal};
-use crate::sys::{Domain, Ep, Local, Mr};
+use crate::registered::sys::Mr;
+use crate::sys::{Domain, Ep, Local};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -32,7 +33,24 @@ struct Inner {
     packed: AtomicBool,
     /// By the number of the interface that they belong to; 0: all of them.
     registrations: Mutex<HashMap<u64, Mr>>,
+    /// Why one of them has not ended.
+    refused: Mutex<Option<c_int>>,
     ending: Mutex<Option<(Instant, Arc<Revocation>)>>,
+}
+
+impl Inner {
+    /// Ends registrations: that for one interface, or all.
+    fn end(&self, interface: Option<u64>) {
+        let mut registrations = held(&self.registrations);
+        let over: Vec<Mr> = match interface {
+            Some(number) => registrations.remove(&number).into_iter().collect(),
+            None => registrations.drain().map(|(_, mr)| mr).collect(),
+        };
+        let refused = over.into_iter().filter_map(|mr| mr.end().err()).last();
+        if refused.is_some() {
+            *held(&self.refused) = refused;
+        }
+    }
 }
 
 /// The end of a region, as it goes through the interfaces of its domain.
@@ -185,6 +203,7 @@ impl Registry {
             generation,
             packed: AtomicBool::new(false),
             registrations: Mutex::default(),
+            refused: Mutex::default(),
             ending: Mutex::default(),
         });
         if self.mode & FI_MR_ALLOCATED != 0 && !sys::populate(base, region.len.max(1) as usize) {
@@ -240,9 +259,7 @@ impl Registry {
             let regions: Vec<Arc<Inner>> = regions.iter().filter_map(Weak::upgrade).collect();
             let bound = regions.iter().try_for_each(|region| self.bind(region, number, Some(ep)));
             if let Err(failure) = bound {
-                for region in regions {
-                    let _ = held(&region.registrations).remove(&number);
-                }
+                regions.iter().for_each(|region| region.end(Some(number)));
                 return Err(failure);
             }
         }
@@ -270,7 +287,7 @@ impl Registry {
         inbox.take().iter().for_each(|revocation| revocation.answered());
         if self.per_interface() {
             for region in held(&self.regions).iter().filter_map(Weak::upgrade) {
-                let _ = held(&region.registrations).remove(&inbox.number);
+                region.end(Some(inbox.number));
             }
         }
     }
@@ -301,7 +318,15 @@ impl Registry {
         let open = held(&region.0.ending)
             .as_ref()
             .map_or(0, |ending| ending.1.open.load(Ordering::Acquire));
-        held(&region.0.registrations).clear();
+        region.0.end(None);
+        if let Some(errno) = *held(&region.0.refused) {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let text = format!(
+                "libfabric has not ended the registration of {} bytes at {:#x}, and whoever has a key may reach them: {error}",
+                region.0.len, region.0.base
+            );
+            return Err(Failure::new(Status::Io, text));
+        }
         if open == 0 {
             return Ok(());
         }

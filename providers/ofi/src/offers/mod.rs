@@ -109,6 +109,10 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     if offer.info.caps() & FI_MULTI_RECV == 0 || offer.info.domain().mr_key_size > 8 {
         return Some("it has no FI_MULTI_RECV, or keys of more than 8 bytes".into());
     }
+    // What is granted, and not what was asked for: a channel whose messages change places is taken for one that has lost some.
+    if offer.info.tx().msg_order & offer.info.rx().msg_order & FI_ORDER_SAS == 0 {
+        return Some("it does not keep the order of messages (FI_ORDER_SAS)".into());
+    }
     if offer.info.ep().max_msg_size < crate::engine::LONGEST_PACKET {
         let most = offer.info.ep().max_msg_size;
         return Some(format!("its messages have {most} bytes at most"));
@@ -222,7 +226,9 @@ impl Offer {
             let limits = (ep.max_msg_size, tx.iov_limit, tx.size, domain.data_progress);
             (protocol, memory, limits, info.source().to_vec())
         };
-        let bits = |offer: &Offer| [offer.info.caps(), offer.info.tx().msg_order];
+        let bits = |offer: &Offer| {
+            [offer.info.caps(), offer.info.tx().msg_order, offer.info.rx().msg_order]
+        };
         let lost =
             bits(other).into_iter().zip(bits(self)).any(|(theirs, ours)| theirs & !ours != 0);
         let names =
@@ -327,6 +333,22 @@ mod tests {
         let settings = Settings { providers: "efa".into(), ..Settings::of_tests() };
         let refused = refusal(&one(c"eth0", "played"), &settings);
         assert_eq!(refused.as_deref(), Some("by TIELINE_OFI_PROVIDERS=efa"));
+    }
+
+    #[test]
+    fn who_is_granted_less_order_than_was_asked_for_does_without_that_provider() {
+        for (orders, used) in [
+            ((FI_ORDER_SAS, FI_ORDER_SAS), true),
+            ((FI_ORDER_SAS | 1, FI_ORDER_SAS | 2), true),
+            ((FI_ORDER_SAS, 0), false),
+            ((0, FI_ORDER_SAS), false),
+            ((!FI_ORDER_SAS, !FI_ORDER_SAS), false),
+        ] {
+            manners(|manners| manners.orders = orders);
+            let found = offered(c"eth0", &Settings::of_tests());
+            assert_eq!(!found.used.is_empty(), used, "{orders:?}");
+            assert_eq!(found.left_out().concat().contains("FI_ORDER_SAS"), !used, "{orders:?}");
+        }
     }
 
     #[test]

@@ -158,6 +158,10 @@ impl Info {
         part!(self, tx_attr)
     }
 
+    pub(crate) fn rx(&self) -> &fi_rx_attr {
+        part!(self, rx_attr)
+    }
+
     pub(crate) fn ep(&self) -> &fi_ep_attr {
         part!(self, ep_attr)
     }
