@@ -1,5 +1,6 @@
 //! The settings: names, defaults, one sentence each, and the values as numbers.
 
+use crate::abi::{API, version};
 use core::time::Duration;
 use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::shared;
@@ -7,6 +8,7 @@ use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, raised_rights};
 
 const PROVIDERS: &str = "TIELINE_OFI_PROVIDERS";
 const LIBRARY: &str = "TIELINE_OFI_LIBRARY";
+const API_ASKED: &str = "TIELINE_OFI_API";
 const INTERFACES: &str = "TIELINE_OFI_INTERFACES";
 const FORMAT: &str = "TIELINE_OFI_ADDRESS_FORMAT";
 const PROGRESS: &str = "TIELINE_OFI_PROGRESS";
@@ -37,6 +39,12 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         LIBRARY,
         "libfabric.so.1",
         "The file of libfabric that is loaded, 1.17 or newer; with raised rights only the default.",
+    ),
+    ConfigDoc::text(
+        API_ASKED,
+        "1.17",
+        "The version of libfabric's interface that is asked for, from 1.17 to the library's own: providers do some things only \
+         for who asks for a newer one.",
     ),
     ConfigDoc::list(
         INTERFACES,
@@ -105,6 +113,8 @@ pub(crate) struct Settings {
     /// Somebody has said that libfabric is to be used.
     pub(crate) asked_for: bool,
     pub(crate) library: String,
+    /// `FI_VERSION(...)` that is asked for.
+    pub(crate) api: u32,
     pub(crate) trust: String,
     pub(crate) interfaces: Filter,
     pub(crate) format: Format,
@@ -162,6 +172,10 @@ impl Settings {
             let text = format!("{INTERFACES}={:?} {why}", text(INTERFACES));
             Failure::new(Status::Invalid, text)
         })?;
+        let api = asked_version(&text(API_ASKED)).map_err(|why| {
+            let text = format!("{API_ASKED}={:?} {why}", text(API_ASKED));
+            Failure::new(Status::Invalid, text)
+        })?;
         let (window, eager) = (host.config(WINDOW).size(), host.config(EAGER).size());
         if window < 2 * eager {
             let text = format!(
@@ -173,6 +187,7 @@ impl Settings {
             providers: text(PROVIDERS),
             asked_for,
             library: library.text,
+            api,
             trust: text(TRUST),
             interfaces,
             format: match host.config(FORMAT).word {
@@ -202,6 +217,26 @@ impl Settings {
     pub(crate) fn trusts(&self, claim: &str) -> bool {
         self.trust.split(',').any(|listed| listed.trim() == claim)
     }
+}
+
+/// A version as operators write it.
+fn asked_version(text: &str) -> Result<u32, String> {
+    let number = |digits: &str| {
+        let digits = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        digits.and_then(|digits| digits.parse::<u16>().ok()).map(u32::from)
+    };
+    let parts = text.trim().split_once('.');
+    let parts = parts.and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+    match parts.map(|(major, minor)| version(major, minor)) {
+        Some(asked) if asked >= API => Ok(asked),
+        Some(_) => Err(format!("is older than {}, which is needed", shown(API))),
+        None => Err("is no version, such as 1.17".into()),
+    }
+}
+
+/// A version as people write it.
+pub(crate) fn shown(version: u32) -> String {
+    format!("{}.{}", version >> 16, version & 0xffff)
 }
 
 /// Whether a selection of providers names `ofi` itself: a glob that fits it asks for nothing that costs.
@@ -250,6 +285,7 @@ impl Settings {
             providers: String::new(),
             asked_for: true,
             library: String::new(),
+            api: API,
             trust: String::new(),
             interfaces: Filter::parse("*").unwrap(),
             format: Format::Any,
@@ -277,6 +313,20 @@ mod tests {
         }
         for other in ["", "*", "^ofi", "^shm", "tcp", "of*", "ofi-other"] {
             assert!(!names_us(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_two_numbers_from_the_oldest_on_that_is_known() {
+        for (text, asked) in [("1.17", (1, 17)), (" 2.0 ", (2, 0)), ("1.65535", (1, 65535))] {
+            assert_eq!(asked_version(text), Ok(version(asked.0, asked.1)), "{text}");
+        }
+        assert_eq!(shown(version(2, 5)), "2.5");
+        for old in ["1.16", "0.99", "1.0"] {
+            assert!(asked_version(old).unwrap_err().contains("older than 1.17"), "{old}");
+        }
+        for none in ["", "2", "2.", ".5", "2.x", "1.17.0", "+1.17", "1.-17", "1.65536", "65536.0"] {
+            assert!(asked_version(none).unwrap_err().contains("no version"), "{none:?}");
         }
     }
 

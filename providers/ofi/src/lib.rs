@@ -115,19 +115,16 @@ impl Ofi {
 
     /// A line in the report for what loading cost, and for everything that is left out.
     fn tell(&self, library: &load::Library, offers: &Offers) {
-        let (major, minor) = (library.version >> 16, library.version & 0xffff);
         let signals = match library.signals.len() {
             0 => String::new(),
             count => format!(
                 "; it took {count} signals, which have their dispositions from before again"
             ),
         };
-        let took = library.took.as_millis();
+        let (version, took) = (config::shown(library.version), library.took.as_millis());
         let name = &self.settings.library;
-        self.host.message(
-            0,
-            &format!("libfabric {major}.{minor} ({name}) was loaded in {took} ms{signals}"),
-        );
+        self.host
+            .message(0, &format!("libfabric {version} ({name}) was loaded in {took} ms{signals}"));
         for line in offers.left_out() {
             self.host.debug(&format!("left out: {line}"));
         }

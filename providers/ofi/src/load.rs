@@ -219,9 +219,9 @@ fn bind(handle: *mut c_void, name: &str) -> Result<Library, Failure> {
     };
     if version < API {
         let text = format!(
-            "{name} is libfabric {}.{}: 1.17 or newer is needed",
-            version >> 16,
-            version & 0xffff
+            "{name} is libfabric {}: {} or newer is needed",
+            crate::config::shown(version),
+            crate::config::shown(API)
         );
         return Err(Failure::new(Status::NoDevice, text));
     }

@@ -78,6 +78,7 @@ type Once = Arc<Mutex<Option<(Found, u32)>>>;
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Case {
     library: String,
+    api: u32,
     domain: String,
     format: u32,
     progress: i32,
@@ -100,6 +101,7 @@ impl Tried {
     pub(crate) fn found(&self, offer: &Offer, settings: &Settings) -> Found {
         let case = Case {
             library: settings.library.clone(),
+            api: settings.api,
             domain: offer.domain.clone(),
             format: offer.info.address_format(),
             progress: settings.progress,

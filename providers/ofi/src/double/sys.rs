@@ -67,7 +67,7 @@ pub(crate) fn library() -> Library {
         dupinfo,
         freeinfo,
         fabric,
-        version: API,
+        version: version(2, 0),
         took: Duration::ZERO,
         signals: Vec::new(),
     }

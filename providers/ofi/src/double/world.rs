@@ -94,6 +94,8 @@ pub(crate) struct Manners {
     /// So many registrations are made, and no more (RLIMIT_MEMLOCK).
     pub(crate) registrations: Option<usize>,
     pub(crate) atomics: Atomics,
+    /// The version of the interface that it has to be asked for.
+    pub(crate) api: u32,
     /// The orders that are granted, of what is sent and of what is received, whatever was asked for.
     pub(crate) orders: (u64, u64),
     /// Registrations do not end: closing one says so (EBUSY: fi_mr(3), verbs, cxi), and it stays.
@@ -130,6 +132,7 @@ impl Default for Manners {
             refusals_say: None,
             registrations: None,
             atomics: Atomics::None,
+            api: crate::abi::API,
             orders: (crate::abi::FI_ORDER_SAS, crate::abi::FI_ORDER_SAS),
             keeps_registrations: None,
         }

@@ -5,11 +5,11 @@ pub(crate) mod sys;
 
 use crate::abi::*;
 use crate::atomics::are_wanted;
-use crate::config::{Format, Settings, admits};
+use crate::config::{Format, Settings, admits, shown};
 use crate::load::Library;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use sys::{Hints, Info, Infos, text};
-use tieline_plugin_api::Failure;
+use tieline_plugin_api::{Failure, Status};
 
 /// A device that can be used.
 #[derive(Clone)]
@@ -164,6 +164,12 @@ fn fits_format(info: &Info, format: Format) -> bool {
 
 /// Asks the library.
 pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<Offers, Failure> {
+    if settings.api > library.version {
+        let (asked, has) = (shown(settings.api), shown(library.version));
+        let text =
+            format!("{} is libfabric {has}, older than TIELINE_OFI_API={asked}", settings.library);
+        return Err(Failure::new(Status::NoDevice, text));
+    }
     let mut all = Offers::default();
     // First with completion at the target, then without: what the first list lacks has no puts and gets.
     for delivery in [true, false] {
@@ -197,7 +203,7 @@ fn listed(
     delivery: bool,
     atomics: bool,
 ) -> Result<Vec<Offer>, Failure> {
-    let hints = Hints { delivery, atomics, progress: settings.progress };
+    let hints = Hints { api: settings.api, delivery, atomics, progress: settings.progress };
     let mut listed: Vec<Offer> = Infos::new(library, &hints)?
         .each()
         .into_iter()
@@ -333,6 +339,24 @@ mod tests {
         let settings = Settings { providers: "efa".into(), ..Settings::of_tests() };
         let refused = refusal(&one(c"eth0", "played"), &settings);
         assert_eq!(refused.as_deref(), Some("by TIELINE_OFI_PROVIDERS=efa"));
+    }
+
+    #[test]
+    fn the_version_that_is_asked_for_is_the_librarys_at_most_and_what_the_library_is_asked_for() {
+        // The played library is 2.0.
+        for (api, used) in
+            [(API, true), (version(1, 20), true), (version(2, 0), true), (version(2, 1), false)]
+        {
+            manners(|manners| manners.api = api);
+            let settings = Settings { api, ..Settings::of_tests() };
+            let found = offers(crate::load::library("").unwrap(), &settings);
+            assert_eq!(found.is_ok(), used, "{api:#x}");
+            if let Err(failure) = found {
+                assert_eq!(failure.status, Status::NoDevice);
+                assert!(failure.text.contains("libfabric 2.0"), "{failure}");
+                assert!(failure.text.contains("TIELINE_OFI_API=2.1"), "{failure}");
+            }
+        }
     }
 
     #[test]

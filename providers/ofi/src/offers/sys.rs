@@ -22,6 +22,8 @@ unsafe impl Sync for Infos {}
 
 /// What is asked for.
 pub(crate) struct Hints {
+    /// By which version of the interface.
+    pub(crate) api: u32,
     /// Completion at the target can be asked for.
     pub(crate) delivery: bool,
     pub(crate) atomics: bool,
@@ -51,8 +53,9 @@ impl Infos {
             unsafe { fill(&mut *wanted, hints) };
         }
         let (none, mut head) = (core::ptr::null::<c_char>(), core::ptr::null_mut());
+        let api = hints.map_or(API, |hints| hints.api);
         // SAFETY: terminated or null texts, hints of the library's own, room for one pointer.
-        let code = unsafe { (library.getinfo)(API, none, none, 0, wanted, &raw mut head) };
+        let code = unsafe { (library.getinfo)(api, none, none, 0, wanted, &raw mut head) };
         if !wanted.is_null() {
             // SAFETY: made above, by the function's other half.
             unsafe { (library.freeinfo)(wanted) };

@@ -31,8 +31,8 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
     hints: *const fi_info,
     out: *mut *mut fi_info,
 ) -> c_int {
-    assert_eq!(version, API);
     let manners = world(|world| world.manners.clone());
+    assert_eq!(version, manners.api);
     let mut wants = false;
     // SAFETY: hints that `dupinfo` made, and a record of the same kind.
     unsafe {
