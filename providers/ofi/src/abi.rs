@@ -202,6 +202,25 @@ pub(crate) struct fi_ops_mr {
     ) -> c_int,
 }
 
+/// What `FI_GET_RAW_MR` fills.
+#[repr(C)]
+pub(crate) struct fi_mr_raw_attr {
+    pub(crate) flags: u64,
+    pub(crate) base_addr: *mut u64,
+    pub(crate) raw_key: *mut u8,
+    pub(crate) key_size: *mut usize,
+}
+
+/// What `FI_MAP_RAW_MR` reads, but for the key.
+#[repr(C)]
+pub(crate) struct fi_mr_map_raw {
+    pub(crate) flags: u64,
+    pub(crate) base_addr: u64,
+    pub(crate) raw_key: *mut u8,
+    pub(crate) key_size: usize,
+    pub(crate) key: *mut u64,
+}
+
 #[repr(C)]
 pub(crate) struct fid_mr {
     pub(crate) fid: fid,
@@ -493,6 +512,9 @@ numbers! {
     FI_HMEM: u64 = 1 << 47;
     FI_GETWAIT: c_int = 5;
     FI_ENABLE: c_int = 6;
+    FI_GET_RAW_MR: c_int = 8;
+    FI_MAP_RAW_MR: c_int = 9;
+    FI_UNMAP_KEY: c_int = 10;
     FI_WAIT_NONE: c_int = 0;
     FI_WAIT_FD: c_int = 3;
     FI_CQ_FORMAT_DATA: c_int = 3;

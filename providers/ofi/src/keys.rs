@@ -1,10 +1,13 @@
 //! Remote keys.
 //!
-//! A packed key holds the library's key, or one for each interface where registrations belong to interfaces, the range, the
+//! A packed key holds the library's key, which is a number, or bytes that have to be mapped to one first (`FI_MR_RAW`), or a key for each
+//! interface where registrations belong to interfaces, the range, the
 //! rights and a generation, sealed with a number that the owner's domain chose at random and that peers get with an
 //! interface's address. The accessing side so refuses, before anything is posted: bytes that are no key or were
 //! changed, a key of another domain, a range outside the region, a right that the region does not give.
 
+use crate::abi::FI_MR_RAW;
+use core::ffi::c_int;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use tieline_plugin_api::{Failure, Status};
@@ -16,9 +19,34 @@ pub(crate) type Seal = [u8; 16];
 pub(crate) const MOST_INTERFACES: usize = 8;
 const FIXED: usize = 48;
 const CHECK: usize = 16;
-/// Length of the longest packed key.
-pub(crate) const MAX_KEY_LEN: usize = FIXED + 16 * MOST_INTERFACES + CHECK;
-const MAGIC: [u8; 4] = *b"ofk\x02";
+/// Bytes of a key of the library's that has to be mapped, at most (ucx: 64; read in ucx.h).
+pub(crate) const MOST_RAW: usize = 256;
+const NUMBERS: usize = 16;
+/// What stands before the bytes of a key that has to be mapped: numbers, and how many they are.
+const BEFORE_RAW: usize = NUMBERS + 2;
+/// Length of the longest packed key, if the library's keys are numbers, and in any case.
+pub(crate) const MAX_KEY_LEN: usize = FIXED + NUMBERS * MOST_INTERFACES + CHECK;
+pub(crate) const LONGEST: usize = FIXED + (BEFORE_RAW + MOST_RAW) * MOST_INTERFACES + CHECK;
+const MAGIC: [u8; 4] = *b"ofk\x03";
+
+/// Length of the longest packed key of a domain with this mode (`FI_MR_...`) and keys of so many bytes.
+pub(crate) fn longest(mode: c_int, size: usize) -> usize {
+    match mode & FI_MR_RAW {
+        0 => MAX_KEY_LEN,
+        _ => FIXED + (BEFORE_RAW + size.clamp(8, MOST_RAW)) * MOST_INTERFACES + CHECK,
+    }
+}
+
+/// A key of the library's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LibraryKey {
+    /// The number of the owner's interface; 0 stands for all of them.
+    pub(crate) interface: u64,
+    /// The key, or, where that has to be mapped, the address that it is mapped with.
+    pub(crate) number: u64,
+    /// What has to be mapped.
+    pub(crate) raw: Option<Vec<u8>>,
+}
 
 /// What a packed key says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +58,31 @@ pub(crate) struct PackedKey {
     pub(crate) generation: u64,
     /// By how much the region's address misses a multiple of 8, whatever a transfer's begins at.
     pub(crate) skew: u64,
-    /// The library's key by the number of the owner's interface; number 0 stands for all of them.
-    pub(crate) keys: Vec<(u64, u64)>,
+    pub(crate) keys: Vec<LibraryKey>,
+}
+
+impl LibraryKey {
+    /// So many of them, one behind the other, and nothing else: one to eight.
+    fn unpack_all(bytes: &[u8], count: usize, are_raw: bool) -> Option<Vec<LibraryKey>> {
+        let (mut keys, mut rest) = (Vec::new(), bytes);
+        for _ in 0..count.min(MOST_INTERFACES) {
+            let (interface, behind) = rest.split_first_chunk::<8>()?;
+            let (number, behind) = behind.split_first_chunk::<8>()?;
+            let mut raw = None;
+            rest = behind;
+            if are_raw {
+                let (len, behind) = rest.split_first_chunk::<2>()?;
+                let len = usize::from(u16::from_le_bytes(*len));
+                let (bytes, behind) = behind.split_at_checked(len)?;
+                raw = Some(bytes.to_vec()).filter(|_| (1..=MOST_RAW).contains(&len));
+                let _ = raw.as_ref()?;
+                rest = behind;
+            }
+            let (interface, number) = (u64::from_le_bytes(*interface), u64::from_le_bytes(*number));
+            keys.push(LibraryKey { interface, number, raw });
+        }
+        (rest.is_empty() && (1..=MOST_INTERFACES).contains(&count)).then_some(keys)
+    }
 }
 
 fn digest(body: &[u8], seal: &Seal) -> Hmac<Sha256> {
@@ -46,13 +97,20 @@ impl PackedKey {
     pub(crate) fn pack(&self, seal: &Seal) -> Vec<u8> {
         let mut out = Vec::with_capacity(MAX_KEY_LEN);
         out.extend(MAGIC);
-        out.extend((self.keys.len() as u32).to_le_bytes());
+        let are_raw = self.keys.iter().any(|key| key.raw.is_some());
+        out.extend((self.keys.len() as u16).to_le_bytes());
+        out.extend(u16::from(are_raw).to_le_bytes());
         for number in [self.base, self.len, self.access, self.generation, self.skew] {
             out.extend(number.to_le_bytes());
         }
-        for (interface, key) in &self.keys {
-            out.extend(interface.to_le_bytes());
-            out.extend(key.to_le_bytes());
+        for key in &self.keys {
+            out.extend(key.interface.to_le_bytes());
+            out.extend(key.number.to_le_bytes());
+            if are_raw {
+                let raw = key.raw.as_deref().unwrap_or_default();
+                out.extend((raw.len() as u16).to_le_bytes());
+                out.extend(raw);
+            }
         }
         let check = digest(&out, seal).finalize().into_bytes();
         out.extend(&check[..CHECK]);
@@ -62,7 +120,7 @@ impl PackedKey {
     pub(crate) fn unpack(bytes: &[u8], seal: &Seal) -> Result<PackedKey, Failure> {
         let rejected =
             |why: &str| Failure::new(Status::KeyRejected, format!("the remote key {why}"));
-        if bytes.len() < FIXED + 16 + CHECK || bytes.len() > MAX_KEY_LEN || bytes[..4] != MAGIC {
+        if bytes.len() < FIXED + CHECK || bytes.len() > LONGEST || bytes[..4] != MAGIC {
             return Err(rejected("is not one of ofi"));
         }
         let (body, check) = bytes.split_at(bytes.len() - CHECK);
@@ -76,18 +134,16 @@ impl PackedKey {
             raw.copy_from_slice(&body[at..at + 8]);
             u64::from_le_bytes(raw)
         };
-        let count = (number(0) >> 32) as usize;
-        if body.len() != FIXED + 16 * count {
-            return Err(rejected("has another length than it says"));
-        }
-        let keys = (0..count).map(|n| (number(FIXED + 16 * n), number(FIXED + 16 * n + 8)));
+        let (count, are_raw) = ((number(0) >> 32) as usize & 0xffff, number(0) >> 48 != 0);
+        let keys = LibraryKey::unpack_all(&body[FIXED..], count, are_raw);
+        let keys = keys.ok_or_else(|| rejected("has another length than it says"))?;
         let key = PackedKey {
             base: number(8),
             len: number(16),
             access: number(24),
             generation: number(32),
             skew: number(40) % 8,
-            keys: keys.collect(),
+            keys,
         };
         if key.base.checked_add(key.len).is_none() {
             return Err(rejected("describes no region"));
@@ -96,8 +152,9 @@ impl PackedKey {
     }
 
     /// The library's key for an interface of the owner's.
-    pub(crate) fn of(&self, interface: u64) -> Option<u64> {
-        self.keys.iter().find(|(number, _)| [0, interface].contains(number)).map(|(_, key)| *key)
+    #[inline]
+    pub(crate) fn of(&self, interface: u64) -> Option<&LibraryKey> {
+        self.keys.iter().find(|key| [0, interface].contains(&key.interface))
     }
 
     /// The remote address of `len` bytes at `offset`, if the key gives `right` and the region holds them all.
@@ -119,8 +176,12 @@ mod tests {
 
     const SEAL: Seal = [7; 16];
 
+    fn plain(interface: u64, number: u64) -> LibraryKey {
+        LibraryKey { interface, number, raw: None }
+    }
+
     fn key() -> PackedKey {
-        let keys = vec![(3, 0xabcd), (4, u64::MAX)];
+        let keys = vec![plain(3, 0xabcd), plain(4, u64::MAX)];
         let access = access::REMOTE_READ;
         PackedKey { base: 0x1000, len: 64, access, generation: 9, skew: 3, keys }
     }
@@ -129,18 +190,80 @@ mod tests {
     fn a_key_survives_packing_and_has_one_key_for_each_interface() {
         let unpacked = PackedKey::unpack(&key().pack(&SEAL), &SEAL).unwrap();
         assert_eq!(unpacked, key());
-        assert_eq!([3, 4, 5].map(|n| unpacked.of(n)), [Some(0xabcd), Some(u64::MAX), None]);
-        assert_eq!(PackedKey { keys: vec![(0, 1)], ..key() }.of(17), Some(1), "one for all");
+        let of = |key: &PackedKey, interface| key.of(interface).map(|key| key.number);
+        let found = [3, 4, 5].map(|interface| of(&unpacked, interface));
+        assert_eq!(found, [Some(0xabcd), Some(u64::MAX), None]);
+        let all = PackedKey { keys: vec![plain(0, 1)], ..key() };
+        assert_eq!(of(&all, 17), Some(1), "one for all");
     }
 
     #[test]
     fn a_key_has_one_to_eight_keys_of_the_librarys() {
         for (count, good) in [(0, false), (1, true), (MOST_INTERFACES, true), (9, false)] {
-            let keys = (0..count as u64).map(|n| (n, 100 + n)).collect();
+            let keys = (0..count as u64).map(|n| plain(n, 100 + n)).collect();
             let key = PackedKey { keys, ..key() };
             let bytes = key.pack(&SEAL);
             assert_eq!(PackedKey::unpack(&bytes, &SEAL).ok(), good.then_some(key), "{count}");
             assert_eq!(bytes.len() <= MAX_KEY_LEN, count <= MOST_INTERFACES);
+        }
+    }
+
+    #[test]
+    fn keys_that_have_to_be_mapped_have_some_bytes_each_and_not_too_many() {
+        let of = |lens: &[usize]| {
+            let raw = |(n, len): (usize, &usize)| LibraryKey {
+                interface: n as u64,
+                number: 0x7000,
+                raw: Some((0..*len).map(|byte| byte as u8).collect()),
+            };
+            PackedKey { keys: lens.iter().enumerate().map(raw).collect(), ..key() }
+        };
+        for (lens, good) in [
+            (&[1][..], true),
+            (&[24], true),
+            (&[64, 1, 256], true),
+            (&[MOST_RAW; MOST_INTERFACES], true),
+            (&[MOST_RAW + 1], false),
+            (&[8, 0], false),
+            (&[0], false),
+            (&[8; 9], false),
+        ] {
+            let bytes = of(lens).pack(&SEAL);
+            let unpacked = PackedKey::unpack(&bytes, &SEAL).ok();
+            assert_eq!(unpacked, good.then(|| of(lens)), "{lens:?}");
+            assert!(!good || bytes.len() <= LONGEST);
+        }
+        assert_eq!(of(&[MOST_RAW; MOST_INTERFACES]).pack(&SEAL).len(), LONGEST);
+        // One that says of itself more or less than there is.
+        let sealed = |mut body: Vec<u8>| {
+            let check = digest(&body, &SEAL).finalize().into_bytes();
+            body.extend(&check[..CHECK]);
+            PackedKey::unpack(&body, &SEAL)
+        };
+        let good = of(&[24]).pack(&SEAL);
+        let body = &good[..good.len() - CHECK];
+        assert!(sealed(body.to_vec()).is_ok());
+        for (at, byte) in [(4, 2), (4, 0), (6, 0), (FIXED + 16, 23), (FIXED + 16, 25)] {
+            let mut changed = body.to_vec();
+            changed[at] = byte;
+            let refused = sealed(changed).unwrap_err();
+            assert!(refused.text.contains("another length"), "{at}: {refused}");
+        }
+        for len in FIXED..body.len() {
+            assert!(sealed(body[..len].to_vec()).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_domain_says_how_long_its_keys_are() {
+        for (mode, size, len) in [
+            (0, 8, MAX_KEY_LEN),
+            (0, 64, MAX_KEY_LEN),
+            (FI_MR_RAW, 64, FIXED + (18 + 64) * 8 + CHECK),
+            (FI_MR_RAW, 4, FIXED + (18 + 8) * 8 + CHECK),
+            (FI_MR_RAW, MOST_RAW, LONGEST),
+        ] {
+            assert_eq!(longest(mode, size), len, "{mode:#x} {size}");
         }
     }
 

@@ -25,7 +25,7 @@ macro_rules! sizes {
 fn claims() -> Vec<(String, u64)> {
     let mut out: Vec<(String, u64)> = Vec::new();
     sizes!(out; fi_info fi_tx_attr fi_rx_attr fi_ep_attr fi_domain_attr fi_fabric_attr fi_av_attr fi_cq_data_entry fi_msg
-        fi_rma_iov fi_msg_rma fi_ioc fi_rma_ioc fi_msg_atomic fid fid_mr fid_av fid_cq fid_domain);
+        fi_rma_iov fi_msg_rma fi_ioc fi_rma_ioc fi_msg_atomic fi_mr_raw_attr fi_mr_map_raw fid fid_mr fid_av fid_cq fid_domain);
     out.push(("sizeof(struct fi_context2)".into(), CONTEXT_LEN as u64));
     // The spare room lies behind what the headers have.
     let spare = core::mem::offset_of!(fi_cq_attr, spare) as u64;
@@ -59,6 +59,8 @@ fn claims() -> Vec<(String, u64)> {
         fid_domain { fid, ops, mr }
         fi_ops_domain { size, av_open, cq_open, endpoint }
         fi_ops_mr { size, reg }
+        fi_mr_raw_attr { flags, base_addr, raw_key, key_size }
+        fi_mr_map_raw { flags, base_addr, raw_key, key_size, key }
         fid_mr { fid, mem_desc, key }
         fi_av_attr { kind as "type", rx_ctx_bits, count, ep_per_node, name, map_addr, flags }
         fid_av { fid, ops }

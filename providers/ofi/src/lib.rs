@@ -17,8 +17,8 @@
 //!
 //! * Atomics are a device's, which are mixed with nobody else's (`atomics`).
 //!
-//! What it leaves out: atomics that software does as it is polled (the core's own are as good), gathered messages, `FI_MR_RAW`,
-//! providers without `FI_MULTI_RECV`.
+//! What it leaves out: atomics that software does as it is polled (the core's own are as good), gathered messages, providers without
+//! `FI_MULTI_RECV`.
 //! `docs/libfabric.md` says what was run, what is played in tests, and what neither.
 //!
 //! # The binding
@@ -155,7 +155,8 @@ impl Provider for Ofi {
         let info = |offer: &Offer| DomainInfo {
             name: offer.domain.clone(),
             caps: if offer.delivery { memory_caps::REGISTER } else { 0 },
-            max_key_len: keys::MAX_KEY_LEN as u32,
+            max_key_len: keys::longest(offer.info.domain().mr_mode, offer.info.domain().mr_key_size)
+                as u32,
             register_ns: 2000.0,
             register_ns_per_byte: 0.05,
         };

@@ -64,7 +64,8 @@ fn reaches(mode: i32, before: bool) {
 
 #[test]
 fn every_combination_of_the_modes_that_are_understood_works() {
-    let bits = [FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT];
+    let bits =
+        [FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT, FI_MR_RAW];
     for set in 0..1 << bits.len() {
         let mode = (0..bits.len()).filter(|n| set >> n & 1 == 1).map(|n| bits[n]).sum();
         for before in [false, true] {
@@ -75,9 +76,75 @@ fn every_combination_of_the_modes_that_are_understood_works() {
 
 #[test]
 fn a_mode_that_is_not_understood_is_not_asked_for() {
-    for bit in [FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_RMA_EVENT, FI_MR_HMEM, FI_MR_COLLECTIVE] {
+    for bit in [FI_MR_MMU_NOTIFY, FI_MR_RMA_EVENT, FI_MR_HMEM, FI_MR_COLLECTIVE] {
         manners(|manners| manners.mr_mode = bit);
         assert!(domain(&settings()).is_err(), "{bit:#x}");
+    }
+}
+
+#[test]
+fn a_key_that_has_to_be_mapped_is_given_up_behind_the_last_operation_that_goes_by_it() {
+    manners(|manners| (manners.mr_mode, manners.key_size) = (FI_MR_RAW | FI_MR_VIRT_ADDR, 24));
+    let mapped = || world(|world| world.mapped.len());
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    assert_eq!(mapped(), 0, "of the trial nothing is left");
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0u8; 64];
+    let region = far.region(&mut there);
+    let packed = far.packed(&region);
+    let (key, twice) =
+        (endpoint.import_key(&packed).unwrap(), endpoint.import_key(&packed).unwrap());
+    assert_eq!(mapped(), 2);
+    drop(twice);
+    assert_eq!(mapped(), 1);
+    manners(|manners| manners.hold_ways = true);
+    let mut here = [5u8; 8];
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Ok(Posting::Pending));
+    drop(key);
+    assert_eq!(mapped(), 1, "a put goes by it");
+    manners(|manners| manners.hold_ways = false);
+    until(&mut near, &mut far, |near, _| near.told.ended == [(1, Ok(()))]);
+    assert_eq!(mapped(), 0);
+    assert_eq!(there[..9], [5, 5, 5, 5, 5, 5, 5, 5, 0]);
+    let key = endpoint.import_key(&packed).unwrap();
+    until(&mut near, &mut far, |_, far| far.domain.revoke(&region) == Revoked::Quiet);
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 2), Err(Status::KeyRejected));
+    assert_eq!(far.domain.deregister(region), Ok(()));
+    drop((key, endpoint, near, far));
+    assert_eq!((mapped(), world(|world| world.complaints.clone())), (0, Vec::new()));
+}
+
+#[test]
+fn a_key_that_has_to_be_mapped_and_cannot_be_is_refused_in_words() {
+    manners(|manners| (manners.mr_mode, manners.key_size) = (FI_MR_RAW, 24));
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0u8; 64];
+    let region = far.region(&mut there);
+    let packed = far.packed(&region);
+    // With another address it is no key of the library's.
+    let key = crate::keys::PackedKey::unpack(&packed, &far.domain.registry.seal).unwrap();
+    let mut other = key.clone();
+    other.keys[0].number += 1;
+    let refused = endpoint.import_key(&other.pack(&far.domain.registry.seal)).err().unwrap();
+    assert_eq!(refused.status, Status::KeyRejected);
+    assert!(refused.text.contains("does not map"), "{refused}");
+    manners(|manners| manners.keys_are_long = true);
+    let mut room = [0; crate::keys::LONGEST];
+    let refused = far.domain.pack_key(&region, &KeyParams::empty(), &mut room).unwrap_err();
+    assert_eq!(refused.status, Status::Unsupported);
+    assert!(refused.text.contains("256 bytes"), "{refused}");
+    // Such a provider says so of itself, as a rule.
+    for (size, mode, why) in [
+        (257, FI_MR_RAW, Some("FI_MR_RAW with keys of 257 bytes")),
+        (256, FI_MR_RAW, None),
+        (9, 0, Some("keys of more than 8 bytes without FI_MR_RAW")),
+    ] {
+        manners(|manners| (manners.key_size, manners.mr_mode) = (size, mode));
+        manners(|manners| manners.keys_are_long = false);
+        let refused = domain(&settings()).err().map(|failure| failure.text);
+        assert_eq!(refused.is_some(), why.is_some(), "{size}: {refused:?}");
+        assert!(refused.unwrap_or_default().contains(why.unwrap_or_default()), "{size}");
     }
 }
 

@@ -213,7 +213,7 @@ fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -
     let all = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
     let base = ground.there.as_ptr().cast::<u8>().cast_mut();
     let region = far.registry.register(base, LONG, all).map_err(words)?;
-    let mut packed = vec![0; crate::keys::MAX_KEY_LEN];
+    let mut packed = vec![0; crate::keys::LONGEST];
     let len = far.registry.pack_key(&region, &mut packed).map_err(words)?;
     let key = near.engine.import_key(channel, &packed[..len]).map_err(words)?;
     let mut sides = Sides { key, _region: region, far, near, channel };

@@ -3,6 +3,9 @@
 mod atomics {
     pub(crate) mod sys;
 }
+mod memory {
+    pub(crate) mod sys;
+}
 mod notices {
     pub(crate) mod sys;
 }
@@ -119,7 +122,7 @@ impl Side {
     }
 
     pub(crate) fn packed(&self, region: &Region) -> Vec<u8> {
-        let mut key = vec![0; crate::keys::MAX_KEY_LEN];
+        let mut key = vec![0; crate::keys::LONGEST];
         let len = self.domain.pack_key(region, &KeyParams::empty(), &mut key).unwrap();
         key.truncate(len);
         key

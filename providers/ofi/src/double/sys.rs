@@ -2,10 +2,11 @@
 
 #![allow(unsafe_code)]
 
+use super::memory::sys::{close_domain, map_key, reg};
 use super::notices::sys::{EQ, eq_open};
 use super::offer::sys::{dupinfo, freeinfo, getinfo};
 use super::rma::sys::{readmsg, writemsg};
-use super::world::{End, Entry, Memory, Posted, World, world};
+use super::world::{End, Entry, Posted, World, world};
 use crate::abi::*;
 use crate::load::Library;
 use core::ffi::{c_char, c_int, c_void};
@@ -25,7 +26,7 @@ struct Object<T> {
     number: u64,
 }
 
-unsafe extern "C" fn close<T>(fid: *mut fid) -> c_int {
+pub(super) unsafe extern "C" fn close<T>(fid: *mut fid) -> c_int {
     // SAFETY: an object that `new` made, closed once.
     unsafe { drop(Box::from_raw(fid.cast::<Object<T>>())) };
     0
@@ -106,65 +107,12 @@ unsafe extern "C" fn domain(
     _: *mut c_void,
 ) -> c_int {
     let domain = fid_domain {
-        fid: head(ops::<fid_domain>()),
+        fid: head(fi_ops { close: close_domain, control: map_key, ..ops::<fid_domain>() }),
         ops: table(fi_ops_domain { size: size_of::<fi_ops_domain>(), av_open, cq_open, endpoint }),
         mr: table(fi_ops_mr { size: size_of::<fi_ops_mr>(), reg }),
     };
     // SAFETY: room for one pointer.
     unsafe { *out = new(domain, 0) };
-    0
-}
-
-unsafe extern "C" fn close_memory(fid: *mut fid) -> c_int {
-    let key = number(fid.cast::<fid_mr>());
-    if let Some(error) = world(|world| world.manners.keeps_registrations) {
-        return -error;
-    }
-    let _ = world(|world| world.memory.remove(&key));
-    // SAFETY: closed once.
-    unsafe { close::<fid_mr>(fid) }
-}
-
-unsafe extern "C" fn bind_memory(fid: *mut fid, ep: *mut fid, _: u64) -> c_int {
-    let (key, ep) = (number(fid.cast::<fid_mr>()), number(ep.cast::<fid_ep>()) as usize);
-    world(|world| {
-        if let Some(memory) = world.memory.get_mut(&key) {
-            memory.bound = Some(ep);
-        }
-    });
-    0
-}
-
-unsafe extern "C" fn reg(
-    _: *mut fid,
-    base: *const c_void,
-    len: usize,
-    access: u64,
-    _: u64,
-    wanted: u64,
-    _: u64,
-    out: *mut *mut fid_mr,
-    _: *mut c_void,
-) -> c_int {
-    let base = base.expose_provenance();
-    if world(|world| world.manners.registrations.is_some_and(|most| world.memory.len() >= most)) {
-        return -libc::ENOMEM;
-    }
-    let key = world(|world| {
-        world.next_key += 1;
-        let own = world.manners.mr_mode & FI_MR_PROV_KEY != 0;
-        let key = if own { 1000 + world.next_key } else { wanted };
-        let free = !world.memory.contains_key(&key);
-        let memory = Memory { base, len, access, bound: None };
-        free.then(|| world.memory.insert(key, memory)).map(|_| key)
-    });
-    let Some(key) = key else { return -FI_ENOKEY };
-    let table_of = fi_ops { close: close_memory, bind: bind_memory, ..ops::<fid_mr>() };
-    // The descriptor says which registration a piece claims to lie in.
-    let mem_desc = ptr::without_provenance_mut(key as usize);
-    let mr = fid_mr { fid: head(table_of), mem_desc, key };
-    // SAFETY: room for one pointer.
-    unsafe { *out = new(mr, key) };
     0
 }
 

@@ -44,6 +44,8 @@ pub(crate) enum Atomics {
 pub(crate) struct Manners {
     /// What its device is called.
     pub(crate) device: &'static CStr,
+    /// Bytes of its keys (fi_domain(3), mr_key_size).
+    pub(crate) key_size: usize,
     /// `FI_MR_...` that it demands (fi_mr(3)).
     pub(crate) mr_mode: i32,
     /// Completion at the target can be asked for (fi_endpoint(3), FI_DELIVERY_COMPLETE).
@@ -98,6 +100,8 @@ pub(crate) struct Manners {
     pub(crate) api: u32,
     /// The orders that are granted, of what is sent and of what is received, whatever was asked for.
     pub(crate) orders: (u64, u64),
+    /// Keys that have to be mapped are longer than any room (FI_ETOOSMALL).
+    pub(crate) keys_are_long: bool,
     /// Registrations do not end: closing one says so (EBUSY: fi_mr(3), verbs, cxi), and it stays.
     pub(crate) keeps_registrations: Option<i32>,
 }
@@ -106,6 +110,7 @@ impl Default for Manners {
     fn default() -> Manners {
         Manners {
             device: c"dev0",
+            key_size: 8,
             mr_mode: 0,
             delivery: true,
             eagain: 0,
@@ -134,6 +139,7 @@ impl Default for Manners {
             atomics: Atomics::None,
             api: crate::abi::API,
             orders: (crate::abi::FI_ORDER_SAS, crate::abi::FI_ORDER_SAS),
+            keys_are_long: false,
             keeps_registrations: None,
         }
     }
@@ -171,6 +177,8 @@ pub(crate) struct Way {
     pub(crate) from: usize,
     /// None: its completion has come already.
     pub(crate) context: Option<usize>,
+    /// What it was posted with.
+    pub(crate) key: u64,
 }
 
 #[derive(Default)]
@@ -199,6 +207,8 @@ pub(crate) struct World {
     pub(crate) ends: Vec<End>,
     pub(crate) memory: HashMap<u64, Memory>,
     pub(crate) next_key: u64,
+    /// Keys that were mapped: by which domain, and what they lead to.
+    pub(crate) mapped: HashMap<u64, (usize, u64)>,
     /// What has been done wrong.
     pub(crate) complaints: Vec<String>,
 }

@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::keys::{PackedKey, Seal};
 use crate::memory::Revocation;
+use crate::registered::sys::Mapped;
 use core::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -15,6 +16,8 @@ pub struct RemoteKey(pub(super) Rc<Imported>);
 
 pub(super) struct Imported {
     pub(super) key: PackedKey,
+    /// What the library has made of it, where it has to be mapped.
+    pub(super) mapped: Option<Mapped>,
     /// Its owner has asked for the memory back.
     pub(super) revoked: Cell<bool>,
 }
@@ -95,9 +98,9 @@ impl Outbound {
         }
     }
 
-    pub(super) fn import(&mut self, key: PackedKey) -> RemoteKey {
+    pub(super) fn import(&mut self, key: PackedKey, mapped: Option<Mapped>) -> RemoteKey {
         let revoked = Cell::new(self.revoked.contains(&key.generation));
-        let key = Rc::new(Imported { key, revoked });
+        let key = Rc::new(Imported { key, mapped, revoked });
         if self.keys.len() == self.keys.capacity() {
             self.keys.retain(|key| key.strong_count() > 0);
         }
@@ -212,9 +215,15 @@ pub(super) struct Ghost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::LibraryKey;
 
     fn channel() -> Outbound {
         Outbound::new(1, 0, 2, &crate::address::tests::address())
+    }
+
+    fn key(generation: u64) -> PackedKey {
+        let keys = vec![LibraryKey { interface: 0, number: 1, raw: None }];
+        PackedKey { base: 0, len: 1, access: 0, generation, skew: 0, keys }
     }
 
     #[test]
@@ -256,9 +265,7 @@ mod tests {
     fn what_is_remembered_of_ended_regions_and_dropped_keys_is_bounded() {
         let mut channel = channel();
         for generation in 0..5000 {
-            let key =
-                PackedKey { base: 0, len: 1, access: 0, generation, skew: 0, keys: vec![(0, 1)] };
-            drop(channel.import(key));
+            drop(channel.import(key(generation), None));
             channel.revoke(generation);
             channel.owe_answer(generation);
             channel.owe_answer(generation);
@@ -284,17 +291,9 @@ mod tests {
     #[test]
     fn a_key_that_comes_behind_the_end_of_its_region_is_known_to_lead_nowhere() {
         let mut channel = channel();
-        let key = |generation| PackedKey {
-            base: 0,
-            len: 1,
-            access: 0,
-            generation,
-            skew: 0,
-            keys: vec![(0, 1)],
-        };
-        let before = channel.import(key(4));
+        let before = channel.import(key(4), None);
         channel.revoke(4);
-        let (behind, other) = (channel.import(key(4)), channel.import(key(5)));
+        let (behind, other) = (channel.import(key(4), None), channel.import(key(5), None));
         let revoked = [before, behind, other].map(|key| key.0.revoked.get());
         assert_eq!(revoked, [true, true, false]);
     }

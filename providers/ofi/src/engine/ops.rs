@@ -1,8 +1,10 @@
 //! What has been handed to the library and has not ended.
 
+use super::channels::Imported;
 use crate::contexts::sys::Contexts;
 use crate::memory::Loan;
 use core::ffi::c_void;
+use std::rc::Rc;
 
 /// A put, get or atomic.
 pub(super) struct Transfer {
@@ -21,6 +23,8 @@ pub(super) struct Transfer {
     pub(super) value: usize,
     /// Registrations that it has borrowed.
     pub(super) _loans: Vec<Loan>,
+    /// The key that it goes by, where that is mapped for as long as somebody has it.
+    pub(super) _mapped: Option<Rc<Imported>>,
 }
 
 /// One operation.

@@ -1,15 +1,17 @@
 //! Puts and gets, and how atomics are posted and end.
 
 use super::Engine;
-use super::channels::RemoteKey;
+use super::channels::{Imported, RemoteKey};
 use super::ops::{Transfer, Work};
 use super::sending::share;
 use crate::abi::{FI_EAGAIN, FI_ENOKEY};
 use crate::atomics;
 use crate::keys::PackedKey;
 use crate::memory::{self, Loan};
+use crate::registered::sys::Mapped;
 use crate::sys::{Ep, Remote};
 use core::ffi::{c_int, c_void};
+use std::rc::Rc;
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access};
 
 /// What a transfer is posted to.
@@ -21,6 +23,8 @@ pub(super) struct Target {
     key: u64,
     generation: u64,
     connected: bool,
+    /// What keeps the key mapped.
+    mapped: Option<Rc<Imported>>,
 }
 
 /// What a transfer keeps until it has ended; see `Transfer`.
@@ -76,7 +80,14 @@ impl Engine {
             return Err(Status::Closed.into());
         };
         let key = PackedKey::unpack(bytes, &channel.seal)?;
-        Ok(channel.import(key))
+        let raw = key.of(channel.interface).and_then(|key| Some((key.number, key.raw.as_deref()?)));
+        let mapped = raw.map(|(base, raw)| Mapped::new(&self.registry.domain, base, raw));
+        let mapped = mapped.transpose().map_err(|errno| {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let status = if errno == libc::ENOMEM { Status::NoMemory } else { Status::KeyRejected };
+            Failure::new(status, format!("libfabric does not map the remote key: {error}"))
+        })?;
+        Ok(channel.import(key, mapped))
     }
 
     /// What a transfer is posted to, if the channel and the key let it through.
@@ -103,7 +114,9 @@ impl Engine {
         let remote = imported.key.of(channel.interface).ok_or(Status::Declined)?;
         let (token, peer) = (channel.token, channel.peer);
         let (generation, connected) = (imported.key.generation, channel.remote.is_some());
-        Ok(Target { at, token, peer, address, key: remote, generation, connected })
+        let mapped = imported.mapped.as_ref().map(|_| key.0.clone());
+        let key = imported.mapped.as_ref().map_or(remote.number, Mapped::key);
+        Ok(Target { at, token, peer, address, key, generation, connected, mapped })
     }
 
     /// Whether one more may be posted. What endpoints that are closed have left counts for its peer.
@@ -183,6 +196,7 @@ impl Engine {
             back,
             value,
             _loans: loans,
+            _mapped: target.mapped.clone(),
         }));
         let to = self.peers.get(peer).map_or(u64::MAX, |peer| peer.number);
         let posted = post(&self.ep, Remote { peer: to, address, key }, context);

@@ -8,7 +8,7 @@
 pub(crate) mod sys;
 
 use crate::abi::*;
-use crate::keys::{MAX_KEY_LEN, MOST_INTERFACES, PackedKey, Seal};
+use crate::keys::{LibraryKey, MOST_INTERFACES, MOST_RAW, PackedKey, Seal, longest};
 use crate::registered::sys::Mr;
 use crate::sys::{Domain, Ep, Local};
 use core::ffi::{c_int, c_void};
@@ -339,8 +339,11 @@ impl Registry {
 
     pub(crate) fn pack_key(&self, region: &Region, out: &mut [u8]) -> Result<usize, Failure> {
         let region = &region.0;
-        let mut keys: Vec<(u64, u64)> =
-            held(&region.registrations).iter().map(|(number, mr)| (*number, mr.key())).collect();
+        let keys: Result<Vec<LibraryKey>, Failure> = {
+            let registrations = held(&region.registrations);
+            registrations.iter().map(|(interface, mr)| self.key_of(*interface, mr)).collect()
+        };
+        let mut keys = keys?;
         if keys.is_empty() || keys.len() > MOST_INTERFACES {
             let text = format!(
                 "{} interfaces of this domain are open, and a key has room for 1 to {MOST_INTERFACES}",
@@ -348,19 +351,31 @@ impl Registry {
             );
             return Err(Failure::new(Status::Unsupported, text));
         }
-        keys.sort_unstable();
+        keys.sort_unstable_by_key(|key| key.interface);
         let base = if self.mode & FI_MR_VIRT_ADDR != 0 { region.base } else { 0 };
         let (len, access, generation) = (region.len, region.access, region.generation);
         let skew = region.base % 8;
         let packed = PackedKey { base, len, access, generation, skew, keys }.pack(&self.seal);
         let Some(room) = out.get_mut(..packed.len()) else {
-            let text =
-                format!("a key of ofi takes up to {MAX_KEY_LEN} bytes and the buffer is shorter");
+            let most = longest(self.mode, MOST_RAW);
+            let text = format!("a key of ofi takes up to {most} bytes and the buffer is shorter");
             return Err(Failure::new(Status::TooLarge, text));
         };
         room.copy_from_slice(&packed);
         region.packed.store(true, Ordering::Release);
         Ok(packed.len())
+    }
+
+    fn key_of(&self, interface: u64, mr: &Mr) -> Result<LibraryKey, Failure> {
+        if self.mode & FI_MR_RAW == 0 {
+            return Ok(LibraryKey { interface, number: mr.key(), raw: None });
+        }
+        let (number, raw) = mr.raw_key().map_err(|errno| {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let text = format!("libfabric has no key of at most {MOST_RAW} bytes: {error}");
+            Failure::new(Status::Unsupported, text)
+        })?;
+        Ok(LibraryKey { interface, number, raw: Some(raw) })
     }
 
     /// The descriptor of a piece by the region that it says it lies in, if that is so.

@@ -6,6 +6,7 @@ pub(crate) mod sys;
 use crate::abi::*;
 use crate::atomics::are_wanted;
 use crate::config::{Format, Settings, admits, shown};
+use crate::keys::MOST_RAW;
 use crate::load::Library;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use sys::{Hints, Info, Infos, text};
@@ -63,7 +64,6 @@ pub(crate) fn core_name(provider: &str) -> &str {
 fn unmet(info: &Info) -> Option<&'static str> {
     let mode = info.domain().mr_mode;
     let bits = [
-        (FI_MR_RAW, "FI_MR_RAW"),
         (FI_MR_MMU_NOTIFY, "FI_MR_MMU_NOTIFY"),
         (FI_MR_RMA_EVENT, "FI_MR_RMA_EVENT"),
         (FI_MR_COLLECTIVE, "FI_MR_COLLECTIVE"),
@@ -106,8 +106,16 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     if demanded != 0 {
         return Some(format!("it demands the mode {demanded:#x}, which is not supported"));
     }
-    if offer.info.caps() & FI_MULTI_RECV == 0 || offer.info.domain().mr_key_size > 8 {
-        return Some("it has no FI_MULTI_RECV, or keys of more than 8 bytes".into());
+    let (size, raw) = (offer.info.domain().mr_key_size, offer.info.domain().mr_mode & FI_MR_RAW);
+    if raw != 0 && size > MOST_RAW {
+        let text =
+            format!("it demands FI_MR_RAW with keys of {size} bytes: {MOST_RAW} are the most");
+        return Some(text);
+    }
+    if offer.info.caps() & FI_MULTI_RECV == 0 || raw == 0 && size > 8 {
+        return Some(
+            "it has no FI_MULTI_RECV, or keys of more than 8 bytes without FI_MR_RAW".into(),
+        );
     }
     // What is granted, and not what was asked for: a channel whose messages change places is taken for one that has lost some.
     if offer.info.tx().msg_order & offer.info.rx().msg_order & FI_ORDER_SAS == 0 {

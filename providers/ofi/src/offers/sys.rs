@@ -33,7 +33,7 @@ pub(crate) struct Hints {
 
 /// The ways of registration that are understood. A provider that demands another one is not listed.
 pub(crate) const MR_MODES: c_int =
-    FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 
 impl Infos {
     /// Asks, with all that this provider needs as hints, or without any.

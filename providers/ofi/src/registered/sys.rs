@@ -1,8 +1,9 @@
-//! Registrations.
+//! Registrations, and keys of peers' that have to be mapped before they can be used.
 
 #![allow(unsafe_code)]
 
 use crate::abi::*;
+use crate::keys::MOST_RAW;
 use crate::sys::{Domain, Ep, close};
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -63,6 +64,31 @@ impl Mr {
         unsafe { (*self.raw).key }
     }
 
+    /// The bytes of its key, which peers have to map (`FI_MR_RAW`), and the address that they map them with.
+    pub(crate) fn raw_key(&self) -> Result<(u64, Vec<u8>), c_int> {
+        let (mut base, mut bytes) = (0, vec![0; MOST_RAW]);
+        let mut len = bytes.len();
+        let mut attr = fi_mr_raw_attr {
+            flags: 0,
+            base_addr: &raw mut base,
+            raw_key: bytes.as_mut_ptr(),
+            key_size: &raw mut len,
+        };
+        // SAFETY: a live registration; as many bytes of room as are said.
+        let code = unsafe {
+            let control = (*(*self.raw).fid.ops).control;
+            control(self.raw.cast(), FI_GET_RAW_MR, (&raw mut attr).cast())
+        };
+        match code {
+            0 if (1..=bytes.len()).contains(&len) => {
+                bytes.truncate(len);
+                Ok((base, bytes))
+            }
+            0 => Err(libc::EMSGSIZE),
+            code => Err(-code),
+        }
+    }
+
     pub(crate) fn desc(&self) -> *mut c_void {
         // SAFETY: a live registration.
         unsafe { (*self.raw).mem_desc }
@@ -104,3 +130,45 @@ impl Drop for Mr {
 unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
+
+/// A peer's key, which was mapped for this domain, until it is dropped: behind the last operation that goes by it.
+pub(crate) struct Mapped {
+    domain: Arc<Domain>,
+    key: u64,
+}
+
+impl Mapped {
+    /// Maps the bytes of a key, with the address that came with them.
+    pub(crate) fn new(domain: &Arc<Domain>, base: u64, raw: &[u8]) -> Result<Mapped, c_int> {
+        // The library takes it as something that can be written.
+        let (mut raw, mut key) = (raw.to_vec(), 0);
+        let mut map = fi_mr_map_raw {
+            flags: 0,
+            base_addr: base,
+            raw_key: raw.as_mut_ptr(),
+            key_size: raw.len(),
+            key: &raw mut key,
+        };
+        match control(domain, FI_MAP_RAW_MR, (&raw mut map).cast()) {
+            0 => Ok(Mapped { domain: domain.clone(), key }),
+            code => Err(-code),
+        }
+    }
+
+    /// What operations carry.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let mut key = self.key;
+        let _ = control(&self.domain, FI_UNMAP_KEY, (&raw mut key).cast());
+    }
+}
+
+fn control(domain: &Domain, command: c_int, record: *mut c_void) -> c_int {
+    // SAFETY: an open domain; a filled record of this command's, whose parts live for the call.
+    unsafe { ((*(*domain.raw).fid.ops).control)(domain.raw.cast(), command, record) }
+}

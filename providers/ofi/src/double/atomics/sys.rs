@@ -122,7 +122,8 @@ fn post(
             (None, Some(remote)) => {
                 let native = Native { form, datatype: message.datatype, op: message.op };
                 let (atomic, context) = (Some(native), Some(context));
-                let way = Way { put: false, atomic, local: parts, remote, from, context };
+                let key = there.key;
+                let way = Way { put: false, atomic, local: parts, remote, from, context, key };
                 world.ends[to].ways.push_back(way);
                 if !world.manners.manual {
                     progress(world, to);

@@ -74,7 +74,7 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
             tx.size /= 2;
         }
         let (domain, fabric) = (&mut *(*info).domain_attr, &mut *(*info).fabric_attr);
-        (domain.mr_mode, domain.mr_key_size) = (manners.mr_mode, 8);
+        (domain.mr_mode, domain.mr_key_size) = (manners.mr_mode, manners.key_size);
         domain.name = manners.device.as_ptr().cast_mut();
         fabric.name = c"played-fabric".as_ptr().cast_mut();
         fabric.prov_name = manners.provider.as_ptr().cast_mut();

@@ -14,6 +14,7 @@ pub(in crate::double) fn reached(
     rights: u64,
 ) -> Option<usize> {
     let mode = world.manners.mr_mode;
+    let key = if mode & FI_MR_RAW != 0 { world.mapped.get(&key)?.1 } else { key };
     let memory = world.memory.get(&key).filter(|memory| {
         memory.access & rights == rights && (mode & FI_MR_ENDPOINT == 0 || memory.bound == Some(to))
     })?;
@@ -51,6 +52,7 @@ fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) 
                     remote,
                     from,
                     context,
+                    key: there.key,
                 });
                 if !world.manners.manual {
                     progress(world, to);
