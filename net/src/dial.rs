@@ -18,6 +18,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 const FIREWALL: &str = " (a firewall that drops what comes to that port, or the host is down: open the port there, or choose by \
                         TIELINE_TCP_PORTS ports that are open)";
 
+/// What a rejection has in common with a host that is down and that its neighbours have asked for.
+const REJECTED: &str = " (the host is down, or a firewall there rejects what comes to that port: open the port there, or choose by \
+                        TIELINE_TCP_PORTS ports that are open)";
+
 /// How far a [`Dial`] is.
 #[derive(Debug)]
 pub enum Progress {
@@ -43,8 +47,9 @@ pub struct Dial {
     wrong_secrets: usize,
     /// Routes that could not even be begun here: they say nothing about the peer.
     unusable: usize,
-    /// Routes on which not even a refusal came.
-    unanswered: usize,
+    /// The failure at which it is said what a firewall does, and the words: the last on which not even a refusal came, or else the last
+    /// that was rejected.
+    advice: Option<(usize, &'static str)>,
     /// This process or the system had no descriptor left for a socket.
     starved: bool,
 }
@@ -60,6 +65,8 @@ struct Attempt {
     refused: bool,
     /// Nothing came back, not even a refusal.
     unanswered: bool,
+    /// This host, or one on the way, says that the host there cannot be reached.
+    rejected: bool,
     /// The listener said that the proof is wrong.
     wrong_secret: bool,
 }
@@ -79,7 +86,7 @@ impl Dial {
             refusals: 0,
             wrong_secrets: 0,
             unusable: 0,
-            unanswered: 0,
+            advice: None,
             starved: false,
         };
         dial.next_route(Instant::now());
@@ -149,13 +156,25 @@ impl Dial {
                     let what = std::mem::take(&mut attempt.what);
                     self.refusals += usize::from(attempt.refused);
                     self.wrong_secrets += usize::from(attempt.wrong_secret);
-                    self.unanswered += usize::from(attempt.unanswered);
+                    let (unanswered, rejected) = (attempt.unanswered, attempt.rejected);
+                    self.advise(unanswered, rejected);
                     self.failures.push(format!("{what}: {words}"));
                     self.next_route(now);
                 }
             }
         }
         Progress::Failed(self.words())
+    }
+
+    /// The failure that comes next may be a firewall's.
+    fn advise(&mut self, unanswered: bool, rejected: bool) {
+        let at = self.failures.len();
+        let knows = self.advice.is_some_and(|(_, words)| words == FIREWALL);
+        match (unanswered, rejected) {
+            (true, _) => self.advice = Some((at, FIREWALL)),
+            (_, true) if !knows => self.advice = Some((at, REJECTED)),
+            _ => {}
+        }
     }
 
     /// Begins the next route that can be begun.
@@ -184,6 +203,7 @@ impl Dial {
                         refused,
                         wrong_secret,
                         unanswered: false,
+                        rejected: false,
                     });
                 }
                 Err(error) => {
@@ -195,6 +215,7 @@ impl Dial {
                         kind,
                         io::ErrorKind::AddrNotAvailable | io::ErrorKind::NetworkUnreachable
                     ));
+                    self.advise(false, kind == io::ErrorKind::HostUnreachable);
                     self.failures.push(format!("{what}: {error}"));
                 }
             }
@@ -211,9 +232,13 @@ impl Dial {
         if self.failures.is_empty() {
             return "there is no address to connect to".into();
         }
-        let mut words = self.failures.join("; ");
-        if self.unanswered > 0 {
-            words.push_str(FIREWALL);
+        let mut words = String::new();
+        for (at, failure) in self.failures.iter().enumerate() {
+            words.push_str(if at > 0 { "; " } else { "" });
+            words.push_str(failure);
+            // At the one that it is about: a refusal further on shows that there is none.
+            let advice = self.advice.filter(|(of, _)| *of == at);
+            words.push_str(advice.map_or("", |(_, advice)| advice));
         }
         words
     }
@@ -226,6 +251,7 @@ impl Attempt {
             if let Some(error) = self.stream.take_error().map_err(words)? {
                 self.refused = error.kind() == io::ErrorKind::ConnectionRefused;
                 self.unanswered = error.kind() == io::ErrorKind::TimedOut;
+                self.rejected = error.kind() == io::ErrorKind::HostUnreachable;
                 return Err(words(error));
             }
             match self.stream.peer_addr() {

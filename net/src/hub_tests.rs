@@ -1,8 +1,10 @@
 //! The listener and the dialler over loopback: those who belong, and all kinds of unproven connections.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+
+use socket2::{Domain, Socket, Type};
 
 use super::*;
 use crate::dial::{Dial, Progress, dial_blocking};
@@ -422,6 +424,25 @@ fn a_dial_that_fails_names_every_way_and_its_reason() {
     let words = finish(&hub, &mut Dial::start(Vec::new(), key(&hub), hello(0), deadline))
         .expect_err("there is none");
     assert!(words.contains("no address"), "{words}");
+}
+
+#[test]
+fn what_a_firewall_does_is_said_behind_the_way_on_which_nothing_was_answered() {
+    let hub = open(Settings::default());
+    let closed = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
+    // Its queue is full with one: what else comes is dropped.
+    let full = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("loopback");
+    full.listen(0).expect("it listens");
+    let full_at = full.local_addr().ok().and_then(|at| at.as_socket()).expect("bound");
+    let _queued = TcpStream::connect(full_at).expect("the first");
+    let deadline = Instant::now() + Duration::from_millis(300);
+    let routes = vec![route(full_at), route(closed)];
+    let words = finish(&hub, &mut Dial::start(routes, key(&hub), hello(0), deadline))
+        .expect_err("none leads there");
+    let (first, second) = words.split_once("; ").expect("two ways");
+    assert!(first.contains("no answer in time (a firewall that drops"), "{words}");
+    assert!(second.starts_with(&closed.to_string()) && !second.contains("firewall"), "{words}");
 }
 
 #[test]
