@@ -2,7 +2,7 @@
 
 use tieline_plugin_api::Status;
 
-use super::{Config, Origin, nearest, upper, vars};
+use super::{Config, HIDDEN, Origin, Setting, nearest, upper, vars};
 use crate::Error;
 
 /// As many unknown names are told one by one.
@@ -34,6 +34,12 @@ impl Config {
                 continue;
             }
             let near = self.nearest_name(name);
+            // A slip for the secret's name has the secret.
+            let hides = near.as_deref() == Some(vars::SECRET);
+            let cited = match hides {
+                true => format!("{name}={HIDDEN} ({})", self.origin(name)),
+                false => self.cite(name),
+            };
             if strict {
                 let fix = match near {
                     Some(near) => {
@@ -45,18 +51,22 @@ impl Config {
                 };
                 let error = Error::new(
                     Status::Invalid,
-                    format!("{} is not known", self.cite(name)),
+                    format!("{cited} is not known"),
                     format!("no variable has that name and {} holds", self.cite(vars::STRICT)),
                     fix,
                 );
-                return Err(self.blamed(name, error));
+                let setting = Setting { value: HIDDEN.into(), origin: self.origin(name) };
+                return Err(match hides {
+                    true => error.about(name, setting),
+                    false => self.blamed(name, error),
+                });
             }
             let hint = match near {
                 Some(near) => format!("did you mean {near}?"),
                 None => "nobody reads it".to_owned(),
             };
             if self.known_mut().reported.insert(name.clone()) {
-                news.push(format!("{} is not known; {hint}", self.cite(name)));
+                news.push(format!("{cited} is not known; {hint}"));
             }
         }
         if untold > 0 {

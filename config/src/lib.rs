@@ -34,7 +34,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use serde::Serialize;
-use tieline_plugin_api::config::{Accepts, shown};
+use tieline_plugin_api::config::{self, Accepts};
 use tieline_plugin_api::{Status, config_kind};
 
 use select::Selection;
@@ -500,6 +500,15 @@ impl Config {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// A value as it may be shown to anybody: nothing whose name says that it is a secret. Where a secret lies is none.
+fn shown<'a>(name: &str, value: &'a str) -> &'a str {
+    let is_secret = name.contains("SECRET") && !name.ends_with("_FILE") && !value.is_empty();
+    if is_secret { HIDDEN } else { config::shown(name, value) }
+}
+
+/// What stands for a value that is not shown.
+const HIDDEN: &str = "(set)";
 
 /// `shm-cma` as it stands in a variable's name: `SHM_CMA`.
 pub fn upper(name: &str) -> String {

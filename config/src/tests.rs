@@ -264,6 +264,19 @@ fn an_unknown_name_is_warned_about_once_with_the_nearest_one() {
 }
 
 #[test]
+fn a_slip_for_the_name_of_the_secret_shows_no_secret() {
+    for name in ["TIELINE_SECRTE", "TIELINE_JOB_SECRET"] {
+        let warnings = env(&[(name, "hunter2")]).build().unwrap().check(&[]).unwrap();
+        assert!(warnings[0].starts_with(&format!("{name}=(set) (environment) is not known")));
+        let strict = env(&[(name, "hunter2"), ("TIELINE_STRICT", "on")]).build().unwrap();
+        let error = strict.check(&[]).unwrap_err();
+        assert!(!format!("{error} {:?}", error.setting()).contains("hunter2"), "{error}");
+    }
+    let shown = env(&[("TIELINE_SECRET_FILE", "/etc/shadow")]).build().unwrap();
+    assert!(shown.cite(vars::SECRET_FILE).contains("/etc/shadow"), "a place is none");
+}
+
+#[test]
 fn a_name_that_nearly_begins_as_ours_is_a_warning_and_another_word_is_none() {
     let config = env(&[
         ("TIELNE_PROVIDERS", "shm"),
