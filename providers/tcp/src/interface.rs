@@ -15,6 +15,7 @@ use crate::config::Settings;
 use crate::conn::{Conn, Phase};
 use crate::endpoint::StreamEndpoint;
 use crate::poll::State;
+use crate::probe::Token;
 use crate::regions::Regions;
 use crate::shared::{HUB, MAILBOX, Shared, TIMER};
 
@@ -63,6 +64,7 @@ impl StreamInterface {
             timed: RefCell::default(),
             expecting: RefCell::default(),
             checked: Cell::new(now),
+            probes: Token::default(),
             hot: RefCell::default(),
             readers: RefCell::default(),
             received: Cell::new(0),

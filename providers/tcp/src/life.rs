@@ -182,14 +182,17 @@ impl Inner {
             let Some(seen) = sys::unanswered(stream.sender()) else { continue };
             busy |= seen.is_busy();
             let silent = stream.silence.observe(now, marked, &seen);
+            let asked = stream.probe.as_mut();
+            let _ = asked.map(|probe| probe.look(now));
             if silent >= seen.timeout(limit) {
-                let broke = lost::silent(stream, silent, self.shared.hub.local());
+                let tried = now.checked_sub(seen.since_sent).unwrap_or(now);
+                let broke = lost::silent(stream, silent, tried, self.shared.hub.local());
                 self.stream_broke(number, &broke);
             } else if silent < seen.timeout(limit) / 4 {
                 stream.probe = None;
             } else if stream.probe.is_none() {
                 let (local, peer) = stream.addresses();
-                stream.probe = peer.and_then(|peer| Probe::begin(local, peer));
+                stream.probe = peer.and_then(|peer| Probe::begin(local, peer, &self.shared.probes));
             }
         }
         busy

@@ -1,25 +1,31 @@
 //! Why a stream broke at whose other end nobody acknowledges anything: a host that is down, or a way that takes small packets and
-//! drops large ones. The kernel says the same of both, so the host is asked something small in between.
+//! drops large ones. The kernel says the same of both, so the host is asked something small in between; and only what is known from
+//! that is said, since whoever reads it acts on it.
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use tieline_net::LocalAddress;
 use tieline_plugin_api::Status;
 
-use crate::probe::Probe;
+use crate::probe::{Answer, Probe};
 use crate::silence::Unacknowledged;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// How a stream broke on which nothing has been acknowledged for so long.
-pub(crate) fn silent(stream: &Stream, silent: Duration, locals: &[LocalAddress]) -> Broke {
-    let (local, _) = stream.addresses();
+/// How a stream broke on which nothing has been acknowledged for so long. `tried`: when it was last sent.
+pub(crate) fn silent(
+    stream: &Stream,
+    silent: Duration,
+    tried: Instant,
+    locals: &[LocalAddress],
+) -> Broke {
+    let (local, peer) = stream.addresses();
     let interface = local.and_then(|at| locals.iter().find(|known| known.ip == at.ip()));
+    let interface = interface.map(|known| &*known.interface);
     let mut text = format!("the connection to {} broke", stream.peer());
     match (local, interface) {
-        (Some(at), Some(known)) => {
-            text.push_str(&format!(" (from {} on {})", at.ip(), known.interface));
-        }
+        (Some(at), Some(name)) => text.push_str(&format!(" (from {} on {name})", at.ip())),
         (Some(at), None) => text.push_str(&format!(" (from {})", at.ip())),
         (None, _) => {}
     }
@@ -30,26 +36,123 @@ pub(crate) fn silent(stream: &Stream, silent: Duration, locals: &[LocalAddress])
             silent.as_secs_f64()
         ));
     }
-    let answers = stream.probe.as_ref().is_some_and(Probe::was_answered);
-    match facts {
-        Some(Unacknowledged { bytes, segment, mtu, .. }) if answers && bytes >= segment => {
-            let ping = (mtu as usize).saturating_sub(28);
-            text.push_str(&format!(
-                "; the host there has answered a small packet meanwhile: large ones are dropped on the way, of up to {mtu} \
-                 bytes (MTU): `ping -M do -s {ping} {}` shows it; lower the MTU of the interface, or correct the link's",
-                host_of(stream)
-            ));
-        }
-        _ if answers => text.push_str(
-            "; the host there answers new connections: a firewall on the way has forgotten this one, or drops it",
-        ),
-        _ => text.push_str(
-            "; the host answers nothing: it or the link is down (TIELINE_FAILURE_TIMEOUT is how long it may be silent)",
-        ),
-    }
+    let found = match stream.probe.as_ref().map(Probe::answer) {
+        None => Found::NotAsked,
+        Some(None) => Found::Silence,
+        Some(Some(Answer::Nowhere(words))) => Found::Nowhere(words),
+        Some(Some(Answer::Came { at })) if tried <= *at => Found::AnswersAgain,
+        Some(Some(Answer::Came { .. })) => Found::Answers,
+    };
+    text.push_str(&format!("; {}", cause(facts, &found, peer, interface)));
     Broke { status: Status::TimedOut, text }
 }
 
-fn host_of(stream: &Stream) -> String {
-    stream.addresses().1.map_or_else(String::new, |peer| peer.ip().to_string())
+/// What was found out of the host there.
+enum Found<'a> {
+    NotAsked,
+    /// Asked for a new connection it says nothing.
+    Silence,
+    Nowhere(&'a str),
+    /// It answers, and nothing was sent again since.
+    AnswersAgain,
+    /// It answers, and what was sent again since was lost.
+    Answers,
+}
+
+/// What the facts say of the cause.
+fn cause(
+    facts: Option<Unacknowledged>,
+    found: &Found<'_>,
+    peer: Option<SocketAddr>,
+    interface: Option<&str>,
+) -> String {
+    let port = peer.map_or(0, |peer| peer.port());
+    match (found, facts) {
+        (Found::NotAsked, _) => {
+            "the host was not asked for anything else: it or the link is down, or something on the way drops this connection \
+             (TIELINE_FAILURE_TIMEOUT is how long it may be silent)"
+                .into()
+        }
+        (Found::Nowhere(words), _) => format!(
+            "asked for a new connection, the system says: {words}: the host or the link is down, or a firewall rejects it"
+        ),
+        (Found::Silence, _) => format!(
+            "the host answers no new connection to port {port}: it or the link is down, or a firewall there drops what it has \
+             not asked for (TIELINE_FAILURE_TIMEOUT is how long it may be silent)"
+        ),
+        // What was lost while nothing went through was not tried since.
+        (Found::AnswersAgain, _) => {
+            "the host there answers again, and nothing was sent again since: the way to it was cut for a while \
+             (TIELINE_FAILURE_TIMEOUT is how long it may be)"
+                .into()
+        }
+        (Found::Answers, Some(Unacknowledged { bytes, segment, mtu, .. })) if bytes >= segment => {
+            // What stands before the bytes that are asked for: the headers of IP and of ICMP.
+            let headers = if peer.is_some_and(|peer| peer.is_ipv6()) { 48 } else { 28 };
+            let ping = (mtu as usize).saturating_sub(headers);
+            format!(
+                "the host there has answered a small packet meanwhile: large ones are dropped on the way, of up to {mtu} \
+                 bytes (MTU): `ping -M do -s {ping} {}` shows it; lower the MTU of the interface, or correct the link's",
+                host(peer, interface)
+            )
+        }
+        (Found::Answers, _) => {
+            "the host there answers new connections: a firewall on the way has forgotten this one, or drops it".into()
+        }
+    }
+}
+
+/// The peer's host, as a command takes it.
+fn host(peer: Option<SocketAddr>, interface: Option<&str>) -> String {
+    match (peer, interface) {
+        (Some(SocketAddr::V6(at)), Some(name)) if at.ip().is_unicast_link_local() => {
+            format!("{}%{name}", at.ip())
+        }
+        (Some(at), _) => at.ip().to_string(),
+        (None, _) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(bytes: usize) -> Option<Unacknowledged> {
+        Some(Unacknowledged { bytes, segment: 1448, mtu: 1500, again: 3 })
+    }
+
+    fn said(found: &Found<'_>, bytes: usize, peer: &str) -> String {
+        cause(facts(bytes), found, Some(peer.parse().unwrap()), Some("rail0"))
+    }
+
+    #[test]
+    fn the_command_that_shows_an_mtu_counts_the_headers_of_its_family() {
+        let v4 = said(&Found::Answers, 46_336, "10.50.0.2:34582");
+        assert!(v4.contains("(MTU): `ping -M do -s 1472 10.50.0.2` shows it"), "{v4}");
+        let v6 = said(&Found::Answers, 46_336, "[fd00:50::2]:34582");
+        assert!(v6.contains("`ping -M do -s 1452 fd00:50::2` shows it"), "{v6}");
+        let near = said(&Found::Answers, 46_336, "[fe80::2]:34582");
+        assert!(near.contains("`ping -M do -s 1452 fe80::2%rail0` shows it"), "{near}");
+        let small = said(&Found::Answers, 64, "10.50.0.2:34582");
+        assert!(small.contains("has forgotten this one") && !small.contains("MTU"), "{small}");
+    }
+
+    #[test]
+    fn a_host_that_answered_after_the_last_try_says_nothing_of_large_packets() {
+        for bytes in [64, 46_336] {
+            let text = said(&Found::AnswersAgain, bytes, "10.50.0.2:34582");
+            assert!(text.contains("was cut for a while"), "{text}");
+            assert!(!text.contains("MTU") && !text.contains("firewall"), "{text}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_came_back_a_firewall_is_not_ruled_out() {
+        let text = said(&Found::Silence, 64, "10.50.0.2:34582");
+        assert!(text.contains("to port 34582: it or the link is down, or a firewall"), "{text}");
+        let text = said(&Found::Nowhere("No route to host"), 64, "10.50.0.2:1");
+        assert!(text.contains("No route to host: the host or the link is down, or a"), "{text}");
+        let text = said(&Found::NotAsked, 46_336, "10.50.0.2:1");
+        assert!(text.contains("was not asked") && !text.contains("MTU"), "{text}");
+    }
 }

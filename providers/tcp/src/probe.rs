@@ -2,36 +2,156 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Instant;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::sys;
+
+/// So many are open at a time: when a switch is off, streams fall silent by the thousands, and descriptors are for connections.
+const OPEN: usize = 32;
 
 /// A connection to where the stream leads, begun to see whether anybody answers: an acceptance or a refusal is small. Nothing is
 /// sent over it.
 #[derive(Debug)]
-pub(crate) struct Probe(OwnedFd);
+pub(crate) struct Probe {
+    socket: Option<(OwnedFd, Token)>,
+    answer: Option<Answer>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Somebody took it or refused it.
+    Came {
+        /// When, at the latest.
+        at: Instant,
+    },
+    /// It led nowhere, in the system's words: no way, nobody at that address, or a firewall that says so.
+    Nowhere(String),
+}
+
+/// Of an interface's, which counts them.
+pub(crate) type Token = Rc<()>;
 
 impl Probe {
-    /// Begins one, which costs three packets, and where nobody answers two.
-    pub(crate) fn begin(local: Option<SocketAddr>, peer: SocketAddr) -> Option<Probe> {
+    /// Begins one, which costs three packets, and where nobody answers two. `None`: it cannot be, now.
+    pub(crate) fn begin(
+        local: Option<SocketAddr>,
+        peer: SocketAddr,
+        count: &Token,
+    ) -> Option<Probe> {
+        if Rc::strong_count(count) > OPEN {
+            return None;
+        }
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(peer), kind, Some(Protocol::TCP)).ok()?;
         if let Some(local) = local {
             // The same way as the stream's.
             let _ = socket.bind(&SocketAddr::new(local.ip(), 0).into());
         }
-        match socket.connect(&peer.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => None,
-            _ => Some(Probe(socket.into())),
+        Some(match socket.connect(&peer.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
+                Probe { socket: None, answer: Some(of(&error, Instant::now())) }
+            }
+            _ => Probe { socket: Some((socket.into(), Rc::clone(count))), answer: None },
+        })
+    }
+
+    /// Looks whether anything came.
+    pub(crate) fn look(&mut self, now: Instant) {
+        let Some((fd, _)) = self.socket.as_ref().filter(|_| self.answer.is_none()) else { return };
+        let socket = SockRef::from(fd);
+        self.answer = match socket.take_error() {
+            Ok(Some(error)) => Some(of(&error, now)),
+            Ok(None) if socket.peer_addr().is_ok() => {
+                // That may be long ago: looks are as rare as the program's calls.
+                let ago = sys::unanswered(fd.as_raw_fd()).map(|seen| seen.since_ack);
+                let at = ago.and_then(|ago| now.checked_sub(ago)).unwrap_or(now);
+                Some(Answer::Came { at })
+            }
+            _ => None,
+        };
+        if self.answer.is_some() {
+            self.socket = None;
         }
     }
 
-    pub(crate) fn was_answered(&self) -> bool {
-        let socket = SockRef::from(&self.0);
-        match socket.take_error() {
-            Ok(Some(error)) => error.kind() == io::ErrorKind::ConnectionRefused,
-            Ok(None) => socket.peer_addr().is_ok(),
-            Err(_) => false,
+    pub(crate) fn answer(&self) -> Option<&Answer> {
+        self.answer.as_ref()
+    }
+}
+
+/// What a connection says that did not come about. One that was taken and ended since was answered, too.
+fn of(error: &io::Error, at: Instant) -> Answer {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => Answer::Came { at },
+        _ => Answer::Nowhere(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    #[test]
+    fn who_takes_a_connection_and_who_refuses_it_have_answered_and_nobody_elsewhere_has() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap();
+        let answer = |peer| {
+            let mut probe = Probe::begin(None, peer, &Token::default()).unwrap();
+            while probe.answer().is_none() {
+                probe.look(Instant::now());
+            }
+            let answer = probe.answer().cloned().unwrap();
+            probe.look(Instant::now() + Duration::from_secs(9));
+            assert_eq!(probe.answer(), Some(&answer), "what came first holds");
+            answer
+        };
+        assert!(matches!(answer(there), Answer::Came { .. }));
+        drop(listener);
+        assert!(matches!(answer(there), Answer::Came { .. }));
+        let unreachable = io::Error::from_raw_os_error(libc::EHOSTUNREACH);
+        let Answer::Nowhere(words) = of(&unreachable, Instant::now()) else {
+            panic!("a host that cannot be reached has not answered")
+        };
+        assert!(words.contains("No route to host"), "{words}");
+    }
+
+    #[test]
+    fn when_an_answer_came_is_known_also_where_nobody_looked_for_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut probe =
+            Probe::begin(None, listener.local_addr().unwrap(), &Token::default()).unwrap();
+        let fd = probe.socket.as_ref().unwrap().0.as_raw_fd();
+        let ago = Duration::from_millis(20);
+        // Taken, and then some time has passed by the kernel's clock.
+        let _taken = listener.accept().unwrap();
+        while sys::unanswered(fd).unwrap().since_ack < ago {
+            std::thread::yield_now();
         }
+        let now = Instant::now();
+        probe.look(now);
+        let Some(Answer::Came { at }) = probe.answer() else { panic!("it was taken") };
+        assert!(now.duration_since(*at) >= ago);
+    }
+
+    #[test]
+    fn only_so_many_are_open_at_a_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (there, count) = (listener.local_addr().unwrap(), Token::default());
+        let begin = || Probe::begin(None, there, &count);
+        let mut open: Vec<_> = (0..OPEN).map(|_| begin().unwrap()).collect();
+        assert!(begin().is_none());
+        while open[0].answer().is_none() {
+            open[0].look(Instant::now());
+        }
+        assert!(begin().is_some(), "one that was answered is open no more");
     }
 }

@@ -14,6 +14,7 @@ use tieline_plugin_api::{Status, event};
 use crate::config::Settings;
 use crate::gathered::Gathered;
 use crate::pool::Pool;
+use crate::probe::Token;
 use crate::regions::Regions;
 use crate::stream::Stream;
 
@@ -73,6 +74,8 @@ pub(crate) struct Shared {
     /// Connections that wait for an answer of the peer's kernel, and when they were last checked.
     pub(crate) expecting: RefCell<Vec<u32>>,
     pub(crate) checked: Cell<Instant>,
+    /// Held by each probe that is open.
+    pub(crate) probes: Token,
     pub(crate) hot: RefCell<Vec<(u32, usize)>>,
     /// Connections that wait for their turn to be read, in that order.
     pub(crate) readers: RefCell<VecDeque<u32>>,
