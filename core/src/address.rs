@@ -153,7 +153,7 @@ impl WorkerAddress {
             pid_namespace: r.u64()?,
             net_namespace: r.u64()?,
             pid: r.u32()?,
-            host: r.name()?.to_string(),
+            host: r.words()?,
         };
         let entry = WorkerEntry::parse(r)?;
         let service = match r.u8()? {
@@ -229,9 +229,9 @@ impl WorkerEntry {
         let mut candidates = Vec::with_capacity(count);
         for _ in 0..count {
             candidates.push(Candidate {
-                provider: r.name()?.to_string(),
-                domain: r.name()?.to_string(),
-                module: r.name()?.to_string(),
+                provider: r.words()?,
+                domain: r.words()?,
+                module: r.words()?,
                 priority: r.i32()?,
                 address: r.blob()?.to_vec(),
             });
@@ -246,7 +246,7 @@ impl WorkerEntry {
                 true => Ok(index),
                 false => Err(Status::BadData),
             };
-            let name = r.name()?.to_string();
+            let name = r.words()?;
             let via = match r.u8()? {
                 0 => Via::Connector(r.blob()?.to_vec()),
                 1 => Via::Candidate(known(r.u8()?)?),

@@ -6,6 +6,15 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// Lines of each half that are kept.
 const KEPT: usize = 256;
 
+/// Whether a character stands for itself in a line: neither one that a terminal obeys or that ends a line, nor one that is not seen and
+/// changes how others are (their direction, for one). Peers and files have a hand in what a line says.
+pub(crate) fn is_plain(c: char) -> bool {
+    let is_unseen = matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !c.is_control() && !is_unseen
+}
+
 /// The lines so far, of words or of more. Any thread may add some.
 pub(crate) struct Log<T> {
     lines: Mutex<Lines<T>>,

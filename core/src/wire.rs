@@ -1,5 +1,6 @@
 //! Reading and writing of the bytes that cross between processes: little-endian, every length checked.
 
+use crate::log::is_plain;
 use tieline_plugin_api::Status;
 
 /// Takes fields off the front of a byte string; whatever does not fit is `BadData`.
@@ -55,6 +56,11 @@ impl<'a> Reader<'a> {
     pub(crate) fn name(&mut self) -> Result<&'a str, Status> {
         let len = usize::from(self.u8()?);
         std::str::from_utf8(self.bytes(len)?).map_err(|_| Status::BadData)
+    }
+
+    /// The same, for people to read: what a terminal or a log would take for more than a character is left out of it.
+    pub(crate) fn words(&mut self) -> Result<String, Status> {
+        Ok(self.name()?.replace(|c: char| !is_plain(c), "?"))
     }
 
     /// Bytes with a two-byte length.

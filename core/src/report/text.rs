@@ -1,5 +1,7 @@
 //! Columns for a terminal: aligned, and never wider than asked when a word's length allows it.
 
+use crate::log::is_plain;
+
 /// How wide the text may be.
 pub(super) const WIDTH: usize = 100;
 /// How narrow the last column may become before the text may be wider after all.
@@ -19,7 +21,7 @@ pub(super) fn lines(rows: &[Vec<String>], indent: usize) -> String {
 /// `room` says how much of the last column fits into a line that begins with so many characters.
 fn lay_out(rows: &[Vec<String>], indent: usize, room: impl Fn(usize) -> usize) -> String {
     let clean = |cell: &String| -> String {
-        cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+        cell.chars().map(|c| if is_plain(c) { c } else { ' ' }).collect()
     };
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(clean).collect()).collect();
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);

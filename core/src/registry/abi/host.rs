@@ -5,7 +5,7 @@
 //! Nothing here prints: lines go into a log that the report shows.
 
 use crate::config::upper;
-use crate::log::{Line, Log};
+use crate::log::{Line, Log, is_plain};
 use crate::registry::settings::Settings;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -217,7 +217,7 @@ unsafe fn line(text: *const u8, len: usize) -> String {
     }
     // SAFETY: no more than the caller's `len`.
     let bytes = unsafe { std::slice::from_raw_parts(text, len.min(MOST_LINE_BYTES)) };
-    String::from_utf8_lossy(bytes).replace(|c: char| c.is_control(), " ")
+    String::from_utf8_lossy(bytes).replace(|c: char| !is_plain(c), " ")
 }
 
 unsafe extern "C" fn log_line(context: *mut c_void, level: u32, text: *const u8, len: usize) {
