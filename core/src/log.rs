@@ -73,13 +73,19 @@ impl<T: Line> Log<T> {
 
     /// Keeps a line, unless the same is there.
     pub(crate) fn add_once(&self, line: T) {
+        let _ = self.add_if_new(line);
+    }
+
+    /// The same; `false` where it is there.
+    pub(crate) fn add_if_new(&self, line: T) -> bool {
         let mut lines = self.locked();
         if lines.first.contains(&line) || lines.last.contains(&line) {
-            return;
+            return false;
         }
         lines.add(line.clone());
         drop(lines);
         self.tell(&line);
+        true
     }
 
     /// The lines kept so far, oldest first.

@@ -92,6 +92,11 @@ impl Core {
         self.notes.add_once(text);
     }
 
+    /// Keeps a line for the report; `false` where the same stands there.
+    pub(crate) fn note_if_new(&self, text: String) -> bool {
+        self.notes.add_if_new(text)
+    }
+
     /// Tells somebody of each further line that is kept.
     pub(crate) fn pass_notes_on(&self, to: impl Fn(&str) + Send + Sync + 'static) {
         self.notes.pass_on(move |note: &String| to(note));

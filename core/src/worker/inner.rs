@@ -77,6 +77,8 @@ pub(crate) struct Inner {
     pub(super) copies: RefCell<Vec<SharedCopy>>,
     pub(super) helps: help::Helps,
     pub(super) counters: Cell<Counters>,
+    /// Notes of what came for nobody.
+    pub(super) told_unhandled: Cell<u32>,
     pub(super) poller: Rc<Poller>,
     pub(super) backoff: backoff::Backoff,
     /// What other threads end a sleep by, once somebody has asked for it.
@@ -190,6 +192,7 @@ impl Inner {
             copies: RefCell::default(),
             helps: help::Helps::default(),
             counters: Cell::default(),
+            told_unhandled: Cell::default(),
             poller,
             backoff: backoff::Backoff::new(core.spin.clone()),
             signal: OnceCell::new(),

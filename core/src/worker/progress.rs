@@ -29,8 +29,8 @@ const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
 /// Between two looks for tasks of other threads, where there is a way for them.
 const TASK_PAUSE: u32 = 64;
 const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
-/// Of what comes for nobody so many are told one by one.
-const TOLD_UNHANDLED: u64 = 16;
+/// Of what comes for nobody so many are told, each once.
+const TOLD_UNHANDLED: u32 = 16;
 /// Queued operations that an endpoint gets rid of before it is the next one's turn.
 const TURN: usize = 16;
 
@@ -345,17 +345,19 @@ impl Inner {
         }
     }
 
-    /// Somebody has sent what nobody handles here. The first few times the report says it: the sender was told that all went well.
+    /// Somebody has sent what nobody handles here. The report names the first few: the sender was told that all went well.
     #[cold]
     pub(super) fn dropped_unhandled(&self, what: &str, from: PeerId) {
-        if self.counters.get().unknown_ids < TOLD_UNHANDLED {
+        let told = self.told_unhandled.get();
+        if told < TOLD_UNHANDLED {
             let peers = self.peers.borrow();
             let address = peers.get(from.0).and_then(|peer| peer.address.as_ref());
             let who = address.map_or_else(|| "a peer".to_string(), WorkerAddress::label);
             let note = format!(
                 "{what} came from {who}, and no handler is registered for it: it is dropped"
             );
-            self.shared.core.note(note);
+            let is_new = self.shared.core.note_if_new(note);
+            self.told_unhandled.set(told + u32::from(is_new));
         }
         self.bump(|c| c.unknown_ids += 1);
     }

@@ -255,6 +255,12 @@ fn what_comes_for_an_id_that_nobody_handles_is_named_in_the_report_with_its_send
     assert_eq!(told.len(), 1, "the same is said once: {warnings:?}");
     let sender = format!("process {}", std::process::id());
     assert!(told[0].contains(&sender) && told[0].contains("no handler"), "{told:?}");
+    // However often that comes, another id is told as well.
+    for id in std::iter::repeat_n(7, 20).chain([8]) {
+        let _ = worker.finish(out.send(id, 0, b"").unwrap()).unwrap();
+    }
+    assert!(peer.wait_until(|| peer.counters().unknown_ids == 24, None).unwrap());
+    assert!(context.report().warnings.iter().any(|text| text.contains("with the id 8")));
 }
 
 #[test]
