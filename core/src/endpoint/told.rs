@@ -14,7 +14,7 @@ impl Inner {
             line.push_str("; not: ");
             line.push_str(&not.join("; "));
         }
-        journal.tell_of_peer(self.address.entry.worker, line);
+        journal.tell_of_peer(self.address.entry.worker, &line);
     }
 
     /// How it has ended. A peer that closes its connection in good order has failed only for what is still under way.

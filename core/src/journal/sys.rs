@@ -1,28 +1,77 @@
-//! Opening and writing, so that neither a signal nor a reader that does not read can hold up or end the program.
+//! Opening and writing, so that neither a signal nor a reader that does not read can hold up or end the program, and nobody else
+//! chooses what is written to.
 
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// A file that appends; a pipe without a reader is refused instead of waited for.
+/// A file that appends, which only this user may read where it is made here; a pipe without a reader is refused instead of waited for.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-    OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)
+    let mut options = OpenOptions::new();
+    let made = options.append(true).create_new(true).mode(0o600).custom_flags(flags).open(path);
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    // Where others may write a folder, they could lead what is written elsewhere. In these only root and this process could.
+    let is_safe = ["/dev", "/dev/fd", "/proc/self/fd"].map(|folder| Some(Path::new(folder)));
+    let follow = if is_safe.contains(&path.parent()) { 0 } else { libc::O_NOFOLLOW };
+    let mut options = OpenOptions::new();
+    let file =
+        options.append(true).custom_flags(flags | follow).open(path).map_err(
+            |error| match error.raw_os_error() {
+                Some(libc::ELOOP) => {
+                    io::Error::other("it is a symbolic link, which is not followed")
+                }
+                _ => error,
+            },
+        )?;
+    match unfit(&file)? {
+        None => Ok(file),
+        Some(why) => Err(io::Error::other(why)),
+    }
 }
 
-/// One write. Signals that a failed one would bring (the reader of a pipe is gone, the file may not grow) are kept from the program,
-/// which may not know that it writes at all.
+/// Why what was there is not to be written to.
+fn unfit(file: &File) -> io::Result<Option<String>> {
+    let about = file.metadata()?;
+    let kind = about.file_type();
+    if kind.is_char_device() {
+        return Ok(None);
+    }
+    if !kind.is_file() && !kind.is_fifo() {
+        return Ok(Some("it is no file, pipe or terminal".into()));
+    }
+    // SAFETY: the call takes and changes nothing.
+    let me = unsafe { libc::geteuid() };
+    Ok(match about.uid() {
+        uid if uid != me && uid != 0 => {
+            Some(format!("it belongs to user {uid}, and this process is user {me}'s"))
+        }
+        // A second name in a folder that others may write.
+        _ if kind.is_file() && about.nlink() > 1 => Some("it has another name as well".into()),
+        _ => None,
+    })
+}
+
+/// One write, where it need not be waited for. Signals that it would bring (the reader of a pipe is gone, the file may not grow) are kept
+/// from the program, which may not know that it writes at all. A pipe that has room for anything takes as much as a line is long; if
+/// another process takes that room in between, or a terminal has less, this waits as any other write there does.
 pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
-    without_signals(|| {
+    let fd = to.as_fd().as_raw_fd();
+    if !has_room(fd) {
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, "its reader does not read"));
+    }
+    without_signals(bytes.len(), || {
         loop {
             // SAFETY: reads the slice.
-            let written =
-                unsafe { libc::write(to.as_fd().as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+            let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
             match usize::try_from(written) {
                 Ok(written) => return Ok(written),
                 Err(_) => {
@@ -36,41 +85,131 @@ pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     })
 }
 
-/// Runs `work` with the two signals of a failed write blocked, and takes those that it has brought to this thread.
-fn without_signals(work: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+/// Whether something can be written now, or fails now.
+fn has_room(fd: RawFd) -> bool {
+    let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    loop {
+        // SAFETY: one record, that lives during the call.
+        match unsafe { libc::poll(&raw mut ready, 1, 0) } {
+            0 => return false,
+            // A signal that came at this moment says nothing of the pipe; any other error the write tells as well.
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return true,
+        }
+    }
+}
+
+/// Runs `work`, which is to write `len` bytes, with the two signals of a failed write blocked, and takes those that it has brought to
+/// this thread.
+fn without_signals(len: usize, work: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+    let signals = [libc::SIGPIPE, libc::SIGXFSZ];
     let mut ours = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: each call fills the set that it is given, and the ones that read get a set that one has filled.
     let (blocked, were_pending) = unsafe {
         let _ = libc::sigemptyset(ours.as_mut_ptr());
-        let _ = libc::sigaddset(ours.as_mut_ptr(), libc::SIGPIPE);
-        let _ = libc::sigaddset(ours.as_mut_ptr(), libc::SIGXFSZ);
+        for signal in signals {
+            let _ = libc::sigaddset(ours.as_mut_ptr(), signal);
+        }
         let _ = libc::sigemptyset(pending.as_mut_ptr());
         let _ = libc::sigpending(pending.as_mut_ptr());
-        let were_pending = [libc::SIGPIPE, libc::SIGXFSZ]
-            .map(|signal| libc::sigismember(pending.as_ptr(), signal) == 1);
+        let were_pending = signals.map(|signal| libc::sigismember(pending.as_ptr(), signal) == 1);
         let blocked =
             libc::pthread_sigmask(libc::SIG_BLOCK, ours.as_ptr(), before.as_mut_ptr()) == 0;
         (blocked, were_pending)
     };
     let result = work();
-    let signal = match result.as_ref().err().and_then(io::Error::raw_os_error) {
-        Some(libc::EPIPE) if !were_pending[0] => Some(libc::SIGPIPE),
-        Some(libc::EFBIG) if !were_pending[1] => Some(libc::SIGXFSZ),
-        _ => None,
+    // A pipe whose reader goes while a write sleeps brings the signal with what was written, and not with an error.
+    let brings = match &result {
+        Ok(written) => *written < len,
+        Err(error) => matches!(error.raw_os_error(), Some(libc::EPIPE | libc::EFBIG)),
     };
     if blocked {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: sets that were filled above; nothing is written but to the sets.
         unsafe {
-            if let Some(signal) = signal {
-                let _ = libc::sigemptyset(ours.as_mut_ptr());
-                let _ = libc::sigaddset(ours.as_mut_ptr(), signal);
-                let _ = libc::sigtimedwait(ours.as_ptr(), std::ptr::null_mut(), &raw const none);
+            for (signal, was_pending) in signals.into_iter().zip(were_pending) {
+                if brings && !was_pending {
+                    let _ = libc::sigemptyset(ours.as_mut_ptr());
+                    let _ = libc::sigaddset(ours.as_mut_ptr(), signal);
+                    let _ =
+                        libc::sigtimedwait(ours.as_ptr(), std::ptr::null_mut(), &raw const none);
+                }
             }
             let _ = libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
         }
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether SIGPIPE waits for this thread, which has blocked it: ignoring it makes no difference then.
+    fn is_pending() -> bool {
+        let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: the first call fills the set, the second reads it.
+        unsafe {
+            let _ = libc::sigpending(pending.as_mut_ptr());
+            libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1
+        }
+    }
+
+    fn block() {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: a set that is filled before it is read; the mask is this thread's alone.
+        unsafe {
+            let _ = libc::sigemptyset(set.as_mut_ptr());
+            let _ = libc::sigaddset(set.as_mut_ptr(), libc::SIGPIPE);
+            let _ = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        }
+    }
+
+    fn unread(reader: &impl AsFd) -> i32 {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: writes one number.
+        let _ = unsafe { libc::ioctl(reader.as_fd().as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
+        bytes
+    }
+
+    #[test]
+    fn a_reader_that_goes_while_a_write_sleeps_leaves_no_signal() {
+        block();
+        let (reader, writer) = pipe();
+        let going = std::thread::spawn(move || {
+            // It is full, and the rest of the write waits for room.
+            while unread(&reader) < 65536 {
+                std::thread::yield_now();
+            }
+            drop(reader);
+        });
+        let written = write(&writer, &[b'x'; 70_000]);
+        going.join().unwrap();
+        assert!(written.is_ok_and(|count| count < 70_000), "it was cut");
+        assert!(!is_pending());
+        assert_eq!(write(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert!(!is_pending());
+    }
+
+    #[test]
+    fn a_pipe_that_waits_for_its_reader_is_not_waited_for() {
+        let (_reader, writer) = pipe();
+        // Whole pages, so that the last one fills it.
+        let written = (0..1000).take_while(|_| write(&writer, &[b'x'; 4096]).is_ok()).count();
+        assert!(written < 1000);
+        let error = write(&writer, b"x").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+    }
+
+    fn pipe() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
+        use std::os::fd::FromRawFd;
+        let mut ends = [0; 2];
+        // SAFETY: the call fills both numbers, of descriptors that nobody else owns.
+        unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            ends.map(|end| std::os::fd::OwnedFd::from_raw_fd(end)).into()
+        }
+    }
 }

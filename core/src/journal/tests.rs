@@ -33,7 +33,7 @@ fn no_file_is_made_before_there_is_something_to_say_and_its_name_may_hold_the_pr
     let journal = scratch.journal("report.%p");
     let path = scratch.path("report.77");
     assert!(!std::fs::exists(&path).unwrap());
-    journal.tell("first\nsecond \u{1b}[31mred");
+    journal.tell_all(&["first", "second \u{1b}[31mred"]);
     let text = read_to_string(&path).unwrap();
     assert_eq!(text, "tieline[77@nodea] first\ntieline[77@nodea] second  [31mred\n");
     assert_eq!(journal.trouble(), None);
@@ -60,10 +60,10 @@ fn lines_of_several_who_share_a_file_are_whole() {
 fn what_is_known_of_a_peer_is_told_again_only_when_it_is_another_or_has_failed() {
     let scratch = Scratch::new("peers");
     let journal = scratch.journal("report");
-    let one = || journal.tell_of_peer([1; 16], "one".into());
+    let one = || journal.tell_of_peer([1; 16], "one");
     one();
     one();
-    journal.tell_of_peer([2; 16], "one".into());
+    journal.tell_of_peer([2; 16], "one");
     journal.tell_of_failure(Some([1; 16]), "lost");
     journal.tell_of_failure(Some([1; 16]), "lost");
     one();
@@ -104,4 +104,85 @@ fn a_pipe_that_nobody_reads_holds_up_nobody_and_its_signal_ends_nothing() {
     drop(reader);
     journal.tell("the reader is gone");
     assert!(journal.trouble().is_some_and(|text| text.contains("Broken pipe")));
+}
+
+#[test]
+fn what_a_peer_says_of_itself_is_no_line_of_its_own() {
+    let scratch = Scratch::new("forged");
+    let journal = scratch.journal("report");
+    let name = "a\ntieline[1@b] warning\r\u{202e}\u{2028}c";
+    journal.tell(name);
+    journal.tell_of_peer([1; 16], name);
+    journal.tell_of_failure(None, name);
+    journal.tell_all(&["of several", name]);
+    let text = read_to_string(scratch.path("report")).unwrap();
+    let line = "tieline[77@nodea] a tieline[1@b] warning   c";
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert_eq!(text.lines().filter(|told| *told == line).count(), 4, "{text}");
+}
+
+#[test]
+fn a_line_is_as_long_as_a_pipe_takes_at_once_and_says_that_it_was_cut() {
+    let scratch = Scratch::new("long");
+    let journal = scratch.journal("report");
+    journal.tell(&"\u{e9}".repeat(100_000));
+    let several: Vec<String> = (0..20).map(|n| format!("{n} {}", "x".repeat(900))).collect();
+    journal.tell_all(&several);
+    let text = read_to_string(scratch.path("report")).unwrap();
+    assert_eq!(text.lines().count(), 21);
+    let first = text.lines().next().unwrap();
+    assert!(first.len() < LINE && first.len() > LINE - 8 && first.ends_with("..."));
+    assert!(text.lines().all(|line| line.starts_with("tieline[77@nodea] ")));
+    assert_eq!(journal.trouble(), None);
+}
+
+#[test]
+fn what_was_cut_is_not_what_the_next_line_begins_with() {
+    let scratch = Scratch::new("torn");
+    let journal = scratch.journal("report");
+    journal.tell("one");
+    journal.torn.store(true, Ordering::Relaxed);
+    journal.tell("two");
+    journal.tell("three");
+    let text = read_to_string(scratch.path("report")).unwrap().replace("tieline[77@nodea] ", "");
+    assert_eq!(text, "one\n\ntwo\nthree\n");
+}
+
+#[test]
+fn two_peers_that_are_lost_a_thousand_times_are_a_few_lines() {
+    let scratch = Scratch::new("night");
+    let journal = scratch.journal("report");
+    for _ in 0..1000 {
+        for peer in [1, 2] {
+            journal.tell_of_peer([peer; 16], &format!("to process {peer}"));
+            journal.tell_of_failure(Some([peer; 16]), &format!("process {peer} is gone"));
+        }
+    }
+    let text = read_to_string(scratch.path("report")).unwrap();
+    assert_eq!(text.lines().count(), 40, "{text}");
+    assert!(text.contains("(512 times so far) process 1 is gone"), "{text}");
+}
+
+#[test]
+fn a_file_that_is_made_is_this_users_alone_and_no_link_leads_elsewhere() {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    let scratch = Scratch::new("rights");
+    scratch.journal("report").tell("a");
+    let about = std::fs::metadata(scratch.path("report")).unwrap();
+    assert_eq!(about.mode() & 0o777 & !0o600, 0);
+    scratch.journal("report").tell("b");
+    assert_eq!(read_to_string(scratch.path("report")).unwrap().lines().count(), 2);
+    std::fs::write(scratch.path("victim"), "").unwrap();
+    symlink(scratch.path("victim"), scratch.path("link")).unwrap();
+    std::fs::hard_link(scratch.path("victim"), scratch.path("second")).unwrap();
+    for (name, word) in [("link", "symbolic link"), ("second", "another name"), ("", "directory")] {
+        let journal = scratch.journal(name);
+        journal.tell("a");
+        assert!(
+            journal.trouble().is_some_and(|text| text.contains(word)),
+            "{:?}",
+            journal.trouble()
+        );
+    }
+    assert_eq!(read_to_string(scratch.path("victim")).unwrap(), "");
 }

@@ -1,43 +1,54 @@
 //! The report that is written while it is made: how it begins. `docs/running.md` has an example.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::Report;
 use super::gather::{level_name, wanted_level};
+use super::{LogView, Report, ValueView};
 use crate::config::Origin;
 use crate::explain::{Record, Verdict};
+use crate::journal::Journal;
 use crate::registry::abi::host::LogLine;
 use crate::setup::Core;
+use tieline_plugin_api::raised_rights;
 
 impl Report {
     /// Writes how a context was opened, if `TIELINE_REPORT` asks for it, and has what is noted and logged from now on written too.
     pub(crate) fn write_while_made(core: &Core) {
         let Some(journal) = core.journal() else { return };
-        journal.tell(&Report::of(core).opened());
-        let (notes, logged) = (Arc::clone(journal), Arc::clone(journal));
-        core.pass_notes_on(move |note| notes.tell(note));
-        let wanted = wanted_level(&core.config);
-        core.discovery.log.pass_on(move |line: &LogLine| {
-            if line.level <= wanted || line.event.is_some() {
-                logged.tell(&format!(
-                    "{} {}: {}",
-                    level_name(line.level),
-                    line.provider,
-                    line.text
-                ));
+        // Providers keep the log until the process ends, the context alone its journal; and a forked child has neither.
+        let guard = core.guard();
+        let still = move |journal: &Weak<Journal>| {
+            let is_ours = guard.upgrade().is_some_and(|guard| guard.same_process());
+            journal.upgrade().filter(|_| is_ours)
+        };
+        let (notes, note_still) = (Arc::downgrade(journal), still.clone());
+        core.pass_notes_on(move |note| {
+            if let Some(journal) = note_still(&notes) {
+                journal.tell(note);
             }
         });
+        let (wanted, logged) = (wanted_level(&core.config), Arc::downgrade(journal));
+        core.discovery.log.pass_on(move |line: &LogLine| {
+            if line.level <= wanted || line.event.is_some() {
+                if let Some(journal) = still(&logged) {
+                    let LogLine { level, provider, text, .. } = line;
+                    journal.tell(&format!("{} {provider}: {text}", level_name(*level)));
+                }
+            }
+        });
+        // After that: what a provider's thread says meanwhile stands before it, or twice, and is not lost.
+        journal.tell_all(&Report::of(core).opened());
     }
 
     /// What was chosen, what was refused, and what an operator has set.
-    fn opened(&self) -> String {
-        let mut text = format!("Tieline {}, provider ABI {}\n", self.version, self.abi);
+    fn opened(&self) -> Vec<String> {
+        let mut lines = vec![format!("Tieline {}, provider ABI {}", self.version, self.abi)];
         for path in &self.paths {
             let words = match &path.disabled {
                 Some(because) => format!("disabled: {because}"),
                 None => path.composed.clone(),
             };
-            text.push_str(&format!("path {}: {words}\n", path.domain));
+            lines.push(format!("path {}: {words}", path.domain));
         }
         let tells = |record: &&Record| {
             let is_silent = matches!(
@@ -50,18 +61,70 @@ impl Report {
             );
             !is_silent
         };
-        for record in self.records.iter().filter(tells) {
-            text.push_str(&format!("{record}\n"));
-        }
-        let set = self.config.iter().filter(|value| value.origin != Origin::Default);
+        lines.extend(self.records.iter().filter(tells).map(Record::to_string));
+        // What only root may read is not for whoever runs a program that may.
+        let hides = |origin: &Origin| matches!(origin, Origin::File(..)) && raised_rights();
+        let is_set = |value: &&ValueView| value.origin != Origin::Default && !hides(&value.origin);
+        let set = self.config.iter().filter(is_set);
         for value in set {
-            text.push_str(&format!("set: {}={} ({})\n", value.name, value.value, value.origin));
+            let shown = shown_to_all(value);
+            lines.push(format!("set: {}={shown} ({})", value.name, value.origin));
         }
-        for line in &self.log {
-            text.push_str(&format!("{} {}: {}\n", line.level, line.provider, line.text));
-        }
-        text.push_str(&format!("waits: {}\n", self.waits));
-        self.warnings.iter().for_each(|warning| text.push_str(&format!("warning: {warning}\n")));
-        text
+        let logged = |line: &LogView| format!("{} {}: {}", line.level, line.provider, line.text);
+        lines.extend(self.log.iter().map(logged));
+        lines.push(format!("waits: {}", self.waits));
+        lines.extend(self.warnings.iter().map(|warning| format!("warning: {warning}")));
+        lines
+    }
+}
+
+/// A value as it may stand in a file or a log of whoever runs the program: a name that nobody knows may be a slip for that of a secret.
+fn shown_to_all(value: &ValueView) -> &str {
+    let may_be_secret = value.name.contains("SECRET") && !value.name.ends_with("_FILE");
+    if value.owner == "unknown" || may_be_secret { "(set)" } else { &value.value }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Context;
+
+    /// Where this process's descriptors lead.
+    fn opened(path: &std::path::Path) -> usize {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)).count()
+    }
+
+    #[test]
+    fn a_context_that_is_gone_has_left_no_file_open() {
+        let path = std::env::temp_dir().join(format!("tieline-opened-{}", std::process::id()));
+        let open = || {
+            let builder = Context::builder().set("TIELINE_REPORT", path.to_str().unwrap());
+            builder.set("TIELINE_PROVIDERS", "shm").open().unwrap()
+        };
+        let one = open();
+        assert_eq!(opened(&path), 1);
+        let guard = one.core().guard();
+        assert!(guard.upgrade().is_some());
+        drop(one);
+        assert!(guard.upgrade().is_none(), "nor a page of memory");
+        (0..5).for_each(|_| drop(open()));
+        assert_eq!(opened(&path), 0);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text.matches("provider ABI").count(), 6, "{text}");
+    }
+
+    #[test]
+    fn a_value_under_a_name_that_nobody_knows_may_be_a_secret_and_is_not_shown() {
+        let context = Context::builder()
+            .set("TIELINE_PROVIDERS", "shm")
+            .set("TIELINE_SECRTE", "hunter2")
+            .set("TIELINE_QUEUE_BYTES", "77k")
+            .open()
+            .unwrap();
+        let text = context.report().opened().join("\n");
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(text.contains("set: TIELINE_SECRTE=(set) (program)"), "{text}");
+        assert!(text.contains("set: TIELINE_QUEUE_BYTES=77k (program)"), "{text}");
     }
 }

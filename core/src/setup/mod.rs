@@ -19,7 +19,7 @@ use crate::log::Log;
 use crate::mem::Memory;
 use crate::registry::Discovery;
 use crate::sys::ForkGuard;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tieline_plugin_api::abi::ModuleAttr;
 
@@ -80,6 +80,11 @@ impl Core {
     #[inline]
     pub(crate) fn same_process(&self) -> bool {
         self.guard.same_process()
+    }
+
+    /// What knows which process it is, for who may outlive the context, and must not keep a page of it.
+    pub(crate) fn guard(&self) -> Weak<ForkGuard> {
+        Arc::downgrade(&self.guard)
     }
 
     /// An error in a forked child, where nothing of the context's may be used.

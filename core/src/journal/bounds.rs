@@ -1,0 +1,106 @@
+//! How much is written, whatever happens how often: what repeats itself, and lines in all.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::time::{Duration, Instant};
+
+/// Texts whose number of times is known.
+const REMEMBERED: usize = 4096;
+/// Lines that may come at once; as many as a hundred peers with their failures have.
+const AT_ONCE: u64 = 1000;
+/// After that one for each: some tens of megabytes in a day.
+const EACH: Duration = Duration::from_secs(1);
+
+/// What was said how often. Texts are kept as numbers: some are long, and peers have a hand in them.
+#[derive(Default)]
+pub(super) struct Said {
+    numbers: RandomState,
+    times: BTreeMap<u64, u64>,
+}
+
+impl Said {
+    /// What stands for it here.
+    pub(super) fn number(&self, what: &(impl Hash + ?Sized)) -> u64 {
+        self.numbers.hash_one(what)
+    }
+
+    /// It is to be said once more: how often it was with this time, if that is worth saying. That is so the 1st, 2nd, 4th, 8th time.
+    pub(super) fn again(&mut self, what: u64) -> Option<u64> {
+        let times = self.times.entry(what).or_default();
+        *times += 1;
+        let tells = times.is_power_of_two().then_some(*times);
+        if self.times.len() > REMEMBERED {
+            // Any of them: they are numbers of no order.
+            let _ = self.times.pop_first();
+        }
+        tells
+    }
+}
+
+/// Lines that may be written now.
+pub(super) struct Allowance {
+    left: u64,
+    since: Option<Instant>,
+    left_out: u64,
+}
+
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance { left: AT_ONCE, since: None, left_out: 0 }
+    }
+}
+
+impl Allowance {
+    /// Takes some: how many were left out before, or none where these are to be left out too.
+    pub(super) fn take(&mut self, lines: usize, now: Instant) -> Option<u64> {
+        let since = *self.since.get_or_insert(now);
+        let earned = now.saturating_duration_since(since).as_secs() / EACH.as_secs();
+        if earned > 0 {
+            self.left = AT_ONCE.min(self.left.saturating_add(earned));
+            self.since = Some(since + EACH * u32::try_from(earned).unwrap_or(u32::MAX));
+        }
+        if self.left == 0 {
+            self.left_out += lines as u64;
+            return None;
+        }
+        // What belongs together is not cut.
+        self.left = self.left.saturating_sub(lines as u64);
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_repeats_itself_is_told_ever_more_seldom() {
+        let mut said = Said::default();
+        let (one, other) = (said.number("one"), said.number("other"));
+        let mut told = Vec::new();
+        for _ in 0..1000 {
+            told.extend(said.again(one));
+            told.extend(said.again(other));
+        }
+        assert_eq!(told, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map(|n| [n, n]).concat());
+        for n in 0..3 * REMEMBERED as u64 {
+            let _ = said.again(n);
+        }
+        assert!(said.times.len() <= REMEMBERED);
+    }
+
+    #[test]
+    fn of_lines_that_come_by_the_thousands_the_rest_is_counted() {
+        let (mut allowance, now) = (Allowance::default(), Instant::now());
+        let taken = (0..5000).filter(|_| allowance.take(1, now) == Some(0)).count();
+        assert_eq!(taken as u64, AT_ONCE);
+        assert_eq!(allowance.take(1, now + 3 * EACH), Some(4000));
+        assert_eq!(allowance.take(1, now + 3 * EACH), Some(0));
+        assert_eq!(allowance.take(1, now + 3 * EACH), Some(0));
+        assert_eq!(allowance.take(1, now + 3 * EACH), None);
+        // A night without a word is no licence for more than at first.
+        let later = now + 40_000 * EACH;
+        let taken = (0..5000).filter(|_| allowance.take(1, later).is_some()).count();
+        assert_eq!(taken as u64, AT_ONCE);
+    }
+}
