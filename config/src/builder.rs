@@ -7,7 +7,7 @@ use std::sync::RwLock;
 
 use tieline_plugin_api::{Status, raised_rights};
 
-use super::{Config, FileView, Known, Origin, Setting, files, vars};
+use super::{Config, FileView, Known, Origin, ReportTo, Setting, files, vars};
 use crate::Error;
 
 /// Collects values before they are fixed. A fresh one reads neither the environment nor any file.
@@ -65,6 +65,18 @@ impl ConfigBuilder {
     pub fn raised_rights(mut self, raised: bool) -> ConfigBuilder {
         self.raised_rights = raised;
         self
+    }
+
+    /// Where the report is to go, as far as the program and the environment say so: for what keeps the rest from being read.
+    pub fn report_to(&self) -> Option<ReportTo> {
+        let in_environment = || {
+            let value = self.environment.get(vars::REPORT)?;
+            let may = !self.raised_rights || !vars::chooses_a_place(vars::REPORT, value);
+            may.then_some(value)
+        };
+        let said = |value: &&String| !value.trim().is_empty();
+        let value = self.program.get(vars::REPORT).filter(said).or_else(in_environment)?;
+        ReportTo::read(value.trim())
     }
 
     /// Reads the files and puts all in order.

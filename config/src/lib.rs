@@ -87,6 +87,16 @@ pub enum ReportTo {
     File(String),
 }
 
+impl ReportTo {
+    /// What a value says; none where it is empty or says nothing that could be meant.
+    fn read(text: &str) -> Option<ReportTo> {
+        match text {
+            vars::STDERR => Some(ReportTo::Stderr),
+            text => text.contains('/').then(|| ReportTo::File(text.to_owned())),
+        }
+    }
+}
+
 /// One value with its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
@@ -218,14 +228,13 @@ impl Config {
     /// # Errors
     /// A word that is neither `stderr` nor a path: it would become a file of that name in any directory.
     pub fn report_to(&self) -> Result<Option<ReportTo>, Error> {
-        match self.text(vars::REPORT) {
-            text if text.is_empty() => Ok(None),
-            text if text == vars::STDERR => Ok(Some(ReportTo::Stderr)),
-            text if text.contains('/') => Ok(Some(ReportTo::File(text))),
-            _ => Err(self.not_a(
+        let text = self.text(vars::REPORT);
+        match ReportTo::read(&text) {
+            None if !text.is_empty() => Err(self.not_a(
                 vars::REPORT,
                 "it is stderr, or a path with a / in it, such as ./report.%p",
             )),
+            to => Ok(to),
         }
     }
 

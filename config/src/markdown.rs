@@ -75,7 +75,7 @@ The first of these that says something holds:
 
 An empty value counts as not set. The current directory never decides. A process that runs with raised rights (set-uid,
 set-gid, file capabilities) does not read the user's file, and ignores in its environment every variable that says where
-something lies: `TIELINE_CONFIG`, and all whose names end in `_PATH`, `_DIR` or `_FILE`.
+something lies: `TIELINE_CONFIG`, all whose names end in `_PATH`, `_DIR` or `_FILE`, and `TIELINE_REPORT` where it names a file.
 
 A file is a regular file of at most 1 MiB of TOML. Tables and keys join into the variable's name; the full name is good too:
 

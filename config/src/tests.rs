@@ -142,6 +142,8 @@ fn with_raised_rights_the_environment_may_have_the_report_on_stderr_alone() {
     let under =
         |value: &str| env(&[("TIELINE_REPORT", value)]).raised_rights(true).build().unwrap();
     assert_eq!(under("stderr").report_to().unwrap(), Some(ReportTo::Stderr));
+    let before = env(&[("TIELINE_REPORT", "/tmp/report")]).raised_rights(true);
+    assert_eq!(before.report_to(), None);
     let config = under("/tmp/report");
     assert_eq!(config.report_to().unwrap(), None);
     assert!(config.warnings()[0].contains("TIELINE_REPORT is ignored"), "{:?}", config.warnings());

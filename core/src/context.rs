@@ -260,10 +260,15 @@ impl ContextBuilder {
     /// # Errors
     /// As [`Context::open`].
     pub fn open(self) -> Result<Context, OpenError> {
-        let core = Core::open(self.config.build()?, self.out_of_band)?;
+        let report_to = self.config.report_to();
+        let config = self.config.build().inspect_err(|error| {
+            let _ = report_to.map(|to| Core::tell_unopened(&to, error));
+        })?;
+        let core = Core::open(config, self.out_of_band)?;
         Report::write_while_made(&core);
         let service = if core.config.bool(vars::PROGRESS_THREAD)? {
-            Some(Service::start(core.clone())?)
+            let started = Service::start(core.clone());
+            Some(started.inspect_err(|error| core.tell_unfinished(error))?)
         } else {
             None
         };

@@ -115,6 +115,19 @@ mod tests {
     }
 
     #[test]
+    fn a_context_that_settings_forbid_and_an_address_that_is_none_are_told() {
+        let path = std::env::temp_dir().join(format!("tieline-untold-{}", std::process::id()));
+        let builder = || Context::builder().set("TIELINE_REPORT", path.to_str().unwrap());
+        assert!(builder().set("PATH", "x").open().is_err());
+        let context = builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+        assert!(context.worker().unwrap().connect(b"nonsense").is_err());
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(text.contains("no context: the program set `PATH`"), "{text}");
+        assert!(text.contains("this is no worker address"), "{text}");
+    }
+
+    #[test]
     fn a_value_under_a_name_that_nobody_knows_may_be_a_secret_and_is_not_shown() {
         let context = Context::builder()
             .set("TIELINE_PROVIDERS", "shm")

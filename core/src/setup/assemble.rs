@@ -4,7 +4,7 @@ use super::selftest;
 use super::{Core, ModuleUse, Roles};
 use crate::address::Location;
 use crate::compose::{self, Composition, Preferences};
-use crate::config::{Config, Declared, vars};
+use crate::config::{Config, Declared, ReportTo, vars};
 use crate::explain::{Record, Verdict};
 use crate::journal::Journal;
 use crate::log::Log;
@@ -78,11 +78,19 @@ fn builtin() -> Vec<Builtin> {
     Vec::new()
 }
 
+/// Who writes there.
+fn journal(to: &ReportTo) -> Journal {
+    let here = Location::here();
+    Journal::new(to, here.pid, &here.host)
+}
+
+fn no_context(error: &Error) -> String {
+    format!("no context: {error}")
+}
+
 impl Core {
     pub(crate) fn open(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
-        let here = Location::here();
-        let journal =
-            config.report_to()?.map(|to| Arc::new(Journal::new(&to, here.pid, &here.host)));
+        let journal = config.report_to()?.map(|to| Arc::new(journal(&to)));
         let opened = Core::assemble(config, out_of_band).and_then(|core| {
             core.check_usable()?;
             core.show()?;
@@ -90,10 +98,22 @@ impl Core {
         });
         match (&opened, journal) {
             (Ok(core), Some(journal)) => drop(core.journal.set(journal)),
-            (Err(error), Some(journal)) => journal.tell(&format!("no context: {error}")),
+            (Err(error), Some(journal)) => journal.tell(&no_context(error)),
             (_, None) => {}
         }
         opened
+    }
+
+    /// Writes why there is no context, where the settings that would say more cannot be read.
+    pub(crate) fn tell_unopened(to: &ReportTo, error: &Error) {
+        journal(to).tell(&no_context(error));
+    }
+
+    /// Writes why there is no context after all.
+    pub(crate) fn tell_unfinished(&self, error: &Error) {
+        if let Some(journal) = self.journal() {
+            journal.tell(&no_context(error));
+        }
     }
 
     /// Whether what is required is there, and something that carries messages.

@@ -257,7 +257,11 @@ impl Worker {
     /// [`ConnectError::Correct`] for bytes that are no address; [`ConnectError::Configure`], with the reason for each module,
     /// when there is no path. How the connection that the first operation makes comes to nothing, that operation says.
     pub fn connect(&self, address: &[u8]) -> Result<Endpoint, ConnectError> {
-        let address = WorkerAddress::parse(address)?;
+        let address = WorkerAddress::parse(address).inspect_err(|error| {
+            if let Some(journal) = self.inner.shared.core.journal() {
+                journal.tell_of_failure(None, &error.to_string());
+            }
+        })?;
         let inner = self.inner.open_endpoint(address, Owner::Application)?;
         Ok(Endpoint::new(inner))
     }
