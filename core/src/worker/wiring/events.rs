@@ -4,7 +4,7 @@ use super::{Sender, State};
 use crate::address::WorkerAddress;
 use crate::registry::abi::events::{Batch, payload};
 use crate::shared::End;
-use crate::wireup::{self, Reason, ReasonKind};
+use crate::wireup::{self, ConnectionKey, Reason, ReasonKind};
 use crate::worker::Inner;
 use crate::worker::wireup_transports::WireupTransport;
 use crate::{Error, Status};
@@ -67,6 +67,7 @@ impl Inner {
         let spoken = wireup::spoken(datagram).map_err(|malformed| malformed.to_string());
         let taken = spoken.and_then(|spoken| {
             self.check_sender(&spoken, sender)?;
+            self.forget_trouble(&spoken.from);
             let now = self.wiring.now();
             let taken = self.wiring.machine.borrow_mut().receive(now, datagram);
             taken.map_err(|malformed| malformed.to_string())
@@ -76,6 +77,19 @@ impl Inner {
             self.bump(|c| c.malformed += 1);
         }
         taken
+    }
+
+    /// A worker has been heard: what the way to it complained of before is no cause of what follows.
+    fn forget_trouble(&self, worker: &[u8; 16]) {
+        let first = ConnectionKey { peer: *worker, module: "".into(), n: 0 };
+        let by_key = self.wiring.by_key.borrow();
+        let of_it = by_key.range(first..).take_while(|(key, _)| key.peer == *worker);
+        let mut circuits = self.wiring.circuits.borrow_mut();
+        for (_, number) in of_it {
+            if let Some(circuit) = circuits.get_mut(number) {
+                circuit.trouble.clear();
+            }
+        }
     }
 
     /// The provider of a connector broke: no connection is formed by it any more.

@@ -143,7 +143,7 @@ mod tests {
             users: Vec::new(),
             unasked: false,
             answers: None,
-            trouble: String::new(),
+            trouble: "no answer in time".into(),
             hopeless: None,
         };
         let _ = me.wiring.circuits.borrow_mut().insert(7, circuit);
@@ -162,8 +162,11 @@ mod tests {
         };
         let taken = |bytes: &[u8], sender: Sender<'_>| me.on_datagram(bytes, sender).is_ok();
         let said = gone(ReasonKind::NoSuchWorker);
-        assert!(taken(&said, Sender::At(address_hash(b"its connector"))));
+        let trouble = || me.wiring.circuits.borrow().get(&7).map(|circuit| circuit.trouble.clone());
         assert!(!taken(&said, Sender::At(address_hash(b"another one"))));
+        assert_eq!(trouble().as_deref(), Some("no answer in time"));
+        assert!(taken(&said, Sender::At(address_hash(b"its connector"))));
+        assert_eq!(trouble().as_deref(), Some(""), "it was heard since");
         // Of messages: another worker may say it where it has the address that the one before had.
         let mut successor = known.clone();
         successor.entry.worker = [3; 16];
