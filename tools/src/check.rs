@@ -12,7 +12,8 @@ use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, conten
 /// Check that messages and puts come through with today's settings, or that a provider file keeps the contract of the provider ABI.
 ///
 /// Without a file: opens a worker as a program would, and sends messages and puts to itself and to another process, over what the
-/// settings choose and over each provider alone. A line for each: ok, or FAILED with the reason.
+/// settings choose ("as set"), and over each provider alone, with what it needs beside it, whatever TIELINE_PROVIDERS says of both.
+/// A line for each: ok, or FAILED with the reason.
 ///
 /// With a file: runs every check against every module of the file, each in a process of its own, and prints a line for each:
 /// ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
@@ -39,14 +40,16 @@ pub(crate) struct Args {
     /// Print one JSON object with every check, its verdict, words and duration
     #[arg(long, conflicts_with = "list")]
     json: bool,
-    /// Seconds after which a check is said to hang
-    #[arg(long, value_name = "SECONDS", default_value_t = LIMIT.as_secs())]
-    limit: u64,
+    /// Seconds after which a check is said to hang [default: 10], or, without a file, after which a way has failed [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    limit: Option<u64>,
     /// End with the first check that fails
     #[arg(long, requires = "file")]
     until_failure: bool,
 }
 
+/// How long a way may take: longer than a connection may, so that its own error is told.
+const WAY_LIMIT: Duration = Duration::from_secs(60);
 /// What cannot be checked at all.
 const UNUSABLE: u8 = 2;
 /// What cannot be checked on this machine.
@@ -61,7 +64,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
 
 fn checked(args: &Args) -> Result<ExitCode, Error> {
     let Some(file) = &args.file else {
-        return Ok(ExitCode::from(u8::from(crate::perf::check_paths(args.json)? > 0)));
+        let limit = args.limit.map_or(WAY_LIMIT, Duration::from_secs);
+        return Ok(ExitCode::from(u8::from(crate::perf::check_paths(args.json, limit)? > 0)));
     };
     let unusable = |why: String| {
         misuse(
@@ -77,7 +81,7 @@ fn checked(args: &Args) -> Result<ExitCode, Error> {
         module: args.module.clone(),
         filter: args.filter.clone(),
         program: std::env::current_exe().map_err(own)?,
-        limit: Duration::from_secs(args.limit),
+        limit: args.limit.map_or(LIMIT, Duration::from_secs),
         until_failure: args.until_failure,
     };
     let contents = contents(&plan).map_err(unusable)?;

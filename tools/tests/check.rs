@@ -180,6 +180,28 @@ fn without_a_file_every_way_is_tried_to_this_process_and_to_another() {
 }
 
 #[test]
+fn a_message_that_does_not_arrive_fails_the_way_within_its_limit() {
+    let good = "    e->interface->tail++;\n    return TIELINE_OK;\n}\n\nstatic int64_t am_packed";
+    let to = "    return TIELINE_OK;\n}\n\nstatic int64_t am_packed";
+    let Some((folder, object)) = changed("swallows", good, to) else {
+        return println!("skipped: there is no C compiler");
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    let _ = command.args(["check", "--limit", "1"]).env_remove("TIELINE_CONFIG");
+    let _ = command.env("TIELINE_PROVIDER_PATH", &folder).env("TIELINE_PROVIDERS", "loopback");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(object.exists());
+    std::fs::remove_dir_all(folder).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let missing = |line: &&str| line.contains("with itself") && line.contains("missing after 1 s");
+    assert!(
+        text.lines().filter(|line| line.starts_with("FAILED")).any(|line| missing(&line)),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_worker_that_cannot_be_opened_fails_the_check_with_its_cause() {
     // Settings, providers and paths are all in order.
     let program = env!("CARGO_BIN_EXE_tieline");

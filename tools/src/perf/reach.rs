@@ -8,6 +8,7 @@ use super::tests::{self, Asked};
 use crate::say;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 use tieline::{Context, Error, Status};
 
 /// How often each test is repeated.
@@ -28,8 +29,11 @@ pub(crate) struct Tried {
     failed: Option<String>,
 }
 
-/// Tries everything, and says each outcome at once.
-pub(crate) fn try_all(mut told: impl FnMut(&Tried)) -> Result<Vec<Tried>, Error> {
+/// Tries one, and says over what it goes.
+type Way = fn(Option<&str>, Duration) -> Result<String, Error>;
+
+/// Tries everything, each way for so long at most, and says each outcome at once.
+fn try_all(limit: Duration, mut told: impl FnMut(&Tried)) -> Result<Vec<Tried>, Error> {
     let (report, unusable) = Context::builder().report()?;
     if let Some(error) = unusable {
         return Err(error.into());
@@ -41,7 +45,9 @@ pub(crate) fn try_all(mut told: impl FnMut(&Tried)) -> Result<Vec<Tried>, Error>
     let paths = std::iter::once(None).chain(providers.into_iter().map(Some));
     for path in paths {
         let name = path.as_deref();
-        for (with, outcome) in [("itself", itself(name)), ("another process", another(name))] {
+        let ways: [(_, Way); 2] = [("itself", itself), ("another process", another)];
+        for (with, way) in ways {
+            let outcome = way(name, limit);
             let (over, failed) = match outcome {
                 Ok(over) => (over, None),
                 Err(error) => (String::new(), Some(error.to_string())),
@@ -70,9 +76,25 @@ impl std::fmt::Display for Tried {
     }
 }
 
+/// What a wait asks now and then: an error when the time is up.
+fn within(limit: Duration) -> impl Fn() -> Result<(), Error> {
+    let begun = Instant::now();
+    move || {
+        if begun.elapsed() < limit {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::TimedOut,
+            "not everything arrived",
+            format!("something that was sent is missing after {} s", limit.as_secs()),
+            "see `tieline info --why`; --limit says how long it may take",
+        ))
+    }
+}
+
 /// A message and a put of this process to itself.
-fn itself(path: Option<&str>) -> Result<String, Error> {
-    let alive = || Ok(());
+fn itself(path: Option<&str>, limit: Duration) -> Result<String, Error> {
+    let alive = within(limit);
     let mut side = Side::open(path, "", &alive)?;
     side.begin(false);
     let address = side.worker.address()?;
@@ -82,6 +104,7 @@ fn itself(path: Option<&str>) -> Result<String, Error> {
     let (from, to) = (side.buffer(SIZE)?, side.region(Memory::Ordinary, SIZE)?);
     from.write(0, &[7; SIZE])?;
     let key = side.key(&to.remote_key()?)?;
+    tests::check_path(&key.path(), path)?;
     let put = side.post(|| side.endpoint()?.put(&from, 0..SIZE, &key, 0))?;
     let _ = side.finish(put)?;
     side.flush()?;
@@ -92,9 +115,10 @@ fn itself(path: Option<&str>) -> Result<String, Error> {
 }
 
 /// Messages and puts between this process and one that it starts, each checked.
-fn another(path: Option<&str>) -> Result<String, Error> {
+fn another(path: Option<&str>, limit: Duration) -> Result<String, Error> {
     let peer = Peer::start(None)?;
-    let alive = || peer.check();
+    let in_time = within(limit);
+    let alive = || peer.check().and_then(|()| in_time());
     let mut side = Side::open(path, "", &alive)?;
     peer.ask(&Request::hello(side.worker.address()?, path))?;
     let Reply::Hello { address } = peer.reply(&side.worker)? else {
@@ -116,8 +140,8 @@ fn another(path: Option<&str>) -> Result<String, Error> {
 }
 
 /// Says what works, and what does not; how many do not.
-pub(crate) fn check_paths(json: bool) -> Result<usize, Error> {
-    let all = try_all(|tried| {
+pub(crate) fn check_paths(json: bool, limit: Duration) -> Result<usize, Error> {
+    let all = try_all(limit, |tried| {
         if !json {
             say::line(tried);
         }

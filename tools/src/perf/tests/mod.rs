@@ -171,7 +171,8 @@ fn key_path(side: &Side<'_>, test: Test, key: &RemoteKey) -> Result<String, Erro
     Ok(format!("emulated over {}", message_path(side)?))
 }
 
-fn check_path(taken: &str, forced: Option<&str>) -> Result<(), Error> {
+/// That what was forced is what is taken.
+pub(crate) fn check_path(taken: &str, forced: Option<&str>) -> Result<(), Error> {
     let first = forced.and_then(|path| path.split(',').next());
     let right = match first {
         None | Some("shm") => true, // where shm has no way to that memory, emulation over shm is what was asked for
