@@ -13,11 +13,17 @@ struct Pair {
 }
 
 fn pair(providers: &str) -> Pair {
-    let open = || {
+    pair_that_serves(providers, "off")
+}
+
+/// `by_thread`: whether a thread of its own serves the other side's memory.
+fn pair_that_serves(providers: &str, by_thread: &str) -> Pair {
+    let builder = || {
         let builder = Context::builder().set("TIELINE_PROVIDERS", providers);
-        builder.set("TIELINE_QUEUE_BYTES", "64k").open().unwrap()
+        builder.set("TIELINE_QUEUE_BYTES", "64k")
     };
-    let (here, there) = (open(), open());
+    let here = builder().open().unwrap();
+    let there = builder().set("TIELINE_PROGRESS_THREAD", by_thread).open().unwrap();
     let (sender, receiver) = (here.worker().unwrap(), there.worker().unwrap());
     receiver.on_message(ID, |message| drop(message.announcement())).unwrap();
     let endpoint = sender.connect(&receiver.address().unwrap()).unwrap();
@@ -78,6 +84,26 @@ fn limits_are_those_that_calls_keep() {
     };
     assert!(refused.status() == Status::Again, "{refused}");
     assert_eq!(posted, limits.max_pending);
+    let counted = || (pair.endpoint.counters().refused, pair.endpoint.counters().emulated);
+    assert_eq!(counted(), (1, posted as u64), "what was refused was asked of nobody");
+    assert!(pair.endpoint.fetch_add(&key, 0, 1).is_err());
+    assert_eq!(counted(), (2, posted as u64));
+}
+
+#[test]
+fn what_a_thread_of_the_peers_serves_is_counted_where_it_was_posted_and_once() {
+    let pair = pair_that_serves("shm", "on");
+    pair.receiver.on_notification(|_, _| {}).unwrap();
+    let (_memory, key) = pair.key(false);
+    assert!(key.path().starts_with("emulated"), "{}", key.path());
+    pair.ends(pair.endpoint.put_bytes_notify(&[1; 8], &key, 0, 7).unwrap());
+    assert_eq!(pair.endpoint.counters().emulated, 1);
+    let mut posted = 1;
+    while pair.endpoint.put_bytes(&[1; 3000], &key, 0).is_ok() {
+        posted += 1;
+    }
+    let counters = pair.endpoint.counters();
+    assert_eq!((counters.refused, counters.emulated), (1, posted), "{counters:?}");
 }
 
 #[test]

@@ -78,9 +78,9 @@ impl Inner {
             // What a flush waits for.
             (announced, ops.open_late(self.index, Kind::Send))
         };
-        self.count(|counters| counters.announced += 1);
         match sent {
             Ok(sent) => {
+                self.count(|counters| counters.announced += 1);
                 self.post(QueuedOp::Announce { announced, sent, payload: payload.into() });
             }
             Err(status) => self.shared.part(announced, Err(status.into())),

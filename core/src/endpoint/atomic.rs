@@ -109,7 +109,9 @@ impl Inner {
         let native = key.inner.native_atomic(call, fetch);
         if native.is_none() && key.inner.record.device_atomics.is_none() {
             let control = self.emulating()?;
-            let request = control.open(if fetch { Kind::Fetch } else { Kind::Atomic })?;
+            let opened = control.open(if fetch { Kind::Fetch } else { Kind::Atomic });
+            let request = opened.map_err(|status| self.refused(status))?;
+            self.count(|counters| counters.emulated += 1);
             let bytes = emulate::atomic_request(&key.inner.target(offset), call);
             self.emulate(&control, QueuedOp::ask(id::ATOMIC, request, bytes));
             return Ok(self.outcome(request)?);
@@ -118,7 +120,7 @@ impl Inner {
             return Err(key.inner.no_device().into());
         }
         let goes = native.is_none_or(|native| self.may_go(native.bit()));
-        let request = self.open(Kind::Native)?;
+        let request = self.open(Kind::Native).map_err(|status| self.refused(status))?;
         if !fetch {
             self.shared.ops.borrow_mut().silence(request);
         }

@@ -47,7 +47,7 @@ impl Endpoint {
     /// `Cancel` only in a forked child.
     pub fn close(&self, how: Close) -> Result<Outcome, PostError> {
         match how {
-            Close::Flush => Ok(self.inner.close_behind()?),
+            Close::Flush => self.inner.close_behind().map_err(|error| self.inner.refused(error)),
             Close::Cancel => {
                 self.inner.shared.core.check_process("an endpoint")?;
                 self.inner.give_up();

@@ -13,7 +13,7 @@ pub struct EndpointCounters {
     pub refused: u64,
     /// Long messages that were announced.
     pub announced: u64,
-    /// Puts, gets and atomics that were asked for by messages.
+    /// Puts, gets and atomics that were asked for by messages; of one that the library cut, each part.
     pub emulated: u64,
     /// Large puts and gets of which the peer copied a part.
     pub shared: u64,

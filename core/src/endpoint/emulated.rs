@@ -50,6 +50,7 @@ impl Inner {
         } else {
             self.ask_for(request, LocalBuffer { memory, offset: at, len, missing: len }, &target)
         };
+        self.count(|counters| counters.emulated += 1);
         self.emulate(control, op);
         self.outcome(request)
     }
@@ -66,7 +67,6 @@ impl Inner {
     pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
         let control = self.emulates()?;
         let _ = self.may_go(way::EMULATED);
-        self.count(|counters| counters.emulated += 1);
         Ok(control)
     }
 
@@ -94,6 +94,7 @@ impl Inner {
         let (at, len) = (op.at + op.posted, op.len - op.posted);
         let kind = if op.put { Kind::Put } else { Kind::Get };
         let asked = self.shared.ops.borrow_mut().open_part(op.request, control.index, kind)?;
+        self.count(|counters| counters.emulated += 1);
         let memory = op.memory.clone();
         let emulated = if op.put {
             QueuedOp::Put(EmulatedPut {
@@ -163,6 +164,7 @@ mod tests {
         let _ = run(op(false, Memory::Region(local.clone()), 200, 20))?;
         assert_eq!(local.to_vec(199..221)?, [vec![7], vec![3; 9], vec![7; 12]].concat());
         assert!(worker.counters().emulated >= 3);
+        assert_eq!(endpoint.counters().emulated, 3);
         Ok(())
     }
 }

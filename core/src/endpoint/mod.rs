@@ -192,14 +192,14 @@ impl Endpoint {
             return Err(ep.message_failed(Status::ProviderFailed).into());
         };
         if !ep.has_room(max_len) {
-            return Err(Status::Again.into());
+            return Err(ep.refused(Status::Again));
         }
         let mut bytes = vec![0; max_len];
         let mut buffer = PackBuffer::new(&mut bytes);
         buffer.put_with(max_len, pack).map_err(|_| packed_too_much(max_len))?;
         let len = buffer.len();
         bytes.truncate(len);
-        Ok(ep.queue_message(id, header, bytes.into())?)
+        ep.queue_message(id, header, bytes.into()).map_err(|error| ep.refused(error))
     }
 
     /// Sends a message gathered from pieces of regions, which must not change until it is done. A transport that can takes them
@@ -227,12 +227,13 @@ impl Endpoint {
         let pieces = pieces.iter().map(|(region, range)| (*region, range.clone()));
         let pieces = Rc::new(Pieces::new(pieces));
         if len > ep.most() {
-            return Ok(ep.announce_pieces(id, header, &pieces, len)?);
+            let announced = ep.announce_pieces(id, header, &pieces, len);
+            return announced.map_err(|error| ep.refused(error));
         }
         if !ep.has_room(pieces.size()) {
-            return Err(Status::Again.into());
+            return Err(ep.refused(Status::Again));
         }
-        let request = ep.open(Kind::Native)?;
+        let request = ep.open(Kind::Native).map_err(|status| ep.refused(status))?;
         ep.post(QueuedOp::Gather(GatheredMessage { id, header, pieces, len, request }));
         Ok(ep.outcome(request)?)
     }
@@ -256,7 +257,7 @@ impl Endpoint {
     /// waited for. Transports tell failures of puts that had completed locally together: a flush may tell one of a put that was
     /// posted behind it, before it asked, or by another endpoint over the same connection; that put's own flush tells it too.
     pub fn flush(&self) -> Result<Outcome, PostError> {
-        Ok(self.inner.flush()?)
+        self.inner.flush().map_err(|error| self.inner.refused(error))
     }
 
     /// Completes when the peer's handlers have run for every message posted before: a round trip.
@@ -267,7 +268,7 @@ impl Endpoint {
         let ep = &*self.inner;
         ep.check_open()?;
         ep.shared.check_no_handler("a flush")?;
-        let request = ep.open(Kind::Ping)?;
+        let request = ep.open(Kind::Ping).map_err(|status| ep.refused(status))?;
         ep.post(QueuedOp::ask(id::PING, request, Vec::new()));
         Ok(ep.outcome(request)?)
     }
@@ -369,7 +370,8 @@ impl Inner {
         self.check_id(id)?;
         let _ = self.ready_or_opened()?;
         if payload.len() > self.most() {
-            return Ok(self.announce_bytes(id, header, payload)?);
+            let announced = self.announce_bytes(id, header, payload);
+            return announced.map_err(|error| self.refused(error));
         }
         if self.state.get() == State::Queueing {
             // What is queued goes first; then this message needs no copy.
@@ -392,9 +394,9 @@ impl Inner {
         match sent {
             Ok(()) => Ok(Outcome::Done(0)),
             Err(Status::Again) if self.has_room(payload.len()) => {
-                Ok(self.queue_message(id, header, payload.into())?)
+                self.queue_message(id, header, payload.into()).map_err(|error| self.refused(error))
             }
-            Err(Status::Again) => Err(Status::Again.into()),
+            Err(Status::Again) => Err(self.refused(Status::Again)),
             Err(status) => Err(self.message_failed(status).into()),
         }
     }

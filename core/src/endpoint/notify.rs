@@ -159,9 +159,11 @@ impl Inner {
         }
         self.prepare(key, offset, len, Access::WRITE)?;
         if let Some(native) = self.telling_lane(transfer, word) {
-            let memory = self.hold_memory(transfer)?;
+            let refused = |status| self.refused::<Status>(status);
+            let memory = self.hold_memory(transfer).map_err(refused)?;
             let _ = self.may_go(native.bit());
-            let request = self.open_native(None, memory.clone(), transfer.at, len)?;
+            let opened = self.open_native(None, memory.clone(), transfer.at, len);
+            let request = opened.map_err(refused)?;
             let part = transfer.part(memory, request, native.rank, 0..len);
             self.post_native_op(NativeOp { notify: Some(word), ..part });
             return Ok(self.outcome(request)?);
@@ -176,7 +178,8 @@ impl Inner {
         if by_messages && self.goes_alone(way::EMULATED) {
             let control = self.emulating()?;
             if Rc::ptr_eq(&control, self) {
-                return Ok(self.emulate_over(&control, transfer, Some(word))?);
+                let emulated = self.emulate_over(&control, transfer, Some(word));
+                return emulated.map_err(|error| self.refused(error));
             }
         }
         self.put_and_notify(transfer, word)
@@ -235,7 +238,7 @@ impl Inner {
         word: u32,
     ) -> Result<Outcome, PostError> {
         if !self.has_room(0) {
-            return Err(Status::Again.into());
+            return Err(self.refused(Status::Again));
         }
         let put = match transfer.len {
             0 => Outcome::Done(0),

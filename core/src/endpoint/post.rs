@@ -187,13 +187,14 @@ impl Inner {
             }
         }
         let mut declined = declined;
-        if let Some(outcome) = self.post_now(transfer, &mut declined)? {
+        let refused = |error| self.refused::<Error>(error);
+        if let Some(outcome) = self.post_now(transfer, &mut declined).map_err(refused)? {
             return Ok(outcome);
         }
-        if let Some(outcome) = self.try_native(transfer, declined)? {
+        if let Some(outcome) = self.try_native(transfer, declined).map_err(refused)? {
             return Ok(outcome);
         }
-        Ok(self.emulate_transfer(transfer)?)
+        self.emulate_transfer(transfer).map_err(refused)
     }
 
     /// The same for bytes that lie anywhere: made into a transfer here, so that the fast path pays nothing for it.

@@ -56,6 +56,17 @@ impl Inner {
         count(&mut counters);
         self.counters.set(counters);
     }
+
+    /// What a call that did nothing tells its caller: each call comes by here once, so `Again` is counted here.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refused<E: Into<PostError>>(&self, error: E) -> PostError {
+        let error = error.into();
+        if matches!(error, PostError::Retry(_)) {
+            self.count(|counters| counters.refused += 1);
+        }
+        error
+    }
 }
 
 impl Endpoint {

@@ -156,11 +156,7 @@ impl Inner {
         let open = self.shared.ops.borrow().open_of(self.index);
         let bytes = self.queued_bytes.get() + open * OPERATION_BYTES;
         // One that has nothing else takes an operation of any size: it could never be sent otherwise.
-        let fits = bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes;
-        if !fits {
-            self.count(|counters| counters.refused += 1);
-        }
-        fits
+        bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
     }
 
     /// Whether so many more operations may become pending, with nothing that is copied.

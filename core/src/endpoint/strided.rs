@@ -190,9 +190,9 @@ impl Endpoint {
             return Err(too_many(count).into());
         }
         if !ep.has_room_for(count + 1) {
-            return Err(Status::Again.into());
+            return Err(ep.refused(Status::Again));
         }
-        let whole = ep.open(Kind::Whole)?;
+        let whole = ep.open(Kind::Whole).map_err(|status| ep.refused(status))?;
         let mut posted = Ok(());
         for number in 0..there.count {
             let mut at = number * there.block;

@@ -360,7 +360,9 @@ cases! {
         let before = messages(&stage);
         let sent = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
         assert!(sent.is_done() && messages(&stage) == before, "there was no room for its answer");
+        assert_eq!(stage.ab.counters().refused, 0, "none of these was answered Again");
         assert_eq!(posts_until_again(1, || stage.ab.flush_messages()).0, Some(0));
+        assert_eq!(stage.ab.counters().refused, 1);
         for put in puts {
             assert_eq!(stage.ended(put), Ok(0));
         }
