@@ -335,6 +335,16 @@ mod tests {
     }
 
     #[test]
+    fn what_a_peer_calls_itself_is_one_line_and_all_of_it_is_seen() {
+        let mut address = example();
+        address.location.host = "a\nwarning: \u{202e}b".into();
+        address.entry.candidates[0].module = "ri\u{200b}ng\r".into();
+        let parsed = WorkerAddress::parse(&address.pack().unwrap()).unwrap();
+        assert_eq!(parsed.location.host, "a?warning: ?b");
+        assert_eq!(parsed.entry.candidates[0].module, "ri?ng?");
+    }
+
+    #[test]
     fn every_truncation_and_every_flipped_byte_is_refused() {
         let bytes = example().pack().unwrap();
         for end in 0..bytes.len() {
