@@ -60,12 +60,12 @@ pub use builtin::configuration_markdown;
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{
     AtomicOp, Blocks, Close, Completion, Endpoint, EndpointCounters, EndpointId, EndpointLimits,
-    KeyLimits, MAX_MESSAGE_ID, RemoteKey, RemotePointer, Width,
+    KeyLimits, KeyLookup, MAX_MESSAGE_ID, RemoteKey, RemotePointer, Width,
 };
 pub use error::{CompletionError, ConfigureError, ConnectError, Error, OpenError, PostError};
 pub use job::Job;
 pub use message::{Announcement, KeptMessage, Message, PeerId, Untaken};
-pub use region::{Access, NotClosed, Region};
+pub use region::{Access, KeyHandle, NotClosed, Region};
 pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};
 pub use tieline_plugin_api::Status;

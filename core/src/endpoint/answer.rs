@@ -14,6 +14,13 @@ impl Inner {
             Answer::Reply { token, status, value } => {
                 self.message_now(id::REPLY, *token, &reply_bytes(*status, *value))
             }
+            Answer::Key { token, key } if key.len() <= self.most() => {
+                self.message_now(id::KEY_IS, *token, key)
+            }
+            Answer::Key { token, .. } => {
+                let why = reply_bytes(Status::TooLarge as i32, 0);
+                self.message_now(id::REPLY, *token, &why)
+            }
             Answer::Service(message) => self.message_now(id::SERVICE, 0, message),
             Answer::Data { token, target, len, sent } => self.stream(*token, target, *len, sent),
         }

@@ -110,6 +110,7 @@ impl Inner {
             self.shared.ops.borrow_mut().forget(inner);
         }
         drop(queued);
+        self.forget_keys();
         self.hold(unfinished);
         // Its peer is answered another way.
         for waiting in self.take_answers() {

@@ -70,7 +70,8 @@ impl Inner {
         Ok(control)
     }
 
-    fn emulates(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
+    /// The same for what no fence orders.
+    pub(super) fn emulates(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
         if let Some(control) = self.control()? {
             // Where nobody serves any more, this may be the first to find out.
             if control.ready_or_opened().is_ok() {

@@ -34,7 +34,11 @@ impl Inner {
         }
         match status {
             Status::Again => Error::from_status(status),
-            Status::KeyRejected | Status::OutOfRange | Status::Misaligned => refused(status),
+            Status::KeyRejected => {
+                self.key_refused();
+                refused(status)
+            }
+            Status::OutOfRange | Status::Misaligned => refused(status),
             _ => Error::new(
                 status,
                 format!("{} through {}", self.address.label(), path()),
@@ -107,6 +111,7 @@ impl Inner {
             self.shared.ops.borrow_mut().forget(inner);
         }
         drop(queued);
+        self.forget_keys();
         self.hold(unfinished);
         if error.status() != Status::PeerFailed {
             for waiting in self.take_answers() {

@@ -87,6 +87,10 @@ impl Drop for Endpoint {
         if left == 0 && handles.named.replace(false) {
             self.inner.worker.not_named(&self.inner);
         }
+        if left == 0 {
+            // They hold the endpoint, which nobody can ask for them any more.
+            self.inner.forget_keys();
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 
 use super::calls::WorkerCalls;
 use super::counters::EndpointCounters;
-use super::key::KeyInner;
+use super::key::{KeyInner, RemoteKey};
+use super::known_keys::KnownKeys;
 use super::order::Order;
 use super::queued::{Failed, QueuedOp, Waiting};
 use super::route::{ModulePair, Route};
@@ -124,6 +125,8 @@ pub(crate) struct Inner {
     pub(super) order: Order,
     /// Keys that were imported here, whose lanes a broken provider is taken out of.
     pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
+    /// Keys that the peer was asked for by their handles.
+    pub(super) known_keys: KnownKeys<RemoteKey>,
     /// What the peer's worker has yet to answer of what is small, once something was.
     pub(super) unanswered: OnceCell<Rc<Unanswered>>,
     /// Large transfers in a row with which the peer did not help.
@@ -175,6 +178,7 @@ impl Inner {
             past_controls: RefCell::default(),
             order: Order::default(),
             keys: RefCell::default(),
+            known_keys: KnownKeys::default(),
             unanswered: OnceCell::new(),
             unhelped: Cell::new(0),
             counters: Cell::default(),

@@ -7,6 +7,7 @@ mod abi;
 mod announce;
 mod answer;
 mod atomic;
+mod by_handle;
 mod calls;
 mod cancel;
 mod close;
@@ -18,6 +19,7 @@ mod gather;
 mod identity;
 mod inner;
 pub(crate) mod key;
+mod known_keys;
 mod lanes;
 mod native;
 mod notify;
@@ -40,6 +42,7 @@ mod strided;
 mod told;
 mod unreachable;
 
+pub use by_handle::KeyLookup;
 pub(crate) use calls::{Circuits, WorkerCalls};
 pub use close::Close;
 pub use counters::EndpointCounters;
@@ -55,7 +58,6 @@ pub(crate) use status::short;
 pub use strided::Blocks;
 
 use crate::explain::Record;
-use crate::mem::key::KeyRecord;
 use crate::op::{Kind, Pieces};
 use crate::proto::id;
 use crate::region::Region;
@@ -83,7 +85,8 @@ use tieline_plugin_api::OK;
 ///   [`send_regions`](Endpoint::send_regions) reads the regions until it has ended.
 /// * **Memory**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
 ///   [`get_pieces`](Endpoint::get_pieces), [`put_strided`](Endpoint::put_strided), [`get_strided`](Endpoint::get_strided) and the atomics take a key that
-///   [`import_key`](Endpoint::import_key) made on this endpoint; another endpoint's is `KeyRejected`. Local regions are used until
+///   [`import_key`](Endpoint::import_key) or [`key_by_handle`](Endpoint::key_by_handle) made on this endpoint; another endpoint's is
+///   `KeyRejected`. Local regions are used until
 ///   the operation has ended, and are kept open for as long: they may be dropped, and should not be changed.
 /// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that tells the peer's worker when its bytes are there.
 /// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).
@@ -290,17 +293,7 @@ impl Endpoint {
     pub fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, PostError> {
         let ep = &self.inner;
         ep.check_alive()?;
-        let record = KeyRecord::parse(bytes)?;
-        if record.context != ep.address.context {
-            return Err(Error::new(
-                Status::KeyRejected,
-                "a remote key of another process",
-                format!("this endpoint leads to {}", ep.address.label()),
-                "import it on the endpoint that leads to the key's owner",
-            )
-            .into());
-        }
-        Ok(RemoteKey::import(ep, record))
+        Ok(RemoteKey::import(ep, ep.key_of_peer(bytes)?))
     }
 
     /// The module that carries messages to this peer: `shm/ring`.

@@ -79,7 +79,7 @@ impl Inner {
                         name(interface)
                     )
                 }
-                (Kind::Put | Kind::Get | Kind::Atomic | Kind::Fetch, None) => {
+                (Kind::Put | Kind::Get | Kind::Atomic | Kind::Fetch | Kind::Key, None) => {
                     "the peer's answer: its worker has to make progress".to_owned()
                 }
                 (Kind::Ping, None) => "the peer's word that it has handled all messages".to_owned(),

@@ -19,6 +19,7 @@
 //! still under way, nor about peers that are in the middle of a copy.
 
 mod close;
+mod handle;
 mod lent;
 mod table;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod tests;
 
 pub use close::NotClosed;
 pub(crate) use close::Parked;
+pub use handle::KeyHandle;
 pub(crate) use lent::Counted;
 pub(crate) use table::Table;
 
@@ -94,7 +96,8 @@ pub(crate) struct Inner {
 ///
 /// * **Its bytes** are read and written by [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the
 ///   atomic views, at the same time as peers do: bytes that two sides touch at once may be torn, words of the atomic views are not.
-/// * **Its key** ([`remote_key`](Region::remote_key)) is made once and is the same from then on.
+/// * **Its key** ([`remote_key`](Region::remote_key)) is made once and is the same from then on, and so is the [`handle`](Region::handle)
+///   that stands for it in eight bytes.
 /// * **Its end** is [`close`](Region::close), which says when nobody touches the memory any more, or the drop of the last clone, which
 ///   does not. Operations that are pending hold the region: dropping it takes nothing away from under them.
 ///
@@ -225,12 +228,7 @@ impl Region {
             return Err(lent::no_key());
         }
         if self.inner.revoked.load(Ordering::Acquire) {
-            return Err(Error::new(
-                Status::Closed,
-                "a remote key of a region that is being closed",
-                "its keys are refused since Region::close was called",
-                "register the memory anew once it is closed",
-            ));
+            return Err(no_more_keys());
         }
         if self.inner.packed.get().is_none() {
             // In a forked child somebody who is not there may be in the middle of it, here or in a provider.
@@ -272,6 +270,21 @@ impl Region {
         .pack()
     }
 
+    /// What stands for this region's [`remote_key`](Region::remote_key), in eight bytes: the same from the first call on. Whoever has
+    /// them, and an endpoint to a worker of this context, is given the key ([`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle)),
+    /// until the region is closed or dropped; no other region of this process ever has them.
+    ///
+    /// # Errors
+    /// As [`Region::remote_key`].
+    pub fn handle(&self) -> Result<KeyHandle, Error> {
+        let (inner, key) = (&self.inner, self.packed_key()?);
+        // Before any lock: in a forked child its holder may be a thread that is not there.
+        inner.memory.guard.check("a region")?;
+        let (regions, next) = (&inner.memory.regions, || KeyHandle::next().raw());
+        let handle = regions.handle(inner.id, inner.generation, key, next);
+        Ok(KeyHandle::from_bytes(handle.ok_or_else(no_more_keys)?.to_le_bytes()))
+    }
+
     /// Whether local peers reach it by load and store: memory of `Context::alloc` where a provider offers that.
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -297,6 +310,16 @@ impl Region {
             "use a range inside the region, aligned for atomics",
         )
     }
+}
+
+#[cold]
+fn no_more_keys() -> Error {
+    Error::new(
+        Status::Closed,
+        "a remote key of a region that is being closed",
+        "its keys are refused since Region::close was called",
+        "register the memory anew once it is closed",
+    )
 }
 
 impl Inner {

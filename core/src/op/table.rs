@@ -11,6 +11,7 @@
 mod apart;
 mod ends;
 mod flushes;
+mod keys;
 mod looks;
 mod tracked;
 
@@ -50,13 +51,15 @@ pub(crate) enum Kind {
     Whole,
     /// The receiver's word of a message that was announced. No flush waits for it: see `apart`.
     Announced,
+    /// The key that a handle stands for, which its owner says.
+    Key,
 }
 
 /// By number, with room for what sixteen kinds would be.
 const KINDS: [Kind; 16] = {
     use Kind::*;
     [
-        Send, Native, Put, Get, Atomic, Fetch, Ping, Copy, Flush, Whole, Announced, Send, Send,
+        Send, Native, Put, Get, Atomic, Fetch, Ping, Copy, Flush, Whole, Announced, Key, Send,
         Send, Send, Send,
     ]
 };
@@ -65,7 +68,7 @@ impl Kind {
     /// Whether a peer's word ends it.
     fn is_asked(self) -> bool {
         use Kind::*;
-        matches!(self, Put | Get | Atomic | Fetch | Ping | Announced)
+        matches!(self, Put | Get | Atomic | Fetch | Ping | Announced | Key)
     }
 }
 

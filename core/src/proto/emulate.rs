@@ -10,6 +10,7 @@ use crate::region::{Access, Table};
 use crate::sys::Span;
 use crate::wire::{Reader, Writer};
 use crate::{Error, Status};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use tieline_plugin_api::atomic_op;
 
@@ -91,6 +92,8 @@ pub(crate) enum Answer {
     Reply { token: u64, status: i32, value: u64 },
     /// The bytes that it asked for, of which so many have been sent.
     Data { token: u64, target: Target, len: u64, sent: u64 },
+    /// The key that a handle stands for (`proto/handles.rs`).
+    Key { token: u64, key: Arc<[u8]> },
     /// A message of a service (`worker/services.rs`), ready to be sent.
     Service(Box<[u8]>),
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod announce;
 pub(crate) mod emulate;
+pub(crate) mod handles;
 pub(crate) mod shared_copy;
 
 /// The ids of the core's own messages; applications have those below.
@@ -20,6 +21,8 @@ pub(crate) mod id {
     pub(crate) const PUT_NOTIFY: u16 = 0xf00a;
     pub(crate) const ANNOUNCE: u16 = 0xf00b;
     pub(crate) const WITHDRAW: u16 = 0xf00c;
+    pub(crate) const KEY: u16 = 0xf00d;
+    pub(crate) const KEY_IS: u16 = 0xf00e;
 }
 
 /// Who sent one of the core's own messages, and over which circuit where it came over one.

@@ -5,7 +5,7 @@ use super::wiring::Sender;
 use crate::endpoint::{Circuits, Endpoint};
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, Answer};
-use crate::proto::{Origin, id};
+use crate::proto::{Origin, handles, id};
 use crate::{Error, Status};
 use std::rc::Rc;
 
@@ -38,6 +38,8 @@ impl Inner {
             id::GET => emulate::on_get(regions, token, data).map(Some),
             id::ATOMIC => emulate::on_atomic(regions, token, data).map(Some),
             id::PING => Ok(Some(Answer::reply(token, Ok(0)))),
+            id::KEY => handles::on_key(regions, token, data).map(Some),
+            id::KEY_IS => self.on_key_is(token, from, data).map(|()| None),
             id::ASSIST => self.on_assist(peer, data).map(|()| None),
             id::SERVICE => self.on_service(from, data).map(|()| None),
             id::WITHDRAW => self.on_withdraw(token, from, data).map(|()| None),
@@ -108,13 +110,47 @@ impl Inner {
         }
         let result = match (status, kind) {
             (0, Kind::Fetch) => Ok(value),
-            // Only its data completes a get.
-            (0, Kind::Get) => return Err(Status::BadData),
+            // Only its data completes a get, and only the key the question for it.
+            (0, Kind::Get | Kind::Key) => return Err(Status::BadData),
             (0, _) => Ok(0),
-            (status, _) => Err(emulate::refused(Status::from_code(status))),
+            (status, Kind::Key) => Err(handles::no_key(Status::from_code(status))),
+            (status, _) => Err(self.refused(id, status)),
         };
         self.shared.part(id, result);
         Ok(())
+    }
+
+    /// The error of an operation that its target refused.
+    fn refused(&self, id: Id, status: i32) -> Error {
+        if status == Status::KeyRejected as i32 {
+            self.key_refused(id);
+        }
+        emulate::refused(Status::from_code(status))
+    }
+
+    /// An operation was refused for its key: what its endpoint was told of keys is asked for again.
+    #[cold]
+    pub(super) fn key_refused(&self, id: Id) {
+        let owner = self.shared.ops.borrow().owner(id);
+        if let Some(endpoint) = owner.and_then(|owner| self.endpoint_at(owner)) {
+            endpoint.key_refused();
+        }
+    }
+
+    /// The owner of a handle says what it stands for.
+    fn on_key_is(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
+        let (id, _) = self.answered(token, from)?;
+        let asked = self.shared.ops.borrow().key_asked(id);
+        let (of, handle) = asked.ok_or(Status::BadData)?;
+        let told = match self.endpoint(of) {
+            Some(endpoint) => endpoint.key_told(handle, data),
+            // Nobody wants to know any more.
+            None => Ok(()),
+        };
+        // A key of another version of the library is none of ours, and no lie.
+        let lies = told.as_ref().is_err_and(|error| error.status() == Status::KeyRejected);
+        self.shared.part(id, told.map(|()| 0));
+        if lies { Err(Status::BadData) } else { Ok(()) }
     }
 
     /// A message that was announced was not taken.
@@ -145,7 +181,8 @@ impl Inner {
             return Err(Status::BadData);
         }
         if status != 0 {
-            self.shared.part(id, Err(emulate::refused(Status::from_code(status))));
+            let refused = self.refused(id, status);
+            self.shared.part(id, Err(refused));
             return Ok(());
         }
         let whole = {

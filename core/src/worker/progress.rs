@@ -29,6 +29,7 @@ const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
 /// Between two looks for tasks of other threads, where there is a way for them.
 const TASK_PAUSE: u32 = 64;
 const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
+const REFUSED: i32 = Status::KeyRejected as i32;
 /// Of what comes for nobody so many are told, each once.
 const TOLD_UNHANDLED: u32 = 16;
 /// Queued operations that an endpoint gets rid of before it is the next one's turn.
@@ -303,7 +304,12 @@ impl Inner {
                 let result = match event.status {
                     0 => Ok(event.header),
                     OUTCOME_UNKNOWN => return self.outcome_unknown(index, event),
-                    _ => Err(slot.failed_completion(event)),
+                    status => {
+                        if let Some(id) = Id::from_raw(event.cookie).filter(|_| status == REFUSED) {
+                            self.key_refused(id);
+                        }
+                        Err(slot.failed_completion(event))
+                    }
                 };
                 if !self.shared.with_ops(|ops| ops.completed(event.cookie, index, result)) {
                     // What nobody waits for any more may have memory still.

@@ -1,7 +1,8 @@
 //! Memory: when its owner may have it back, and where it comes from when the system gives little.
 
 use tieline_processes::sys::{self, Signal};
-use tieline_processes::{Node, Test, Verdict, named};
+use tieline_processes::{Launch, Node, Test, Verdict, named};
+use tieline_testing::built;
 
 pub(crate) const TESTS: &[Test] = named![
     memory_that_was_closed_is_unmapped_although_a_long_put_of_it_was_queued,
@@ -12,6 +13,8 @@ pub(crate) const TESTS: &[Test] = named![
     a_peer_in_the_middle_of_a_copy_keeps_memory_open_until_it_is_through,
     memory_that_peers_cannot_map_is_given_where_memory_files_are_forbidden,
     a_limit_on_the_size_of_files_ends_nobody,
+    keys_come_by_their_handles_between_processes,
+    who_is_asked_for_a_key_answers_while_it_computes_or_is_outlived,
 ];
 
 const LONG: usize = 8 << 20;
@@ -212,5 +215,85 @@ fn a_limit_on_the_size_of_files_ends_nobody() -> Verdict {
     let _ = node.must("alloc small 4096");
     assert_eq!(node.must("shared small"), "true");
     node.end();
+    Verdict::Passed
+}
+
+/// By every way that memory is reached: mapped, copied by the kernel, over messages of either transport.
+fn keys_come_by_their_handles_between_processes() -> Verdict {
+    let tcp = built::folder(&built::TCP);
+    if let Err(reason) = &tcp {
+        println!("    skipped: over tcp: {reason}");
+    }
+    let by_tcp = ["TIELINE_PROVIDERS=tcp,tcp-connect", "TIELINE_TCP_INTERFACES=127.0.0.0/8"];
+    for (settings, make) in [
+        (&[][..], "alloc"),
+        (&[][..], "register"),
+        (&["TIELINE_PROVIDERS=^shm-cma"][..], "register"),
+        (&by_tcp[..], "register"),
+    ] {
+        let node = |name: &str| {
+            let mut launch = Launch::new(name, "node");
+            if let Ok(folder) = &tcp {
+                launch = launch.env("TIELINE_PROVIDER_PATH", folder.display());
+            }
+            Node::open(launch, settings)
+        };
+        if settings == by_tcp && tcp.is_err() {
+            continue;
+        }
+        let (mut caller, mut target) = (node("caller"), node("target"));
+        caller.connect(&mut target);
+        let mut handles = Vec::new();
+        for (name, byte) in [("first", 1), ("second", 2)] {
+            let _ = target.must(&format!("{make} {name} 4096"));
+            let handle = target.must(&format!("handle {name}"));
+            assert_eq!(handle.len(), 16, "eight bytes");
+            let path = caller.must(&format!("import-handle target {name} {handle}"));
+            println!("    {make}: {path}");
+            let _ = caller.must(&format!("put-bytes target.{name} 8 {byte} 0"));
+            let word = u64::from_le_bytes([byte; 8]).to_string();
+            assert_eq!(target.must(&format!("word {name} 0")), word);
+            handles.push(handle);
+        }
+        let _ = target.must("close first");
+        let failed = caller.ask("put-bytes target.first 8 3 0").expect_err("it is closed");
+        assert_eq!(failed.status, "KeyRejected", "{failed:?}");
+        let again = format!("import-handle target first {}", handles[0]);
+        let failed = caller.ask(&again).expect_err("it stands for nothing any more");
+        assert_eq!(failed.status, "KeyRejected", "{failed:?}");
+        let _ = caller.must(&format!("import-handle target second {}", handles[1]));
+        let _ = caller.must("put-bytes target.second 8 4 8");
+        assert_eq!(caller.must("error target"), "alive");
+        caller.end();
+        target.end();
+    }
+    Verdict::Passed
+}
+
+fn who_is_asked_for_a_key_answers_while_it_computes_or_is_outlived() -> Verdict {
+    for thread in ["on", "off"] {
+        let settings = ["TIELINE_PROVIDERS=shm", &format!("TIELINE_PROGRESS_THREAD={thread}")];
+        let (mut caller, mut target) = (Node::start("caller"), Node::with("target", &settings));
+        caller.connect(&mut target);
+        let _ = caller.must("ping target");
+        let _ = target.must("register memory 4096");
+        let handle = target.must("handle memory");
+        // From here on it sits in a read on its pipe.
+        let _ = target.must("passive");
+        let order = format!("import-handle target memory {handle}");
+        if thread == "on" {
+            let _ = caller.must(&order);
+            let _ = caller.must("put-bytes target.memory 8 7 0");
+            assert_eq!(target.must("word memory 0"), u64::from_le_bytes([7; 8]).to_string());
+        } else {
+            caller.peer.tell(&order);
+            let _ = caller.peer.expect("begins");
+            let _ = target.kill();
+            let failed = caller.answer().expect_err("nobody is left to answer");
+            assert_eq!(failed.status, "PeerFailed", "{failed:?}");
+            assert_eq!(caller.must("pending"), "0");
+        }
+        caller.end();
+    }
     Verdict::Passed
 }

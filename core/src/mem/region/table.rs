@@ -3,10 +3,11 @@
 use crate::Status;
 use crate::mem::access::Access;
 use crate::sys::Span;
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// The regions of a context, by number and generation.
 #[derive(Default)]
@@ -21,11 +22,14 @@ pub(crate) struct Table {
 struct Slots {
     entries: Vec<Entry>,
     free: Vec<usize>,
+    /// The keys that handles stand for.
+    keys: HashMap<u64, Arc<[u8]>>,
 }
 
 struct Entry {
     generation: u64,
     open: Option<(Span, Access)>,
+    handle: Option<u64>,
 }
 
 impl Table {
@@ -35,7 +39,7 @@ impl Table {
         let index = match slots.free.pop() {
             Some(index) => index,
             None => {
-                slots.entries.push(Entry { generation: 0, open: None });
+                slots.entries.push(Entry { generation: 0, open: None, handle: None });
                 slots.entries.len() - 1
             }
         };
@@ -59,8 +63,43 @@ impl Table {
         let index = id as usize;
         if let Some(entry) = slots.entries.get_mut(index) {
             entry.open = None;
+            let handle = entry.handle.take();
             slots.free.push(index);
+            let key = handle.and_then(|handle| slots.keys.remove(&handle));
+            drop(slots);
+            drop(key);
         }
+    }
+
+    /// The handle of a region, which has this key: `next`, if it has none yet. None: it is reachable no more.
+    pub(super) fn handle(
+        &self,
+        id: u64,
+        generation: u64,
+        key: &[u8],
+        next: impl FnOnce() -> u64,
+    ) -> Option<u64> {
+        let known = {
+            let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+            slots.open(id, generation)?.handle
+        };
+        if known.is_some() {
+            return known;
+        }
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        // Whatever was done in between.
+        let handle = match slots.open(id, generation)?.handle {
+            Some(handle) => handle,
+            None => next(),
+        };
+        slots.entries[id as usize].handle = Some(handle);
+        let _ = slots.keys.entry(handle).or_insert_with(|| key.into());
+        Some(handle)
+    }
+
+    /// The key that a handle stands for.
+    pub(crate) fn key_of(&self, handle: u64) -> Option<Arc<[u8]>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).keys.get(&handle).cloned()
     }
 
     /// Runs something while nobody else gets into the table.
@@ -94,9 +133,38 @@ impl Table {
     }
 }
 
+impl Slots {
+    /// The entry of a region that is reachable.
+    fn open(&self, id: u64, generation: u64) -> Option<&Entry> {
+        let entry = self.entries.get(usize::try_from(id).ok()?)?;
+        (entry.generation == generation && entry.open.is_some()).then_some(entry)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_handle_stands_for_its_regions_key_until_the_region_is_removed() {
+        let table = Table::default();
+        let mut memory = vec![0u8; 16];
+        let span = Span::of_owned(&mut memory);
+        let (id, old) = table.insert(span, Access::ALL);
+        let first = table.handle(id, old, &[1], || 5).unwrap();
+        assert_eq!((first, table.handle(id, old, &[1], || 6)), (5, Some(5)));
+        assert_eq!(table.key_of(first).as_deref(), Some(&[1][..]));
+        assert_eq!(table.handle(id, old ^ 1, &[1], || 6), None);
+        table.remove(id);
+        assert_eq!((table.key_of(first), table.handle(id, old, &[1], || 6)), (None, None));
+        let (again, new) = table.insert(span, Access::ALL);
+        assert_eq!(id, again);
+        assert_eq!(table.handle(id, old, &[1], || 6), None, "its number is another region's");
+        let second = table.handle(id, new, &[2], || 6).unwrap();
+        assert_eq!(second, 6);
+        assert_eq!((table.key_of(first), table.key_of(second).as_deref()), (None, Some(&[2][..])));
+        assert_eq!(table.slots.read().unwrap().keys.len(), 1);
+    }
 
     #[test]
     fn a_removed_region_is_refused_also_when_its_number_is_used_again() {

@@ -191,7 +191,7 @@ cases! {
         let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
         let atomic = ask_atomic(&target, 0, 5);
         // The last is no id at all: it is wider than any.
-        for id in [0xf00d, 0xffff, 0x1_0000 + ATOMIC] {
+        for id in [0xf0fd, 0xffff, 0x1_0000 + ATOMIC] {
             stage.world.forge(a, b, id, 1 << 40, &atomic);
         }
         let _ = stage.ab.send(5, 42, b"behind them").unwrap();

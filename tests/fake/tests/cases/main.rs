@@ -12,6 +12,7 @@ mod endings;
 mod forged;
 mod gathered;
 mod giving_up;
+mod handles;
 mod identity;
 mod keys;
 mod lanes;

@@ -57,10 +57,12 @@ pub(crate) enum Lie {
     Assist,
     Wireup,
     Service,
+    Key,
+    KeyIs,
 }
 
 impl Lie {
-    pub(crate) const ALL: [Lie; 9] = [
+    pub(crate) const ALL: [Lie; 11] = [
         Lie::Put,
         Lie::Get,
         Lie::GetData,
@@ -70,6 +72,8 @@ impl Lie {
         Lie::Assist,
         Lie::Wireup,
         Lie::Service,
+        Lie::Key,
+        Lie::KeyIs,
     ];
 
     /// The id of its messages.
@@ -84,6 +88,8 @@ impl Lie {
             Lie::Assist => 0xf006,
             Lie::Wireup => 0xf007,
             Lie::Service => 0xf008,
+            Lie::Key => 0xf00d,
+            Lie::KeyIs => 0xf00e,
         }
     }
 }

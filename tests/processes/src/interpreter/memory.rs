@@ -50,6 +50,9 @@ impl Node {
                 word.store(number(value) as u64, Ordering::SeqCst);
             }
             ["key", name] => return find(&self.regions, name).remote_key().map(|k| hex(&k)),
+            ["handle", name] => {
+                return find(&self.regions, name).handle().map(|handle| hex(&handle.to_bytes()));
+            }
             ["fill", name, seed] => {
                 let region = find(&self.regions, name);
                 let seed = number(seed) as u64;

@@ -239,6 +239,7 @@ impl Node {
             | ["shared", _]
             | ["put-and-unmap", ..]
             | ["key", _]
+            | ["handle", _]
             | ["swap-local", ..]
             | ["fill", ..]
             | ["check", ..]
@@ -246,6 +247,7 @@ impl Node {
             | ["rally-own", ..]
             | ["watch", ..] => self.memory(words),
             ["import", ..]
+            | ["import-handle", ..]
             | ["path", _]
             | ["reaches-passive", _]
             | ["put", ..]

@@ -5,7 +5,7 @@ use crate::parent::Parent;
 use crate::sys::{self, Pages};
 use crate::trap::Trap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tieline::{AtomicOp, Error, Status, Width};
+use tieline::{AtomicOp, Error, KeyHandle, KeyLookup, Status, Width};
 
 impl Node {
     pub(super) fn remote(&mut self, words: &[&str]) -> Result<String, Error> {
@@ -16,6 +16,24 @@ impl Node {
                 while key.is_settling() && self.endpoint(name).error().is_none() {
                     self.pause()?;
                 }
+                let path = key.path();
+                let _ = self.keys.insert(key_name, key);
+                Ok(path)
+            }
+            // The same by a handle; says `begins` when the owner has been asked.
+            ["import-handle", name, key, bytes] => {
+                let bytes = unhex(bytes).try_into().expect("eight bytes");
+                let handle = KeyHandle::from_bytes(bytes);
+                let key_name = format!("{name}.{key}");
+                let key = loop {
+                    match self.endpoint(name).key_by_handle(handle)? {
+                        KeyLookup::Known(key) => break key,
+                        KeyLookup::Asked(asked) => {
+                            self.parent.say("begins");
+                            let _ = self.finish(Ok(asked))?;
+                        }
+                    }
+                };
                 let path = key.path();
                 let _ = self.keys.insert(key_name, key);
                 Ok(path)

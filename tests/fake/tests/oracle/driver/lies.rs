@@ -161,6 +161,8 @@ fn body(lie: Lie, key: &[u8], (to, from): (&[u8], &[u8])) -> Body {
             .byte(1, &[0, 2, 255])
             .field(b"x", [vec![0xff]])
             .short(0, &[1, u16::MAX]),
+        Lie::Key => Body::default().number(7, &ends),
+        Lie::KeyIs => Body::default().field(key, [vec![0xff; key.len()], Vec::new()]),
     }
 }
 
@@ -200,7 +202,7 @@ impl Run {
         let bytes = body(lie, key, said).spoilt(wrong / 64);
         // Now and then under another id than its own, of the library's or of nobody's.
         let id = match wrong % 16 {
-            0 => 0xf000 + (wrong / 16 % 12) as u32,
+            0 => 0xf000 + (wrong / 16 % 15) as u32,
             1 => 0x1_0000 | lie.id(),
             _ => lie.id(),
         };

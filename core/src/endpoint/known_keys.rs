@@ -1,0 +1,111 @@
+//! The keys that an endpoint keeps by their handles: how many, and which goes first. What is done with them is in `by_handle.rs`.
+
+use crate::mem::key::KeyRecord;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Keys that an endpoint keeps.
+const MOST: usize = 1024;
+
+/// What an endpoint keeps of handles; nothing before the first of them. `K`: an imported key.
+pub(super) struct KnownKeys<K> {
+    /// An operation was refused for its key since these were asked for.
+    pub(super) refused: Cell<bool>,
+    pub(super) keys: RefCell<Option<Box<Keys<K>>>>,
+}
+
+pub(super) struct Keys<K> {
+    known: HashMap<u64, Known<K>>,
+    /// How often any of them was used.
+    uses: u64,
+}
+
+/// A key, and when it was used.
+pub(super) struct Known<K> {
+    key: Key<K>,
+    /// The number of its last use.
+    used: u64,
+}
+
+/// What is known of a handle.
+pub(super) enum Key<K> {
+    /// As the owner said it.
+    Told(KeyRecord),
+    Imported(K),
+}
+
+impl<K> Default for KnownKeys<K> {
+    fn default() -> KnownKeys<K> {
+        KnownKeys { refused: Cell::new(false), keys: RefCell::new(None) }
+    }
+}
+
+impl<K> Default for Keys<K> {
+    fn default() -> Keys<K> {
+        Keys { known: HashMap::new(), uses: 0 }
+    }
+}
+
+impl<K> Keys<K> {
+    /// What is known of a handle, which is used with this.
+    pub(super) fn used(&mut self, handle: u64) -> Option<&mut Key<K>> {
+        let known = self.known.get_mut(&handle)?;
+        self.uses += 1;
+        known.used = self.uses;
+        Some(&mut known.key)
+    }
+
+    /// Keeps what the owner has said. Returns what has to go for it.
+    pub(super) fn keep(&mut self, handle: u64, record: KeyRecord) -> Option<Known<K>> {
+        self.uses += 1;
+        let full = self.known.len() >= MOST;
+        match self.known.entry(handle) {
+            // Asked for twice.
+            Entry::Occupied(_) => return None,
+            Entry::Vacant(place) => {
+                let _ = place.insert(Known { key: Key::Told(record), used: self.uses });
+            }
+        }
+        if !full {
+            return None;
+        }
+        let oldest = *self.known.iter().min_by_key(|(_, known)| known.used)?.0;
+        self.known.remove(&oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::Access;
+
+    fn record(region: u64) -> KeyRecord {
+        let access = Access::READ;
+        KeyRecord {
+            context: [1; 16],
+            region,
+            generation: 1,
+            len: 1,
+            access,
+            parts: Vec::new(),
+            device_atomics: None,
+        }
+    }
+
+    #[test]
+    fn what_was_used_the_longest_ago_goes_for_what_is_new() {
+        let mut keys = Keys::<()>::default();
+        for handle in 0..MOST as u64 {
+            assert!(keys.keep(handle, record(handle)).is_none());
+        }
+        assert!(keys.keep(7, record(7)).is_none(), "asked for twice");
+        assert!(keys.used(0).is_some());
+        for (new, gone) in [(5000, 1), (5001, 2)] {
+            assert!(keys.keep(new, record(new)).is_some());
+            assert!(keys.used(gone).is_none());
+            assert_eq!(keys.known.len(), MOST);
+        }
+        assert!(keys.used(0).is_some() && keys.used(5000).is_some() && keys.used(3).is_some());
+    }
+}

@@ -1,0 +1,109 @@
+//! Key handles: a remote key in eight bytes, for whoever sends one with every rendezvous.
+//!
+//! What the owner promises:
+//!
+//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. Its number is never used again
+//!   while the process lives, whatever contexts it opens.
+//! * A handle is given away as a key is: **who has it and is connected to a worker of its context is given the key.** That is the whole
+//!   proof that is asked for, so a handle cannot be guessed: it is a counter that was taken through a permutation of all 64-bit numbers
+//!   with a secret of this process, so that no handle tells anything of another one. Who guesses spends a message on each try.
+//! * The question is answered from a table, without the application: in any progress of the worker that was asked, and by the progress
+//!   thread where there is one. A handle of a region that is closed and one that never was are refused in the same words.
+//!
+//! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) is the side that asks.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Rounds of the permutation: with 5 no number tells anything of another one, for as many as there will ever be.
+const ROUNDS: u8 = 6;
+
+/// What stands for a region's remote key, in eight bytes: made by [`Region::handle`](crate::Region::handle), and used by
+/// [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle). It opens the region as the key does, and is to be kept as secret.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyHandle(u64);
+
+impl KeyHandle {
+    /// The bytes for a peer.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 8] {
+        self.0.to_le_bytes()
+    }
+
+    /// The handle with these bytes. Whether it is one, its owner says.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 8]) -> KeyHandle {
+        KeyHandle(u64::from_le_bytes(bytes))
+    }
+
+    /// One that nobody has had.
+    pub(super) fn next() -> KeyHandle {
+        KeyHandle(next())
+    }
+
+    pub(crate) fn raw(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for KeyHandle {
+    /// Without its number, which opens memory.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyHandle(..)")
+    }
+}
+
+/// The next number of this process.
+fn next() -> u64 {
+    static SECRET: OnceLock<RandomState> = OnceLock::new();
+    static GIVEN: AtomicU64 = AtomicU64::new(0);
+    permuted(SECRET.get_or_init(RandomState::new), GIVEN.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A Feistel network over a keyed hash: whatever the hash is, two numbers never become one.
+fn permuted(secret: &RandomState, number: u64) -> u64 {
+    let (mut left, mut right) = ((number >> 32) as u32, number as u32);
+    for round in 0..ROUNDS {
+        (left, right) = (right, left ^ secret.hash_one((round, right)) as u32);
+    }
+    u64::from(left) << 32 | u64::from(right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_handle_comes_twice_and_none_is_near_the_one_before() {
+        let given: Vec<u64> = (0..100_000).map(|_| next()).collect();
+        assert_eq!(given.iter().collect::<HashSet<_>>().len(), given.len());
+        let differing: u32 = given.windows(2).map(|two| (two[0] ^ two[1]).count_ones()).sum();
+        let each = f64::from(differing) / (given.len() - 1) as f64;
+        assert!((31.0..33.0).contains(&each), "{each} of 64 bits differ from one to the next");
+    }
+
+    #[test]
+    fn a_handle_does_not_show_its_number() {
+        let handle = KeyHandle::from_bytes([1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(format!("{handle:?}"), "KeyHandle(..)");
+        assert_eq!(handle.to_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_is_led_back_to_where_it_came_from(number in any::<u64>()) {
+            let secret = RandomState::new();
+            let handle = permuted(&secret, number);
+            let (mut left, mut right) = ((handle >> 32) as u32, handle as u32);
+            for round in (0..ROUNDS).rev() {
+                (left, right) = (right ^ secret.hash_one((round, left)) as u32, left);
+            }
+            prop_assert_eq!(u64::from(left) << 32 | u64::from(right), number);
+        }
+    }
+}

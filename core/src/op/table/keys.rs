@@ -1,0 +1,29 @@
+//! Questions for the keys that handles stand for.
+
+use super::*;
+use crate::op::Memory;
+
+impl Table {
+    /// Opens the question of an endpoint (`of`) that goes over another one, or the same. How it ends its request tells and no flush: it
+    /// reaches no memory. `Again`: as many are open there as may be.
+    pub(crate) fn open_key(&mut self, owner: usize, of: Id, handle: u64) -> Result<Id, Status> {
+        let id = self.open(owner, Kind::Key)?;
+        if let Some(hot) = self.slab.get_mut(id) {
+            hot.set(TOLD);
+        }
+        // Where it stays with the operation, whoever takes that over.
+        let asks = [of.raw().to_le_bytes(), handle.to_le_bytes()].concat();
+        self.set_local_buffer(id, LocalBuffer::held(Memory::Bytes(asks.into()), 0, 16));
+        Ok(id)
+    }
+
+    /// Which endpoint, by its number, asks for which handle.
+    pub(crate) fn key_asked(&self, id: Id) -> Option<(u64, u64)> {
+        let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Key)?;
+        let Memory::Bytes(asks) = &self.slab.cold(id)?.local_buffer.as_ref()?.memory else {
+            return None;
+        };
+        let (of, handle) = asks.split_first_chunk::<8>()?;
+        Some((u64::from_le_bytes(*of), u64::from_le_bytes(handle.try_into().ok()?)))
+    }
+}

@@ -1,0 +1,69 @@
+//! Keys by their handles: a question and its answer.
+//!
+//! ```text
+//! KEY     header: the asker's number     8 handle
+//! KEY_IS  header: that number            the bytes of the remote key
+//! REPLY   header: that number            as of everything that asks (`emulate`): why there is no key
+//! ```
+
+use super::emulate::Answer;
+use crate::region::Table;
+use crate::wire::Reader;
+use crate::{Error, Status};
+
+/// The bytes that ask for a key.
+pub(crate) fn key_request(handle: u64) -> Vec<u8> {
+    handle.to_le_bytes().into()
+}
+
+/// Answers who asks, at the owner. What a later minor adds at the end of the question is left alone.
+pub(crate) fn on_key(regions: &Table, token: u64, data: &[u8]) -> Result<Answer, Status> {
+    let handle = Reader::new(data).u64()?;
+    Ok(match regions.key_of(handle) {
+        Some(key) => Answer::Key { token, key },
+        None => Answer::reply(token, Err(Status::KeyRejected)),
+    })
+}
+
+/// The error of a question that the owner refused.
+pub(crate) fn no_key(status: Status) -> Error {
+    let (why, fix) = match status {
+        Status::KeyRejected => (
+            "its region was closed or dropped, or the handle is none of this peer's",
+            "ask the peer for a current handle",
+        ),
+        Status::TooLarge => (
+            "the key is longer than a message of the lane",
+            "carry the bytes of Region::remote_key, and use Endpoint::import_key",
+        ),
+        status => (status.text(), ""),
+    };
+    Error::new(status, "the owner of a handle gave no key", why, fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::id;
+
+    #[test]
+    fn questions_for_keys_are_written_as_1_3_wrote_them() {
+        let hex: String =
+            key_request(0x0807_0605_0403_0201).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(format!("KEY {hex}\n"), include_str!("../wire/golden/messages-1.3.hex"));
+        assert_eq!([id::KEY, id::KEY_IS], [0xf00d, 0xf00e]);
+    }
+
+    #[test]
+    fn a_question_that_is_cut_off_is_none_and_what_stands_behind_it_is_left_alone() {
+        let (regions, question) = (Table::default(), [7; 12]);
+        for end in 0..8 {
+            assert!(on_key(&regions, 1, &question[..end]).is_err(), "{end}");
+        }
+        for end in 8..12 {
+            let answer = on_key(&regions, 1, &question[..end]).unwrap();
+            let refused = Status::KeyRejected as i32;
+            assert!(matches!(answer, Answer::Reply { token: 1, status, .. } if status == refused));
+        }
+    }
+}
