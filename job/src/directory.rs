@@ -99,15 +99,20 @@ impl Directory {
         Some(of.0)
     }
 
+    /// A process ended: nobody waits for what it has not published. Whoever has its connection too may ask still.
+    pub(super) fn ended(&mut self, rank: usize, why: &str) -> Vec<Answer> {
+        let _ = self.gone.insert(rank, why.to_owned());
+        let names: Vec<Name> = self.waiting.keys().filter(|of| of.0 == rank).copied().collect();
+        names.into_iter().flat_map(|of| self.answer_all(of, &Err(why.to_owned()))).collect()
+    }
+
     /// A process will publish and ask nothing more. What it has published stays.
     pub(super) fn gone(&mut self, rank: usize, why: &str) -> Vec<Answer> {
-        let _ = self.gone.insert(rank, why.to_owned());
         let asked = self.members.get_mut(&rank).map(|member| std::mem::take(&mut member.asked));
         for (id, of) in asked.into_iter().flatten() {
             self.unlist(of, (rank, id));
         }
-        let names: Vec<Name> = self.waiting.keys().filter(|of| of.0 == rank).copied().collect();
-        names.into_iter().flat_map(|of| self.answer_all(of, &Err(why.to_owned()))).collect()
+        self.ended(rank, why)
     }
 
     fn answer_all(&mut self, of: Name, found: &Result<Arc<[u8]>, String>) -> Vec<Answer> {

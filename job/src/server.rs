@@ -40,6 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How many frames of one process are heard before others have their turn.
 const FRAMES_PER_TURN: usize = 64;
 
+/// How often who ended is read, of what it may have left unread.
+const READS_AT_END: usize = 64;
+
 /// What is shorter is copied behind its head: one packet, and one call, instead of two.
 const SMALL: usize = 4096;
 
@@ -176,10 +179,27 @@ impl Server {
         self.hung_up.retain(|(other, _)| *other != rank);
         if self.has(rank) {
             let _ = self.ends.insert(rank, text.to_owned());
+            self.hear_out(rank, text);
         } else {
             self.leaves(rank, text);
         }
         self.over(text);
+    }
+
+    /// Hears what a rank of this host said before it ended, and then has nobody wait for more: a child that it forked off may hold its
+    /// connection for ever, and say what is its own. What comes from another host may still be on its way: its hang-up is waited for.
+    fn hear_out(&mut self, rank: usize, why: &str) {
+        for _ in 0..READS_AT_END {
+            let Some(seat) = self.seats.of_rank(rank) else { return };
+            let Some(connection) = self.seats.get(seat) else { return };
+            let Stream::Unix(stream) = &connection.stream else { return };
+            let is_silent = matches!(sys::unread(stream), Ok(0));
+            if is_silent && !connection.paused {
+                let told = self.directory.ended(rank, why);
+                return told.into_iter().for_each(|answer| self.answer(answer));
+            }
+            self.serve(seat);
+        }
     }
 
     /// There will be no more exchanges.

@@ -121,20 +121,22 @@ fn a_lookup_of_a_rank_that_ended_is_told_how_before_it_joined_and_behind_its_las
     let text = "rank 2 was ended by signal 9".to_owned();
     let unknown = |id| Frame::Unknown { id, text: text.clone() };
     assert_eq!(told(&mut asking), [unknown(2), unknown(3)]);
-    // And what one said before its end is heard first.
+    // And what one said before its end is heard first; whoever has its connection as well is not waited for.
     let mut server = Server::new(3, "j").expect("a poller");
     let mut asking = process(&mut server, 0, &[lookup(4, 1, 1), lookup(5, 1, 2)]);
     let mut last = process(&mut server, 1, &[]);
     let said = Frame::Publish { key: 1, bytes: b"last".to_vec() };
     last.write_all(&said.encode()).expect("it fits");
+    let childs = last.try_clone().expect("a descriptor");
     drop(last);
-    server.ended(1, "rank 1 exited with code 3");
     assert_eq!(told(&mut asking), []);
-    server.turn(&[], None).expect("a turn");
-    server.turn(&[], Some(Duration::ZERO)).expect("a turn");
+    server.ended(1, "rank 1 exited with code 3");
     let text = "rank 1 exited with code 3".to_owned();
     let answers = [Frame::Found { id: 4, bytes: b"last".to_vec() }, Frame::Unknown { id: 5, text }];
     assert_eq!(told(&mut asking), answers);
+    drop(childs);
+    server.turn(&[], None).expect("a turn");
+    assert!(!server.has(1), "that was its hang-up");
 }
 
 #[test]

@@ -55,6 +55,14 @@ pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(peer.uid) }
 }
 
+/// Bytes that came and were not read.
+pub(super) fn unread(stream: &UnixStream) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the call writes one number, which lives as long.
+    check(unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
 /// Lets more connections wait to be accepted than the standard library does.
 pub(super) fn deepen(listener: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: no pointer is passed; on a socket that listens already only the number changes.
