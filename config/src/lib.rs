@@ -83,7 +83,7 @@ impl Serialize for Origin {
 pub enum ReportTo {
     /// To whoever reads the process's stderr.
     Stderr,
-    /// To a file, as it was written: `%p` stands for the process's number.
+    /// To a file, as it was written: `%p` stands for the process's number, `%h` for its host's name.
     File(String),
 }
 

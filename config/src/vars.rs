@@ -56,7 +56,7 @@ core_vars! {
     LOG = "TIELINE_LOG", "warn", Kind::one_of("off|error|warn|info|debug"),
         "Least severity of the lines that are collected for the report; the library never prints them, unless TIELINE_REPORT says where.";
     REPORT = "TIELINE_REPORT", "", Kind::TEXT,
-        "Where the report is written while it is made, a line at a time: stderr, or a file's path, in which %p stands for the process's number: what a context found and chose, the lanes to each peer at its first use and why no better ones, what failed. Empty: nowhere, as a library prints nothing by itself. The environment's file is ignored under raised rights.";
+        "Where the report is written while it is made, a line at a time: stderr, or a file's path, in which %p stands for the process's number and %h for its host's name: what a context found and chose, the lanes to each peer at its first use and why no better ones, what failed. Empty: nowhere, as a library prints nothing by itself. The environment's file is ignored under raised rights.";
     LIVE = "TIELINE_LIVE", "on", Kind::BOOL,
         "Show `tieline info --pid` what workers of this process do, in a memory file that the same user and root can read. It costs one descriptor, and 8 to 64 KiB for each worker.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::BOOL,

@@ -64,6 +64,7 @@ impl Journal {
             ReportTo::Stderr => Place::Stderr,
             // The program may go elsewhere before there is something to say.
             ReportTo::File(path) => {
+                let path = path.replace("%h", &host.replace('/', "_"));
                 let path = PathBuf::from(path.replace("%p", &pid.to_string()));
                 Place::File(std::path::absolute(&path).unwrap_or(path))
             }

@@ -28,10 +28,10 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn no_file_is_made_before_there_is_something_to_say_and_its_name_may_hold_the_process() {
+fn no_file_is_made_before_there_is_something_to_say_and_its_name_may_hold_process_and_host() {
     let scratch = Scratch::new("late");
-    let journal = scratch.journal("report.%p");
-    let path = scratch.path("report.77");
+    let journal = scratch.journal("report.%h.%p");
+    let path = scratch.path("report.nodea.77");
     assert!(!std::fs::exists(&path).unwrap());
     journal.tell_all(&["first", "second \u{1b}[31mred"]);
     let text = read_to_string(&path).unwrap();
