@@ -48,6 +48,8 @@ mod engine;
 mod hardware;
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod instructions_tests;
 mod interface;
 mod keys;
 #[cfg(test)]

@@ -5,18 +5,31 @@
 //! `measured_CASE`, but for what [`TIMED`] does there. Two runs of different N are counted, so that the first
 //! calls' extra fall out of the difference. The providers are the files of this build, so that every call
 //! crosses into a `.so`.
+//!
+//! Where a library or a device would be needed, a test over a played one is counted in the same way, without what is played:
+//! [`played`]. The test does its cases in turn, as often as `TIELINE_COUNTED` says.
 
 use super::{Count, least};
 use crate::sh::{Outcome, capture, cargo, command, root, run as run_command, target, which};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::Command;
 
 const SHORT: u64 = 1_600;
 const LONG: u64 = 17_600;
-/// What runs as often as the clock says, and not as often as the operation: how much of it falls to one operation
-/// depends on how fast the machine is, and is not counted.
-const TIMED: &str = "slow_progress";
+
+/// A program that is counted.
+struct Subject {
+    program: PathBuf,
+    cases: Vec<String>,
+    /// What it is told: the case, and how often.
+    told: fn(&mut Command, &str, u64),
+    /// A part of the names of what is not counted: functions, with all that they call.
+    left_out: &'static str,
+    /// The case in which that is certainly called; none: in all.
+    calls_it: Option<&'static str>,
+}
 
 /// Checks the counts against the accepted ones.
 pub(super) fn check() -> Count {
@@ -59,7 +72,8 @@ pub(crate) fn run(accept: bool) -> Outcome {
     accepted.write()
 }
 
-fn measure() -> Outcome<BTreeMap<String, u64>> {
+/// Messages and memory over `shm`.
+fn over_shm() -> Outcome<Subject> {
     run_command(&mut cargo(&[
         "build",
         "--release",
@@ -76,59 +90,115 @@ fn measure() -> Outcome<BTreeMap<String, u64>> {
     ]))?;
     let program = target().join("release/examples/instructions");
     let cases = capture(&mut command(&program, &["list"]))?;
-    let mut found = BTreeMap::new();
-    for case in cases.split_whitespace() {
-        let (short, long) = (count(&program, case, SHORT)?, count(&program, case, LONG)?);
-        let each = long.saturating_sub(short).div_ceil(LONG - SHORT);
-        let _ = found.insert(case.to_owned(), each);
+    let cases: Vec<String> = cases.split_whitespace().map(str::to_owned).collect();
+    if cases.is_empty() {
+        return Err("`instructions list` names no case".into());
     }
-    if found.is_empty() { Err("`instructions list` names no case".into()) } else { Ok(found) }
+    Ok(Subject {
+        program,
+        cases,
+        told: |command, case, times| {
+            let _ = command.args([case, &times.to_string()]);
+        },
+        // It runs as often as the clock says, and not as often as the operation: how much of it falls to one operation depends
+        // on how fast the machine is.
+        left_out: "slow_progress",
+        calls_it: Some("poll"),
+    })
 }
 
-fn count(program: &PathBuf, case: &str, times: u64) -> Outcome<u64> {
+/// The provider `ofi` over the libfabric that its tests play.
+fn played() -> Outcome<Subject> {
+    let built = capture(&mut cargo(&[
+        "test",
+        "--release",
+        "--quiet",
+        "-p",
+        "tieline-provider-ofi",
+        "--lib",
+        "--no-run",
+        "--message-format=json",
+    ]))?;
+    let executable = |line: &str| {
+        let value: serde_json::Value = serde_json::from_str(line).ok()?;
+        (value["target"]["name"] == "tieline_provider_ofi")
+            .then(|| value["executable"].as_str().map(PathBuf::from))?
+    };
+    let program = built.lines().find_map(executable);
+    Ok(Subject {
+        program: program.ok_or("cargo did not say where the tests of ofi are")?,
+        cases: ["ofi_post", "ofi_poll", "ofi_put"].map(str::to_owned).to_vec(),
+        told: |command, _, times| {
+            let test = "instructions_tests::messages_and_puts_arrive_however_many_there_are";
+            let _ = command.args(["--exact", test]).env("TIELINE_COUNTED", times.to_string());
+        },
+        left_out: "double",
+        calls_it: None,
+    })
+}
+
+fn measure() -> Outcome<BTreeMap<String, u64>> {
+    let mut found = BTreeMap::new();
+    for subject in [over_shm()?, played()?] {
+        for case in &subject.cases {
+            let (short, long) = (count(&subject, case, SHORT)?, count(&subject, case, LONG)?);
+            let each = long.saturating_sub(short).div_ceil(LONG - SHORT);
+            let _ = found.insert(case.clone(), each);
+        }
+    }
+    Ok(found)
+}
+
+fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
     let file = target().join("callgrind.out.xtask");
     let mut valgrind = command("valgrind", &["--tool=callgrind", "--quiet"]);
     let _ = valgrind
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(format!("--toggle-collect=*measured_{case}*"))
         .env("TIELINE_PROVIDER_PATH", target().join("release"))
-        .arg(program);
-    let _ = capture(valgrind.args([case, &times.to_string()]))?;
+        .arg(&subject.program);
+    (subject.told)(&mut valgrind, case, times);
+    let _ = capture(&mut valgrind)?;
     let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
     let _ = std::fs::remove_file(&file);
-    let (total, timed) = counted(&text)
+    let name = subject.left_out;
+    let (total, left_out) = counted(&text, name)
         .ok_or_else(|| format!("callgrind did not say how many instructions {case} took"))?;
-    if case == "poll" && timed == 0 {
-        return Err(format!(
-            "no poll called `{TIMED}`: what looks at the clock has another name now"
-        ));
+    if left_out == 0 && subject.calls_it.is_none_or(|calls_it| calls_it == case) {
+        return Err(format!("no {case} called `{name}`: what is not counted has another name now"));
     }
-    Ok(total - timed)
+    Ok(total - left_out)
 }
 
-/// The instructions in a callgrind file, and how many of them are those of [`TIMED`] and of what it called.
-fn counted(text: &str) -> Option<(u64, u64)> {
+/// The instructions in a callgrind file, and how many of them are those of functions with that in their names, and of what they
+/// called.
+fn counted(text: &str, left_out: &str) -> Option<(u64, u64)> {
     let words = |rest: &str| rest.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let (mut total, mut timed) = (None, 0);
+    let (mut total, mut instructions) = (None, 0);
     // A name is written where it comes first, behind its number; then the number stands for it.
-    let mut timed_numbers = BTreeSet::new();
-    // The line behind `calls=` ends with the instructions of all of them.
-    let (mut callee_is_timed, mut behind_calls) = (false, false);
+    let mut numbers = BTreeSet::new();
+    // The line behind `calls=` ends with the instructions of all of them, those of what is called from there included.
+    let (mut caller_is_one, mut callee_is_one, mut behind_calls) = (false, false, false);
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("totals:").or(line.strip_prefix("summary:")) {
             total = total.or(words(rest).first()?.parse::<u64>().ok());
         } else if let Some(name) = line.strip_prefix("cfn=").or(line.strip_prefix("fn=")) {
             let number = name.split(' ').next()?;
-            if name.contains(TIMED) {
-                let _ = timed_numbers.insert(number.to_owned());
+            if name.contains(left_out) {
+                let _ = numbers.insert(number.to_owned());
             }
-            callee_is_timed = line.starts_with("cfn=") && timed_numbers.contains(number);
-        } else if behind_calls && callee_is_timed {
-            timed += words(line).last()?.parse::<u64>().ok()?;
+            let is_one = numbers.contains(number);
+            if line.starts_with("cfn=") {
+                callee_is_one = is_one && !caller_is_one;
+            } else {
+                (caller_is_one, callee_is_one) = (is_one, false);
+            }
+        } else if behind_calls && callee_is_one {
+            instructions += words(line).last()?.parse::<u64>().ok()?;
         }
         behind_calls = line.starts_with("calls=");
     }
-    total.filter(|total| *total >= timed).map(|total| (total, timed))
+    total.filter(|total| *total >= instructions).map(|total| (total, instructions))
 }
 
 /// xtask/instructions.toml.
@@ -222,9 +292,18 @@ mod tests {
         let file = "summary: 1000\n\nfn=(1) poll\n7 300\ncfn=(2) State::slow_progress\ncalls=4 0\n\
                     8 250\ncfn=(3) push\ncalls=9 0\n9 100\n\nfn=(2)\n5 50\ncfn=(4) maintain\n\
                     calls=4 0\n6 200\n\nfn=(1)\ncfn=(2)\ncalls=1 0\n8 50\n\ntotals: 1000\n";
+        let counted = |file: &str| super::counted(file, "slow_progress");
         assert_eq!(counted(file), Some((1000, 300)));
         assert_eq!(counted(&file.replace("slow_progress", "other")), Some((1000, 0)));
         assert_eq!(counted("fn=(1) poll\n7 300\n"), None);
+    }
+
+    #[test]
+    fn what_is_played_counts_once_however_much_of_it_calls_itself() {
+        let file = "summary: 900\n\nfn=(1) send\n7 300\ncfn=(2) double::sys::sendmsg\ncalls=4 0\n\
+                    8 500\n\nfn=(2)\n5 50\ncfn=(3) double::sys::deliver\ncalls=4 0\n6 450\n\n\
+                    fn=(3)\n6 450\n\nfn=(4) poll\n6 90\ncfn=(3)\ncalls=1 0\n9 10\n\ntotals: 900\n";
+        assert_eq!(counted(file, "double"), Some((900, 510)));
     }
 
     #[test]

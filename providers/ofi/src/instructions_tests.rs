@@ -1,0 +1,78 @@
+//! What a message of 8 bytes and a put of 8 cost: `cargo xtask instructions` counts the functions whose names begin with `measured`, without
+//! what the played library does in them. As a test this says that all of them arrive.
+
+use crate::config::Settings;
+use crate::double::world::manners;
+use crate::double::{Side, settings};
+use crate::{OfiEndpoint, RemoteKey};
+use core::mem::MaybeUninit;
+use tieline_plugin_api::abi::{Event, Iov};
+use tieline_plugin_api::{Domain, Endpoint, Events, Interface, RmaOp};
+
+/// As many as one peer may have under way over the played library.
+const BATCH: usize = 8;
+
+/// Polls once; how many events there were.
+fn polled(side: &Side) -> usize {
+    let mut room = [const { MaybeUninit::<Event>::uninit() }; 16];
+    let mut events = Events::new(&mut room);
+    assert!(side.interface.poll(&mut events).is_ok());
+    events.len()
+}
+
+#[inline(never)]
+fn measured_ofi_post(endpoint: &OfiEndpoint) {
+    for n in 0..BATCH as u64 {
+        assert!(endpoint.am_short(1, n, &n.to_le_bytes()).is_ok());
+    }
+}
+
+/// The messages arrive, and their sender hears that the library is through with them.
+#[inline(never)]
+fn measured_ofi_poll(near: &Side, far: &Side) -> usize {
+    let mut seen = 0;
+    while seen < BATCH {
+        seen += polled(far);
+    }
+    let _ = polled(near);
+    seen
+}
+
+/// Each is posted, and ends.
+#[inline(never)]
+fn measured_ofi_put(near: &Side, endpoint: &OfiEndpoint, key: &RemoteKey) {
+    let mut word = [5; 8];
+    for n in 0..BATCH as u64 {
+        let iov = [Iov::new(word.as_mut_ptr(), word.len())];
+        let op = RmaOp { iov: &iov, len: word.len(), offset: 8 * n, cookie: n, flags: 0 };
+        assert!(endpoint.put(key, &op).is_ok());
+    }
+    let mut ended = 0;
+    while ended < BATCH {
+        ended += polled(near);
+    }
+}
+
+#[test]
+fn messages_and_puts_arrive_however_many_there_are() {
+    let times = std::env::var("TIELINE_COUNTED").ok().and_then(|times| times.parse().ok());
+    let times: usize = times.unwrap_or(2000);
+    manners(|manners| manners.manual = false);
+    let wide = Settings { window: 256 << 10, receive: 512 << 10, ..settings() };
+    let (mut near, mut far) = (Side::new(&wide), Side::new(&wide));
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0; 8 * BATCH];
+    let region = far.region(&mut there);
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    let mut arrived = 0;
+    for _ in 0..times / BATCH {
+        measured_ofi_post(&endpoint);
+        arrived += measured_ofi_poll(&near, &far);
+        measured_ofi_put(&near, &endpoint, &key);
+    }
+    assert_eq!(arrived, times / BATCH * BATCH);
+    assert_eq!(core::hint::black_box(there), [5; 8 * BATCH]);
+    near.interface.check_accounts();
+    drop((key, endpoint));
+    let _ = far.domain.deregister(region);
+}
