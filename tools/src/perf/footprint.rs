@@ -29,6 +29,8 @@ struct Footprint {
     quiet_peer_bytes: u64,
     talking_peer_bytes: u64,
     buffer_bytes: u64,
+    /// What the process grew by for that peer, libraries below included.
+    grown_peer_bytes: u64,
 }
 
 pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
@@ -44,6 +46,7 @@ pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
     let Reply::Hello { address } = peer.reply(&side.worker)? else {
         return Err(Error::from_status(Status::BadData));
     };
+    let before = written_bytes()?;
     side.connect(&address)?;
     let _ = side.endpoint()?.max_message()?; // opens the lane, and sends nothing
     let quiet_peer_bytes = per_peer(&side);
@@ -55,8 +58,15 @@ pub(crate) fn main(_: &FootprintArgs) -> Result<ExitCode, Error> {
     }
     let buffer_bytes = side.worker.memory().iter().map(|m| m.buffer_bytes).sum::<u64>();
     let talking_peer_bytes = per_peer(&side) + buffer_bytes;
-    let footprint =
-        Footprint { open_ns, idle_bytes, quiet_peer_bytes, talking_peer_bytes, buffer_bytes };
+    let grown_peer_bytes = written_bytes()?.saturating_sub(before);
+    let footprint = Footprint {
+        open_ns,
+        idle_bytes,
+        quiet_peer_bytes,
+        talking_peer_bytes,
+        buffer_bytes,
+        grown_peer_bytes,
+    };
     crate::say::line(serde_json::to_string(&footprint).unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }

@@ -349,6 +349,16 @@ fn libfabric() -> Vec<Group> {
         ],
         comparisons: vec![against(BARE, Some(aim))],
     };
+    let memory = |what, ours, theirs| Group {
+        what,
+        unit: Unit::Memory,
+        better: Better::Lower,
+        sources: vec![
+            (OURS, Source::footprint_over_libfabric(ours)),
+            (BARE, Source::BareMemory { provider: "tcp;ofi_rxm", field: theirs }),
+        ],
+        comparisons: vec![against(BARE, None)],
+    };
     let (word, middle, large) = (("8", 8), ("64k", 64 << 10), ("1m", 1 << 20));
     let (time, half) = (Unit::Time, Field::P50);
     // There and back at 0.98 of the bandwidth takes 1.02 of the time.
@@ -360,6 +370,8 @@ fn libfabric() -> Vec<Group> {
         row("libfabric: 64 KiB get", time, "get_lat", middle, "get_lat", half, 1.02),
         row("libfabric: 1 MiB put", time, "put_lat", large, "put_lat", half, 1.02),
         row("libfabric: 1 MiB get", time, "get_lat", large, "get_lat", half, 1.02),
+        memory("libfabric: memory of an interface", "idle_bytes", "endpoint_bytes"),
+        memory("libfabric: memory for a peer", "grown_peer_bytes", "peer_bytes"),
     ]
 }
 
@@ -388,7 +400,7 @@ fn process() -> Vec<Group> {
         what,
         unit: Unit::Memory,
         better: Better::Lower,
-        sources: vec![(OURS, Source::Footprint(field)), (rival, Source::Given(budget))],
+        sources: vec![(OURS, Source::Footprint(&[], field)), (rival, Source::Given(budget))],
         comparisons: vec![against(rival, 1.0)],
     };
     vec![
@@ -397,7 +409,7 @@ fn process() -> Vec<Group> {
             unit: Unit::Time,
             better: Better::Lower,
             sources: vec![
-                (OURS, Source::Footprint("open_ns")),
+                (OURS, Source::Footprint(&[], "open_ns")),
                 ("UCX ucp_init + worker", Source::UcpStartup),
             ],
             comparisons: vec![against("UCX ucp_init + worker", 1.0)],

@@ -2,7 +2,7 @@
 
 use super::ranks::{self, Counts};
 use crate::sh::{Outcome, capture, command, root, target};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -32,6 +32,12 @@ impl Field {
 /// A variable and its value.
 type Setting = (&'static str, &'static str);
 
+const OVER_LIBFABRIC: &[Setting] = &[
+    ("TIELINE_OFI_PROVIDERS", "tcp"),
+    ("TIELINE_OFI_INTERFACES", "lo"),
+    ("TIELINE_PROVIDERS", "ofi"),
+];
+
 pub(crate) enum Source {
     /// `tieline perf`, with settings.
     Tieline { args: Vec<&'static str>, settings: &'static [Setting], field: Field },
@@ -45,12 +51,14 @@ pub(crate) enum Source {
     Iperf3 { size: &'static str },
     /// xtask/src/bench/ofi/bare.c over a provider of libfabric.
     Bare { provider: &'static str, test: &'static str, bytes: u64, field: Field },
+    /// What its process grows by, over a provider of libfabric.
+    BareMemory { provider: &'static str, field: &'static str },
     /// xtask/src/ucp_startup.c.
     UcpStartup,
-    /// `tieline footprint`.
-    Footprint(&'static str),
     /// The example of `tests/runtime` under `tieline run`, a rank on each processor: what it measures, of how many bytes and messages.
     Tags { what: &'static str, bytes: u64, count: u64, field: Field },
+    /// `tieline footprint`, with settings.
+    Footprint(&'static [Setting], &'static str),
     /// An example under `tieline run`: its name, ranks, what it is told to do, and which time.
     Ranks(&'static str, usize, u64, Counts),
     /// The same pattern under `mpirun`.
@@ -89,8 +97,12 @@ impl Source {
         field: Field,
     ) -> Source {
         let args = vec!["--path", "ofi", "--test", test, "--size", size];
-        let settings = &[("TIELINE_OFI_PROVIDERS", "tcp"), ("TIELINE_OFI_INTERFACES", "lo")];
-        Source::Tieline { args, settings, field }
+        Source::Tieline { args, settings: &OVER_LIBFABRIC[..2], field }
+    }
+
+    /// What a process grows by that has nothing but that.
+    pub(crate) fn footprint_over_libfabric(field: &'static str) -> Source {
+        Source::Footprint(OVER_LIBFABRIC, field)
     }
 
     pub(crate) fn ucx(
@@ -110,8 +122,8 @@ impl Source {
             Source::NetPipe { .. } => Some("NPopenmpi"),
             Source::SockPerf => Some("sockperf"),
             Source::Iperf3 { .. } => Some("iperf3"),
-            Source::UcpStartup | Source::Bare { .. } => Some("cc"),
             Source::Ranks(..) | Source::Tags { .. } => Some("taskset"),
+            Source::UcpStartup | Source::Bare { .. } | Source::BareMemory { .. } => Some("cc"),
             Source::MpiRanks(..) => Some("mpicc"),
             _ => None,
         }
@@ -127,13 +139,14 @@ impl Source {
             Source::SockPerf => sockperf(quick),
             Source::Iperf3 { size } => iperf3(size, quick),
             Source::Bare { provider, test, bytes, field } => {
-                bare(provider, test, *bytes, *field, quick)
+                bare(provider, test, *bytes, field.name(), quick)
             }
             Source::Tags { what, bytes, count, field } => {
                 tags(what, *bytes, if quick { count / 3 } else { *count }, *field)
             }
+            Source::BareMemory { provider, field } => bare(provider, "memory", 8, field, quick),
             Source::UcpStartup => ucp_startup(),
-            Source::Footprint(field) => footprint(field),
+            Source::Footprint(settings, field) => footprint(settings, field),
             Source::Ranks(name, ranks, size, counts) => ranks::ours(name, *ranks, *size, *counts),
             Source::MpiRanks(name, ranks, size, counts) => {
                 ranks::open_mpi(name, *ranks, *size, *counts)
@@ -166,8 +179,9 @@ fn tags(what: &str, bytes: u64, count: u64, field: Field) -> Outcome<f64> {
     number(line.ok_or("tags printed nothing")?, field.name())
 }
 
-fn footprint(field: &str) -> Outcome<f64> {
-    let out = capture(&mut command(program(), &["footprint"]))?;
+fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
+    let mut footprint = command(program(), &["footprint"]);
+    let out = capture(footprint.envs(settings.iter().copied()))?;
     number(out.trim(), field)
 }
 
@@ -321,10 +335,12 @@ fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
     bits.map(|bits| bits / 8.0).ok_or_else(|| format!("iperf3 said {}", value["error"]))
 }
 
-/// A program of one file in C, compiled once.
+/// A program of one file in C, compiled once for each state of that file.
 fn compiled(name: &str, source: &str, links: &[&str], package: &str) -> Outcome<PathBuf> {
     let program = target().join("bench").join(name);
-    if !program.exists() {
+    let changed = |file: &Path| std::fs::metadata(file).and_then(|found| found.modified()).ok();
+    let built = changed(&program);
+    if built.is_none() || built < changed(&root().join(source)) {
         let dir = target().join("bench");
         std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         let mut cc = command("cc", &["-O2", "-Wall"]);
@@ -334,12 +350,12 @@ fn compiled(name: &str, source: &str, links: &[&str], package: &str) -> Outcome<
     Ok(program)
 }
 
-fn bare(provider: &str, test: &str, bytes: u64, field: Field, quick: bool) -> Outcome<f64> {
+fn bare(provider: &str, test: &str, bytes: u64, field: &str, quick: bool) -> Outcome<f64> {
     let source = "xtask/src/bench/ofi/bare.c";
     let program = compiled("bare_libfabric", source, &["-lfabric"], "libfabric-dev")?;
     let (bytes, seconds) = (bytes.to_string(), if quick { "0.2" } else { "0.5" });
     let out = capture(&mut command(program, &[provider, test, &bytes, seconds]))?;
-    number(out.trim(), field.name())
+    number(out.trim(), field)
 }
 
 fn ucp_startup() -> Outcome<f64> {

@@ -6,6 +6,7 @@
  * put_lat    as send_lat, by writes that complete at the target, which looks at its memory
  * get_lat    a read that is waited for
  * put_bw, get_bw   a stream of them, 16 under way
+ * memory     what this process grows by for an endpoint, and for a peer that messages go to and come from
  *
  * Nanoseconds of one (the median over batches, where somebody waits for each), and bytes per second.
  */
@@ -51,6 +52,21 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+/* Memory of this process alone that was written to, as `tieline footprint` counts it. */
+static long written(void)
+{
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    long all = 0, kib;
+    if (!file)
+        must("smaps_rollup", -FI_ENOENT);
+    while (fgets(line, sizeof(line), file))
+        if (sscanf(line, "Pss_Anon: %ld", &kib) == 1 || sscanf(line, "Pss_Shmem: %ld", &kib) == 1)
+            all += kib * 1024;
+    fclose(file);
+    return all;
 }
 
 static void receive(long n)
@@ -170,6 +186,10 @@ int main(int argc, char **argv)
     if (!first)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
     pin(first ? 0 : 1);
+    int memory_alone = !strcmp(test, "memory");
+    if (memory_alone)
+        test = "send_lat";
+    long before = written();
 
     struct fi_info *hints = fi_allocinfo(), *info;
     hints->caps = FI_MSG | FI_RMA;
@@ -195,6 +215,7 @@ int main(int argc, char **argv)
     must("fi_ep_bind", fi_ep_bind(ep, &cq->fid, FI_SEND | FI_RECV));
     must("fi_ep_bind", fi_ep_bind(ep, &av->fid, 0));
     must("fi_enable", fi_enable(ep));
+    long of_endpoint = written() - before;
     receives = calloc(RECEIVES, SLOT);
     memory = aligned_alloc(4096, LONGEST);
     local = aligned_alloc(4096, LONGEST);
@@ -210,6 +231,7 @@ int main(int argc, char **argv)
     must("fi_getname", fi_getname(&ep->fid, name, &len));
     if (write(first ? to[1] : back[1], name, 64) != 64 || read(first ? back[0] : to[0], name, 64) != 64)
         return 1;
+    before = written();
     must("fi_av_insert", fi_av_insert(av, name, 1, &peer, 0, NULL) - 1);
     key = 7;
 
@@ -230,7 +252,8 @@ int main(int argc, char **argv)
         return 0;
     }
     int stop = 0;
-    double *batches = calloc(1 << 20, sizeof(double)), begin = 0, all = 0;
+    long most = memory_alone ? 0 : 1 << 20;
+    double *batches = calloc(most + 1, sizeof(double)), begin = 0, all = 0;
     long count = 0, total = 0, batch = 1;
     while (!stop) {
         double start = now();
@@ -259,7 +282,7 @@ int main(int argc, char **argv)
         long done = turns || !strcmp(test, "get_lat") ? batch : 256;
         if (n <= warm) {
             begin = now();
-        } else if (count < 1 << 20) {
+        } else if (count < most) {
             batches[count++] = took / done / (turns ? 2 : 1);
             all += took;
             total += done;
@@ -278,10 +301,14 @@ int main(int argc, char **argv)
         return 0;
     if (!turns)
         send_one(8, 0);
-    qsort(batches, count, sizeof(double), by_size);
-    double rate = total / (all / 1e9);
-    printf("{\"p50_ns\":%.1f,\"messages_per_second\":%.1f,\"bytes_per_second\":%.1f}\n", batches[count / 2], rate,
-           rate * bytes * (turns ? 2 : 1));
+    if (memory_alone) {
+        printf("{\"endpoint_bytes\":%ld,\"peer_bytes\":%ld}\n", of_endpoint, written() - before);
+    } else {
+        qsort(batches, count, sizeof(double), by_size);
+        double rate = total / (all / 1e9);
+        printf("{\"p50_ns\":%.1f,\"messages_per_second\":%.1f,\"bytes_per_second\":%.1f}\n", batches[count / 2], rate,
+               rate * bytes * (turns ? 2 : 1));
+    }
     fflush(stdout);
     /* What was sent last arrives while somebody polls. */
     double until = now() + 2e9;
