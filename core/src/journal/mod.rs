@@ -23,6 +23,8 @@ use std::time::Instant;
 
 /// Peers whose lanes were told that are remembered, so that the same is not told for each endpoint.
 const REMEMBERED: usize = 4096;
+/// So often in a row the same failure may be one of several endpoints; more often it comes again.
+const SAME_LOSS: u64 = 4;
 /// What is written at once is no longer: a pipe takes as much whole (PIPE_BUF).
 const WRITE: usize = 4096;
 /// A line with its end is no longer: one more byte may come before it, see `torn`.
@@ -107,17 +109,15 @@ impl Journal {
         }
     }
 
-    /// A failure, unless it was said last: a peer that is lost is one for the peer and for each endpoint to it. Its lanes are told
-    /// anew where there is another endpoint.
+    /// A failure, unless it was said last: a peer that is lost is one for the peer and for each endpoint to it, a few times then. Its
+    /// lanes are told anew where there is another endpoint.
     pub(crate) fn tell_of_failure(&self, worker: Option<[u8; 16]>, text: &str) {
         let times = {
             let mut state = self.locked();
             let _ = worker.map(|worker| state.peers.remove(&worker));
             let what = state.said.number(text);
-            if state.failure.replace(what) == Some(what) {
-                return;
-            }
-            state.said.again(what)
+            let is_same = state.failure.replace(what) == Some(what);
+            state.said.again(what).filter(|times| !is_same || *times > SAME_LOSS)
         };
         match times {
             None => {}

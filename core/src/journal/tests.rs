@@ -161,6 +161,12 @@ fn two_peers_that_are_lost_a_thousand_times_are_a_few_lines() {
     let text = read_to_string(scratch.path("report")).unwrap();
     assert_eq!(text.lines().count(), 40, "{text}");
     assert!(text.contains("(512 times so far) process 1 is gone"), "{text}");
+    // And one, of which nothing else is said in between.
+    let journal = scratch.journal("one");
+    (0..1000).for_each(|_| journal.tell_of_failure(Some([1; 16]), "process 1 is gone"));
+    let text = read_to_string(scratch.path("one")).unwrap();
+    assert_eq!(text.lines().count(), 8, "{text}");
+    assert!(text.contains("(8 times so far)") && text.contains("(512 times so far)"), "{text}");
 }
 
 #[test]
