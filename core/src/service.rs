@@ -71,6 +71,7 @@ impl Drop for Service {
 fn serve(core: Arc<Core>, stop: &Stop, ready: &SyncSender<Result<(), Error>>) {
     let opened = Worker::open(core.clone(), None).and_then(|worker| {
         worker.inner.watch(&stop.wakeup)?;
+        worker.inner.serve_names()?;
         core.set_service(worker.inner.entry());
         Ok(worker)
     });

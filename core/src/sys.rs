@@ -27,7 +27,7 @@ pub(crate) fn last_error(what: &str) -> Error {
 
 /// An epoll instance: what `Worker::fd` hands out.
 pub(crate) struct Poller {
-    epoll: OwnedFd,
+    pub(crate) epoll: OwnedFd,
 }
 
 impl Poller {

@@ -84,7 +84,8 @@ impl Endpoint {
         }
         ep.check_handles()?;
         let control = ep.emulates()?;
-        let asked = ep.shared.ops.borrow_mut().open_key(control.index, ep.id, handle)?;
+        let opened = ep.shared.ops.borrow_mut().open_key(control.index, ep.id, handle);
+        let asked = opened.map_err(|status| ep.refused(status))?;
         control.post(QueuedOp::ask(id::KEY, asked, key_request(handle)));
         Ok(KeyLookup::Asked(control.outcome(asked)?))
     }

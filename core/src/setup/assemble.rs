@@ -16,6 +16,7 @@ use crate::registry::{
 };
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
+use once_cell::sync::OnceCell;
 use std::sync::{Arc, OnceLock};
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
@@ -275,6 +276,8 @@ impl Core {
             journal: OnceLock::new(),
             service: OnceLock::new(),
             service_stopped: OnceLock::new(),
+            service_poller: OnceLock::new(),
+            names: OnceCell::new(),
         });
         Ok(core)
     }

@@ -7,7 +7,6 @@ mod assemble;
 mod selftest;
 mod spin;
 
-use crate::Error;
 use crate::address::{Location, WorkerEntry};
 use crate::compose::Composition;
 use crate::config::{Config, vars};
@@ -17,8 +16,11 @@ use crate::journal::Journal;
 use crate::live;
 use crate::log::Log;
 use crate::mem::Memory;
+use crate::names::{self, NameService};
 use crate::registry::Discovery;
-use crate::sys::ForkGuard;
+use crate::sys::{ForkGuard, Poller};
+use crate::{Error, Status};
+use once_cell::sync::OnceCell;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tieline_plugin_api::abi::ModuleAttr;
@@ -71,6 +73,10 @@ pub(crate) struct Core {
     service: OnceLock<WorkerEntry>,
     /// Why the progress thread has ended before it was told to.
     service_stopped: OnceLock<Error>,
+    /// What the progress thread sleeps on.
+    service_poller: OnceLock<Poller>,
+    /// Answers who asks by a name, once somebody has asked for one.
+    names: OnceCell<NameService>,
     /// Last: everything above that points into a domain goes first.
     pub(crate) memory: Arc<Memory>,
 }
@@ -185,6 +191,43 @@ impl Core {
         self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }
 
+    /// Answers who asks by a name, if there is any.
+    pub(crate) fn names(&self) -> Option<&NameService> {
+        self.names.get()
+    }
+
+    /// The same, from now on.
+    pub(crate) fn open_names(&self) -> Result<&NameService, Error> {
+        self.names.get_or_try_init(|| {
+            let opened = NameService::open(&self.name_settings()?);
+            let names = opened.map_err(|why| {
+                let fix = format!(
+                    "see {} and {}, or carry Worker::address()",
+                    vars::TCP_INTERFACES,
+                    vars::TCP_PORTS
+                );
+                Error::new(Status::NoDevice, "a worker's name", why, fix)
+            })?;
+            if let Some(poller) = self.service_poller.get() {
+                names.watch_by(poller)?;
+            }
+            Ok(names)
+        })
+    }
+
+    /// Where those listen who answer for names, and what they want to see.
+    pub(crate) fn name_settings(&self) -> Result<tieline_net::Settings, Error> {
+        let config = &self.config;
+        let (interfaces, ports) = (config.text(vars::TCP_INTERFACES), config.text(vars::TCP_PORTS));
+        names::settings(config.secret()?.unwrap_or_default(), &interfaces, &ports)
+            .map_err(|why| Error::new(Status::Invalid, "the settings of TCP", why, ""))
+    }
+
+    /// What the progress thread sleeps on.
+    pub(crate) fn set_service_poller(&self, poller: Poller) {
+        let _ = self.service_poller.set(poller);
+    }
+
     /// Publishes the service worker.
     pub(crate) fn set_service(&self, entry: WorkerEntry) {
         let _ = self.service.set(entry);
@@ -197,6 +240,7 @@ impl Drop for Core {
             // A provider that closed its domains in a forked child would say good-bye in its parent's name, and may
             // wait for a lock of a thread that is not there.
             std::mem::forget(std::mem::take(&mut self.discovery.providers));
+            std::mem::forget(self.names.take());
         }
     }
 }

@@ -381,6 +381,7 @@ impl Inner {
         }
         self.refuse_requests();
         self.refuse_announced();
+        self.forget_name();
         self.closed.set(true);
         self.show_nothing();
         // First of all: whatever panics further down, nobody hands over what will never be run.

@@ -87,6 +87,8 @@ pub(crate) struct Inner {
     pub(super) woken: Cell<bool>,
     /// What other threads hand work over by.
     pub(super) mailboxes: RefCell<Vec<Rc<dyn Mailbox>>>,
+    /// It answers who asks by a name.
+    pub(super) answers_names: Cell<bool>,
     /// What it shows of itself.
     pub(super) shown: Shown,
     /// Where each of the interfaces is, in its own words: beside them, since a poll looks at as little as it can.
@@ -198,6 +200,7 @@ impl Inner {
             signal: OnceCell::new(),
             woken: Cell::new(false),
             mailboxes: RefCell::default(),
+            answers_names: Cell::new(false),
             shown,
             said: words,
             shared: Rc::new(Shared::new(core, lease, id, interfaces)?),

@@ -16,6 +16,7 @@ mod help;
 mod identity;
 mod incoming;
 mod inner;
+mod names;
 mod owed;
 mod peers;
 mod progress;
@@ -35,6 +36,7 @@ mod wiring;
 pub use close::{Loss, Undelivered};
 pub use counters::Counters;
 pub(crate) use inner::Inner;
+pub use names::NameCall;
 pub use wait::Waited;
 
 use crate::address::WorkerAddress;

@@ -120,6 +120,7 @@ impl Inner {
             count += self.poll(index);
         }
         count += self.poll_wiring();
+        self.answer_names();
         let mut seldom = false;
         if count > 0 {
             self.hot.set(HOT);

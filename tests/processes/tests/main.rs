@@ -14,6 +14,7 @@ mod live;
 mod long_messages;
 mod memory;
 mod misuse;
+mod names;
 mod network_kills;
 mod network_strangers;
 mod out_of_band;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
             strangers::TESTS,
             hostile_shm::TESTS,
             misuse::TESTS,
+            names::TESTS,
             memory::TESTS,
             progress::TESTS,
             containers::TESTS,

@@ -24,7 +24,7 @@ pub use streams::MIXED_REGION;
 use tieline::job::Job;
 use tieline::{
     Context, Endpoint, Error, Outcome, PeerId, PostError, Region, RemoteKey, RemotePointer, Status,
-    Worker,
+    Worker, WorkerName,
 };
 
 /// Messages that are counted; a header other than 0 numbers them, for each sender from 1.
@@ -223,6 +223,13 @@ impl Node {
             ["address"] => self.worker().address().map(|a| hex(&a)),
             ["connect", name, address] => {
                 let endpoint = self.worker().connect(&unhex(address))?;
+                let _ = self.endpoints.insert((*name).to_string(), endpoint);
+                Ok(String::new())
+            }
+            ["name"] => self.worker().name().map(|name| hex(name.as_bytes())),
+            ["connect-by-name", name, bytes] => {
+                let peer = WorkerName::from_bytes(&unhex(bytes))?;
+                let endpoint = self.worker().endpoint_by_name(&peer)?;
                 let _ = self.endpoints.insert((*name).to_string(), endpoint);
                 Ok(String::new())
             }

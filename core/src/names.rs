@@ -1,0 +1,404 @@
+//! Short names of workers: what leads to a worker's address, in 48 bytes at most.
+//!
+//! What is promised:
+//!
+//! * A name ([`WorkerName`]) says where a worker's process listens over TCP, the proof that a listener there wants to see, and which worker
+//!   is meant. It owns nothing: a hundred thousand of them are a hundred thousand times 48 bytes, and whoever is never talked to costs no more.
+//! * A process listens for this once somebody has asked for a name of one of its workers, and not before: on the interfaces and ports that
+//!   `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, whatever modules carry the data.
+//! * The first contact fetches the whole address, and is over then; nothing is kept of it. It is answered in the progress of the worker that is
+//!   named and by the progress thread, where its context has one: without the application.
+//! * A name is a permission to connect, as an address is: the handshake of [`tieline_net`] shows both ways who knows its 16 random bytes, and
+//!   the job's secret where there is one. What comes back counts only if it is the address of the worker that the name means.
+//!
+//! ```text
+//! 1 format   1 counts: IPv4 below, IPv6 above   16 proof   8 worker   4 where   IPv4: 4 and port, each   IPv6: 16 and port, each
+//! hello: purpose 1, the same target for all, 8 worker       answer: 4 length, the address; length 0: no worker of that name here
+//! ```
+
+use crate::address::WorkerAddress;
+use crate::sys::Poller;
+use crate::{Error, Status};
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tieline_net::{
+    Contact, Dial, Filter, Hello, Hub, Incoming, Key, Listen, ListenAddress, Mailbox, Ports,
+    Progress, Settings, here, local_addresses, routes,
+};
+
+const FORMAT: u8 = 1;
+/// What stands before the addresses.
+const HEAD: usize = 1 + 1 + 16 + 8 + 4;
+const V4: usize = 4 + 2;
+const V6: usize = 16 + 2;
+/// Which user of the listener is meant: there is one.
+const TARGET: [u8; 16] = *b"tieline's names\0";
+const PURPOSE: u8 = 1;
+/// Questions that one look answers.
+const AT_ONCE: usize = 64;
+/// No address is longer.
+const MOST: usize = 1 << 20;
+
+/// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address. [`Worker::name`](crate::Worker::name)
+/// makes it, and [`Worker::endpoint_by_name`](crate::Worker::endpoint_by_name) connects. It opens the way to the worker as the address does,
+/// and is to be kept as secret.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WorkerName {
+    bytes: [u8; WorkerName::MAX_LEN],
+}
+
+/// It owns nothing beside them.
+const _: () = assert!(size_of::<WorkerName>() == WorkerName::MAX_LEN);
+
+impl WorkerName {
+    /// The longest name.
+    pub const MAX_LEN: usize = 48;
+
+    /// The bytes for a peer.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..len_of(self.bytes[1]).unwrap_or(HEAD)]
+    }
+
+    /// Takes the bytes of a name; zeros behind them are left alone.
+    ///
+    /// # Errors
+    /// `BadData` for bytes that are no name, `Unsupported` for one of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<WorkerName, Error> {
+        let no = |status, why: &str| {
+            Error::new(
+                status,
+                "this is no worker's name",
+                format!("{why} ({} bytes)", bytes.len()),
+                "pass the bytes of WorkerName::as_bytes() unchanged",
+            )
+        };
+        let [format, counts, ..] = *bytes else {
+            return Err(no(Status::BadData, "it is too short"));
+        };
+        if format != FORMAT {
+            return Err(no(Status::Unsupported, "it is of another version"));
+        }
+        let len =
+            len_of(counts).ok_or_else(|| no(Status::BadData, "no such number of addresses"))?;
+        let (name, rest) =
+            bytes.split_at_checked(len).ok_or_else(|| no(Status::BadData, "it is cut off"))?;
+        if rest.iter().any(|byte| *byte != 0) {
+            return Err(no(Status::BadData, "there are bytes after its end"));
+        }
+        let mut taken = WorkerName { bytes: [0; WorkerName::MAX_LEN] };
+        taken.bytes[..len].copy_from_slice(name);
+        // Never dialled, they need not be looked at again.
+        let dialled =
+            |at: &ListenAddress| at.port != 0 && !at.ip.is_unspecified() && !at.ip.is_multicast();
+        match taken.addresses().iter().all(dialled) {
+            true => Ok(taken),
+            false => Err(no(Status::BadData, "an address of it cannot be")),
+        }
+    }
+
+    fn new(contact: &Contact, worker: &[u8; 16]) -> WorkerName {
+        let mut bytes = vec![FORMAT, 0];
+        bytes.extend_from_slice(&contact.cookie);
+        bytes.extend_from_slice(&tag(worker));
+        bytes.extend_from_slice(&place(&contact.boot_id, contact.net_namespace));
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let mut left = WorkerName::MAX_LEN - HEAD;
+        for address in ranked(&contact.addresses) {
+            let (ip, to): (&[u8], &mut Vec<u8>) = match &address.ip {
+                IpAddr::V4(ip) => (&ip.octets(), &mut v4),
+                IpAddr::V6(ip) => (&ip.octets(), &mut v6),
+            };
+            if let Some(rest) = left.checked_sub(ip.len() + 2) {
+                left = rest;
+                to.extend_from_slice(ip);
+                to.extend_from_slice(&address.port.to_le_bytes());
+            }
+        }
+        // At most three, and one.
+        bytes[1] = (v4.len() / V4) as u8 | (((v6.len() / V6) as u8) << 4);
+        bytes.extend(v4.into_iter().chain(v6));
+        let mut name = WorkerName { bytes: [0; WorkerName::MAX_LEN] };
+        name.bytes[..bytes.len()].copy_from_slice(&bytes);
+        name
+    }
+
+    fn addresses(&self) -> Vec<ListenAddress> {
+        let (v4, v6) = counts_of(self.bytes[1]);
+        let (first, rest) = self.bytes[HEAD..].split_at(v4 * V4);
+        let port = |at: &[u8]| u16::from_le_bytes([at[0], at[1]]);
+        let known = |ip, prefix, port| ListenAddress { ip, prefix, port, speed_mbps: 0 };
+        let four = first.chunks_exact(V4).map(|at| {
+            let ip = Ipv4Addr::new(at[0], at[1], at[2], at[3]);
+            known(IpAddr::V4(ip), 32, port(&at[4..]))
+        });
+        let six = rest[..v6 * V6].chunks_exact(V6).map(|at| {
+            let mut ip = [0; 16];
+            ip.copy_from_slice(&at[..16]);
+            known(IpAddr::V6(Ipv6Addr::from(ip)), 128, port(&at[16..]))
+        });
+        four.chain(six).collect()
+    }
+
+    fn contact(&self) -> Contact {
+        let mut cookie = [0; 16];
+        cookie.copy_from_slice(&self.bytes[2..18]);
+        let here = here();
+        // Who is in the same place may use loopback addresses.
+        let same = self.bytes[26..30] == place(&here.0, here.1);
+        let (boot_id, net_namespace) = if same { here } else { ([0; 16], 0) };
+        Contact { boot_id, net_namespace, cookie, target: TARGET, addresses: self.addresses() }
+    }
+
+    fn worker(&self) -> [u8; 8] {
+        let mut tag = [0; 8];
+        tag.copy_from_slice(&self.bytes[18..26]);
+        tag
+    }
+}
+
+impl fmt::Debug for WorkerName {
+    /// Without its proof.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at =
+            self.addresses().iter().map(|a| format!("{}:{}", a.ip, a.port)).collect::<Vec<_>>();
+        write!(f, "WorkerName({})", at.join(", "))
+    }
+}
+
+fn counts_of(counts: u8) -> (usize, usize) {
+    (usize::from(counts & 15), usize::from(counts >> 4))
+}
+
+/// The length of a name with so many addresses; none, if there is no such name.
+fn len_of(counts: u8) -> Option<usize> {
+    let (v4, v6) = counts_of(counts);
+    let len = HEAD + v4 * V4 + v6 * V6;
+    (len > HEAD && len <= WorkerName::MAX_LEN).then_some(len)
+}
+
+/// What of a worker's number stands in its name.
+fn tag(worker: &[u8; 16]) -> [u8; 8] {
+    let mut tag = [0; 8];
+    tag.copy_from_slice(&worker[..8]);
+    tag
+}
+
+/// Which host and network namespace it is, in short.
+fn place(boot_id: &[u8; 16], net_namespace: u64) -> [u8; 4] {
+    let bytes = boot_id.iter().copied().chain(net_namespace.to_le_bytes());
+    let hash = bytes
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash.to_le_bytes()
+}
+
+/// Addresses, those first that lead here from farther away and faster.
+fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
+    let near = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+    };
+    let mut ranked = addresses.to_vec();
+    ranked.sort_by_key(|a| (near(a.ip), std::cmp::Reverse(a.speed_mbps), a.ip.is_ipv6()));
+    ranked
+}
+
+// ---- who is asked ----
+
+/// Answers who asks by a name, for the workers of a context. Any thread.
+pub(crate) struct NameService {
+    mailbox: Mailbox,
+    addresses: Mutex<HashMap<[u8; 8], Vec<u8>>>,
+}
+
+impl NameService {
+    /// Listens.
+    pub(crate) fn open(settings: &Settings) -> Result<NameService, String> {
+        let mailbox = Hub::open(settings)?.register(TARGET)?;
+        Ok(NameService { mailbox, addresses: Mutex::default() })
+    }
+
+    /// The name of a worker, whose address this is from now on.
+    pub(crate) fn publish(&self, worker: &[u8; 16], address: Vec<u8>) -> WorkerName {
+        let _ = self.known().insert(tag(worker), address);
+        WorkerName::new(&self.mailbox.contact(), worker)
+    }
+
+    /// That worker is closed.
+    pub(crate) fn forget(&self, worker: &[u8; 16]) {
+        let _ = self.known().remove(&tag(worker));
+    }
+
+    /// Who sleeps on this is woken when there is something to answer.
+    pub(crate) fn watch_by(&self, poller: &Poller) -> Result<(), Error> {
+        let fds = [self.mailbox.hub().fd().as_raw_fd(), self.mailbox.fd().as_raw_fd()];
+        let watched = fds.iter().try_for_each(|fd| poller.add(*fd));
+        if watched.is_err() {
+            fds.iter().for_each(|fd| poller.remove(*fd));
+        }
+        watched
+    }
+
+    /// Answers who has asked, without waiting: some of them, where there are many.
+    pub(crate) fn poll(&self) {
+        self.mailbox.hub().poll();
+        let asked = std::iter::from_fn(|| self.mailbox.take()).take(AT_ONCE);
+        asked.for_each(|incoming| self.answer(incoming));
+    }
+
+    fn answer(&self, mut incoming: Incoming) {
+        let hello = &incoming.hello;
+        let asked = hello.payload().first_chunk::<8>().filter(|_| hello.purpose == PURPOSE);
+        let address = asked.and_then(|tag| self.known().get(tag).cloned()).unwrap_or_default();
+        let answer = [&(address.len() as u32).to_le_bytes()[..], &address].concat();
+        // Nothing was sent on it yet, so there is room for an address. Who gets less asks again.
+        let _ = incoming.stream.write(&answer);
+        let _ = incoming.stream.shutdown(Shutdown::Write);
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<[u8; 8], Vec<u8>>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// ---- who asks ----
+
+/// A question for the address behind a name, on its way.
+pub(crate) struct Asking {
+    name: WorkerName,
+    stage: Stage,
+    deadline: Instant,
+}
+
+enum Stage {
+    Dials(Box<Dial>),
+    Reads(TcpStream, Vec<u8>),
+    Over,
+}
+
+impl Asking {
+    /// Begins. Nothing is known here but the name.
+    pub(crate) fn start(
+        name: &WorkerName,
+        settings: &Settings,
+        deadline: Instant,
+    ) -> Result<Asking, Error> {
+        let contact = name.contact();
+        let found = local_addresses(&settings.filter).and_then(|local| {
+            let hello = Hello::new(PURPOSE, TARGET, &name.worker())?;
+            Ok((routes(&local, &contact)?, hello))
+        });
+        let (routes, hello) = found.map_err(|why| failed(Status::Unreachable, name, why))?;
+        let key = Key::derive(&settings.secret, &contact.cookie);
+        let stage = Stage::Dials(Box::new(Dial::start(routes, key, hello, deadline)));
+        Ok(Asking { name: *name, stage, deadline })
+    }
+
+    /// What is asked about.
+    pub(crate) fn name(&self) -> &WorkerName {
+        &self.name
+    }
+
+    /// Goes on, without waiting. The address, once it is there; after that, and after a failure, nothing comes.
+    pub(crate) fn advance(&mut self, now: Instant) -> Option<Result<WorkerAddress, Error>> {
+        if let Stage::Dials(dial) = &mut self.stage {
+            match dial.advance(now) {
+                Progress::Waiting => {}
+                Progress::Done(stream) => self.stage = Stage::Reads(stream, Vec::new()),
+                Progress::Failed(why) => {
+                    let status = match () {
+                        () if dial.is_wrong_secret() => Status::Permission,
+                        () if dial.is_refused() => Status::PeerFailed,
+                        () if now >= self.deadline => Status::TimedOut,
+                        () => Status::Unreachable,
+                    };
+                    return self.over(Err(failed(status, &self.name, why)));
+                }
+            }
+        }
+        let Stage::Reads(stream, bytes) = &mut self.stage else { return None };
+        let ended = match read_on(stream, bytes) {
+            Ok(ended) => ended,
+            Err(why) => return self.over(Err(failed(Status::PeerFailed, &self.name, why))),
+        };
+        if let Some(address) = whole(bytes) {
+            let read = address.and_then(|address| self.check(address));
+            return self.over(read);
+        }
+        let (status, why) = match (ended, now >= self.deadline) {
+            (true, _) => (Status::PeerFailed, "it has hung up in the middle of its address"),
+            (false, true) => (Status::TimedOut, "its address did not come in time"),
+            (false, false) => return None,
+        };
+        self.over(Err(failed(status, &self.name, why.into())))
+    }
+
+    fn over<T>(&mut self, result: T) -> Option<T> {
+        self.stage = Stage::Over;
+        Some(result)
+    }
+
+    /// What came, if it is the address of the worker that was meant.
+    fn check(&self, bytes: Vec<u8>) -> Result<WorkerAddress, Error> {
+        if bytes.is_empty() {
+            let why = "its process has no such worker (any more)".into();
+            return Err(failed(Status::PeerFailed, &self.name, why));
+        }
+        let address = WorkerAddress::parse(&bytes)?;
+        if tag(&address.entry.worker) == self.name.worker() {
+            return Ok(address);
+        }
+        let why = "what came is the address of another worker".into();
+        Err(failed(Status::BadData, &self.name, why))
+    }
+}
+
+fn failed(status: Status, name: &WorkerName, why: String) -> Error {
+    let fix = match status {
+        Status::Permission => "give all processes the same TIELINE_SECRET",
+        _ => {
+            "see that its process is there, and that TIELINE_TCP_INTERFACES and firewalls let it be reached"
+        }
+    };
+    Error::new(status, format!("asking for the address of {name:?}"), why, fix)
+}
+
+/// Takes what has come; `true`: no more will.
+fn read_on(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<bool, String> {
+    let mut piece = [0; 4096];
+    while bytes.len() <= MOST + 4 {
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok(true),
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(true)
+}
+
+/// The address, once all of it has come.
+fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, Error>> {
+    let (len, rest) = bytes.split_first_chunk::<4>()?;
+    let len = u32::from_le_bytes(*len) as usize;
+    if len > MOST {
+        let why = format!("{len} bytes are announced");
+        return Some(Err(Error::new(Status::BadData, "the address behind a name", why, "")));
+    }
+    rest.get(..len).map(|address| Ok(address.to_vec()))
+}
+
+/// Where a context listens for those who ask by a name, and what they need to show.
+pub(crate) fn settings(secret: String, interfaces: &str, ports: &str) -> Result<Settings, String> {
+    let (filter, listen) = (Filter::parse(interfaces)?, Listen::Ports(Ports::parse(ports)?));
+    Ok(Settings { secret: secret.into_bytes(), filter, listen, ..Settings::default() })
+}
+
+#[cfg(test)]
+mod tests;

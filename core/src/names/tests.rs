@@ -1,0 +1,180 @@
+use super::*;
+use crate::address::{Location, MESSAGES, WorkerEntry};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const WORKER: [u8; 16] = [7; 16];
+
+fn contact(addresses: &[(&str, u16)]) -> Contact {
+    let at = |(ip, port): &(&str, u16)| ListenAddress {
+        ip: ip.parse().unwrap(),
+        prefix: 8,
+        port: *port,
+        speed_mbps: 0,
+    };
+    let addresses = addresses.iter().map(at).collect();
+    Contact { boot_id: [1; 16], net_namespace: 2, cookie: [3; 16], target: TARGET, addresses }
+}
+
+fn listed(name: &WorkerName) -> Vec<String> {
+    name.addresses().iter().map(|at| format!("{} {}", at.ip, at.port)).collect()
+}
+
+fn address_of(worker: [u8; 16]) -> Vec<u8> {
+    let entry = WorkerEntry { worker, ..WorkerEntry::default() };
+    WorkerAddress {
+        context: [5; 16],
+        messages: MESSAGES,
+        location: Location::here(),
+        entry,
+        service: None,
+        polls_often: false,
+    }
+    .pack()
+    .unwrap()
+}
+
+fn loopback(secret: &str) -> Settings {
+    settings(secret.into(), "127.0.0.0/8", "0").unwrap()
+}
+
+/// Asks until there is an answer, while the other side answers.
+fn ask(
+    service: &NameService,
+    name: &WorkerName,
+    settings: &Settings,
+) -> Result<WorkerAddress, Error> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut asking = Asking::start(name, settings, deadline)?;
+    loop {
+        service.poll();
+        if let Some(answer) = asking.advance(Instant::now()) {
+            assert!(asking.advance(Instant::now()).is_none(), "it answers once");
+            return answer;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_name_has_the_addresses_that_lead_the_farthest_and_never_more_than_48_bytes() {
+    let many =
+        [("127.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 2), ("10.0.0.3", 2), ("10.0.0.4", 2)];
+    let name = WorkerName::new(&contact(&many), &WORKER);
+    assert_eq!(listed(&name), ["10.0.0.1 2", "10.0.0.2 2", "10.0.0.3 2"]);
+    assert_eq!(name.as_bytes().len(), 48);
+    let both = WorkerName::new(&contact(&[("fd00::1", 9), ("::1", 9)]), &WORKER);
+    assert_eq!((listed(&both), both.as_bytes().len()), (vec!["fd00::1 9".to_string()], 48));
+    let mixed = WorkerName::new(&contact(&[("fd00::1", 9), ("10.0.0.1", 8)]), &WORKER);
+    assert_eq!(listed(&mixed), ["10.0.0.1 8"]);
+    let local = WorkerName::new(&contact(&[("127.0.0.1", 1)]), &WORKER);
+    assert_eq!((listed(&local), local.as_bytes().len()), (vec!["127.0.0.1 1".to_string()], 36));
+}
+
+#[test]
+fn a_name_survives_its_bytes_and_no_other_length() {
+    let name = WorkerName::new(&contact(&[("10.0.0.1", 2), ("10.0.0.2", 3)]), &WORKER);
+    let bytes = name.as_bytes().to_vec();
+    assert_eq!(WorkerName::from_bytes(&bytes).unwrap(), name);
+    let padded = [&bytes[..], &[0; 80]].concat();
+    assert_eq!(WorkerName::from_bytes(&padded).unwrap(), name);
+    assert!(WorkerName::from_bytes(&[&bytes[..], &[1]].concat()).is_err());
+    for end in 0..bytes.len() {
+        assert!(WorkerName::from_bytes(&bytes[..end]).is_err(), "{end}");
+    }
+    let (mut later, mut empty) = (bytes.clone(), bytes);
+    later[0] = 2;
+    assert_eq!(WorkerName::from_bytes(&later).unwrap_err().status(), Status::Unsupported);
+    empty[1] = 0;
+    assert_eq!(WorkerName::from_bytes(&empty).unwrap_err().status(), Status::BadData);
+    assert_eq!(format!("{name:?}"), "WorkerName(10.0.0.1:2, 10.0.0.2:3)", "no proof in a log");
+}
+
+#[test]
+fn whoever_has_a_name_is_given_the_address_and_nothing_is_left_of_the_question() {
+    let settings = loopback("");
+    let service = NameService::open(&settings).unwrap();
+    let name = service.publish(&WORKER, address_of(WORKER));
+    for _ in 0..3 {
+        let address = ask(&service, &name, &settings).unwrap();
+        assert_eq!(address.pack().unwrap(), address_of(WORKER));
+    }
+    assert_eq!(service.mailbox.hub().counters().accepted, 3);
+    let other = service.publish(&[9; 16], address_of([9; 16]));
+    assert_eq!(ask(&service, &other, &settings).unwrap().entry.worker, [9; 16]);
+    service.forget(&WORKER);
+    let gone = ask(&service, &name, &settings).unwrap_err();
+    assert_eq!(gone.status(), Status::PeerFailed);
+    assert!(gone.why().contains("no such worker"), "{gone}");
+}
+
+#[test]
+fn who_shows_another_proof_or_has_another_secret_hears_nothing() {
+    let settings = loopback("one");
+    let service = NameService::open(&settings).unwrap();
+    let name = service.publish(&WORKER, address_of(WORKER));
+    let mut forged = name;
+    forged.bytes[5] ^= 1;
+    for (name, settings) in [(&forged, &settings), (&name, &loopback("two"))] {
+        let refused = ask(&service, name, settings).unwrap_err();
+        assert_eq!(refused.status(), Status::Permission, "{refused}");
+    }
+    assert_eq!(service.mailbox.hub().counters().accepted, 0);
+    assert!(ask(&service, &name, &settings).is_ok());
+}
+
+#[test]
+fn what_is_not_the_address_of_the_worker_that_was_meant_is_believed_by_nobody() {
+    let settings = loopback("");
+    let service = NameService::open(&settings).unwrap();
+    for lie in [address_of([9; 16]), vec![1; 100]] {
+        let name = service.publish(&WORKER, lie);
+        let refused = ask(&service, &name, &settings).unwrap_err();
+        assert_eq!(refused.status(), Status::BadData, "{refused}");
+    }
+}
+
+#[test]
+fn a_listener_that_is_gone_is_named_with_its_address() {
+    let settings = loopback("");
+    let service = NameService::open(&settings).unwrap();
+    let name = service.publish(&WORKER, address_of(WORKER));
+    drop(service);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut asking = Asking::start(&name, &settings, deadline).unwrap();
+    let refused = loop {
+        if let Some(answer) = asking.advance(Instant::now()) {
+            break answer.unwrap_err();
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(refused.status(), Status::PeerFailed, "{refused}");
+    assert!(refused.to_string().contains("127.0.0.1:"), "{refused}");
+}
+
+#[test]
+fn an_answer_is_whole_or_none_and_of_a_bounded_length() {
+    let answer = [&3u32.to_le_bytes()[..], b"abc"].concat();
+    for end in 0..answer.len() {
+        assert!(whole(&answer[..end]).is_none(), "{end}");
+    }
+    assert_eq!(whole(&answer).unwrap().unwrap(), b"abc");
+    let long = (MOST as u32 + 1).to_le_bytes();
+    assert_eq!(whole(&long).unwrap().unwrap_err().status(), Status::BadData);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_name_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..60), counts in 0u8..64) {
+        let mut bytes = bytes;
+        if let [format, at, ..] = &mut bytes[..] {
+            (*format, *at) = (FORMAT, counts);
+        }
+        if let Ok(name) = WorkerName::from_bytes(&bytes) {
+            prop_assert!(name.as_bytes().len() <= 48);
+            prop_assert!(bytes.starts_with(name.as_bytes()));
+            prop_assert!(!name.addresses().is_empty());
+            let _ = name.contact();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What it takes to know a hundred thousand ranks by their names.
+
+mod sys;
+
+use std::time::{Duration, Instant};
+use tieline::{Context, Error, Status, Worker, WorkerName};
+
+const RANKS: usize = 100_000;
+/// What a rank that never talks may take.
+const MOST: isize = 64;
+
+fn worker() -> Result<Worker, Error> {
+    let context = Context::builder().set("TIELINE_TCP_INTERFACES", "127.0.0.0/8").open()?;
+    Ok(context.worker()?)
+}
+
+/// The names of as many other ranks, as their bytes come from whatever carries them: of one that is there, with another proof each.
+fn carried(name: &WorkerName) -> Vec<u8> {
+    let mut all = vec![0; RANKS * WorkerName::MAX_LEN];
+    for (rank, place) in all.chunks_exact_mut(WorkerName::MAX_LEN).enumerate() {
+        place[..name.as_bytes().len()].copy_from_slice(name.as_bytes());
+        let proof = u64::from_le_bytes(place[2..10].try_into().unwrap()) ^ rank as u64;
+        place[2..10].copy_from_slice(&proof.to_le_bytes());
+    }
+    all
+}
+
+#[test]
+fn a_hundred_thousand_ranks_that_never_talk_take_at_most_64_bytes_each() -> Result<(), Error> {
+    let (us, rank_0) = (worker()?, worker()?);
+    let carried = carried(&rank_0.name()?);
+    let (before, begun) = (sys::held(), Instant::now());
+    let mut names = Vec::with_capacity(RANKS);
+    for name in carried.chunks_exact(WorkerName::MAX_LEN) {
+        names.push(WorkerName::from_bytes(name)?);
+    }
+    let (took, each) = (begun.elapsed(), (sys::held() - before) / RANKS as isize);
+    println!("{RANKS} names: {each} bytes each, {took:?} together");
+    assert!(each <= MOST, "{each} bytes");
+    assert_eq!(names.len(), RANKS);
+    // Nor does a call that is given up leave anything behind, or one that has ended.
+    drop(us.ask_name(&names[0])?);
+    let before = sys::held();
+    for name in &names[1..20] {
+        drop(us.ask_name(name)?);
+    }
+    assert!(sys::held() - before < MOST, "{} bytes are left", sys::held() - before);
+    Ok(())
+}
+
+#[test]
+fn the_one_rank_that_is_talked_to_is_found_by_its_name() -> Result<(), Error> {
+    let (us, them) = (worker()?, worker()?);
+    let name = WorkerName::from_bytes(&carried(&them.name()?)[..WorkerName::MAX_LEN])?;
+    let call = us.ask_name(&name)?;
+    let begun = Instant::now();
+    let endpoint = loop {
+        let _ = them.progress();
+        match call.test() {
+            Some(found) => break found?,
+            None => assert!(begun.elapsed() < Duration::from_secs(60), "nobody answered"),
+        }
+    };
+    println!("found in {:?}", begun.elapsed());
+    let sent = endpoint.flush_messages()?;
+    us.track(&sent, 7)?;
+    let mut told = None;
+    while told.is_none() {
+        let _ = (us.progress(), them.progress());
+        let _ = us.take_completed(1, |word, result| told = Some((word, result.is_ok())));
+    }
+    assert_eq!(told, Some((7, true)));
+    assert!(call.test().is_none(), "it is told once");
+    drop(them);
+    // With its context the listener is gone.
+    let call = us.ask_name(&name)?;
+    let refused = loop {
+        match call.test() {
+            Some(found) => break found.unwrap_err(),
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(Error::from(refused).status(), Status::PeerFailed);
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! An allocator that counts what a thread has.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Bytes that this thread has allocated and not given back.
+pub(crate) fn held() -> isize {
+    HELD.get()
+}
+
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn count(bytes: isize) {
+    // A thread that ends counts no more.
+    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
+}
+
+// SAFETY: every call is handed on to the system's allocator as it came; the count is beside it and allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}

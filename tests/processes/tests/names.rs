@@ -1,0 +1,84 @@
+//! Workers' names between processes: what 48 bytes lead to.
+
+use tieline_processes::{Launch, Node, Test, Verdict, named};
+use tieline_testing::built;
+
+pub(crate) const TESTS: &[Test] = named![
+    a_name_of_48_bytes_leads_to_a_process_whatever_carries_the_data,
+    who_is_named_is_reached_while_it_computes,
+    who_has_another_secret_learns_nothing_by_a_name,
+];
+
+const LOOPBACK: &str = "TIELINE_TCP_INTERFACES=127.0.0.0/8";
+const SHM: &str = "TIELINE_PROVIDERS=shm,shm-cma";
+const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
+
+fn a_name_of_48_bytes_leads_to_a_process_whatever_carries_the_data() -> Verdict {
+    let tcp = built::folder(&built::TCP);
+    if let Err(reason) = &tcp {
+        println!("    skipped: over tcp: {reason}");
+    }
+    for providers in [SHM, TCP].into_iter().take(if tcp.is_ok() { 2 } else { 1 }) {
+        let node = |name: &str| {
+            let mut launch = Launch::new(name, "node");
+            if let Ok(folder) = &tcp {
+                launch = launch.env("TIELINE_PROVIDER_PATH", folder.display());
+            }
+            Node::open(launch, &[providers, LOOPBACK])
+        };
+        let (mut caller, mut target) = (node("caller"), node("target"));
+        let name = target.must("name");
+        println!(
+            "    {} bytes, where an address has {}",
+            name.len() / 2,
+            target.must("address").len() / 2
+        );
+        assert!(name.len() <= 2 * 48, "{name}");
+        assert_eq!(target.must("name"), name);
+        let _ = caller.must(&format!("connect-by-name target {name}"));
+        let _ = caller.must("ping target");
+        let _ = target.must("register memory 4096");
+        let _ = caller.import(&mut target, "memory");
+        let _ = caller.must("put-bytes target.memory 8 7 0");
+        assert_eq!(target.must("word memory 0"), u64::from_le_bytes([7; 8]).to_string());
+        let _ = target.kill();
+        let failed = caller.ask(&format!("connect-by-name again {name}")).expect_err("it is gone");
+        assert_eq!(failed.status, "PeerFailed", "{failed:?}");
+        assert!(failed.text.contains("127.0.0.1"), "{failed:?}");
+        caller.end();
+    }
+    Verdict::Passed
+}
+
+fn who_is_named_is_reached_while_it_computes() -> Verdict {
+    // Without single copy, somebody there has to do what the caller asks of the memory.
+    const SHM: &str = "TIELINE_PROVIDERS=shm";
+    let thread = [SHM, LOOPBACK, "TIELINE_PROGRESS_THREAD=on"];
+    let (mut caller, mut target) =
+        (Node::with("caller", &[SHM, LOOPBACK]), Node::with("target", &thread));
+    let name = target.must("name");
+    let _ = target.must("register memory 4096");
+    let key = target.must("key memory");
+    // From here on it sits in a read on its pipe.
+    let _ = target.must("passive");
+    let _ = caller.must(&format!("connect-by-name target {name}"));
+    let _ = caller.must(&format!("import target memory {key}"));
+    let _ = caller.must("put-bytes target.memory 8 7 0");
+    assert_eq!(target.must("word memory 0"), u64::from_le_bytes([7; 8]).to_string());
+    caller.end();
+    target.end();
+    Verdict::Passed
+}
+
+fn who_has_another_secret_learns_nothing_by_a_name() -> Verdict {
+    let (mut caller, mut target) = (
+        Node::with("caller", &[SHM, LOOPBACK, "TIELINE_SECRET=one"]),
+        Node::with("target", &[SHM, LOOPBACK, "TIELINE_SECRET=two"]),
+    );
+    let name = target.must("name");
+    let failed = caller.ask(&format!("connect-by-name target {name}")).expect_err("it may not");
+    assert_eq!(failed.status, "Permission", "{failed:?}");
+    caller.end();
+    target.end();
+    Verdict::Passed
+}
