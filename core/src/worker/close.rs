@@ -307,6 +307,8 @@ impl Inner {
             match self.flush_lane(&lane.endpoint, interface, raw) {
                 Ok(id) => asked.extend(id.map(|id| Asked { id, endpoint: number })),
                 Err(Status::Again) => to_ask.push_back(lane),
+                // As of a lane that answers so.
+                Err(Status::Closed) => {}
                 Err(status) => {
                     let error = lane.endpoint.failure_over(status, Some(interface));
                     book.unconfirmed(number, Some(error));

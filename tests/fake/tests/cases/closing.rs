@@ -64,6 +64,22 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
+    /// It has what it wanted, whether the lane says so when it is asked or later. One that broke may have lost something.
+    fn who_closes_behind_a_peer_that_has_closed_loses_nothing() {
+        for (status, is_lost) in [(Status::Closed, false), (Status::Io, true)] {
+            for act in [Act::Refuse(status), Act::FailLater(status)] {
+                let stage = Stage::new(vec![Lane::whole("all")]);
+                let _log = stage.log_at_b(5);
+                let sent = stage.ab.send(5, 0, b"farewell").unwrap();
+                let _ = stage.a.finish(sent).unwrap();
+                stage.world.rule(Rule::next(Slot::Flush, act));
+                let closed = stage.a.close(PATIENCE);
+                assert_eq!(stage.world.calls(Slot::Flush).len(), 1, "{act:?}");
+                assert_eq!(closed.is_err(), is_lost, "{act:?}: {closed:?}");
+            }
+        }
+    }
+
     /// By then the lanes have been asked whether the peer's side has everything.
     fn what_a_handler_posts_while_its_worker_is_closed_is_asked_about_too() {
         thread_local! {
