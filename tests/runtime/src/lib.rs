@@ -73,7 +73,6 @@ struct Transfer {
     id: Option<ReceiveId>,
     /// The buffer, while it is read from or written to.
     lent: Option<Region>,
-    is_sent: bool,
     has_ended: bool,
 }
 
@@ -93,8 +92,8 @@ struct State {
 /// One rank.
 pub struct Runtime {
     // In the order in which they end.
-    /// What was sent and is still needed here.
-    sending: Cell<usize>,
+    /// Transfers that have ended, but for memory that a peer's device may still reach.
+    leaving: RefCell<Vec<u64>>,
     /// The endpoint to each rank, and the longest message to it that is not announced.
     peers: RefCell<Vec<Option<(Endpoint, usize)>>>,
     worker: Worker,
@@ -118,9 +117,9 @@ impl Runtime {
         state.listen(&worker)?;
         let addresses = job.exchange(&worker.address()?)?;
         let peers = RefCell::new(vec![None; job.size()]);
-        let (sending, collectives) = Default::default();
+        let (leaving, collectives) = Default::default();
         let runtime =
-            Runtime { sending, peers, worker, context, job, addresses, state, collectives };
+            Runtime { leaving, peers, worker, context, job, addresses, state, collectives };
         Ok(runtime)
     }
 
@@ -198,14 +197,12 @@ impl Runtime {
         lent: Option<Region>,
     ) -> Result<Sending, Error> {
         let message = Received { bytes, ..Received::default() };
-        let mut transfer = Transfer { message, lent, is_sent: true, ..Transfer::default() };
-        if sent.is_done() {
-            transfer.end()?;
-            return Ok(Sending(Err(transfer.message.bytes)));
+        if sent.is_done() && lent.is_none() {
+            return Ok(Sending(Err(message.bytes)));
         }
+        let transfer = Transfer { message, lent, ..Transfer::default() };
         let number = self.state.transfers.borrow_mut().add(transfer);
         self.worker.track(sent, number as u64)?;
-        self.sending.set(self.sending.get() + 1);
         Ok(Sending(Ok(number)))
     }
 
@@ -315,12 +312,11 @@ impl Runtime {
         Ok(found.map(|message| (message.source as usize, message.tag)))
     }
 
-    /// Waits for all ranks, and leaves.
+    /// Waits for all ranks, and leaves. What was sent has been waited for.
     ///
     /// # Errors
     /// When a peer has died, or has not taken in time what it was sent.
     pub fn finish(self) -> Result<(), Error> {
-        self.until(|| self.sending.get() == 0)?;
         self.barrier()?;
         self.worker.close(CLOSING).map_err(|undelivered| undelivered.error)
     }
@@ -377,6 +373,7 @@ impl Runtime {
             let dealt_with = result.map_err(Error::from).and_then(|_| self.ended(word));
             ended = std::mem::replace(&mut ended, Ok(())).and(dealt_with);
         });
+        self.leaving.take().into_iter().try_for_each(|number| self.ended(number))?;
         ended?;
         loop {
             let next = self.state.due.borrow_mut().pop_front();
@@ -391,8 +388,19 @@ impl Runtime {
     /// What was sent was taken, or what is taken is here.
     fn ended(&self, number: u64) -> Result<(), Error> {
         let mut transfer = self.state.transfer(number as usize)?;
-        self.sending.set(self.sending.get() - usize::from(transfer.is_sent));
-        transfer.end()
+        match transfer.lent.take().map(Region::into_buffer) {
+            None => {}
+            Some(Ok(buffer)) => transfer.message.bytes = buffer.into_vec(),
+            // Devices of peers are asked to forget it.
+            Some(Err(not)) if not.error.status() == Status::Busy => {
+                transfer.lent = Some(not.region);
+                self.leaving.borrow_mut().push(number);
+                return Ok(());
+            }
+            Some(Err(not)) => return Err(not.into()),
+        }
+        transfer.has_ended = true;
+        Ok(())
     }
 
     /// Takes a message; gives it back where there is no room for that.
@@ -495,16 +503,6 @@ impl State {
     fn transfer(&self, number: usize) -> Result<RefMut<'_, Transfer>, Error> {
         let transfers = self.transfers.borrow_mut();
         RefMut::filter_map(transfers, |all| all.get_mut(number)).map_err(|_| Status::Invalid.into())
-    }
-}
-
-impl Transfer {
-    fn end(&mut self) -> Result<(), Error> {
-        if let Some(lent) = self.lent.take() {
-            self.message.bytes = lent.into_buffer()?.into_vec();
-        }
-        self.has_ended = true;
-        Ok(())
     }
 }
 

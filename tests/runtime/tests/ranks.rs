@@ -1,7 +1,11 @@
-//! The runtime over shared memory and over TCP, with two to eight ranks: every byte of everything is looked at.
+//! The runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors: every byte of everything is
+//! looked at. Under other launchers: the example `parts`, in the check of examples and in the lab.
 //!
 //! Each test starts itself again as the ranks: with `TIELINE_RANK` set it is one, without it the one who looks on.
 
+use parts::Part;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tieline::Error;
@@ -11,8 +15,15 @@ use tieline_testing::built;
 
 mod parts;
 
-/// What a rank does.
-type Part = fn(&Runtime) -> Result<(), Error>;
+const FEW: RangeInclusive<usize> = 2..=8;
+const MANY: RangeInclusive<usize> = 32..=32;
+const SHARED_MEMORY: &[(&str, &str)] = &[("TIELINE_PROVIDERS", "shm,shm-cma")];
+const TCP: &[(&str, &str)] = &[("TIELINE_PROVIDERS", "tcp,tcp-connect")];
+const LIBFABRIC: &[(&str, &str)] = &[
+    ("TIELINE_PROVIDERS", "ofi"),
+    ("TIELINE_OFI_PROVIDERS", "tcp"),
+    ("TIELINE_OFI_INTERFACES", "lo"),
+];
 
 /// Does a part, if this process is a rank.
 fn was_rank(part: Part, way: &str) -> bool {
@@ -27,9 +38,9 @@ fn was_rank(part: Part, way: &str) -> bool {
     is_rank
 }
 
-/// Runs a test's ranks, two to eight of them, with these settings.
-fn play(test: &str, settings: &[(&str, &str)]) {
-    for size in 2..=8 {
+/// Runs a test's ranks, so many of them, with these settings.
+fn play(test: &str, sizes: RangeInclusive<usize>, settings: &[(&str, &str)]) {
+    for size in sizes {
         let mut server = Server::new(size, "runtime").unwrap();
         let exchange = server.listen_unix().unwrap();
         let start = |rank: usize| -> Child {
@@ -71,20 +82,74 @@ fn play(test: &str, settings: &[(&str, &str)]) {
 
 fn over_shared_memory(test: &str, part: Part) {
     if !was_rank(part, "shm/ring") {
-        play(test, &[("TIELINE_PROVIDERS", "shm,shm-cma")]);
+        play(test, FEW, SHARED_MEMORY);
     }
 }
 
 fn over_tcp(test: &str, part: Part) {
-    if was_rank(part, "tcp/stream") {
-        return;
+    if !was_rank(part, "tcp/stream") {
+        play_with(test, FEW, built::folder(&built::TCP), TCP);
     }
-    let folder = match built::folder(&built::TCP) {
-        Ok(folder) => folder,
-        Err(why) => return println!("skipped: {why}"),
-    };
-    let path = folder.to_str().unwrap();
-    play(test, &[("TIELINE_PROVIDERS", "tcp,tcp-connect"), ("TIELINE_PROVIDER_PATH", path)]);
+}
+
+/// With providers that are files.
+fn play_with(
+    test: &str,
+    sizes: RangeInclusive<usize>,
+    folder: Result<PathBuf, String>,
+    settings: &[(&str, &str)],
+) {
+    match folder {
+        Ok(folder) => {
+            let path = ("TIELINE_PROVIDER_PATH", folder.to_str().unwrap());
+            play(test, sizes, &[settings, &[path]].concat());
+        }
+        Err(why) => println!("skipped: {why}"),
+    }
+}
+
+fn death(runtime: &Runtime) -> Result<(), Error> {
+    let everyone = runtime.allgather(&[runtime.rank() as u8])?;
+    assert_eq!(everyone.len(), runtime.size());
+    // Who dies is through the barrier; others may still be in it.
+    let met = runtime.barrier();
+    if runtime.rank() != 1 {
+        let waited = met.and_then(|()| runtime.wait(runtime.receive(None, 7, 0)?));
+        let error = waited.expect_err("nobody sends anything");
+        // Who has heard of it ends as well, so that others may hear of that one first.
+        let text = error.to_string();
+        // The runtime says it, or the library, where a post fails before that is told.
+        assert!(["has died", "is gone"].iter().any(|words| text.contains(words)), "{text}");
+        assert!(runtime.barrier().is_err());
+    }
+    std::process::exit(0) // nothing is closed
+}
+
+fn all(runtime: &Runtime) -> Result<(), Error> {
+    parts::ALL.iter().try_for_each(|(_, part)| part(runtime).and_then(|()| runtime.barrier()))
+}
+
+#[test]
+fn everything_goes_well_with_32_ranks() {
+    if !was_rank(all, "shm/ring") {
+        play("everything_goes_well_with_32_ranks", MANY, SHARED_MEMORY);
+    }
+}
+
+#[test]
+fn everything_goes_well_with_32_ranks_over_tcp() {
+    if !was_rank(all, "tcp/stream") {
+        let test = "everything_goes_well_with_32_ranks_over_tcp";
+        play_with(test, MANY, built::folder(&built::TCP), TCP);
+    }
+}
+
+#[test]
+fn everything_goes_well_over_libfabric() {
+    if !was_rank(all, "ofi:") {
+        let test = "everything_goes_well_over_libfabric";
+        play_with(test, 2..=5, built::libfabric(), LIBFABRIC);
+    }
 }
 
 /// A test for each way.
@@ -118,7 +183,7 @@ both_ways! {
     parts::messages::probes:
         a_probe_finds_what_comes_and_a_cancelled_receive_takes_nothing,
         a_probe_finds_what_comes_and_a_cancelled_receive_takes_nothing_over_tcp;
-    parts::messages::death:
+    death:
         a_rank_that_dies_ends_what_the_others_wait_for,
         a_rank_that_dies_ends_what_the_others_wait_for_over_tcp;
     parts::collectives::all:

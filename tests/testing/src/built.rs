@@ -51,6 +51,19 @@ pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     Ok(profile.to_path_buf())
 }
 
+/// The folder with the provider over libfabric.
+///
+/// # Errors
+/// Why it cannot run here: the test is skipped.
+pub fn libfabric() -> Result<PathBuf, String> {
+    let listed = Command::new("ldconfig").arg("-p").output();
+    let is_there = |list: &[u8]| String::from_utf8_lossy(list).contains("libfabric.so.1");
+    if !listed.is_ok_and(|listed| is_there(&listed.stdout)) {
+        return Err("libfabric is not installed (libfabric1)".into());
+    }
+    folder(&[("tieline-provider-ofi-plugin", "libtieline_ofi.so")])
+}
+
 /// `target/debug` of a program in it, or in its `deps` or `examples`.
 fn profile(program: &Path) -> Option<&Path> {
     let folder = program.parent()?;

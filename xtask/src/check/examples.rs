@@ -1,4 +1,4 @@
-//! Every example of the library runs unchanged under every way to start a job: `tieline run`, a rendezvous by
+//! Every example of the library, and one of the runtime that stands on it in the tests, runs unchanged under every way to start a job: `tieline run`, a rendezvous by
 //! hand, and mpirun.
 
 use super::{Count, least, quiet, suite};
@@ -6,8 +6,10 @@ use crate::sh::{command, root, target, which};
 use std::net::TcpListener;
 use std::path::Path;
 
-/// Measured, not run: see [`super::instructions`].
-const NOT_A_JOB: &str = "instructions";
+/// Where they are.
+const FOLDERS: [&str; 2] = ["core/examples", "tests/runtime/examples"];
+/// Measured, not run: see [`super::instructions`] and `cargo xtask bench`.
+const NO_JOBS: [&str; 2] = ["instructions", "tags"];
 
 /// By hand: each rank is started on its own, the first one last. `$0` is the program, `$1` the number of ranks.
 const BY_HAND: &str = "rank=$1; pids=; while [ $rank -gt 0 ]; do rank=$((rank - 1)); \
@@ -16,19 +18,20 @@ const BY_HAND: &str = "rank=$1; pids=; while [ $rank -gt 0 ]; do rank=$((rank - 
 
 pub(super) fn run() -> Count {
     let mut total = Count::default();
-    let folder = root().join("core/examples");
-    let entries = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(e) => return Count::one(Err(format!("{}: {e}", folder.display()))),
-    };
+    let mut files = Vec::new();
+    for folder in FOLDERS.map(|folder| root().join(folder)) {
+        match std::fs::read_dir(&folder) {
+            Ok(entries) => files.extend(entries.flatten().map(|entry| entry.path())),
+            Err(e) => return Count::one(Err(format!("{}: {e}", folder.display()))),
+        }
+    }
     if which("mpirun").is_none() {
         total.add(Count::skip("under mpirun: it is not installed (openmpi-bin)"));
     }
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.sort();
     for file in files.iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if name == NOT_A_JOB {
+        if NO_JOBS.contains(&name.as_str()) {
             continue;
         }
         let source = std::fs::read_to_string(file).unwrap_or_default();

@@ -24,7 +24,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-tcp-connect", 23),
     ("tieline-provider-verbs", 210),
     ("tieline-registration", 15),
-    ("tieline-runtime", 16),
+    ("tieline-runtime", 21),
     ("tieline-tag", 23),
     ("tieline-testing", 4),
     ("tieline-tools", 92),

@@ -77,20 +77,10 @@ fn programs_keep_to_the_promises_over_shared_memory() {
     });
 }
 
-/// The provider over libfabric: where it cannot run, why.
-fn libfabric() -> Result<std::path::PathBuf, String> {
-    let listed = std::process::Command::new("ldconfig").arg("-p").output();
-    let is_there = |list: &[u8]| String::from_utf8_lossy(list).contains("libfabric.so.1");
-    if !listed.is_ok_and(|listed| is_there(&listed.stdout)) {
-        return Err("libfabric is not installed (libfabric1)".into());
-    }
-    built::folder(&[("tieline-provider-ofi-plugin", "libtieline_ofi.so")])
-}
-
 /// `sockets` is left out: its threads take longer than what waits here by turns allows.
 #[test]
 fn programs_keep_to_the_promises_over_rxm_of_libfabric() {
-    let folder = match libfabric() {
+    let folder = match built::libfabric() {
         Ok(folder) => folder,
         Err(why) => return println!("skipped: {why}"),
     };

@@ -196,20 +196,3 @@ pub(crate) fn probes(runtime: &Runtime) -> Result<(), Error> {
     }
     Ok(())
 }
-
-pub(crate) fn death(runtime: &Runtime) -> Result<(), Error> {
-    let everyone = runtime.allgather(&[runtime.rank() as u8])?;
-    assert_eq!(everyone.len(), runtime.size());
-    // Who dies is through the barrier; others may still be in it.
-    let met = runtime.barrier();
-    if runtime.rank() != 1 {
-        let waited = met.and_then(|()| runtime.wait(runtime.receive(None, 7, 0)?));
-        let error = waited.expect_err("nobody sends anything");
-        // Who has heard of it ends as well, so that others may hear of that one first.
-        let text = error.to_string();
-        // The runtime says it, or the library, where a post fails before that is told.
-        assert!(["has died", "is gone"].iter().any(|words| text.contains(words)), "{text}");
-        assert!(runtime.barrier().is_err());
-    }
-    std::process::exit(0) // nothing is closed
-}

@@ -4,6 +4,24 @@ pub(crate) mod collectives;
 pub(crate) mod messages;
 pub(crate) mod windows;
 
+use tieline::Error;
+use tieline_runtime::Runtime;
+
+/// What a rank does.
+pub(crate) type Part = fn(&Runtime) -> Result<(), Error>;
+
+/// All that a job survives, by name.
+pub(crate) const ALL: &[(&str, Part)] = &[
+    ("receives that are posted first", messages::expected),
+    ("messages that come first", messages::unexpected),
+    ("wildcards", messages::wildcards),
+    ("lent buffers", messages::lent),
+    ("probes", messages::probes),
+    ("collectives", collectives::all),
+    ("windows", windows::put_and_get),
+    ("locks", windows::locks),
+];
+
 /// Numbers that follow from a seed alone.
 pub(crate) struct Numbers(u64);
 

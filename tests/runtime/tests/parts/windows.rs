@@ -7,6 +7,11 @@ use tieline_runtime::Runtime;
 /// What each rank may write of another's window.
 const PART: usize = 40_000;
 
+/// One of a rank's eight bits of a word; eight ranks share a word's.
+fn bit(rank: usize, n: usize) -> u64 {
+    1 << ((rank * 8 + n) % 64)
+}
+
 pub(crate) fn put_and_get(runtime: &Runtime) -> Result<(), Error> {
     let (rank, size) = (runtime.rank(), runtime.size());
     let words = size * PART; // behind the parts: sums, and what is left of and
@@ -25,7 +30,7 @@ pub(crate) fn put_and_get(runtime: &Runtime) -> Result<(), Error> {
             }
             let sums: Vec<u64> = (0..8).map(|n| rank as u64 + n).collect();
             window.accumulate(to, words, AtomicOp::Add, &sums)?;
-            let masks: Vec<u64> = (0..8).map(|n| !(1 << (rank * 8 + n))).collect();
+            let masks: Vec<u64> = (0..8).map(|n| !bit(rank, n)).collect();
             window.accumulate(to, words + 64, AtomicOp::And, &masks)?;
         }
         window.fence()?;
@@ -46,7 +51,7 @@ pub(crate) fn put_and_get(runtime: &Runtime) -> Result<(), Error> {
             for n in 0..8 {
                 let sum: u64 = (0..size).map(|rank| (rank + n) as u64).sum();
                 assert_eq!(word(n), sum * (round + 1), "round {round}: word {n} of {owner}");
-                let left = (0..size).fold(u64::MAX, |left, rank| left & !(1 << (rank * 8 + n)));
+                let left = (0..size).fold(u64::MAX, |left, rank| left & !bit(rank, n));
                 assert_eq!(word(8 + n), left);
             }
         }

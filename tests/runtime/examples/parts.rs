@@ -1,0 +1,35 @@
+//! All that the runtime's tests look at, as one job of any number of ranks, started in any way:
+//! `tieline run -n 8 -- target/debug/examples/parts`. With an argument it insists that messages to the next rank go by a path with these words.
+
+#[path = "../tests/parts/mod.rs"]
+mod parts;
+
+use std::process::ExitCode;
+use tieline::Error;
+use tieline_runtime::Runtime;
+
+fn main() -> ExitCode {
+    match played() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("parts: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn played() -> Result<(), Error> {
+    let runtime = Runtime::start()?;
+    if let Some(way) = std::env::args().nth(1) {
+        let path = runtime.path((runtime.rank() + 1) % runtime.size())?;
+        assert!(path.contains(&way), "{path} is not by {way}");
+    }
+    for (name, part) in parts::ALL {
+        part(&runtime)?;
+        runtime.barrier()?;
+        if runtime.rank() == 0 {
+            println!("{name} on {} ranks: ok", runtime.size());
+        }
+    }
+    runtime.finish()
+}
