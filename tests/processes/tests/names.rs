@@ -1,12 +1,14 @@
 //! Workers' names between processes: what 48 bytes lead to.
 
-use tieline_processes::{Launch, Node, Test, Verdict, named};
+use tieline_processes::hosts::NETWORK;
+use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip};
 use tieline_testing::built;
 
 pub(crate) const TESTS: &[Test] = named![
     a_name_of_48_bytes_leads_to_a_process_whatever_carries_the_data,
     who_is_named_is_reached_while_it_computes,
     who_has_another_secret_learns_nothing_by_a_name,
+    a_name_leads_to_another_host_by_either_family_and_past_a_link_that_is_cut,
 ];
 
 const LOOPBACK: &str = "TIELINE_TCP_INTERFACES=127.0.0.0/8";
@@ -80,5 +82,27 @@ fn who_has_another_secret_learns_nothing_by_a_name() -> Verdict {
     assert_eq!(failed.status, "Permission", "{failed:?}");
     caller.end();
     target.end();
+    Verdict::Passed
+}
+
+fn a_name_leads_to_another_host_by_either_family_and_past_a_link_that_is_cut() -> Verdict {
+    for interfaces in ["10.0.0.0/8", "fd00::/8"] {
+        let hosts = or_skip!(Hosts::with_rails(2));
+        let only = format!("TIELINE_TCP_INTERFACES={interfaces}");
+        let settings = &[NETWORK, only.as_str()];
+        let (mut caller, mut target) =
+            (hosts[0].node("caller", settings), hosts[1].node("target", settings));
+        let name = target.must("name");
+        println!("    {interfaces}: {} bytes", name.len() / 2);
+        let _ = caller.must(&format!("connect-by-name target {name}"));
+        let _ = caller.must("ping target");
+        // A name has room for addresses of IPv4 on both links.
+        if interfaces.starts_with("10") {
+            hosts[1].link(0).cut();
+            let _ = caller.must(&format!("connect-by-name again {name}"));
+        }
+        caller.end();
+        target.end();
+    }
     Verdict::Passed
 }
