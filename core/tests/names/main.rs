@@ -73,13 +73,49 @@ fn the_one_rank_that_is_talked_to_is_found_by_its_name() -> Result<(), Error> {
     assert!(call.test().is_none(), "it is told once");
     drop(them);
     // With its context the listener is gone.
-    let call = us.ask_name(&name)?;
-    let refused = loop {
+    assert_eq!(refused(&us, &name, &[])?.status(), Status::PeerFailed);
+    Ok(())
+}
+
+/// How a question ends that is refused, while these make progress.
+fn refused(us: &Worker, name: &WorkerName, others: &[&Worker]) -> Result<Error, Error> {
+    let call = us.ask_name(name)?;
+    loop {
+        others.iter().for_each(|other| _ = other.progress());
         match call.test() {
-            Some(found) => break found.unwrap_err(),
+            Some(found) => return Ok(found.expect_err("nobody is there").into()),
             None => std::thread::yield_now(),
         }
-    };
-    assert_eq!(Error::from(refused).status(), Status::PeerFailed);
+    }
+}
+
+#[test]
+fn workers_of_a_context_answer_for_each_other_and_for_none_that_is_closed() -> Result<(), Error> {
+    let context = Context::builder().set("TIELINE_TCP_INTERFACES", "127.0.0.0/8").open()?;
+    let (us, first, second) = (worker()?, context.worker()?, context.worker()?);
+    let (one, other) = (first.name()?, second.name()?);
+    assert_ne!(one, other);
+    assert_eq!(first.name()?, one, "it is the same every time");
+    for name in [one, other] {
+        let call = us.ask_name(&name)?;
+        while call.test().map(|found| found.map(drop)).transpose()?.is_none() {
+            let _ = second.progress();
+        }
+    }
+    drop(first);
+    let gone = refused(&us, &one, &[&second])?;
+    assert_eq!(gone.status(), Status::PeerFailed);
+    assert!(gone.why().contains("no such worker"), "{gone}");
+    Ok(())
+}
+
+/// As when it computes and has no progress thread.
+#[test]
+fn who_is_named_and_makes_no_progress_is_waited_for_no_longer_than_was_said() -> Result<(), Error> {
+    let (them, here) = (worker()?, Context::builder());
+    let here = here.set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
+    let us = here.set("TIELINE_CONNECT_TIMEOUT", "200ms").open()?.worker()?;
+    let late = refused(&us, &them.name()?, &[])?;
+    assert_eq!(late.status(), Status::TimedOut, "{late}");
     Ok(())
 }
