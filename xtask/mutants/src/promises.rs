@@ -77,6 +77,24 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
     ),
     ("core/src/endpoint/strided.rs", "fn runs(", "0", "more blocks are posted than fit"),
     ("core/src/worker/incoming.rs", "fn check_answer(", "Ok(())", "anybody answers a question"),
+    (
+        "core/src/endpoint/by_handle.rs",
+        "fn key_refused(",
+        "",
+        "a key that was refused is handed out again",
+    ),
+    (
+        "core/src/endpoint/known_keys.rs",
+        "self.known.len() >= MOST",
+        "false",
+        "keys are kept by their handles without a bound",
+    ),
+    (
+        "core/src/names.rs",
+        "tag(&address.entry.worker) == self.name.worker()",
+        "true",
+        "the address of any worker counts for the one that was named",
+    ),
     ("core/src/op/mod.rs", "end > self.len", "false", "the data of an emulated get has no bounds"),
     (
         "core/src/op/mod.rs",
