@@ -2,7 +2,7 @@
 //!
 //! `core/examples/instructions.rs` is the program that is counted. `instructions list` prints the names of its
 //! cases, one a line; `instructions CASE N` does the case N times, and callgrind counts what happens inside
-//! `measured_CASE`, but for what [`TIMED`] does there. Two runs of different N are counted, so that the first
+//! `measured_CASE`, but for what a [`Subject`] leaves out. Two runs of different N are counted, so that the first
 //! calls' extra fall out of the difference. The providers are the files of this build, so that every call
 //! crosses into a `.so`.
 //!
