@@ -4,12 +4,15 @@ use super::{Numbers, bytes};
 use tieline::Error;
 use tieline_runtime::{Received, Receiving, Runtime, Sending};
 
-/// Around what a transport may treat otherwise; the last ones are announced.
+/// Around what a transport may treat otherwise, the same on every rank; the last ones are announced. Ranks may be reached by several.
 fn lengths(runtime: &Runtime) -> Result<Vec<usize>, Error> {
     let eager = runtime.eager((runtime.rank() + 1) % runtime.size())?;
-    let small = [0, 1, 7, 8, 9, 40, 63, 64, 65, 255, 1000, 4096];
-    let mut lengths: Vec<usize> = small.into_iter().filter(|len| *len < eager).collect();
-    lengths.extend([eager - 1, eager, eager + 1, 70_000, 300_001]);
+    let limits = runtime.allgather(&(eager as u32).to_le_bytes())?;
+    let limit = |bytes: Vec<u8>| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
+    let mut lengths = vec![0, 1, 7, 8, 9, 40, 63, 64, 65, 255, 1000, 4096, 70_000, 300_001];
+    lengths.extend(limits.into_iter().map(limit).flat_map(|limit| [limit - 1, limit, limit + 1]));
+    lengths.sort_unstable();
+    lengths.dedup();
     Ok(lengths)
 }
 
