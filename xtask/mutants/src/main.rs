@@ -116,6 +116,9 @@ fn run(wish: &Wish) -> Result<(), String> {
         _ => root.join("target"),
     };
     let work = work.join("mutants");
+    if !wish.list {
+        tree::fetched(&root)?;
+    }
     if wish.reached {
         return reached(&root, &work, all);
     }

@@ -266,6 +266,17 @@ pub(crate) fn cargo(tree: &Path, work: &Path, args: &[&str]) -> Command {
     cargo
 }
 
+/// Has cargo fetch what the tests need: everything behind it is offline.
+pub(crate) fn fetched(root: &Path) -> Result<(), String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    let fetch = cargo.current_dir(root).args(["fetch", "--quiet", "--locked"]).output();
+    let fetch = fetch.map_err(|e| format!("cargo: {e}"))?;
+    if fetch.status.success() {
+        return Ok(());
+    }
+    Err(format!("cargo fetch: {}", String::from_utf8_lossy(&fetch.stderr).trim()))
+}
+
 /// The numbers of the mutants in whose lines the compiler found errors: in the libraries as they are, or as their own
 /// tests have them, where some of what they use is played.
 fn wrong(tree: &Path, work: &Path, places: &Places) -> Result<HashSet<usize>, String> {
