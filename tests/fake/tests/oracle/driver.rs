@@ -4,24 +4,26 @@ mod closing;
 mod ends;
 mod failing;
 mod lies;
+mod long;
 mod puts;
 mod sends;
 mod sys;
 mod told;
 mod workers;
 
-use crate::model::{Kind, Model, place_of};
-use crate::program::{BETTER, CELL, ENDS, FIRST_CELL, Handler, Program, Step, TARGET};
+use crate::model::Model;
+use crate::program::{BETTER, ENDS, Handler, Program, Step, TARGET};
 use closing::{Closing, Own};
 use failing::Failing;
 use lies::Prey;
+use long::Long;
 use sends::{IDS, payload};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::{Rc, Weak};
 use tieline::{
-    Access, AtomicOp, CompletionError, ConnectError, Context, Endpoint, Error, Outcome, PostError,
-    Region, RemoteKey, Request, Status, Width, Worker,
+    Access, Announcement, CompletionError, ConnectError, Context, Endpoint, Error, Outcome,
+    PostError, Region, RemoteKey, Request, Status, Worker,
 };
 use tieline_fake::{Act, Rule, Slot, World};
 use told::Told;
@@ -72,8 +74,15 @@ fn progress(worker: &Worker) -> usize {
 enum What {
     Memory(usize),
     Message(u64),
-    Flush { end: usize, posted: u64 },
-    FlushMessages { sent: usize },
+    /// One that is announced.
+    Long(u64),
+    Flush {
+        end: usize,
+        posted: u64,
+    },
+    FlushMessages {
+        sent: usize,
+    },
 }
 
 struct Open {
@@ -109,6 +118,12 @@ struct Heard {
     told: Vec<(u32, Vec<u8>)>,
     /// Answers that were taken, by the number of the end's worker.
     answered: [Vec<u64>; ENDS],
+    /// Long messages that are kept.
+    kept: Vec<(u64, Announcement)>,
+    /// Those that were refused, or could not be taken and were dropped.
+    refused: Vec<u64>,
+    /// Whose long messages are not kept.
+    refuses: [bool; ENDS],
 }
 
 struct Run {
@@ -124,6 +139,8 @@ struct Run {
     /// Whose worker was closed and has said that something is lost.
     has_lost: [bool; ENDS],
     is_closed: [bool; ENDS],
+    /// Whose lanes were broken.
+    has_broken: [bool; ENDS],
     unheard: Unheard,
     serial: u64,
     /// Posts that were answered with "again".
@@ -134,12 +151,13 @@ struct Run {
     workers: Vec<Rc<Worker>>,
     b: Rc<Worker>,
     at_a: Context,
-    _at_b: Context,
+    at_b: Context,
     /// Memory that may still be in use, and memory of regions that were closed.
     closing: Closing,
     failing: Failing,
     told: Told,
     prey: Prey,
+    long: Long,
 }
 
 /// Runs one program; why it is a failure.
@@ -214,6 +232,7 @@ impl Run {
                 }
             })?;
         }
+        long::listen(&b, &heard)?;
         let (log, memory) = (heard.clone(), target.clone());
         b.on_notification(move |_, word| {
             let bytes = memory.to_vec(0..TARGET).unwrap_or_default();
@@ -237,6 +256,7 @@ impl Run {
             leaving: Vec::new(),
             has_lost: [false; ENDS],
             is_closed: [false; ENDS],
+            has_broken: [false; ENDS],
             unheard: Unheard::default(),
             serial: 0,
             refusals: 0,
@@ -246,11 +266,12 @@ impl Run {
             workers,
             b,
             at_a,
-            _at_b: at_b,
+            at_b,
             closing: Closing::default(),
             failing: Failing::default(),
             told: Told::default(),
             prey,
+            long: Long::default(),
         };
         for end in 0..ENDS {
             let opened = run.connect(end)?;
@@ -375,6 +396,7 @@ impl Run {
                 source.map_or(Ok(()), |own| self.closing.close(own))
             }
             What::Message(_) => Ok(()),
+            What::Long(serial) => self.is_taken(end, serial),
             What::Flush { end: number, posted } => {
                 self.model.flushed(number, posted);
                 Ok(())
@@ -399,6 +421,7 @@ impl Run {
     /// Asks after everything that is pending.
     fn ask(&mut self) -> Result<(), String> {
         self.hear()?;
+        self.ask_taking()?;
         for end in (0..ENDS).filter(|end| self.ends[*end].is_some()).collect::<Vec<_>>() {
             let open = std::mem::take(&mut self.end(end).open);
             for operation in open {
@@ -422,6 +445,7 @@ impl Run {
             match self.how(end, &open)? {
                 None => self.leaving.push((end, open)),
                 Some(Ok(_)) => {}
+                Some(Err(CompletionError::Refused(_))) if matches!(open.what, What::Long(_)) => {}
                 Some(Err(error))
                     if matches!(error.status(), Status::Canceled | Status::TimedOut)
                         || self.has_lost[end] && error.status() == Status::Closed
@@ -472,45 +496,20 @@ impl Run {
     }
 
     fn step(&mut self, step: Step) -> Result<(), String> {
-        let words = |error: Error| error.to_string();
         if step.end().is_some_and(|end| self.ends[end].is_none()) {
             return Ok(()); // its worker is closed
         }
         match step {
             Step::Put { end, how, cell, len, tells } => self.put(end, how, (cell, len), tells),
-            Step::Get { end, cell, len, pieces } => {
-                if self.model.len() >= MOST {
-                    return Ok(());
-                }
-                let landing = Own::new(&self.at_a, &vec![0xee; len + 16]).map_err(words)?;
-                let number = self.end(end).number;
-                let op = self.model.post(number, Kind::Get { cell, len });
-                let (own, at) = (self.end(end), (FIRST_CELL + cell * CELL) as u64);
-                let (to, key) = (&own.endpoint, &own.keys[op % 2]);
-                let got = match pieces {
-                    false => to.get(&landing.region, 8..8 + len, key, at),
-                    true => to.get_pieces(&landing.pieces(8, len), key, at),
-                };
-                self.posted(end, What::Memory(op), got, Some(landing), None).map(|_| ())
-            }
-            Step::Atomic { end, word, fetch, how } => {
-                let Some(bit) = self.model.bit(word).filter(|_| self.model.len() < MOST) else {
-                    return Ok(());
-                };
-                let number = self.end(end).number;
-                let op = self.model.post(number, Kind::Atomic { word, bit, fetch });
-                let (at, width) = place_of(word);
-                let width = if width == 8 { Width::Bits64 } else { Width::Bits32 };
-                let which = [AtomicOp::Add, AtomicOp::Or, AtomicOp::Xor][how];
-                let own = self.end(end);
-                let key = &own.keys[op % 2];
-                let posted = match fetch {
-                    true => own.endpoint.fetch(which, width, key, at as u64, bit),
-                    false => own.endpoint.atomic(which, width, key, at as u64, bit),
-                };
-                self.posted(end, What::Memory(op), posted, None, None).map(|_| ())
-            }
+            Step::Get { end, cell, len, pieces } => self.get(end, (cell, len), pieces),
+            Step::Atomic { end, word, fetch, how } => self.atomic(end, word, fetch, how),
             Step::Send { end, how, len, handler } => self.send(end, how, len, handler),
+            Step::SendLong { end, more } => self.send_long(end, more),
+            Step::Take { nth, quarters } => self.take(nth, quarters),
+            Step::Refuse { nth } => {
+                self.refuse(nth);
+                Ok(())
+            }
             Step::Flush { end } => {
                 let posted = self.model.now();
                 let number = self.end(end).number;
@@ -564,7 +563,9 @@ impl Run {
             }
             Step::Forget { end } => {
                 let open = std::mem::take(&mut self.end(end).open);
-                let (told, open): (_, Vec<_>) = open.into_iter().partition(|o| o.word.is_some());
+                // Of what is refused and nobody asks for the next flush tells.
+                let stays = |open: &Open| open.word.is_some() || matches!(open.what, What::Long(_));
+                let (told, open): (_, Vec<_>) = open.into_iter().partition(stays);
                 self.end(end).open = told;
                 open.iter().for_each(|open| self.give_up(open.what));
                 let messages = open.iter().filter_map(|open| match open.what {

@@ -123,6 +123,19 @@ pub(crate) enum Step {
         len: usize,
         handler: Handler,
     },
+    /// A message of so many bytes more than are carried at once.
+    SendLong {
+        end: usize,
+        more: usize,
+    },
+    /// The target takes so many quarters of a long message that it keeps.
+    Take {
+        nth: usize,
+        quarters: usize,
+    },
+    Refuse {
+        nth: usize,
+    },
     Flush {
         end: usize,
     },
@@ -193,11 +206,12 @@ impl Step {
     /// The end whose step it is.
     pub(crate) fn end(self) -> Option<usize> {
         match self {
-            Step::Turn { .. } => None,
+            Step::Turn { .. } | Step::Take { .. } | Step::Refuse { .. } => None,
             Step::Put { end, .. }
             | Step::Get { end, .. }
             | Step::Atomic { end, .. }
             | Step::Send { end, .. }
+            | Step::SendLong { end, .. }
             | Step::Flush { end }
             | Step::FlushMessages { end }
             | Step::FlushWorker { end }
@@ -471,6 +485,9 @@ fn step() -> impl Strategy<Value = Step> {
         14 => memory_step(),
         5 => (end(), send, 0..190usize, handler)
             .prop_map(|(end, how, len, handler)| Step::Send { end, how, len, handler }),
+        3 => (end(), 0..9000usize).prop_map(|(end, more)| Step::SendLong { end, more }),
+        5 => (0..8usize, 0..=4usize).prop_map(|(nth, quarters)| Step::Take { nth, quarters }),
+        1 => (0..8usize).prop_map(|nth| Step::Refuse { nth }),
         2 => end().prop_map(|end| Step::Flush { end }),
         2 => end().prop_map(|end| Step::FlushMessages { end }),
         1 => end().prop_map(|end| Step::FlushWorker { end }),

@@ -40,9 +40,14 @@ impl Run {
             return Ok(());
         }
         // Workers were opened in this order: the target's, then the ends'.
+        let is_asked = self.is_taking_of(end);
         for lane in world.lanes() {
             let (from, to) = (world.interface(end + 1, lane), world.interface(0, lane));
             world.break_endpoints(from, to, Status::TimedOut, "the cable is cut");
+            // Who waits for an answer that is lost with the connection loses the connection, too.
+            if is_asked {
+                world.break_endpoints(to, from, Status::TimedOut, "the cable is cut");
+            }
         }
         for _ in 0..NEVER {
             if self.end(end).endpoint.error().is_some() {
@@ -53,9 +58,12 @@ impl Run {
         let own = self.end(end);
         own.broken = own.endpoint.error().is_some();
         let (broken, number) = (own.broken, own.number);
+        self.has_broken[end] = true;
         let other = self.ends[(end + 1) % ENDS].as_ref().map(|other| other.number);
         self.model.silence_all_but(other);
         if broken {
+            // What had ended before, and nobody has asked for.
+            self.ask()?;
             self.model.lose_end(number);
         }
         Ok(())
@@ -66,13 +74,17 @@ impl Run {
         if let Some(world) = self.world {
             world.forget_rules();
         }
+        self.take_rest()?;
         for _ in 0..NEVER {
             for who in 0..=ENDS {
                 let _ = progress(self.workers.get(who).unwrap_or(&self.b));
             }
             self.ask()?;
             let quiet = self.ends.iter().flatten().all(|end| end.open.is_empty());
-            if quiet && self.workers.iter().all(|worker| worker.pending() == 0) {
+            if quiet
+                && self.takes_nothing()
+                && self.workers.iter().all(|worker| worker.pending() == 0)
+            {
                 break;
             }
         }
@@ -89,6 +101,7 @@ impl Run {
             }
         }
         self.all_told()?;
+        self.nothing_is_taken()?;
         // One flush tells what has failed and nobody has heard of; no other does.
         for end in (0..ENDS)
             .filter(|end| self.ends[*end].as_ref().is_some_and(|end| !end.broken))
@@ -158,19 +171,20 @@ impl Run {
     /// Without endpoints nothing is under way, and all memory is the application's.
     fn close_all(&mut self) -> Result<(), String> {
         self.ends.iter_mut().for_each(|end| drop(end.take()));
+        self.back.clear();
         for _ in 0..NEVER {
             for worker in self.workers.iter().chain([&self.b]) {
                 let _ = progress(worker);
             }
             let open = self.open_worker();
             self.closing.try_all(open.as_deref())?;
-            if self.closing.held().is_none() {
+            if self.closing.held().is_none() && self.memory_taken_into().is_none() {
                 break;
             }
         }
         self.closing.look()?;
         self.prey.look()?;
-        match self.closing.held() {
+        match self.closing.held().or_else(|| self.memory_taken_into()) {
             None => Ok(()),
             Some(why) => Err(format!("without any endpoint: {why}")),
         }

@@ -23,12 +23,27 @@ impl Failing {
     pub(super) fn stands(&self, serial: u64) -> bool {
         !self.unsent.contains(&serial)
     }
+
+    /// A message came back, and was never sent.
+    pub(super) fn is_unsent(&mut self, serial: u64) {
+        self.unsent.push(serial);
+    }
+
+    /// Whether it was asked back.
+    pub(super) fn is_asked_back(&self, what: What) -> bool {
+        self.back.contains(&what)
+    }
 }
 
 impl Run {
     /// Something that this end posts may fail like this.
     pub(super) fn is_planned(&self, end: usize, status: Status) -> bool {
         self.failing.planned[end] && status == PLANNED
+    }
+
+    /// Whether something that this end posts may fail.
+    pub(super) fn may_be_planned(&self, end: usize) -> bool {
+        self.failing.planned[end]
     }
 
     /// The next call of a slot fails, as it is posted or later.
@@ -90,6 +105,9 @@ impl Run {
         error: &CompletionError,
         memory: [Option<Own>; 2],
     ) -> Result<(), String> {
+        if let What::Long(serial) = what {
+            return self.is_not_taken(end, serial, error);
+        }
         let canceled =
             matches!(error, CompletionError::Canceled(_)) && self.failing.back.contains(&what);
         if !canceled && !self.is_planned(end, error.status()) {
@@ -99,7 +117,7 @@ impl Run {
             // Nothing of it has happened.
             What::Memory(op) if canceled => self.model.refuse(op),
             What::Memory(op) => self.model.lose(op),
-            What::Message(serial) if canceled => self.failing.unsent.push(serial),
+            What::Message(serial) if canceled => self.failing.is_unsent(serial),
             What::Flush { end: number, posted } if !canceled => {
                 self.model.flush_failed(number, posted)
             }

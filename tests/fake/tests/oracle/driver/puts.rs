@@ -1,14 +1,60 @@
-//! Puts, and what they tell the target.
+//! Puts, and what they tell the target; gets and atomics.
 
 use super::{MOST, Own, Run, What};
-use crate::model::Kind;
+use crate::model::{Kind, place_of};
 use crate::program::{CELL, FIRST_CELL, Put};
-use tieline::Completion;
+use tieline::{AtomicOp, Completion, Width};
 
 const WORDS: u32 = 0x2000;
 const LONG: u32 = 1 << 16;
 
 impl Run {
+    pub(super) fn get(
+        &mut self,
+        end: usize,
+        (cell, len): (usize, usize),
+        pieces: bool,
+    ) -> Result<(), String> {
+        if self.model.len() >= MOST {
+            return Ok(());
+        }
+        let landing = Own::new(&self.at_a, &vec![0xee; len + 16]);
+        let landing = landing.map_err(|error| error.to_string())?;
+        let number = self.end(end).number;
+        let op = self.model.post(number, Kind::Get { cell, len });
+        let (own, at) = (self.end(end), (FIRST_CELL + cell * CELL) as u64);
+        let (to, key) = (&own.endpoint, &own.keys[op % 2]);
+        let got = match pieces {
+            false => to.get(&landing.region, 8..8 + len, key, at),
+            true => to.get_pieces(&landing.pieces(8, len), key, at),
+        };
+        self.posted(end, What::Memory(op), got, Some(landing), None).map(|_| ())
+    }
+
+    pub(super) fn atomic(
+        &mut self,
+        end: usize,
+        word: usize,
+        fetch: bool,
+        how: usize,
+    ) -> Result<(), String> {
+        let Some(bit) = self.model.bit(word).filter(|_| self.model.len() < MOST) else {
+            return Ok(());
+        };
+        let number = self.end(end).number;
+        let op = self.model.post(number, Kind::Atomic { word, bit, fetch });
+        let (at, width) = place_of(word);
+        let width = if width == 8 { Width::Bits64 } else { Width::Bits32 };
+        let which = [AtomicOp::Add, AtomicOp::Or, AtomicOp::Xor][how];
+        let own = self.end(end);
+        let key = &own.keys[op % 2];
+        let posted = match fetch {
+            true => own.endpoint.fetch(which, width, key, at as u64, bit),
+            false => own.endpoint.atomic(which, width, key, at as u64, bit),
+        };
+        self.posted(end, What::Memory(op), posted, None, None).map(|_| ())
+    }
+
     pub(super) fn put(
         &mut self,
         end: usize,

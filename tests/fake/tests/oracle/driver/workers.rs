@@ -44,6 +44,8 @@ impl Run {
     /// Closes the worker of an end, with all that it has.
     pub(super) fn close_worker(&mut self, end: usize, patient: bool) -> Result<(), String> {
         let (broken, number) = (self.end(end).broken, self.end(end).number);
+        // It waits for these.
+        self.refuse_all_of(end, patient);
         WAITING.set(true);
         let timeout = if patient { PATIENCE } else { Duration::ZERO };
         let closed = self.workers[end].close(timeout);
@@ -114,7 +116,7 @@ impl Run {
         match what {
             What::Memory(op) => self.model.lose(op),
             // It may have left, and then so did all before it.
-            What::Message(serial) => self.unheard.lost.push(serial),
+            What::Message(serial) | What::Long(serial) => self.unheard.lost.push(serial),
             What::Flush { .. } | What::FlushMessages { .. } => {}
         }
         match error {

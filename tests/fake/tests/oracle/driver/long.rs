@@ -1,0 +1,302 @@
+//! Messages of more than their lane carries: the target keeps what is announced, and takes or refuses it later.
+
+use super::closing::{Closing, Own};
+use super::{Heard, Run, What};
+use crate::driver::sends::payload;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use tieline::{
+    Announcement, CompletionError, Error, Message, Outcome, PostError, Request, Status, Worker,
+};
+
+/// Their id.
+pub(super) const LONG: u16 = 14;
+/// What stands around, and in, memory that is taken into.
+const GUARD: u8 = 0xee;
+/// Of which there is so much on either side.
+const GUARDED: usize = 8;
+
+/// How one that was taken has ended at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    Well,
+    Badly,
+}
+
+/// One whose bytes are under way.
+struct Taking {
+    serial: u64,
+    request: Request,
+    own: Own,
+    len: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Long {
+    /// How long each is that was sent.
+    lens: HashMap<u64, usize>,
+    taking: Vec<Taking>,
+    taken: HashMap<u64, Taken>,
+    /// Of which the sender heard that it has them back.
+    back: Vec<u64>,
+    /// Memory that was taken into.
+    closing: Closing,
+}
+
+/// What the target's handler does with one.
+fn hear(heard: &RefCell<Heard>, message: &Message<'_>) {
+    let (serial, announcement) = (message.header(), message.announcement());
+    let mut log = heard.borrow_mut();
+    log.headers.push(serial);
+    match announcement {
+        Some(announcement) if log.refuses[end_of(serial)] => {
+            log.refused.push(serial);
+            drop(log);
+            announcement.refuse();
+        }
+        Some(announcement) => log.kept.push((serial, announcement)),
+        None if message.payload() == payload(serial, message.payload().len()) => {}
+        None => log.trouble = Some(format!("message {serial:#x} has other bytes than were sent")),
+    }
+}
+
+fn end_of(serial: u64) -> usize {
+    (serial >> 56) as usize
+}
+
+impl Run {
+    pub(super) fn send_long(&mut self, end: usize, more: usize) -> Result<(), String> {
+        self.serial += 1;
+        let own = self.ends[end].as_ref().expect("an end");
+        let serial = (end as u64) << 56 | (own.number as u64) << 32 | self.serial;
+        let Ok(most) = own.endpoint.max_message() else { return Ok(()) };
+        let len = most + 1 + more;
+        let sent = own.endpoint.send(LONG, serial, &payload(serial, len));
+        if matches!(&sent, Err(PostError::Correct(why)) if why.status() == Status::TooLarge) {
+            // Its announcement is, on a lane with such small messages.
+            return if most < 512 { Ok(()) } else { Err(format!("{sent:?}")) };
+        }
+        if self.posted(end, What::Long(serial), sent, None, None)? {
+            self.end(end).sent.push((serial, len));
+            let _ = self.long.lens.insert(serial, len);
+        }
+        Ok(())
+    }
+
+    /// The target takes one, or its first bytes.
+    pub(super) fn take(&mut self, nth: usize, quarters: usize) -> Result<(), String> {
+        let mut heard = self.heard.borrow_mut();
+        if heard.kept.is_empty() {
+            return Ok(());
+        }
+        let at = nth % heard.kept.len();
+        let (serial, announcement) = heard.kept.remove(at);
+        drop(heard);
+        self.take_this(serial, announcement, quarters)
+    }
+
+    fn take_this(
+        &mut self,
+        serial: u64,
+        announcement: Announcement,
+        quarters: usize,
+    ) -> Result<(), String> {
+        let sent = self.long.lens.get(&serial).copied();
+        if sent.is_some_and(|len| len != announcement.len()) || announcement.id() != LONG {
+            return Err(format!("{announcement:?}, of which {sent:?} bytes were sent"));
+        }
+        let len = announcement.len() * quarters / 4;
+        let own = Own::new(&self.at_b, &vec![GUARD; len + 2 * GUARDED]);
+        let own = own.map_err(|error| error.to_string())?;
+        match announcement.take_into(&own.region, GUARDED..GUARDED + len) {
+            Ok(Outcome::Done(_)) => self.has_taken(serial, own, len, Ok(0)),
+            Ok(Outcome::Pending(request)) => {
+                self.long.taking.push(Taking { serial, request, own, len });
+                Ok(())
+            }
+            Err(not) if matches!(not.error, PostError::Retry(_)) => {
+                self.long.closing.add([Some(own)]);
+                self.heard.borrow_mut().kept.push((serial, not.announcement));
+                Ok(())
+            }
+            Err(not) if self.may_fail(serial) => {
+                self.long.closing.add([Some(own)]);
+                self.heard.borrow_mut().refused.push(serial);
+                not.announcement.refuse();
+                Ok(())
+            }
+            Err(not) => Err(format!("long message {serial:#x} cannot be taken: {not}")),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, nth: usize) {
+        let mut heard = self.heard.borrow_mut();
+        if heard.kept.is_empty() {
+            return;
+        }
+        let at = nth % heard.kept.len();
+        let (serial, announcement) = heard.kept.remove(at);
+        heard.refused.push(serial);
+        drop(heard);
+        announcement.refuse();
+    }
+
+    /// The target keeps none of this end's any more, and none that comes.
+    pub(super) fn refuse_all_of(&mut self, end: usize, refuses: bool) {
+        let mut heard = self.heard.borrow_mut();
+        heard.refuses[end] = refuses;
+        let is_its = |one: &(u64, Announcement)| refuses && end_of(one.0) == end;
+        let (refused, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut heard.kept).into_iter().partition(is_its);
+        heard.kept = kept;
+        heard.refused.extend(refused.iter().map(|(serial, _)| *serial));
+        drop(heard);
+        drop(refused);
+    }
+
+    /// What is left is taken or refused, and the target keeps nothing more.
+    pub(super) fn take_rest(&mut self) -> Result<(), String> {
+        self.heard.borrow_mut().refuses = [true; 2];
+        let kept = std::mem::take(&mut self.heard.borrow_mut().kept);
+        for (at, (serial, announcement)) in kept.into_iter().enumerate() {
+            self.take_this(serial, announcement, 4 - at % 4)?;
+        }
+        // Those that were to be tried again.
+        while !self.heard.borrow().kept.is_empty() {
+            self.refuse(0);
+        }
+        Ok(())
+    }
+
+    /// Whether its sender has ended, or may fail.
+    fn may_fail(&self, serial: u64) -> bool {
+        let end = end_of(serial);
+        let number = (serial >> 32) as usize & 0xff_ffff;
+        let goes_on = self.ends[end].as_ref().is_some_and(|own| own.number == number);
+        !goes_on || self.has_broken[end] || self.may_be_planned(end)
+    }
+
+    /// Asks after what the target takes.
+    pub(super) fn ask_taking(&mut self) -> Result<(), String> {
+        for taking in std::mem::take(&mut self.long.taking) {
+            match self.b.test(&taking.request) {
+                None => self.long.taking.push(taking),
+                Some(result) => {
+                    let Taking { serial, request, own, len } = taking;
+                    drop(request);
+                    self.has_taken(serial, own, len, result)?;
+                }
+            }
+        }
+        // Without progress, in which handlers run.
+        self.long.closing.try_all(None)?;
+        self.long.closing.look()
+    }
+
+    fn has_taken(
+        &mut self,
+        serial: u64,
+        own: Own,
+        len: usize,
+        result: Result<u64, CompletionError>,
+    ) -> Result<(), String> {
+        let bytes = own.bytes();
+        let inner = &bytes[GUARDED..GUARDED + len];
+        let guards = bytes[..GUARDED].iter().chain(&bytes[GUARDED + len..]);
+        if guards.copied().any(|byte| byte != GUARD) {
+            return Err(format!("long message {serial:#x} was written beside its range"));
+        }
+        self.long.closing.add([Some(own)]);
+        let what = What::Long(serial);
+        let ended = match result {
+            Ok(_) if inner != &payload(serial, len)[..] => {
+                return Err(format!("long message {serial:#x} has other bytes than were sent"));
+            }
+            Ok(_) if self.long.back.contains(&serial) => {
+                return Err(format!("{what:?} was taken, and its sender has it back"));
+            }
+            Ok(_) => Taken::Well,
+            Err(_) if self.may_fail(serial) => Taken::Badly,
+            Err(CompletionError::Canceled(_)) if self.failing.is_asked_back(what) => Taken::Badly,
+            Err(error) => return Err(format!("{what:?} could not be taken: {error}")),
+        };
+        match self.long.taken.insert(serial, ended) {
+            None => Ok(()),
+            Some(before) => Err(format!("{what:?} was taken twice: {before:?}, {ended:?}")),
+        }
+    }
+
+    /// The sender heard that the receiver has what it wants of it.
+    pub(super) fn is_taken(&mut self, end: usize, serial: u64) -> Result<(), String> {
+        self.ask_taking()?;
+        let len = self.long.lens.get(&serial).copied();
+        let own = self.ends[end].as_ref().expect("an end");
+        let was_plain = || own.endpoint.max_message().is_ok_and(|most| len <= Some(most));
+        match self.long.taken.get(&serial) {
+            Some(Taken::Well) => Ok(()),
+            None if was_plain() => Ok(()),
+            other => Err(format!("long message {serial:#x} ended well, and is taken: {other:?}")),
+        }
+    }
+
+    /// The sender heard that the receiver has not, or not all.
+    pub(super) fn is_not_taken(
+        &mut self,
+        end: usize,
+        serial: u64,
+        error: &CompletionError,
+    ) -> Result<(), String> {
+        self.ask_taking()?;
+        let what = What::Long(serial);
+        let failed = self.long.taken.get(&serial) == Some(&Taken::Badly);
+        let is_refused = self.heard.borrow().refused.contains(&serial);
+        match error {
+            CompletionError::Refused(_) if is_refused => Ok(()),
+            CompletionError::Canceled(_) if self.failing.is_asked_back(what) => {
+                self.long.back.push(serial);
+                // It came back from the queue: nobody hears of it.
+                if !self.heard.borrow().headers.contains(&serial) {
+                    self.failing.is_unsent(serial);
+                }
+                match self.long.taken.get(&serial) {
+                    Some(Taken::Well) => Err(format!("{what:?} came back, and was taken")),
+                    _ => Ok(()),
+                }
+            }
+            _ if failed || self.is_planned(end, error.status()) => Ok(()),
+            _ => Err(format!("{what:?} failed: {error} ({:?})", error.status())),
+        }
+    }
+
+    /// The target takes nothing more.
+    pub(super) fn nothing_is_taken(&mut self) -> Result<(), String> {
+        self.ask_taking()?;
+        let open: Vec<u64> = self.long.taking.iter().map(|taking| taking.serial).collect();
+        match open.is_empty() {
+            true => Ok(()),
+            false => Err(format!("the target never ends to take {open:x?}")),
+        }
+    }
+
+    /// Why memory that was taken into is still in use.
+    pub(super) fn memory_taken_into(&mut self) -> Option<String> {
+        self.long.closing.held()
+    }
+
+    /// Whether the target takes something of this end's.
+    pub(super) fn is_taking_of(&self, end: usize) -> bool {
+        self.long.taking.iter().any(|taking| end_of(taking.serial) == end)
+    }
+
+    /// Whether the target takes nothing.
+    pub(super) fn takes_nothing(&self) -> bool {
+        self.long.taking.is_empty()
+    }
+}
+
+/// The target's handler of theirs.
+pub(super) fn listen(b: &Worker, heard: &Rc<RefCell<Heard>>) -> Result<(), Error> {
+    let log = heard.clone();
+    b.on_message(LONG, move |message| hear(&log, message))
+}
