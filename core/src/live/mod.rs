@@ -92,3 +92,5 @@ fn slot(texts: u64) -> usize {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod text_tests;

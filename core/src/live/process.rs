@@ -22,7 +22,7 @@ pub(super) struct Process {
     threads: u32,
     /// Its number where it was started: in the innermost process namespace that it is in.
     pub(super) number: Option<u32>,
-    user: u32,
+    pub(super) user: u32,
 }
 
 impl Process {
@@ -125,7 +125,7 @@ impl Process {
     }
 
     /// Why the kernel lets nobody look.
-    fn may_not(&self, error: &io::Error) -> Error {
+    pub(super) fn may_not(&self, error: &io::Error) -> Error {
         let Process { pid, user, .. } = self;
         if self.is_dead() || Process::is_gone(*pid) {
             return ended(*pid);
