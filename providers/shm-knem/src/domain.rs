@@ -106,3 +106,62 @@ impl Domain for KnemDomain {
         region.pack(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double::Played;
+    use tieline_plugin_api::Interface;
+
+    fn domain() -> KnemDomain {
+        KnemDomain::new(Arc::new(Played::default())).unwrap()
+    }
+
+    #[test]
+    fn the_module_claims_copies_that_are_done_when_they_return_and_nothing_else() {
+        let modules = domain().modules();
+        let [module] = &modules[..] else { panic!("{} modules", modules.len()) };
+        let claimed = [
+            caps::PUT,
+            caps::GET,
+            caps::REMOTE_COMPLETION,
+            caps::PASSIVE_TARGET,
+            caps::SYNCHRONOUS,
+            caps::LOCAL_ONLY,
+            caps::CHECKS_KEYS,
+            caps::ANY_THREAD,
+        ];
+        assert_eq!(claimed.iter().fold(module.caps, |left, one| left & !one), 0);
+        assert!(claimed.iter().all(|one| module.caps & one == *one));
+        assert_eq!((module.role, module.connects), (role::DATA, connects::TO_INTERFACE));
+        // Small or large, each is a call of the system.
+        for class in [cost_class::SMALL_RMA, cost_class::BULK_RMA] {
+            let cost = module.cost[class];
+            assert!(cost.overhead_ns > 1000.0 && cost.bytes_per_second > 1e9, "{class}");
+        }
+    }
+
+    #[test]
+    fn another_module_is_named_in_the_refusal_and_this_one_has_nothing_to_tell() {
+        let domain = domain();
+        let refused = domain.open_interface("ring", [0; 16]).err().unwrap();
+        assert_eq!(refused.status, Status::NoDevice);
+        assert!(refused.text.contains("`ring`"), "{refused:?}");
+        let open = domain.open_interface(MODULE, [0; 16]).unwrap();
+        assert_eq!(open.address().len(), ADDRESS_LEN);
+        assert!(open.memory().base_bytes >= domain.owner.table.bytes() as u64);
+    }
+
+    #[test]
+    fn memory_at_no_address_and_memory_beyond_the_last_one_are_not_registered() {
+        let domain = domain();
+        let register = |base: usize, len: usize| {
+            let base = std::ptr::without_provenance_mut(base);
+            domain.register(&RegisterParams::new(base, len, access::REMOTE_READ)).map(drop)
+        };
+        let status = |base, len| register(base, len).map_err(|failure| failure.status);
+        assert_eq!(status(0, 64), Err(Status::Invalid));
+        assert_eq!(status(usize::MAX - 62, 64), Err(Status::Invalid));
+        assert_eq!(status(4096, 64), Ok(()));
+    }
+}
