@@ -49,9 +49,8 @@ fn programs_keep_to_the_promises_over_shared_memory() {
     });
 }
 
-/// `sockets` is left out: its threads take longer than what waits here by turns allows.
-#[test]
-fn programs_keep_to_the_promises_over_rxm_of_libfabric() {
+/// What runs over a provider of libfabric's.
+fn over_libfabric(provider: &str, programs: u32) {
     let folder = match built::libfabric() {
         Ok(folder) => folder.display().to_string(),
         Err(why) => return println!("skipped: {why}"),
@@ -59,10 +58,20 @@ fn programs_keep_to_the_promises_over_rxm_of_libfabric() {
     let settings = [
         ("TIELINE_PROVIDER_PATH", folder.as_str()),
         ("TIELINE_PROVIDERS", "ofi"),
-        ("TIELINE_OFI_PROVIDERS", "tcp"),
+        ("TIELINE_OFI_PROVIDERS", provider),
         ("TIELINE_OFI_INTERFACES", "lo"),
     ];
-    hold(Wants { fake: false, ..Wants::ALL }, 60, |program| providers_of(&settings, program));
+    hold(Wants { fake: false, ..Wants::ALL }, programs, |program| providers_of(&settings, program));
+}
+
+#[test]
+fn programs_keep_to_the_promises_over_rxm_of_libfabric() {
+    over_libfabric("tcp", 60);
+}
+
+#[test]
+fn programs_keep_to_the_promises_over_sockets_of_libfabric() {
+    over_libfabric("sockets", 20);
 }
 
 #[test]

@@ -2,7 +2,12 @@
 
 use super::{ENDS, End, NEVER, Run, What, progress};
 use crate::program::{Handler, Put, Send, Step};
+use std::time::{Duration, Instant};
 use tieline::Status;
+
+/// Beyond so many turns something never happens only so much later, where the other side of a connection has threads, or the kernel,
+/// of its own.
+const ELSEWHERE: Duration = Duration::from_secs(20);
 
 /// What an endpoint has to take that has nothing to do.
 fn idle_steps(end: usize) -> [Step; 4] {
@@ -15,6 +20,13 @@ fn idle_steps(end: usize) -> [Step; 4] {
 }
 
 impl Run {
+    /// A turn each, until something that has not happened never will.
+    pub(super) fn turns(&self) -> impl Iterator<Item = usize> + use<> {
+        let until = self.world.is_none().then(|| Instant::now() + ELSEWHERE);
+        let waits = move || until.is_some_and(|until| Instant::now() < until);
+        (0..).take_while(move |turn| *turn < NEVER || waits())
+    }
+
     /// Drops an end with all that it has, and opens the next one.
     pub(super) fn reconnect(&mut self, end: usize) -> Result<(), String> {
         let Some(gone) = self.ends[end].take() else { return Ok(()) };
@@ -49,7 +61,7 @@ impl Run {
                 world.break_endpoints(to, from, Status::TimedOut, "the cable is cut");
             }
         }
-        for _ in 0..NEVER {
+        for _ in self.turns() {
             if self.end(end).endpoint.error().is_some() {
                 break;
             }
@@ -75,7 +87,7 @@ impl Run {
             world.forget_rules();
         }
         self.take_rest()?;
-        for _ in 0..NEVER {
+        for _ in self.turns() {
             for who in 0..=ENDS {
                 let _ = progress(self.workers.get(who).unwrap_or(&self.b));
             }
@@ -135,7 +147,7 @@ impl Run {
         }
         drop(heard);
         // What a put tells may come long after its end.
-        for _ in 0..NEVER {
+        for _ in self.turns() {
             if self.model.untold().is_none() {
                 break;
             }
@@ -154,7 +166,7 @@ impl Run {
             let before = self.refusals;
             self.step(step)?;
             let taken = self.refusals == before;
-            for _ in 0..NEVER {
+            for _ in self.turns() {
                 let _ = (progress(&self.workers[end]), progress(&self.b));
                 self.ask()?;
                 if self.end(end).open.is_empty() {
@@ -172,7 +184,7 @@ impl Run {
     fn close_all(&mut self) -> Result<(), String> {
         self.ends.iter_mut().for_each(|end| drop(end.take()));
         self.back.clear();
-        for _ in 0..NEVER {
+        for _ in self.turns() {
             for worker in self.workers.iter().chain([&self.b]) {
                 let _ = progress(worker);
             }

@@ -131,7 +131,7 @@ impl Run {
         let stays = |serial: &u64| !(known.contains(serial) || lost && forgotten.contains(serial));
         let own = self.ends[end].as_ref().expect("an end");
         let sent: Vec<u64> = own.sent.iter().map(|(serial, _)| *serial).filter(stays).collect();
-        for _ in 0..NEVER {
+        for _ in self.turns() {
             let heard = self.heard.borrow();
             let left =
                 |serial: &u64| !heard.headers.contains(serial) && self.failing.stands(*serial);
