@@ -135,3 +135,117 @@ fn only_a_number_that_nobody_has_is_no_process() {
         assert!(!is_no_process(odd), "{odd} says nothing");
     }
 }
+
+fn mapped(len: usize, writable: bool) -> Mapping {
+    let file = memory_file(c"test", len).unwrap();
+    reserve(&file, 0, len).unwrap();
+    Mapping::new(file.as_fd(), len, writable).unwrap()
+}
+
+/// Both sides of a range have a page of their own, so that a copy too far is seen, and no fault.
+#[test]
+fn copies_stay_inside_and_what_reaches_out_does_nothing() {
+    let map = mapped(2 * PAGE, true);
+    let end = 2 * PAGE as u64;
+    let from: Vec<u8> = (1..=64).collect();
+    for len in [1, 7, 8, 9, 64] {
+        for offset in [0, 1, PAGE as u64 - 3, end - len as u64] {
+            let mut back = vec![0; len];
+            // SAFETY: both vectors have `len` bytes.
+            unsafe {
+                assert!(map.copy_in(offset, from.as_ptr(), len), "{len} at {offset}");
+                assert!(map.copy_out(offset, back.as_mut_ptr(), len), "{len} at {offset}");
+            }
+            assert_eq!(back, from[..len], "{len} at {offset}");
+        }
+        for outside in [end - len as u64 + 1, end, u64::MAX - len as u64 + 1, u64::MAX] {
+            let mut back = vec![0xee; len];
+            // SAFETY: as above.
+            unsafe {
+                assert!(!map.copy_in(outside, from.as_ptr(), len), "{len} at {outside}");
+                assert!(!map.copy_out(outside, back.as_mut_ptr(), len), "{len} at {outside}");
+            }
+            assert!(back.iter().all(|byte| *byte == 0xee), "{len} at {outside}");
+        }
+    }
+    assert!(map.holds(end, 0) && !map.holds(end, 1) && !map.holds(u64::MAX, 1));
+}
+
+#[test]
+fn a_mapping_that_may_only_be_read_is_never_written() {
+    let map = mapped(PAGE, false);
+    assert!(!map.is_writable() && mapped(PAGE, true).is_writable());
+    let mut back = [0xee; 8];
+    // SAFETY: eight bytes each.
+    unsafe {
+        assert!(!map.copy_in(0, back.as_ptr(), 8));
+        assert!(map.copy_out(0, back.as_mut_ptr(), 8));
+    }
+    assert_eq!(back, [0; 8]);
+}
+
+#[test]
+fn words_lie_inside_and_are_aligned() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let map = mapped(PAGE, true);
+    map.word(8).unwrap().store(u64::from_ne_bytes([1, 2, 3, 4, 5, 6, 7, 8]), Relaxed);
+    let half = |at: usize| map.half_word(at).map(|word| word.load(Relaxed).to_ne_bytes());
+    assert_eq!((half(8), half(12)), (Some([1, 2, 3, 4]), Some([5, 6, 7, 8])));
+    assert!(map.word(PAGE - 8).is_some() && map.half_word(PAGE - 4).is_some());
+    for at in [1, 4, PAGE - 7, PAGE - 4, PAGE, usize::MAX - 7] {
+        assert!(map.word(at).is_none(), "{at}");
+    }
+    for at in [1, 2, PAGE - 3, PAGE, usize::MAX - 3] {
+        assert!(map.half_word(at).is_none(), "{at}");
+    }
+}
+
+#[test]
+fn a_file_that_is_sealed_against_writers_takes_no_more_of_them() {
+    let file = memory_file(c"test", PAGE).unwrap();
+    assert!(!is_write_sealed(&file));
+    let map = Mapping::new(file.as_fd(), PAGE, true).unwrap();
+    seal(&file, SEAL_WRITERS).unwrap();
+    assert!(is_write_sealed(&file), "every kernel that is tested knows it");
+    assert!(Mapping::new(file.as_fd(), PAGE, true).is_err());
+    assert!(Mapping::new(file.as_fd(), PAGE, false).is_ok());
+    // Who had one writes on.
+    map.word(0).unwrap().store(7, std::sync::atomic::Ordering::Relaxed);
+    let unknown = seal(&file, 1 << 30).unwrap_err();
+    assert!(unknown.text.contains("sealing"), "{unknown:?}");
+    // Sealed against further seals.
+    seal(&file, libc::F_SEAL_SEAL).unwrap();
+    assert!(seal(&file, SEAL_WRITERS).is_err());
+}
+
+/// A child of a fork has none of its parent's locks that are a process's, and so is another process.
+#[test]
+fn another_process_sees_the_lock_of_a_process_and_its_owner_does_not() {
+    let file = memory_file(c"test", PAGE).unwrap();
+    assert!(lock(&file, Holder::Process, 5));
+    assert!(!is_locked_by_another_process(&file, 5), "it is our own");
+    // SAFETY: the child asks the kernel twice, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let seen =
+            [4, 5, 6].map(|at| is_locked_by_another_process(&file, at)) == [false, true, false];
+        // SAFETY: nothing of the parent's is run.
+        unsafe { libc::_exit(if seen { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: our own child, and a place for a number.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child saw something else");
+}
+
+#[test]
+fn whose_file_length_or_right_is_refused_says_so() {
+    let long = memory_file(c"test", usize::MAX).unwrap_err();
+    assert_eq!(long.status, Status::TooLarge, "{long:?}");
+    let file = memory_file(c"test", PAGE).unwrap();
+    let reserved = reserve(&file, PAGE, PAGE).unwrap_err();
+    assert!(reserved.text.contains("4096 bytes"), "it cannot grow: {reserved:?}");
+    assert!(map_peer(&file, 0, true).is_none() && map_peer_control(&file, 0, true).is_none());
+    assert!(map_peer_control(&file, PAGE + 1, true).is_none());
+    assert!(map_peer_control(&file, PAGE, true).is_some());
+}
