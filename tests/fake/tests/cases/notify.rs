@@ -229,6 +229,25 @@ cases! {
         }
     }
 
+    fn pieces_that_a_lane_takes_at_once_are_put_and_told_in_one_call_and_more_of_them_are_not() {
+        let rma = Lane { max_iov: 4, ..Lane::memory("rma").telling(32) };
+        let stage = Stage::new(vec![Lane::messages("am"), rma]);
+        let (target, key) = stage.target(vec![0; 64]);
+        let told = told_at_b(&stage, &target);
+        let local = stage.local((0..64).collect());
+        let mut calls = 0;
+        for (count, at_once) in [(1, 1), (4, 1), (5, 0), (4, 1)] {
+            let pieces: Vec<_> = (0..count).map(|n| (&local, 7 * n..7 * n + 6)).collect();
+            let put = stage.ab.put_pieces_notify(&pieces, &key, 0, 1);
+            assert_eq!(stage.ended(put), Ok(0));
+            assert!(stage.until(|| !told.borrow().is_empty()));
+            told.borrow_mut().clear();
+            calls += at_once;
+            assert_eq!(stage.world.calls(Slot::PutNotify).len(), calls, "{count} pieces");
+        }
+        stage.assert_no_faults();
+    }
+
     /// What the queue holds when the lane breaks goes by another one, which tells nobody itself.
     fn a_notification_whose_lane_is_lost_comes_another_way() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
