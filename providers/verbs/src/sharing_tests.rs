@@ -227,3 +227,14 @@ fn what_waits_for_datagrams_of_peers_that_are_silent_for_long_frees_its_receives
     }
     assert!(heard.iter().all(|count| *count > 20), "{heard:?}");
 }
+
+#[test]
+fn who_sends_by_roce_v1_does_not_reach_v2_and_both_are_named() {
+    let (v1, v2) = (side(&[("TIELINE_VERBS_GID_INDEX", "2")]), side(&[]));
+    for (from, to, words) in [(&v1, &v2, "v1, the peer's v2"), (&v2, &v1, "v2, the peer's v1")] {
+        let refused = from.interface.reachable(&to.interface.address()).unwrap_err();
+        assert!(refused.text.contains(words), "{refused:?}");
+    }
+    let again = side(&[("TIELINE_VERBS_GID_INDEX", "2")]);
+    v1.interface.reachable(&again.interface.address()).unwrap();
+}

@@ -94,6 +94,7 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> 
     class.file(&format!("{port}/pkeys/1"), "0x8001\n");
     class.gid(&port, 0, "fe80:0000:0000:0000:0202:03ff:fe04:0506", "RoCE v2");
     class.gid(&port, 1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2");
+    class.gid(&port, 2, "0000:0000:0000:0000:0000:ffff:0a00:0001", "IB/RoCE v1");
     let read = |name: &str| {
         settings.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string())
     };
