@@ -1,7 +1,7 @@
 //! What a domain says of itself, whatever provider of libfabric is below it.
 
-use crate::abi::{FI_MR_LOCAL, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
-use crate::double::world::{fail_receive, manners};
+use crate::abi::{FI_MR_HMEM, FI_MR_LOCAL, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
+use crate::double::world::{fail_receive, manners, world};
 use crate::double::{Side, domain, settings, until};
 use std::ffi::CStr;
 use tieline_plugin_api::abi::ModuleAttr;
@@ -114,4 +114,18 @@ fn receives_that_fail_one_behind_the_other_end_the_interface_and_those_between_o
     fail(&mut far, 5000);
     let failure = far.interface.connect(&near.interface.address(), b"", 8).err().unwrap();
     assert!(failure.text.contains("receives fail"), "{failure}");
+}
+
+#[test]
+fn every_list_of_offers_is_given_back_once() {
+    let kept = || world(|world| world.lists.len());
+    let open = domain(&settings()).unwrap();
+    assert!(kept() > 0, "an offer is a part of its list");
+    drop(open);
+    assert_eq!(kept(), 0);
+    // Also of a library that has nothing, or nothing that can be used.
+    manners(|manners| manners.mr_mode = FI_MR_HMEM);
+    assert!(domain(&settings()).is_err());
+    assert_eq!(kept(), 0);
+    assert_eq!(world(|world| world.complaints.clone()), Vec::<String>::new());
 }

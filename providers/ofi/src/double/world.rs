@@ -3,7 +3,7 @@
 //! Each way of behaving names where it was read or seen. `run`: a program over libfabric 1.17 as Debian ships it.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::CStr;
 
 /// What the library says of its atomics, and what it does.
@@ -209,6 +209,8 @@ pub(crate) struct World {
     pub(crate) next_key: u64,
     /// Keys that were mapped: by which domain, and what they lead to.
     pub(crate) mapped: HashMap<u64, (usize, u64)>,
+    /// Lists of what is offered, and of what is asked for, that nobody has given back.
+    pub(crate) lists: HashSet<usize>,
     /// What has been done wrong.
     pub(crate) complaints: Vec<String>,
 }

@@ -17,11 +17,19 @@ pub(in crate::double) unsafe extern "C" fn dupinfo(_: *const fi_info) -> *mut fi
         info.ep_attr = table(core::mem::zeroed());
         info.domain_attr = table(core::mem::zeroed());
         info.fabric_attr = table(core::mem::zeroed());
-        table(info)
+        let info: *mut fi_info = table(info);
+        let _ = world(|world| world.lists.insert(info.addr()));
+        info
     }
 }
 
-pub(in crate::double) unsafe extern "C" fn freeinfo(_: *mut fi_info) {}
+pub(in crate::double) unsafe extern "C" fn freeinfo(info: *mut fi_info) {
+    world(|world| {
+        if !world.lists.remove(&info.addr()) {
+            world.complaints.push("a list was given back twice, or is none".into());
+        }
+    });
+}
 
 pub(in crate::double) unsafe extern "C" fn getinfo(
     version: u32,
