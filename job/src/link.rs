@@ -24,6 +24,8 @@ pub(super) struct Link {
     /// Held for the length of an exchange.
     exchanging: Mutex<()>,
     size: usize,
+    /// The process that opened it: a child that it forks off reads nothing that is its parent's.
+    process: u32,
     /// For messages: `the launcher`, `rank 0, which serves the exchange`.
     server: &'static str,
 }
@@ -73,6 +75,7 @@ impl Link {
             came: Condvar::new(),
             exchanging: Mutex::new(()),
             size,
+            process: std::process::id(),
             server,
         };
         link.send(&Frame::Hello(hello), deadline)?;
@@ -269,6 +272,18 @@ impl Link {
     }
 }
 
+/// A TCP connection that is closed with something unread is reset, and what the other side has not taken yet is lost: the last thing
+/// that was published.
+impl Drop for Link {
+    fn drop(&mut self) {
+        let is_own = self.process == std::process::id();
+        if is_own && self.stream.set_nonblocking(true).is_ok() {
+            let (mut unread, mut buffer) = (&self.stream, [0; 4096]);
+            while unread.read(&mut buffer).is_ok_and(|count| count > 0) {}
+        }
+    }
+}
+
 impl Exchange for Link {
     fn allgather(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
         let _one = self.exchanging.lock().unwrap_or_else(PoisonError::into_inner);
@@ -452,5 +467,31 @@ mod tests {
             let asked = server.join().unwrap();
             assert!(matches!(asked, Some(Frame::GiveUp { waited_ms: 20 })), "{asked:?}");
         });
+    }
+
+    /// What the server has not read yet, since its window is full, waits with us.
+    #[test]
+    fn what_was_published_last_arrives_though_its_process_ends_with_an_answer_unread() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        let hello = host::hello(0, 2, "");
+        let link = Link::open(Stream::Tcp(ours), hello, "rank 0", &long()).unwrap();
+        let bytes = vec![7; wire::MAX_CONTRIBUTION];
+        link.publish(1, &bytes, &long()).unwrap();
+        theirs.write_all(&Frame::Found { id: 9, bytes: vec![1; 10_000] }.encode()).unwrap();
+        // It is there, and nobody has asked for it.
+        let Stream::Tcp(ours) = &link.stream else { panic!("it is TCP") };
+        while ours.peek(&mut [0; 10_000]).unwrap() < 10_000 {
+            std::thread::yield_now();
+        }
+        drop(link);
+        let mut heard = Vec::new();
+        let _ = theirs.read_to_end(&mut heard).unwrap();
+        let mut decoder = Decoder::new(wire::CONTRIBUTION_LIMIT);
+        decoder.push(&heard);
+        let frames: Vec<Frame> = std::iter::from_fn(|| decoder.next().unwrap()).collect();
+        assert!(matches!(frames[0], Frame::Hello(_)));
+        assert_eq!(frames[1..], [Frame::Publish { key: 1, bytes }]);
     }
 }
