@@ -16,8 +16,8 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 /// Any thread may use it: whoever waits reads for all who wait.
 pub(super) struct Link {
     stream: Stream,
-    /// Held while a frame is written. Whether one was written in part: then nothing can follow it.
-    writing: Mutex<bool>,
+    /// Held while a frame is written. What is left of one whose time was over when a part of it was written: it goes before all others.
+    writing: Mutex<Vec<u8>>,
     state: Mutex<State>,
     /// Something was read, or nobody reads any more.
     came: Condvar,
@@ -70,7 +70,7 @@ impl Link {
         };
         let link = Link {
             stream,
-            writing: Mutex::new(false),
+            writing: Mutex::default(),
             state: Mutex::new(state),
             came: Condvar::new(),
             exchanging: Mutex::new(()),
@@ -86,25 +86,32 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says something. Where the time is over first it was not said, or will be before whatever is said next.
     fn send(&self, frame: &Frame, deadline: &Deadline) -> Result<(), Error> {
-        let bytes = frame.encode();
-        let mut torn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = left.len();
+        left.extend(frame.encode());
         let mut sent = 0;
-        while sent < bytes.len() {
-            let Some(left) = deadline.left().filter(|_| !*torn) else {
-                *torn |= sent > 0;
+        while sent < left.len() {
+            let Some(time) = deadline.left() else {
+                // Of this one nothing, or all the rest.
+                if sent <= begun {
+                    left.truncate(begun);
+                }
+                drop(left.drain(..sent));
                 return Err(self.late(deadline));
             };
-            let outcome = self.stream.set_write_timeout(Some(left));
-            match outcome.and_then(|()| (&self.stream).write(&bytes[sent..])) {
+            let outcome = self.stream.set_write_timeout(Some(time));
+            match outcome.and_then(|()| (&self.stream).write(&left[sent..])) {
                 Ok(n) => sent += n,
                 Err(e) if retries(&e) => {}
                 Err(e) => {
-                    drop(torn);
+                    drop(left);
                     return Err(self.refused(&e.to_string()));
                 }
             }
         }
+        *left = Vec::new();
         Ok(())
     }
 
@@ -493,5 +500,36 @@ mod tests {
         let frames: Vec<Frame> = std::iter::from_fn(|| decoder.next().unwrap()).collect();
         assert!(matches!(frames[0], Frame::Hello(_)));
         assert_eq!(frames[1..], [Frame::Publish { key: 1, bytes }]);
+    }
+
+    #[test]
+    fn what_was_written_in_part_when_its_time_was_over_is_finished_before_what_comes_next() {
+        let (link, mut theirs) = link();
+        let brief = || Deadline::new(Duration::from_millis(5));
+        let bytes = |key: u32| vec![key as u8; wire::MAX_CONTRIBUTION];
+        // So many the socket holds, and a part of the next; behind it there is no room for another.
+        let whole = (0..).take_while(|key| link.publish(*key, &bytes(*key), &brief()).is_ok());
+        let torn = whole.count() as u32;
+        for key in [torn + 1, torn + 2] {
+            let late = link.publish(key, &bytes(key), &brief()).unwrap_err();
+            assert_eq!(late.status(), Status::TimedOut, "{late}");
+        }
+        std::thread::scope(|scope| {
+            let server = scope.spawn(move || {
+                let mut heard = Vec::new();
+                let _ = theirs.read_to_end(&mut heard).unwrap();
+                heard
+            });
+            link.publish(torn + 3, &bytes(torn + 3), &long()).unwrap();
+            drop(link);
+            let mut decoder = Decoder::new(wire::CONTRIBUTION_LIMIT);
+            decoder.push(&server.join().unwrap());
+            let frames: Vec<Frame> = std::iter::from_fn(|| decoder.next().unwrap()).collect();
+            assert!(matches!(frames[0], Frame::Hello(_)));
+            let keys = (0..=torn).chain([torn + 3]);
+            let published: Vec<Frame> =
+                keys.map(|key| Frame::Publish { key, bytes: bytes(key) }).collect();
+            assert!(frames[1..] == published, "{} frames", frames.len());
+        });
     }
 }
