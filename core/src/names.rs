@@ -4,8 +4,8 @@
 //!
 //! * A name ([`WorkerName`]) says where a worker's process listens over TCP, the proof that a listener there wants to see, and which worker
 //!   is meant. It owns nothing: a hundred thousand of them are a hundred thousand times 48 bytes, and whoever is never talked to costs no more.
-//! * A process listens for this once somebody has asked for a name of one of its workers, and not before: on the interfaces and ports that
-//!   `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, whatever modules carry the data.
+//! * A context listens for this while a worker is open that somebody has asked for a name of, and at no other time: on the interfaces and
+//!   ports that `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, whatever modules carry the data. Whoever asks later is refused at once.
 //! * The first contact fetches the whole address, and is over then; nothing is kept of it. It is answered in the progress of the worker that is
 //!   named and by the progress thread, where its context has one: without the application.
 //! * A name is a permission to connect, as an address is: the handshake of [`tieline_net`] shows both ways who knows its 16 random bytes, and
@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! 1 format   1 counts: IPv4 below, IPv6 above   16 proof   8 worker   4 where   IPv4: 4 and port, each   IPv6: 16 and port, each
-//! hello: purpose 1, the same target for all, 8 worker       answer: 4 length, the address; length 0: no worker of that name here
+//! hello: purpose 1, the target `names`, 8 worker       answer: 4 length, the address; length 0: no worker of that name here
 //! ```
 
 use crate::address::WorkerAddress;
@@ -21,14 +21,15 @@ use crate::sys::Poller;
 use crate::{Error, Status};
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tieline_net::{
     Contact, Dial, Filter, Hello, Hub, Incoming, Key, Listen, ListenAddress, Mailbox, Ports,
-    Progress, Settings, here, local_addresses, routes,
+    Progress, Settings, here, local_addresses, routes, target_of,
 };
 
 const FORMAT: u8 = 1;
@@ -37,7 +38,7 @@ const HEAD: usize = 1 + 1 + 16 + 8 + 4;
 const V4: usize = 4 + 2;
 const V6: usize = 16 + 2;
 /// Which user of the listener is meant: there is one.
-const TARGET: [u8; 16] = *b"tieline's names\0";
+const USER: &str = "names";
 const PURPOSE: u8 = 1;
 /// Questions that one look answers.
 const AT_ONCE: usize = 64;
@@ -152,7 +153,8 @@ impl WorkerName {
         // Who is in the same place may use loopback addresses.
         let same = self.bytes[26..30] == place(&here.0, here.1);
         let (boot_id, net_namespace) = if same { here } else { ([0; 16], 0) };
-        Contact { boot_id, net_namespace, cookie, target: TARGET, addresses: self.addresses() }
+        let (target, addresses) = (target_of(USER, &cookie), self.addresses());
+        Contact { boot_id, net_namespace, cookie, target, addresses }
     }
 
     fn worker(&self) -> [u8; 8] {
@@ -197,14 +199,15 @@ fn place(boot_id: &[u8; 16], net_namespace: u64) -> [u8; 4] {
     hash.to_le_bytes()
 }
 
-/// Addresses, those first that lead here from farther away and faster.
+/// Addresses, those first that lead here from farther away; else as the listener offers them: the fast first, bridges and links
+/// without a carrier last, whatever speed they claim.
 fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
     let near = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
     };
     let mut ranked = addresses.to_vec();
-    ranked.sort_by_key(|a| (near(a.ip), std::cmp::Reverse(a.speed_mbps), a.ip.is_ipv6()));
+    ranked.sort_by_key(|a| near(a.ip));
     ranked
 }
 
@@ -219,7 +222,9 @@ pub(crate) struct NameService {
 impl NameService {
     /// Listens.
     pub(crate) fn open(settings: &Settings) -> Result<NameService, String> {
-        let mailbox = Hub::open(settings)?.register(TARGET)?;
+        let hub = Hub::open(settings)?;
+        let target = target_of(USER, &hub.contact([0; 16]).cookie);
+        let mailbox = hub.register(target)?;
         Ok(NameService { mailbox, addresses: Mutex::default() })
     }
 
@@ -229,36 +234,52 @@ impl NameService {
         WorkerName::new(&self.mailbox.contact(), worker)
     }
 
-    /// That worker is closed.
-    pub(crate) fn forget(&self, worker: &[u8; 16]) {
-        let _ = self.known().remove(&tag(worker));
+    /// That worker is closed. `true`: there is no other one that has a name.
+    pub(crate) fn forget(&self, worker: &[u8; 16]) -> bool {
+        let mut known = self.known();
+        let _ = known.remove(&tag(worker));
+        known.is_empty()
     }
 
     /// Who sleeps on this is woken when there is something to answer.
     pub(crate) fn watch_by(&self, poller: &Poller) -> Result<(), Error> {
-        let fds = [self.mailbox.hub().fd().as_raw_fd(), self.mailbox.fd().as_raw_fd()];
-        let watched = fds.iter().try_for_each(|fd| poller.add(*fd));
+        let watched = self.fds().iter().try_for_each(|fd| poller.add(*fd));
         if watched.is_err() {
-            fds.iter().for_each(|fd| poller.remove(*fd));
+            self.unwatch_by(poller);
         }
         watched
     }
 
-    /// Answers who has asked, without waiting: some of them, where there are many.
-    pub(crate) fn poll(&self) {
+    /// It is woken no more: also where a forked child has these descriptors too, so that closing them is not enough.
+    pub(crate) fn unwatch_by(&self, poller: &Poller) {
+        self.fds().iter().for_each(|fd| poller.remove(*fd));
+    }
+
+    fn fds(&self) -> [RawFd; 2] {
+        [self.mailbox.hub().fd().as_raw_fd(), self.mailbox.fd().as_raw_fd()]
+    }
+
+    /// Answers who has asked, without waiting: some of them, where there are many. `now`: the worker that answers, if it has a name, and
+    /// the address that it has by now.
+    pub(crate) fn poll(&self, now: impl FnOnce() -> Option<([u8; 16], Vec<u8>)>) {
         self.mailbox.hub().poll();
+        if self.mailbox.is_empty() {
+            return;
+        }
+        if let Some((worker, address)) = now() {
+            let _ = self.known().insert(tag(&worker), address);
+        }
         let asked = std::iter::from_fn(|| self.mailbox.take()).take(AT_ONCE);
         asked.for_each(|incoming| self.answer(incoming));
     }
 
-    fn answer(&self, mut incoming: Incoming) {
+    fn answer(&self, incoming: Incoming) {
         let hello = &incoming.hello;
         let asked = hello.payload().first_chunk::<8>().filter(|_| hello.purpose == PURPOSE);
         let address = asked.and_then(|tag| self.known().get(tag).cloned()).unwrap_or_default();
         let answer = [&(address.len() as u32).to_le_bytes()[..], &address].concat();
-        // Nothing was sent on it yet, so there is room for an address. Who gets less asks again.
-        let _ = incoming.stream.write(&answer);
-        let _ = incoming.stream.shutdown(Shutdown::Write);
+        // Who cannot be answered is told by the connection's end.
+        let _ = incoming.answer(&answer);
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<[u8; 8], Vec<u8>>> {
@@ -290,10 +311,12 @@ impl Asking {
     ) -> Result<Asking, Error> {
         let contact = name.contact();
         let found = local_addresses(&settings.filter).and_then(|local| {
-            let hello = Hello::new(PURPOSE, TARGET, &name.worker())?;
+            let hello = Hello::new(PURPOSE, contact.target, &name.worker())?;
             Ok((routes(&local, &contact)?, hello))
         });
-        let (routes, hello) = found.map_err(|why| failed(Status::Unreachable, name, why))?;
+        let (routes, hello) = found.map_err(|why| {
+            failed(if is_starved() { Status::NoMemory } else { Status::Unreachable }, name, why)
+        })?;
         let key = Key::derive(&settings.secret, &contact.cookie);
         let stage = Stage::Dials(Box::new(Dial::start(routes, key, hello, deadline)));
         Ok(Asking { name: *name, stage, deadline })
@@ -314,6 +337,8 @@ impl Asking {
                     let status = match () {
                         () if dial.is_wrong_secret() => Status::Permission,
                         () if dial.is_refused() => Status::PeerFailed,
+                        () if dial.is_starved() => Status::NoMemory,
+                        () if dial.is_busy() => Status::Again,
                         () if now >= self.deadline => Status::TimedOut,
                         () => Status::Unreachable,
                     };
@@ -327,7 +352,10 @@ impl Asking {
             Err(why) => return self.over(Err(failed(Status::PeerFailed, &self.name, why))),
         };
         if let Some(address) = whole(bytes) {
-            let read = address.and_then(|address| self.check(address));
+            let read = match address {
+                Ok(address) => self.check(address),
+                Err(why) => Err(failed(Status::BadData, &self.name, why)),
+            };
             return self.over(read);
         }
         let (status, why) = match (ended, now >= self.deadline) {
@@ -349,7 +377,8 @@ impl Asking {
             let why = "its process has no such worker (any more)".into();
             return Err(failed(Status::PeerFailed, &self.name, why));
         }
-        let address = WorkerAddress::parse(&bytes)?;
+        let address = WorkerAddress::parse(&bytes)
+            .map_err(|error| failed(error.status(), &self.name, error.why().to_owned()))?;
         if tag(&address.entry.worker) == self.name.worker() {
             return Ok(address);
         }
@@ -358,9 +387,23 @@ impl Asking {
     }
 }
 
+/// Whether this process or the system has no descriptor left: not even the interfaces can be listed then.
+fn is_starved() -> bool {
+    let number = File::open("/dev/null").err().and_then(|error| error.raw_os_error());
+    matches!(number, Some(libc::EMFILE | libc::ENFILE))
+}
+
 fn failed(status: Status, name: &WorkerName, why: String) -> Error {
     let fix = match status {
         Status::Permission => "give all processes the same TIELINE_SECRET",
+        Status::PeerFailed => "ask it for its present name, if it is to be there",
+        Status::NoMemory => "allow more open files (ulimit -n), or ask for fewer names at a time",
+        Status::Again => "ask again: it answers many others now",
+        Status::BadData => "see what else listens there, and who was given the name",
+        Status::Unsupported => "use versions of Tieline that go together on both sides",
+        Status::TimedOut => {
+            "let it make progress, or have TIELINE_PROGRESS_THREAD=on there; raise TIELINE_CONNECT_TIMEOUT"
+        }
         _ => {
             "see that its process is there, and that TIELINE_TCP_INTERFACES and firewalls let it be reached"
         }
@@ -384,12 +427,11 @@ fn read_on(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<bool, String> 
 }
 
 /// The address, once all of it has come.
-fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, Error>> {
+fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;
     if len > MOST {
-        let why = format!("{len} bytes are announced");
-        return Some(Err(Error::new(Status::BadData, "the address behind a name", why, "")));
+        return Some(Err(format!("an address of {len} bytes is announced, and none is so long")));
     }
     rest.get(..len).map(|address| Ok(address.to_vec()))
 }

@@ -61,6 +61,24 @@ impl std::fmt::Debug for Key {
     }
 }
 
+/// The target of a user that every process has: it follows from the listener's cookie, of which it tells nothing. Where another
+/// process listens now, nobody has that target, so that who was replaced is told from who has another secret.
+///
+/// ```
+/// use tieline_net::target_of;
+/// assert_eq!(target_of("names", &[1; 16]), target_of("names", &[1; 16]));
+/// assert_ne!(target_of("names", &[1; 16]), target_of("names", &[2; 16]));
+/// ```
+#[must_use]
+pub fn target_of(user: &str, cookie: &[u8; 16]) -> [u8; 16] {
+    let mut mac = keyed(cookie);
+    mac.update(b"tieline target ");
+    mac.update(user.as_bytes());
+    let mut target = [0; 16];
+    target.copy_from_slice(&mac.finalize().into_bytes()[..16]);
+    target
+}
+
 #[allow(clippy::expect_used)]
 fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("HMAC takes keys of every length")

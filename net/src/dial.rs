@@ -45,6 +45,8 @@ pub struct Dial {
     failures: Vec<String>,
     refusals: usize,
     wrong_secrets: usize,
+    /// A listener had no room.
+    busy: bool,
     /// Routes that could not even be begun here: they say nothing about the peer.
     unusable: usize,
     /// The failure at which it is said what a firewall does, and the words: the last on which not even a refusal came, or else the last
@@ -69,6 +71,8 @@ struct Attempt {
     rejected: bool,
     /// The listener said that the proof is wrong.
     wrong_secret: bool,
+    /// The listener said that it has no room.
+    busy: bool,
 }
 
 impl Dial {
@@ -85,6 +89,7 @@ impl Dial {
             failures: Vec::new(),
             refusals: 0,
             wrong_secrets: 0,
+            busy: false,
             unusable: 0,
             advice: None,
             starved: false,
@@ -135,6 +140,12 @@ impl Dial {
         self.starved
     }
 
+    /// Whether a listener there had no room: it may have some later.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
     /// When [`Dial::advance`] is to be called even if nothing happens.
     #[must_use]
     pub fn timeout(&self) -> Instant {
@@ -156,6 +167,7 @@ impl Dial {
                     let what = std::mem::take(&mut attempt.what);
                     self.refusals += usize::from(attempt.refused);
                     self.wrong_secrets += usize::from(attempt.wrong_secret);
+                    self.busy |= attempt.busy;
                     let (unanswered, rejected) = (attempt.unanswered, attempt.rejected);
                     self.advise(unanswered, rejected);
                     self.failures.push(format!("{what}: {words}"));
@@ -202,6 +214,7 @@ impl Dial {
                         what,
                         refused,
                         wrong_secret,
+                        busy: false,
                         unanswered: false,
                         rejected: false,
                     });
@@ -282,6 +295,7 @@ impl Attempt {
                     let received = self.dialler.receive(&bytes[..count]);
                     self.refused = received == Err(Refusal::UnknownTarget);
                     self.wrong_secret = received == Err(Refusal::WrongSecret);
+                    self.busy = received == Err(Refusal::Busy);
                     if received.map_err(|why| why.to_string())? {
                         return Ok(true);
                     }

@@ -95,6 +95,27 @@ pub struct Incoming {
     pub from: SocketAddr,
 }
 
+impl Incoming {
+    /// Says so much, and that no more comes, without waiting: for one answer to a dialler, on a connection that nothing was said on yet.
+    ///
+    /// # Errors
+    /// The connection is broken, or the kernel keeps less than that for who has not read it yet.
+    pub fn answer(mut self, bytes: &[u8]) -> std::io::Result<()> {
+        use std::io::{ErrorKind, Write};
+        // What a socket holds at first is a few ten thousand bytes, and nobody comes back to fill it again.
+        socket2::SockRef::from(&self.stream).set_send_buffer_size(4 * bytes.len().max(4096))?;
+        let mut left = bytes;
+        while !left.is_empty() {
+            match self.stream.write(left) {
+                Ok(count) => left = &left[count..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream.shutdown(std::net::Shutdown::Write)
+    }
+}
+
 /// The listener of a process. It lives as long as somebody holds it; [`Hub::poll`] may be called from any
 /// thread, and hands connections to the mailboxes of all.
 #[derive(Debug)]

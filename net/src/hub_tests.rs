@@ -218,13 +218,31 @@ fn an_unknown_target_and_a_full_mailbox_are_told_apart() {
     let mailbox = hub.register(ME).expect("free");
     assert!(hub.register(ME).is_err());
     let held: Vec<_> = (0..MAILBOX_ROOM).map(|_| dial(&hub, hello(0)).expect("room")).collect();
-    let words = dial(&hub, hello(0)).expect_err("no room");
+    let mut late =
+        Dial::start(vec![route(at(&hub, false).expect("lo"))], key(&hub), hello(0), soon());
+    let words = finish(&hub, &mut late).expect_err("no room");
     assert!(words.contains("no room"), "{words}");
+    assert!(late.is_busy() && !late.is_refused() && !late.is_wrong_secret());
     assert!(mailbox.take().is_some());
     let _one_more = dial(&hub, hello(0)).expect("room again");
     drop(held);
     let Counters { unknown_target, refused, accepted, .. } = hub.counters();
     assert_eq!((unknown_target, refused, accepted), (1, 1, MAILBOX_ROOM as u64 + 1));
+}
+
+#[test]
+fn an_answer_is_said_whole_also_where_a_socket_holds_little_at_first() {
+    let hub = open(Settings::default());
+    let mailbox = hub.register(ME).expect("free");
+    let mut there = dial(&hub, hello(0)).expect("room");
+    let incoming = mailbox.take().expect("it came");
+    socket2::SockRef::from(&incoming.stream).set_send_buffer_size(4096).expect("an option");
+    let answer = vec![7; 100_000];
+    incoming.answer(&answer).expect("said");
+    there.set_nonblocking(false).expect("an option");
+    let mut heard = Vec::new();
+    let _ = there.read_to_end(&mut heard).expect("heard");
+    assert_eq!(heard.len(), answer.len());
 }
 
 #[test]

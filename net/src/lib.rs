@@ -42,7 +42,7 @@ mod routes;
 mod sys;
 
 pub use auth::{
-    Acceptor, Dialler, HandshakeError, Hello, Key, MAX_HELLO_PAYLOAD, Refusal, VERSION,
+    Acceptor, Dialler, HandshakeError, Hello, Key, MAX_HELLO_PAYLOAD, Refusal, VERSION, target_of,
 };
 pub use contact::{Contact, ListenAddress, Malformed};
 pub use dial::{Dial, Progress, dial_blocking};

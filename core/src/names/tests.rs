@@ -13,7 +13,7 @@ fn contact(addresses: &[(&str, u16)]) -> Contact {
         speed_mbps: 0,
     };
     let addresses = addresses.iter().map(at).collect();
-    Contact { boot_id: [1; 16], net_namespace: 2, cookie: [3; 16], target: TARGET, addresses }
+    Contact { boot_id: [1; 16], net_namespace: 2, cookie: [3; 16], target: [4; 16], addresses }
 }
 
 fn listed(name: &WorkerName) -> Vec<String> {
@@ -47,7 +47,7 @@ fn ask(
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut asking = Asking::start(name, settings, deadline)?;
     loop {
-        service.poll();
+        service.poll(|| None);
         if let Some(answer) = asking.advance(Instant::now()) {
             assert!(asking.advance(Instant::now()).is_none(), "it answers once");
             return answer;
@@ -63,9 +63,14 @@ fn a_name_has_the_addresses_that_lead_the_farthest_and_never_more_than_48_bytes(
     let name = WorkerName::new(&contact(&many), &WORKER);
     assert_eq!(listed(&name), ["10.0.0.1 2", "10.0.0.2 2", "10.0.0.3 2"]);
     assert_eq!(name.as_bytes().len(), 48);
+    // A bridge of containers claims a speed and leads nowhere; a listener offers it last.
+    let mut bridges =
+        contact(&[("10.0.0.1", 2), ("172.17.0.1", 3), ("172.18.0.1", 3), ("172.19.0.1", 3)]);
+    bridges.addresses[1..].iter_mut().for_each(|bridge| bridge.speed_mbps = 10_000);
+    assert_eq!(listed(&WorkerName::new(&bridges, &WORKER))[0], "10.0.0.1 2");
     let both = WorkerName::new(&contact(&[("fd00::1", 9), ("::1", 9)]), &WORKER);
     assert_eq!((listed(&both), both.as_bytes().len()), (vec!["fd00::1 9".to_string()], 48));
-    let mixed = WorkerName::new(&contact(&[("fd00::1", 9), ("10.0.0.1", 8)]), &WORKER);
+    let mixed = WorkerName::new(&contact(&[("10.0.0.1", 8), ("fd00::1", 9)]), &WORKER);
     assert_eq!(listed(&mixed), ["10.0.0.1 8"]);
     let local = WorkerName::new(&contact(&[("127.0.0.1", 1)]), &WORKER);
     assert_eq!((listed(&local), local.as_bytes().len()), (vec!["127.0.0.1 1".to_string()], 36));
@@ -102,7 +107,7 @@ fn whoever_has_a_name_is_given_the_address_and_nothing_is_left_of_the_question()
     assert_eq!(service.mailbox.hub().counters().accepted, 3);
     let other = service.publish(&[9; 16], address_of([9; 16]));
     assert_eq!(ask(&service, &other, &settings).unwrap().entry.worker, [9; 16]);
-    service.forget(&WORKER);
+    assert!(!service.forget(&WORKER), "another one is there");
     let gone = ask(&service, &name, &settings).unwrap_err();
     assert_eq!(gone.status(), Status::PeerFailed);
     assert!(gone.why().contains("no such worker"), "{gone}");
@@ -115,9 +120,12 @@ fn who_shows_another_proof_or_has_another_secret_hears_nothing() {
     let name = service.publish(&WORKER, address_of(WORKER));
     let mut forged = name;
     forged.bytes[5] ^= 1;
-    for (name, settings) in [(&forged, &settings), (&name, &loopback("two"))] {
+    let (one, two) = (&settings, &loopback("two"));
+    for (name, settings, status) in
+        [(&forged, one, Status::PeerFailed), (&name, two, Status::Permission)]
+    {
         let refused = ask(&service, name, settings).unwrap_err();
-        assert_eq!(refused.status(), Status::Permission, "{refused}");
+        assert_eq!(refused.status(), status, "{refused}");
     }
     assert_eq!(service.mailbox.hub().counters().accepted, 0);
     assert!(ask(&service, &name, &settings).is_ok());
@@ -131,7 +139,42 @@ fn what_is_not_the_address_of_the_worker_that_was_meant_is_believed_by_nobody() 
         let name = service.publish(&WORKER, lie);
         let refused = ask(&service, &name, &settings).unwrap_err();
         assert_eq!(refused.status(), Status::BadData, "{refused}");
+        assert!(refused.to_string().contains("127.0.0.1:"), "it says who was asked: {refused}");
+        assert!(!refused.fix().is_empty(), "{refused}");
     }
+}
+
+/// As after a rank was started anew on the ports that it had.
+#[test]
+fn another_process_at_the_port_of_a_name_is_not_taken_for_one_with_another_secret() {
+    for secret in ["", "one"] {
+        let settings = loopback(secret);
+        let (before, after) = [(); 2].map(|()| NameService::open(&settings).unwrap()).into();
+        let mut name = before.publish(&WORKER, address_of(WORKER));
+        let other = after.publish(&WORKER, address_of(WORKER));
+        name.bytes[HEAD..].copy_from_slice(&other.bytes[HEAD..]);
+        let refused = ask(&after, &name, &settings).unwrap_err();
+        assert_eq!(refused.status(), Status::PeerFailed, "{refused}");
+        assert!(refused.why().contains("its process has been replaced"), "{refused}");
+        assert!(!refused.to_string().contains("TIELINE_SECRET"), "{refused}");
+    }
+}
+
+#[test]
+fn what_a_worker_says_of_itself_by_now_is_what_who_asks_is_told() {
+    let settings = loopback("");
+    let service = NameService::open(&settings).unwrap();
+    let name = service.publish(&WORKER, vec![1; 100]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut asking = Asking::start(&name, &settings, deadline).unwrap();
+    let told = loop {
+        service.poll(|| Some((WORKER, address_of(WORKER))));
+        if let Some(answer) = asking.advance(Instant::now()) {
+            break answer.unwrap();
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(told.pack().unwrap(), address_of(WORKER));
 }
 
 #[test]
@@ -160,7 +203,7 @@ fn an_answer_is_whole_or_none_and_of_a_bounded_length() {
     }
     assert_eq!(whole(&answer).unwrap().unwrap(), b"abc");
     let long = (MOST as u32 + 1).to_le_bytes();
-    assert_eq!(whole(&long).unwrap().unwrap_err().status(), Status::BadData);
+    assert!(whole(&long).unwrap().unwrap_err().contains("none is so long"));
 }
 
 proptest! {

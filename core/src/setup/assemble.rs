@@ -16,8 +16,7 @@ use crate::registry::{
 };
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
-use once_cell::sync::OnceCell;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 
@@ -277,7 +276,7 @@ impl Core {
             service: OnceLock::new(),
             service_stopped: OnceLock::new(),
             service_poller: OnceLock::new(),
-            names: OnceCell::new(),
+            names: Mutex::default(),
         });
         Ok(core)
     }

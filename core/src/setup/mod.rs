@@ -16,12 +16,11 @@ use crate::journal::Journal;
 use crate::live;
 use crate::log::Log;
 use crate::mem::Memory;
-use crate::names::{self, NameService};
+use crate::names::{self, NameService, WorkerName};
 use crate::registry::Discovery;
 use crate::sys::{ForkGuard, Poller};
 use crate::{Error, Status};
-use once_cell::sync::OnceCell;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tieline_plugin_api::abi::ModuleAttr;
 
@@ -75,8 +74,8 @@ pub(crate) struct Core {
     service_stopped: OnceLock<Error>,
     /// What the progress thread sleeps on.
     service_poller: OnceLock<Poller>,
-    /// Answers who asks by a name, once somebody has asked for one.
-    names: OnceCell<NameService>,
+    /// Answers who asks by a name, while a worker is open that has one.
+    names: Mutex<Option<Arc<NameService>>>,
     /// Last: everything above that points into a domain goes first.
     pub(crate) memory: Arc<Memory>,
 }
@@ -192,27 +191,53 @@ impl Core {
     }
 
     /// Answers who asks by a name, if there is any.
-    pub(crate) fn names(&self) -> Option<&NameService> {
-        self.names.get()
+    pub(crate) fn names(&self) -> Option<Arc<NameService>> {
+        self.lock_names().clone()
     }
 
-    /// The same, from now on.
-    pub(crate) fn open_names(&self) -> Result<&NameService, Error> {
-        self.names.get_or_try_init(|| {
-            let opened = NameService::open(&self.name_settings()?);
-            let names = opened.map_err(|why| {
-                let fix = format!(
-                    "see {} and {}, or carry Worker::address()",
-                    vars::TCP_INTERFACES,
-                    vars::TCP_PORTS
-                );
-                Error::new(Status::NoDevice, "a worker's name", why, fix)
-            })?;
-            if let Some(poller) = self.service_poller.get() {
-                names.watch_by(poller)?;
-            }
-            Ok(names)
-        })
+    /// A worker has a name from now on, and whoever asks is given this address.
+    pub(crate) fn publish_name(
+        &self,
+        worker: &[u8; 16],
+        address: Vec<u8>,
+    ) -> Result<(Arc<NameService>, WorkerName), Error> {
+        let mut open = self.lock_names();
+        let names = match &*open {
+            Some(names) => names.clone(),
+            None => open.insert(Arc::new(self.open_names()?)).clone(),
+        };
+        let name = names.publish(worker, address);
+        Ok((names, name))
+    }
+
+    fn open_names(&self) -> Result<NameService, Error> {
+        let opened = NameService::open(&self.name_settings()?);
+        let names = opened.map_err(|why| {
+            let fix = format!(
+                "see {} and {}, or carry Worker::address()",
+                vars::TCP_INTERFACES,
+                vars::TCP_PORTS
+            );
+            Error::new(Status::NoDevice, "a worker's name", why, fix)
+        })?;
+        if let Some(poller) = self.service_poller.get() {
+            names.watch_by(poller)?;
+        }
+        Ok(names)
+    }
+
+    /// A worker that had a name is closed. With the last of them nobody listens any more, so that who asks is refused at once.
+    pub(crate) fn forget_name(&self, worker: &[u8; 16]) {
+        let mut open = self.lock_names();
+        let closed = open.take_if(|names| names.forget(worker));
+        drop(open);
+        if let (Some(names), Some(poller)) = (closed, self.service_poller.get()) {
+            names.unwatch_by(poller);
+        }
+    }
+
+    fn lock_names(&self) -> MutexGuard<'_, Option<Arc<NameService>>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where those listen who answer for names, and what they want to see.
@@ -240,7 +265,8 @@ impl Drop for Core {
             // A provider that closed its domains in a forked child would say good-bye in its parent's name, and may
             // wait for a lock of a thread that is not there.
             std::mem::forget(std::mem::take(&mut self.discovery.providers));
-            std::mem::forget(self.names.take());
+            let names = self.names.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(names.take());
         }
     }
 }

@@ -7,7 +7,7 @@ use super::shown::Shown;
 use super::threads::Signal;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
-use super::{Counters, backoff, help, owed, peers};
+use super::{Counters, backoff, help, names, owed, peers};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, queued::SharedCopy};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Message, abi::release};
@@ -88,7 +88,7 @@ pub(crate) struct Inner {
     /// What other threads hand work over by.
     pub(super) mailboxes: RefCell<Vec<Rc<dyn Mailbox>>>,
     /// It answers who asks by a name.
-    pub(super) answers_names: Cell<bool>,
+    pub(super) names: names::Answers,
     /// What it shows of itself.
     pub(super) shown: Shown,
     /// Where each of the interfaces is, in its own words: beside them, since a poll looks at as little as it can.
@@ -200,7 +200,7 @@ impl Inner {
             signal: OnceCell::new(),
             woken: Cell::new(false),
             mailboxes: RefCell::default(),
-            answers_names: Cell::new(false),
+            names: names::Answers::default(),
             shown,
             said: words,
             shared: Rc::new(Shared::new(core, lease, id, interfaces)?),

@@ -5,9 +5,10 @@ use crate::endpoint::{Endpoint, Owner};
 use crate::names::{Asking, NameService, WorkerName};
 use crate::sys::Poller;
 use crate::{ConnectError, Error};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Failure;
 
@@ -42,11 +43,20 @@ impl NameCall {
     }
 }
 
+/// Which names a worker answers for.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// It has a name itself, and answers for the workers of its context.
+    own: RefCell<Option<Arc<NameService>>>,
+    /// It is the progress thread's, and does so whoever has one.
+    for_all: Cell<bool>,
+}
+
 impl Worker {
     /// A name of this worker, in 48 bytes at most, for channels that carry no more: a peer has an endpoint by it
     /// ([`Worker::endpoint_by_name`]), for which it asks this process for the [`address`](Worker::address) that it has now. The first call in a
-    /// context opens a listener on the TCP interfaces and ports that are allowed (`TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`), which
-    /// stays as long as the context; what carries data later does not depend on it.
+    /// context opens a listener of the context's own on the TCP interfaces and ports that are allowed (`TIELINE_TCP_INTERFACES`,
+    /// `TIELINE_TCP_PORTS`), which stays until the last worker that has a name is closed; what carries data later does not depend on it.
     ///
     /// Who asks is answered in this worker's progress, also asleep, and by the context's progress thread where it has one. Whoever has the
     /// name may connect, as with the address, but for the job's secret where there is one: carry it over channels that only the job can read.
@@ -56,13 +66,15 @@ impl Worker {
     pub fn name(&self) -> Result<WorkerName, Error> {
         let inner = &self.inner;
         inner.check_open()?;
-        let address = inner.identity()?;
-        let names = inner.shared.core.open_names()?;
-        if !inner.answers_names.get() {
-            names.watch_by(&inner.poller)?;
-            inner.answers_names.set(true);
+        let (names, name) = inner.shared.core.publish_name(&inner.shared.id, inner.identity()?)?;
+        if inner.names.own.borrow().is_none() {
+            if let Err(error) = names.watch_by(&inner.poller) {
+                inner.shared.core.forget_name(&inner.shared.id);
+                return Err(error);
+            }
+            *inner.names.own.borrow_mut() = Some(names);
         }
-        Ok(names.publish(&inner.shared.id, address))
+        Ok(name)
     }
 
     /// Asks for the address of the worker with this name; [`NameCall::test`] brings the endpoint. Nothing is kept of a name that is not
@@ -110,7 +122,7 @@ impl Worker {
 impl Inner {
     /// The progress thread's worker answers for all others.
     pub(crate) fn serve_names(&self) -> Result<(), Error> {
-        self.answers_names.set(true);
+        self.names.for_all.set(true);
         // The same one by another descriptor: it is changed by the thread that opens the listener.
         let epoll = self.poller.epoll.try_clone();
         let epoll = epoll.map_err(|e| Failure::from_io("a descriptor to wait on (dup)", &e))?;
@@ -120,18 +132,23 @@ impl Inner {
 
     /// Answers who has asked by a name, of which the application is told nothing.
     pub(super) fn answer_names(&self) {
-        if self.answers_names.get() {
-            self.shared.core.names().into_iter().for_each(NameService::poll);
+        if self.names.for_all.get() {
+            self.shared.core.names().into_iter().for_each(|names| names.poll(|| None));
+        } else if let Some(names) = &*self.names.own.borrow() {
+            // What it said with its name may have changed since.
+            names.poll(|| Some((self.shared.id, self.identity().ok()?)));
         }
     }
 
     /// The worker is closed.
     pub(super) fn forget_name(&self) {
-        // Before any lock: in a forked child its holder may be a thread that is not there.
-        if self.answers_names.get() && self.shared.same_process() {
-            if let Some(names) = self.shared.core.names() {
-                names.forget(&self.shared.id);
-            }
+        let Some(names) = self.names.own.take() else { return };
+        if !self.shared.same_process() {
+            // Before any lock: in a forked child its holder may be a thread that is not there.
+            std::mem::forget(names);
+            return;
         }
+        names.unwatch_by(&self.poller);
+        self.shared.core.forget_name(&self.shared.id);
     }
 }

@@ -3,7 +3,7 @@
 mod sys;
 
 use std::time::{Duration, Instant};
-use tieline::{Context, Error, Status, Worker, WorkerName};
+use tieline::{ConnectError, Context, Error, Status, Worker, WorkerName};
 
 const RANKS: usize = 100_000;
 /// What a rank that never talks may take.
@@ -106,6 +106,66 @@ fn workers_of_a_context_answer_for_each_other_and_for_none_that_is_closed() -> R
     let gone = refused(&us, &one, &[&second])?;
     assert_eq!(gone.status(), Status::PeerFailed);
     assert!(gone.why().contains("no such worker"), "{gone}");
+    Ok(())
+}
+
+/// Nobody is left there who could answer, and the context stays open.
+#[test]
+fn with_the_last_worker_that_has_a_name_nobody_listens_until_one_has_again() -> Result<(), Error> {
+    for thread in ["off", "on"] {
+        let context = Context::builder().set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
+        let context = context.set("TIELINE_PROGRESS_THREAD", thread).open()?;
+        let (us, first, silent) = (worker()?, context.worker()?, context.worker()?);
+        let name = first.name()?;
+        drop(first);
+        let gone = refused(&us, &name, &[])?;
+        assert_eq!(gone.status(), Status::PeerFailed, "{gone}");
+        assert!(gone.why().contains("refused"), "{gone}");
+        let again = us.ask_name(&silent.name()?)?;
+        while again.test().map(|found| found.map(drop)).transpose()?.is_none() {
+            let _ = silent.progress();
+        }
+    }
+    Ok(())
+}
+
+const FEW_FILES: &str = "TIELINE_TEST_FEW_FILES";
+
+/// As whoever asks a thousand ranks at once finds it.
+#[test]
+fn who_has_no_descriptor_left_is_not_told_that_nobody_is_there() -> Result<(), Error> {
+    if std::env::var_os(FEW_FILES).is_none() {
+        let limited = "ulimit -n 96; exec \"$0\" --exact \"$1\"";
+        let test = "who_has_no_descriptor_left_is_not_told_that_nobody_is_there";
+        let mut shell = std::process::Command::new("sh");
+        let _ = shell.args(["-c", limited]).arg(std::env::current_exe().unwrap()).arg(test);
+        assert!(shell.env(FEW_FILES, "1").status().unwrap().success());
+        return Ok(());
+    }
+    let (us, them) = (worker()?, worker()?);
+    let (name, mut calls) = (them.name()?, Vec::new());
+    let starved = loop {
+        assert!(calls.len() < 96, "as many as there are descriptors");
+        let refused = match us.ask_name(&name) {
+            Ok(call) => {
+                let ended = call.test();
+                calls.push(call);
+                ended.map(|found| found.expect_err("nobody answers"))
+            }
+            Err(refused) => Some(refused),
+        };
+        if let Some(refused) = refused {
+            break refused;
+        }
+    };
+    assert!(matches!(starved, ConnectError::Release(_)), "{starved}");
+    assert!(starved.to_string().contains("ulimit -n"), "{starved}");
+    // With descriptors given back it goes on.
+    calls.truncate(1);
+    let again = us.ask_name(&name)?;
+    while again.test().map(|found| found.map(drop)).transpose()?.is_none() {
+        let _ = them.progress();
+    }
     Ok(())
 }
 
