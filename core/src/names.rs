@@ -19,13 +19,14 @@
 use crate::address::WorkerAddress;
 use crate::sys::Poller;
 use crate::{Error, Status};
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tieline_net::{
     Contact, Dial, Filter, Hello, Hub, Incoming, Key, Listen, ListenAddress, Mailbox, Ports,
@@ -217,6 +218,15 @@ fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
 pub(crate) struct NameService {
     mailbox: Mailbox,
     addresses: Mutex<HashMap<[u8; 8], Vec<u8>>>,
+}
+
+/// Which names a worker answers for.
+#[derive(Default)]
+pub(crate) struct Answers {
+    /// It has a name itself, and answers for the workers of its context.
+    pub(crate) own: RefCell<Option<Arc<NameService>>>,
+    /// It is the progress thread's, and does so whoever has one.
+    pub(crate) for_all: Cell<bool>,
 }
 
 impl NameService {

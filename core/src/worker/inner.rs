@@ -7,10 +7,11 @@ use super::shown::Shown;
 use super::threads::Signal;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
-use super::{Counters, backoff, help, names, owed, peers};
+use super::{Counters, backoff, help, owed, peers};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, queued::SharedCopy};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Message, abi::release};
+use crate::names::Answers;
 use crate::op::Id;
 use crate::op::slab::Slab;
 use crate::setup::Core;
@@ -88,7 +89,7 @@ pub(crate) struct Inner {
     /// What other threads hand work over by.
     pub(super) mailboxes: RefCell<Vec<Rc<dyn Mailbox>>>,
     /// It answers who asks by a name.
-    pub(super) names: names::Answers,
+    pub(super) names: Answers,
     /// What it shows of itself.
     pub(super) shown: Shown,
     /// Where each of the interfaces is, in its own words: beside them, since a poll looks at as little as it can.
@@ -200,7 +201,7 @@ impl Inner {
             signal: OnceCell::new(),
             woken: Cell::new(false),
             mailboxes: RefCell::default(),
-            names: names::Answers::default(),
+            names: Answers::default(),
             shown,
             said: words,
             shared: Rc::new(Shared::new(core, lease, id, interfaces)?),

@@ -2,13 +2,12 @@
 
 use super::{Inner, Worker};
 use crate::endpoint::{Endpoint, Owner};
-use crate::names::{Asking, NameService, WorkerName};
+use crate::names::{Asking, WorkerName};
 use crate::sys::Poller;
 use crate::{ConnectError, Error};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Failure;
 
@@ -41,15 +40,6 @@ impl NameCall {
         });
         Some(opened.map_err(ConnectError::from))
     }
-}
-
-/// Which names a worker answers for.
-#[derive(Default)]
-pub(super) struct Answers {
-    /// It has a name itself, and answers for the workers of its context.
-    own: RefCell<Option<Arc<NameService>>>,
-    /// It is the progress thread's, and does so whoever has one.
-    for_all: Cell<bool>,
 }
 
 impl Worker {
