@@ -79,3 +79,57 @@ fn the_configuration_lists_the_providers_variables_with_their_origin() {
     assert_eq!(size.origin.to_string(), "program");
     assert_eq!(size.default, "4k");
 }
+
+/// A file that goes with its test.
+struct Told(std::path::PathBuf);
+
+impl Told {
+    fn new(name: &str) -> Told {
+        let file = format!("tieline-report-{name}-{}", std::process::id());
+        Told(std::env::temp_dir().join(file))
+    }
+
+    fn context(&self) -> Context {
+        let builder = Context::builder().set("TIELINE_REPORT", &self.0.display().to_string());
+        builder.set("TIELINE_LOG", "debug").open().unwrap()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn what_providers_said_stands_in_the_file_that_tieline_report_names() {
+    let told = Told::new("log");
+    let report = told.context().report();
+    assert!(!report.log.is_empty(), "they say something at this level");
+    let lines = told.lines();
+    for line in &report.log {
+        let text = format!("{}: {}", line.provider, line.text.lines().next().unwrap_or(""));
+        assert!(lines.iter().any(|told| told.contains(&text)), "{text}: {lines:#?}");
+    }
+}
+
+#[test]
+fn a_peer_that_ends_with_something_under_way_stands_in_that_file_with_the_reason() {
+    let told = Told::new("failure");
+    let (here, there) = (told.context(), Context::open().unwrap());
+    let (us, them) = (here.worker().unwrap(), there.worker().unwrap());
+    let endpoint = us.connect(&them.address().unwrap()).unwrap();
+    let sent = endpoint.flush_messages().unwrap();
+    let before = told.lines();
+    drop((them, there));
+    let error = us.finish(sent).unwrap_err();
+    let after = told.lines();
+    let ended: Vec<&String> = after.iter().filter(|line| !before.contains(line)).collect();
+    let words = endpoint.error().unwrap_or_else(|| panic!("{error}")).to_string();
+    assert!(ended.iter().any(|line| line.contains(&words)), "{words}: {ended:#?}");
+}

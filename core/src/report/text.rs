@@ -86,6 +86,14 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_filled_to_its_last_place() {
+        assert_eq!(wrap("aa bb", 5), ["aa bb"]);
+        assert_eq!(wrap("aa bb", 4), ["aa", "bb"]);
+        assert_eq!(wrap("aa bb c", 5), ["aa bb", "c"]);
+        assert_eq!(wrap("ää bb", 5), ["ää bb"], "characters count, not bytes");
+    }
+
+    #[test]
     fn the_last_column_wraps_under_its_beginning() {
         let long = "word ".repeat(40);
         let text = columns(&[row(&["subject", &long])], 0);

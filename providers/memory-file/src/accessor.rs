@@ -323,4 +323,17 @@ mod tests {
         let numbers = [first, second].map(|slot| claim(&file.map, slot).load(Ordering::SeqCst));
         assert_eq!(numbers, [0, 77]);
     }
+
+    #[test]
+    fn what_a_slot_said_of_who_was_there_before_says_nothing_of_who_takes_it() {
+        let owner = Announcements::new(&[16; 16]).unwrap();
+        let (before, file) = (file_of(&owner, [16; 16]), file_of(&owner, [16; 16]));
+        let slot = before.claim().unwrap();
+        inside(&before.map, slot).store(5, Ordering::SeqCst);
+        claim(&before.map, slot).store(0, Ordering::SeqCst);
+        drop(before);
+        assert_eq!(file.claim(), Some(slot), "nobody has it");
+        assert!(!owner.is_inside(5), "who has it now has announced nothing");
+        assert_eq!(inside(&file.map, slot).load(Ordering::SeqCst), 0);
+    }
 }
