@@ -1,5 +1,6 @@
 //! The settings: names, defaults, one sentence each, and the values as numbers.
 
+use crate::gid::Subnet;
 use core::time::Duration;
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
@@ -21,6 +22,12 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     )
     .between(0, 255)
     .one_of("auto"),
+    ConfigDoc::list(
+        "TIELINE_VERBS_SUBNET",
+        "",
+        "Networks that the GID lies in, such as 10.1.0.0/16 or fd00:1::/64; on InfiniBand prefixes, such as \
+              fec0:0:0:1::/64; empty: any. A port with none of them is not used.",
+    ),
     ConfigDoc::text(
         "TIELINE_VERBS_PATH_MTU",
         "auto",
@@ -43,7 +50,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_VERBS_PARTITION_KEY",
         "",
-        "Partition key to use, such as 0x8001; empty: the first of the port's table.",
+        "Partition key to use, such as 0x8001; empty: the first of the port's table with full membership, or the first.",
     ),
     ConfigDoc::duration(
         "TIELINE_VERBS_ACK_TIMEOUT",
@@ -98,10 +105,18 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     .between(32, 1 << 15),
     ConfigDoc::count(
         "TIELINE_VERBS_TX_DEPTH",
-        "128",
-        "Operations that one endpoint may have on the way, 16 to 8192.",
+        "120",
+        "Operations that one endpoint may have on the way, 16 to 8192; 8 more are in reserve, and drivers round the sum up \
+              to a power of two.",
     )
     .between(16, 8192),
+    ConfigDoc::count(
+        "TIELINE_VERBS_CONNECTIONS",
+        "4096",
+        "Connections that rc of one worker has at most, each with some 100 KiB in the driver and here; further peers are served \
+              by ud, or what else reaches them.",
+    )
+    .between(1, 1 << 22),
     ConfigDoc::count(
         "TIELINE_VERBS_CM_CONNECTIONS",
         "128",
@@ -153,6 +168,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
 pub(crate) struct Settings {
     pub(crate) devices: String,
     pub(crate) gid_index: Option<u32>,
+    pub(crate) subnets: Vec<Subnet>,
     pub(crate) path_mtu: Option<usize>,
     pub(crate) traffic_class: u8,
     pub(crate) service_level: u8,
@@ -167,6 +183,7 @@ pub(crate) struct Settings {
     pub(crate) tx_buffers: usize,
     pub(crate) tx_depth: usize,
     pub(crate) inline: usize,
+    pub(crate) connections: usize,
     pub(crate) cm_connections: usize,
     pub(crate) cm_idle: Duration,
     /// The cache of registrations; none when it is off.
@@ -211,6 +228,7 @@ impl Settings {
         Ok(Settings {
             devices: own("DEVICES").text,
             gid_index: (gid_index.word == 0).then_some(gid_index.number as u32),
+            subnets: subnets(&own("SUBNET").text)?,
             path_mtu: own("PATH_MTU").text.parse().ok(),
             traffic_class: number("TRAFFIC_CLASS") as u8,
             service_level: number("SERVICE_LEVEL") as u8,
@@ -225,6 +243,7 @@ impl Settings {
             tx_buffers: number("TX_BUFFERS"),
             tx_depth: number("TX_DEPTH"),
             inline: number("INLINE"),
+            connections: number("CONNECTIONS"),
             cm_connections: number("CM_CONNECTIONS"),
             cm_idle: own("CM_IDLE").duration(),
             cache: (cache.text != "off").then_some(limits),
@@ -241,6 +260,19 @@ impl Settings {
         let once = Duration::from_nanos(4096 << self.ack_timeout.min(31));
         once * (u32::from(self.retry_count) + 1)
     }
+}
+
+fn subnets(text: &str) -> Result<Vec<Subnet>, Failure> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let parsed = items.map(|item| {
+        Subnet::parse(item).ok_or_else(|| {
+            let text = format!(
+                "TIELINE_VERBS_SUBNET={text:?}: {item:?} is no network such as 10.1.0.0/16"
+            );
+            Failure::new(Status::Invalid, text)
+        })
+    });
+    parsed.collect()
 }
 
 fn partition_key(text: &str) -> Result<Option<u16>, Failure> {

@@ -136,7 +136,9 @@ pub(crate) fn gids(class: &Path, port: &PortName) -> Vec<Gid> {
             _ => GidKind::Unknown,
         };
         let netdev = read("gid_attrs/ndevs", index).trim().to_string();
-        gids.push(Gid { index, raw, kind, netdev });
+        let about = fs::read_to_string(class.with_file_name("net").join(&netdev).join("uevent"));
+        let vlan = about.is_ok_and(|about| about.lines().any(|line| line == "DEVTYPE=vlan"));
+        gids.push(Gid { index, raw, kind, netdev, vlan });
     }
     gids
 }
@@ -152,7 +154,8 @@ fn parse_gid(text: &str) -> Option<[u8; 16]> {
     groups.next().is_none().then_some(raw)
 }
 
-/// Index and value of the partition key to use: the wanted one, or the first of the table.
+/// Index and value of the partition key to use: of the wanted partition, or of the first. Of a partition in which the port is a
+/// full member: two limited members do not hear each other.
 ///
 /// # Errors
 /// The port's table does not hold the wanted one.
@@ -175,11 +178,11 @@ pub(crate) fn partition(
         .collect();
     table.sort_unstable();
     match wanted {
-        None => Ok(table.first().copied().unwrap_or((0, 0xffff))),
+        None => Ok(full_first(&table).next().unwrap_or((0, 0xffff))),
         Some(wanted) => {
             // The top bit only says full or limited membership.
             let same = |key: u16| (key ^ wanted) & 0x7fff == 0;
-            table.iter().copied().find(|&(_, key)| same(key)).ok_or_else(|| {
+            full_first(&table).find(|&(_, key)| same(key)).ok_or_else(|| {
                 let text = format!(
                     "{} has no partition key {wanted:#06x} (TIELINE_VERBS_PARTITION_KEY); it has {}",
                     port.words(),
@@ -189,6 +192,77 @@ pub(crate) fn partition(
             })
         }
     }
+}
+
+/// Entries that say full membership (the top bit), then the others.
+fn full_first(table: &[(u16, u16)]) -> impl Iterator<Item = (u16, u16)> + '_ {
+    let with = |full: bool| move |&(_, key): &(u16, u16)| (key & 0x8000 != 0) == full;
+    table.iter().copied().filter(with(true)).chain(table.iter().copied().filter(with(false)))
+}
+
+/// Why a device is none for this provider, if that is so: it speaks neither InfiniBand nor RoCE.
+pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
+    let text = fs::read_to_string(class.join(device).join("node_type")).unwrap_or_default();
+    let kind = text.rsplit(':').next().unwrap_or("").trim().to_string();
+    match kind.as_str() {
+        "" | "CA" | "switch" | "router" => None,
+        "RNIC" => Some(format!(
+            "{device} is an iWARP device, and verbs serves InfiniBand and RoCE: its connections are made in another way. Use tcp \
+             over its network device"
+        )),
+        _ => Some(format!(
+            "{device} is of the kind \"{kind}\", and verbs serves InfiniBand and RoCE: the provider ofi may serve it"
+        )),
+    }
+}
+
+/// What peers are told of a port, and what the kernel says of it now.
+pub(crate) struct Published {
+    folder: PathBuf,
+    words: String,
+    facts: Vec<(String, &'static str, String)>,
+}
+
+impl Published {
+    /// `lid` counts on InfiniBand alone.
+    pub(crate) fn new(
+        class: &Path,
+        port: &PortName,
+        lid: Option<u16>,
+        gid: u32,
+        partition: u16,
+    ) -> Published {
+        let folder = port.folder(class);
+        let mut facts =
+            vec![(format!("gids/{gid}"), "GID"), (format!("pkeys/{partition}"), "partition key")];
+        if lid.is_some() {
+            facts.push(("lid".to_string(), "LID"));
+        }
+        let facts = facts
+            .into_iter()
+            .filter_map(|(file, what)| Some((read(&folder.join(&file))?, file, what)))
+            .map(|(now, file, what)| (file, what, now))
+            .collect();
+        Published { folder, words: port.words(), facts }
+    }
+
+    /// What has changed since, in words.
+    pub(crate) fn changed(&self) -> Option<String> {
+        self.facts.iter().find_map(|(file, what, then)| {
+            let now = read(&self.folder.join(file))?; // a device that is gone says so itself
+            (now != *then).then(|| {
+                let port = &self.words;
+                format!(
+                    "the {what} of {port} was {then}, is {now} now, and peers know the old one: its address is made when the \
+                     worker is"
+                )
+            })
+        })
+    }
+}
+
+fn read(file: &Path) -> Option<String> {
+    Some(fs::read_to_string(file).ok()?.trim().to_string())
 }
 
 /// The folder in `/sys/class/infiniband_verbs` that is there while processes may open the device.

@@ -18,6 +18,8 @@ pub(crate) struct Gid {
     pub(crate) kind: GidKind,
     /// The network device that it belongs to, where the kernel says so.
     pub(crate) netdev: String,
+    /// That is a VLAN, of which the peer may know nothing.
+    pub(crate) vlan: bool,
 }
 
 const IPV4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -40,19 +42,47 @@ pub(crate) fn words(raw: &[u8; 16]) -> String {
     }
 }
 
-/// Smaller is better: v2 before v1, then IPv4, then a routable IPv6, then link-local; the lower index decides.
-fn rank(gid: &Gid) -> (GidKind, bool, bool, u32) {
-    (gid.kind, is_link_local(&gid.raw), !is_ipv4(&gid.raw), gid.index)
+/// Smaller is better: v2 before v1, then IPv4, then a routable IPv6, then link-local; without a VLAN; the lower index decides.
+fn rank(gid: &Gid) -> (GidKind, bool, bool, bool, u32) {
+    (gid.kind, is_link_local(&gid.raw), !is_ipv4(&gid.raw), gid.vlan, gid.index)
 }
 
-/// The entry to use.
+/// A range of addresses: `10.1.0.0/16`, `fd00::/8`; on InfiniBand the prefix of a subnet, `fe80::/64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Subnet {
+    start: u128,
+    bits: u32,
+}
+
+impl Subnet {
+    pub(crate) fn parse(text: &str) -> Option<Subnet> {
+        let (address, bits) = text.split_once('/')?;
+        let bits: u32 = bits.trim().parse().ok()?;
+        let (start, bits) = match address.trim().parse().ok()? {
+            std::net::IpAddr::V4(v4) if bits <= 32 => (v4.to_ipv6_mapped(), bits + 96),
+            std::net::IpAddr::V6(v6) if bits <= 128 => (v6, bits),
+            _ => return None,
+        };
+        Some(Subnet { start: u128::from(start), bits })
+    }
+
+    fn holds(self, gid: &[u8; 16]) -> bool {
+        let differs = self.start ^ u128::from_be_bytes(*gid);
+        self.bits == 0 || differs >> (128 - self.bits) == 0
+    }
+}
+
+/// Which entry to use: the wanted one, or the best that lies in one of the subnets (if there are any) and `works` here. Where
+/// none works it is the best: what cannot be reached over it says so.
 ///
 /// # Errors
-/// The table is empty, or has no entry of the wanted index.
+/// The table is empty, or has no such entry.
 pub(crate) fn choose<'a>(
     gids: &'a [Gid],
     ethernet: bool,
     wanted: Option<u32>,
+    subnets: &[Subnet],
+    works: impl Fn(&Gid) -> bool,
     port: &str,
 ) -> Result<&'a Gid, Failure> {
     let none = |text: String| Failure::new(Status::NoDevice, text);
@@ -65,12 +95,34 @@ pub(crate) fn choose<'a>(
                 have.join(", ")
             ))
         }),
-        None if ethernet => gids.iter().min_by_key(|gid| rank(gid)).ok_or_else(|| {
-            none(format!("{port} has no GID: its network device has no address, or is not up"))
-        }),
-        None => gids.iter().min_by_key(|gid| gid.index).ok_or_else(|| {
-            none(format!("{port} has no GID: no subnet manager has set the port up"))
-        }),
+        None => {
+            let inside =
+                |gid: &&Gid| subnets.is_empty() || subnets.iter().any(|s| s.holds(&gid.raw));
+            let mut order: Vec<&Gid> = gids.iter().filter(inside).collect();
+            match ethernet {
+                true => order.sort_by_key(|gid| rank(gid)),
+                false => order.sort_by_key(|gid| gid.index),
+            }
+            let best = order.first().copied();
+            let first = order.into_iter().find(|gid| !ethernet || works(gid)).or(best);
+            first.ok_or_else(|| {
+                let have: Vec<String> = gids.iter().map(|gid| words(&gid.raw)).collect();
+                none(match (gids.is_empty(), ethernet) {
+                    (false, _) => format!(
+                        "{port} has no GID in a subnet of TIELINE_VERBS_SUBNET; it has {}",
+                        have.join(", ")
+                    ),
+                    (_, true) => {
+                        format!(
+                            "{port} has no GID: its network device has no address, or is not up"
+                        )
+                    }
+                    (_, false) => {
+                        format!("{port} has no GID: no subnet manager has set the port up")
+                    }
+                })
+            })
+        }
     }
 }
 
@@ -84,7 +136,7 @@ mod tests {
             std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             std::net::IpAddr::V6(v6) => v6.octets(),
         };
-        Gid { index, raw, kind, netdev: "eth0".to_string() }
+        Gid { index, raw, kind, netdev: "eth0".to_string(), vlan: false }
     }
 
     #[test]
@@ -98,7 +150,7 @@ mod tests {
             gid(5, "10.0.0.2", RoceV2),
         ];
         let mut order = Vec::new();
-        while let Ok(best) = choose(&gids, true, None, "rxe0 port 1") {
+        while let Ok(best) = choose(&gids, true, None, &[], |_| true, "rxe0 port 1") {
             let index = best.index;
             order.push(index);
             gids.retain(|gid| gid.index != index);
@@ -109,21 +161,21 @@ mod tests {
     #[test]
     fn an_ipv4_link_local_address_is_no_better_than_an_ipv6_one_that_routes() {
         let gids = [gid(1, "169.254.1.1", RoceV2), gid(2, "fd00::1", RoceV2)];
-        assert_eq!(choose(&gids, true, None, "p").unwrap().index, 2);
+        assert_eq!(choose(&gids, true, None, &[], |_| true, "p").unwrap().index, 2);
     }
 
     #[test]
     fn on_infiniband_the_first_entry_is_used() {
         let gids = [gid(0, "fe80::1", IbOrRoceV1), gid(1, "fec0::1", IbOrRoceV1)];
-        assert_eq!(choose(&gids, false, None, "p").unwrap().index, 0);
+        assert_eq!(choose(&gids, false, None, &[], |_| true, "p").unwrap().index, 0);
     }
 
     #[test]
     fn a_wanted_index_is_used_or_refused_with_what_there_is() {
         let gids = [gid(0, "fe80::1", IbOrRoceV1), gid(3, "10.0.0.1", RoceV2)];
-        assert_eq!(choose(&gids, true, Some(0), "p").unwrap().index, 0);
-        let failure = choose(&gids, true, Some(1), "rxe0 port 1").unwrap_err();
+        assert_eq!(choose(&gids, true, Some(0), &[], |_| true, "p").unwrap().index, 0);
+        let failure = choose(&gids, true, Some(1), &[], |_| true, "rxe0 port 1").unwrap_err();
         assert!(failure.text.contains("3 (10.0.0.1)"), "{}", failure.text);
-        assert!(choose(&[], true, None, "p").is_err());
+        assert!(choose(&[], true, None, &[], |_| true, "p").is_err());
     }
 }

@@ -28,6 +28,8 @@
 //! compares every size, offset and number with the installed headers.
 
 mod abi;
+#[cfg(test)]
+mod adapters_tests;
 mod buffers;
 mod cm;
 mod config;

@@ -24,8 +24,12 @@ pub(crate) struct Port {
 }
 
 /// Bytes of an MTU code.
-pub(crate) fn mtu_bytes(code: u8) -> usize {
-    128 << code.clamp(1, 5)
+pub(crate) const fn mtu_bytes(code: u8) -> usize {
+    match code {
+        0 | 1 => 256,
+        2..=4 => 128 << code,
+        _ => 4096,
+    }
 }
 
 impl Port {
@@ -131,7 +135,7 @@ impl Port {
             sl: settings.service_level,
             src_path_bits: 0,
             static_rate: 0,
-            is_global: u8::from(self.ethernet),
+            is_global: u8::from(self.ethernet || local.needs_grh),
             port_num: local.number,
         }
     }
@@ -143,6 +147,8 @@ pub(crate) struct Local {
     pub(crate) number: u8,
     pub(crate) gid_index: u8,
     pub(crate) partition_index: u16,
+    /// Every packet needs a global header.
+    pub(crate) needs_grh: bool,
 }
 
 fn prefix(gid: &[u8; 16]) -> String {

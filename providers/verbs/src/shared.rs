@@ -3,19 +3,19 @@
 use crate::abi::*;
 use crate::buffers::{self, Arena};
 use crate::config::Settings;
-use crate::devices::{self, PortName};
-use crate::gid::{self, GidKind};
+use crate::devices::{self, PortName, Published};
+use crate::gid::{self, Gid, GidKind};
 use crate::keys::Seal;
 use crate::memory::Registry;
 use crate::port::{Local, Port};
+use crate::queue_pair::AddressHandle;
 use crate::sys::{Device, Pd};
 use crate::wake::{Watch, sys::random};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::path::Path;
 use std::sync::Arc;
 use tieline_plugin_api::{Failure, HostHandle, Status};
 
-/// Pieces of an operation at most, whatever the device could do.
-const MAX_IOV: usize = 16;
 /// Reads and atomics in flight on one connection at most.
 const MAX_READS: i32 = 16;
 
@@ -34,8 +34,16 @@ pub(crate) struct DomainState {
     pub(crate) pd: Arc<Pd>,
     pub(crate) device: Arc<Device>,
     pub(crate) max_iov: usize,
+    /// Pieces of a work request: one is a message's header.
+    pub(crate) pieces: usize,
+    /// Pieces that a read is put into.
+    pub(crate) max_read_pieces: usize,
+    /// The most that goes inline, as far as it was found out.
+    inline: AtomicUsize,
     pub(crate) max_message: usize,
     pub(crate) max_cqe: usize,
+    /// Receives can be shared.
+    pub(crate) shares_receives: bool,
     /// Reads and atomics that this device answers at once, and that it keeps in flight.
     pub(crate) reads_served: u8,
     pub(crate) reads_asked: u8,
@@ -45,13 +53,65 @@ pub(crate) struct DomainState {
     pub(crate) bytes_per_second: f64,
 }
 
+/// Whether packets can be sent with this GID from here, as far as the kernel can tell: it may belong to a network device of
+/// another network namespace, or to one that is down. It is asked for the way to the GID itself.
+fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
+    let Ok(sgid_index) = u8::try_from(gid.index) else { return false };
+    let dgid = ibv_gid { raw: gid.raw };
+    let grh = ibv_global_route { dgid, sgid_index, hop_limit: 64, ..Default::default() };
+    let way = ibv_ah_attr { grh, is_global: 1, port_num: port, ..Default::default() };
+    AddressHandle::new(pd, way).is_ok()
+}
+
+/// What is inlined where the device refuses more, with the whole queue pair: drivers have limits of their own and do not say
+/// them.
+const INLINE_STEPS: [usize; 4] = [96, 64, 48, 0];
+
+/// So many pieces, of 16 bytes each, are no longer than what is inlined: drivers make every work request as long as the
+/// longer of the two.
+fn pieces_beside(inline: usize) -> usize {
+    (inline + 4).div_ceil(16).clamp(4, 17)
+}
+
 impl DomainState {
+    /// Bytes of a queue pair's queues, as mlx5 reckons them, and others about as much: a work request has 192 bytes beside what it
+    /// inlines or names, and is rounded up to 64; the queue is rounded up to a power of two (rdma-core,
+    /// providers/mlx5/verbs.c:1601 and 1800).
+    pub(crate) fn queue_bytes(&self, sends: usize, receives: usize) -> usize {
+        let inline = (self.inline.load(Ordering::Relaxed) + 4).next_multiple_of(16);
+        let each = (192 + inline.max(self.pieces * 16)).next_multiple_of(64);
+        let receiving = if receives > 0 { (receives * 16).next_power_of_two() } else { 0 };
+        (sends * each).next_power_of_two() + receiving
+    }
+
+    /// Makes a queue pair that inlines as much as is wanted, or as much as the device takes.
+    pub(crate) fn with_inline<T>(
+        &self,
+        mut make: impl FnMut(usize) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let wanted = self.inline.load(Ordering::Relaxed);
+        let refused = match make(wanted) {
+            Ok(made) => return Ok(made),
+            Err(refused) => refused,
+        };
+        for step in INLINE_STEPS.into_iter().filter(|step| *step < wanted) {
+            if let Ok(made) = make(step) {
+                self.inline.store(step, Ordering::Relaxed);
+                return Ok(made);
+            }
+        }
+        Err(refused)
+    }
+
     pub(crate) fn open(
         class: &Path,
         name: PortName,
         settings: Settings,
         host: HostHandle,
     ) -> Result<DomainState, Failure> {
+        if let Some(text) = devices::foreign(class, &name.device) {
+            return Err(Failure::new(Status::NoDevice, text));
+        }
         let state = devices::state(class, &name);
         if state != "ACTIVE" {
             let text = format!(
@@ -66,7 +126,10 @@ impl DomainState {
         let (attr, port) = (device.attributes()?, device.port(name.port)?);
         let ethernet = u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET;
         let gids = devices::gids(class, &name);
-        let gid = gid::choose(&gids, ethernet, settings.gid_index, &name.words())?;
+        let pd = Pd::new(device.clone())?;
+        let works = |gid: &Gid| works_here(&pd, name.port, gid);
+        let (wanted, subnets) = (settings.gid_index, settings.subnets.as_slice());
+        let gid = gid::choose(&gids, ethernet, wanted, subnets, works, &name.words())?;
         let mtu = match settings.path_mtu {
             None => port.active_mtu as u8,
             Some(bytes) => ((bytes / 128).ilog2() as u8).min(port.active_mtu as u8),
@@ -83,22 +146,36 @@ impl DomainState {
             number: name.port,
             gid_index: u8::try_from(gid.index).unwrap_or(u8::MAX),
             partition_index: partition.0,
+            needs_grh: u32::from(port.flags) & IBV_QPF_GRH_REQUIRED != 0,
         };
         let mut seal = Seal::default();
         random(&mut seal)?;
-        let pd = Pd::new(device.clone())?;
         let registry = Registry::new(pd.clone(), seal, settings.cache);
+        let pieces = pieces_beside(settings.inline).min(attr.max_sge.max(2) as usize);
+        // Some devices have fewer for reads; those that have a limit of their own for other things say nothing here.
+        let max_read_pieces = match usize::try_from(attr.max_sge_rd) {
+            Ok(0) | Err(_) => pieces,
+            Ok(most) => most.min(pieces),
+        };
         let reads = |n: i32| n.clamp(1, MAX_READS) as u8;
+        let lid = (!ethernet).then_some(port.lid);
+        let published = Published::new(class, &name, lid, gid.index, partition.0);
+        let entry = devices::access(class, &name);
+        let watch = Watch::new(device.clone(), &name, entry, published, host);
         let bytes_per_second = devices::bytes_per_second(class, &name);
         Ok(DomainState {
             seal,
             buffers: Arc::new(Arena::new(registry.lender.clone(), buffers::MOST)),
             registry,
-            watch: Arc::new(Watch::new(device.clone(), &name, devices::access(class, &name), host)),
+            watch: Arc::new(watch),
             pd,
-            max_iov: (attr.max_sge.max(2) as usize - 1).min(MAX_IOV),
+            max_iov: pieces - 1,
+            pieces,
+            max_read_pieces,
+            inline: AtomicUsize::new(settings.inline),
             max_message: (port.max_msg_sz as usize).clamp(1 << 12, 1 << 30),
             max_cqe: attr.max_cqe.max(1) as usize,
+            shares_receives: attr.max_srq > 0,
             reads_served: reads(attr.max_qp_rd_atom),
             reads_asked: reads(attr.max_qp_init_rd_atom),
             has_atomics: attr.atomic_cap != IBV_ATOMIC_NONE,

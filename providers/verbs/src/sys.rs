@@ -10,6 +10,7 @@ use crate::load::{Library, library};
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::Arc;
 use tieline_plugin_api::{Failure, Status};
@@ -154,6 +155,9 @@ impl Device {
                 IBV_EVENT_PORT_ACTIVE
                     | IBV_EVENT_PORT_ERR
                     | IBV_EVENT_LID_CHANGE
+                    | IBV_EVENT_PKEY_CHANGE
+                    | IBV_EVENT_SM_CHANGE
+                    | IBV_EVENT_CLIENT_REREGISTER
                     | IBV_EVENT_GID_CHANGE
             );
             let qp = about_qp.then(|| &*raw.element.cast::<ibv_qp>());
@@ -180,6 +184,8 @@ impl Drop for Device {
 pub(crate) struct Pd {
     pub(crate) device: Arc<Device>,
     pub(crate) raw: NonNull<ibv_pd>,
+    /// The device did not let go of a queue pair of it.
+    kept: AtomicBool,
 }
 
 // SAFETY: as for `Device`.
@@ -192,7 +198,12 @@ impl Pd {
         // SAFETY: an open context.
         let raw = unsafe { (device.api.ibv_alloc_pd)(device.raw.as_ptr()) };
         let raw = made(raw, || "a protection domain cannot be made".to_string())?;
-        Ok(Arc::new(Pd { device, raw }))
+        Ok(Arc::new(Pd { device, raw, kept: AtomicBool::new(false) }))
+    }
+
+    /// A queue pair could not be destroyed: its buffers must never be used for anything else.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
     }
 
     /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device reaches them until the registration is
@@ -246,6 +257,13 @@ impl Mr {
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the registration is live.
         unsafe { self.raw.as_ref().rkey }
+    }
+}
+
+impl Mr {
+    /// Whether a queue pair that was not destroyed may still use what is registered here.
+    pub(crate) fn keeps_buffers(&self) -> bool {
+        self.pd.kept.load(Ordering::Relaxed)
     }
 }
 

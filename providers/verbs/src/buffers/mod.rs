@@ -126,6 +126,16 @@ impl Pool {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // A device that has not let go of a queue pair may still write there: then the memory is used for nothing else.
+        let still_used = |chunk: &Chunk| Mr::keeps_buffers(chunk.piece.registration());
+        if self.chunks.first().is_some_and(still_used) {
+            self.chunks.drain(..).for_each(core::mem::forget);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Pool;

@@ -4,9 +4,11 @@ pub(crate) mod clock;
 mod host {
     pub(crate) mod sys;
 }
+pub(crate) mod nature;
 pub(crate) mod sys;
 pub(crate) mod world;
 
+use crate::abi::IBV_LINK_LAYER_INFINIBAND;
 use crate::config::Settings;
 use crate::devices::PortName;
 use crate::devices::tests::FakeClass;
@@ -85,6 +87,11 @@ impl Side {
 
 /// Opens the domain with these settings.
 pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> {
+    domain_of(&class(), settings)
+}
+
+/// What the kernel says of the device.
+pub(crate) fn class() -> FakeClass {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let class = FakeClass::new(&format!("double-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
     let device = sys::NAME.to_str().unwrap();
@@ -92,9 +99,23 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> 
     class.file(&format!("{port}/state"), "4: ACTIVE\n");
     class.file(&format!("{port}/pkeys/0"), "0xffff\n");
     class.file(&format!("{port}/pkeys/1"), "0x8001\n");
+    if world::world(|world| world.nature.link_layer) == IBV_LINK_LAYER_INFINIBAND {
+        class.file(&format!("{port}/lid"), "0x7\n");
+        class.gid(&port, 0, "fe80:0000:0000:0000:0202:03ff:fe04:0506", "IB/RoCE v1");
+        return class;
+    }
     class.gid(&port, 0, "fe80:0000:0000:0000:0202:03ff:fe04:0506", "RoCE v2");
     class.gid(&port, 1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2");
     class.gid(&port, 2, "0000:0000:0000:0000:0000:ffff:0a00:0001", "IB/RoCE v1");
+    class
+}
+
+/// The same of a device of which the kernel says this.
+pub(crate) fn domain_of(
+    class: &FakeClass,
+    settings: &[(&str, &str)],
+) -> Result<VerbsDomain, Failure> {
+    let device = sys::NAME.to_str().unwrap();
     let read = |name: &str| {
         settings.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string())
     };

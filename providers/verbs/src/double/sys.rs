@@ -55,6 +55,13 @@ fn made<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
 
+/// What a function returns that makes nothing, for this reason.
+fn refused<T>(errno: c_int) -> *mut T {
+    // SAFETY: the thread's own error number.
+    unsafe { *libc::__errno_location() = errno };
+    ptr::null_mut()
+}
+
 /// # Safety
 /// `object` came from [`made`] and is destroyed once.
 unsafe fn unmade<T>(object: *mut T) -> c_int {
@@ -113,7 +120,10 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr
     // SAFETY: plain numbers, and the caller's record.
     unsafe {
         *out = ibv_device_attr {
-            max_sge: 16,
+            max_sge: world(|world| world.nature.pieces),
+            max_sge_rd: world(|world| world.nature.pieces_read),
+            max_srq: world(|world| c_int::from(world.nature.shares_receives) << 16),
+            max_qp: 1 << 17,
             max_cqe: world(|world| world.faults.most_completions).unwrap_or(1 << 20),
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
@@ -125,14 +135,18 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr
 }
 
 unsafe extern "C" fn query_port(_: *mut ibv_context, _: u8, out: *mut ibv_port_attr) -> c_int {
+    let nature = world(|world| world.nature);
+    let infiniband = nature.link_layer == IBV_LINK_LAYER_INFINIBAND;
     // SAFETY: as in `query_device`.
     unsafe {
         *out = ibv_port_attr {
             state: 4,
             max_mtu: 5,
-            active_mtu: 5,
+            active_mtu: nature.mtu,
             max_msg_sz: 1 << 30,
-            link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+            lid: if infiniband { 7 } else { 0 },
+            link_layer: nature.link_layer as u8,
+            flags: if nature.needs_grh { IBV_QPF_GRH_REQUIRED as u8 } else { 0 },
             ..zeroed()
         };
     }
@@ -188,11 +202,7 @@ unsafe extern "C" fn reg_mr(
     });
     let key = match key {
         Ok(key) => key,
-        Err(errno) => {
-            // SAFETY: the thread's own error number.
-            unsafe { *libc::__errno_location() = errno };
-            return ptr::null_mut();
-        }
+        Err(errno) => return refused(errno),
     };
     made(ibv_mr { context: ptr::null_mut(), pd, addr, length, handle: key, lkey: key, rkey: key })
 }
@@ -230,6 +240,9 @@ unsafe extern "C" fn create_cq(
 }
 
 unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    if !world(|world| world.nature.resizes) {
+        return libc::EOPNOTSUPP;
+    }
     // SAFETY: it came from `create_cq`.
     unsafe { (*cq).cqe = cqe };
     let _ = world(|world| world.room.insert(cq.addr(), cqe as usize));
@@ -259,6 +272,9 @@ unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, count: c_uint) {
 }
 
 unsafe extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    if !world(|world| world.nature.shares_receives) {
+        return refused(libc::EOPNOTSUPP);
+    }
     // SAFETY: a live protection domain.
     made(ibv_srq { context: unsafe { (*pd).context } })
 }
@@ -272,11 +288,15 @@ unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: a filled record and a live protection domain.
     let (init, context) = unsafe { (&mut *init, (*pd).context) };
-    init.cap.max_inline_data = init.cap.max_inline_data.min(256);
+    let nature = world(|world| world.nature);
+    if init.cap.max_inline_data > nature.inline
+        || init.cap.max_send_sge > nature.pieces as u32
+        || (init.srq.is_null() && init.cap.max_recv_wr == 0)
+    {
+        return refused(libc::EINVAL);
+    }
     if world(|world| world.faults.most_pairs.is_some_and(|most| world.pairs.len() >= most)) {
-        // SAFETY: the thread's own error number.
-        unsafe { *libc::__errno_location() = libc::ENOMEM };
-        return ptr::null_mut();
+        return refused(libc::ENOMEM);
     }
     world(|world| {
         let qp_num = world.number();
@@ -302,6 +322,8 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
             waiting: VecDeque::new(),
             receives,
             cq: init.send_cq.addr(),
+            taken: Vec::new(),
+            owes_last: false,
         };
         let _ = world.pairs.insert(qp_num, pair);
         object
@@ -391,10 +413,12 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     unsafe { unmade(qp) }
 }
 
-unsafe extern "C" fn create_ah(pd: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
+unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the caller's filled record.
+    let gid = unsafe { (*attr).grh.sgid_index };
     let refused = world(|world| {
         world.counts.handles += 1;
-        world.faults.no_way
+        world.faults.no_way || world.faults.dead_gids.contains(&gid)
     });
     if refused {
         return ptr::null_mut();

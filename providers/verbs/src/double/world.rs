@@ -1,6 +1,7 @@
 //! The device itself: what queue pairs, keys and completions do to each other. Every thread has a world of its own, so
 //! tests do not meet.
 
+use super::nature::Nature;
 use super::sys::{bytes_at, write_at};
 use crate::abi::*;
 use core::cell::RefCell;
@@ -38,6 +39,8 @@ pub(crate) struct Faults {
     pub(crate) no_link: bool,
     /// No address handle can be made: no way leads to any port.
     pub(crate) no_way: bool,
+    /// Nor with these GIDs, by their index.
+    pub(crate) dead_gids: Vec<u8>,
     /// No completion queue can be polled.
     pub(crate) polls_fail: bool,
     /// So often a look at a completion queue finds one more receive that brought nothing of use.
@@ -108,10 +111,15 @@ pub(super) struct Pair {
     /// Where its receives come from, its completion queue: addresses of the objects.
     pub(super) receives: usize,
     pub(super) cq: usize,
+    /// What it had taken of those when it came to ERR, and has not given back.
+    pub(super) taken: Vec<u64>,
+    /// It has not said yet that there is no more.
+    pub(super) owes_last: bool,
 }
 
 #[derive(Default)]
 pub(super) struct World {
+    pub(super) nature: Nature,
     pub(super) faults: Faults,
     pub(super) counts: Counts,
     pub(super) next: u32,
@@ -322,6 +330,32 @@ impl World {
                 }
             }
         }
+        numbers.into_iter().for_each(|qpn| self.give_receives_back(qpn));
+    }
+
+    /// A queue pair in ERR gives back the receives that it has taken, or all where they are its own, and says that there are
+    /// no more.
+    fn give_receives_back(&mut self, qpn: u32) {
+        let waits = self.faults.hung || self.faults.late > 0;
+        let Some(pair) = self.pairs.get_mut(&qpn) else { return };
+        if pair.attr.qp_state != IBV_QPS_ERR || pair.datagrams || waits {
+            return;
+        }
+        let (cq, context, object) = (pair.cq, pair.context, pair.object);
+        let mut back = core::mem::take(&mut pair.taken);
+        let last = core::mem::take(&mut pair.owes_last);
+        if pair.receives == object.addr() {
+            let own = self.receives.remove(&object.addr()).unwrap_or_default();
+            back.extend(own.into_iter().map(|(id, _)| id));
+        }
+        for wr_id in back {
+            let status = IBV_WC_WR_FLUSH_ERR;
+            self.complete(qpn, cq, ibv_wc { wr_id, status, ..ibv_wc::default() });
+        }
+        if let Some(async_events) = self.async_events.get_mut(&context) {
+            let element = object.expose_provenance();
+            async_events.extend(last.then_some((IBV_EVENT_QP_LAST_WQE_REACHED, element)));
+        }
     }
 
     /// Does the oldest send of a queue pair; whether it is over.
@@ -444,23 +478,33 @@ impl World {
         Outcome::Failed(IBV_WC_REM_ACCESS_ERR)
     }
 
-    /// Any state to ERR. One that shares its receives has taken none ahead, and says so behind why it is there.
+    /// Any state to ERR: why, and of the receives that it shares it has taken some.
     pub(super) fn enter_error(&mut self, qpn: u32, why: Option<c_uint>) {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
         let element = pair.object.expose_provenance();
         let first = core::mem::replace(&mut pair.attr.qp_state, IBV_QPS_ERR) != IBV_QPS_ERR;
-        let says = first && pair.receives != pair.object.addr();
-        let last = says && !self.faults.mute && !self.faults.hung;
-        let Some(async_events) = self.async_events.get_mut(&pair.context) else { return };
-        async_events.extend(why.map(|kind| (kind, element)));
-        async_events.extend(last.then_some((IBV_EVENT_QP_LAST_WQE_REACHED, element)));
+        let shares = first && pair.receives != pair.object.addr();
+        pair.owes_last |= shares && self.nature.says_last && !self.faults.mute;
+        let ahead = if shares { self.nature.ahead } else { 0 };
+        if let Some(queue) = self.receives.get_mut(&pair.receives) {
+            pair.taken.extend(queue.drain(..ahead.min(queue.len())).map(|(id, _)| id));
+        }
+        if let Some(async_events) = self.async_events.get_mut(&pair.context) {
+            async_events.extend(why.map(|kind| (kind, element)));
+        }
+        self.give_receives_back(qpn);
     }
 
-    /// A queue pair is reset or destroyed: as with mlx5, nobody reads its completions any more.
+    /// A queue pair is reset or destroyed. What it has taken and not given back is lost; with most drivers nobody reads its
+    /// completions any more.
     pub(super) fn purge(&mut self, qpn: u32) {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
         pair.waiting.clear();
-        if let Some(done) = self.done.get_mut(&pair.cq) {
+        pair.taken.clear();
+        pair.owes_last = false;
+        let own = pair.object.addr();
+        let _ = self.receives.remove(&own);
+        if let (true, Some(done)) = (self.nature.purges, self.done.get_mut(&pair.cq)) {
             done.retain(|wc| wc.qp_num != qpn);
         }
     }

@@ -260,6 +260,8 @@ pub(crate) struct Cleanup {
     endings: Vec<Ending>,
     /// Places in the completion queue that completions of those may still take that were not waited for.
     stale: usize,
+    /// Numbers of queue pairs that have let go of all receives since somebody asked.
+    gone: Vec<u32>,
 }
 
 impl Cleanup {
@@ -273,7 +275,7 @@ impl Cleanup {
     /// While `waits`, its connection waits for sends of it.
     pub(crate) fn drain(&mut self, qp: Qp, broke: bool, waits: bool, unread: Option<usize>) {
         if !broke && unread == Some(0) {
-            return drop(qp);
+            return self.destroyed(qp);
         }
         self.endings.push(Ending { qp, since: Instant::now(), broke, waits, unread });
     }
@@ -312,21 +314,54 @@ impl Cleanup {
             return;
         };
         match self.endings[at].qp.reset() {
-            Ok(()) => self.endings[at].unread = Some(0),
-            Err(_) => drop(self.endings.swap_remove(at)),
+            Ok(()) => {
+                self.endings[at].unread = Some(0);
+                self.gone.push(qpn);
+            }
+            Err(_) => {
+                let ending = self.endings.swap_remove(at);
+                self.destroyed(ending.qp);
+            }
         }
+    }
+
+    /// The oldest first.
+    fn destroy_those(&mut self, mut which: impl FnMut(&mut Ending) -> bool) {
+        let mut at = 0;
+        while let Some(ending) = self.endings.get_mut(at) {
+            if which(ending) {
+                let ending = self.endings.remove(at);
+                self.destroyed(ending.qp);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Destroys one. Where the device does not let go of it, what was posted to it stays with it.
+    fn destroyed(&mut self, qp: Qp) {
+        let qpn = qp.number();
+        if qp.destroy().is_ok() {
+            self.gone.push(qpn);
+        }
+    }
+
+    /// Those that have let go of all their receives since the last call.
+    pub(crate) fn gone(&mut self) -> Vec<u32> {
+        core::mem::take(&mut self.gone)
     }
 
     /// Destroys those that are through, or had time enough.
     pub(crate) fn destroy_drained(&mut self, now: Instant, port_down: bool, most: usize) {
-        self.endings.retain_mut(|ending| {
+        let through = |ending: &mut Ending| {
             let age = now.duration_since(ending.since);
             if age >= DRAIN_TIME {
                 let _ = ending.unread.get_or_insert(most);
             }
             let kept = port_down || ending.broke && age < KEPT_FOR;
-            ending.unread != Some(0) || ending.waits || kept
-        });
+            ending.unread == Some(0) && !ending.waits && !kept
+        };
+        self.destroy_those(through);
     }
 
     /// Destroys some before their time, so that another one can be made: all, or as many as it takes to be no longer full, the
@@ -335,11 +370,12 @@ impl Cleanup {
     pub(crate) fn make_room(&mut self, all: bool) {
         let keep = if all { 0 } else { KEPT - 1 };
         let mut more = self.endings.len().saturating_sub(keep);
-        self.endings.retain(|ending| {
+        let goes = |ending: &mut Ending| {
             let goes = more > 0 && !ending.broke && !ending.waits;
             more -= usize::from(goes);
-            !goes
-        });
+            goes
+        };
+        self.destroy_those(goes);
     }
 
     /// Whether no more can be kept.

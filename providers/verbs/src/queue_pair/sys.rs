@@ -313,9 +313,28 @@ impl Held {
     }
 }
 
+impl Qp {
+    /// Destroys it. From here on the device touches nothing that was posted.
+    ///
+    /// # Errors
+    /// The device does not let go of it: it may touch that as long as the process lives, and its memory is kept until then.
+    pub(crate) fn destroy(self) -> Result<(), Failure> {
+        let mut this = core::mem::ManuallyDrop::new(self);
+        let ended = this.end();
+        // SAFETY: nothing else of it is dropped, and it is not used again.
+        unsafe { ptr::drop_in_place(&raw mut this.pd) };
+        ended
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        // SAFETY: the queue pair is live, and ended once: by `destroy`, which drops nothing, or by `drop`.
+        let code = unsafe { (self.pd.device.api.ibv_destroy_qp)(self.raw.as_ptr()) };
+        check(code, "destroying a queue pair").inspect_err(|_| self.pd.keep())
+    }
+}
+
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: the queue pair is live and dropped once. From here on the device touches nothing that was posted.
-        let _ = unsafe { (self.pd.device.api.ibv_destroy_qp)(self.raw.as_ptr()) };
+        let _ = self.end(); // noted in its protection domain
     }
 }

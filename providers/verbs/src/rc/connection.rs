@@ -3,7 +3,9 @@
 use super::address::EndpointAddress;
 use super::credits::Credits;
 use super::queue::{Ends, RESERVE, SendQueue};
+use super::receives::CONTROL;
 use crate::abi::*;
+use crate::config::Settings;
 #[cfg(test)]
 use crate::double::clock::Instant;
 use crate::queue_pair::{DRAIN_TIME, Held, Qp, QpShape, Remote, Srq, Work};
@@ -36,6 +38,11 @@ pub(crate) enum Packed {
     Packing,
     /// A packed message that the device has not taken yet: its buffer and its length.
     Message(u32, usize),
+}
+
+/// Receives of a queue of its own, where the device shares none.
+pub(crate) fn own_receives(settings: &Settings) -> usize {
+    settings.window.max(settings.max_window) + CONTROL
 }
 
 /// One end.
@@ -86,24 +93,22 @@ impl Connection {
     pub(crate) fn new(
         domain: &DomainState,
         cq: &Cq,
-        srq: &Srq,
+        srq: Option<&Srq>,
         own: EndpointAddress,
         cookie: u64,
         generation: u8,
     ) -> Result<Connection, Failure> {
         let depth = domain.settings.tx_depth;
-        let shape = |inline| QpShape {
+        let shape = |inline: usize| QpShape {
             kind: IBV_QPT_RC,
             cq,
-            srq: Some(srq),
+            srq,
             send_depth: depth + RESERVE,
-            receive_depth: 0,
-            sges: domain.max_iov + 1,
+            receive_depth: if srq.is_some() { 0 } else { own_receives(&domain.settings) },
+            sges: domain.pieces,
             inline,
         };
-        // A device that cannot inline as much as is wanted refuses the whole queue pair.
-        let qp = Qp::new(&domain.pd, &shape(domain.settings.inline))
-            .or_else(|_| Qp::new(&domain.pd, &shape(0)))?;
+        let qp = domain.with_inline(|inline| Qp::new(&domain.pd, &shape(inline)))?;
         qp.initialise(&domain.local)?;
         let now = Instant::now();
         let own = EndpointAddress { qpn: qp.number(), ..own };
@@ -284,7 +289,7 @@ const RECEIVE: u64 = 1 << 63;
 /// What a completion is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
-    Receive { buffer: u32 },
+    Receive { buffer: u32, stamp: u32 },
     Send { slot: u32, generation: u8, number: u32 },
 }
 
@@ -294,17 +299,17 @@ pub(crate) fn send_id(slot: u32, generation: u8, number: u32) -> u64 {
     (u64::from(slot & 0x7f_ffff) << 40) | (u64::from(generation) << 32) | u64::from(number)
 }
 
-/// The number of a receive.
+/// The number of a receive. The stamp, of 31 bits, tells one posting of the buffer from another.
 #[inline]
-pub(crate) fn receive_id(buffer: u32) -> u64 {
-    RECEIVE | u64::from(buffer)
+pub(crate) fn receive_id(buffer: u32, stamp: u32) -> u64 {
+    RECEIVE | u64::from(stamp) << 32 | u64::from(buffer)
 }
 
 /// The reverse of both.
 #[inline]
 pub(crate) fn about(id: u64) -> About {
     if id & RECEIVE != 0 {
-        About::Receive { buffer: id as u32 }
+        About::Receive { buffer: id as u32, stamp: (id >> 32) as u32 & 0x7fff_ffff }
     } else {
         About::Send { slot: (id >> 40) as u32, generation: (id >> 32) as u8, number: id as u32 }
     }
@@ -322,6 +327,8 @@ mod tests {
                 About::Send { slot, generation, number }
             );
         }
-        assert_eq!(about(receive_id(12345)), About::Receive { buffer: 12345 });
+        for (buffer, stamp) in [(12345, 0), (1, 0x7fff_ffff)] {
+            assert_eq!(about(receive_id(buffer, stamp)), About::Receive { buffer, stamp });
+        }
     }
 }

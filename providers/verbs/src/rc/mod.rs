@@ -16,10 +16,13 @@ mod late_tests;
 #[cfg(test)]
 mod limits_tests;
 #[cfg(test)]
+mod moved_tests;
+#[cfg(test)]
 mod notify_tests;
 #[cfg(test)]
 mod posting_tests;
 mod queue;
+mod receives;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -41,7 +41,9 @@ pub(crate) struct SendQueue {
     first: u32,
     /// Sends since the last one that asks for a completion.
     silent: u32,
+    /// Sends of the application that there may be, now and at most.
     depth: usize,
+    made_for: usize,
 }
 
 /// Places beyond the depth for what keeps the connection going.
@@ -49,7 +51,7 @@ pub(crate) const RESERVE: usize = 8;
 
 impl SendQueue {
     pub(crate) fn new(depth: usize) -> SendQueue {
-        SendQueue { sends: VecDeque::new(), first: 0, silent: 0, depth }
+        SendQueue { sends: VecDeque::new(), first: 0, silent: 0, depth, made_for: depth }
     }
 
     /// Room for an operation of the application.
@@ -58,9 +60,26 @@ impl SendQueue {
         self.sends.len() < self.depth
     }
 
+    /// How many of those there may be now.
+    pub(crate) fn room(&self) -> usize {
+        self.depth.saturating_sub(self.sends.len())
+    }
+
+    /// From now on there may be so many, where that is not more than the queue was made for. Whether those that are on their
+    /// way fill it, and the device will tell the end of none of them.
+    pub(crate) fn limit(&mut self, depth: usize) -> bool {
+        self.depth = depth.min(self.made_for);
+        !self.has_room() && !self.awaits_completion()
+    }
+
+    /// Places in a completion queue that it may need: each send may fail.
+    pub(crate) fn completions(&self) -> usize {
+        self.sends.len().max(self.depth + RESERVE)
+    }
+
     /// Room for what keeps the connection going.
     pub(crate) fn has_reserve(&self) -> bool {
-        self.sends.len() < self.depth + RESERVE - 1
+        self.sends.len() < self.made_for + RESERVE - 1
     }
 
     /// Whether a send that nobody waits for must ask for a completion all the same.

@@ -4,15 +4,16 @@ mod connections;
 mod progress;
 
 use super::address::EndpointAddress;
-use super::connection::{About, Connection, NotPosted, Phase, about, receive_id};
+use super::connection::{About, Connection, NotPosted, Phase, about, own_receives};
 use super::queue::{Ends, RESERVE, Role};
+use super::receives::{CONTROL, Receives};
 use super::wire::{HEADER_LEN, Header, Kind};
 use crate::abi::*;
 use crate::buffers::Pool;
 #[cfg(test)]
 use crate::double::clock::Instant;
 use crate::notices::{Attached, Notices};
-use crate::queue_pair::{self, Cleanup, Receive, Srq, Work};
+use crate::queue_pair::{self, Cleanup, Work};
 use crate::shared::DomainState;
 use crate::sys::{Cq, WC_BATCH, Wc};
 use crate::wake::{Sleep, sys::random};
@@ -45,17 +46,19 @@ pub(crate) struct State {
     pub(crate) connections: Vec<Option<Box<Connection>>>,
     /// Queue pairs of connections that are over.
     cleanup: Cleanup,
-    srq: Srq,
+    receives: Receives,
     sleep: Sleep,
     cq: Cq,
-    receives: Pool,
+    /// The completion queue can be made for more.
+    grows: bool,
+    /// What shares it has changed.
+    share_later: bool,
     pub(crate) sends: Pool,
     pub(crate) results: Pool,
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) domain: Arc<DomainState>,
     generations: Vec<u8>,
     notices: Notices<Delivered>,
-    to_post: Vec<Receive>,
     /// Room for completions.
     batch: Vec<Wc>,
     /// Connections that owe credits and found no room to say so.
@@ -70,6 +73,23 @@ pub(crate) struct State {
     clock_every: u32,
     slow_progress_at: Instant,
     timeouts_checked: Instant,
+}
+
+/// Places in a completion queue that cannot grow are enough for so many endpoints that use all of their sends; of more, each
+/// has fewer, and no fewer than these.
+const FIXED_FOR: usize = 64;
+const FEWEST_SENDS: usize = 4;
+
+/// A completion queue with so many places, and whether it can grow: if not, it has as many as it will ever need.
+fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), Failure> {
+    let make = |entries: usize| Cq::new(&domain.device, entries.min(domain.max_cqe));
+    let cq = make(entries)?;
+    if cq.resize(cq.capacity()).is_ok() {
+        return Ok((cq, true));
+    }
+    drop(cq);
+    let settings = &domain.settings;
+    make(settings.rx_buffers + FIXED_FOR * (settings.tx_depth + RESERVE)).map(|cq| (cq, false))
 }
 
 /// Whether a peer with receive buffers of `theirs` takes the longest message of this side.
@@ -89,23 +109,23 @@ impl State {
     pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
         let settings = &domain.settings;
         let entries = settings.rx_buffers + 4 * (settings.tx_depth + RESERVE);
-        let cq = Cq::new(&domain.device, entries.min(domain.max_cqe))?;
+        let (cq, grows) = completion_queue(&domain, entries)?;
         let sleep = Sleep::new(&domain.watch, &cq)?;
         let message = HEADER_LEN + settings.segment;
         let now = Instant::now();
         let mut state = State {
             connections: Vec::new(),
             cleanup: Cleanup::default(),
-            srq: Srq::new(&domain.pd, settings.rx_buffers.next_multiple_of(CHUNK))?,
+            receives: Receives::new(&domain, message, CHUNK)?,
             sleep,
             cq,
-            receives: Pool::new(&domain.buffers, message, CHUNK, settings.rx_buffers),
+            grows,
+            share_later: false,
             sends: Pool::new(&domain.buffers, message, CHUNK, settings.tx_buffers),
             results: Pool::new(&domain.buffers, 64, 64, RESULTS),
             pieces: Vec::new(),
             generations: Vec::new(),
             notices: Notices::default(),
-            to_post: Vec::new(),
             batch: vec![Wc::default(); WC_BATCH],
             credits_due: Vec::new(),
             unposted: Vec::new(),
@@ -117,7 +137,7 @@ impl State {
             timeouts_checked: now,
             domain,
         };
-        state.provide_receives()?;
+        state.provide_receives(0, 0)?;
         Ok(state)
     }
 
@@ -125,10 +145,23 @@ impl State {
         self.sleep.raw()
     }
 
+    /// Whether there may be one connection more.
+    pub(crate) fn has_room(&self) -> Result<(), Failure> {
+        let most = self.domain.settings.connections;
+        if self.connections.len() < most || self.connections.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let text = format!("rc has {most} connections, as many as TIELINE_VERBS_CONNECTIONS says");
+        Err(Failure::new(Status::NoMemory, text))
+    }
+
     pub(crate) fn memory(&self) -> MemoryReport {
         let peers = self.connections.iter().flatten().count() as u64;
-        // A work request takes about 128 bytes in the queue pair and as much in our list.
-        let each = (self.domain.settings.tx_depth + RESERVE) * 256 + size_of::<Connection>();
+        let sends = self.domain.settings.tx_depth + RESERVE;
+        let own = self.receives.shared().map_or_else(|| own_receives(&self.domain.settings), |_| 0);
+        let each = self.domain.queue_bytes(sends, own)
+            + sends * size_of::<Ends>()
+            + size_of::<Connection>();
         MemoryReport {
             base_bytes: (size_of::<State>() + self.cq.capacity() * 64) as u64,
             peer_bytes: peers * each as u64,
@@ -163,15 +196,19 @@ impl State {
         self.sleep.wake_every(any.then_some(interval));
     }
 
-    /// Room in the completion queue for everything that can complete at once.
-    fn provide_completions(&mut self) -> Result<(), Failure> {
+    /// Room in the completion queue for everything that can complete at once, with one connection more. How many sends that one
+    /// may have.
+    fn provide_completions(&mut self) -> Result<usize, Failure> {
         let settings = &self.domain.settings;
+        let depth = settings.tx_depth;
         let connections = self.connections.iter().flatten().count() + 1;
-        let need = settings.rx_buffers
-            + self.cleanup.stale()
-            + connections * (settings.tx_depth + RESERVE);
+        let receives = settings.rx_buffers.max(self.receives.total());
+        let need = receives + self.cleanup.stale() + connections * (depth + RESERVE);
         if need <= self.cq.capacity() {
-            return Ok(());
+            return Ok(depth);
+        }
+        if !self.grows {
+            return self.share_completions(1);
         }
         let entries = need.next_power_of_two().min(self.domain.max_cqe);
         if entries < need {
@@ -182,31 +219,70 @@ impl State {
             );
             return Err(Failure::new(Status::NoMemory, text));
         }
-        self.cq.resize(entries)
+        self.cq.resize(entries).map(|()| depth)
+    }
+
+    /// Where the completion queue cannot grow, its places are shared by all connections: what each may have on the way. How
+    /// much that is for one of `more` that are to come.
+    fn share_completions(&mut self, more: usize) -> Result<usize, Failure> {
+        // What has ended takes no place.
+        let _ = self.catch_up(None);
+        let receives = self.domain.settings.rx_buffers.max(self.receives.total());
+        let room = self.cq.capacity().saturating_sub(receives + self.cleanup.stale());
+        let connections = self.connections.iter().flatten().count() + more;
+        let share = (room / connections.max(1)).saturating_sub(RESERVE);
+        let mut taken = 0;
+        let mut silent = Vec::new();
+        for connection in self.connections.iter_mut().flatten() {
+            if connection.queue.limit(share.max(FEWEST_SENDS)) {
+                silent.push(connection.own.slot);
+            }
+            taken += connection.queue.completions();
+        }
+        for slot in silent {
+            // It waits for one of them: so the device is asked to tell.
+            let _ = self.keepalive(slot);
+        }
+        let left = room.saturating_sub(taken).saturating_sub(RESERVE);
+        match share.min(left) {
+            depth @ FEWEST_SENDS.. => Ok(depth.min(self.domain.settings.tx_depth)),
+            _ if more == 0 => Ok(0),
+            _ => {
+                let text = format!(
+                    "the completion queue of {} has {} places and cannot grow, which is not enough for {connections} endpoints: \
+                     raise TIELINE_VERBS_TX_DEPTH, by which it is made, or lower TIELINE_VERBS_RX_BUFFERS",
+                    self.domain.name.device,
+                    self.cq.capacity()
+                );
+                Err(Failure::new(Status::NoMemory, text))
+            }
+        }
+    }
+
+    /// Posts a write of nothing: acknowledged by the peer's device, and nothing to the peer itself. Whether it was.
+    fn keepalive(&mut self, slot: u32) -> bool {
+        let Some(connection) = self.connection(slot).filter(|c| c.queue.has_reserve()) else {
+            return false;
+        };
+        let ends = Ends { role: Role::Keepalive, ..Ends::default() };
+        let work = Work::Write { address: 0, rkey: 0 };
+        let posted = connection.post(work, &[], ends, IBV_SEND_SIGNALED).is_ok();
+        connection.keepalive_pending |= posted;
+        posted
     }
 
     /// Posts as many receives as the endpoints' windows ask for, within the bound.
-    fn provide_receives(&mut self) -> Result<(), Failure> {
-        let settings = &self.domain.settings;
-        let want = self.receives_wanted().min(settings.rx_buffers);
-        while self.receives.total() < want {
-            match self.receives.grow() {
-                Err(failure) if failure.status == Status::Again => break,
-                // With some buffers posted the interface works, only slower.
-                Err(_) if self.receives.total() > 0 => break,
-                other => other?,
-            }
-        }
-        while let Some(buffer) = self.receives.take_made() {
-            self.to_post.push(Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) });
-        }
+    /// So many `more` of them are for the connection of this slot.
+    fn provide_receives(&mut self, more: usize, slot: u32) -> Result<(), Failure> {
+        let want = self.receives_wanted().min(self.domain.settings.rx_buffers);
+        self.receives.provide(want, more, slot)?;
         self.post_receives()
     }
 
     /// Receive buffers that all windows ask for.
     fn receives_wanted(&self) -> usize {
         let windows = self.connections.iter().flatten();
-        CHUNK + windows.map(|c| c.credits.granted() as usize + 4).sum::<usize>()
+        CHUNK + windows.map(|c| c.credits.granted() as usize + CONTROL).sum::<usize>()
     }
 
     /// Grows the window of a peer that sends a stream, if there are buffers for it.
@@ -222,16 +298,23 @@ impl State {
         }
         connection.credits.grow(more as u32);
         // Where the memory cannot be had the window is wider than the queue, and the peer's device may have to wait.
-        let _ = self.provide_receives();
+        let _ = self.provide_receives(more, slot);
     }
 
     fn post_receives(&mut self) -> Result<(), Failure> {
-        if self.to_post.is_empty() {
+        if self.receives.has_none_to_post() {
             return Ok(());
         }
-        let result = self.srq.post(&self.to_post);
-        self.to_post.clear();
-        result
+        self.receives.post(&self.connections)
+    }
+
+    /// What was posted to queue pairs that are gone is free.
+    #[cold]
+    fn reclaim_receives(&mut self) {
+        for qpn in self.cleanup.gone() {
+            self.receives.let_go(qpn, None);
+        }
+        let _ = self.post_receives(); // to none of them
     }
 
     /// Returns credits that no message has carried.

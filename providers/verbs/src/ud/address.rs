@@ -5,7 +5,7 @@ use tieline_plugin_api::{Failure, Status};
 
 /// Length of an address.
 pub(crate) const ADDRESS_LEN: usize = 20 + PORT_LEN;
-const MAGIC: [u8; 4] = *b"vud\x01";
+const MAGIC: [u8; 4] = *b"vud\x02";
 
 /// What a peer must know to send to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

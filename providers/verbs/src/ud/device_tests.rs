@@ -242,10 +242,41 @@ fn what_is_as_long_as_it_may_be_arrives_and_one_byte_more_is_refused() {
         a.poll();
         b.poll();
     }
-    let failure = side_of(UD, &[]).interface.reachable(&address).unwrap_err();
-    assert_eq!(failure.status, Status::Unreachable);
-    let words = "the MTU is 4096 here and 256 there, and a datagram must fit both";
-    assert!(failure.text.starts_with(words), "{}", failure.text);
+}
+
+#[test]
+fn peers_of_unequal_mtu_talk_in_packets_that_both_take() {
+    for (narrow, code) in [("256", 1), ("1024", 3), ("2048", 4)] {
+        let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[("TIELINE_VERBS_PATH_MTU", narrow)]));
+        let to_b = a.interface.connect(&b.interface.address(), &[7; MAX_IDENTITY], 1).unwrap();
+        let to_a = b.interface.connect(&a.interface.address(), &[8; MAX_IDENTITY], 1).unwrap();
+        let bytes: Vec<u8> = (0..max_message(5)).map(|at| (at % 251) as u8).collect();
+        let piece = max_message(code);
+        let lens = [piece, piece + 1, 2 * piece, bytes.len() - 1, bytes.len(), 0, 1];
+        for (at, len) in lens.into_iter().enumerate() {
+            while to_b.am_short(1, at as u64, &bytes[..len]) == Err(Status::Again) {
+                a.poll();
+                b.poll();
+            }
+        }
+        assert_eq!(to_b.am_short(1, 9, &vec![0; bytes.len() + 1]), Err(Status::TooLarge));
+        while to_a.am_short(1, 5, &bytes[..piece]) == Err(Status::Again) {
+            a.poll();
+            b.poll();
+        }
+        while b.told.messages.len() < lens.len() || a.told.messages.is_empty() {
+            pass(Duration::from_millis(1));
+            a.poll();
+            b.poll();
+        }
+        let sent = |(at, len): (usize, usize)| (at as u64, bytes[..len].to_vec());
+        assert_eq!(b.told.messages, lens.into_iter().enumerate().map(sent).collect::<Vec<_>>());
+        assert_eq!(a.told.messages, [(5, bytes[..piece].to_vec())]);
+        assert_eq!(
+            (&b.told.arrived, &a.told.arrived),
+            (&vec![vec![7; 4096]], &vec![vec![8; 4096]])
+        );
+    }
 }
 
 #[test]

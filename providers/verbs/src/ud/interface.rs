@@ -3,7 +3,6 @@
 use super::address::Address;
 use super::endpoint::UdEndpoint;
 use super::state::State;
-use crate::port::mtu_bytes;
 use crate::shared::DomainState;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,16 +29,7 @@ impl UdInterface {
 
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         let peer = Address::unpack(address)?;
-        self.address.port.reaches(&peer.port)?;
-        if peer.port.mtu == self.address.port.mtu {
-            return Ok(());
-        }
-        let text = format!(
-            "the MTU is {} here and {} there, and a datagram must fit both: set TIELINE_VERBS_PATH_MTU",
-            mtu_bytes(self.address.port.mtu),
-            mtu_bytes(peer.port.mtu)
-        );
-        Err(Failure::new(Status::Unreachable, text))
+        self.address.port.reaches(&peer.port)
     }
 
     pub(crate) fn connect(

@@ -29,9 +29,13 @@ pub(crate) fn max_message(mtu: u8) -> usize {
     mtu_bytes(mtu) - 40
 }
 
+/// The code of the widest MTU: a peer's may be wider than ours.
+pub(crate) const WIDEST: u8 = 5;
+
 /// The longest identity: it travels in pieces, ahead of the first message.
 pub(crate) const MAX_IDENTITY: usize = 4096;
 
 // All of them fit the window, so that connecting never waits; and an introduction fits the smallest packet.
+const _: () = assert!((mtu_bytes(WIDEST) - 40).div_ceil(256 - 40) < sender::WINDOW);
 const _: () = assert!(MAX_IDENTITY.div_ceil(256 - 40) < sender::WINDOW);
 const _: () = assert!(packet::HEADER_LEN + ADDRESS_LEN <= 256);

@@ -22,6 +22,9 @@ pub(crate) enum Kind {
     Ack = 5,
     /// A piece of the sender's identity, ahead of every message: `header` is where it begins, `id` the whole length.
     Identity = 6,
+    /// The next piece of a message that is longer than a packet, ahead of its last, which is the message: `header` is where it
+    /// begins.
+    Part = 7,
 }
 
 /// One end of a channel: its number there, and a random number that nobody else knows.
@@ -75,6 +78,7 @@ impl Packet {
             4 => Kind::Bye,
             5 => Kind::Ack,
             6 => Kind::Identity,
+            7 => Kind::Part,
             _ => return Err(Status::BadData),
         };
         if head[0] != VERSION || head[2..4] != [0; 2] || head[28..] != [0; 4] {
@@ -99,15 +103,21 @@ mod tests {
 
     #[test]
     fn a_packet_survives_packing_and_noise_is_refused() {
-        for kind in
-            [Kind::Hello, Kind::Welcome, Kind::Message, Kind::Bye, Kind::Ack, Kind::Identity]
-        {
+        for kind in [
+            Kind::Hello,
+            Kind::Welcome,
+            Kind::Message,
+            Kind::Bye,
+            Kind::Ack,
+            Kind::Identity,
+            Kind::Part,
+        ] {
             let end = End { number: 7, token: 0xdead_beef };
             let packet = Packet { kind, end, sequence: 9, id: 10, header: 0x1122_3344_5566_7788 };
             let mut bytes = packet.pack().to_vec();
             bytes.extend(b"payload");
             assert_eq!(Packet::unpack(&bytes), Ok((packet, b"payload".as_slice())));
-            for (at, value) in [(0, 0), (1, 0), (1, 7), (2, 1), (28, 1), (31, 1)] {
+            for (at, value) in [(0, 0), (1, 0), (1, 8), (2, 1), (28, 1), (31, 1)] {
                 let mut noisy = bytes.clone();
                 noisy[at] = value;
                 assert_eq!(Packet::unpack(&noisy), Err(Status::BadData));

@@ -59,6 +59,8 @@ struct Outbound {
     sender: Sender,
     to: Target,
     handle: Rc<AddressHandle>,
+    /// Bytes of a message that fit a packet: the smaller MTU of the two sides counts.
+    piece: usize,
     /// Flushes that wait: the number up to which all must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
     closing: bool,
@@ -81,6 +83,8 @@ struct Inbound {
     /// What has come of the peer's identity; the peer arrives when it is complete.
     identity: Vec<u8>,
     arrived: bool,
+    /// The message of which this is the beginning is longer than a packet.
+    begun: Vec<u8>,
     peer: u64,
     /// An acknowledgement is due.
     ack_due: bool,
@@ -100,6 +104,14 @@ impl Inbound {
     /// Whether its peer owes something: while it lives, it says that again and again.
     fn is_owed(&self) -> bool {
         !self.arrived || self.receiver.gap
+    }
+
+    /// Adds a piece of a message of at most `most` bytes. What does not follow is none.
+    fn begin(&mut self, at: u64, piece: &[u8], most: usize) {
+        if at != self.begun.len() as u64 || self.begun.len() + piece.len() > most {
+            return self.begun.clear();
+        }
+        self.begun.extend_from_slice(piece);
     }
 
     /// Adds a piece of the peer's identity; the whole, when that was the last one.
@@ -400,6 +412,9 @@ impl State {
                 _ => continue,
             };
             self.fail_all(&Failure::new(Status::NoDevice, text), events.as_deref_mut());
+        }
+        if let Some(why) = self.domain.watch.moved().filter(|_| !self.dead) {
+            self.fail_all(&Failure::new(Status::Unreachable, why), events);
         }
     }
 

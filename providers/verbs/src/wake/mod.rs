@@ -5,7 +5,7 @@ pub(crate) mod sys;
 mod tests;
 
 use crate::abi::*;
-use crate::devices::PortName;
+use crate::devices::{PortName, Published};
 #[cfg(test)]
 use crate::double::clock::Instant;
 use crate::sys::{AsyncEvent, Cq, Device};
@@ -30,6 +30,8 @@ pub(crate) struct Watch {
     /// The kernel's entry for access from processes: it vanishes at once when the device is removed, while not every
     /// driver sends an event (soft RoCE waits, silently, until the last process has closed the device).
     entry: Option<PathBuf>,
+    published: Published,
+    moved: Mutex<Option<String>>,
     entry_looked: Mutex<Instant>,
     host: HostHandle,
     /// What the host calls the domain.
@@ -52,6 +54,7 @@ impl Watch {
         device: Arc<Device>,
         port: &PortName,
         entry: Option<PathBuf>,
+        published: Published,
         host: HostHandle,
     ) -> Watch {
         Watch {
@@ -63,6 +66,8 @@ impl Watch {
             gone: AtomicBool::new(false),
             port_down: AtomicBool::new(false),
             entry,
+            published,
+            moved: Mutex::default(),
             entry_looked: Mutex::new(Instant::now()),
         }
     }
@@ -87,6 +92,22 @@ impl Watch {
         self.port_down.load(Ordering::Relaxed)
     }
 
+    /// Why peers cannot reach the port any more at the address that they know, if that is so.
+    pub(crate) fn moved(&self) -> Option<String> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Something that peers are told may have changed.
+    #[cold]
+    fn look_at_address(&self) {
+        let changed = self.published.changed();
+        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (None, Some(why)) = (&*moved, &changed) {
+            self.tell(async_kind::MESSAGE, why);
+        }
+        *moved = changed;
+    }
+
     /// Reads what the device says and passes it on.
     pub(crate) fn read_events(&self) {
         while let Some(event) = self.device.next_event() {
@@ -105,6 +126,16 @@ impl Watch {
                         && self.port_down.swap(false, Ordering::Relaxed) =>
                 {
                     self.tell(async_kind::PORT_UP, "the port has its link again");
+                }
+                // A new subnet manager or a registration anew breaks nothing by itself: what they change is looked at.
+                IBV_EVENT_LID_CHANGE
+                | IBV_EVENT_PKEY_CHANGE
+                | IBV_EVENT_SM_CHANGE
+                | IBV_EVENT_CLIENT_REREGISTER
+                | IBV_EVENT_GID_CHANGE
+                    if event.port == Some(self.port) =>
+                {
+                    self.look_at_address();
                 }
                 _ => {}
             }

@@ -1,6 +1,7 @@
 //! Who is woken, and who is not.
 
 use super::*;
+use crate::devices::Published;
 use crate::devices::tests::FakeClass;
 use crate::double::clock::pass;
 use crate::double::domain;
@@ -130,7 +131,8 @@ fn a_device_whose_entry_vanishes_is_gone_though_it_says_nothing() {
     let entry = folder.0.join("uverbs0");
     let device = domain(&[]).unwrap().state.device.clone();
     let name = PortName { device: "double0".into(), port: 1 };
-    let watch = Arc::new(Watch::new(device.clone(), &name, Some(entry.clone()), host()));
+    let published = Published::new(&entry, &name, None, 0, 0);
+    let watch = Arc::new(Watch::new(device.clone(), &name, Some(entry.clone()), published, host()));
     let sleep = Sleep::new(&watch, &Cq::new(&device, 16).unwrap()).unwrap();
     pass(ENTRY_EVERY);
     assert!(sleep.async_events().is_empty() && !watch.device_gone(), "it is there");

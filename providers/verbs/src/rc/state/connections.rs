@@ -17,6 +17,10 @@ impl State {
             let text = format!("the device {} was removed", self.domain.name.device);
             return Err(Failure::new(Status::NoDevice, text));
         }
+        if let Some(why) = self.domain.watch.moved() {
+            return Err(Failure::new(Status::Unreachable, why));
+        }
+        self.has_room()?;
         let slot = match self.connections.iter().position(Option::is_none) {
             Some(free) => free,
             None => {
@@ -32,7 +36,7 @@ impl State {
                 return Err(Failure::new(Status::Unreachable, text));
             }
         }
-        self.provide_completions()?;
+        let depth = self.provide_completions()?;
         let mut psn = [0; 4];
         random(&mut psn)?;
         let settings = &self.domain.settings;
@@ -48,9 +52,10 @@ impl State {
         };
         let generation = self.generations[slot];
         let make = |state: &State| {
-            Connection::new(&state.domain, &state.cq, &state.srq, own, cookie, generation)
+            let srq = state.receives.shared();
+            Connection::new(&state.domain, &state.cq, srq, own, cookie, generation)
         };
-        let connection = match make(self) {
+        let mut connection = match make(self) {
             // Devices differ in how they say that they have no room for it: what is ending has some.
             Err(_) if !self.cleanup.is_empty() => {
                 self.finish_endings(true);
@@ -58,8 +63,10 @@ impl State {
             }
             made => made?,
         };
+        let _ = connection.queue.limit(depth);
         self.connections[slot] = Some(Box::new(connection));
-        if let Err(failure) = self.provide_receives() {
+        if let Err(failure) = self.provide_receives(usize::from(own.window) + CONTROL, slot as u32)
+        {
             self.destroy(slot as u32); // nobody gets an endpoint that could close it
             return Err(failure);
         }
@@ -78,6 +85,7 @@ impl State {
         if !down {
             self.cleanup.make_room(all);
         }
+        self.reclaim_receives();
     }
 
     /// Sends a control message.
@@ -309,7 +317,10 @@ impl State {
         }
         if let Some(qp) = connection.qp.take() {
             let broke = lost || self.domain.watch.port_down();
-            self.cleanup.drain(qp, broke, waits, if drains { None } else { Some(0) });
+            // Of a queue of its own all that is posted comes back.
+            let none_left = !drains || self.receives.posted_to(qp.number()) == Some(0);
+            self.cleanup.drain(qp, broke, waits, none_left.then_some(0));
+            self.reclaim_receives();
         }
         if let Packed::Message(buffer, _) = packed {
             self.sends.give(buffer);
@@ -326,6 +337,7 @@ impl State {
         let Some(connection) = self.connection(slot).filter(|c| c.ending.is_some()) else { return };
         let (qpn, outstanding) = (connection.own.qpn, connection.queue.len());
         self.cleanup.reset(qpn, outstanding);
+        self.reclaim_receives();
         self.ended(slot, events);
     }
 
@@ -351,7 +363,12 @@ impl State {
             self.complete_failed(slot, ends, (status, 0), &failure.text, events.as_deref_mut());
         }
         match closing {
-            true => self.connections[slot as usize] = None,
+            true => {
+                self.connections[slot as usize] = None;
+                if !self.grows {
+                    self.share_later = true;
+                }
+            }
             false => self.notices.endpoint_failed(cookie, &failure, events),
         }
         self.wake_while_needed();

@@ -24,7 +24,7 @@ impl State {
     pub(super) fn release(&mut self) {
         self.notices.release_texts();
         while let Some(Delivered { buffer, slot, generation }) = self.notices.taken() {
-            self.to_post.push(Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) });
+            self.receives.again(buffer, slot);
             if let Some(connection) = self.current(slot, generation) {
                 connection.credits.taken();
                 if connection.credits.is_due() && !self.credits_due.contains(&slot) {
@@ -56,8 +56,14 @@ impl State {
         self.cleanup.fetched(count, count == 0);
         for wc in &batch[..count] {
             match about(wc.wr_id) {
-                About::Receive { buffer } => {
-                    self.receive_completed(buffer, wc, events.as_deref_mut())
+                About::Receive { buffer, stamp } => {
+                    let (came, last) = self.receives.came(buffer, stamp);
+                    if last.is_some() {
+                        self.cleanup.last_receive(last, 0);
+                    }
+                    if came {
+                        self.receive_completed(buffer, wc, events.as_deref_mut());
+                    }
                 }
                 About::Send { slot, generation, number } => {
                     self.send_completed(slot, generation, number, wc, events.as_deref_mut());
@@ -192,6 +198,8 @@ impl State {
         {
             let ends = connection.queue.retire(number);
             let again = connection.start_again(&domain);
+            let qpn = connection.own.qpn;
+            self.receives.let_go(qpn, Some(slot));
             if let Some(ends) = ends {
                 self.release_ends(ends);
             }
@@ -207,6 +215,17 @@ impl State {
         self.fail_connection(slot, &failure, events);
     }
 
+    /// Whose queue pair this is. A shared queue does not need to know.
+    #[cold]
+    fn slot_of(&self, qpn: u32) -> u32 {
+        let mut all = self.connections.iter().flatten();
+        let owner = match self.receives.shared() {
+            None => all.find(|c| c.own.qpn == qpn && c.qp.is_some()),
+            Some(_) => None,
+        };
+        owner.map_or(u32::MAX, |connection| connection.own.slot)
+    }
+
     /// A message has arrived, or a receive has failed.
     pub(super) fn receive_completed(
         &mut self,
@@ -214,9 +233,8 @@ impl State {
         wc: &Wc,
         mut events: Option<&mut Events<'_>>,
     ) {
-        let again = Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) };
         if wc.status != IBV_WC_SUCCESS || wc.wc_flags & IBV_WC_WITH_IMM == 0 {
-            return self.to_post.push(again);
+            return self.receives.again(buffer, self.slot_of(wc.qp_num));
         }
         if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
             return self.notified(buffer, wc, events);
@@ -227,7 +245,7 @@ impl State {
         let Some(connection) = self.connection(slot).filter(|c| {
             c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Failed(_) | Phase::Unconnected)
         }) else {
-            return self.to_post.push(again);
+            return self.receives.again(buffer, self.slot_of(wc.qp_num));
         };
         connection.active = true;
         let accepted = head
@@ -243,7 +261,7 @@ impl State {
         let head = match accepted {
             Ok(head) => head,
             Err(why) => {
-                self.to_post.push(again);
+                self.receives.again(buffer, slot);
                 let failure = Failure::new(Status::BadData, why);
                 return self.fail_connection(slot, &failure, events);
             }
@@ -272,11 +290,11 @@ impl State {
                 self.notices.push(event, message, events.as_deref_mut());
             }
             Kind::Bye => {
-                self.to_post.push(again);
+                self.receives.again(buffer, slot);
                 let failure = Failure::new(Status::Closed, "the peer closed the connection");
                 self.fail_connection(slot, &failure, events.as_deref_mut());
             }
-            Kind::Message | Kind::Hello | Kind::Credit => self.to_post.push(again),
+            Kind::Message | Kind::Hello | Kind::Credit => self.receives.again(buffer, slot),
         }
         if hello_lost && self.control(slot, Kind::Hello, Role::User).is_err() {
             let text = "the first message of a connection cannot be posted";
@@ -287,7 +305,6 @@ impl State {
     /// A put of a peer's has arrived that tells a word. It has taken a receive, as a message would, and nothing lies in that.
     #[inline(never)] // messages need not pay for it
     fn notified(&mut self, buffer: u32, wc: &Wc, events: Option<&mut Events<'_>>) {
-        let again = Receive { id: receive_id(buffer), sge: self.receives.whole(buffer) };
         // The immediate number is the word: the queue pair says whose it is.
         let is_it = |c: &Connection| {
             c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Failed(_) | Phase::Unconnected)
@@ -297,22 +314,24 @@ impl State {
             Some(connection) => connection.own.slot,
             None => match self.connections.iter().flatten().find(|c| is_it(c)) {
                 Some(connection) => connection.own.slot,
-                None => return self.to_post.push(again),
+                None => return self.receives.again(buffer, u32::MAX),
             },
         };
         self.notified_last = slot;
-        let Some(connection) = self.connection(slot) else { return self.to_post.push(again) };
+        let Some(connection) = self.connection(slot) else {
+            return self.receives.again(buffer, slot);
+        };
         connection.active = true;
         if connection.phase == Phase::Connecting {
             connection.phase = Phase::Established;
         }
         if connection.credits.arrived().is_err() {
-            self.to_post.push(again);
+            self.receives.again(buffer, slot);
             let why = "the peer sent more messages than it was granted";
             return self.fail_connection(slot, &Failure::new(Status::BadData, why), events);
         }
         if connection.closing {
-            return self.to_post.push(again);
+            return self.receives.again(buffer, slot);
         }
         let (peer, generation) = (connection.cookie, connection.generation);
         let header = u64::from(u32::from_be(wc.imm_data));
@@ -343,6 +362,9 @@ impl State {
             return;
         }
         self.slow_progress_at = now;
+        if core::mem::take(&mut self.share_later) {
+            let _ = self.share_completions(0);
+        }
         let port_changed = self.read_async_events(events.as_deref_mut());
         if port_changed || now.duration_since(self.timeouts_checked) >= SLOW_PROGRESS_EVERY {
             self.timeouts_checked = now;
@@ -362,8 +384,10 @@ impl State {
                     self.fail_all(Status::NoDevice, &text, events.as_deref_mut());
                 }
                 IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR
-                    if self.cq.is(event.queue) || self.srq.is(event.queue) =>
+                    if self.cq.is(event.queue) || self.receives.is(event.queue) =>
                 {
+                    // What arrived before is told first, as far as the queue still says it.
+                    let _ = self.catch_up(events.as_deref_mut());
                     let text = format!("a queue of {} failed", self.domain.name.words());
                     self.fail_all(Status::Io, &text, events.as_deref_mut());
                 }
@@ -375,6 +399,12 @@ impl State {
                 }
                 IBV_EVENT_PORT_ERR => port_changed = true,
                 _ => {}
+            }
+        }
+        if let Some(why) = self.domain.watch.moved() {
+            let failure = Failure::new(Status::Unreachable, why);
+            for slot in 0..self.connections.len() as u32 {
+                self.fail_connection(slot, &failure, events.as_deref_mut());
             }
         }
         port_changed
@@ -431,6 +461,7 @@ impl State {
         let down = self.domain.watch.port_down();
         let limit = self.domain.settings.failure * if down { 1 } else { 3 };
         self.cleanup.destroy_drained(now, down, self.cq.capacity());
+        self.reclaim_receives();
         let mut late = Vec::new();
         for slot in 0..self.connections.len() as u32 {
             let Some(connection) = self.connection(slot) else { continue };
@@ -450,13 +481,8 @@ impl State {
             match connection.phase {
                 Phase::Established if !connection.keepalive_pending && !connection.closing => {
                     let silent = now.duration_since(connection.last_active) >= quiet;
-                    if (silent || ask_all) && connection.queue.has_reserve() {
-                        // A write of nothing: acknowledged by the peer's device, and nothing to the peer itself.
-                        let ends = Ends { role: Role::Keepalive, ..Ends::default() };
-                        let work = Work::Write { address: 0, rkey: 0 };
-                        if let Ok(()) = connection.post(work, &[], ends, IBV_SEND_SIGNALED) {
-                            connection.keepalive_pending = true;
-                        }
+                    if silent || ask_all {
+                        let _ = self.keepalive(slot);
                     }
                 }
                 _ => {}

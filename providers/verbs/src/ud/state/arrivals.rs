@@ -60,7 +60,7 @@ impl State {
                 }
             }
             Kind::Welcome | Kind::Ack => self.answered(&packet, events),
-            Kind::Identity | Kind::Message | Kind::Bye => {
+            Kind::Identity | Kind::Part | Kind::Message | Kind::Bye => {
                 return self.arrived(buffer, wc.byte_len as usize, &packet, events);
             }
         }
@@ -135,6 +135,10 @@ impl State {
         if !inbound.arrived {
             return false;
         }
+        if packet.kind == Kind::Part {
+            inbound.begin(packet.header, payload, crate::ud::max_message(crate::ud::WIDEST));
+            return false;
+        }
         if packet.kind == Kind::Bye {
             inbound.left = true;
             self.closed.push_back(number);
@@ -151,8 +155,14 @@ impl State {
             len,
             ..Event::empty()
         };
-        self.notices.push(event, Attached::Message(buffer), events);
-        true
+        if inbound.begun.is_empty() {
+            self.notices.push(event, Attached::Message(buffer), events);
+            return true;
+        }
+        let mut whole = core::mem::take(&mut inbound.begun);
+        whole.extend_from_slice(payload);
+        self.notices.push(event, Attached::Text(whole.into()), events);
+        false
     }
 
     /// The address handle of an unknown peer, whose hello comes again and again.
@@ -193,6 +203,7 @@ impl State {
                     receiver: Receiver::default(),
                     identity: Vec::new(),
                     arrived: false,
+                    begun: Vec::new(),
                     peer: number,
                     ack_due: false,
                     left: false,

@@ -26,13 +26,21 @@ impl State {
         let mut sender = Sender::new(own, peer.target.cookie, &self.own.pack(), timeout);
         let (now, to) = (self.now(), peer.target);
         sender.start(now, &mut |bytes| transmit(&self.qp, &mut self.sends, &handle, to, bytes));
-        let flushes = Vec::new();
-        let outbound =
-            Outbound { cookie, sender, to, handle, flushes, closing: false, failed: None };
+        let piece = crate::ud::max_message(self.own.port.mtu.min(peer.port.mtu));
+        let outbound = Outbound {
+            cookie,
+            sender,
+            to,
+            handle,
+            piece,
+            flushes: Vec::new(),
+            closing: false,
+            failed: None,
+        };
         self.outbound[slot] = Some(outbound);
         self.countdown = 1;
         // In pieces, and at least one: its last tells the peer who we are.
-        let (len, piece) = (identity.len(), crate::ud::max_message(self.own.port.mtu));
+        let len = identity.len();
         for at in (0..len.max(1)).step_by(piece) {
             let bytes = &identity[at..len.min(at + piece)];
             self.offer(slot as u32, Kind::Identity, len as u32, at as u64, bytes)?;
@@ -53,7 +61,33 @@ impl State {
         if payload.len() > crate::ud::max_message(self.own.port.mtu) {
             return Err(Status::TooLarge);
         }
+        let channel = self.outbound.get(number as usize).and_then(Option::as_ref);
+        let piece = channel.map_or(usize::MAX, |channel| channel.piece);
+        if payload.len() > piece {
+            return self.send_in_parts(number, id, header, payload, piece);
+        }
         self.offer(number, Kind::Message, id, header, payload)?;
+        Ok(Posting::Done)
+    }
+
+    /// Sends a message that the peer's packets have no room for: one place is enough for all of them.
+    fn send_in_parts(
+        &mut self,
+        number: u32,
+        id: u32,
+        header: u64,
+        payload: &[u8],
+        piece: usize,
+    ) -> Posted {
+        let channel = self.outbound.get(number as usize).and_then(Option::as_ref);
+        if channel.is_some_and(|channel| !channel.sender.has_room()) {
+            return Err(Status::Again);
+        }
+        let last = (payload.len() - 1) / piece * piece;
+        for at in (0..last).step_by(piece) {
+            self.queue(number, Kind::Part, 0, at as u64, &payload[at..at + piece])?;
+        }
+        self.queue(number, Kind::Message, id, header, &payload[last..])?;
         Ok(Posting::Done)
     }
 
@@ -65,13 +99,25 @@ impl State {
         header: u64,
         payload: &[u8],
     ) -> Result<(), Status> {
+        let channel = self.outbound.get(number as usize).and_then(Option::as_ref);
+        // A goodbye follows what was taken, however much that is: it waits like everything that is not acknowledged.
+        if kind != Kind::Bye && channel.is_some_and(|channel| !channel.sender.has_room()) {
+            return Err(Status::Again);
+        }
+        self.queue(number, kind, id, header, payload)
+    }
+
+    fn queue(
+        &mut self,
+        number: u32,
+        kind: Kind,
+        id: u32,
+        header: u64,
+        payload: &[u8],
+    ) -> Result<(), Status> {
         let now = self.now();
         let channel = self.outbound.get_mut(number as usize).and_then(Option::as_mut);
         let Some(Outbound { sender, handle, to, .. }) = channel else { return Err(Status::Closed) };
-        // A goodbye follows what was taken, however much that is: it waits like everything that is not acknowledged.
-        if kind != Kind::Bye && !sender.has_room() {
-            return Err(Status::Again);
-        }
         let (qp, sends) = (&self.qp, &mut self.sends);
         sender.offer(kind, id, header, payload, now, &mut |bytes| {
             transmit(qp, sends, handle, *to, bytes)

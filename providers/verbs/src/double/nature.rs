@@ -1,0 +1,123 @@
+//! What one driver does differently from another: the switches of the played device, and the adapters that they make up.
+//!
+//! Each switch names where it was read: rdma-core at 691953d8 (the driver's half in a process), or the kernel's driver by file
+//! and function. What a device says of itself it says through its attributes; what it lacks it refuses when asked for.
+
+use super::world::world;
+use crate::abi::{IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND};
+use core::ffi::c_int;
+
+/// How an adapter is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nature {
+    pub(crate) name: &'static str,
+    /// What is unread of a queue pair's completions is gone when it is reset or destroyed: mlx5 (providers/mlx5/verbs.c:3024 and
+    /// 3358), mlx4 (providers/mlx4/verbs.c:1188 and 1276), hns (providers/hns/hns_roce_u_hw_v2.c:1676), bnxt_re
+    /// (providers/bnxt_re/verbs.c:2242), irdma (providers/irdma/uverbs.c:1765, which blanks them). Not: rxe, efa, mana, which have
+    /// no such function.
+    pub(crate) purges: bool,
+    /// A queue pair in ERR that shares its receives says when it has taken the last: mlx5 (drivers/infiniband/hw/mlx5/qp.c,
+    /// MLX5_EVENT_TYPE_SRQ_LAST_WQE), hns (hns_roce_qp.c, HNS_ROCE_EVENT_TYPE_SRQ_LAST_WQE_REACH), bnxt_re (main.c,
+    /// bnxt_re_handle_qp_async_event). rxe of kernels before 6.5 never did (drivers/infiniband/sw/rxe/rxe_qp.c, rxe_qp_error).
+    pub(crate) says_last: bool,
+    /// So many receives of a shared queue a connection had taken when it ends, and gives them back.
+    pub(crate) ahead: usize,
+    /// Receives may be shared. None: efa, erdma, mana, ionic (no create_srq in providers/*/; libibverbs/dummy_ops.c:229 answers),
+    /// irdma on E810 (drivers/infiniband/hw/irdma/verbs.c, irdma_create_srq wants a feature of the third generation).
+    pub(crate) shares_receives: bool,
+    /// A completion queue may be made for more. Not: hns, qedr, cxgb4, siw, mana, erdma, efa, ionic (no resize_cq in
+    /// providers/*/; libibverbs/dummy_ops.c:622 answers).
+    pub(crate) resizes: bool,
+    /// Bytes that may go inline; who asks for more gets no queue pair. irdma: 101 on E810, 48 before
+    /// (providers/irdma/uverbs.c:1553); erdma: 96 (providers/erdma/erdma_hw.h:74); mana: none.
+    pub(crate) inline: u32,
+    /// Pieces of a send, and of a read: irdma has 13 and as few as 2 before (drivers/infiniband/hw/irdma/verbs.c,
+    /// irdma_query_device: max_sge_rd); erdma 6 and 1 (providers/erdma/erdma_hw.h, ERDMA_MAX_SEND_SGE).
+    pub(crate) pieces: c_int,
+    pub(crate) pieces_read: c_int,
+    pub(crate) link_layer: u32,
+    /// Every packet needs a global header: InfiniBand ports that say so (IBV_QPF_GRH_REQUIRED, libibverbs/verbs.h).
+    pub(crate) needs_grh: bool,
+    /// The port's MTU as a code.
+    pub(crate) mtu: u32,
+}
+
+impl Default for Nature {
+    fn default() -> Nature {
+        MLX5
+    }
+}
+
+/// What all others are described by.
+pub(crate) const MLX5: Nature = Nature {
+    name: "mlx5",
+    purges: true,
+    says_last: true,
+    ahead: 0,
+    shares_receives: true,
+    resizes: true,
+    inline: 256,
+    pieces: 16,
+    pieces_read: 0,
+    link_layer: IBV_LINK_LAYER_ETHERNET,
+    needs_grh: false,
+    mtu: 5,
+};
+
+/// The adapters that are played. What they have in common with [`MLX5`] is not said again.
+pub(crate) const ADAPTERS: &[Nature] = &[
+    Nature { ahead: 3, pieces_read: 30, ..MLX5 },
+    Nature {
+        name: "mlx5 on InfiniBand",
+        ahead: 2,
+        pieces_read: 30,
+        link_layer: IBV_LINK_LAYER_INFINIBAND,
+        ..MLX5
+    },
+    Nature {
+        name: "InfiniBand that needs global headers",
+        link_layer: IBV_LINK_LAYER_INFINIBAND,
+        needs_grh: true,
+        mtu: 4,
+        ..MLX5
+    },
+    Nature { name: "mlx4", ahead: 1, inline: 1024, mtu: 4, ..MLX5 },
+    Nature {
+        name: "irdma, E810",
+        shares_receives: false,
+        inline: 101,
+        pieces: 13,
+        pieces_read: 13,
+        ..MLX5
+    },
+    Nature {
+        // The limits of X722, which itself speaks iWARP only.
+        name: "few pieces",
+        shares_receives: false,
+        inline: 48,
+        pieces: 3,
+        pieces_read: 1,
+        ..MLX5
+    },
+    Nature { name: "bnxt_re", ahead: 2, inline: 96, pieces: 6, pieces_read: 6, ..MLX5 },
+    Nature { name: "hns", resizes: false, inline: 64, pieces: 6, ..MLX5 },
+    Nature { name: "qedr", resizes: false, purges: false, pieces: 4, pieces_read: 4, ..MLX5 },
+    Nature {
+        name: "mana",
+        purges: false,
+        shares_receives: false,
+        resizes: false,
+        inline: 0,
+        pieces: 8,
+        pieces_read: 8,
+        ..MLX5
+    },
+    Nature { name: "rxe", purges: false, inline: 400, pieces: 32, pieces_read: 32, mtu: 3, ..MLX5 },
+    Nature { name: "rxe before 6.5", purges: false, says_last: false, ahead: 1, mtu: 3, ..MLX5 },
+    Nature { name: "no two things that others have", resizes: false, says_last: false, ..MLX5 },
+];
+
+/// From here on the devices of this thread are such.
+pub(crate) fn play(nature: Nature) {
+    world(|world| world.nature = nature);
+}

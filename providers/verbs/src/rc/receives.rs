@@ -1,0 +1,224 @@
+//! The receives of an interface: in one queue that all endpoints share or, where the device has none such, in a queue of each.
+//!
+//! A buffer is posted, or the application has it, or it is free. Of a shared queue nobody knows which connection has taken a
+//! buffer before it comes back. Of a queue of its own that is noted (its *owner*), so that when a queue pair is gone
+//! everything that was posted to it is free again, whatever the device told of it. A completion that comes later is known by
+//! the stamp of its posting to be of the past.
+
+use super::connection::{Connection, receive_id};
+use crate::abi::ibv_sge;
+use crate::buffers::Pool;
+use crate::queue_pair::{Receive, Srq};
+use crate::shared::DomainState;
+use std::collections::HashMap;
+use tieline_plugin_api::{Failure, Status};
+
+/// Receives of a queue of its own, or counted for a connection in the shared one, for what costs no credit.
+pub(super) const CONTROL: usize = 4;
+/// Whose buffers are free.
+const NOBODY: u32 = u32::MAX;
+
+/// Where the receives of an interface are posted.
+enum Queues {
+    Shared(Srq),
+    Own(Owners),
+}
+
+/// What is posted to queues of connections.
+#[derive(Default)]
+struct Owners {
+    /// Of each buffer: the queue pair that it is posted to, and the stamp of that.
+    of: Vec<Option<(u32, u32)>>,
+    /// How many are posted to a queue pair.
+    posted: HashMap<u32, usize>,
+    /// Buffers that are to be posted, each with the slot of its connection.
+    to_post: Vec<(u32, u32)>,
+    stamp: u32,
+}
+
+/// Buffers and queues, which go first.
+pub(super) struct Receives {
+    queues: Queues,
+    pool: Pool,
+    to_post: Vec<Receive>,
+}
+
+impl Receives {
+    /// None posted yet: they come `chunk` at a time.
+    pub(super) fn new(
+        domain: &DomainState,
+        size: usize,
+        chunk: usize,
+    ) -> Result<Receives, Failure> {
+        let most = domain.settings.rx_buffers;
+        let shared = Srq::new(&domain.pd, most.next_multiple_of(chunk));
+        let (queues, most) = match shared {
+            Ok(srq) => (Queues::Shared(srq), most),
+            Err(_) if !domain.shares_receives => (Queues::Own(Owners::default()), usize::MAX),
+            // There is such a queue, and not for us: too many, too little memory.
+            Err(failure) => return Err(failure),
+        };
+        Ok(Receives {
+            queues,
+            pool: Pool::new(&domain.buffers, size, chunk, most),
+            to_post: Vec::new(),
+        })
+    }
+
+    /// The queue that all share.
+    pub(super) fn shared(&self) -> Option<&Srq> {
+        match &self.queues {
+            Queues::Shared(srq) => Some(srq),
+            Queues::Own(_) => None,
+        }
+    }
+
+    /// Whether an event is about the shared queue.
+    pub(super) fn is(&self, queue: Option<usize>) -> bool {
+        self.shared().is_some_and(|srq| srq.is(queue))
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self, buffer: u32, len: usize) -> &[u8] {
+        self.pool.bytes(buffer, len)
+    }
+
+    pub(super) fn committed(&self) -> usize {
+        self.pool.committed()
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.pool.total()
+    }
+
+    /// Makes buffers until there are `want`, and has all that are free posted; or, where each connection has its own, `more` of
+    /// them for this one.
+    pub(super) fn provide(&mut self, want: usize, more: usize, slot: u32) -> Result<(), Failure> {
+        if let Queues::Own(owners) = &mut self.queues {
+            for made in 0..more {
+                match self.pool.take() {
+                    Ok(buffer) => owners.to_post.push((slot, buffer)),
+                    // With some the connection works, only slower.
+                    Err(_) if made >= CONTROL => break,
+                    Err(status) => return Err(status.into()),
+                }
+            }
+            return Ok(());
+        }
+        while self.pool.total() < want {
+            match self.pool.grow() {
+                Err(failure) if failure.status == Status::Again => break,
+                // With some buffers posted the interface works, only slower.
+                Err(_) if self.pool.total() > 0 => break,
+                other => other?,
+            }
+        }
+        while let Some(buffer) = self.pool.take_made() {
+            self.again(buffer, NOBODY);
+        }
+        Ok(())
+    }
+
+    /// Whether this completion is of the buffer's present posting. Then it is posted no more; and the queue pair that has
+    /// none left, if that is so.
+    #[inline]
+    pub(super) fn came(&mut self, buffer: u32, stamp: u32) -> (bool, Option<u32>) {
+        match &mut self.queues {
+            Queues::Shared(_) => (true, None),
+            Queues::Own(owners) => owners.came(buffer, stamp),
+        }
+    }
+
+    /// A buffer is free to be posted again, for the connection of this slot.
+    #[inline]
+    pub(super) fn again(&mut self, buffer: u32, slot: u32) {
+        match &mut self.queues {
+            Queues::Shared(_) => {
+                let sge = self.pool.whole(buffer);
+                self.to_post.push(Receive { id: receive_id(buffer, 0), sge });
+            }
+            Queues::Own(owners) => owners.to_post.push((slot, buffer)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_none_to_post(&self) -> bool {
+        match &self.queues {
+            Queues::Shared(_) => self.to_post.is_empty(),
+            Queues::Own(owners) => owners.to_post.is_empty(),
+        }
+    }
+
+    /// Posts what is to be posted. What was for a connection that is over is free.
+    pub(super) fn post(&mut self, connections: &[Option<Box<Connection>>]) -> Result<(), Failure> {
+        let Queues::Own(owners) = &mut self.queues else {
+            let result = self.shared().map_or(Ok(()), |srq| srq.post(&self.to_post));
+            self.to_post.clear();
+            return result;
+        };
+        owners.to_post.sort_unstable_by_key(|&(slot, _)| slot);
+        let list = core::mem::take(&mut owners.to_post);
+        for of_one in list.chunk_by(|(a, _), (b, _)| a == b) {
+            let connection = connections.get(of_one[0].0 as usize).and_then(Option::as_deref);
+            let Some(qp) = connection.and_then(|connection| connection.qp.as_ref()) else {
+                of_one.iter().for_each(|&(_, buffer)| self.pool.give(buffer));
+                continue;
+            };
+            let (qpn, pool) = (qp.number(), &self.pool);
+            let receives: Vec<Receive> = of_one
+                .iter()
+                .map(|&(_, buffer)| owners.posted(buffer, qpn, pool.whole(buffer)))
+                .collect();
+            qp.post_receives(&receives)?;
+        }
+        Ok(())
+    }
+
+    /// How many are posted to a queue pair; of a shared queue that is not known.
+    pub(super) fn posted_to(&self, qpn: u32) -> Option<usize> {
+        match &self.queues {
+            Queues::Shared(_) => None,
+            Queues::Own(owners) => Some(owners.posted.get(&qpn).copied().unwrap_or(0)),
+        }
+    }
+
+    /// A queue pair has let go of everything that was posted to it, without a word: the connection of this slot has it posted
+    /// again, if there is one.
+    pub(super) fn let_go(&mut self, qpn: u32, slot: Option<u32>) {
+        let Queues::Own(owners) = &mut self.queues else { return };
+        if owners.posted.remove(&qpn).is_none() {
+            return;
+        }
+        for (buffer, owner) in owners.of.iter_mut().enumerate() {
+            if owner.is_some_and(|(of, _)| of == qpn) {
+                *owner = None;
+                owners.to_post.push((slot.unwrap_or(NOBODY), buffer as u32));
+            }
+        }
+    }
+}
+
+impl Owners {
+    fn posted(&mut self, buffer: u32, qpn: u32, sge: ibv_sge) -> Receive {
+        self.stamp = self.stamp.wrapping_add(1) & 0x7fff_ffff;
+        let needed = self.of.len().max(buffer as usize + 1);
+        self.of.resize(needed, None);
+        self.of[buffer as usize] = Some((qpn, self.stamp));
+        *self.posted.entry(qpn).or_default() += 1;
+        Receive { id: receive_id(buffer, self.stamp), sge }
+    }
+
+    fn came(&mut self, buffer: u32, stamp: u32) -> (bool, Option<u32>) {
+        let Some(owner) = self.of.get_mut(buffer as usize) else { return (false, None) };
+        let Some((qpn, _)) = owner.filter(|&(_, of)| of == stamp) else { return (false, None) };
+        *owner = None;
+        let left = self.posted.get_mut(&qpn).map_or(0, |posted| {
+            *posted -= 1;
+            *posted
+        });
+        if left == 0 {
+            let _ = self.posted.remove(&qpn);
+        }
+        (true, (left == 0).then_some(qpn))
+    }
+}
