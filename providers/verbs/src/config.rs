@@ -130,6 +130,13 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "How long a connection of rdmacm stays open that nobody uses; it is made again when it is needed.",
     ),
     ConfigDoc::text(
+        "TIELINE_VERBS_RELAXED_ORDERING",
+        "off",
+        "Whether writes of peers to a region may pass each other on the bus, which some processors (AMD) need for full speed: \
+              then only completion, a notification or a message says that bytes are there; docs/ordering.md has the row.",
+    )
+    .one_of("off|on"),
+    ConfigDoc::text(
         "TIELINE_VERBS_CACHE",
         "in-use",
         "Registrations of local memory that the program did not register: in-use, shared by the operations that \
@@ -184,6 +191,7 @@ pub(crate) struct Settings {
     pub(crate) tx_depth: usize,
     pub(crate) inline: usize,
     pub(crate) connections: usize,
+    pub(crate) relaxed_ordering: bool,
     pub(crate) cm_connections: usize,
     pub(crate) cm_idle: Duration,
     /// The cache of registrations; none when it is off.
@@ -244,6 +252,7 @@ impl Settings {
             tx_depth: number("TX_DEPTH"),
             inline: number("INLINE"),
             connections: number("CONNECTIONS"),
+            relaxed_ordering: own("RELAXED_ORDERING").text == "on",
             cm_connections: number("CM_CONNECTIONS"),
             cm_idle: own("CM_IDLE").duration(),
             cache: (cache.text != "off").then_some(limits),

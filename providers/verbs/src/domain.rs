@@ -12,7 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
-    Domain, Failure, HostHandle, Status, atomic_op, caps, connects, cost_class, role,
+    Domain, Failure, HostHandle, Status, atomic_op, caps, connects, cost_class, register_flags,
+    role,
 };
 
 /// Name of the module of reliable connections.
@@ -147,6 +148,9 @@ impl Domain for VerbsDomain {
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Region, Failure> {
+        if memory.flags & register_flags::DMABUF != 0 {
+            return self.state.registry.register_dmabuf(memory);
+        }
         let (base, len, access) = memory.of_host()?;
         self.state.registry.register(base, len, access)
     }

@@ -9,7 +9,7 @@
 use crate::abi::*;
 #[cfg(not(test))]
 use core::ffi::CStr;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use tieline_plugin_api::Failure;
 #[cfg(not(test))]
@@ -20,9 +20,16 @@ use tieline_plugin_api::Status;
 pub(crate) const LIBRARY: &CStr = c"libibverbs.so.1";
 
 macro_rules! functions {
-    ($( $name:ident: fn($($argument:ty),*) -> $result:ty; )*) => {
+    (
+        [ $( $name:ident: fn($($argument:ty),*) -> $result:ty; )* ]
+        [ $( $newer:ident: fn($($taken:ty),*) -> $made:ty; )* ]
+    ) => {
         /// The functions of libibverbs that are called by name.
-        pub(crate) struct Library { $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )* }
+        pub(crate) struct Library {
+            $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )*
+            // Older libraries have them not.
+            $( pub(crate) $newer: Option<unsafe extern "C" fn($($taken),*) -> $made>, )*
+        }
 
         #[cfg(not(test))]
         impl Library {
@@ -43,40 +50,58 @@ macro_rules! functions {
                         core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(found)
                     };
                 )*
-                Ok(Library { $( $name, )* })
+                $(
+                    let name = concat!(stringify!($newer), "\0");
+                    // SAFETY: an open library's handle and a terminated name.
+                    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
+                    // SAFETY: null, or the function of this name with this signature (verbs.h).
+                    let $newer = unsafe {
+                        core::mem::transmute::<
+                            *mut c_void,
+                            Option<unsafe extern "C" fn($($taken),*) -> $made>,
+                        >(found)
+                    };
+                )*
+                Ok(Library { $( $name, )* $( $newer, )* })
             }
         }
     };
 }
 
 functions! {
-    ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
-    ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
-    ibv_get_device_name: fn(*mut ibv_device) -> *const c_char;
-    ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
-    ibv_close_device: fn(*mut ibv_context) -> c_int;
-    ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
-    ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
-    ibv_get_async_event: fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
-    ibv_ack_async_event: fn(*mut ibv_async_event) -> ();
-    ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
-    ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
-    ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
-    ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
-    ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
-    ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
-    ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
-    ibv_resize_cq: fn(*mut ibv_cq, c_int) -> c_int;
-    ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
-    ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
-    ibv_ack_cq_events: fn(*mut ibv_cq, u32) -> ();
-    ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
-    ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
-    ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
-    ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
-    ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
-    ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
-    ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
+    [
+        ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
+        ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
+        ibv_get_device_name: fn(*mut ibv_device) -> *const c_char;
+        ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
+        ibv_close_device: fn(*mut ibv_context) -> c_int;
+        ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+        ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+        ibv_get_async_event: fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
+        ibv_ack_async_event: fn(*mut ibv_async_event) -> ();
+        ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
+        ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
+        ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+        ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
+        ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
+        ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
+        ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+        ibv_resize_cq: fn(*mut ibv_cq, c_int) -> c_int;
+        ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
+        ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+        ibv_ack_cq_events: fn(*mut ibv_cq, u32) -> ();
+        ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
+        ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+        ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+        ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+        ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+        ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
+    ]
+    [
+        ibv_reg_mr_iova2: fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
+        ibv_reg_dmabuf_mr: fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+    ]
 }
 
 /// The loaded library, for the life of the process.

@@ -8,7 +8,7 @@ use crate::sys::{Mr, Pd};
 use core::ffi::c_uint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::abi::{Iov, RegisterParams};
 use tieline_plugin_api::{Failure, Status, access};
 use tieline_registration::{Device, Lender, Limits};
 
@@ -21,6 +21,8 @@ pub struct Region {
     number: u64,
     /// The device may write there: not where the memory is mapped to be read.
     writable: bool,
+    /// The processor must not touch it: it is another device's.
+    untouchable: bool,
 }
 
 /// What registers the memory of a domain. Any thread.
@@ -29,12 +31,14 @@ pub(crate) struct Registry {
     pub(crate) lender: Arc<Lender<LocalMemory>>,
     seal: Seal,
     next: AtomicU64,
+    /// Peers' writes to regions may pass each other on their way to memory.
+    relaxed: bool,
 }
 
 impl Registry {
-    pub(crate) fn new(pd: Arc<Pd>, seal: Seal, limits: Option<Limits>) -> Registry {
+    pub(crate) fn new(pd: Arc<Pd>, seal: Seal, limits: Option<Limits>, relaxed: bool) -> Registry {
         let lender = Arc::new(Lender::new(LocalMemory(pd), limits));
-        Registry { lender, seal, next: AtomicU64::new(1) }
+        Registry { lender, seal, next: AtomicU64::new(1), relaxed }
     }
 
     pub(crate) fn register(
@@ -50,10 +54,40 @@ impl Registry {
         }
         // The device refuses to register nothing; one byte more than asked for is never put into a key.
         let (mr, writable) = self.lender.pressed(|| {
-            register(&self.lender.device().0, base, len.max(1), verbs_rights(rights))
+            let relaxed = if self.relaxed { IBV_ACCESS_RELAXED_ORDERING } else { 0 };
+            let rights = verbs_rights(rights) | relaxed;
+            register(&self.lender.device().0, base, len.max(1), rights)
         })?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        Ok(Region { mr, base: start, len: len as u64, access: rights, number, writable })
+        let (len, access) = (len as u64, rights);
+        Ok(Region { mr, base: start, len, access, number, writable, untouchable: false })
+    }
+
+    /// The same of a DMA buffer.
+    pub(crate) fn register_dmabuf(&self, memory: &RegisterParams) -> Result<Region, Failure> {
+        let (base, len) = (memory.base.addr() as u64, memory.len);
+        if base.checked_add(len as u64).is_none() || len == 0 {
+            let text = format!("{len} bytes of a DMA buffer at address {base:#x} are no range");
+            return Err(Failure::new(Status::Invalid, text));
+        }
+        let pd = &self.lender.device().0;
+        let rights = verbs_rights(memory.access);
+        let mr = pd
+            .register_dmabuf(memory.dmabuf, memory.dmabuf_offset, (base, len), rights)
+            .map_err(|errno| match errno {
+                libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::EBADF => {
+                    let error = std::io::Error::from_raw_os_error(errno);
+                    let text = format!(
+                        "a DMA buffer of {len} bytes cannot be registered ({error}): the device, its driver or libibverbs \
+                         (rdma-core 34) do not know it, or the descriptor is none"
+                    );
+                    Failure::new(Status::Unsupported, text)
+                }
+                errno => refusal(len, errno),
+            })?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (len, access) = (len as u64, memory.access);
+        Ok(Region { mr, base, len, access, number, writable: true, untouchable: true })
     }
 
     pub(crate) fn deregister(&self, region: Region) {
@@ -120,6 +154,12 @@ pub(crate) fn registered(piece: &Iov, written: bool) -> Option<ibv_sge> {
     let start = (piece.base.addr() as u64).checked_sub(region.base)?;
     let inside = start <= region.len && piece.len as u64 <= region.len - start;
     (inside && (region.writable || !written)).then(|| local(piece, region.mr.lkey()))
+}
+
+/// Whether the processor must not touch a piece: then it is neither inlined nor copied.
+#[inline]
+pub(crate) fn untouchable(piece: &Iov) -> bool {
+    sys::region(piece).is_some_and(|region| region.untouchable)
 }
 
 /// A registration for the time of one operation.

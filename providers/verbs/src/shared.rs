@@ -150,7 +150,7 @@ impl DomainState {
         };
         let mut seal = Seal::default();
         random(&mut seal)?;
-        let registry = Registry::new(pd.clone(), seal, settings.cache);
+        let registry = Registry::new(pd.clone(), seal, settings.cache, settings.relaxed_ordering);
         let pieces = pieces_beside(settings.inline).min(attr.max_sge.max(2) as usize);
         // Some devices have fewer for reads; those that have a limit of their own for other things say nothing here.
         let max_read_pieces = match usize::try_from(attr.max_sge_rd) {

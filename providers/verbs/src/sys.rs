@@ -214,15 +214,38 @@ impl Pd {
         len: usize,
         rights: c_uint,
     ) -> Result<Mr, i32> {
-        // SAFETY: a live protection domain; the kernel checks and pins the range.
-        let raw = unsafe {
-            (self.device.api.ibv_reg_mr)(
-                self.raw.as_ptr(),
-                base.cast::<c_void>(),
-                len,
-                rights as c_int,
-            )
-        };
+        let (pd, start) = (self.raw.as_ptr(), base.expose_provenance() as u64);
+        let hint = rights & IBV_ACCESS_RELAXED_ORDERING != 0;
+        let (api, base) = (self.device.api, base.cast::<c_void>());
+        // SAFETY: a live protection domain; the kernel checks and pins the range. The newer function drops hints that the kernel
+        // does not know; an older library knows none.
+        self.made(unsafe {
+            match api.ibv_reg_mr_iova2 {
+                Some(register) if hint => register(pd, base, len, start, rights),
+                _ => {
+                    let rights = rights & !IBV_ACCESS_RELAXED_ORDERING;
+                    (api.ibv_reg_mr)(pd, base, len, rights as c_int)
+                }
+            }
+        })
+    }
+
+    /// The same of `len` bytes of a DMA buffer from `offset` on, which peers and pieces name from the address `start` on. The
+    /// descriptor stays the caller's.
+    pub(crate) fn register_dmabuf(
+        self: &Arc<Pd>,
+        descriptor: c_int,
+        offset: u64,
+        (start, len): (u64, usize),
+        rights: c_uint,
+    ) -> Result<Mr, i32> {
+        let register = self.device.api.ibv_reg_dmabuf_mr.ok_or(libc::EOPNOTSUPP)?;
+        let rights = (rights & !IBV_ACCESS_RELAXED_ORDERING) as c_int;
+        // SAFETY: a live protection domain; the kernel checks the descriptor and the range, and no memory of ours is involved.
+        self.made(unsafe { register(self.raw.as_ptr(), offset, len, start, descriptor, rights) })
+    }
+
+    fn made(self: &Arc<Pd>, raw: *mut ibv_mr) -> Result<Mr, i32> {
         match NonNull::new(raw) {
             Some(raw) => Ok(Mr { pd: self.clone(), raw }),
             None => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),

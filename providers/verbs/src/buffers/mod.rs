@@ -25,15 +25,17 @@ pub(crate) struct Pool {
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     size: usize,
-    per_chunk: usize,
+    /// A chunk has two to the power of this.
+    shift: u32,
     most: usize,
 }
 
 impl Pool {
-    /// A pool of buffers of `size` bytes, made `per_chunk` at a time, at most about `most` of them.
+    /// A pool of buffers of `size` bytes, made `per_chunk` (a power of two) at a time, at most about `most` of them.
     pub(crate) fn new(arena: &Arc<Arena>, size: usize, per_chunk: usize, most: usize) -> Pool {
         let size = size.next_multiple_of(64);
-        Pool { arena: arena.clone(), chunks: Vec::new(), free: Vec::new(), size, per_chunk, most }
+        let shift = per_chunk.next_power_of_two().trailing_zeros();
+        Pool { arena: arena.clone(), chunks: Vec::new(), free: Vec::new(), size, shift, most }
     }
 
     /// Makes one more chunk, unless the bound is reached.
@@ -45,10 +47,10 @@ impl Pool {
         if have >= self.most {
             return Err(Status::Again.into());
         }
-        let piece = self.arena.take(self.size * self.per_chunk, 64)?;
+        let piece = self.arena.take(self.size << self.shift, 64)?;
         let lkey = Mr::lkey(piece.registration());
         self.chunks.push(Chunk { piece, lkey });
-        self.free.extend((have as u32..(have + self.per_chunk) as u32).rev());
+        self.free.extend((have as u32..(have + (1 << self.shift)) as u32).rev());
         Ok(())
     }
 
@@ -80,7 +82,7 @@ impl Pool {
 
     /// How many there are, free or not.
     pub(crate) fn total(&self) -> usize {
-        self.chunks.len() * self.per_chunk
+        self.chunks.len() << self.shift
     }
 
     /// Bytes of all of them.
@@ -88,9 +90,10 @@ impl Pool {
         self.total() * self.size
     }
 
+    #[inline]
     fn locate(&self, buffer: u32) -> (usize, usize) {
-        let (chunk, slot) = (buffer as usize / self.per_chunk, buffer as usize % self.per_chunk);
-        (chunk, slot * self.size)
+        let slot = buffer as usize & ((1 << self.shift) - 1);
+        (buffer as usize >> self.shift, slot * self.size)
     }
 
     /// The first `len` bytes as a piece for the device.

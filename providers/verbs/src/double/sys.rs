@@ -196,7 +196,7 @@ unsafe extern "C" fn reg_mr(
         }
         world.counts.registrations += 1;
         let key = world.number();
-        let area = Area { start, len: length as u64, rights: access as c_uint };
+        let area = Area { start, len: length as u64, rights: access as c_uint, foreign: false };
         let _ = world.memory.insert(key, area);
         Ok(key)
     });
@@ -205,6 +205,41 @@ unsafe extern "C" fn reg_mr(
         Err(errno) => return refused(errno),
     };
     made(ibv_mr { context: ptr::null_mut(), pd, addr, length, handle: key, lkey: key, rkey: key })
+}
+
+unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    assert_eq!(iova, addr.addr() as u64, "nothing is named by other addresses");
+    // SAFETY: the caller's promises are the same.
+    unsafe { reg_mr(pd, addr, length, access as c_int) }
+}
+
+/// A DMA buffer is memory of this process at the address that it is named by, which only the device may touch.
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    descriptor: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    if descriptor < 0 || offset % 8 != 0 {
+        return refused(libc::EBADF);
+    }
+    // SAFETY: as in `reg_mr`.
+    let mr = unsafe { reg_mr(pd, ptr::with_exposed_provenance_mut(iova as usize), length, access) };
+    // SAFETY: null, or just made.
+    let key = unsafe { mr.as_ref() }.map(|mr| mr.lkey);
+    world(|world| {
+        let area = key.and_then(|key| world.memory.get_mut(&key));
+        area.into_iter().for_each(|area| area.foreign = true);
+    });
+    mr
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
@@ -392,7 +427,9 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
         if new.qp_state == IBV_QPS_RESET {
             world.purge(qpn);
         }
-        world.run();
+        if new.qp_state != IBV_QPS_INIT {
+            world.run();
+        }
         0
     })
 }
@@ -400,6 +437,9 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: it came from `create_qp`.
     let qpn = unsafe { (*qp).qp_num };
+    if world(|world| world.faults.keeps_pairs) {
+        return libc::EBUSY;
+    }
     world(|world| {
         world.purge(qpn);
         let _ = world.pairs.remove(&qpn);
@@ -520,6 +560,8 @@ fn post_one(qpn: u32, wr: &ibv_send_wr) -> c_int {
         .map(|at| unsafe { *wr.sg_list.add(at) })
         .collect();
     let inline = wr.send_flags & IBV_SEND_INLINE != 0;
+    let readable = |piece: &ibv_sge| world(|world| world.touchable(piece.addr, piece.length));
+    assert!(!inline || pieces.iter().all(readable), "the processor reads a device's memory");
     let copied = inline.then(|| {
         pieces.iter().flat_map(|piece| bytes_at(piece.addr, piece.length)).copied().collect()
     });
@@ -597,6 +639,8 @@ pub(crate) fn library() -> Library {
         ibv_destroy_qp: destroy_qp,
         ibv_create_ah: create_ah,
         ibv_destroy_ah: destroy_ah,
+        ibv_reg_mr_iova2: Some(reg_mr_iova2),
+        ibv_reg_dmabuf_mr: Some(reg_dmabuf_mr),
     }
 }
 

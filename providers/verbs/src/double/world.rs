@@ -18,6 +18,10 @@ pub(crate) struct Faults {
     pub(crate) refuse_sends: c_int,
     /// So many are posted before.
     pub(crate) sends_before: usize,
+    /// After so many more of them a send fails with this status.
+    pub(crate) fails_after: Option<(usize, c_uint)>,
+    /// No queue pair can be destroyed.
+    pub(crate) keeps_pairs: bool,
     /// Sends neither complete nor fail.
     pub(crate) stuck: bool,
     /// Nothing comes through: sends fail after the last try.
@@ -82,6 +86,8 @@ pub(super) struct Area {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) rights: c_uint,
+    /// Another device's: the processor must not touch it.
+    pub(super) foreign: bool,
 }
 
 pub(super) struct Send {
@@ -163,6 +169,11 @@ pub(crate) fn chatter() -> u32 {
 
 pub(crate) fn counts() -> Counts {
     world(|world| world.counts)
+}
+
+/// Rights of all registrations that are there now.
+pub(crate) fn rights() -> Vec<c_uint> {
+    world(|world| world.memory.values().map(|area| area.rights).collect())
 }
 
 /// Registrations that are there now.
@@ -256,6 +267,13 @@ impl World {
         self.next
     }
 
+    /// Whether the processor may read there.
+    pub(super) fn touchable(&self, address: u64, len: u32) -> bool {
+        let end = address + u64::from(len);
+        let mut foreign = self.memory.values().filter(|area| area.foreign);
+        !foreign.any(|area| address < area.start + area.len && area.start < end)
+    }
+
     fn admits(&self, key: u32, address: u64, len: u64, right: c_uint) -> bool {
         self.memory.get(&key).is_some_and(|area| {
             let end = area.start + area.len;
@@ -320,7 +338,9 @@ impl World {
     }
 
     pub(super) fn run(&mut self) {
-        let numbers: Vec<u32> = self.pairs.keys().copied().collect();
+        let has_work = |pair: &Pair| !pair.waiting.is_empty() || pair.attr.qp_state == IBV_QPS_ERR;
+        let with_work = self.pairs.iter().filter(|(_, pair)| has_work(pair));
+        let numbers: Vec<u32> = with_work.map(|(qpn, _)| *qpn).collect();
         let mut moved = true;
         while moved {
             moved = false;
@@ -401,6 +421,12 @@ impl World {
     }
 
     fn execute(&mut self, qpn: u32, send: &Send) -> Outcome {
+        if let Some((left, status)) = self.faults.fails_after {
+            self.faults.fails_after = left.checked_sub(1).map(|left| (left, status));
+            if left == 0 {
+                return Outcome::Failed(status);
+            }
+        }
         if self.pairs[&qpn].datagrams {
             return self.datagram(qpn, send);
         }

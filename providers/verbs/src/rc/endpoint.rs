@@ -8,7 +8,7 @@ use super::wire::{HEADER_LEN, Header, Kind};
 use crate::abi::*;
 use crate::buffers::sys::{Room, gather};
 use crate::keys::PackedKey;
-use crate::memory::{local, registered};
+use crate::memory::{local, registered, untouchable};
 use crate::queue_pair::Work;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -160,13 +160,21 @@ impl RcEndpoint {
         connection.may_send()?;
         let (head, credits) = head(connection, id, header);
         let inline = connection.inline();
+        let copies = !iov.iter().any(untouchable);
         let buffer = state.sends.take()?;
         let bytes = state.sends.bytes_mut(buffer);
         bytes[..HEADER_LEN].copy_from_slice(&head);
         let mut pieces = core::mem::take(&mut state.pieces);
         pieces.clear();
         pieces.push(state.sends.sge(buffer, HEADER_LEN));
-        if len <= inline || !all_registered(iov, &mut pieces) {
+        let short = copies && len <= inline;
+        let as_it_lies = !short && all_registered(iov, &mut pieces);
+        if !as_it_lies && !copies {
+            state.pieces = pieces;
+            state.sends.give(buffer);
+            return Err(Status::Invalid);
+        }
+        if !as_it_lies {
             // Short, or not registered: one copy costs less than pinning pages.
             gather(iov, &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + len]);
             state.pieces = pieces;
@@ -219,7 +227,7 @@ impl RcEndpoint {
         let mut ends = ends(op.cookie, op.flags);
         if let [piece] = op.iov {
             let hold = hold(op.flags);
-            if op.len <= connection.inline() {
+            if op.len <= connection.inline() && !untouchable(piece) {
                 // The device copies while it is posted: whatever memory it is.
                 ends.foreign = hold != 0;
                 let flags = IBV_SEND_INLINE | hold;
@@ -245,13 +253,14 @@ impl RcEndpoint {
         let mut pieces = core::mem::take(&mut state.pieces);
         pieces.clear();
         let mut flags = hold(op.flags);
-        if op.len <= inline {
+        let copies = !op.iov.iter().any(untouchable);
+        if op.len <= inline && copies {
             pieces.extend(op.iov.iter().filter(|piece| piece.len > 0).map(|piece| local(piece, 0)));
             ends.foreign = flags != 0;
             flags |= IBV_SEND_INLINE;
         } else if all_registered(op.iov, &mut pieces) {
             ends.foreign = true;
-        } else if op.len <= state.domain.settings.segment {
+        } else if op.len <= state.domain.settings.segment && copies {
             let Ok(buffer) = state.sends.take() else {
                 state.pieces = pieces;
                 return Err(Status::Again);

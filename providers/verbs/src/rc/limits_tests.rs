@@ -266,14 +266,14 @@ fn completions_of_all_endpoints_have_room_however_late_they_are_read() {
 
 #[test]
 fn an_endpoint_whose_completions_the_device_has_no_queue_for_is_refused_with_what_to_do() {
-    fault(|faults| faults.most_completions = Some(4096));
+    fault(|faults| faults.most_completions = Some(1060));
     let settings = [("TIELINE_VERBS_TX_DEPTH", "2048")];
     let a = domain(&settings).unwrap().open_interface(RC, [0; 16]).unwrap();
-    let _one = a.connect(&[], &[], 1).unwrap();
-    let failure = a.connect(&[], &[], 2).err().unwrap();
-    assert_eq!((failure.status, pairs().len()), (Status::NoMemory, 1));
-    let words = "2 endpoints need 5136 places in a completion queue and double0 has 4096 at most: lower \
-                 TIELINE_VERBS_TX_DEPTH or TIELINE_VERBS_RX_BUFFERS";
+    let _three = [1, 2, 3].map(|cookie| a.connect(&[], &[], cookie).unwrap());
+    let failure = a.connect(&[], &[], 4).err().unwrap();
+    assert_eq!((failure.status, pairs().len()), (Status::NoMemory, 3));
+    let words = "the completion queue of double0 has 1060 places and cannot have more, which is not enough for 4 \
+                 endpoints: lower TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS, so that others serve the rest";
     assert_eq!(failure.text, words);
 }
 

@@ -10,6 +10,8 @@ mod credits;
 #[cfg(test)]
 mod drain_tests;
 mod endpoint;
+#[cfg(test)]
+mod hardware_tests;
 mod interface;
 #[cfg(test)]
 mod late_tests;

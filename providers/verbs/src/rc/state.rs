@@ -51,6 +51,8 @@ pub(crate) struct State {
     cq: Cq,
     /// The completion queue can be made for more.
     grows: bool,
+    /// Connections share its places.
+    shares: bool,
     /// What shares it has changed.
     share_later: bool,
     pub(crate) sends: Pool,
@@ -58,6 +60,10 @@ pub(crate) struct State {
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) domain: Arc<DomainState>,
     generations: Vec<u8>,
+    /// Slots that are free; connections that there are, and receives that their windows ask for.
+    free: Vec<u32>,
+    live: usize,
+    windows: usize,
     notices: Notices<Delivered>,
     /// Room for completions.
     batch: Vec<Wc>,
@@ -78,6 +84,9 @@ pub(crate) struct State {
 /// Places in a completion queue that cannot grow are enough for so many endpoints that use all of their sends; of more, each
 /// has fewer, and no fewer than these.
 const FIXED_FOR: usize = 64;
+/// One that can grow has places for all sends up to this many, 8 MiB of them; beyond it for so many of each endpoint.
+const WIDE: usize = 1 << 17;
+const SHARED_SENDS: usize = 16;
 const FEWEST_SENDS: usize = 4;
 
 /// A completion queue with so many places, and whether it can grow: if not, it has as many as it will ever need.
@@ -120,11 +129,15 @@ impl State {
             sleep,
             cq,
             grows,
+            shares: false,
             share_later: false,
             sends: Pool::new(&domain.buffers, message, CHUNK, settings.tx_buffers),
             results: Pool::new(&domain.buffers, 64, 64, RESULTS),
             pieces: Vec::new(),
             generations: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            windows: 0,
             notices: Notices::default(),
             batch: vec![Wc::default(); WC_BATCH],
             credits_due: Vec::new(),
@@ -148,7 +161,7 @@ impl State {
     /// Whether there may be one connection more.
     pub(crate) fn has_room(&self) -> Result<(), Failure> {
         let most = self.domain.settings.connections;
-        if self.connections.len() < most || self.connections.iter().any(Option::is_none) {
+        if self.live < most {
             return Ok(());
         }
         let text = format!("rc has {most} connections, as many as TIELINE_VERBS_CONNECTIONS says");
@@ -156,7 +169,7 @@ impl State {
     }
 
     pub(crate) fn memory(&self) -> MemoryReport {
-        let peers = self.connections.iter().flatten().count() as u64;
+        let peers = self.live as u64;
         let sends = self.domain.settings.tx_depth + RESERVE;
         let own = self.receives.shared().map_or_else(|| own_receives(&self.domain.settings), |_| 0);
         let each = self.domain.queue_bytes(sends, own)
@@ -187,12 +200,13 @@ impl State {
         self.cleanup = Cleanup::default();
         // Endpoints are closed already; one that is not must find nothing.
         self.connections.clear();
+        (self.live, self.windows) = (0, 0);
     }
 
     fn wake_while_needed(&self) {
         let interval = (self.domain.settings.failure / 8)
             .clamp(Duration::from_millis(20), Duration::from_secs(1));
-        let any = self.connections.iter().any(Option::is_some) || !self.cleanup.is_empty();
+        let any = self.live > 0 || !self.cleanup.is_empty();
         self.sleep.wake_every(any.then_some(interval));
     }
 
@@ -201,25 +215,40 @@ impl State {
     fn provide_completions(&mut self) -> Result<usize, Failure> {
         let settings = &self.domain.settings;
         let depth = settings.tx_depth;
-        let connections = self.connections.iter().flatten().count() + 1;
+        let connections = self.live + 1;
         let receives = settings.rx_buffers.max(self.receives.total());
         let need = receives + self.cleanup.stale() + connections * (depth + RESERVE);
         if need <= self.cq.capacity() {
             return Ok(depth);
         }
         if !self.grows {
+            self.shares = true;
             return self.share_completions(1);
         }
-        let entries = need.next_power_of_two().min(self.domain.max_cqe);
-        if entries < need {
-            let text = format!(
-                "{} endpoints need {need} places in a completion queue and {} has {} at most: lower \
-                 TIELINE_VERBS_TX_DEPTH or TIELINE_VERBS_RX_BUFFERS",
-                connections, self.domain.name.device, self.domain.max_cqe
-            );
-            return Err(Failure::new(Status::NoMemory, text));
+        if need <= WIDE.min(self.domain.max_cqe) {
+            let entries = need.next_power_of_two().min(self.domain.max_cqe);
+            return self.cq.resize(entries).map(|()| depth);
         }
-        self.cq.resize(entries).map(|()| depth)
+        // Of so many few send much at once: what there is they share.
+        let each = RESERVE + depth.min(SHARED_SENDS);
+        let entries = (receives + connections * each).next_power_of_two().max(WIDE);
+        let entries = entries.min(self.domain.max_cqe);
+        if entries > self.cq.capacity() {
+            self.cq.resize(entries)?;
+        }
+        self.shares = true;
+        self.share_completions(1)
+    }
+
+    /// The places of a connection are free.
+    fn forget_connection(&mut self, slot: u32) {
+        let Some(gone) = self.connections.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        self.live -= 1;
+        self.windows -= gone.credits.granted() as usize + CONTROL;
+        self.free.push(slot);
+        self.share_later |= self.shares;
     }
 
     /// Where the completion queue cannot grow, its places are shared by all connections: what each may have on the way. How
@@ -229,7 +258,7 @@ impl State {
         let _ = self.catch_up(None);
         let receives = self.domain.settings.rx_buffers.max(self.receives.total());
         let room = self.cq.capacity().saturating_sub(receives + self.cleanup.stale());
-        let connections = self.connections.iter().flatten().count() + more;
+        let connections = self.live + more;
         let share = (room / connections.max(1)).saturating_sub(RESERVE);
         let mut taken = 0;
         let mut silent = Vec::new();
@@ -249,8 +278,8 @@ impl State {
             _ if more == 0 => Ok(0),
             _ => {
                 let text = format!(
-                    "the completion queue of {} has {} places and cannot grow, which is not enough for {connections} endpoints: \
-                     raise TIELINE_VERBS_TX_DEPTH, by which it is made, or lower TIELINE_VERBS_RX_BUFFERS",
+                    "the completion queue of {} has {} places and cannot have more, which is not enough for {connections} \
+                     endpoints: lower TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS, so that others serve the rest",
                     self.domain.name.device,
                     self.cq.capacity()
                 );
@@ -281,8 +310,7 @@ impl State {
 
     /// Receive buffers that all windows ask for.
     fn receives_wanted(&self) -> usize {
-        let windows = self.connections.iter().flatten();
-        CHUNK + windows.map(|c| c.credits.granted() as usize + CONTROL).sum::<usize>()
+        CHUNK + self.windows
     }
 
     /// Grows the window of a peer that sends a stream, if there are buffers for it.
@@ -297,6 +325,7 @@ impl State {
             return;
         }
         connection.credits.grow(more as u32);
+        self.windows += more;
         // Where the memory cannot be had the window is wider than the queue, and the peer's device may have to wait.
         let _ = self.provide_receives(more, slot);
     }

@@ -45,6 +45,9 @@ const KEPT_CLOSED: usize = 64;
 /// Polls after which the clock is read, while something is awaited and otherwise.
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;
+/// After so many polls that found nothing only one in these looks at the queue.
+const QUIET_AFTER: u32 = 1024;
+const LOOK_EVERY: u32 = 16;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
 /// So many samples are a span of time in which channels count as in use, at the most.
 const SAMPLES: u32 = 20;
@@ -61,6 +64,8 @@ struct Outbound {
     handle: Rc<AddressHandle>,
     /// Bytes of a message that fit a packet: the smaller MTU of the two sides counts.
     piece: usize,
+    /// It is among those that await something.
+    listed: bool,
     /// Flushes that wait: the number up to which all must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
     closing: bool,
@@ -177,6 +182,8 @@ impl Activity {
 pub(crate) struct State {
     qp: Qp,
     outbound: Vec<Option<Outbound>>,
+    /// Those of them that may await an acknowledgement: only they have timers.
+    awaiting: Vec<u32>,
     inbound: Vec<Inbound>,
     /// The slots of those that were closed, in that order.
     closed: VecDeque<u32>,
@@ -206,6 +213,9 @@ pub(crate) struct State {
     pub(crate) own: Address,
     epoch: Instant,
     countdown: u32,
+    /// Polls that found nothing, one after the other.
+    idle: u32,
+    looks: u32,
     slow_progress_at: Duration,
     next_peer: u64,
     dead: bool,
@@ -265,6 +275,7 @@ impl State {
         let mut state = State {
             qp,
             outbound: Vec::new(),
+            awaiting: Vec::new(),
             inbound: Vec::new(),
             closed: VecDeque::new(),
             known: HashMap::new(),
@@ -285,6 +296,8 @@ impl State {
             own: address,
             epoch: Instant::now(),
             countdown: 1,
+            idle: 0,
+            looks: 0,
             slow_progress_at: Duration::ZERO,
             next_peer: 1,
             dead: false,
@@ -375,13 +388,22 @@ impl State {
         if self.countdown == 0 {
             self.slow_progress(Some(events));
         }
-        if self.notices.hand_out(events) {
-            let _ = self.fetch(Some(events));
+        if self.notices.hand_out(events) && self.is_worth_a_look() {
+            let found = self.fetch(Some(events));
+            self.idle = if found { 0 } else { self.idle.saturating_add(1) };
         }
     }
 
+    /// Once other modules carry the traffic a look at this queue finds nothing, time after time: then it is one in some polls.
+    /// Who sleeps is woken by what comes, and arming looks by itself.
+    fn is_worth_a_look(&mut self) -> bool {
+        let quiet = self.idle >= QUIET_AFTER && !self.is_waiting();
+        self.looks = self.looks.wrapping_add(1);
+        !quiet || self.looks % LOOK_EVERY == 0
+    }
+
     fn is_waiting(&self) -> bool {
-        self.outbound.iter().flatten().any(|o| o.sender.is_waiting() && o.failed.is_none())
+        !self.awaiting.is_empty()
     }
 
     /// Time passes, and the device may have news.
@@ -431,6 +453,7 @@ impl State {
         }
         // What came before the request wakes nobody.
         let all = self.catch_up(None);
+        self.idle = 0;
         self.sleep.wake_every(self.is_waiting().then_some(WAKE_EVERY));
         self.countdown = 1;
         if all && self.notices.is_empty() { Armed::Sleep } else { Armed::Ready }

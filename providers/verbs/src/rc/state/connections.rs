@@ -21,14 +21,6 @@ impl State {
             return Err(Failure::new(Status::Unreachable, why));
         }
         self.has_room()?;
-        let slot = match self.connections.iter().position(Option::is_none) {
-            Some(free) => free,
-            None => {
-                self.connections.push(None);
-                self.generations.push(0);
-                self.connections.len() - 1
-            }
-        };
         if self.cleanup.is_full() {
             self.finish_endings(false);
             if self.domain.watch.port_down() {
@@ -37,6 +29,7 @@ impl State {
             }
         }
         let depth = self.provide_completions()?;
+        let slot = self.free_slot();
         let mut psn = [0; 4];
         random(&mut psn)?;
         let settings = &self.domain.settings;
@@ -55,16 +48,25 @@ impl State {
             let srq = state.receives.shared();
             Connection::new(&state.domain, &state.cq, srq, own, cookie, generation)
         };
-        let mut connection = match make(self) {
+        let made = match make(self) {
             // Devices differ in how they say that they have no room for it: what is ending has some.
             Err(_) if !self.cleanup.is_empty() => {
                 self.finish_endings(true);
-                make(self)?
+                make(self)
             }
-            made => made?,
+            made => made,
+        };
+        let mut connection = match made {
+            Ok(connection) => connection,
+            Err(failure) => {
+                self.free.push(slot as u32);
+                return Err(failure);
+            }
         };
         let _ = connection.queue.limit(depth);
         self.connections[slot] = Some(Box::new(connection));
+        self.live += 1;
+        self.windows += usize::from(own.window) + CONTROL;
         if let Err(failure) = self.provide_receives(usize::from(own.window) + CONTROL, slot as u32)
         {
             self.destroy(slot as u32); // nobody gets an endpoint that could close it
@@ -72,6 +74,15 @@ impl State {
         }
         self.wake_while_needed();
         Ok(slot as u32)
+    }
+
+    fn free_slot(&mut self) -> usize {
+        if let Some(free) = self.free.pop() {
+            return free as usize;
+        }
+        self.connections.push(None);
+        self.generations.push(0);
+        self.connections.len() - 1
     }
 
     /// Queue pairs that are ending make room for another one, see [`Cleanup::make_room`]. What the device has said of them, and
@@ -363,12 +374,7 @@ impl State {
             self.complete_failed(slot, ends, (status, 0), &failure.text, events.as_deref_mut());
         }
         match closing {
-            true => {
-                self.connections[slot as usize] = None;
-                if !self.grows {
-                    self.share_later = true;
-                }
-            }
+            true => self.forget_connection(slot),
             false => self.notices.endpoint_failed(cookie, &failure, events),
         }
         self.wake_while_needed();

@@ -15,7 +15,8 @@ impl State {
         if self.countdown == 0 {
             self.slow_progress(Some(events), false);
         }
-        if self.notices.hand_out(events) {
+        // Before anybody has connected the device has nothing of ours.
+        if self.notices.hand_out(events) && !self.connections.is_empty() {
             let _ = self.fetch(Some(events));
         }
     }

@@ -33,11 +33,13 @@ impl State {
             to,
             handle,
             piece,
+            listed: true,
             flushes: Vec::new(),
             closing: false,
             failed: None,
         };
         self.outbound[slot] = Some(outbound);
+        self.awaiting.push(slot as u32);
         self.countdown = 1;
         // In pieces, and at least one: its last tells the peer who we are.
         let len = identity.len();
@@ -117,7 +119,12 @@ impl State {
     ) -> Result<(), Status> {
         let now = self.now();
         let channel = self.outbound.get_mut(number as usize).and_then(Option::as_mut);
-        let Some(Outbound { sender, handle, to, .. }) = channel else { return Err(Status::Closed) };
+        let Some(Outbound { sender, handle, to, listed, .. }) = channel else {
+            return Err(Status::Closed);
+        };
+        if !core::mem::replace(listed, true) {
+            self.awaiting.push(number);
+        }
         let (qp, sends) = (&self.qp, &mut self.sends);
         sender.offer(kind, id, header, payload, now, &mut |bytes| {
             transmit(qp, sends, handle, *to, bytes)
@@ -150,15 +157,22 @@ impl State {
     /// Sends again what is due, and gives up what has been silent for too long.
     pub(super) fn check_timeouts(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
         // Time went by while nobody polled, too: the acknowledgement may be there, unread.
-        if self.outbound.iter().flatten().any(|o| o.failed.is_none() && o.sender.is_due(now)) {
+        let due = |number: &u32| {
+            let outbound = self.outbound.get(*number as usize).and_then(Option::as_ref);
+            outbound.is_some_and(|o| o.failed.is_none() && o.sender.is_due(now))
+        };
+        if self.awaiting.iter().any(due) {
             let _ = self.catch_up(events.as_deref_mut());
         }
-        for number in 0..self.outbound.len() {
-            let Some(Outbound { sender, handle, to, failed: None, .. }) =
-                &mut self.outbound[number]
-            else {
+        for number in core::mem::take(&mut self.awaiting) {
+            let number = number as usize;
+            let Some(Some(outbound)) = self.outbound.get_mut(number) else { continue };
+            if outbound.failed.is_some() || !outbound.sender.is_waiting() {
+                outbound.listed = false;
                 continue;
-            };
+            }
+            self.awaiting.push(number as u32);
+            let Outbound { sender, handle, to, .. } = outbound;
             let (qp, sends) = (&self.qp, &mut self.sends);
             if sender.retransmit(now, &mut |bytes| transmit(qp, sends, handle, *to, bytes)).is_err()
             {
