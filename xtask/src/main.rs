@@ -1,8 +1,10 @@
 //! The project's own commands: `cargo xtask demo | test | bench | setup | header | mutants`.
 
 mod bench;
+mod c_library;
 mod check;
 mod demo;
+mod install;
 mod lab;
 mod setup;
 mod sh;
@@ -20,7 +22,10 @@ cargo xtask COMMAND
                     the lab, beside perftest; writes target/bench/lab.{json,svg,md}. See bench --help
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
   setup [bench]     install the system packages that test (and bench) need, or name them
-  header [--check]  write include/tieline_provider.h, or see that it is fresh
+  header [--check]  write include/tieline.h and include/tieline_provider.h, or see that they are fresh
+  install --prefix DIR [--libdir DIR] [--debug]
+                    build and install the C library, headers, pkg-config files, providers, the command and its manual pages;
+                    below $DESTDIR where that is set
   mutants [--promises] [--sample N] [--seed S] [--list] [FILTER...]
                     change the source in small ways, and see which changes no test notices: an hour, on a quiet machine
   instructions [--accept]
@@ -53,6 +58,7 @@ fn main() -> ExitCode {
         }
         ["lab", words @ ..] => lab::run(words),
         ["mutants", words @ ..] => tool("xtask-mutants", words),
+        ["install", words @ ..] => install::install(words),
         ["header", words @ ..] => tool("xtask-header", words),
         ["instructions"] => check::instructions::run(false),
         ["instructions", "--accept"] => check::instructions::run(true),

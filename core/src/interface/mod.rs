@@ -28,6 +28,12 @@ use tieline_plugin_api::connects;
 pub struct PeerId(pub(crate) u32);
 
 impl PeerId {
+    /// The peer of a number that [`get`](PeerId::get) gave, on that worker; others know nobody by it, or somebody else.
+    #[must_use]
+    pub fn from_number(number: u32) -> PeerId {
+        PeerId(number)
+    }
+
     /// The number itself: they are counted from 0, and not given away twice.
     #[must_use]
     pub fn get(self) -> u32 {

@@ -1,51 +1,58 @@
-//! `include/tieline_provider.h`: the provider ABI for authors in C, made from `plugin-api`.
+//! The headers of `include/`: `tieline_provider.h`, the provider ABI for authors in C, made from `plugin-api`, and
+//! [`tieline.h`](application), the C library, made from `capi`.
 //!
 //! The records and tables come from `plugin-api/src/abi.rs` through cbindgen, the named numbers from the
-//! tables that the Rust constants are made from, the checked layout from `abi::golden`. The header is
-//! committed; [`check`] says whether it is still what [`generate`] makes.
+//! tables that the Rust constants are made from, the checked layout from `abi::golden`. The headers are
+//! committed; [`check`] says whether they are still what is made.
+
+pub mod application;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use tieline_plugin_api::abi::golden::RECORDS;
 use tieline_plugin_api::{OK, PENDING, Status, abi, tables};
 
-/// Where the header lies.
-pub fn path() -> PathBuf {
-    root().join("include/tieline_provider.h")
-}
+/// The headers, and what makes each.
+const HEADERS: [(&str, fn() -> String); 2] = [
+    ("include/tieline_provider.h", generate as fn() -> String),
+    ("include/tieline.h", application::generate),
+];
 
-/// Writes the header.
+/// Writes the headers.
 ///
 /// # Errors
 /// What the system said.
 pub fn write() -> std::io::Result<()> {
-    std::fs::write(path(), generate())
+    for (file, generate) in HEADERS {
+        std::fs::write(root().join(file), generate())?;
+    }
+    Ok(())
 }
 
-/// Whether the committed header is fresh.
+/// Whether the committed headers are fresh.
 ///
 /// # Errors
 /// In words: what is wrong and what to do.
 pub fn check() -> Result<(), String> {
-    let path = path();
-    let committed = std::fs::read_to_string(&path)
-        .map_err(|error| format!("{}: {error}; run `cargo xtask header`", path.display()))?;
-    let fresh = generate();
-    if committed == fresh {
-        return Ok(());
-    }
-    let line = committed.lines().zip(fresh.lines()).take_while(|(a, b)| a == b).count() + 1;
-    Err(format!(
-        "{} is not what plugin-api makes, from line {line} on; run `cargo xtask header` and commit it",
-        path.display()
-    ))
+    HEADERS.iter().try_for_each(|(file, generate)| {
+        let committed = std::fs::read_to_string(root().join(file))
+            .map_err(|error| format!("{file}: {error}; run `cargo xtask header`"))?;
+        let fresh = generate();
+        if committed == fresh {
+            return Ok(());
+        }
+        let line = committed.lines().zip(fresh.lines()).take_while(|(a, b)| a == b).count() + 1;
+        Err(format!(
+            "{file} is not what the source makes, from line {line} on; run `cargo xtask header` and commit it"
+        ))
+    })
 }
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The whole header.
+/// The whole header of providers.
 pub fn generate() -> String {
     let mut out = String::from(HEAD);
     out.push_str(&numbers());
@@ -97,14 +104,7 @@ fn numbers() -> String {
         "The section of the ELF note.",
     );
     out.push_str("\n/* ---- Statuses ---- */\n\n");
-    let mut define = |name: &str, value: i32, doc: &str| {
-        out.push_str(&format!("/* {doc} */\n#define {name} ({value})\n"));
-    };
-    define("TIELINE_OK", OK, "done: buffers may be reused, and no completion follows");
-    define("TIELINE_PENDING", PENDING, "accepted: a completion event with the cookie follows");
-    for status in Status::ALL {
-        define(status.constant(), *status as i32, status.text());
-    }
+    out.push_str(&statuses());
     for (title, names) in tables() {
         out.push_str(&format!("\n/* ---- {title} ---- */\n\n"));
         for named in names {
@@ -126,6 +126,20 @@ fn numbers() -> String {
             };
             out.push_str(&format!("/* {} */\n#define {} {value}\n", named.doc, named.c_name));
         }
+    }
+    out
+}
+
+/// Statuses: the same lines in both headers, so that a file may include both.
+fn statuses() -> String {
+    let mut out = String::new();
+    let mut define = |name: &str, value: i32, doc: &str| {
+        out.push_str(&format!("/* {doc} */\n#define {name} ({value})\n"));
+    };
+    define("TIELINE_OK", OK, "done: buffers may be reused, and no completion follows");
+    define("TIELINE_PENDING", PENDING, "accepted: a completion event with the cookie follows");
+    for status in Status::ALL {
+        define(status.constant(), *status as i32, status.text());
     }
     out
 }
@@ -389,7 +403,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_committed_header_is_what_plugin_api_makes() {
+    fn the_committed_headers_are_what_the_source_makes() {
         check().unwrap();
     }
 

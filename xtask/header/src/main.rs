@@ -7,7 +7,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
-        [] => xtask_header::write().map_err(|e| format!("include/tieline_provider.h: {e}")),
+        [] => xtask_header::write().map_err(|e| format!("include: {e}")),
         ["--check"] => xtask_header::check(),
         _ => Err("the only argument is --check".into()),
     };

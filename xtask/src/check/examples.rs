@@ -1,10 +1,11 @@
-//! Every example of the library, and one of the runtime that stands on it in the tests, runs unchanged under every way to start a job: `tieline run`, a rendezvous by
-//! hand, and mpirun.
+//! Every example of the library, in Rust and in C, and one of the runtime that stands on it in the tests, runs unchanged under every way to start a job:
+//! `tieline run`, a rendezvous by hand, and mpirun. Those in C are compiled as C and as C++.
 
-use super::{Count, least, quiet, suite};
+use super::{Count, c_programs, least, quiet, suite};
 use crate::sh::{command, root, target, which};
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 /// Where they are.
 const FOLDERS: [&str; 2] = ["core/examples", "tests/runtime/examples"];
@@ -47,33 +48,81 @@ pub(super) fn run() -> Count {
             total.add(count);
         }
     }
+    in_c(&mut total);
     least::or_failed("jobs", total)
+}
+
+/// The examples of the C library. What c++ makes of them runs once.
+fn in_c(total: &mut Count) {
+    if let Err(text) = c_programs::library() {
+        return total.add(Count::one(Err(text)));
+    }
+    for file in c_programs::sources("capi/examples") {
+        let name = format!("{} in C", file.file_stem().unwrap_or_default().to_string_lossy());
+        let source = std::fs::read_to_string(&file).unwrap_or_default();
+        let Some(processes) = processes(&source) else {
+            let text =
+                format!("{name} does not say `tieline run -n N -- ...` in its first comment");
+            total.add(Count::one(Err(text)));
+            continue;
+        };
+        let processes = processes.to_string();
+        match c_programs::compiled(&file, false, &[]) {
+            Ok(program) => {
+                for (way, count) in ways(&program, &processes) {
+                    println!(
+                        "{name} {way}: {}",
+                        if count.failed.is_empty() { "ok" } else { "FAILED" }
+                    );
+                    total.add(count);
+                }
+            }
+            Err(text) => total.add(Count::one(Err(text))),
+        }
+        if which("c++").is_none() {
+            total.add(Count::skip(format!("{name}, as C++: c++ is not installed")));
+            continue;
+        }
+        match c_programs::compiled(&file, true, &[]) {
+            Ok(program) => {
+                let mut launch = suite::tieline(&["run", "-n", &processes, "--"]);
+                total.add(quiet(with_providers(launch.arg(program))));
+            }
+            Err(text) => total.add(Count::one(Err(text))),
+        }
+    }
+}
+
+/// The providers of this build, which a program in another folder does not find beside itself.
+fn with_providers(command: &mut Command) -> &mut Command {
+    command.env("TIELINE_PROVIDER_PATH", target().join("debug"))
 }
 
 /// The program as a job, each way that there is here.
 fn ways(program: &Path, processes: &str) -> Vec<(&'static str, Count)> {
     let mut launch = suite::tieline(&["run", "-n", processes, "--"]);
-    let mut ways = vec![("under tieline run", quiet(launch.arg(program)))];
+    let mut ways = vec![("under tieline run", quiet(with_providers(launch.arg(program))))];
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let by_hand = match free {
         Ok(address) => {
             let mut shell = command("sh", &["-c", BY_HAND]);
             let _ = shell.arg(program).arg(processes);
-            quiet(shell.env("TIELINE_RENDEZVOUS", address.to_string()))
+            quiet(with_providers(shell.env("TIELINE_RENDEZVOUS", address.to_string())))
         }
         Err(e) => Count::one(Err(format!("no free port: {e}"))),
     };
     ways.push(("at a rendezvous", by_hand));
     if which("mpirun").is_some() {
         let args = ["--allow-run-as-root", "--oversubscribe", "-np", processes];
-        ways.push(("under mpirun", quiet(command("mpirun", &args).arg(program))));
+        ways.push(("under mpirun", quiet(with_providers(command("mpirun", &args).arg(program)))));
     }
     ways
 }
 
-/// The N of the first `tieline run -n N` in a `//!` line.
+/// The N of the first `tieline run -n N` in a `//!` line, or in a line of C's first comment.
 fn processes(source: &str) -> Option<usize> {
-    let docs = source.lines().filter(|line| line.starts_with("//!"));
+    let is_doc = |line: &&str| ["//!", "/*", " *"].iter().any(|begin| line.starts_with(begin));
+    let docs = source.lines().filter(is_doc);
     let rest = docs.filter_map(|line| line.split("tieline run -n ").nth(1)).next()?;
     rest.split_whitespace().next()?.parse().ok()
 }

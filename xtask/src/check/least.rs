@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 const PACKAGES: &[(&str, usize)] = &[
     ("tieline", 430),
     ("tieline-bad-providers", 54),
+    ("tieline-capi", 14),
     ("tieline-config", 56),
     ("tieline-fake", 235),
     ("tieline-job", 50),

@@ -3,6 +3,7 @@
 //! A check that fails does not end the run: the last line counts them all. One that cannot run here says
 //! why and counts as skipped.
 
+mod c_programs;
 mod circles;
 mod examples;
 pub(crate) mod instructions;
@@ -73,7 +74,11 @@ const CHECKS: &[Check] = &[
         let args = ["doc", "--workspace", "--no-deps", "--document-private-items"];
         quiet(cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
     }),
-    ("examples, each as a job of processes", 10, || suite::with_build(examples::run)),
+    ("the C library exports what its file says", 5, || suite::with_build(c_programs::exports)),
+    ("misuse of the C library, plainly, as C++, under valgrind and AddressSanitizer", 10, || {
+        suite::with_build(c_programs::misuse)
+    }),
+    ("examples, each as a job of processes", 15, || suite::with_build(examples::run)),
     ("every order of the shared-memory ring (loom)", 15, suite::loom),
     ("instructions of posting and polling", 20, instructions::check),
     ("the demo", 15, crate::demo::check),

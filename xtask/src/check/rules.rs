@@ -48,6 +48,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("providers/registration", &["plugin-api"]),
     ("providers/verbs", &["plugin-api", "net", "registration"]),
     ("core", &["plugin-api", "config", "job", "net", "provider-shm", "provider-shm-cma"]),
+    ("capi", &["tieline"]),
     ("tag", &[]),
     ("xtask", &["testing"]),
     ("tests/testing", &[]),
@@ -59,6 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FOREIGN: &[(&str, usize)] = &[("xtask", 1), ("tests/testing", 0)];
 
 const PLACES: &[&str] = &[
+    "capi",
     "config",
     "conformance",
     "core",

@@ -1,0 +1,166 @@
+//! Atomics, and the peer's memory mapped here.
+
+use super::context::{keep, take};
+use super::enter::{guarded, object};
+use super::error::{Fault, answer, done};
+use super::how::{self, How};
+use super::numbers::{
+    TIELINE_ATOMIC_ADD, TIELINE_ATOMIC_AND, TIELINE_ATOMIC_COMPARE_SWAP, TIELINE_ATOMIC_MAX,
+    TIELINE_ATOMIC_MIN, TIELINE_ATOMIC_OR, TIELINE_ATOMIC_SWAP, TIELINE_ATOMIC_XOR,
+};
+use super::put::{KeyHandle, KeyObject};
+use super::records::{out, out_handle};
+use super::table::Object;
+use super::worker::WorkerState;
+use std::ffi::c_void;
+use std::rc::Rc;
+use tieline::{AtomicOp, Endpoint, Outcome, PostError, RemotePointer, Status, Width};
+
+/// A peer's memory, mapped in this process.
+pub struct PointerHandle(());
+
+struct PointerObject {
+    pointer: RemotePointer,
+    worker: Rc<WorkerState>,
+}
+
+impl Object for PointerObject {
+    const KIND: u8 = 8;
+    const NAME: &'static str = "a pointer";
+}
+
+/// What is to be done, found to make sense.
+enum Call {
+    Update(AtomicOp),
+    Compare,
+}
+
+#[inline]
+fn call(op: u32, width: u32) -> Result<(Call, Width), Fault> {
+    let op = match op {
+        TIELINE_ATOMIC_ADD => Call::Update(AtomicOp::Add),
+        TIELINE_ATOMIC_AND => Call::Update(AtomicOp::And),
+        TIELINE_ATOMIC_OR => Call::Update(AtomicOp::Or),
+        TIELINE_ATOMIC_XOR => Call::Update(AtomicOp::Xor),
+        TIELINE_ATOMIC_SWAP => Call::Update(AtomicOp::Swap),
+        TIELINE_ATOMIC_MIN => Call::Update(AtomicOp::Min),
+        TIELINE_ATOMIC_MAX => Call::Update(AtomicOp::Max),
+        TIELINE_ATOMIC_COMPARE_SWAP => Call::Compare,
+        _ => return Err(unknown(op, width)),
+    };
+    match width {
+        4 => Ok((op, Width::Bits32)),
+        8 => Ok((op, Width::Bits64)),
+        _ => Err(unknown(op_number(&op), width)),
+    }
+}
+
+fn op_number(op: &Call) -> u32 {
+    match op {
+        Call::Update(op) => *op as u32,
+        Call::Compare => TIELINE_ATOMIC_COMPARE_SWAP,
+    }
+}
+
+#[cold]
+fn unknown(op: u32, width: u32) -> Fault {
+    let why = format!("there is no operation {op} on words of {width} bytes");
+    Fault::new(
+        Status::Invalid,
+        "an atomic",
+        why,
+        "use TIELINE_ATOMIC_ADD and so on, of 4 or 8 bytes",
+    )
+}
+
+/// Changes the word of `width` bytes (4 or 8) at `offset`, a multiple of them, of the peer's region; tells nobody what was there. Not
+/// TIELINE_ATOMIC_COMPARE_SWAP.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_atomic(
+    key: *const KeyHandle,
+    op: u32,
+    width: u32,
+    offset: u64,
+    operand: u64,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object| {
+        let told = how::read(how, 0)?;
+        let (Call::Update(op), width) = call(op, width)? else { return Err(unknown(op, width)) };
+        object.post(request, &told, |endpoint| {
+            endpoint.atomic(op, width, &object.key, offset, operand)
+        })
+    }))
+}
+
+/// The same, and brings the value from before: into `value` where the call returns TIELINE_OK, else with the operation's end.
+/// TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`, which nothing else looks at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_fetch(
+    key: *const KeyHandle,
+    op: u32,
+    width: u32,
+    offset: u64,
+    operand: u64,
+    compare: u64,
+    value: *mut u64,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object| {
+        let (told, out) = (how::read(how, 0)?, out(value, 0)?);
+        let (op, width) = call(op, width)?;
+        let fetch = |endpoint: &Endpoint| -> Result<Outcome, PostError> {
+            let outcome = match op {
+                Call::Update(op) => endpoint.fetch(op, width, &object.key, offset, operand),
+                Call::Compare => {
+                    endpoint.compare_swap(width, &object.key, offset, compare, operand)
+                }
+            };
+            if let Ok(Outcome::Done(before)) = &outcome {
+                out.set(*before);
+            }
+            outcome
+        };
+        object.post(request, &told, fetch)
+    }))
+}
+
+/// Maps a key's memory here, for loads and stores: of peers of this host, where a provider does so (TIELINE_UNSUPPORTED where not). Nobody
+/// checks what goes through it. The mapping stays until tieline_pointer_drop.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_key_pointer(
+    key: *const KeyHandle,
+    pointer: *mut *mut PointerHandle,
+    memory: *mut *mut c_void,
+    len: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let handle = out_handle(pointer)?;
+        let (memory, len) = (out_handle(memory)?, out(len, 0)?);
+        let object = object::<KeyObject, _>(key)?;
+        let worker = object.endpoint.worker.clone();
+        worker.clone().mark.post(|| {
+            let _ = object.endpoint.get()?;
+            let pointer = object.key.pointer()?;
+            memory.set(pointer.as_ptr().cast());
+            len.set(pointer.len());
+            handle.set(keep(PointerObject { pointer, worker })?.to_c());
+            Ok(())
+        })
+    }))
+}
+
+/// Lets go of a mapping: its memory is nobody's any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_pointer_drop(pointer: *mut PointerHandle) -> i32 {
+    done(guarded(|| {
+        let worker = object::<PointerObject, _>(pointer)?.worker.clone();
+        worker.mark.post(|| {
+            let PointerObject { pointer, .. } = *take::<PointerObject, _>(pointer)?;
+            drop(pointer);
+            Ok(())
+        })
+    }))
+}

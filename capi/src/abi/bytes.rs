@@ -1,0 +1,118 @@
+//! Bytes and texts, to and from the caller.
+
+use super::error::Fault;
+use super::records::{Out, null, out};
+use std::ffi::{CStr, c_char, c_void};
+use tieline::Status;
+
+/// Bytes of the caller's, for the length of the call.
+#[inline]
+pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fault> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if start.is_null() || len > isize::MAX as usize {
+        return Err(no_bytes(start, len));
+    }
+    // SAFETY: the caller's bytes, which nobody changes meanwhile.
+    Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
+}
+
+#[cold]
+fn no_bytes(start: *const c_void, len: usize) -> Fault {
+    if start.is_null() {
+        return null("where the bytes are");
+    }
+    Fault::new(Status::Invalid, "too many bytes", format!("nobody has {len}"), "pass their number")
+}
+
+/// A string of the caller's.
+pub(crate) fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault> {
+    if text.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: the caller's string, with a zero at its end.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str()
+        .map_err(|_| Fault::new(Status::Invalid, what, "it is not UTF-8", "pass text in UTF-8"))
+}
+
+/// Where bytes go whose number is not known before: room for so many, and where their number is said.
+pub(crate) struct Room {
+    to: *mut u8,
+    room: usize,
+    len: Out<usize>,
+}
+
+impl Room {
+    /// `len` says how many bytes there is room for, and hears how many there are.
+    pub(crate) fn new(to: *mut c_void, len: *mut usize) -> Result<Room, Fault> {
+        if len.is_null() {
+            return Err(null("where the number of bytes goes"));
+        }
+        // SAFETY: the caller's place.
+        let given = unsafe { len.read() };
+        let room = if to.is_null() { 0 } else { given };
+        Ok(Room { to: to.cast(), room, len: out(len, 0)? })
+    }
+
+    /// Hands bytes over; where there is no room for all, their number alone.
+    pub(crate) fn fill(&self, bytes: &[u8]) -> Result<(), Fault> {
+        self.len.set(bytes.len());
+        if bytes.len() > self.room {
+            return Err(too_little(self.room, bytes.len()));
+        }
+        // SAFETY: the caller's room, which is no memory of this library's.
+        unsafe { self.to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Hands a text over with its zero, which the number said does not count.
+    pub(crate) fn write(&self, text: &str) -> Result<(), Fault> {
+        self.len.set(text.len());
+        if text.len() >= self.room {
+            return Err(too_little(self.room, text.len() + 1));
+        }
+        // SAFETY: as above, and there is room for one more.
+        unsafe {
+            self.to.copy_from_nonoverlapping(text.as_ptr(), text.len());
+            self.to.add(text.len()).write(0);
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn too_little(room: usize, needed: usize) -> Fault {
+    Fault::new(
+        Status::TooLarge,
+        "there is no room for the result",
+        format!("it takes {needed} bytes, and there is room for {room}"),
+        "call again with that much room",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_says_how_long_it_is_and_writes_nothing() {
+        let (mut bytes, mut len) = ([7u8; 8], 3);
+        let room = Room::new(bytes.as_mut_ptr().cast(), &raw mut len).ok().unwrap();
+        assert_eq!(room.fill(b"four").err().unwrap().error.status(), Status::TooLarge);
+        assert_eq!((len, bytes), (4, [7; 8]));
+        assert!(room.fill(b"two").is_ok());
+        assert_eq!((len, &bytes[..4]), (3, &b"two\x07"[..]));
+        assert!(room.write("tex").is_err() && len == 3);
+        assert!(room.write("te").is_ok());
+        assert_eq!((len, &bytes[..3]), (2, &b"te\0"[..]));
+    }
+
+    #[test]
+    fn no_bytes_may_be_nowhere_and_some_may_not() {
+        assert!(bytes(std::ptr::null(), 0).is_ok());
+        assert!(bytes(std::ptr::null(), 1).is_err());
+        assert!(bytes(b"x".as_ptr().cast(), usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,101 @@
+//! Operations that have not ended: asked for by number.
+
+use super::enter::object;
+use super::error::{answer, done};
+use super::records::out;
+use super::worker::{WorkerHandle, WorkerState, time_is_up, timeout};
+use tieline::{CompletionError, Outcome};
+
+/// Waits for a pending operation, at most so long (below 0: without end), and writes its value, which only a fetching atomic has, where `value` is not
+/// null. Its number is nobody's any more, but after TIELINE_TIMED_OUT and after TIELINE_BUSY in a handler: then it goes on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_finish(
+    worker: *const WorkerHandle,
+    request: u64,
+    timeout_ns: i64,
+    value: *mut u64,
+) -> i32 {
+    done(object::<WorkerState, _>(worker).and_then(|state| {
+        let out = (!value.is_null()).then(|| out(value, 0)).transpose()?;
+        state.drive(|worker| {
+            let pending = state.requests.borrow_mut().lend(request)?;
+            let mut ended = None;
+            let waited = worker.wait_until(
+                || {
+                    ended = worker.test(&pending);
+                    ended.is_some()
+                },
+                timeout(timeout_ns),
+            );
+            let goes_on = matches!(ended, None | Some(Err(CompletionError::Pending(_))));
+            state.requests.borrow_mut().put_back(request, goes_on.then_some(pending));
+            let value = match ended {
+                Some(result) => result?,
+                None => {
+                    let _ = waited?;
+                    return Err(time_is_up());
+                }
+            };
+            if let Some(out) = out {
+                out.set(value);
+            }
+            Ok(())
+        })
+    }))
+}
+
+/// Whether a pending operation has ended: TIELINE_PENDING while it has not. Otherwise as tieline_worker_finish; it makes no progress.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_test(
+    worker: *const WorkerHandle,
+    request: u64,
+    value: *mut u64,
+) -> i32 {
+    answer(object::<WorkerState, _>(worker).and_then(|state| {
+        let out = (!value.is_null()).then(|| out(value, 0)).transpose()?;
+        state.post(|worker| {
+            let tested = worker.test(state.requests.borrow().get(request)?);
+            let Some(result) = tested else { return Ok(1) };
+            if !matches!(result, Err(CompletionError::Pending(_))) {
+                drop(state.requests.borrow_mut().take(request)?);
+            }
+            let value = result?;
+            if let Some(out) = out {
+                out.set(value);
+            }
+            Ok(0)
+        })
+    }))
+}
+
+/// Asks no more for a pending operation, which goes on; should it fail, the endpoint's next flush says so.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, request: u64) -> i32 {
+    done(
+        object::<WorkerState, _>(worker)
+            .and_then(|state| state.post(|_| state.requests.borrow_mut().take(request).map(drop))),
+    )
+}
+
+/// Gives a pending operation up. TIELINE_OK says that it is being given up, and not yet that it was: finish it to hear that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_cancel(worker: *const WorkerHandle, request: u64) -> i32 {
+    done(object::<WorkerState, _>(worker).and_then(|state| {
+        state.post(|worker| Ok(worker.cancel(state.requests.borrow().get(request)?)?))
+    }))
+}
+
+/// Has the end of a pending operation told with `user`, by tieline_worker_take_completed. Its number is nobody's any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_track(
+    worker: *const WorkerHandle,
+    request: u64,
+    user: u64,
+) -> i32 {
+    done(object::<WorkerState, _>(worker).and_then(|state| {
+        state.post(|worker| {
+            let pending = Outcome::Pending(state.requests.borrow_mut().take(request)?);
+            Ok(worker.track(&pending, user)?)
+        })
+    }))
+}

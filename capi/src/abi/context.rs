@@ -1,0 +1,176 @@
+//! Contexts.
+
+use super::bytes::{Room, string};
+use super::enter::{guarded, no_object, object};
+use super::error::{Fault, done};
+use super::numbers::{
+    TIELINE_CONTEXT_OUT_OF_BAND as OUT_OF_BAND, TIELINE_CONTEXT_POLLS_OFTEN as POLLS_OFTEN,
+    TIELINE_CONTEXT_PROGRESS_THREAD as PROGRESS_THREAD, TIELINE_REPORT_JSON, TIELINE_REPORT_TABLE,
+    TIELINE_REPORT_WHY,
+};
+use super::records::{self, Params, null, out_handle};
+use super::table::{self, Handle, Object};
+use std::ffi::{c_char, c_void};
+use std::ptr::NonNull;
+use tieline::{Context, Status};
+
+/// What a program opens first.
+pub struct ContextHandle(());
+
+/// One variable and its value, before the environment and files.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Setting {
+    /// TIELINE_*.
+    pub name: *const c_char,
+    /// As in the environment.
+    pub value: *const c_char,
+}
+
+/// How to open a context; zeros: as environment and files say.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ContextParams {
+    /// Bytes of this record.
+    pub size: usize,
+    /// Variables, which beat the environment and the files.
+    pub settings: *const Setting,
+    /// How many.
+    pub settings_count: usize,
+    /// TIELINE_CONTEXT_*.
+    pub flags: u64,
+}
+
+// SAFETY: numbers and addresses.
+unsafe impl Params for ContextParams {}
+
+pub(crate) struct ContextObject {
+    pub(crate) context: Context,
+}
+
+impl Object for ContextObject {
+    const KIND: u8 = 1;
+    const NAME: &'static str = "a context";
+}
+
+/// Takes an object in as a handle, or lets go of it where there are no more.
+pub(crate) fn keep<T: Object>(object: T) -> Result<Handle<T>, Fault> {
+    let object = Box::into_raw(Box::new(object));
+    // SAFETY: it comes from a box.
+    let kept = table::keep(unsafe { NonNull::new_unchecked(object) });
+    kept.ok_or_else(|| {
+        // SAFETY: it comes from the box above, and nobody has its handle.
+        drop(unsafe { Box::from_raw(object) });
+        no_handles()
+    })
+}
+
+#[cold]
+pub(crate) fn no_handles() -> Fault {
+    let (what, why) = ("one more object", "there are 16 million handles already");
+    Fault::new(Status::NoMemory, what, why, "close what is not used any more")
+}
+
+/// Ends a handle that [`keep`] has made.
+pub(crate) fn take<T: Object, C>(given: *const C) -> Result<Box<T>, Fault> {
+    let handle = Handle::<T>::of(given);
+    let object = table::end(handle).ok_or_else(|| no_object(handle))?;
+    // SAFETY: `keep` has put a box there, and `end` gives its address to one caller alone.
+    Ok(unsafe { Box::from_raw(object.as_ptr()) })
+}
+
+/// An object that nobody else has, for the length of a call that changes it; its handle leads to it again afterwards.
+pub(crate) struct Held<T: Object> {
+    handle: Handle<T>,
+    object: NonNull<T>,
+}
+
+impl<T: Object> Held<T> {
+    pub(crate) fn take<C>(given: *const C) -> Result<Held<T>, Fault> {
+        let handle = Handle::<T>::of(given);
+        let object = table::hold(handle).ok_or_else(|| no_object(handle))?;
+        Ok(Held { handle, object })
+    }
+
+    pub(crate) fn object(&mut self) -> &mut T {
+        // SAFETY: a box of `keep`'s, which nobody else has while it is held.
+        unsafe { self.object.as_mut() }
+    }
+}
+
+impl<T: Object> Drop for Held<T> {
+    fn drop(&mut self) {
+        table::restore(self.handle, self.object);
+    }
+}
+
+fn open(params: *const ContextParams) -> Result<Context, Fault> {
+    let params = records::read(params)?;
+    let known = PROGRESS_THREAD | POLLS_OFTEN | OUT_OF_BAND;
+    if params.flags & !known != 0 {
+        let why = format!("{:#x} has flags that are not known here", params.flags);
+        return Err(Fault::new(Status::UnsupportedParam, "a context", why, "leave them out"));
+    }
+    let mut builder = Context::builder();
+    if params.settings.is_null() && params.settings_count > 0 {
+        return Err(null("settings"));
+    }
+    for number in 0..params.settings_count {
+        // SAFETY: the caller's array has so many.
+        let setting = unsafe { params.settings.add(number).read() };
+        let name = string(setting.name, "a setting's name")?;
+        builder = builder.set(name, string(setting.value, name)?);
+    }
+    let asked = |flag| params.flags & flag != 0;
+    if asked(PROGRESS_THREAD) {
+        builder = builder.progress_thread(true);
+    }
+    if asked(POLLS_OFTEN) {
+        builder = builder.polls_often(true);
+    }
+    Ok(builder.out_of_band(asked(OUT_OF_BAND)).open()?)
+}
+
+/// Opens a context: finds providers, ranks them and composes paths. `params` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_context_open(
+    params: *const ContextParams,
+    context: *mut *mut ContextHandle,
+) -> i32 {
+    done(guarded(|| {
+        let out = out_handle(context)?;
+        out.set(keep(ContextObject { context: open(params)? })?.to_c());
+        Ok(())
+    }))
+}
+
+/// Lets go of a context. What was opened in it stays, and keeps what it needs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_context_close(context: *mut ContextHandle) -> i32 {
+    done(guarded(|| take::<ContextObject, _>(context).map(drop)))
+}
+
+/// What was found, what is used, and why everything else is not: TIELINE_REPORT_*, a text with its zero. `len` says how much room
+/// there is, and hears how long the text is without its zero; TIELINE_TOO_LARGE where there is no room for all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_context_report(
+    context: *const ContextHandle,
+    which: u32,
+    text: *mut c_char,
+    len: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let room = Room::new(text.cast::<c_void>(), len)?;
+        let report = object::<ContextObject, _>(context)?.context.report();
+        let text = match which {
+            TIELINE_REPORT_TABLE => report.table(),
+            TIELINE_REPORT_WHY => report.why(),
+            TIELINE_REPORT_JSON => report.to_json(),
+            _ => {
+                let why = format!("there is no report {which}");
+                return Err(Fault::new(Status::Invalid, "a report", why, "use TIELINE_REPORT_*"));
+            }
+        };
+        room.write(&text)
+    }))
+}

@@ -1,0 +1,179 @@
+//! Counters of operations, and the list of those that have ended.
+
+use super::context::{keep, take};
+use super::enter::{guarded, object};
+use super::error::{Fault, done};
+use super::records::{self, out, out_handle};
+use super::table::Object;
+use super::worker::{WorkerHandle, WorkerState, state_of};
+use std::rc::Rc;
+use tieline::{CompletionCounter, Outcome, Status};
+
+/// Counts operations of one worker that have ended.
+pub struct CounterHandle(());
+
+pub(crate) struct CounterObject {
+    counter: CompletionCounter,
+    worker: Rc<WorkerState>,
+}
+
+impl Object for CounterObject {
+    const KIND: u8 = 6;
+    const NAME: &'static str = "a counter";
+}
+
+impl CounterObject {
+    /// Counts an operation of a worker, whose mark is held.
+    pub(crate) fn count(&self, state: &WorkerState, outcome: &Outcome) -> Result<(), Fault> {
+        Ok(state.worker()?.count(outcome, &self.counter)?)
+    }
+}
+
+/// What a counter has counted.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Counted {
+    /// Bytes of this record; set it before the call.
+    pub size: usize,
+    /// Operations that have ended well.
+    pub done: u64,
+    /// Those that have failed, were canceled, or ended with their endpoint.
+    pub failed: u64,
+    /// Those that have not ended.
+    pub pending: u64,
+    /// The status of the first that failed; 0 where none has.
+    pub first_failure: i32,
+    /// What became of it: TIELINE_OP_*.
+    pub first_kind: u32,
+}
+
+/// An operation that has ended.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Completed {
+    /// The word that it was tracked with.
+    pub user: u64,
+    /// The value of a fetching atomic; 0 of others.
+    pub value: u64,
+    /// TIELINE_OK, or how it failed.
+    pub status: i32,
+    /// What became of one that failed: TIELINE_OP_*.
+    pub kind: u32,
+}
+
+/// Opens a counter: operations are counted by it that are posted with TIELINE_TELL_COUNTED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_counter(
+    worker: *const WorkerHandle,
+    counter: *mut *mut CounterHandle,
+) -> i32 {
+    done(guarded(|| {
+        let (out, state) = (out_handle(counter)?, state_of(worker)?);
+        let counter = state.post(|worker| Ok(worker.completion_counter()?))?;
+        out.set(keep(CounterObject { counter, worker: state })?.to_c());
+        Ok(())
+    }))
+}
+
+/// What it has counted so far.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_counter_read(
+    counter: *const CounterHandle,
+    counted: *mut Counted,
+) -> i32 {
+    done(object::<CounterObject, _>(counter).and_then(|object| {
+        let counted_now = object.worker.mark.post(|| {
+            let CounterObject { counter, .. } = object;
+            let failure = counter.first_failure().map(Fault::from);
+            Ok(Counted {
+                size: 0,
+                done: counter.done(),
+                failed: counter.failed(),
+                pending: counter.pending(),
+                first_failure: failure.as_ref().map_or(0, |fault| fault.error.status() as i32),
+                first_kind: failure.as_ref().map_or(0, |fault| fault.kind as u32),
+            })
+        })?;
+        // SAFETY: the caller's record.
+        unsafe { records::write(counted, &counted_now) }
+    }))
+}
+
+/// Lets go of a counter: what it counts goes on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_counter_drop(counter: *mut CounterHandle) -> i32 {
+    done(guarded(|| {
+        let worker = object::<CounterObject, _>(counter)?.worker.clone();
+        worker.mark.post(|| take::<CounterObject, _>(counter).map(drop))
+    }))
+}
+
+/// Takes operations out that were tracked and have ended, in the order in which they did: at most `most`, into a list whose
+/// elements have `each` bytes (sizeof *list), and says how many. It makes no progress. Of those that failed, each says its status; the thread's last
+/// error has the words of the last one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_take_completed(
+    worker: *const WorkerHandle,
+    list: *mut Completed,
+    each: usize,
+    most: usize,
+    taken: *mut usize,
+) -> i32 {
+    done(object::<WorkerState, _>(worker).and_then(|state| {
+        let out = out(taken, 0)?;
+        if list.is_null() && most > 0 {
+            return Err(records::null("the list"));
+        }
+        if !(size_of::<u64>()..=4096).contains(&each) {
+            let why = format!("its elements have {each} bytes");
+            let fix = "pass sizeof *list";
+            return Err(Fault::new(Status::Invalid, "a list of what has ended", why, fix));
+        }
+        let mut at = list.cast::<u8>();
+        let number = state.post(|worker| {
+            Ok(worker.take_completed(most, |user, result| {
+                let (value, fault) = match result {
+                    Ok(value) => (value, None),
+                    Err(error) => (0, Some(Fault::from(error))),
+                };
+                let status = fault.as_ref().map_or(0, |fault| fault.error.status() as i32);
+                let kind = fault.as_ref().map_or(0, |fault| fault.kind as u32);
+                let completed = Completed { user, value, status, kind };
+                let known = size_of::<Completed>().min(each);
+                // SAFETY: the caller's list has `most` elements of `each` bytes, and this is one of them.
+                unsafe {
+                    at.copy_from_nonoverlapping((&raw const completed).cast(), known);
+                    at.add(known).write_bytes(0, each - known);
+                    at = at.add(each);
+                }
+                if let Some(fault) = fault {
+                    let _ = done(Err(fault));
+                }
+            }))
+        })?;
+        out.set(number);
+        Ok(())
+    }))
+}
+
+/// Begins a flush of every endpoint of a worker: the counter counts them, and has none pending any more when everything that is posted
+/// now is complete.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_begin_flush(
+    worker: *const WorkerHandle,
+    counter: *const CounterHandle,
+) -> i32 {
+    done(object::<WorkerState, _>(worker).and_then(|state| {
+        let counter = object::<CounterObject, _>(counter)?;
+        state.post(|worker| Ok(worker.begin_flush(&counter.counter)?))
+    }))
+}
+
+/// Waits until everything that is posted on every endpoint now is complete. TIELINE_BUSY in a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
+    done(
+        object::<WorkerState, _>(worker)
+            .and_then(|state| state.drive(|worker| Ok(worker.flush()?))),
+    )
+}

@@ -1,0 +1,345 @@
+//! Endpoints: the way to one peer, and messages on it.
+
+use super::bytes::{Room, bytes};
+use super::context::no_handles;
+use super::enter::{guarded, no_object, object};
+use super::error::{Failure, Fault, answer, done, shown};
+use super::how::{self, How};
+use super::memory::{Piece, pieces};
+use super::numbers::{TIELINE_CLOSE_CANCEL, TIELINE_CLOSE_FLUSH};
+use super::records::{self, out, out_handle};
+use super::table::{self, Handle, Object};
+use super::worker::{WorkerHandle, WorkerState, closed, state_of};
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_char, c_void};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use tieline::{Close, Endpoint, Outcome, PostError, Status};
+
+/// The way to one peer, of one worker.
+pub struct EndpointHandle(());
+
+/// Shared by the handle, and the keys that lead over it.
+pub(crate) struct EndpointState {
+    /// Its word in the core is our handle: what the core gives again leads back here.
+    endpoint: UnsafeCell<Option<Endpoint>>,
+    pub(crate) worker: Rc<WorkerState>,
+    user: Cell<u64>,
+}
+
+impl Object for EndpointState {
+    const KIND: u8 = 3;
+    const NAME: &'static str = "an endpoint";
+}
+
+impl EndpointState {
+    /// Takes an endpoint in; its handle's bits.
+    pub(crate) fn keep(worker: Rc<WorkerState>, endpoint: Endpoint) -> Result<u64, Fault> {
+        let state =
+            EndpointState { endpoint: UnsafeCell::new(Some(endpoint)), worker, user: Cell::new(0) };
+        let raw = Rc::into_raw(Rc::new(state)).cast_mut();
+        // SAFETY: it comes from an Rc.
+        let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
+            // SAFETY: the one from above.
+            drop(unsafe { Rc::from_raw(raw) });
+            return Err(no_handles());
+        };
+        // SAFETY: the table keeps it.
+        unsafe { &*raw }.get()?.set_user(handle.bits());
+        Ok(handle.bits())
+    }
+
+    /// The endpoint, while its handle is there. Under the worker's mark.
+    #[inline]
+    pub(crate) fn get(&self) -> Result<&Endpoint, Fault> {
+        // SAFETY: it is taken out under the worker's mark alone, and not while a call that posts is under way: `end`.
+        unsafe { &*self.endpoint.get() }.as_ref().ok_or_else(closed_endpoint)
+    }
+
+    /// Whether this is that endpoint.
+    pub(crate) fn is(&self, endpoint: &Endpoint) -> bool {
+        self.get().is_ok_and(|own| own == endpoint)
+    }
+
+    /// One more owner.
+    pub(crate) fn share(&self) -> Rc<EndpointState> {
+        let state = std::ptr::from_ref(self);
+        // SAFETY: the table has it from `Rc::into_raw`, and one thread at a time is in here.
+        unsafe {
+            Rc::increment_strong_count(state);
+            Rc::from_raw(state)
+        }
+    }
+
+    /// Does what posts on it.
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        request: *mut u64,
+        told: &how::Told,
+        body: impl FnOnce(&Endpoint) -> Result<Outcome, PostError>,
+    ) -> Result<i32, Fault> {
+        self.worker.mark.post(|| {
+            how::no_number(request);
+            how::posted(&self.worker, body(self.get()?)?, told, request)
+        })
+    }
+}
+
+#[cold]
+fn closed_endpoint() -> Fault {
+    let mut fault = closed();
+    fault.error = tieline::Error::new(
+        Status::Closed,
+        "a call over an endpoint",
+        "its handle was dropped",
+        "drop keys with their endpoint, and connect anew",
+    );
+    fault
+}
+
+/// Something that is asked of an endpoint.
+fn ask<T>(
+    endpoint: *const EndpointHandle,
+    body: impl FnOnce(&Endpoint) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let state = object::<EndpointState, _>(endpoint)?;
+    state.worker.mark.post(|| body(state.get()?))
+}
+
+/// An endpoint to the worker with this address. Its connection is made by the first operation.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_connect(
+    worker: *const WorkerHandle,
+    address: *const c_void,
+    len: usize,
+    endpoint: *mut *mut EndpointHandle,
+) -> i32 {
+    done(guarded(|| {
+        let out = out_handle(endpoint)?;
+        let (state, address) = (state_of(worker)?, bytes(address, len)?);
+        let made = state.post(|worker| state.endpoint(worker.connect(address)?))?;
+        out.set(Handle::<EndpointState>::from_bits(made).to_c());
+        Ok(())
+    }))
+}
+
+/// Lets go of an endpoint: what it had queued is still sent, what was posted ends as canceled, and its keys are of no use any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_drop(endpoint: *mut EndpointHandle) -> i32 {
+    done(guarded(|| {
+        let handle = Handle::<EndpointState>::of(endpoint);
+        let worker = object::<EndpointState, _>(endpoint)?.worker.clone();
+        let dropped = worker.mark.post(|| {
+            let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
+            // SAFETY: what the table was given, which gives it to one caller alone.
+            let state = unsafe { Rc::from_raw(raw.as_ptr().cast_const()) };
+            // SAFETY: under the mark, and no call that posts is under way, or this one were refused.
+            drop(unsafe { &mut *state.endpoint.get() }.take());
+            Ok(())
+        });
+        match dropped {
+            // What a panic has left is not touched again.
+            Err(fault) if fault.error.status() == Status::ProviderFailed => {
+                table::end(handle).map(drop).ok_or_else(|| no_object(handle))
+            }
+            dropped => dropped,
+        }
+    }))
+}
+
+/// Sends a message of any length: `id` chooses the handler at the peer, which is handed `header` and the payload. The payload is
+/// copied. TIELINE_OK: it is under way. TIELINE_PENDING: it is queued, or too long to be sent at once and announced. TIELINE_AGAIN:
+/// nothing was sent, make progress and try again. `how` and `request` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_send(
+    endpoint: *const EndpointHandle,
+    id: u16,
+    header: u64,
+    payload: *const c_void,
+    len: usize,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<EndpointState, _>(endpoint).and_then(|state| {
+        let (payload, told) = (bytes(payload, len)?, how::read(how, 0)?);
+        state.post(request, &told, |endpoint| endpoint.send(id, header, payload))
+    }))
+}
+
+/// Sends a message gathered from pieces of regions, which must not change until it is done. What is too long to be sent at once is
+/// announced; one piece is read by the peer from where it lies.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_send_pieces(
+    endpoint: *const EndpointHandle,
+    id: u16,
+    header: u64,
+    piece: *const Piece,
+    count: usize,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<EndpointState, _>(endpoint).and_then(|state| {
+        let (told, pieces) = (how::read(how, 0)?, pieces(piece, count)?);
+        state.post(request, &told, |endpoint| endpoint.send_regions(id, header, &pieces))
+    }))
+}
+
+/// Completes when every put, get and atomic posted before is complete at the target, and every message posted before is in the
+/// transport's hands. TIELINE_BUSY in a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_flush(
+    endpoint: *const EndpointHandle,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(
+        object::<EndpointState, _>(endpoint)
+            .and_then(|state| state.post(request, &how::read(how, 0)?, Endpoint::flush)),
+    )
+}
+
+/// Completes when the peer's handlers have run for every message posted before: a round trip.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_flush_messages(
+    endpoint: *const EndpointHandle,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(
+        object::<EndpointState, _>(endpoint)
+            .and_then(|state| state.post(request, &how::read(how, 0)?, Endpoint::flush_messages)),
+    )
+}
+
+/// Orders every put, get and atomic posted before ahead of those posted after. It waits for nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle) -> i32 {
+    done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))
+}
+
+/// Closes the connection, as an operation: TIELINE_CLOSE_*. The handle stays until it is dropped.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_close(
+    endpoint: *const EndpointHandle,
+    which: u32,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<EndpointState, _>(endpoint).and_then(|state| {
+        let which = match which {
+            TIELINE_CLOSE_FLUSH => Close::Flush,
+            TIELINE_CLOSE_CANCEL => Close::Cancel,
+            _ => {
+                let why = format!("there is no way {which} to close");
+                let fix = "use TIELINE_CLOSE_*";
+                return Err(Fault::new(Status::Invalid, "closing an endpoint", why, fix));
+            }
+        };
+        state.post(request, &how::read(how, 0)?, |endpoint| endpoint.close(which))
+    }))
+}
+
+/// Keeps a word of the caller's with the endpoint.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_set_user(
+    endpoint: *const EndpointHandle,
+    user: u64,
+) -> i32 {
+    done(object::<EndpointState, _>(endpoint).map(|state| state.user.set(user)))
+}
+
+/// The word that was kept last; 0 at first.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_user(
+    endpoint: *const EndpointHandle,
+    user: *mut u64,
+) -> i32 {
+    done(out(user, 0).and_then(|out| {
+        out.set(object::<EndpointState, _>(endpoint)?.user.get());
+        Ok(())
+    }))
+}
+
+/// The number of the peer here, which messages and notifications from there have too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_peer(
+    endpoint: *const EndpointHandle,
+    peer: *mut u32,
+) -> i32 {
+    done(guarded(|| {
+        let out = out(peer, 0)?;
+        out.set(ask(endpoint, |endpoint| Ok(endpoint.peer().get()))?);
+        Ok(())
+    }))
+}
+
+/// What was composed for this peer, in a line with its zero; `len` as for tieline_context_report.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_path(
+    endpoint: *const EndpointHandle,
+    text: *mut c_char,
+    len: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let room = Room::new(text.cast::<c_void>(), len)?;
+        room.write(&ask(endpoint, |endpoint| Ok(endpoint.path()))?)
+    }))
+}
+
+/// Whether the endpoint has ended: its status is then below 0, and `why` (which may be null) is written as by tieline_last_error, with words
+/// that last until the next call that fails in this thread. TIELINE_OK while it has not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_error(
+    endpoint: *const EndpointHandle,
+    why: *mut Failure,
+) -> i32 {
+    let ended = done(guarded(|| match ask(endpoint, |endpoint| Ok(endpoint.error()))? {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }));
+    if !why.is_null() {
+        // SAFETY: the caller's record.
+        let written = unsafe { super::error::tieline_last_error(why) };
+        return if ended == 0 { clear(why) } else { ended.min(written) };
+    }
+    ended
+}
+
+/// No failure: zeros.
+fn clear(why: *mut Failure) -> i32 {
+    // SAFETY: numbers and addresses may be zeros.
+    let none: Failure = unsafe { std::mem::zeroed() };
+    // SAFETY: the caller's record.
+    done(unsafe { records::write(why, &none) })
+}
+
+/// What becomes known of an endpoint's end.
+pub type EndpointFailureFn = Option<
+    unsafe extern "C" fn(user: *mut c_void, endpoint: *mut EndpointHandle, why: *const Failure),
+>;
+
+/// Registers what to do when an endpoint has failed: once for each, inside of a call that makes progress, with the reason. Its
+/// operations have ended by then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
+    worker: *const WorkerHandle,
+    handler: EndpointFailureFn,
+    user: *mut c_void,
+) -> i32 {
+    done(guarded(|| {
+        let state = state_of(worker)?;
+        let handler = handler.ok_or_else(|| records::null("the handler"))?;
+        let weak = Rc::downgrade(&state);
+        state.post(|worker| {
+            worker.on_endpoint_failure(move |endpoint, error| {
+                let Some(state) = weak.upgrade() else { return };
+                let Ok(bits) = state.endpoint(endpoint.clone()) else { return };
+                let handle = Handle::<EndpointState>::from_bits(bits).to_c();
+                // SAFETY: the caller's function.
+                shown(&error.clone().into(), |why| unsafe { handler(user, handle, why) });
+            });
+            Ok(())
+        })
+    }))
+}

@@ -1,0 +1,266 @@
+//! What went wrong last in a thread.
+
+use super::{numbers, records};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use tieline::{CompletionError, ConnectError, Error, OpenError, PostError, Status};
+
+/// What can be done about a failure: `TIELINE_DO_*` and `TIELINE_OP_*` in C.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    #[default]
+    Correct = numbers::TIELINE_DO_CORRECT,
+    Retry = numbers::TIELINE_DO_RETRY,
+    Reconnect = numbers::TIELINE_DO_RECONNECT,
+    Exchange = numbers::TIELINE_DO_EXCHANGE,
+    Configure = numbers::TIELINE_DO_CONFIGURE,
+    Release = numbers::TIELINE_DO_RELEASE,
+    Reopen = numbers::TIELINE_DO_REOPEN,
+    Refused = numbers::TIELINE_OP_REFUSED,
+    Unknown = numbers::TIELINE_OP_UNKNOWN,
+    Canceled = numbers::TIELINE_OP_CANCELED,
+    Pending = numbers::TIELINE_OP_PENDING,
+    Panicked = numbers::TIELINE_PANICKED,
+}
+
+/// A failure on its way to the caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: Kind,
+    pub(crate) error: Error,
+}
+
+impl Fault {
+    /// A mistake of the caller's, unless its kind is changed.
+    #[cold]
+    pub(crate) fn new(
+        status: Status,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Fault {
+        Error::new(status, what, why, fix).into()
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        let kind = if error.status() == Status::Again { Kind::Retry } else { Kind::Correct };
+        Fault { kind, error }
+    }
+}
+
+fn of_connection(error: &ConnectError) -> Kind {
+    match error {
+        ConnectError::Retry(_) => Kind::Reconnect,
+        ConnectError::Correct(_) => Kind::Correct,
+        ConnectError::Exchange(_) => Kind::Exchange,
+        ConnectError::Configure(_) => Kind::Configure,
+        ConnectError::Release(_) => Kind::Release,
+    }
+}
+
+impl From<ConnectError> for Fault {
+    #[cold]
+    fn from(error: ConnectError) -> Fault {
+        Fault { kind: of_connection(&error), error: error.into() }
+    }
+}
+
+impl From<PostError> for Fault {
+    #[cold]
+    fn from(error: PostError) -> Fault {
+        let kind = match &error {
+            PostError::Retry(_) => Kind::Retry,
+            PostError::Correct(_) => Kind::Correct,
+            PostError::Reconnect(why) => match of_connection(why) {
+                // The call was right: it is the endpoint that is over.
+                Kind::Correct => Kind::Reconnect,
+                kind => kind,
+            },
+            PostError::Release(_) => Kind::Release,
+        };
+        Fault { kind, error: error.into() }
+    }
+}
+
+impl From<CompletionError> for Fault {
+    #[cold]
+    fn from(error: CompletionError) -> Fault {
+        let kind = match &error {
+            CompletionError::Refused(_) => Kind::Refused,
+            CompletionError::Unknown(_) => Kind::Unknown,
+            CompletionError::Canceled(_) => Kind::Canceled,
+            CompletionError::Pending(_) => Kind::Pending,
+        };
+        Fault { kind, error: error.into() }
+    }
+}
+
+impl From<OpenError> for Fault {
+    #[cold]
+    fn from(error: OpenError) -> Fault {
+        let kind = match &error {
+            OpenError::Configure(_) => Kind::Configure,
+            OpenError::Release(_) => Kind::Release,
+            OpenError::Reopen(_) => Kind::Reopen,
+        };
+        Fault { kind, error: error.into() }
+    }
+}
+
+/// A failure in words, and what can be done about it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Failure {
+    /// Bytes of this record; set it before the call.
+    pub size: usize,
+    /// TIELINE_*, below 0; 0 where nothing has failed yet.
+    pub status: i32,
+    /// What can be done: TIELINE_DO_*, or what became of an operation: TIELINE_OP_*.
+    pub kind: u32,
+    /// What happened. Never null; it lasts until the next call that fails in this thread.
+    pub what: *const c_char,
+    /// Why; empty where the status says it all.
+    pub why: *const c_char,
+    /// What to do; empty where there is nothing to advise.
+    pub fix: *const c_char,
+    /// The setting that is to blame, by its name; null where none is.
+    pub setting: *const c_char,
+}
+
+/// The last failure of a thread, and its words as C strings once somebody has asked.
+#[derive(Default)]
+struct Last {
+    fault: Option<Fault>,
+    words: Option<Words>,
+    line: Option<CString>,
+}
+
+/// The words of a failure, as long as somebody shows them.
+pub(crate) struct Words {
+    what: CString,
+    why: CString,
+    fix: CString,
+    setting: Option<CString>,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = const { RefCell::new(Last { fault: None, words: None, line: None }) };
+}
+
+impl Words {
+    fn of(error: &Error) -> Words {
+        Words {
+            what: text(error.what()),
+            why: text(error.why()),
+            fix: text(error.fix()),
+            setting: error.setting().map(|(name, _)| text(name)),
+        }
+    }
+
+    fn record(&self, fault: &Fault) -> Failure {
+        Failure {
+            size: size_of::<Failure>(),
+            status: fault.error.status() as i32,
+            kind: fault.kind as u32,
+            what: self.what.as_ptr(),
+            why: self.why.as_ptr(),
+            fix: self.fix.as_ptr(),
+            setting: self.setting.as_ref().map_or(std::ptr::null(), |name| name.as_ptr()),
+        }
+    }
+}
+
+/// Hands a failure's record to a function of the caller's, for the length of that call.
+pub(crate) fn shown<T>(fault: &Fault, show: impl FnOnce(&Failure) -> T) -> T {
+    let words = Words::of(&fault.error);
+    show(&words.record(fault))
+}
+
+pub(crate) fn text(words: &str) -> CString {
+    CString::new(words.replace('\0', " ")).unwrap_or_default()
+}
+
+/// What an exported function returns: a status that is not negative, or the failure's, which stays with the thread.
+#[inline]
+pub(crate) fn answer(result: Result<i32, Fault>) -> i32 {
+    match result {
+        Ok(status) => status,
+        Err(fault) => failed(fault),
+    }
+}
+
+/// The same for what has no more to say than that it is done.
+pub(crate) fn done(result: Result<(), Fault>) -> i32 {
+    answer(result.map(|()| 0))
+}
+
+#[cold]
+#[inline(never)]
+fn failed(fault: Fault) -> i32 {
+    let status = fault.error.status() as i32;
+    // A thread that is ending has no words any more.
+    let _ = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = Last { fault: Some(fault), words: None, line: None };
+        }
+    });
+    status
+}
+
+/// What failed last in this thread, in words. They last until the next call of this thread that fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
+    let empty = c"".as_ptr();
+    let none = Failure {
+        size: 0,
+        status: 0,
+        kind: 0,
+        what: empty,
+        why: empty,
+        fix: empty,
+        setting: std::ptr::null(),
+    };
+    let record = LAST.try_with(|last| {
+        let mut last = last.borrow_mut();
+        let Last { fault, words, .. } = &mut *last;
+        let fault = fault.as_ref()?;
+        Some(words.get_or_insert_with(|| Words::of(&fault.error)).record(fault))
+    });
+    // SAFETY: the caller's record.
+    match unsafe { records::write(out, &record.ok().flatten().unwrap_or(none)) } {
+        Ok(()) => 0,
+        Err(fault) => fault.error.status() as i32,
+    }
+}
+
+/// The same in one line, "what: why; what to do": never null, empty where nothing has failed yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn tieline_error_text() -> *const c_char {
+    let line = LAST.try_with(|last| {
+        let mut last = last.borrow_mut();
+        let Last { fault, line, .. } = &mut *last;
+        let fault = fault.as_ref()?;
+        Some(line.get_or_insert_with(|| text(&fault.error.to_string())).as_ptr())
+    });
+    line.ok().flatten().unwrap_or(c"".as_ptr())
+}
+
+/// What a status means, in a few words: never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn tieline_status_text(status: i32) -> *const c_char {
+    static TEXTS: std::sync::OnceLock<Vec<(i32, CString)>> = std::sync::OnceLock::new();
+    let known: &'static CStr = match status {
+        0 => c"done",
+        1 => c"pending",
+        _ => {
+            let all = || Status::ALL.iter().map(|status| (*status as i32, text(status.text())));
+            let texts = TEXTS.get_or_init(|| all().collect());
+            let found = texts.iter().find(|(known, _)| *known == status);
+            found.map_or(c"a status of a later version", |(_, text)| text.as_c_str())
+        }
+    };
+    known.as_ptr()
+}

@@ -1,0 +1,353 @@
+//! The job: who else there is, and finding each other. It may be the caller's own.
+
+use super::bytes::{Room, bytes};
+use super::context::{keep, take};
+use super::enter::{guarded, object};
+use super::error::{Fault, answer, done};
+use super::records::{self, Params, null, out_handle};
+use super::table::Object;
+use super::worker::{WorkerHandle, WorkerState};
+use std::ffi::c_void;
+use std::time::Duration;
+use tieline::{Error, Job, Status};
+
+/// The processes that one launcher started, as one of them sees them. Usable from every thread.
+pub struct JobHandle(());
+
+/// The caller's own exchange, in the place of the launcher's: every function returns TIELINE_OK or a status below 0.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Exchange {
+    /// Bytes of this record.
+    pub size: usize,
+    /// This process's number, from 0.
+    pub rank: usize,
+    /// How many processes there are.
+    pub ranks: usize,
+    /// This process's number among those of its host.
+    pub local_rank: usize,
+    /// How many those are; 0: it is not known, which is taken for 1.
+    pub local_ranks: usize,
+    /// The first argument of the functions.
+    pub user: *mut c_void,
+    /// Hands `mine`, `len` bytes, to everybody, and has everybody's handed to `take` in any order, each once: a call of
+    /// take(to, rank, bytes, len) for each rank, inside of this one.
+    pub allgather: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            mine: *const c_void,
+            len: usize,
+            take: TakeFn,
+            to: *mut c_void,
+        ) -> i32,
+    >,
+    /// Leaves bytes for whoever looks them up.
+    pub publish: Option<
+        unsafe extern "C" fn(user: *mut c_void, key: u32, bytes: *const c_void, len: usize) -> i32,
+    >,
+    /// Waits until `rank` has published `key`, and hands its bytes to `take` once.
+    pub lookup: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            rank: usize,
+            key: u32,
+            take: TakeFn,
+            to: *mut c_void,
+        ) -> i32,
+    >,
+    /// Returns when every process has called it; null: an allgather of no bytes does it.
+    pub barrier: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
+}
+
+/// The library's, to be called by the caller's exchange, with what a rank gave.
+pub type TakeFn =
+    Option<unsafe extern "C" fn(to: *mut c_void, rank: usize, bytes: *const c_void, len: usize)>;
+
+// SAFETY: numbers and addresses.
+unsafe impl Params for Exchange {}
+
+enum Source {
+    Launcher(Job),
+    Callers(Exchange),
+}
+
+struct JobObject {
+    source: Source,
+}
+
+// SAFETY: the caller's functions and their word are for every thread, as the header says of a job.
+unsafe impl Send for Exchange {}
+// SAFETY: as above.
+unsafe impl Sync for Exchange {}
+
+impl Object for JobObject {
+    const KIND: u8 = 11;
+    const NAME: &'static str = "a job";
+}
+
+/// What the caller's exchange hands over.
+unsafe extern "C" fn collect(to: *mut c_void, rank: usize, start: *const c_void, len: usize) {
+    // SAFETY: what `all` and `one` have given along, for the length of their call.
+    let parts = unsafe { &mut *to.cast::<Vec<Option<Vec<u8>>>>() };
+    if let (Some(place), Ok(given)) = (parts.get_mut(rank), bytes(start, len)) {
+        *place = Some(given.to_vec());
+    }
+}
+
+fn failed(what: &str, status: i32) -> Result<(), Error> {
+    if status >= 0 {
+        return Ok(());
+    }
+    let why = format!("the caller's exchange returned {status}");
+    Err(Error::new(Status::from_code(status), what, why, "see what that exchange says"))
+}
+
+fn lacks(what: &str) -> Error {
+    Error::new(
+        Status::Unsupported,
+        what,
+        "the caller's exchange has no function for it",
+        "give one",
+    )
+}
+
+impl Exchange {
+    fn all(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let allgather = self.allgather.ok_or_else(|| lacks("an exchange"))?;
+        let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.ranks];
+        let to = (&raw mut parts).cast();
+        // SAFETY: the caller's function, and what it calls back writes to `parts` alone.
+        let said =
+            unsafe { allgather(self.user, mine.as_ptr().cast(), mine.len(), Some(collect), to) };
+        failed("an exchange", said)?;
+        let missing = parts.iter().position(Option::is_none);
+        if let Some(rank) = missing {
+            let why = format!("it gave nothing of rank {rank}");
+            let fix = "call take for each rank before it returns";
+            return Err(Error::new(Status::BadData, "the caller's exchange", why, fix));
+        }
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    fn one(&self, rank: usize, key: u32) -> Result<Vec<u8>, Error> {
+        let lookup = self.lookup.ok_or_else(|| lacks("a lookup"))?;
+        if rank >= self.ranks {
+            let why = format!("there is no rank {rank} in this job of {}", self.ranks);
+            return Err(Error::new(
+                Status::Invalid,
+                "cannot look that up",
+                why,
+                "ranks run from 0",
+            ));
+        }
+        let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.ranks];
+        // SAFETY: as above.
+        let said = unsafe { lookup(self.user, rank, key, Some(collect), (&raw mut parts).cast()) };
+        failed("a lookup", said)?;
+        parts.swap_remove(rank).ok_or_else(|| {
+            let fix = "call take with the rank that was asked for";
+            Error::new(Status::BadData, "the caller's exchange", "it gave nothing", fix)
+        })
+    }
+}
+
+impl JobObject {
+    fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        match &self.source {
+            Source::Launcher(job) => job.exchange(mine),
+            Source::Callers(own) => own.all(mine),
+        }
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        match &self.source {
+            Source::Launcher(job) => job.barrier(),
+            Source::Callers(Exchange { barrier: Some(barrier), user, .. }) => {
+                // SAFETY: the caller's function.
+                failed("a barrier", unsafe { barrier(*user) })
+            }
+            Source::Callers(own) => own.all(&[]).map(drop),
+        }
+    }
+
+    fn barrier_while(&self, mut progress: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        if let Source::Launcher(job) = &self.source {
+            return job.barrier_while(progress);
+        }
+        std::thread::scope(|scope| {
+            let waiting = std::thread::Builder::new().spawn_scoped(scope, || self.barrier());
+            let waiting = waiting.map_err(|error| {
+                let why = format!("no thread to wait with: {error}");
+                Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
+            })?;
+            let mut moved = Ok(());
+            while !waiting.is_finished() && moved.is_ok() {
+                moved = progress();
+            }
+            let met = waiting.join().unwrap_or_else(|_| Err(Error::from_status(Status::Io)));
+            moved.and(met)
+        })
+    }
+}
+
+/// Joins the job that the environment names (tieline run, mpirun, srun, a rendezvous); alone it is rank 0 of 1. With `own`, which
+/// may be null, the caller's exchange takes the place of all of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut JobHandle) -> i32 {
+    done(guarded(|| {
+        let out = out_handle(job)?;
+        let source = if own.is_null() {
+            Source::Launcher(Job::from_env()?)
+        } else {
+            let own = records::read(own)?;
+            if own.rank >= own.ranks {
+                let why = format!("rank {} of {}", own.rank, own.ranks);
+                return Err(Fault::new(Status::Invalid, "a job", why, "ranks run from 0"));
+            }
+            Source::Callers(own)
+        };
+        out.set(keep(JobObject { source })?.to_c());
+        Ok(())
+    }))
+}
+
+/// Leaves the job.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_job_close(job: *mut JobHandle) -> i32 {
+    done(guarded(|| take::<JobObject, _>(job).map(drop)))
+}
+
+/// A process's place in its job.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct JobPlace {
+    /// Bytes of this record; set it before the call.
+    pub size: usize,
+    /// This process's number, from 0.
+    pub rank: usize,
+    /// How many processes there are.
+    pub ranks: usize,
+    /// This process's number among those of its host.
+    pub local_rank: usize,
+    /// How many those are.
+    pub local_ranks: usize,
+}
+
+/// Who this process is in its job.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut JobPlace) -> i32 {
+    done(guarded(|| {
+        let found = match &object::<JobObject, _>(job)?.source {
+            Source::Launcher(job) => JobPlace {
+                size: 0,
+                rank: job.rank(),
+                ranks: job.size(),
+                local_rank: job.local_rank(),
+                local_ranks: job.local_size(),
+            },
+            Source::Callers(own) => JobPlace {
+                size: 0,
+                rank: own.rank,
+                ranks: own.ranks,
+                local_rank: own.local_rank,
+                local_ranks: own.local_ranks.max(1),
+            },
+        };
+        // SAFETY: the caller's record.
+        unsafe { records::write(place, &found) }
+    }))
+}
+
+/// How long one exchange or lookup of the launcher's may take; call it before another thread uses the job.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_job_set_deadline(job: *mut JobHandle, deadline_ns: u64) -> i32 {
+    done(guarded(|| {
+        let mut taken = super::context::Held::<JobObject>::take(job)?;
+        if let Source::Launcher(job) = &mut taken.object().source {
+            job.set_deadline(Duration::from_nanos(deadline_ns));
+        }
+        Ok(())
+    }))
+}
+
+/// Leaves bytes for whoever looks them up by this process's rank and `key`. Nobody waits for anybody.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_job_publish(
+    job: *const JobHandle,
+    key: u32,
+    data: *const c_void,
+    len: usize,
+) -> i32 {
+    done(guarded(|| {
+        let data = bytes(data, len)?;
+        Ok(match &object::<JobObject, _>(job)?.source {
+            Source::Launcher(job) => job.publish(key, data)?,
+            Source::Callers(own) => {
+                let publish = own.publish.ok_or_else(|| lacks("publishing"))?;
+                // SAFETY: the caller's function.
+                let said = unsafe { publish(own.user, key, data.as_ptr().cast(), len) };
+                failed("publishing", said)?;
+            }
+        })
+    }))
+}
+
+/// What `rank` has published as `key`; waits for it. `len` as for tieline_worker_address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_job_lookup(
+    job: *const JobHandle,
+    rank: usize,
+    key: u32,
+    data: *mut c_void,
+    len: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let room = Room::new(data, len)?;
+        room.fill(&match &object::<JobObject, _>(job)?.source {
+            Source::Launcher(job) => job.lookup(rank, key)?,
+            Source::Callers(own) => own.one(rank, key)?,
+        })
+    }))
+}
+
+/// Hands `mine` to every process, and calls `take` with everybody's, in the order of their ranks. Every process calls it, equally often.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_job_exchange(
+    job: *const JobHandle,
+    mine: *const c_void,
+    len: usize,
+    take: TakeFn,
+    to: *mut c_void,
+) -> i32 {
+    done(guarded(|| {
+        let take = take.ok_or_else(|| null("what takes the bytes"))?;
+        let all = object::<JobObject, _>(job)?.exchange(bytes(mine, len)?)?;
+        for (rank, bytes) in all.iter().enumerate() {
+            // SAFETY: the caller's function.
+            unsafe { take(to, rank, bytes.as_ptr().cast(), bytes.len()) };
+        }
+        Ok(())
+    }))
+}
+
+/// Returns when every process has called it. Where `worker` is not null it makes progress meanwhile: for who peers may still need something of.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_job_barrier(
+    job: *const JobHandle,
+    worker: *const WorkerHandle,
+) -> i32 {
+    answer(guarded(|| {
+        let job = object::<JobObject, _>(job)?;
+        if worker.is_null() {
+            job.barrier()?;
+            return Ok(0);
+        }
+        object::<WorkerState, _>(worker)?.drive(|worker| {
+            job.barrier_while(|| {
+                let _ = worker.progress();
+                Ok(())
+            })?;
+            Ok(0)
+        })
+    }))
+}

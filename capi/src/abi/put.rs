@@ -1,0 +1,170 @@
+//! Remote keys, put and get.
+
+use super::bytes::bytes;
+use super::context::{keep, take};
+use super::endpoint::{EndpointHandle, EndpointState};
+use super::enter::{guarded, object};
+use super::error::{Fault, answer, done};
+use super::how::{self, How, Told};
+use super::memory::{Piece, RegionHandle, RegionObject, pieces, range};
+use super::numbers::{TIELINE_HOW_LOCAL as LOCAL, TIELINE_HOW_NOTIFY as NOTIFY};
+use super::records::out_handle;
+use super::table::Object;
+use std::ffi::c_void;
+use std::rc::Rc;
+use tieline::{Completion, Endpoint, Outcome, PostError, RemoteKey};
+
+/// A peer's region, as an endpoint reaches it.
+pub struct KeyHandle(());
+
+pub(crate) struct KeyObject {
+    pub(crate) key: RemoteKey,
+    pub(crate) endpoint: Rc<EndpointState>,
+}
+
+impl Object for KeyObject {
+    const KIND: u8 = 5;
+    const NAME: &'static str = "a remote key";
+}
+
+impl KeyObject {
+    /// Does what posts with it.
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        request: *mut u64,
+        told: &Told,
+        body: impl FnOnce(&Endpoint) -> Result<Outcome, PostError>,
+    ) -> Result<i32, Fault> {
+        self.endpoint.post(request, told, body)
+    }
+}
+
+fn completion(told: &Told) -> Completion {
+    if told.flags & LOCAL != 0 { Completion::Local } else { Completion::Remote }
+}
+
+/// Makes a peer's key usable on an endpoint: the bytes of the peer's tieline_region_key. Each call reads them anew.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_import_key(
+    endpoint: *const EndpointHandle,
+    key: *const c_void,
+    len: usize,
+    imported: *mut *mut KeyHandle,
+) -> i32 {
+    done(guarded(|| {
+        let out = out_handle(imported)?;
+        let (endpoint, bytes) = (object::<EndpointState, _>(endpoint)?, bytes(key, len)?);
+        endpoint.worker.mark.post(|| {
+            let key = endpoint.get()?.import_key(bytes)?;
+            out.set(keep(KeyObject { key, endpoint: endpoint.share() })?.to_c());
+            Ok(())
+        })
+    }))
+}
+
+/// Lets go of a key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_key_drop(key: *mut KeyHandle) -> i32 {
+    done(guarded(|| {
+        let worker = object::<KeyObject, _>(key)?.endpoint.worker.clone();
+        worker.mark.post(|| take::<KeyObject, _>(key).map(drop))
+    }))
+}
+
+/// Writes bytes that lie anywhere to the peer's region at `offset`; they are free again when the call returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_put_bytes(
+    key: *const KeyHandle,
+    offset: u64,
+    data: *const c_void,
+    len: usize,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object| {
+        let (data, told) = (bytes(data, len)?, how::read(how, NOTIFY)?);
+        let key = &object.key;
+        object.post(request, &told, |endpoint| match told.flags & NOTIFY {
+            0 => endpoint.put_bytes(data, key, offset),
+            _ => endpoint.put_bytes_notify(data, key, offset, told.word),
+        })
+    }))
+}
+
+/// Writes a part of a region to the peer's region at `offset`. TIELINE_OK, or the operation's end: it is visible there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_put(
+    key: *const KeyHandle,
+    offset: u64,
+    local: *const RegionHandle,
+    local_offset: usize,
+    len: usize,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object_| {
+        let told = how::read(how, LOCAL | NOTIFY)?;
+        let (key, local) = (&object_.key, &object::<RegionObject, _>(local)?.region);
+        let (range, completion) = (range(local_offset, len), completion(&told));
+        object_.post(request, &told, |endpoint| match told.flags & NOTIFY {
+            0 => endpoint.put_with(local, range, key, offset, completion),
+            _ => endpoint.put_notify_with(local, range, key, offset, told.word, completion),
+        })
+    }))
+}
+
+/// Reads the peer's region at `offset` into a part of a region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_get(
+    key: *const KeyHandle,
+    offset: u64,
+    local: *const RegionHandle,
+    local_offset: usize,
+    len: usize,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object_| {
+        let told = how::read(how, 0)?;
+        let (key, local) = (&object_.key, &object::<RegionObject, _>(local)?.region);
+        let range = range(local_offset, len);
+        object_.post(request, &told, |endpoint| endpoint.get(local, range, key, offset))
+    }))
+}
+
+/// Writes pieces of regions, one behind the other, to the peer's region at `offset`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_put_pieces(
+    key: *const KeyHandle,
+    offset: u64,
+    piece: *const Piece,
+    count: usize,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object| {
+        let (told, pieces) = (how::read(how, NOTIFY)?, pieces(piece, count)?);
+        let key = &object.key;
+        object.post(request, &told, |endpoint| match told.flags & NOTIFY {
+            0 => endpoint.put_pieces(&pieces, key, offset),
+            _ => endpoint.put_pieces_notify(&pieces, key, offset, told.word),
+        })
+    }))
+}
+
+/// Reads the peer's region at `offset` into pieces of regions, one behind the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_get_pieces(
+    key: *const KeyHandle,
+    offset: u64,
+    piece: *const Piece,
+    count: usize,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object| {
+        let (told, pieces) = (how::read(how, 0)?, pieces(piece, count)?);
+        object.post(request, &told, |endpoint| endpoint.get_pieces(&pieces, &object.key, offset))
+    }))
+}

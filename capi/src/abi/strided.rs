@@ -1,0 +1,155 @@
+//! Blocks at equal distances, and what endpoints and keys can do.
+
+use super::endpoint::{EndpointHandle, EndpointState};
+use super::enter::{guarded, object};
+use super::error::{answer, done};
+use super::how::{self, How};
+use super::memory::{RegionHandle, RegionObject};
+use super::put::{KeyHandle, KeyObject};
+use super::records::{self, Params, null};
+use tieline::Blocks;
+
+/// Blocks of a region at equal distances.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CBlocks {
+    /// Bytes of this record.
+    pub size: usize,
+    /// Where the first one begins in its region.
+    pub offset: u64,
+    /// How long each is.
+    pub block: usize,
+    /// From the beginning of one to that of the next.
+    pub stride: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+// SAFETY: numbers.
+unsafe impl Params for CBlocks {}
+
+fn blocks(given: *const CBlocks) -> Result<Blocks, super::error::Fault> {
+    if given.is_null() {
+        return Err(null("the blocks"));
+    }
+    let CBlocks { offset, block, stride, count, .. } = records::read(given)?;
+    Ok(Blocks { offset, block, stride, count })
+}
+
+/// Writes blocks of a region, one behind the other, to blocks of the peer's region. TIELINE_AGAIN: not all of it was posted, and what
+/// was goes on; post all of it again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_put_strided(
+    key: *const KeyHandle,
+    to: *const CBlocks,
+    local: *const RegionHandle,
+    from: *const CBlocks,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object_| {
+        let (told, from, to) = (how::read(how, 0)?, blocks(from)?, blocks(to)?);
+        let local = &object::<RegionObject, _>(local)?.region;
+        object_.post(request, &told, |endpoint| endpoint.put_strided(local, from, &object_.key, to))
+    }))
+}
+
+/// Reads blocks of the peer's region into blocks of a region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_get_strided(
+    key: *const KeyHandle,
+    from: *const CBlocks,
+    local: *const RegionHandle,
+    to: *const CBlocks,
+    how: *const How,
+    request: *mut u64,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object_| {
+        let (told, from, to) = (how::read(how, 0)?, blocks(from)?, blocks(to)?);
+        let local = &object::<RegionObject, _>(local)?.region;
+        object_.post(request, &told, |endpoint| endpoint.get_strided(local, to, &object_.key, from))
+    }))
+}
+
+/// What an endpoint carries.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Bytes of this record; set it before the call.
+    pub size: usize,
+    /// The longest message that is carried at once; longer ones are announced.
+    pub max_message: usize,
+    /// The longest one that the transport copies within the call.
+    pub max_short: usize,
+    /// The longest one that tieline_send_pieces has taken from where its pieces lie; 0: all are copied.
+    pub max_gathered: usize,
+    /// Operations that may be pending at a time.
+    pub max_pending: usize,
+    /// Bytes of pending operations above which a call says TIELINE_AGAIN.
+    pub max_queued_bytes: usize,
+}
+
+/// What an endpoint carries. It opens the connection for messages.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_limits(
+    endpoint: *const EndpointHandle,
+    limits: *mut Limits,
+) -> i32 {
+    done(guarded(|| {
+        let state = object::<EndpointState, _>(endpoint)?;
+        let found = state.worker.mark.post(|| Ok(state.get()?.limits()?))?;
+        let found = Limits {
+            size: 0,
+            max_message: found.max_message,
+            max_short: found.max_short,
+            max_gathered: found.max_gathered,
+            max_pending: found.max_pending,
+            max_queued_bytes: found.max_queued_bytes,
+        };
+        // SAFETY: the caller's record.
+        unsafe { records::write(limits, &found) }
+    }))
+}
+
+/// What a key leads to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct KeyInfo {
+    /// Bytes of this record; set it before the call.
+    pub size: usize,
+    /// The region's length.
+    pub len: u64,
+    /// Not 0: puts and gets end while the target computes.
+    pub reaches_passive_target: u32,
+    /// Not 0: a better way may still be found.
+    pub is_settling: u32,
+    /// The longest put in one operation; longer ones are cut and end as one. 0: all go by messages.
+    pub max_put: usize,
+    /// The longest get.
+    pub max_get: usize,
+    /// Pieces of local memory in one operation.
+    pub max_pieces: usize,
+}
+
+/// What a key leads to, and how.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_key_info(key: *const KeyHandle, info: *mut KeyInfo) -> i32 {
+    done(guarded(|| {
+        let object = object::<KeyObject, _>(key)?;
+        let found = object.endpoint.worker.mark.post(|| {
+            let key = &object.key;
+            let limits = key.limits()?;
+            Ok(KeyInfo {
+                size: 0,
+                len: key.len(),
+                reaches_passive_target: key.reaches_passive_target().into(),
+                is_settling: key.is_settling().into(),
+                max_put: limits.max_put,
+                max_get: limits.max_get,
+                max_pieces: limits.max_pieces,
+            })
+        })?;
+        // SAFETY: the caller's record.
+        unsafe { records::write(info, &found) }
+    }))
+}

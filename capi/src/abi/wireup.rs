@@ -1,0 +1,56 @@
+//! Datagrams that form connections, carried by the caller.
+
+use super::bytes::bytes;
+use super::enter::{guarded, object};
+use super::error::done;
+use super::records::null;
+use super::worker::{WorkerHandle, WorkerState};
+use std::ffi::c_void;
+
+/// Hands a datagram over to the worker that calls itself `to`; returns not 0 where it was taken. It may be run by any call of the
+/// worker, and must not call back.
+pub type DatagramFn = Option<
+    unsafe extern "C" fn(
+        user: *mut c_void,
+        to: *const c_void,
+        to_len: usize,
+        datagram: *const c_void,
+        len: usize,
+    ) -> i32,
+>;
+
+/// Lets the caller carry the few datagrams that form connections: `address` is how it names this worker to itself. The context was opened with
+/// TIELINE_CONTEXT_OUT_OF_BAND; call it before tieline_worker_address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_set_out_of_band(
+    worker: *const WorkerHandle,
+    address: *const c_void,
+    len: usize,
+    send: DatagramFn,
+    user: *mut c_void,
+) -> i32 {
+    done(guarded(|| {
+        let (address, send) = (bytes(address, len)?, send.ok_or_else(|| null("what sends"))?);
+        object::<WorkerState, _>(worker)?.post(|worker| {
+            let send = move |to: &[u8], datagram: &[u8]| {
+                let (to, to_len) = (to.as_ptr().cast(), to.len());
+                // SAFETY: the caller's function.
+                unsafe { send(user, to, to_len, datagram.as_ptr().cast(), datagram.len()) != 0 }
+            };
+            Ok(worker.set_out_of_band(address, send)?)
+        })
+    }))
+}
+
+/// Takes a datagram that a peer's function was given for this worker.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_deliver(
+    worker: *const WorkerHandle,
+    datagram: *const c_void,
+    len: usize,
+) -> i32 {
+    done(guarded(|| {
+        let datagram = bytes(datagram, len)?;
+        object::<WorkerState, _>(worker)?.post(|worker| Ok(worker.deliver_out_of_band(datagram)?))
+    }))
+}

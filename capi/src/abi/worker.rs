@@ -1,0 +1,277 @@
+//! Workers: opening, progress, the end.
+
+use super::bytes::Room;
+use super::context::{ContextHandle, ContextObject, no_handles};
+use super::endpoint::EndpointState;
+use super::enter::{Mark, guarded, no_object, object};
+use super::error::{Fault, answer, done};
+use super::how::Requests;
+use super::records::{out, out_handle};
+use super::table::{self, Handle, Object};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::time::Duration;
+use tieline::{Endpoint, Status, Worker};
+
+/// A progress engine, which one thread is in at a time.
+pub struct WorkerHandle(());
+
+pub(crate) struct WorkerState {
+    pub(crate) mark: Mark,
+    /// It is dropped when the handle is, whoever still has the state.
+    worker: RefCell<Option<Rc<Worker>>>,
+    pub(crate) requests: RefCell<Requests>,
+    /// The state itself, once a handler has ended its handle: the call around that one lets go of it.
+    ended_inside: Cell<Option<Rc<WorkerState>>>,
+    pub(crate) handle: OnceCell<u64>,
+}
+
+impl Object for WorkerState {
+    const KIND: u8 = 2;
+    const NAME: &'static str = "a worker";
+}
+
+#[cold]
+pub(crate) fn closed() -> Fault {
+    Fault::new(
+        Status::Closed,
+        "a call of what belongs to a worker",
+        "its worker was closed",
+        "drop it, and open another worker",
+    )
+}
+
+impl WorkerState {
+    /// The worker, for the length of a call: a handler may end it meanwhile.
+    pub(crate) fn worker(&self) -> Result<Rc<Worker>, Fault> {
+        self.worker.borrow().clone().ok_or_else(closed)
+    }
+
+    /// Does what may run handlers.
+    #[inline]
+    pub(crate) fn drive<T>(
+        &self,
+        body: impl FnOnce(&Worker) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let result = self.mark.drive(|| body(&*self.worker()?));
+        if let Some(last) = self.ended_inside.take() {
+            self.let_go(last);
+        }
+        result
+    }
+
+    /// Does what runs no handlers, and needs the worker.
+    pub(crate) fn post<T>(
+        &self,
+        body: impl FnOnce(&Worker) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.mark.post(|| body(&*self.worker()?))
+    }
+
+    /// A handler has dropped the worker; who is outermost lets go of it.
+    #[cold]
+    fn let_go(&self, last: Rc<WorkerState>) {
+        if self.mark.is_in_handler() {
+            self.ended_inside.set(Some(last));
+        }
+    }
+
+    fn drop_worker(&self) {
+        let (worker, requests) = (self.worker.take(), self.requests.take());
+        drop((worker, requests));
+    }
+
+    /// The handle of an endpoint that the worker has given: the same one every time, while it is there.
+    pub(crate) fn endpoint(self: &Rc<Self>, endpoint: Endpoint) -> Result<u64, Fault> {
+        let known = Handle::<EndpointState>::from_bits(endpoint.user());
+        // SAFETY: who is in here has the worker's mark.
+        if let Some(state) = unsafe { table::look(known) } {
+            if state.is(&endpoint) {
+                return Ok(known.bits());
+            }
+        }
+        EndpointState::keep(self.clone(), endpoint)
+    }
+}
+
+/// The state of a worker, to be kept by what belongs to it.
+pub(crate) fn state_of(worker: *const WorkerHandle) -> Result<Rc<WorkerState>, Fault> {
+    let state = object::<WorkerState, _>(worker)?;
+    Ok(share(state))
+}
+
+/// One more owner of a state that the table has.
+pub(crate) fn share(state: &WorkerState) -> Rc<WorkerState> {
+    let state = std::ptr::from_ref(state);
+    // SAFETY: the table has it from `Rc::into_raw`, and one thread at a time is in here.
+    unsafe {
+        Rc::increment_strong_count(state);
+        Rc::from_raw(state)
+    }
+}
+
+/// How long at most: below 0 is without end.
+pub(crate) fn timeout(nanoseconds: i64) -> Option<Duration> {
+    u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+}
+
+/// Opens a worker. It belongs to no thread: any may use it, one at a time, and what belongs to it goes with it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_open(
+    context: *const ContextHandle,
+    worker: *mut *mut WorkerHandle,
+) -> i32 {
+    done(guarded(|| {
+        let out = out_handle(worker)?;
+        let worker = object::<ContextObject, _>(context)?.context.worker()?;
+        let state = Rc::new(WorkerState {
+            mark: Mark::new(worker.check_movable().is_ok()),
+            worker: RefCell::new(Some(Rc::new(worker))),
+            requests: RefCell::default(),
+            ended_inside: Cell::new(None),
+            handle: OnceCell::new(),
+        });
+        let raw = Rc::into_raw(state).cast_mut();
+        // SAFETY: it comes from an Rc.
+        let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
+            // SAFETY: the one from above.
+            drop(unsafe { Rc::from_raw(raw) });
+            return Err(no_handles());
+        };
+        // SAFETY: the table keeps it.
+        let _ = unsafe { &*raw }.handle.set(handle.bits());
+        out.set(handle.to_c());
+        Ok(())
+    }))
+}
+
+fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
+    let handle = Handle::<WorkerState>::of(worker);
+    let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
+    // SAFETY: what the table was given, and it gives it to one caller alone.
+    let state = unsafe { Rc::from_raw(raw.as_ptr().cast_const()) };
+    if state.mark.is_in_handler() {
+        state.drop_worker();
+        let _ = state.ended_inside.replace(Some(state.clone()));
+        return Ok(());
+    }
+    // What a panic has left is not touched again.
+    let dropped = state.mark.drive(|| {
+        state.drop_worker();
+        Ok(())
+    });
+    if dropped.is_err() {
+        std::mem::forget(state);
+    }
+    Ok(())
+}
+
+/// Delivers everything that is pending and what peers are owed, at most so long (below 0: without end), and closes the worker: its handle ends, also
+/// where something could not be delivered, which the returned status and the thread's last error tell. Only TIELINE_BUSY (in a
+/// handler, or another thread is in a call) and TIELINE_INVALID leave it as it was.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout_ns: i64) -> i32 {
+    done(guarded(|| {
+        let state = object::<WorkerState, _>(worker)?;
+        let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
+        // It is dropped in any case but where the call itself is wrong.
+        let mut begun = false;
+        let closed = state.drive(|inner| {
+            let result = inner.close(time);
+            let failed = result.as_ref().err();
+            begun = failed.is_none_or(|undelivered| {
+                let status = undelivered.error.status();
+                !undelivered.losses.is_empty() || !matches!(status, Status::Busy | Status::Invalid)
+            });
+            result.map_err(|undelivered| {
+                let (status, text) = (undelivered.error.status(), undelivered.to_string());
+                let fix = "close with more time, or look at what the peers do";
+                Fault::new(status, "not everything was delivered", text, fix)
+            })
+        });
+        if begun {
+            end(worker)?;
+        }
+        closed
+    }))
+}
+
+/// Lets go of a worker at once: what is pending ends, and may be lost. A handler may do so.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
+    done(guarded(|| {
+        let state = object::<WorkerState, _>(worker)?;
+        match state.mark.drive(|| Ok(())) {
+            // A worker that a panic has ended can be dropped.
+            Err(fault) if fault.error.status() != Status::ProviderFailed => Err(fault),
+            _ => end(worker),
+        }
+    }))
+}
+
+/// The bytes that lead a peer here. `len` says how much room there is, and hears how many they are; TIELINE_TOO_LARGE where there is
+/// no room for all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_address(
+    worker: *const WorkerHandle,
+    address: *mut c_void,
+    len: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let room = Room::new(address, len)?;
+        let state = object::<WorkerState, _>(worker)?;
+        let address = state.post(|worker| Ok(worker.address()?))?;
+        room.fill(&address)
+    }))
+}
+
+/// Moves everything on that can be moved on and runs handlers. Returns how many events there were, or a failure; 0 in a handler.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_progress(worker: *const WorkerHandle) -> i32 {
+    answer(object::<WorkerState, _>(worker).and_then(|state| {
+        state.drive(|worker| Ok(i32::try_from(worker.progress()).unwrap_or(i32::MAX)))
+    }))
+}
+
+/// Makes progress until `condition` returns something else than 0, at most so long (below 0: without end): TIELINE_TIMED_OUT when the
+/// time is up. It is looked at between events, may look at anything and post; only what waits may not stand in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_wait_until(
+    worker: *const WorkerHandle,
+    condition: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
+    user: *mut c_void,
+    timeout_ns: i64,
+) -> i32 {
+    done(object::<WorkerState, _>(worker).and_then(|state| {
+        state.drive(|worker| {
+            let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
+            // SAFETY: the caller's function.
+            let holds = || unsafe { condition(user) } != 0;
+            match worker.wait_until(holds, timeout(timeout_ns))? {
+                true => Ok(()),
+                false => Err(time_is_up()),
+            }
+        })
+    }))
+}
+
+#[cold]
+pub(crate) fn time_is_up() -> Fault {
+    Fault::new(Status::TimedOut, "a wait", "the time is up", "wait again, or longer")
+}
+
+/// How many operations are pending.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_pending(
+    worker: *const WorkerHandle,
+    pending: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let out = out(pending, 0)?;
+        let state = object::<WorkerState, _>(worker)?;
+        out.set(state.post(|worker| Ok(worker.pending()))?);
+        Ok(())
+    }))
+}

@@ -1,0 +1,354 @@
+/* Everything that a caller can do wrong and that can be known: each is an error with words, and nothing else happens.
+ *
+ * ./misuse
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../examples/check.h"
+
+#define refused(call, status_, words) refuse(call, status_, words, __LINE__)
+
+/* The call has failed like this, and says why. */
+static void refuse(int32_t is, int32_t status, const char *words, int line)
+{
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
+    int32_t read = tieline_last_error(&error);
+    if (read != TIELINE_OK || is != status || (is < 0 && error.status != status) ||
+        !strstr(tieline_error_text(), words) || !*error.what || !*tieline_status_text(status)) {
+        fprintf(stderr, "misuse.c:%d: %d is not %d with `%s`: %s\n", line, is, status, words, tieline_error_text());
+        exit(1);
+    }
+}
+
+/* What the tests have: a worker that writes to itself. */
+struct fixture {
+    struct tieline_context *context;
+    struct tieline_worker *worker;
+    struct tieline_endpoint *me;
+    struct tieline_region *memory;
+    struct tieline_key *key;
+    int handled;
+};
+
+static void set_up(struct fixture *f)
+{
+    unsigned char bytes[8192];
+    size_t len = sizeof bytes;
+    memset(f, 0, sizeof *f);
+    check(tieline_context_open(NULL, &f->context));
+    check(tieline_worker_open(f->context, &f->worker));
+    check(tieline_worker_address(f->worker, bytes, &len));
+    check(tieline_worker_connect(f->worker, bytes, len, &f->me));
+    check(tieline_context_alloc(f->context, 4096, TIELINE_ALL, &f->memory));
+    len = sizeof bytes;
+    check(tieline_region_key(f->memory, bytes, &len));
+    check(tieline_endpoint_import_key(f->me, bytes, len, &f->key));
+}
+
+static void tear_down(struct fixture *f)
+{
+    check(tieline_key_drop(f->key));
+    check(tieline_endpoint_drop(f->me));
+    check(tieline_worker_close(f->worker, PATIENCE));
+    check(tieline_region_close(f->memory));
+    check(tieline_context_close(f->context));
+}
+
+static int32_t is_handled(void *user)
+{
+    return ((struct fixture *)user)->handled;
+}
+
+static void nulls_and_noise(void)
+{
+    struct fixture f;
+    struct tieline_worker *worker = (struct tieline_worker *)&f;
+    uint64_t value = 7;
+    size_t len = 5;
+    set_up(&f);
+    refused(tieline_context_open(NULL, NULL), TIELINE_INVALID, "null");
+    refused(tieline_worker_open(NULL, &worker), TIELINE_INVALID, "null handle");
+    expect(worker == NULL);
+    refused(tieline_worker_progress(NULL), TIELINE_INVALID, "null handle");
+    refused(tieline_send(NULL, 1, 0, NULL, 0, NULL, NULL), TIELINE_INVALID, "null handle");
+    refused(tieline_send(f.me, 1, 0, NULL, 8, NULL, NULL), TIELINE_INVALID, "null");
+    refused(tieline_send(f.me, 1, 0, "x", SIZE_MAX, NULL, NULL), TIELINE_INVALID, "too many bytes");
+    refused(tieline_send(f.me, 0xf000, 0, "x", 1, NULL, NULL), TIELINE_INVALID, "0xf000");
+    refused(tieline_put_bytes(NULL, 0, "x", 1, NULL, NULL), TIELINE_INVALID, "null handle");
+    refused(tieline_fetch(f.key, TIELINE_ATOMIC_ADD, 8, 0, 1, 0, NULL, NULL, NULL), TIELINE_INVALID, "null");
+    refused(tieline_fetch(f.key, 99, 8, 0, 1, 0, &value, NULL, NULL), TIELINE_INVALID, "operation 99");
+    expect(value == 0);
+    refused(tieline_fetch(f.key, TIELINE_ATOMIC_ADD, 3, 0, 1, 0, &value, NULL, NULL), TIELINE_INVALID, "3 bytes");
+    refused(tieline_fetch(f.key, TIELINE_ATOMIC_ADD, 8, 4, 1, 0, &value, NULL, NULL), TIELINE_MISALIGNED, "");
+    refused(tieline_worker_address(f.worker, NULL, NULL), TIELINE_INVALID, "null");
+    refused(tieline_worker_address(f.worker, &value, &len), TIELINE_TOO_LARGE, "no room");
+    expect(len > 5);
+    refused(tieline_worker_connect(f.worker, "no address", 10, &f.me), TIELINE_BAD_DATA, "");
+    expect(f.me == NULL);
+    refused(tieline_worker_wait_until(f.worker, NULL, NULL, 0), TIELINE_INVALID, "null");
+    refused(tieline_worker_on_message(f.worker, 0xf000, NULL, NULL), TIELINE_INVALID, "0xf000");
+    refused(tieline_worker_progress((struct tieline_worker *)(uintptr_t)0x1234), TIELINE_INVALID, "no handle");
+    refused(tieline_worker_progress((struct tieline_worker *)&f), TIELINE_INVALID, "no handle");
+    refused(tieline_worker_progress((struct tieline_worker *)(uintptr_t)UINT64_MAX), TIELINE_INVALID, "no handle");
+    check(tieline_key_drop(f.key));
+    check(tieline_worker_close(f.worker, PATIENCE));
+    check(tieline_region_close(f.memory));
+    check(tieline_context_close(f.context));
+}
+
+static void handles_of_another_kind_and_those_that_are_over(void)
+{
+    struct fixture f, before;
+    uint64_t number = 7;
+    set_up(&f);
+    refused(tieline_worker_progress((struct tieline_worker *)f.context), TIELINE_INVALID, "another kind");
+    refused(tieline_context_close((struct tieline_context *)f.worker), TIELINE_INVALID, "another kind");
+    refused(tieline_put(f.key, 0, (struct tieline_region *)f.key, 0, 8, NULL, NULL), TIELINE_INVALID, "another kind");
+    refused(tieline_worker_finish(f.worker, 5, 0, NULL), TIELINE_INVALID, "none with the number");
+    before = f;
+    check(tieline_endpoint_drop(f.me));
+    refused(tieline_endpoint_drop(f.me), TIELINE_INVALID, "closed");
+    refused(tieline_send(f.me, 1, 0, NULL, 0, NULL, &number), TIELINE_INVALID, "closed");
+    refused(tieline_put_bytes(f.key, 0, "x", 1, NULL, &number), TIELINE_CLOSED, "dropped");
+    expect(number == 0);
+    check(tieline_key_drop(f.key));
+    refused(tieline_key_drop(f.key), TIELINE_INVALID, "closed");
+    check(tieline_worker_close(f.worker, PATIENCE));
+    refused(tieline_worker_close(f.worker, PATIENCE), TIELINE_INVALID, "closed");
+    refused(tieline_worker_drop(f.worker), TIELINE_INVALID, "closed");
+    check(tieline_region_close(f.memory));
+    refused(tieline_region_close(f.memory), TIELINE_INVALID, "closed");
+    refused(tieline_region_drop(f.memory), TIELINE_INVALID, "closed");
+    check(tieline_context_close(f.context));
+    refused(tieline_context_close(f.context), TIELINE_INVALID, "closed");
+    /* Other objects take their places, and not their handles. */
+    set_up(&f);
+    refused(tieline_worker_progress(before.worker), TIELINE_INVALID, "closed");
+    refused(tieline_send(before.me, 1, 0, NULL, 0, NULL, NULL), TIELINE_INVALID, "closed");
+    /* What belongs to a worker outlives it, and is of no use. */
+    check(tieline_worker_drop(f.worker));
+    refused(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL), TIELINE_CLOSED, "");
+    check(tieline_key_drop(f.key));
+    check(tieline_endpoint_drop(f.me));
+    check(tieline_region_drop(f.memory));
+    check(tieline_context_close(f.context));
+}
+
+static void records(void)
+{
+    struct fixture f;
+    struct {
+        struct tieline_how how;
+        uint64_t tail;
+    } later;
+    struct tieline_how how = {0, 0, 0, 0, NULL, 0, 0};
+    struct tieline_completed ended;
+    struct tieline_counted counted = {sizeof counted, 1, 1, 1, 1, 1};
+    struct tieline_counter *counter;
+    size_t taken = 7;
+    set_up(&f);
+    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_INVALID, "without its size");
+    memset(&later, 0, sizeof later);
+    later.how.size = sizeof later;
+    check(tieline_put_bytes(f.key, 0, "x", 1, &later.how, NULL));
+    later.tail = UINT64_C(1) << 40;
+    refused(tieline_put_bytes(f.key, 0, "x", 1, &later.how, NULL), TIELINE_UNSUPPORTED_PARAM, "later version");
+    how.size = sizeof how;
+    how.flags = 1u << 30;
+    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_UNSUPPORTED_PARAM, "flags");
+    how.flags = 0;
+    how.tell = TIELINE_TELL_COUNTED;
+    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_INVALID, "a counter");
+    check(tieline_worker_counter(f.worker, &counter));
+    how.counter = counter;
+    check(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL));
+    /* An older caller's record ends earlier: it is zeros behind that, and tracked with the word 0. */
+    how.size = offsetof(struct tieline_how, user);
+    how.tell = TIELINE_TELL_TRACKED;
+    how.user = 99;
+    check(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL));
+    check(tieline_worker_flush(f.worker));
+    check(tieline_worker_take_completed(f.worker, &ended, sizeof ended, 1, &taken));
+    expect(taken == 1 && ended.user == 0 && ended.status == TIELINE_OK);
+    check(tieline_counter_read(counter, &counted));
+    expect(counted.done == 1 && counted.failed == 0 && counted.pending == 0 && counted.first_failure == 0);
+    refused(tieline_worker_take_completed(f.worker, &ended, 3, 1, &taken), TIELINE_INVALID, "3 bytes");
+    expect(taken == 0);
+    check(tieline_counter_drop(counter));
+    refused(tieline_counter_read(counter, &counted), TIELINE_INVALID, "closed");
+    tear_down(&f);
+}
+
+static void *another_thread(void *user)
+{
+    struct fixture *f = (struct fixture *)user;
+    expect(*tieline_error_text() == '\0');
+    refused(tieline_send(f->me, 1, 0, "x", 1, NULL, NULL), TIELINE_BUSY, "another thread");
+    refused(tieline_worker_progress(f->worker), TIELINE_BUSY, "another thread");
+    refused(tieline_worker_drop(f->worker), TIELINE_BUSY, "another thread");
+    return NULL;
+}
+
+/* In a handler: whatever does not wait may be called; another thread is not let in. */
+static void on_message(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    struct tieline_endpoint *back = NULL;
+    pthread_t other;
+    refused(tieline_worker_finish(f->worker, 1, 0, NULL), TIELINE_INVALID, "none with the number");
+    refused(tieline_worker_flush(f->worker), TIELINE_BUSY, "");
+    refused(tieline_worker_close(f->worker, 0), TIELINE_BUSY, "");
+    expect(tieline_worker_progress(f->worker) == 0);
+    check(tieline_message_endpoint(message, &back));
+    expect(back == f->me);
+    check(tieline_send(back, 2, 0, NULL, 0, NULL, NULL));
+    expect(pthread_create(&other, NULL, another_thread, f) == 0 && pthread_join(other, NULL) == 0);
+    f->handled = 1;
+}
+
+static void *uses_it_alone(void *user)
+{
+    struct fixture *f = (struct fixture *)user;
+    check(tieline_put_bytes(f->key, 0, "moved", 5, NULL, NULL));
+    check(tieline_worker_flush(f->worker));
+    return NULL;
+}
+
+static void threads(void)
+{
+    struct fixture f;
+    pthread_t other;
+    set_up(&f);
+    check(tieline_worker_on_message(f.worker, 1, on_message, &f));
+    check(tieline_worker_on_message(f.worker, 2, NULL, NULL));
+    check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
+    check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
+    /* One thread at a time: any. */
+    expect(pthread_create(&other, NULL, uses_it_alone, &f) == 0 && pthread_join(other, NULL) == 0);
+    tear_down(&f);
+}
+
+static void drops_its_worker(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    (void)message;
+    check(tieline_key_drop(f->key));
+    check(tieline_endpoint_drop(f->me));
+    check(tieline_worker_drop(f->worker));
+    refused(tieline_worker_progress(f->worker), TIELINE_INVALID, "closed");
+    f->handled = 1;
+}
+
+static void a_handler_may_end_its_worker(void)
+{
+    struct fixture f;
+    set_up(&f);
+    check(tieline_worker_on_message(f.worker, 1, drops_its_worker, &f));
+    check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
+    while (!f.handled) {
+        check(tieline_worker_progress(f.worker));
+    }
+    refused(tieline_worker_progress(f.worker), TIELINE_INVALID, "closed");
+    check(tieline_region_close(f.memory));
+    check(tieline_context_close(f.context));
+}
+
+/* A message that nobody takes keeps its region. */
+static void a_region_in_use_is_not_closed(void)
+{
+    enum { LEN = 1 << 20 };
+    static unsigned char block[LEN];
+    struct fixture f;
+    struct tieline_region *lent;
+    struct tieline_piece piece;
+    uint64_t request = 0;
+    set_up(&f);
+    check(tieline_context_lend(f.context, block, LEN, &lent));
+    piece.region = lent;
+    piece.offset = 0;
+    piece.len = LEN;
+    expect(check(tieline_send_pieces(f.me, 9, 0, &piece, 1, NULL, &request)) == TIELINE_PENDING && request != 0);
+    refused(tieline_region_close(lent), TIELINE_BUSY, "in use");
+    refused(tieline_region_close(lent), TIELINE_BUSY, "in use");
+    piece.len = LEN + 1;
+    refused(tieline_send_pieces(f.me, 9, 0, &piece, 1, NULL, NULL), TIELINE_OUT_OF_RANGE, "");
+    /* Nobody handles it: it is refused, and says so. */
+    refused(tieline_worker_finish(f.worker, request, PATIENCE, NULL), TIELINE_UNSUPPORTED, "");
+    refused(tieline_worker_finish(f.worker, request, 0, NULL), TIELINE_INVALID, "none with the number");
+    check(tieline_worker_close_region(f.worker, lent, PATIENCE));
+    refused(tieline_region_close(lent), TIELINE_INVALID, "closed");
+    tear_down(&f);
+}
+
+/* A child has no use of what the parent has, says so, and may open a context of its own. The parent goes on. */
+static void a_forked_child(void)
+{
+    struct fixture f;
+    pid_t child;
+    int ended;
+    set_up(&f);
+    check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
+    child = fork();
+    if (child == 0) {
+        struct fixture own;
+        struct tieline_worker *worker;
+        refused(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL), TIELINE_INVALID, "fork");
+        refused(tieline_put_bytes(f.key, 0, "x", 1, NULL, NULL), TIELINE_INVALID, "fork");
+        refused(tieline_worker_wait(f.worker, 0), TIELINE_INVALID, "fork");
+        refused(tieline_worker_open(f.context, &worker), TIELINE_INVALID, "fork");
+        expect(tieline_worker_progress(f.worker) == 0);
+        set_up(&own);
+        check(tieline_put_bytes(own.key, 0, "x", 1, NULL, NULL));
+        tear_down(&own);
+        check(tieline_key_drop(f.key));
+        check(tieline_endpoint_drop(f.me));
+        check(tieline_worker_drop(f.worker));
+        check(tieline_context_close(f.context));
+        _exit(0);
+    }
+    expect(child > 0 && waitpid(child, &ended, 0) == child && ended == 0);
+    check(tieline_put_bytes(f.key, 0, "y", 1, NULL, NULL));
+    tear_down(&f);
+}
+
+static struct tieline_waker *waker;
+
+static void on_signal(int number)
+{
+    (void)number;
+    (void)tieline_waker_wake(waker);
+}
+
+static void a_signal_handler_may_wake(void)
+{
+    struct fixture f;
+    struct sigaction action;
+    set_up(&f);
+    check(tieline_worker_waker(f.worker, &waker));
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    expect(sigaction(SIGUSR1, &action, NULL) == 0 && raise(SIGUSR1) == 0);
+    expect(check(tieline_worker_wait(f.worker, PATIENCE)) == TIELINE_MOVED);
+    refused(tieline_worker_wait(f.worker, 1000), TIELINE_TIMED_OUT, "time is up");
+    check(tieline_waker_drop(waker));
+    refused(tieline_waker_wake(waker), TIELINE_INVALID, "closed");
+    tear_down(&f);
+}
+
+int main(void)
+{
+    nulls_and_noise();
+    handles_of_another_kind_and_those_that_are_over();
+    records();
+    threads();
+    a_handler_may_end_its_worker();
+    a_region_in_use_is_not_closed();
+    a_forked_child();
+    a_signal_handler_may_wake();
+    puts("misuse: all of it is refused");
+    return 0;
+}

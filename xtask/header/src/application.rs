@@ -1,0 +1,154 @@
+//! `include/tieline.h`: the C library, for programs and runtimes, made from `capi/src/abi`.
+
+use std::collections::HashMap;
+
+/// What C calls them. Handles are structs of which the header says nothing.
+const NAMES: &[(&str, &str)] = &[
+    ("ContextHandle", "tieline_context"),
+    ("WorkerHandle", "tieline_worker"),
+    ("EndpointHandle", "tieline_endpoint"),
+    ("RegionHandle", "tieline_region"),
+    ("KeyHandle", "tieline_key"),
+    ("CounterHandle", "tieline_counter"),
+    ("KeptHandle", "tieline_kept"),
+    ("AnnouncementHandle", "tieline_announcement"),
+    ("PointerHandle", "tieline_pointer"),
+    ("WakerHandle", "tieline_waker"),
+    ("JobHandle", "tieline_job"),
+    ("Setting", "tieline_setting"),
+    ("ContextParams", "tieline_context_params"),
+    ("How", "tieline_how"),
+    ("Failure", "tieline_error"),
+    ("Piece", "tieline_piece"),
+    ("ArrivedMessage", "tieline_message"),
+    ("MessageFn", "tieline_message_fn"),
+    ("EndpointFailureFn", "tieline_endpoint_failure_fn"),
+    ("NotificationFn", "tieline_notification_fn"),
+    ("PeerFailureFn", "tieline_peer_failure_fn"),
+    ("PeerLeftFn", "tieline_peer_left_fn"),
+    ("CBlocks", "tieline_blocks"),
+    ("Limits", "tieline_limits"),
+    ("KeyInfo", "tieline_key_info"),
+    ("Counted", "tieline_counted"),
+    ("Completed", "tieline_completed"),
+    ("Exchange", "tieline_exchange"),
+    ("TakeFn", "tieline_take_fn"),
+    ("JobPlace", "tieline_job_place"),
+    ("DatagramFn", "tieline_datagram_fn"),
+];
+
+/// The whole header.
+pub fn generate() -> String {
+    let mut out = String::from(HEAD);
+    out.push_str("/* ---- Statuses: those of the provider ABI ---- */\n\n");
+    out.push_str(&super::statuses());
+    out.push_str("\n/* ---- Numbers, records and functions ---- */\n\n");
+    out.push_str(&items());
+    out.push_str(END);
+    out
+}
+
+fn items() -> String {
+    let mut config = cbindgen::Config {
+        language: cbindgen::Language::C,
+        style: cbindgen::Style::Tag,
+        no_includes: true,
+        usize_is_size_t: true,
+        documentation_style: cbindgen::DocumentationStyle::C,
+        line_length: 100,
+        tab_width: 4,
+        ..cbindgen::Config::default()
+    };
+    config.function.sort_by = Some(cbindgen::SortKey::None);
+    config.constant.sort_by = Some(cbindgen::SortKey::None);
+    config.export.rename = NAMES
+        .iter()
+        .map(|(rust, c)| ((*rust).to_owned(), (*c).to_owned()))
+        .collect::<HashMap<_, _>>();
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in sources() {
+        builder = builder.with_src(super::root().join("capi/src/abi").join(file));
+    }
+    let mut text = Vec::new();
+    builder.generate().expect("capi/src/abi is Rust that cbindgen reads").write(&mut text);
+    let text = String::from_utf8(text).expect("cbindgen writes UTF-8");
+    let mut text = super::in_words_of_c(text.trim(), &[]).replace(" -1\n", " (-1)\n");
+    while text.contains("\n\n\n") {
+        text = text.replace("\n\n\n", "\n\n");
+    }
+    text
+}
+
+/// What is exported, in the order in which a person reads of it: files of `capi/src/abi`.
+const ORDER: &[&str] = &[
+    "numbers",
+    "error",
+    "context",
+    "worker",
+    "endpoint",
+    "message",
+    "peers",
+    "memory",
+    "put",
+    "strided",
+    "atomic",
+    "names",
+    "how",
+    "completion",
+    "counter",
+    "wait",
+    "job",
+    "wireup",
+];
+
+fn sources() -> impl Iterator<Item = String> {
+    ORDER.iter().map(|name| format!("{name}.rs"))
+}
+
+const HEAD: &str = r#"/*
+ * The C library of Tieline. docs/c.md gives the rules, each behind an example.
+ *
+ * Every call returns TIELINE_OK, TIELINE_PENDING, a number that is not negative, or a status below 0; then tieline_last_error
+ * and tieline_error_text have its words in this thread. Records begin with their size. Outputs are zeroed first. A text or bytes
+ * of unknown length go where the caller has room, whose length is said and heard by `len`.
+ *
+ * Made by `cargo xtask header` from capi/src/abi. Do not edit.
+ */
+#ifndef TIELINE_H
+#define TIELINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+"#;
+
+const END: &str = r"
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TIELINE_H */
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_of_the_c_library_is_left_out() {
+        let text =
+            std::fs::read_to_string(super::super::root().join("capi/src/abi/mod.rs")).unwrap();
+        let mut named: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
+            .collect();
+        let mut ordered = ORDER.to_vec();
+        named.sort_unstable();
+        ordered.sort_unstable();
+        assert_eq!(named, ordered);
+    }
+}

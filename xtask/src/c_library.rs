@@ -1,0 +1,136 @@
+//! `libtieline.so.0`, linked from the static library that cargo makes of `capi/`.
+//!
+//! The C compiler links it, with a version script made from `capi/libtieline.symbols`: what is in that file is exported, with the
+//! version beside it, and nothing else. So it does not matter which linker there is, nor what rustc passes to its own; that the
+//! outcome is what the file says is looked up in the outcome ([`check_exports`]).
+
+use crate::sh::{Outcome, capture, command, root, run, target};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The name by which the dynamic linker asks for it.
+pub(crate) const SONAME: &str = "libtieline.so.0";
+/// What rustc's own library needs (`--print native-static-libs`).
+pub(crate) const SYSTEM: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
+
+/// What is exported: each symbol and its version.
+fn symbols() -> Outcome<BTreeMap<String, String>> {
+    let file = root().join("capi/libtieline.symbols");
+    let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| match line.split_once('@') {
+            Some((name, version)) => Ok((name.to_owned(), version.to_owned())),
+            None => Err(format!("capi/libtieline.symbols: `{line}` is not `symbol@VERSION`")),
+        })
+        .collect()
+}
+
+/// The versions in order, each with its symbols; nothing else is seen from outside.
+fn version_script(symbols: &BTreeMap<String, String>) -> String {
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, version) in symbols {
+        versions.entry(version).or_default().push(name);
+    }
+    let (mut script, mut before) = (String::new(), "");
+    for (version, names) in &versions {
+        let local = if before.is_empty() { " local: *;" } else { "" };
+        script
+            .push_str(&format!("{version} {{ global: {};{local} }} {before};\n", names.join("; ")));
+        before = version;
+    }
+    script
+}
+
+/// Where the libraries lie once they are linked.
+pub(crate) fn folder(profile: &str) -> PathBuf {
+    target().join(profile).join("c")
+}
+
+/// Links the shared library, and lays it and the static one where `-ltieline` finds them.
+pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
+    let folder = folder(profile);
+    let said = |file: &Path, e: std::io::Error| format!("{}: {e}", file.display());
+    std::fs::create_dir_all(&folder).map_err(|e| said(&folder, e))?;
+    let made = target().join(profile).join("libtieline_c.a");
+    let archive = folder.join("libtieline.a");
+    let _ = std::fs::remove_file(&archive);
+    if std::fs::hard_link(&made, &archive).is_err() {
+        let _ = std::fs::copy(&made, &archive).map_err(|e| said(&made, e))?;
+    }
+    let (symbols, script) = (symbols()?, folder.join("libtieline.map"));
+    std::fs::write(&script, version_script(&symbols)).map_err(|e| said(&script, e))?;
+    let library = folder.join(SONAME);
+    let mut linker = command("cc", &["-shared", "-o"]);
+    let _ = linker.arg(&library).arg(format!("-Wl,-soname,{SONAME}"));
+    let _ = linker.arg(format!("-Wl,--version-script={}", script.display()));
+    let _ = linker.args(["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,defs", "-Wl,--gc-sections"]);
+    let _ = linker.args(symbols.keys().map(|name| format!("-Wl,-u,{name}")));
+    run(linker.arg(&archive).args(SYSTEM))?;
+    let plain = folder.join("libtieline.so");
+    let _ = std::fs::remove_file(&plain);
+    std::os::unix::fs::symlink(SONAME, &plain).map_err(|e| said(&plain, e))?;
+    Ok(folder)
+}
+
+/// Whether the library exports what the file says, with versions, under its soname, and is never unloaded.
+pub(crate) fn check_exports(library: &Path) -> Outcome {
+    let listed = capture(command("nm", &["-D", "--defined-only"]).arg(library))?;
+    let exported: BTreeMap<String, String> = listed.lines().filter_map(exported).collect();
+    let wanted = symbols()?;
+    let differs = |from: &BTreeMap<String, String>, other: &BTreeMap<String, String>| {
+        let only = from.iter().filter(|(name, version)| other.get(*name) != Some(*version));
+        only.map(|(name, version)| format!("{name}@{version}")).collect::<Vec<_>>()
+    };
+    let (more, fewer) = (differs(&exported, &wanted), differs(&wanted, &exported));
+    if !more.is_empty() || !fewer.is_empty() {
+        return Err(format!(
+            "exported and not in capi/libtieline.symbols: {}; there and not exported: {}",
+            more.join(" "),
+            fewer.join(" ")
+        ));
+    }
+    let dynamic = capture(command("readelf", &["-dW"]).arg(library))?;
+    for part in [format!("[{SONAME}]"), "NODELETE".to_owned()] {
+        if !dynamic.contains(&part) {
+            return Err(format!("{} has no {part} in its dynamic section", library.display()));
+        }
+    }
+    Ok(())
+}
+
+/// `0000 T name@@VERSION`; a name without a version has an empty one. The versions themselves are listed as absolute symbols.
+fn exported(line: &str) -> Option<(String, String)> {
+    let mut words = line.split_whitespace().rev();
+    let (name, kind) = (words.next()?, words.next()?);
+    if kind == "A" {
+        return None;
+    }
+    let (name, version) = name.split_once('@').unwrap_or((name, ""));
+    Some((name.to_owned(), version.trim_start_matches('@').to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_symbol_without_its_version_is_told_from_one_that_has_it() {
+        let line = "0000000000012345 T tieline_send@@TIELINE_0.1";
+        assert_eq!(exported(line), Some(("tieline_send".into(), "TIELINE_0.1".into())));
+        assert_eq!(
+            exported("0000000000012345 T tieline_send"),
+            Some(("tieline_send".into(), String::new()))
+        );
+        assert_eq!(exported("0000000000000000 A TIELINE_0.1"), None);
+    }
+
+    #[test]
+    fn a_later_version_stands_on_the_one_before_it() {
+        let symbols = [("b", "TIELINE_0.2"), ("a", "TIELINE_0.1"), ("c", "TIELINE_0.1")];
+        let symbols = symbols.map(|(name, version)| (name.to_owned(), version.to_owned())).into();
+        let script =
+            "TIELINE_0.1 { global: a; c; local: *; } ;\nTIELINE_0.2 { global: b; } TIELINE_0.1;\n";
+        assert_eq!(version_script(&symbols), script);
+    }
+}

@@ -1,0 +1,185 @@
+//! `cargo xtask install --prefix DIR`: the library, its headers and pkg-config files, the providers, the command, manual pages.
+
+use crate::c_library::{self, SONAME};
+use crate::sh::{Outcome, cargo, root, run, target};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// The crates that make provider files, and the names of those.
+const PROVIDERS: &[&str] =
+    &["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
+
+const USAGE: &str =
+    "install --prefix DIR [--libdir DIR] [--debug]; DESTDIR goes before all of them";
+
+/// Where things go.
+struct Places {
+    prefix: PathBuf,
+    libdir: PathBuf,
+    /// Before all paths: where a package is laid out.
+    destination: PathBuf,
+    profile: &'static str,
+}
+
+impl Places {
+    fn of(words: &[&str]) -> Outcome<Places> {
+        let (mut prefix, mut libdir, mut profile) = (None, None, "release");
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().map(PathBuf::from).ok_or(format!("{word} DIR"));
+            match *word {
+                "--prefix" => prefix = Some(value()?),
+                "--libdir" => libdir = Some(value()?),
+                "--debug" => profile = "debug",
+                _ => return Err(USAGE.into()),
+            }
+        }
+        let prefix: PathBuf = prefix.ok_or(USAGE)?;
+        let libdir = libdir.unwrap_or_else(|| prefix.join("lib"));
+        if !prefix.is_absolute() || !libdir.is_absolute() {
+            return Err(
+                "--prefix and --libdir name where the files will be used from: begin with /".into(),
+            );
+        }
+        let destination = std::env::var_os("DESTDIR").map(PathBuf::from).unwrap_or_default();
+        Ok(Places { prefix, libdir, destination, profile })
+    }
+
+    /// Where a path of the installation lies now.
+    fn laid(&self, path: &Path) -> PathBuf {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        if self.destination.as_os_str().is_empty() {
+            path.into()
+        } else {
+            self.destination.join(below)
+        }
+    }
+
+    fn put(&self, from: &Path, to: &Path, mode: u32) -> Outcome {
+        let to = self.laid(to);
+        let said = |e: std::io::Error| format!("{}: {e}", to.display());
+        fs::create_dir_all(to.parent().unwrap_or(Path::new("/"))).map_err(said)?;
+        // A file that is in use keeps its old bytes: the new one takes its name.
+        let new = to.with_extension("new");
+        let _ = fs::copy(from, &new).map_err(|e| format!("{}: {e}", from.display()))?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(mode)).map_err(said)?;
+        fs::rename(&new, &to).map_err(said)?;
+        println!("{}", to.display());
+        Ok(())
+    }
+
+    fn put_text(&self, text: &str, to: &Path) -> Outcome {
+        let staged = target().join(self.profile).join("c/staged");
+        fs::write(&staged, text).map_err(|e| format!("{}: {e}", staged.display()))?;
+        self.put(&staged, to, 0o644)
+    }
+
+    fn link(&self, target: &str, to: &Path) -> Outcome {
+        let to = self.laid(to);
+        let _ = fs::remove_file(&to);
+        symlink(target, &to).map_err(|e| format!("{}: {e}", to.display()))?;
+        println!("{} -> {target}", to.display());
+        Ok(())
+    }
+}
+
+/// `cargo xtask install ...`.
+pub(crate) fn install(words: &[&str]) -> Outcome {
+    let places = Places::of(words)?;
+    build(&places)?;
+    lay(&places)
+}
+
+fn build(places: &Places) -> Outcome {
+    let mut cargo = cargo(&["build", "--locked", "-p", "tieline-capi", "-p", "tieline-tools"]);
+    for provider in PROVIDERS {
+        let _ = cargo.args(["-p", &format!("tieline-provider-{provider}-plugin")]);
+    }
+    // The library looks for providers below it. What is only tried where it was built is told by TIELINE_PROVIDER_PATH.
+    if places.profile == "release" {
+        let _ = cargo.arg("--release").env("TIELINE_LIBDIR", &places.libdir);
+    }
+    run(&mut cargo)
+}
+
+fn lay(places: &Places) -> Outcome {
+    let built = target().join(places.profile);
+    let libraries = c_library::link(places.profile)?;
+    c_library::check_exports(&libraries.join(SONAME))?;
+    let Places { prefix, libdir, .. } = places;
+    let version = env!("CARGO_PKG_VERSION");
+    let file = format!("libtieline.so.{version}");
+    places.put(&libraries.join(SONAME), &libdir.join(&file), 0o644)?;
+    places.link(&file, &libdir.join(SONAME))?;
+    places.link(SONAME, &libdir.join("libtieline.so"))?;
+    places.put(&libraries.join("libtieline.a"), &libdir.join("libtieline.a"), 0o644)?;
+    for header in ["tieline.h", "tieline_provider.h"] {
+        places.put(
+            &root().join("include").join(header),
+            &prefix.join("include").join(header),
+            0o644,
+        )?;
+    }
+    let (major, minor) = abi()?;
+    for name in ["tieline.pc", "tieline-provider.pc"] {
+        let template = root().join("packaging").join(format!("{name}.in"));
+        let text =
+            fs::read_to_string(&template).map_err(|e| format!("{}: {e}", template.display()))?;
+        let text = text
+            .replace("@prefix@", &prefix.display().to_string())
+            .replace("@libdir@", &libdir.display().to_string())
+            .replace("@includedir@", &prefix.join("include").display().to_string())
+            .replace("@version@", version)
+            .replace("@abi_major@", &major)
+            .replace("@abi_minor@", &minor);
+        places.put_text(&text, &libdir.join("pkgconfig").join(name))?;
+    }
+    for provider in PROVIDERS {
+        let file = format!("libtieline_{}.so", provider.replace('-', "_"));
+        let to = libdir.join(format!("tieline-{major}/providers")).join(&file);
+        places.put(&built.join(&file), &to, 0o644)?;
+    }
+    places.put(&built.join("tieline"), &prefix.join("bin/tieline"), 0o755)?;
+    let pages = root().join("packaging/man");
+    let entries = fs::read_dir(&pages).map_err(|e| format!("{}: {e}", pages.display()))?;
+    for page in
+        entries.flatten().filter(|page| page.path().extension().is_some_and(|end| end == "1"))
+    {
+        places.put(&page.path(), &prefix.join("share/man/man1").join(page.file_name()), 0o644)?;
+    }
+    Ok(())
+}
+
+/// The provider ABI's numbers, as the header has them.
+fn abi() -> Outcome<(String, String)> {
+    let header = root().join("include/tieline_provider.h");
+    let text = fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))?;
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+        line.map(str::to_owned).ok_or(format!("{} has no {name}", header.display()))
+    };
+    Ok((number("TIELINE_ABI_MAJOR")?, number("TIELINE_ABI_MINOR")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_things_go_is_said_absolutely_and_a_package_lies_below_its_folder() {
+        assert!(Places::of(&["--prefix", "usr"]).is_err());
+        assert!(Places::of(&[]).is_err() && Places::of(&["--prefix"]).is_err());
+        let mut places = Places::of(&["--prefix", "/usr", "--libdir", "/usr/lib64"]).unwrap();
+        places.destination = "/tmp/package".into();
+        assert_eq!(places.laid(&places.libdir), Path::new("/tmp/package/usr/lib64"));
+        places.destination = PathBuf::new();
+        assert_eq!(places.laid(&places.libdir), Path::new("/usr/lib64"));
+    }
+
+    #[test]
+    fn the_numbers_of_the_provider_abi_are_found() {
+        let (major, minor) = abi().unwrap();
+        assert!(major.parse::<u32>().is_ok() && minor.parse::<u32>().is_ok());
+    }
+}
