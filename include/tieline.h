@@ -70,31 +70,6 @@ extern "C" {
 /* it may have happened or not */
 #define TIELINE_OUTCOME_UNKNOWN (-23)
 
-/* ---- Handles ---- */
-
-/* What a program opens first. Usable from every thread. */
-struct tieline_context;
-/* A progress engine: one thread at a time is in it and in what belongs to it. */
-struct tieline_worker;
-/* The way to one peer. Belongs to its worker. */
-struct tieline_endpoint;
-/* Memory that operations and peers use. Usable from every thread. */
-struct tieline_region;
-/* A peer's region, as an endpoint reaches it. */
-struct tieline_key;
-/* Counts operations of a worker that have ended. */
-struct tieline_counter;
-/* A message that a handler has kept. Belongs to its worker. */
-struct tieline_kept;
-/* A long message whose bytes are with its sender. Belongs to its worker. */
-struct tieline_announcement;
-/* A peer's memory, mapped in this process. */
-struct tieline_pointer;
-/* Wakes a worker that sleeps, from any thread. */
-struct tieline_waker;
-/* The processes that one launcher started. Usable from every thread. */
-struct tieline_job;
-
 /* ---- Numbers, records and functions ---- */
 
 /* A thread of the library serves what peers ask of this context's memory while the application computes. */
@@ -116,7 +91,7 @@ struct tieline_job;
 #define TIELINE_REPORT_JSON 2
 
 /* Without end, for a time. */
-#define TIELINE_FOREVER -1
+#define TIELINE_FOREVER (-1)
 
 /* Peers may get. */
 #define TIELINE_READ 1
@@ -218,26 +193,37 @@ struct tieline_job;
 #define TIELINE_ATOMIC_MAX 7
 
 /* A message that is longer than is sent at once, whose bytes are with the sender. */
+struct tieline_announcement;
 
 /* What a program opens first. */
+struct tieline_context;
 
 /* Counts operations of one worker that have ended. */
+struct tieline_counter;
 
 /* The way to one peer, of one worker. */
+struct tieline_endpoint;
 
 /* The processes that one launcher started, as one of them sees them. Usable from every thread. */
+struct tieline_job;
 
 /* A message that a handler has kept. */
+struct tieline_kept;
 
 /* A peer's region, as an endpoint reaches it. */
+struct tieline_key;
 
 /* A peer's memory, mapped in this process. */
+struct tieline_pointer;
 
 /* Memory that operations and peers use. It belongs to its context, and any thread may use it. */
+struct tieline_region;
 
 /* Wakes a worker that sleeps: from any thread, and from a signal handler. */
+struct tieline_waker;
 
 /* A progress engine, which one thread is in at a time. */
+struct tieline_worker;
 
 /* A failure in words, and what can be done about it. */
 struct tieline_error {

@@ -17,13 +17,13 @@ static struct tieline_key *words;
 static void post(uint32_t op, uint64_t at, uint64_t operand)
 {
     uint64_t request;
-    finish(&me, tieline_atomic(words, op, 8, at, operand, NULL, &request), request, NULL);
+    finish(&me, tieline_atomic(words, op, 8, at, operand, NULL, &request), &request, NULL);
 }
 
 static uint64_t fetch(uint32_t op, uint32_t width, uint64_t at, uint64_t operand, uint64_t compare)
 {
     uint64_t request, before;
-    finish(&me, tieline_fetch(words, op, width, at, operand, compare, &before, NULL, &request), request, &before);
+    finish(&me, tieline_fetch(words, op, width, at, operand, compare, &before, NULL, &request), &request, &before);
     return before;
 }
 

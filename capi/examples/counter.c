@@ -32,7 +32,7 @@ int main(int argc, char **argv)
     home = connect_to(&me, 0);
     counter = key_of(&me, 0, home);
     for (n = 0; n < increments; n++) {
-        finish(&me, tieline_fetch(counter, TIELINE_ATOMIC_ADD, 8, 0, 1, 0, &before, NULL, &request), request, &before);
+        finish(&me, tieline_fetch(counter, TIELINE_ATOMIC_ADD, 8, 0, 1, 0, &before, NULL, &request), &request, &before);
         /* Each rank sees the counter only rise. */
         expect(n == 0 || before > last);
         last = before;

@@ -48,7 +48,7 @@ int main(void)
     len = sizeof path;
     check(tieline_endpoint_path(greeting.next, path, &len));
     printf("rank %zu reaches rank %zu by %s\n", me.place.rank, to, path);
-    finish(&me, tieline_send(greeting.next, GREETING, me.place.rank, text, sizeof text - 1, NULL, &request), request,
+    finish(&me, tieline_send(greeting.next, GREETING, me.place.rank, text, sizeof text - 1, NULL, &request), &request,
            NULL);
     check(tieline_worker_wait_until(me.worker, is_greeted, &greeting, PATIENCE));
     check(tieline_endpoint_error(greeting.next, NULL));

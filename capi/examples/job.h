@@ -73,11 +73,12 @@ static inline struct tieline_key *key_of(struct rank *me, size_t rank, struct ti
     return key;
 }
 
-/* Waits for what a call has posted. The value of a fetching atomic that has come at once is where the call has put it. */
-static inline void finish(struct rank *me, int32_t posted, uint64_t request, uint64_t *value)
+/* Waits for what a call has posted, whose number it has put there. The value of a fetching atomic that has come at once is where the
+ * call has put it. */
+static inline void finish(struct rank *me, int32_t posted, const uint64_t *request, uint64_t *value)
 {
     if (check(posted) == TIELINE_PENDING) {
-        check(tieline_worker_finish(me->worker, request, TIELINE_FOREVER, value));
+        check(tieline_worker_finish(me->worker, *request, TIELINE_FOREVER, value));
     }
 }
 

@@ -43,9 +43,9 @@ static void let_go(struct way *way)
     check(tieline_endpoint_drop(way->endpoint));
 }
 
-static int32_t ended(int32_t posted, uint64_t request)
+static int32_t ended(int32_t posted, const uint64_t *request)
 {
-    return posted == TIELINE_PENDING ? tieline_worker_finish(me.worker, request, TIELINE_FOREVER, NULL) : posted;
+    return posted == TIELINE_PENDING ? tieline_worker_finish(me.worker, *request, TIELINE_FOREVER, NULL) : posted;
 }
 
 static int32_t tell(struct way *way, uint16_t id, uint64_t header)
@@ -55,7 +55,7 @@ static int32_t tell(struct way *way, uint16_t id, uint64_t header)
     while ((sent = tieline_send(way->endpoint, id, header, NULL, 0, NULL, &request)) == TIELINE_AGAIN) {
         check(tieline_worker_progress(me.worker));
     }
-    return ended(sent, request);
+    return ended(sent, &request);
 }
 
 /* Puts a pattern, gets it back, and tells the peer: TIELINE_OK, or what failed. */
@@ -64,9 +64,9 @@ static int32_t round_trip(struct way *way, uint64_t number, struct tieline_regio
     uint64_t request;
     int32_t status;
     memset(word_of(source, 0), (int)(number & 0xff), LEN);
-    status = ended(tieline_put(way->key, 0, source, 0, LEN, NULL, &request), request);
+    status = ended(tieline_put(way->key, 0, source, 0, LEN, NULL, &request), &request);
     if (status == TIELINE_OK) {
-        status = ended(tieline_get(way->key, 0, back, 0, LEN, NULL, &request), request);
+        status = ended(tieline_get(way->key, 0, back, 0, LEN, NULL, &request), &request);
     }
     if (status == TIELINE_OK) {
         expect(memcmp(word_of(source, 0), word_of(back, 0), LEN) == 0);
@@ -96,7 +96,7 @@ static void ask(struct tieline_region *source, uint64_t rounds)
     }
     printf("%" PRIu64 " rounds of %d bytes each way, %d failures\n", done, LEN, failures);
     check(tell(&way, END, done));
-    check(ended(tieline_endpoint_flush_messages(way.endpoint, NULL, &request), request));
+    check(ended(tieline_endpoint_flush_messages(way.endpoint, NULL, &request), &request));
     let_go(&way);
     check(tieline_worker_close_region(me.worker, back, PATIENCE));
 }

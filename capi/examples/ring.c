@@ -35,7 +35,7 @@ static uint64_t receive(struct rank *me, struct token *token)
 static void pass_on(struct rank *me, struct tieline_endpoint *next, uint64_t value)
 {
     uint64_t request;
-    finish(me, tieline_send(next, TOKEN, value, NULL, 0, NULL, &request), request, NULL);
+    finish(me, tieline_send(next, TOKEN, value, NULL, 0, NULL, &request), &request, NULL);
 }
 
 int main(void)

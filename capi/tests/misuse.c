@@ -327,13 +327,18 @@ static void a_signal_handler_may_wake(void)
 {
     struct fixture f;
     struct sigaction action;
+    int32_t waited;
     set_up(&f);
     check(tieline_worker_waker(f.worker, &waker));
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
     expect(sigaction(SIGUSR1, &action, NULL) == 0 && raise(SIGUSR1) == 0);
     expect(check(tieline_worker_wait(f.worker, PATIENCE)) == TIELINE_MOVED);
-    refused(tieline_worker_wait(f.worker, 1000), TIELINE_TIMED_OUT, "time is up");
+    /* Whatever else there was to do is done at some time. */
+    do {
+        waited = tieline_worker_wait(f.worker, 1000000);
+    } while (waited >= 0);
+    refused(waited, TIELINE_TIMED_OUT, "time is up");
     check(tieline_waker_drop(waker));
     refused(tieline_waker_wake(waker), TIELINE_INVALID, "closed");
     tear_down(&f);

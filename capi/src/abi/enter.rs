@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_worker_that_is_bound_to_its_thread_says_so_to_others() {
         let mark = Mark::new(false);
-        mark.post(|| mark_is_free(&mark)).unwrap_err();
+        let _ = mark.post(|| mark_is_free(&mark)).unwrap_err();
         mark.drive(|| mark.post(|| Ok(()))).unwrap();
         let why = std::thread::scope(|scope| {
             scope.spawn(|| mark.post(|| Ok(())).unwrap_err().error.why().to_owned()).join().unwrap()

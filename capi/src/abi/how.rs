@@ -51,7 +51,7 @@ impl Requests {
         let (used, kept) = &mut self.places[place as usize];
         *used = used.wrapping_add(1);
         *kept = Some(request);
-        u64::from(*used) << 32 | u64::from(place) + 1
+        u64::from(*used) << 32 | (u64::from(place) + 1)
     }
 
     /// The request of a number, where it has not ended.

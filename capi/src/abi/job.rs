@@ -280,15 +280,16 @@ pub unsafe extern "C" fn tieline_job_publish(
 ) -> i32 {
     done(guarded(|| {
         let data = bytes(data, len)?;
-        Ok(match &object::<JobObject, _>(job)?.source {
-            Source::Launcher(job) => job.publish(key, data)?,
+        let published = match &object::<JobObject, _>(job)?.source {
+            Source::Launcher(job) => job.publish(key, data),
             Source::Callers(own) => {
                 let publish = own.publish.ok_or_else(|| lacks("publishing"))?;
                 // SAFETY: the caller's function.
                 let said = unsafe { publish(own.user, key, data.as_ptr().cast(), len) };
-                failed("publishing", said)?;
+                failed("publishing", said)
             }
-        })
+        };
+        Ok(published?)
     }))
 }
 

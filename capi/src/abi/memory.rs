@@ -59,7 +59,7 @@ fn access(rights: u64) -> Result<Access, Fault> {
 /// From `offset` on, `len` bytes; where that is more than there can be, a range that no region has.
 #[inline]
 pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
-    offset..offset.checked_add(len).unwrap_or(usize::MAX)
+    offset..offset.saturating_add(len)
 }
 
 /// Pieces of the caller's list, while their handles are there.

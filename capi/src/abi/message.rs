@@ -54,7 +54,7 @@ pub unsafe extern "C" fn tieline_worker_on_message(
         // It stays as long as the worker whose handler this is.
         let own: *const c_void = Rc::as_ptr(&state).cast();
         state.post(|worker| {
-            Ok(match handler {
+            let registered = match handler {
                 Some(handler) => worker.on_message(id, move |message| {
                     let announced = message.is_announced();
                     let payload = message.payload();
@@ -74,9 +74,10 @@ pub unsafe extern "C" fn tieline_worker_on_message(
                     };
                     // SAFETY: the caller's function.
                     unsafe { handler(user, &raw const arrived) };
-                })?,
-                None => worker.on_message(id, |_| ())?,
-            })
+                }),
+                None => worker.on_message(id, |_| ()),
+            };
+            Ok(registered?)
         })
     }))
 }

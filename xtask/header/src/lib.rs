@@ -12,8 +12,11 @@ use std::path::PathBuf;
 use tieline_plugin_api::abi::golden::RECORDS;
 use tieline_plugin_api::{OK, PENDING, Status, abi, tables};
 
-/// The headers, and what makes each.
-const HEADERS: [(&str, fn() -> String); 2] = [
+/// A header, and what makes it.
+type Header = (&'static str, fn() -> String);
+
+/// The headers.
+const HEADERS: [Header; 2] = [
     ("include/tieline_provider.h", generate as fn() -> String),
     ("include/tieline.h", application::generate),
 ];

@@ -3,11 +3,17 @@
 use super::{Count, quiet};
 use crate::c_library::{self, SONAME, check_exports};
 use crate::sh::{Outcome, command, root, run, target, which};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A caller's mistakes, all of them.
 const MISUSE: &str = "capi/tests/misuse.c";
+/// Each call once at least.
+const SURFACE: &str = "capi/tests/surface.c";
+/// Two processes that find each other by an exchange of their own.
+const EXCHANGE: &str = "capi/tests/own_exchange.c";
+/// What is kept to the end of the process, and why.
+const SUPPRESSIONS: &str = "capi/tests/valgrind.supp";
 
 /// The library as the build has made it.
 pub(super) fn library() -> Outcome<PathBuf> {
@@ -35,7 +41,7 @@ pub(super) fn compiled_with(
     let program = folder.join(format!("{stem}.{kind}{}", more.join("").replace(['=', '-'], "")));
     let mut compiler = match as_cxx {
         true => command("c++", &["-std=c++17", "-x", "c++"]),
-        false => command("cc", &["-std=c11", "-D_POSIX_C_SOURCE=200809L"]),
+        false => command("cc", &["-std=c11", "-D_DEFAULT_SOURCE"]),
     };
     let _ =
         compiler.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-pthread"]).args(more);
@@ -54,42 +60,55 @@ pub(super) fn sources(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// A caller's mistakes: plainly as C and as C++, under valgrind, and with AddressSanitizer.
-pub(super) fn misuse() -> Count {
+/// A caller's mistakes and the whole surface: plainly as C and as C++, under valgrind, and with AddressSanitizer.
+pub(super) fn surface() -> Count {
     let mut total = Count::default();
     if let Err(text) = library() {
         return Count::one(Err(text));
     }
-    let source = root().join(MISUSE);
-    let ran = |program: Outcome<PathBuf>, before: &[&str]| match program {
-        Ok(program) => {
-            let mut words: Vec<&std::ffi::OsStr> = before.iter().map(AsRef::as_ref).collect();
-            words.push(program.as_os_str());
-            let mut command = Command::new(words[0]);
-            quiet(command.args(&words[1..]).env("TIELINE_PROVIDER_PATH", target().join("debug")))
-        }
-        Err(text) => Count::one(Err(text)),
-    };
-    total.add(ran(compiled(&source, false, &[]), &[]));
-    if which("c++").is_some() {
-        total.add(ran(compiled(&source, true, &[]), &[]));
-    } else {
+    if which("c++").is_none() {
         total.add(Count::skip("as C++: c++ is not installed"));
     }
-    if which("valgrind").is_some() {
-        // What a thread or a table keeps to the end of the process is no leak; what nobody can reach is.
-        let words = [
-            "valgrind",
-            "--quiet",
-            "--error-exitcode=9",
-            "--leak-check=full",
-            "--errors-for-leak-kinds=definite",
-        ];
-        total.add(ran(compiled(&source, false, &[]), &words));
-    } else {
+    if which("valgrind").is_none() {
         total.add(Count::skip("under valgrind: it is not installed"));
     }
-    let sanitized = compiled(&source, false, &["-fsanitize=address"]);
-    total.add(ran(sanitized, &[]));
+    for source in [MISUSE, SURFACE, EXCHANGE].map(|file| root().join(file)) {
+        total.add(ran(compiled(&source, false, &[]), &[]));
+        if which("c++").is_some() {
+            total.add(ran(compiled(&source, true, &[]), &[]));
+        }
+        if which("valgrind").is_some() {
+            let suppressions = format!("--suppressions={SUPPRESSIONS}");
+            // What a forked child leaves is nobody's leak.
+            let leaks = if source.ends_with(SURFACE) { "full" } else { "no" };
+            let leaks = format!("--leak-check={leaks}");
+            let words = [
+                "valgrind",
+                "--quiet",
+                "--error-exitcode=9",
+                &leaks,
+                "--show-leak-kinds=definite",
+                "--errors-for-leak-kinds=definite",
+                &suppressions,
+            ];
+            total.add(ran(compiled(&source, false, &[]), &words));
+        }
+        total.add(ran(compiled(&source, false, &["-fsanitize=address"]), &[]));
+    }
     total
+}
+
+/// Runs a program with the providers of this build, after these words.
+fn ran(program: Outcome<PathBuf>, before: &[&str]) -> Count {
+    let program = match program {
+        Ok(program) => program,
+        Err(text) => return Count::one(Err(text)),
+    };
+    let mut command = command(before.first().map_or(program.as_os_str(), OsStr::new), &[]);
+    if let Some(rest) = before.get(1..) {
+        let _ = command.args(rest).arg(&program);
+    }
+    // What the core keeps of each provider is found by valgrind, which is told of it.
+    let command = command.env("ASAN_OPTIONS", "detect_leaks=0");
+    quiet(command.env("TIELINE_PROVIDER_PATH", target().join("debug")))
 }

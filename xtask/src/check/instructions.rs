@@ -9,8 +9,7 @@
 //! Where a library or a device would be needed, a test over a played one is counted in the same way, without what is played:
 //! [`played`]. The test does its cases in turn, as often as `TIELINE_COUNTED` says.
 
-use super::{Count, c_programs, least};
-use crate::c_library;
+use super::{Count, least};
 use crate::sh::{Outcome, capture, cargo, command, root, run as run_command, target, which};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -43,9 +42,6 @@ pub(super) fn check() -> Count {
             for case in accepted.vanished(&found) {
                 total.add(Count::one(Err(case)));
             }
-            for text in too_much_in_c(&found) {
-                total.add(Count::one(Err(text)));
-            }
             for (case, count) in found {
                 total.add(Count::one(accepted.compare(&case, count)));
             }
@@ -62,9 +58,7 @@ pub(crate) fn run(accept: bool) -> Outcome {
     let mut accepted = Accepted::read()?;
     if !accept {
         let failed = found.iter().filter(|(case, count)| accepted.compare(case, **count).is_err());
-        let in_c = too_much_in_c(&found);
-        in_c.iter().for_each(|text| println!("{text}"));
-        return match failed.count() + accepted.vanished(&found).len() + in_c.len() {
+        return match failed.count() + accepted.vanished(&found).len() {
             0 => Ok(()),
             n => Err(format!(
                 "{n} counts differ; if that is right: cargo xtask instructions --accept"
@@ -143,43 +137,9 @@ fn played() -> Outcome<Subject> {
     })
 }
 
-/// What C may add to an operation in Rust: looking at handles and arguments, and catching panics.
-const MOST_OF_C: u64 = 25;
-
-/// The cases of [`over_shm`] once more, through the C library.
-fn in_c() -> Outcome<Subject> {
-    run_command(&mut cargo(&["build", "--release", "--quiet", "-p", "tieline-capi"]))?;
-    let source = root().join("capi/tests/instructions.c");
-    let program =
-        c_programs::compiled_with(&c_library::link("release")?, &source, false, &["-O2"])?;
-    Ok(Subject {
-        program,
-        cases: ["c_post", "c_poll", "c_put", "c_fetch_add"].map(str::to_owned).to_vec(),
-        told: |command, case, times| {
-            let _ = command.args([case, &times.to_string()]);
-        },
-        left_out: "slow_progress",
-        calls_it: Some("c_poll"),
-    })
-}
-
-/// The cases in C that cost too much more than the same in Rust, in words.
-fn too_much_in_c(found: &BTreeMap<String, u64>) -> Vec<String> {
-    let pairs = found.iter().filter_map(|(case, in_c)| {
-        let case = case.strip_prefix("c_")?;
-        Some((case, *in_c, *found.get(case)?))
-    });
-    let too_many = pairs.filter(|(_, in_c, in_rust)| *in_c > in_rust + MOST_OF_C);
-    too_many
-        .map(|(case, in_c, in_rust)| {
-            format!("{case}: {in_c} instructions in C, {in_rust} in Rust, and {MOST_OF_C} more are accepted")
-        })
-        .collect()
-}
-
 fn measure() -> Outcome<BTreeMap<String, u64>> {
     let mut found = BTreeMap::new();
-    for subject in [over_shm()?, in_c()?, played()?] {
+    for subject in [over_shm()?, played()?] {
         for case in &subject.cases {
             let (short, long) = (count(&subject, case, SHORT)?, count(&subject, case, LONG)?);
             let each = long.saturating_sub(short).div_ceil(LONG - SHORT);
@@ -354,13 +314,6 @@ mod tests {
             accepted.vanished(&found),
             ["poll is accepted in xtask/instructions.toml and was not counted"]
         );
-    }
-
-    #[test]
-    fn what_c_adds_is_bounded() {
-        let found = |in_c| BTreeMap::from([("c_post".to_owned(), in_c), ("post".to_owned(), 50)]);
-        assert!(too_much_in_c(&found(75)).is_empty());
-        assert_eq!(too_much_in_c(&found(76)).len(), 1);
     }
 
     #[test]

@@ -75,8 +75,8 @@ const CHECKS: &[Check] = &[
         quiet(cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
     }),
     ("the C library exports what its file says", 5, || suite::with_build(c_programs::exports)),
-    ("misuse of the C library, plainly, as C++, under valgrind and AddressSanitizer", 10, || {
-        suite::with_build(c_programs::misuse)
+    ("the C library from C and C++, under valgrind and AddressSanitizer", 10, || {
+        suite::with_build(c_programs::surface)
     }),
     ("examples, each as a job of processes", 15, || suite::with_build(examples::run)),
     ("every order of the shared-memory ring (loom)", 15, suite::loom),
