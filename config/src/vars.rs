@@ -136,4 +136,6 @@ const LAUNCHER: &[&str] = &[
     "TIELINE_RENDEZVOUS",
     "TIELINE_RENDEZVOUS_PORT",
     "TIELINE_RENDEZVOUS_TIMEOUT",
+    // Where the Python module looks for the library.
+    "TIELINE_LIBRARY",
 ];

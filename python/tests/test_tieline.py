@@ -1,0 +1,243 @@
+"""What the module promises, over a library that is really there: `python3 -m unittest discover tests`."""
+
+import array
+import gc
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import tieline
+from tieline import _c
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class Loopback(unittest.TestCase):
+    """A worker that talks to itself."""
+
+    def setUp(self):
+        self.context = tieline.Context()
+        self.worker = self.context.worker()
+        self.me = self.worker.connect(self.worker.address())
+
+    def tearDown(self):
+        self.worker.close()
+        self.context.close()
+
+    def key_of(self, region):
+        return self.me.import_key(region.key())
+
+    def test_a_message_brings_its_header_and_a_copy_of_its_bytes(self):
+        arrived = []
+        self.worker.on_message(7, lambda message: arrived.append((message.header, message.payload, message)))
+        for payload in (b"", b"bytes", bytearray(b"a bytearray"), memoryview(b"a view")):
+            self.me.send(7, header=1 << 63, payload=payload)
+        self.assertTrue(self.worker.wait_until(lambda: len(arrived) == 4, timeout=60))
+        self.assertEqual([header for header, _, _ in arrived], [1 << 63] * 4)
+        self.assertEqual([payload for _, payload, _ in arrived], [b"", b"bytes", b"a bytearray", b"a view"])
+        with self.assertRaises(ValueError):  # it was there while its handler ran
+            arrived[0][2].payload
+
+    def test_put_and_get_go_from_and_to_any_buffer_in_place(self):
+        memory = self.context.alloc(1 << 20)
+        key = self.key_of(memory)
+        sent = array.array("d", range(1000))
+        key.put(sent, offset=800)
+        self.assertEqual(bytes(memory.view()[800:8800]), sent.tobytes())
+        back = array.array("d", bytes(8000))
+        self.assertIs(key.get(back, offset=800), back)
+        self.assertEqual(back, sent)
+        half = bytearray(16)
+        key.get(memoryview(half)[4:12], offset=800)
+        self.assertEqual(half[4:12], sent.tobytes()[:8])
+        self.assertEqual(half[:4] + half[12:], bytes(8))
+
+    def test_memory_of_the_programs_own_is_reached_where_it_lies(self):
+        numbers = array.array("Q", range(512))
+        region = self.context.register(numbers)
+        self.key_of(region).put(array.array("Q", [4711]), offset=8 * 100)
+        self.assertEqual(numbers[100], 4711)
+        with self.assertRaises(BufferError):
+            numbers.append(1)  # peers write to it: it must not move
+        self.worker.close_region(region, timeout=60)
+        numbers.append(1)
+
+    def test_a_buffer_is_the_operations_until_that_has_ended(self):
+        memory = self.context.alloc(1 << 20)
+        data = bytearray(1 << 20)
+        request = self.key_of(memory).begin_put(data)
+        request.wait(timeout=60)
+        self.assertTrue(request.done())
+        data.append(0)  # and is free then
+        request = self.key_of(memory).begin_put(data[: 1 << 20])
+        del request  # nobody asks any more, and nothing is lost
+        self.me.flush()
+        gc.collect()
+
+    def test_what_cannot_be_used_in_place_is_refused_before_anything_is_posted(self):
+        key = self.key_of(self.context.alloc(64))
+        with self.assertRaises(BufferError):
+            key.get(b"read only")
+        with self.assertRaises(BufferError):
+            key.put(memoryview(bytes(64))[::2])
+        with self.assertRaises(TypeError):
+            key.put(3.5)
+        with self.assertRaises(tieline.Error) as caught:
+            key.put(bytes(65))
+        self.assertEqual(caught.exception.status, -10)
+        self.assertIn("65", str(caught.exception))
+
+    def test_rights_are_kept(self):
+        memory = self.context.alloc(64, tieline.READ)
+        key = self.key_of(memory)
+        self.assertEqual(key.get(bytearray(64)), bytes(64))
+        with self.assertRaises(tieline.Error) as caught:
+            key.put(b"x")
+        self.assertEqual(caught.exception.status, -9)
+        self.assertTrue(caught.exception.fix)
+
+    def test_what_a_handler_raises_comes_out_of_the_call_that_ran_it_and_nothing_is_lost(self):
+        arrived = []
+
+        def handler(message):
+            arrived.append(message.header)
+            if message.header == 0:
+                raise KeyError("a mistake of the program's")
+
+        self.worker.on_message(3, handler)
+        for header in range(3):
+            self.me.send(3, header)
+        with self.assertRaises(KeyError):
+            self.worker.wait_until(lambda: len(arrived) == 3, timeout=60)
+        self.assertTrue(self.worker.wait_until(lambda: len(arrived) == 3, timeout=60))
+        with self.assertRaises(ZeroDivisionError):
+            self.worker.wait_until(lambda: 1 / 0, timeout=60)
+
+    def test_a_long_message_is_taken_into_memory_of_the_receivers_choice_or_refused(self):
+        sent, room, taken, seen = bytes(range(256)) * 4096, bytearray(1 << 20), [], []
+
+        def handler(message):
+            seen.append((len(message), message.is_announced, message.payload))
+            if message.header == 1:
+                taken.append(message.take_into(room))
+
+        self.worker.on_message(4, handler)
+        first = self.me.send(4, 1, sent)
+        self.assertTrue(self.worker.wait_until(lambda: taken and taken[0].done(), timeout=60))
+        first.wait(timeout=60)
+        self.assertEqual(room, sent)
+        self.assertEqual(seen, [(1 << 20, True, b"")])
+        with self.assertRaises(tieline.Error):
+            self.me.send(4, 2, sent).wait(timeout=60)
+
+    def test_a_handler_answers(self):
+        heard = []
+        self.worker.on_message(1, lambda question: self.me.send(2, question.header * 2))
+        self.worker.on_message(2, lambda answer: heard.append(answer.header))
+        self.me.send(1, 21)
+        self.assertTrue(self.worker.wait_until(lambda: heard, timeout=60))
+        self.assertEqual(heard, [42])
+
+    def test_a_region_is_not_closed_under_a_view(self):
+        memory = self.context.alloc(64)
+        view = memory.view()
+        with self.assertRaises(BufferError):
+            memory.close()
+        part = view[8:16]
+        del view
+        with self.assertRaises(BufferError):
+            memory.close()
+        part[0] = 1
+        del part
+        memory.close()
+        memory.close()  # once more does nothing
+        # A view outlives the name of its region, and what it shows stays.
+        view = self.context.alloc(64).view()
+        gc.collect()
+        view[63] = 5
+        self.assertEqual(view[63], 5)
+
+    def test_other_threads_run_while_a_call_waits_and_are_told_when_they_come_too_soon(self):
+        ran, told = [], []
+
+        def other():
+            try:
+                self.worker.address()
+            except tieline.Busy as busy:
+                told.append(busy)
+            ran.append(True)
+
+        thread = threading.Thread(target=other)
+        began = threading.Event()
+
+        def condition():
+            if not began.is_set():
+                began.set()
+                thread.start()
+            return bool(ran)
+
+        self.assertTrue(self.worker.wait_until(condition, timeout=60))
+        thread.join()
+        self.assertEqual(len(told), 1)
+        self.assertIn("another thread", told[0].why)
+
+    def test_time_that_is_up_is_told_from_what_was_waited_for(self):
+        began = time.monotonic()
+        self.assertFalse(self.worker.wait_until(lambda: False, timeout=0.05))
+        self.assertGreaterEqual(time.monotonic() - began, 0.05)
+        self.assertTrue(self.worker.wait_until(lambda: True, timeout=0))
+
+
+class Alone(unittest.TestCase):
+    def test_a_process_without_a_launcher_is_a_job_of_one(self):
+        with tieline.Job() as job:
+            self.assertEqual((job.rank, job.size), (0, 1))
+            job.publish(5, b"mine")
+            self.assertEqual(job.lookup(0, 5), b"mine")
+            job.barrier()
+
+    def test_a_wrong_setting_is_named_with_what_to_do(self):
+        with self.assertRaises(tieline.Error) as caught:
+            tieline.Context({"TIELINE_SHM_FASTBOX_SIZE": "5k"})
+        self.assertEqual(caught.exception.setting, "TIELINE_SHM_FASTBOX_SIZE")
+        self.assertTrue(caught.exception.why and caught.exception.fix)
+
+    def test_the_report_says_what_is_used(self):
+        with tieline.Context() as context:
+            self.assertIn("shm", context.report("why"))
+            self.assertTrue(context.report("json").startswith("{"))
+
+    def test_the_numbers_and_functions_are_those_of_the_header(self):
+        text = (ROOT.parent / "include" / "tieline.h").read_text()
+        provider = (ROOT.parent / "include" / "tieline_provider.h").read_text()
+
+        def number(name):
+            found = re.search(rf"#define {name} \(?(?:U?INT(?:32|64)_C\()?(-?\w+)", text + provider)
+            self.assertIsNotNone(found, name)
+            return int(found[1], 0)
+
+        for name in ("READ", "WRITE", "ATOMIC", "ALL"):
+            self.assertEqual(getattr(tieline, name), number(f"TIELINE_{name}"))
+        for name in ("PENDING", "AGAIN", "TOO_LARGE", "TIMED_OUT", "BUSY"):
+            self.assertEqual(getattr(tieline, f"_{name}"), number(f"TIELINE_{name}"))
+        for which, value in tieline._REPORTS.items():
+            self.assertEqual(value, number(f"TIELINE_REPORT_{which.upper()}"))
+        for name, arguments in _c.FUNCTIONS.items():
+            found = re.search(rf"\b{name}\(([^;]*?)\)\s*;", text)
+            self.assertIsNotNone(found, name)
+            self.assertEqual(found[1].count(",") + 1, len(arguments), name)
+
+    def test_two_processes_exchange_an_array(self):
+        example = str(ROOT / "examples" / "exchange.py")
+        ran = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("100000 numbers came back, squared", ran.stdout)
+        self.assertIn("over ", ran.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,623 @@
+"""Messages, put and get between processes, over the transports that Tieline finds.
+
+    import tieline
+
+    with tieline.Context() as context, context.worker() as worker:
+        me = worker.connect(worker.address())       # a peer's address, by any means; here our own
+        memory = context.alloc(4096)
+        key = me.import_key(memory.key())
+        key.put(b"moved", offset=100)
+        assert bytes(memory.view()[100:105]) == b"moved"
+
+Buffers are whatever has the buffer protocol in one piece (bytes, bytearray, memoryview, array, numpy), and are neither copied nor moved:
+they belong to the operation until it has ended. A worker, with its endpoints and keys, is used by one thread at a time; a second one that comes
+meanwhile gets `Busy`. Every call lets other threads of the program run while it is in the library. What a handler raises comes out of the call that
+ran it. Failures are `Error`: what happened, why, and what to do.
+"""
+
+import ctypes
+import sys
+import weakref
+from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
+
+from . import _c
+from ._c import lib
+
+__all__ = [
+    "Again",
+    "Busy",
+    "Context",
+    "Endpoint",
+    "Error",
+    "Job",
+    "Key",
+    "Message",
+    "Region",
+    "Request",
+    "TimedOut",
+    "Worker",
+    "READ",
+    "WRITE",
+    "ATOMIC",
+    "ALL",
+]
+
+#: Rights of peers on memory.
+READ, WRITE, ATOMIC, ALL = 1, 2, 4, 7
+
+_OK, _PENDING = 0, 1
+_AGAIN, _TOO_LARGE, _TIMED_OUT, _BUSY = -1, -11, -12, -18
+_REPORTS = {"table": 0, "why": 1, "json": 2}
+
+
+class Error(Exception):
+    """A failure: `what` happened, `why`, and how to `fix` it. `status` is the number of tieline_provider.h."""
+
+    def __init__(self, status, what="", why="", fix="", setting=None):
+        super().__init__("; ".join(part for part in (f"{what}: {why}" if why else what, fix) if part))
+        self.status, self.what, self.why, self.fix, self.setting = status, what, why, fix, setting
+
+
+class Again(Error):
+    """Nothing was done: make progress, and post again."""
+
+
+class Busy(Error):
+    """Not now: in a handler, in another thread's call, or while a peer is still at that memory."""
+
+
+class TimedOut(Error):
+    """The time is up; what was waited for goes on."""
+
+
+_KINDS = {_AGAIN: Again, _BUSY: Busy, _TIMED_OUT: TimedOut}
+
+
+def _text(words):
+    return words.decode("utf-8", "replace") if words else ""
+
+
+def _failed(status):
+    failure = _c.Failure(size=ctypes.sizeof(_c.Failure))
+    lib.tieline_last_error(byref(failure))
+    words = [_text(part) for part in (failure.what, failure.why, failure.fix)]
+    setting = _text(failure.setting) or None
+    return _KINDS.get(status, Error)(status, *words, setting)
+
+
+def _check(status):
+    if status < 0:
+        raise _failed(status)
+    return status
+
+
+def _opened(function, *arguments):
+    handle = c_void_p()
+    _check(function(*arguments, byref(handle)))
+    return handle.value
+
+
+def _bytes_of(function, *arguments):
+    """What the library writes into room whose size is not known before."""
+    room = 1024
+    while True:
+        buffer, length = ctypes.create_string_buffer(room), c_size_t(room)
+        status = function(*arguments, buffer, byref(length))
+        if status != _TOO_LARGE:
+            _check(status)
+            return buffer.raw[: length.value]
+        room = length.value + 1
+
+
+def _nanoseconds(timeout):
+    return -1 if timeout is None else max(0, min(int(timeout * 1e9), 2**63 - 1))
+
+
+class _Exported:
+    """The memory of a Python object, which keeps it in place until it is released."""
+
+    def __init__(self, data, writable=False):
+        self.view = _c.Buffer()
+        # Raises BufferError with its own words for what is not in one piece, or read-only.
+        _c.get_buffer(data, byref(self.view), 1 if writable else 0)
+        self.is_held = True
+
+    @property
+    def address(self):
+        return self.view.buf
+
+    def __len__(self):
+        return self.view.len
+
+    def release(self):
+        if self.is_held:
+            self.is_held = False
+            _c.release_buffer(byref(self.view))
+
+
+class _Handle:
+    """A handle of the library, ended once."""
+
+    def __init__(self, value, end):
+        self.value, self.end = value, end
+
+    def close(self):
+        value, self.value = self.value, None
+        if value:
+            return self.end(value)
+        return _OK
+
+    def __del__(self):
+        if self.value:
+            self.close()
+
+
+class Context:
+    """What a program opens first. `settings` are variables (`TIELINE_*`) that beat the environment and the files."""
+
+    def __init__(self, settings=None, progress_thread=False):
+        given = [(name.encode(), str(value).encode()) for name, value in (settings or {}).items()]
+        records = (_c.Setting * len(given))(*(_c.Setting(*pair) for pair in given))
+        params = _c.ContextParams(
+            ctypes.sizeof(_c.ContextParams), records, len(given), 1 if progress_thread else 0
+        )
+        opened = _opened(lib.tieline_context_open, byref(params))
+        self._handle = _Handle(opened, lib.tieline_context_close)
+
+    def worker(self):
+        """A progress engine, with its handlers and endpoints."""
+        return Worker(self)
+
+    def alloc(self, length, rights=ALL):
+        """Memory of the library's, zeroed, which peers of this host reach fastest."""
+        return Region(_opened(lib.tieline_context_alloc, self._handle.value, length, rights))
+
+    def register(self, data, rights=ALL):
+        """Makes the memory of a writable buffer reachable by peers, in place, until the region is closed."""
+        exported = _Exported(data, writable=True)
+        try:
+            arguments = (self._handle.value, exported.address, len(exported), rights)
+            return Region(_opened(lib.tieline_context_register, *arguments), exported)
+        except BaseException:
+            exported.release()
+            raise
+
+    def report(self, which="table"):
+        """What was found and what is used: "table", "why" or "json"."""
+        return _bytes_of(lib.tieline_context_report, self._handle.value, _REPORTS[which]).decode()
+
+    def close(self):
+        """Lets go of the context; what was opened in it stays."""
+        _check(self._handle.close())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Region:
+    """Memory that peers reach with its key."""
+
+    def __init__(self, handle, exported=None):
+        self._exported = exported
+        self._handle = _Handle(handle, lib.tieline_region_drop)
+        memory, length = c_void_p(), c_size_t()
+        _check(lib.tieline_region_memory(handle, byref(memory), byref(length)))
+        # A subclass of one's own has room for what the memory must not outlive.
+        kind = type("Memory", (ctypes.c_ubyte * length.value,), {})
+        self._memory = kind.from_address(memory.value) if length.value else kind()
+        self._memory.owner = (self._handle, exported)
+
+    def __len__(self):
+        return len(self._memory)
+
+    def view(self):
+        """The memory itself, for reading and writing. While views of it are there, the region cannot be closed."""
+        return memoryview(self._memory).cast("B")
+
+    def key(self):
+        """The bytes by which a peer reaches it."""
+        return _bytes_of(lib.tieline_region_key, self._handle.value)
+
+    def close(self):
+        """Ends it: when this returns, nobody touches the memory any more. `Busy` while an operation or a peer may."""
+        if not self._handle.value:
+            return
+        self._end(lib.tieline_region_close)
+
+    def _end(self, end, *timeout):
+        if self._exported is None and sys.getrefcount(self._memory) > 2:
+            raise BufferError("views of this region's memory exist; let go of them before it is closed")
+        _check(end(self._handle.value, *timeout))
+        self._handle.value = None
+        if self._exported is not None:
+            self._exported.release()
+
+    def __del__(self):
+        handle = getattr(self, "_handle", None)
+        if handle is None or not handle.value or self._exported is None:
+            return
+        if lib.tieline_region_close(handle.value) < 0:
+            # A peer may still be there: a buffer that is never given back is the price.
+            _unclosed.append((handle, self._exported))
+        else:
+            handle.value = None
+            self._exported.release()
+
+
+_unclosed = []
+
+
+class Message:
+    """What has come, for the length of its handler's call."""
+
+    def __init__(self, worker, record):
+        self._worker, self._record = worker, record
+
+    def _arrived(self):
+        if self._record is None:
+            raise ValueError("a message is there only while its handler runs")
+        return self._record
+
+    @property
+    def header(self):
+        """The word that it was sent with."""
+        return self._arrived().contents.header
+
+    @property
+    def peer(self):
+        """The sender's number in this worker."""
+        peer = c_uint32()
+        _check(lib.tieline_message_peer(self._arrived(), byref(peer)))
+        return peer.value
+
+    def __len__(self):
+        """How long it is, whether its bytes are here or still with the sender."""
+        return self._arrived().contents.len
+
+    @property
+    def is_announced(self):
+        """It is longer than is sent at once: `take_into` fetches its bytes, and a handler that does not refuses it."""
+        return bool(self._arrived().contents.is_announced)
+
+    @property
+    def payload(self):
+        """A copy of its bytes; of an announced one there are none yet."""
+        record = self._arrived().contents
+        return ctypes.string_at(record.payload, record.len) if record.payload else b""
+
+    def take_into(self, buffer):
+        """Fetches an announced message to the beginning of a writable buffer: a `Request`, which ends when the bytes are there."""
+        worker, announced = self._worker, c_void_p()
+        lent = _Lent(worker, buffer, writable=True)
+        record = self._arrived()
+        length = min(record.contents.len, len(lent.exported))
+        number = c_uint64()
+        status = lib.tieline_message_announcement(record, byref(announced))
+        if status >= 0:
+            arguments = (announced.value, lent.region, 0, length, None, byref(number))
+            status = lib.tieline_announcement_take(*arguments)
+        if status < 0:
+            error = _failed(status)
+            if announced.value:
+                lib.tieline_announcement_refuse(announced.value)
+            if not lent.close():
+                worker._lent.append(lent)
+            raise error
+        request = Request(worker, number.value, lent)
+        if status == _OK:
+            request._ended()
+        return request
+
+
+class Worker:
+    """Moves everything on, and runs handlers, inside of its own calls and nowhere else."""
+
+    def __init__(self, context):
+        self._context = context
+        opened = _opened(lib.tieline_worker_open, context._handle.value)
+        self._handle = _Handle(opened, lib.tieline_worker_drop)
+        self._handlers = {}
+        self._raised = None
+        self._inside = 0
+        self._lent = []  # of operations that nobody asks for any more
+        self._belongings = weakref.WeakSet()
+
+    def address(self):
+        """The bytes that lead a peer here."""
+        return _bytes_of(lib.tieline_worker_address, self._handle.value)
+
+    def connect(self, address):
+        """An endpoint to the worker of that address. The connection is formed by its first operation."""
+        return Endpoint(self, _opened(lib.tieline_worker_connect, self._handle.value, address, len(address)))
+
+    def on_message(self, id, handler):
+        """Calls `handler(message)` for each message with this id; `None`: drops them."""
+
+        def call(_, record):
+            message = Message(self, record)
+            self._guarded(handler, message)
+            message._record = None
+
+        function = _c.MESSAGE_FN(call) if handler else _c.MESSAGE_FN()
+        _check(lib.tieline_worker_on_message(self._handle.value, id, function, None))
+        # The one before it may be running: it stays as long as the worker.
+        self._handlers.setdefault(id, []).append(function)
+
+    def _guarded(self, function, *arguments):
+        """Runs what is the caller's: an exception must not go through the library."""
+        self._inside += 1
+        try:
+            return function(*arguments)
+        except BaseException as error:  # it comes out of `_drive`
+            if self._raised is None:
+                self._raised = error
+            return None
+        finally:
+            self._inside -= 1
+
+    def _drive(self, status):
+        """Behind a call that may have run handlers."""
+        raised, self._raised = (self._raised, None) if not self._inside else (None, self._raised)
+        if raised is not None:
+            raise raised
+        return status
+
+    def progress(self):
+        """Moves everything on that can be moved on; returns how many events there were."""
+        self._let_go()
+        return _check(self._drive(lib.tieline_worker_progress(self._handle.value)))
+
+    def wait_until(self, condition, timeout=None):
+        """Makes progress until `condition()` is true; False when the time (in seconds) is up."""
+        held = False
+
+        def holds(_):
+            nonlocal held
+            held = bool(self._guarded(condition))
+            return held or self._raised is not None
+
+        self._let_go()
+        function = _c.CONDITION_FN(holds)
+        status = lib.tieline_worker_wait_until(
+            self._handle.value, function, None, _nanoseconds(timeout)
+        )
+        self._drive(status)
+        if status == _TIMED_OUT:
+            return False
+        _check(status)
+        return held
+
+    def close_region(self, region, timeout=None):
+        """Closes a region as `Region.close` does, and makes progress until nobody is at it any more."""
+
+        def end(handle, limit):
+            return self._drive(lib.tieline_worker_close_region(self._handle.value, handle, limit))
+
+        if region._handle.value:
+            region._end(end, _nanoseconds(timeout))
+
+    def close(self, timeout=10.0):
+        """Delivers what was posted within that time, or says what is lost; the worker ends in any case."""
+        if not self._handle.value:
+            return
+        status = lib.tieline_worker_close(self._handle.value, _nanoseconds(timeout))
+        error = _failed(status) if status < 0 else None
+        if status != _BUSY:
+            self._handle.value = None
+            for one in list(self._belongings):
+                one.close()
+            self._let_go()
+        self._drive(status)
+        if error is not None:
+            raise error
+
+    def _let_go(self):
+        """Gives back the buffers of operations that have ended and were not asked for."""
+        self._lent = [lent for lent in self._lent if not lent.close()]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.close()
+        else:
+            self._handle.close()
+
+
+class _Lent:
+    """A buffer of the caller's as the local side of one operation."""
+
+    def __init__(self, worker, data, writable):
+        self.exported = _Exported(data, writable)
+        try:
+            arguments = (worker._context._handle.value, self.exported.address, len(self.exported))
+            self.region = _opened(lib.tieline_context_lend, *arguments)
+        except BaseException:
+            self.exported.release()
+            raise
+
+    def close(self):
+        """Whether the library is through with it."""
+        if self.region is None:
+            return True
+        if lib.tieline_region_close(self.region) < 0:
+            return False
+        self.region = None
+        self.exported.release()
+        return True
+
+    def __del__(self):
+        if getattr(self, "region", None) is not None and not self.close():
+            _unclosed.append((self.region, self.exported))
+
+
+class Request:
+    """An operation that has not ended when its call returned. Who drops it asks for nobody's: a failure is told by the next flush."""
+
+    def __init__(self, worker, number, lent=None):
+        self._worker, self._number, self._lent = worker, number, lent
+
+    def _ended(self):
+        self._number = 0
+        lent, self._lent = self._lent, None
+        if lent is not None and not lent.close():
+            self._worker._lent.append(lent)
+
+    def done(self):
+        """Whether it has ended; a failure is raised. It makes no progress."""
+        if not self._number:
+            return True
+        status = lib.tieline_worker_test(self._worker._handle.value, self._number, None)
+        if status == _PENDING:
+            return False
+        if status != _BUSY:
+            self._ended()
+        _check(status)
+        return True
+
+    def wait(self, timeout=None):
+        """Makes progress until it has ended, at most so many seconds: `TimedOut`, and it goes on."""
+        if not self._number:
+            return
+        handle, limit = self._worker._handle.value, _nanoseconds(timeout)
+        status = lib.tieline_worker_finish(handle, self._number, limit, None)
+        if status not in (_TIMED_OUT, _BUSY):
+            self._ended()
+        self._worker._drive(status)
+        _check(status)
+
+    def __del__(self):
+        if self._number and self._worker._handle.value:
+            lib.tieline_worker_forget(self._worker._handle.value, self._number)
+            if self._lent is not None:
+                self._worker._lent.append(self._lent)
+
+
+class Job:
+    """The processes that one launcher started (`tieline run`, mpirun, srun); alone, a process is rank 0 of 1."""
+
+    def __init__(self):
+        self._handle = _Handle(_opened(lib.tieline_job_open, None), lib.tieline_job_close)
+        place = _c.JobPlace(size=ctypes.sizeof(_c.JobPlace))
+        _check(lib.tieline_job_place(self._handle.value, byref(place)))
+        self.rank, self.size = place.rank, place.ranks
+        self.local_rank, self.local_size = place.local_rank, place.local_ranks
+
+    def publish(self, key, data):
+        """Leaves bytes for whoever looks them up by this process's rank and `key`."""
+        _check(lib.tieline_job_publish(self._handle.value, key, bytes(data), len(data)))
+
+    def lookup(self, rank, key):
+        """What `rank` has published as `key`; waits for it."""
+        return _bytes_of(lib.tieline_job_lookup, self._handle.value, rank, key)
+
+    def barrier(self, worker=None):
+        """Returns when every process has called it; makes progress of `worker` meanwhile."""
+        inner = worker._handle.value if worker else None
+        status = lib.tieline_job_barrier(self._handle.value, inner)
+        _check(worker._drive(status) if worker else status)
+
+    def close(self):
+        """Leaves the job."""
+        _check(self._handle.close())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class _Posting:
+    """What posts on an endpoint of a worker."""
+
+    def _post(self, lent, function, *arguments):
+        """Posts, as soon as there is room; in a handler nothing makes room, and `Again` is raised."""
+        worker = self._worker
+        number = c_uint64()
+        try:
+            while True:
+                status = function(self._handle.value, *arguments, None, byref(number))
+                if status != _AGAIN or worker._inside:
+                    break
+                worker.progress()
+            _check(status)
+        except BaseException:
+            if lent is not None and not lent.close():
+                worker._lent.append(lent)
+            raise
+        request = Request(worker, number.value, lent)
+        if status == _OK:
+            request._ended()
+        return request
+
+
+class Endpoint(_Posting):
+    """The way to one peer."""
+
+    def __init__(self, worker, handle):
+        self._worker = worker
+        self._handle = _Handle(handle, lib.tieline_endpoint_drop)
+        worker._belongings.add(self)
+
+    def send(self, id, header=0, payload=b""):
+        """Sends a message: a word and bytes, which are free when this returns. Behind it, `done` says no more than that it is under way."""
+        exported = _Exported(payload)
+        try:
+            return self._post(None, lib.tieline_send, id, header, exported.address, len(exported))
+        finally:
+            exported.release()
+
+    def import_key(self, key):
+        """Makes the bytes of a peer's `Region.key()` usable here."""
+        return Key(self, _opened(lib.tieline_endpoint_import_key, self._handle.value, key, len(key)))
+
+    def flush(self, timeout=None):
+        """Waits until everything posted on it is complete at the peer; raises what failed of what nobody asked for."""
+        self._post(None, lib.tieline_endpoint_flush).wait(timeout)
+
+    def path(self):
+        """Which lanes lead there."""
+        return _bytes_of(lib.tieline_endpoint_path, self._handle.value).decode()
+
+    def close(self):
+        """Lets go of it; what is pending goes on."""
+        self._handle.close()
+
+
+class Key(_Posting):
+    """A peer's memory, as an endpoint reaches it."""
+
+    def __init__(self, endpoint, handle):
+        self._worker = endpoint._worker
+        self._handle = _Handle(handle, lib.tieline_key_drop)
+        self._worker._belongings.add(self)
+
+    def begin_put(self, data, offset=0):
+        """Writes the bytes of `data` there. They must stay as they are until the request has ended, when they are visible at the peer."""
+        lent = _Lent(self._worker, data, writable=False)
+        length = len(lent.exported)
+        return self._post(lent, lib.tieline_put, offset, lent.region, 0, length)
+
+    def begin_get(self, buffer, offset=0):
+        """Fills a writable buffer from there. Its bytes mean something when the request has ended."""
+        lent = _Lent(self._worker, buffer, writable=True)
+        length = len(lent.exported)
+        return self._post(lent, lib.tieline_get, offset, lent.region, 0, length)
+
+    def put(self, data, offset=0, timeout=None):
+        """`begin_put`, and waits for its end."""
+        self.begin_put(data, offset).wait(timeout)
+
+    def get(self, buffer, offset=0, timeout=None):
+        """`begin_get`, and waits for its end; returns the buffer."""
+        self.begin_get(buffer, offset).wait(timeout)
+        return buffer
+
+    def close(self):
+        """Lets go of it."""
+        self._handle.close()

@@ -1,0 +1,73 @@
+//! The Python module over the C library of this build: its tests, and its example from a wheel that carries the library.
+
+use super::{Count, c_programs, quiet};
+use crate::c_library::SONAME;
+use crate::sh::{Outcome, capture, command, lines, root, run, target, which};
+use std::path::Path;
+use std::process::Command;
+
+pub(super) fn check() -> Count {
+    if which("python3").is_none() {
+        return Count::skip("python3 is not installed");
+    }
+    let library = match c_programs::library() {
+        Ok(folder) => folder.join(SONAME),
+        Err(text) => return Count::one(Err(text)),
+    };
+    let mut total = tests(&library);
+    match from_a_wheel(&library) {
+        Ok(mut example) => total.add(quiet(&mut example)),
+        Err(text) => total.add(Count::one(Err(text))),
+    }
+    total
+}
+
+/// Python with the providers of this build, which writes nothing beside the sources.
+fn python(words: &[&str]) -> Command {
+    let mut python = command("python3", words);
+    let _ = python.current_dir(root().join("python"));
+    let _ = python.env("PYTHONDONTWRITEBYTECODE", "1");
+    let _ = python.env("TIELINE_PROVIDER_PATH", target().join("debug"));
+    python
+}
+
+fn tests(library: &Path) -> Count {
+    let (mut said, mut ran) = (Vec::new(), 0);
+    let mut python = python(&["-m", "unittest", "discover", "tests"]);
+    // Warnings, such as of what was not closed, are failures.
+    let _ = python.env("PYTHONPATH", ".").env("PYTHONWARNINGS", "error");
+    let outcome = lines(python.env("TIELINE_LIBRARY", library), |line| {
+        let count = line.strip_prefix("Ran ").and_then(|rest| rest.split(' ').next());
+        if let Some(count) = count.and_then(|count| count.parse().ok()) {
+            ran = count;
+        }
+        said.push(line.to_owned());
+    });
+    match outcome {
+        Ok(true) if ran >= LEAST => Count { passed: ran, ..Count::default() },
+        Ok(true) => Count::one(Err(format!("{ran} tests of Python ran, and there are {LEAST}"))),
+        Ok(false) => {
+            said.iter().for_each(|line| println!("{line}"));
+            Count::one(Err("tests of the Python module failed, see above".into()))
+        }
+        Err(text) => Count::one(Err(text)),
+    }
+}
+
+/// So many tests there are at least.
+const LEAST: usize = 17;
+
+/// The example, where a wheel was unpacked that has the library in it.
+fn from_a_wheel(library: &Path) -> Outcome<Command> {
+    let folder = target().join("debug/python");
+    let said = |e: std::io::Error| format!("{}: {e}", folder.display());
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(said)?;
+    }
+    let wheel = capture(python(&["tools/wheel.py"]).arg(library).arg("--to").arg(&folder))?;
+    let unpacked = folder.join("installed");
+    run(python(&["-m", "zipfile", "-e", wheel.trim()]).arg(&unpacked))?;
+    let mut example = python(&["examples/exchange.py"]);
+    let _ = example.env("PYTHONPATH", &unpacked).env_remove("TIELINE_LIBRARY");
+    Ok(example)
+}
