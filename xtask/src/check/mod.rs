@@ -10,6 +10,7 @@ pub(crate) mod instructions;
 mod least;
 mod licences;
 mod oldest;
+mod python;
 mod rules;
 pub(crate) mod suite;
 mod words;
@@ -78,6 +79,7 @@ const CHECKS: &[Check] = &[
     ("the C library from C and C++, under valgrind and AddressSanitizer", 10, || {
         suite::with_build(c_programs::surface)
     }),
+    ("the Python module, over the C library", 5, || suite::with_build(python::check)),
     ("examples, each as a job of processes", 15, || suite::with_build(examples::run)),
     ("every order of the shared-memory ring (loom)", 15, suite::loom),
     ("instructions of posting and polling", 20, instructions::check),
