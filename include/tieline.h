@@ -213,6 +213,9 @@ struct tieline_kept;
 /* A peer's region, as an endpoint reaches it. */
 struct tieline_key;
 
+/* A question for the worker of a name, on its way. */
+struct tieline_name_call;
+
 /* A peer's memory, mapped in this process. */
 struct tieline_pointer;
 
@@ -845,6 +848,22 @@ int32_t tieline_worker_connect_by_name(const struct tieline_worker *worker,
                                        const void *name,
                                        size_t len,
                                        struct tieline_endpoint **endpoint);
+
+/* The same without waiting: asks the worker of this name. tieline_name_call_test goes on with it. */
+int32_t tieline_worker_ask_name(const struct tieline_worker *worker,
+                                const void *name,
+                                size_t len,
+                                struct tieline_name_call **call);
+
+/*
+ * Goes on with the question: nothing else does. TIELINE_PENDING: call again, with progress between. TIELINE_OK: there is the endpoint. A failure
+ * says why there is none. Either is told once; the handle stays until it is dropped.
+ */
+int32_t tieline_name_call_test(const struct tieline_name_call *call,
+                               struct tieline_endpoint **endpoint);
+
+/* Gives the question up, or lets go of one that was answered. */
+int32_t tieline_name_call_drop(struct tieline_name_call *call);
 
 /* Eight bytes that stand for a region's key: whoever has them and an endpoint to a worker of this context is given the key. */
 int32_t tieline_region_handle(const struct tieline_region *region,

@@ -264,6 +264,36 @@ static void words_handles_and_limits(void)
     check(tieline_key_drop(again));
 }
 
+/* By a name, without waiting and waiting: each leads to the endpoint's worker, and one that is no name, or nobody's, is an error. */
+static void by_name(void)
+{
+    unsigned char name[48];
+    size_t len = 0;
+    uint64_t request;
+    struct tieline_endpoint *there;
+    struct tieline_name_call *call;
+    int32_t status;
+    expect(tieline_worker_name(worker, NULL, &len) == TIELINE_TOO_LARGE && len > 0 && len <= sizeof name);
+    check(tieline_worker_name(worker, name, &len));
+    check(tieline_worker_ask_name(worker, name, len, &call));
+    while ((status = tieline_name_call_test(call, &there)) == TIELINE_PENDING) {
+        expect(there == NULL);
+        (void)tieline_worker_progress(worker);
+    }
+    check(status);
+    check(tieline_name_call_drop(call));
+    expect(tieline_name_call_drop(call) == TIELINE_INVALID);
+    ended(tieline_endpoint_flush_messages(there, NULL, &request), &request);
+    check(tieline_endpoint_drop(there));
+    check(tieline_worker_connect_by_name(worker, name, len, &there));
+    ended(tieline_endpoint_flush_messages(there, NULL, &request), &request);
+    check(tieline_endpoint_drop(there));
+    /* Given up, and no name at all. */
+    check(tieline_worker_ask_name(worker, name, len, &call));
+    check(tieline_name_call_drop(call));
+    expect(tieline_worker_ask_name(worker, name, 3, &call) < 0 && call == NULL);
+}
+
 static void ends_that_are_told(void)
 {
     struct tieline_counter *counter;
@@ -368,6 +398,7 @@ int main(void)
     kept_messages_and_who_sent_them();
     puts_and_gets_in_pieces();
     words_handles_and_limits();
+    by_name();
     ends_that_are_told();
     sleeping();
     reports();

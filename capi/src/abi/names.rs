@@ -1,7 +1,7 @@
 //! What stands for an address or a key in few bytes, and who is asked for the rest.
 
 use super::bytes::{Room, bytes};
-use super::context::keep;
+use super::context::{keep, take};
 use super::endpoint::{EndpointHandle, EndpointState};
 use super::enter::{guarded, object};
 use super::error::{answer, done};
@@ -9,10 +9,24 @@ use super::how::{self, How};
 use super::memory::{RegionHandle, RegionObject};
 use super::put::{KeyHandle, KeyObject};
 use super::records::{out, out_handle};
-use super::table::Handle;
+use super::table::{Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, state_of};
 use std::ffi::c_void;
-use tieline::{KeyHandle as Number, KeyLookup, WorkerName};
+use std::rc::Rc;
+use tieline::{KeyHandle as Number, KeyLookup, NameCall, WorkerName};
+
+/// A question for the worker of a name, on its way.
+pub struct NameCallHandle(());
+
+struct NameCallObject {
+    call: NameCall,
+    worker: Rc<WorkerState>,
+}
+
+impl Object for NameCallObject {
+    const KIND: u8 = 12;
+    const NAME: &'static str = "a question for a name";
+}
 
 /// A name of this worker, in 48 bytes at most, for channels that carry no more; `len` as for tieline_worker_address. Keep it as secret as the address.
 #[unsafe(no_mangle)]
@@ -42,6 +56,50 @@ pub unsafe extern "C" fn tieline_worker_connect_by_name(
         let made = state.drive(|worker| state.endpoint(worker.endpoint_by_name(&name)?))?;
         out.set(Handle::<EndpointState>::from_bits(made).to_c());
         Ok(())
+    }))
+}
+
+/// The same without waiting: asks the worker of this name. tieline_name_call_test goes on with it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_ask_name(
+    worker: *const WorkerHandle,
+    name: *const c_void,
+    len: usize,
+    call: *mut *mut NameCallHandle,
+) -> i32 {
+    done(guarded(|| {
+        let (out, worker) = (out_handle(call)?, state_of(worker)?);
+        let name = WorkerName::from_bytes(bytes(name, len)?)?;
+        let call = worker.post(|inner| Ok(inner.ask_name(&name)?))?;
+        out.set(keep(NameCallObject { call, worker })?.to_c());
+        Ok(())
+    }))
+}
+
+/// Goes on with the question: nothing else does. TIELINE_PENDING: call again, with progress between. TIELINE_OK: there is the endpoint. A failure
+/// says why there is none. Either is told once; the handle stays until it is dropped.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_name_call_test(
+    call: *const NameCallHandle,
+    endpoint: *mut *mut EndpointHandle,
+) -> i32 {
+    answer(guarded(|| {
+        let out = out_handle(endpoint)?;
+        let NameCallObject { call, worker } = object::<NameCallObject, _>(call)?;
+        worker.mark.post(|| {
+            let Some(found) = call.test() else { return Ok(1) };
+            out.set(Handle::<EndpointState>::from_bits(worker.endpoint(found?)?).to_c());
+            Ok(0)
+        })
+    }))
+}
+
+/// Gives the question up, or lets go of one that was answered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_name_call_drop(call: *mut NameCallHandle) -> i32 {
+    done(guarded(|| {
+        let worker = object::<NameCallObject, _>(call)?.worker.clone();
+        worker.mark.post(|| take::<NameCallObject, _>(call).map(drop))
     }))
 }
 

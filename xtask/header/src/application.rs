@@ -15,6 +15,7 @@ const NAMES: &[(&str, &str)] = &[
     ("PointerHandle", "tieline_pointer"),
     ("WakerHandle", "tieline_waker"),
     ("JobHandle", "tieline_job"),
+    ("NameCallHandle", "tieline_name_call"),
     ("Setting", "tieline_setting"),
     ("ContextParams", "tieline_context_params"),
     ("How", "tieline_how"),
