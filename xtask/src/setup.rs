@@ -28,6 +28,8 @@ pub(crate) const TEST: &[Need] = &[
     need("valgrind", "valgrind"),
     need("nft", "nftables"),
     need("mpirun", "openmpi-bin"),
+    need("mpicc", "libopenmpi-dev"),
+    need("fi_pingpong", "libfabric-bin"),
     need("slurmctld", "slurmctld"),
     need("slurmd", "slurmd"),
     need("srun", "slurm-client"),

@@ -10,6 +10,7 @@ pub(crate) mod instructions;
 mod least;
 mod licences;
 mod oldest;
+mod open_mpi;
 mod python;
 mod rules;
 pub(crate) mod suite;
@@ -80,6 +81,7 @@ const CHECKS: &[Check] = &[
         suite::with_build(c_programs::surface)
     }),
     ("the Python module, over the C library", 5, || suite::with_build(python::check)),
+    ("an unmodified Open MPI over the C library", 10, || suite::with_build(open_mpi::run)),
     ("examples, each as a job of processes", 15, || suite::with_build(examples::run)),
     ("every order of the shared-memory ring (loom)", 15, suite::loom),
     ("instructions of posting and polling", 20, instructions::check),

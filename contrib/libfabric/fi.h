@@ -1,0 +1,276 @@
+/*
+ * A provider of libfabric over Tieline's C library: what its files share.
+ *
+ * A domain is a context of Tieline's, an endpoint a worker, a peer of an endpoint (an address of its vector) an endpoint of that worker.
+ * Every operation of libfabric's is a `struct op`, whose address is the word that Tieline tells its end with. One lock for each domain
+ * lets any thread call; whoever has it may be in the worker.
+ */
+#ifndef TIELINE_FI_H
+#define TIELINE_FI_H
+
+#include <pthread.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_collective.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+#include <rdma/providers/fi_log.h>
+#include <rdma/providers/fi_prov.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <tieline.h>
+
+/* What fi_inject and its like take. */
+#define MAX_INJECT 4096
+/* Up to here Tieline copies what is sent or put; above, it lies where it is until the end. */
+#define MAX_COPIED 8192
+#define MAX_MESSAGE ((size_t)1 << 30)
+
+/* Ids of messages: of applications, and the question what a requested key stands for, with its answer. */
+#define ID_MESSAGE 1
+#define ID_KEY_ASKED 2
+#define ID_KEY_TOLD 3
+
+/* An address: a worker's name, whose length goes before it. Fits the 64 bytes that Open MPI 4.1 has room for. */
+struct address {
+    uint8_t len;
+    uint8_t name[55];
+};
+
+struct fabric {
+    struct fid_fabric fid;
+    size_t users;
+};
+
+/* Memory that is registered. */
+struct mr {
+    struct fid_mr fid;
+    struct mr *next;
+    struct domain *domain;
+    struct tieline_region *region;
+    uint8_t *start;
+    size_t len;
+    uint64_t handle;
+    bool has_key;
+};
+
+struct domain {
+    struct fid_domain fid;
+    struct fabric *fabric;
+    struct tieline_context *context;
+    pthread_mutex_t lock;
+    /* The provider chooses keys (FI_MR_PROV_KEY): they are Tieline's handles. */
+    bool own_keys;
+    struct ep *eps;
+    struct mr *mrs;
+    size_t users;
+};
+
+struct av {
+    struct fid_av fid;
+    struct domain *domain;
+    struct address *addresses;
+    size_t count, room;
+    size_t users;
+};
+
+/* A completion, or an error. */
+struct event {
+    struct fi_cq_err_entry entry;
+    struct ep *ep;
+    uint32_t peer;
+};
+
+struct cq {
+    struct fid_cq fid;
+    struct domain *domain;
+    enum fi_cq_format format;
+    struct event *events;
+    size_t first, count, room;
+    size_t users;
+};
+
+/* A key of a peer's, by the number that libfabric's user has for it. */
+struct known_key {
+    enum { KEY_EMPTY, KEY_ASKED, KEY_TOLD, KEY_LOOKED_UP, KEY_READY, KEY_REFUSED } state;
+    uint64_t number;
+    uint64_t handle;
+    struct tieline_key *key;
+    /* Something was posted with it. */
+    bool was_used;
+};
+#define KNOWN_KEYS 256
+
+struct op;
+
+struct queue {
+    struct op *first, **last;
+};
+
+/* An address of the vector, as an endpoint reaches it. */
+struct peer {
+    enum { PEER_NEW, PEER_ASKED, PEER_READY, PEER_FAILED } state;
+    struct tieline_name_call *call;
+    struct tieline_endpoint *to;
+    uint32_t number;
+    struct known_key *keys;
+    /* Messages that wait for the way there, in their order. */
+    struct queue waiting;
+    size_t waiting_count;
+};
+/* So many, and then -FI_EAGAIN: a consumer tries again when something has ended, and only then. */
+#define MAX_WAITING 1024
+
+enum kind { OP_SEND, OP_RECV, OP_WRITE, OP_READ, OP_ATOMIC, OP_FETCH, OP_KEY, OP_ANSWER };
+
+struct op {
+    struct op *next;
+    struct ep *ep;
+    enum kind kind;
+    /* How many ends are still to be told. */
+    int parts;
+    /* FI_*, of the first end that was none. */
+    int error;
+    int status;
+    bool is_used;
+    /* Its completion is told. */
+    bool is_told;
+    bool was_tried;
+    uint64_t flags;
+    void *context;
+    uint8_t *buf;
+    size_t len;
+    /* Of a receive: how long the message was, and whose. */
+    size_t arrived;
+    uint32_t number;
+    struct tieline_announcement *announced;
+    /* The local memory: registered for this alone, or a part of what the caller has registered. */
+    struct tieline_region *lent;
+    struct tieline_region *local;
+    size_t local_offset;
+    /* Of a put, get or atomic. */
+    fi_addr_t to;
+    uint64_t remote, key;
+    uint32_t code, width;
+    uint64_t operand, compare;
+    void *result;
+    /* Bytes of an injected put. */
+    uint8_t *copy;
+    void *desc;
+};
+
+struct slab {
+    struct slab *next;
+    struct op ops[64];
+};
+
+/* A message that came before its receive. */
+struct early {
+    struct early *next;
+    struct tieline_announcement *announced;
+    size_t len;
+    uint32_t number;
+    uint8_t bytes[];
+};
+
+/* What Tieline has carried. */
+struct counts {
+    uint64_t sent, sent_bytes, received, received_bytes, announced;
+    uint64_t puts, put_bytes, gets, get_bytes, atomics, keys_asked, errors;
+};
+
+struct ep {
+    struct fid_ep fid;
+    struct ep *next;
+    struct domain *domain;
+    struct av *av;
+    struct cq *tx, *rx;
+    bool tx_selective, rx_selective;
+    uint64_t tx_flags, rx_flags;
+    struct tieline_worker *worker;
+    struct peer *peers;
+    size_t peer_count;
+    /* Receives that wait for a message, operations to be tried again, and those whose memory is still lent. */
+    struct queue posted, again, closing;
+    /* Messages that wait in some peer's queue. */
+    size_t waiting;
+    struct early *early, **early_last;
+    struct slab *slabs;
+    struct op *spare;
+    struct counts counts;
+};
+
+extern struct fi_provider provider;
+
+/* info.c */
+int fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context);
+int get_info(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
+             struct fi_info **info);
+/* domain.c */
+int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain, void *context);
+void domain_progress(struct domain *domain);
+/* Where an operation's memory lies: in what the caller has registered, or lent to it. */
+int32_t lend(struct op *op, void *desc);
+/* mr.c */
+extern struct fi_ops_mr mr_ops;
+/* av.c */
+int av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **av, void *context);
+/* cq.c */
+int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq, void *context);
+void cq_tell(struct cq *cq, const struct event *event);
+/* ep.c */
+int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context);
+/* Makes progress, and takes what has ended. */
+void ep_progress(struct ep *ep);
+/* The way to an address: 0, -FI_EINPROGRESS while it is looked for, or why there is none. */
+int peer_of(struct ep *ep, fi_addr_t addr, struct peer **peer);
+struct peer *peer_by_number(struct ep *ep, uint32_t number, fi_addr_t *addr);
+/* ops.c */
+struct op *op_new(struct ep *ep, enum kind kind, uint64_t flags, void *context);
+void op_free(struct op *op);
+void ops_close(struct ep *ep);
+/* A part of it has ended; or nothing of it was begun, and `status` says why. */
+void op_ended(struct op *op, int32_t status, uint64_t value);
+void op_retry(struct op *op);
+void op_close(struct op *op);
+struct tieline_how how_of(const struct op *op);
+void push(struct queue *queue, struct op *op);
+struct op *pop(struct queue *queue);
+/* What libfabric calls a status below 0. */
+int fi_error(int32_t status);
+/* msg.c */
+extern struct fi_ops_msg msg_ops;
+int32_t msg_open(struct ep *ep);
+int msg_cancel(struct ep *ep, void *context);
+int32_t msg_flush(struct op *op);
+int32_t msg_take(struct op *op);
+void msg_progress(struct ep *ep);
+void msg_close(struct ep *ep);
+/* rma.c */
+extern struct fi_ops_rma rma_ops;
+extern struct fi_ops_atomic atomic_ops;
+/* Posts a put, get or atomic: 0, -FI_EINPROGRESS while the way there or its key is asked for, or -FI_*. */
+int rma_post(struct op *op);
+/* The same; what is asked for is waited for by the operation, not by the caller. */
+int rma_start(struct op *op);
+int atomic_query(struct fid_domain *domain, enum fi_datatype type, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
+/* keys.c */
+int32_t keys_open(struct ep *ep);
+void keys_ended(struct op *op, int32_t status);
+/* It was refused. Whether that can be since its number stands for other memory by now. */
+bool keys_forget(const struct op *op);
+void keys_used(const struct op *op);
+void keys_close(struct peer *peer);
+int32_t keys_answer(struct op *op);
+int key_of(struct ep *ep, struct peer *peer, fi_addr_t addr, uint64_t number, struct tieline_key **key);
+/* stubs.c: what is not offered. */
+extern struct fi_ops_tagged no_tagged;
+extern struct fi_ops_collective no_collective;
+
+#endif

@@ -1,0 +1,25 @@
+//! An unmodified Open MPI over the C library, by a provider of libfabric: contrib/libfabric says what that proves.
+
+use super::{Count, c_programs, told};
+use crate::sh::{lines, root, target};
+use std::process::Command;
+
+pub(super) fn run() -> Count {
+    let libraries = match c_programs::library() {
+        Ok(folder) => folder,
+        Err(text) => return Count::one(Err(text)),
+    };
+    let mut command = Command::new(root().join("contrib/libfabric/run"));
+    let _ = command
+        .env("TIELINE_INCLUDE", root().join("include"))
+        .env("TIELINE_LIB", libraries)
+        .env("TIELINE_PROVIDER_PATH", target().join("debug"));
+    let mut said = Vec::new();
+    let outcome = lines(&mut command, |line| said.push(line.to_owned()));
+    if let Some(reason) = said.iter().find_map(|line| line.strip_prefix("skipped: ")) {
+        return Count::skip(reason);
+    }
+    // What has been carried, and by whom.
+    said.iter().filter(|line| line.contains("by Tieline")).for_each(|line| println!("{line}"));
+    Count::one(told(outcome, &said))
+}
