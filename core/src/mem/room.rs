@@ -19,9 +19,18 @@ const UNSEEN: usize = 16 << 20;
 const PART: u64 = 8;
 /// This part of what is shared with others is not given away: page tables, and whoever else allocates meanwhile.
 const KEPT: u64 = 32;
+/// And of a limit this part, but no more than [`MOST_RESERVED`]: the files that the kernel could drop are the programs that run
+/// there. Who is given their last pages is not killed, but reads each one of its own anew whenever it comes by there.
+const RESERVED: u64 = 16;
+const MOST_RESERVED: u64 = 64 << 20;
 
 fn most_of(bytes: u64) -> u64 {
     bytes - bytes / KEPT
+}
+
+/// What is left below a limit and may be given away.
+fn most_below(limit: u64, left: u64) -> u64 {
+    most_of(left).min(left.saturating_sub((limit / RESERVED).min(MOST_RESERVED)))
 }
 
 /// A bound, and what is left below it.
@@ -207,7 +216,7 @@ fn of_group(root: &Path, group: &Path, version: Version) -> Option<Room> {
         }
     };
     let by = format!("the control group {} with a limit of {limit} bytes", group.display());
-    Some(Room { bytes: most_of(left), by })
+    Some(Room { bytes: most_below(limit, left), by })
 }
 
 #[cfg(test)]

@@ -42,12 +42,16 @@ fn main() -> ExitCode {
         let is_told = words.contains(&named) && words.contains("the control group");
         assert!(is_told || len > limit * 16, "{len} bytes: {words}");
     }
-    // Smaller ones take the last pages in which the program's own files lie: nobody is killed, but all becomes very slow.
-    for piece in [64 * MIB, 16 * MIB, 5 * MIB, MIB] {
+    // Small ones could take the last pages, in which the program itself lies: it would then run at the pace of its file.
+    for piece in [64 * MIB, 16 * MIB, 5 * MIB, MIB, MIB / 2, MIB / 16] {
         let (all, words) = filled(&context, piece);
         let sum = all.len() * piece;
         println!("{} pieces of {piece} bytes, and then: {words}", all.len());
         assert!(words.contains(&named), "{words}");
+        assert!(
+            sum + limit / 16 <= limit,
+            "{sum} bytes in pieces of {piece}: nothing is left for what runs"
+        );
         assert!(sum <= limit && sum + piece >= limit / 2, "{sum} bytes in pieces of {piece}");
         for region in all {
             region.close().expect("nobody uses it");

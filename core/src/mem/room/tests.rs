@@ -75,13 +75,13 @@ fn of_nested_groups_the_smallest_room_counts() {
     );
     let room = machine.room();
     // What the kernel can drop of files does not count as used.
-    assert_eq!(room.bytes, most_of(1_048_576 - (614_400 - 204_800)));
+    assert_eq!(room.bytes, 1_048_576 - (614_400 - 204_800) - 65_536);
     assert!(room.by.contains("/job with a limit of 1048576"), "{room:?}");
     // The innermost, when that is the smallest.
     machine.file("sys/fs/cgroup/job/step/rank/memory.max", "8192\n");
     machine.file("sys/fs/cgroup/job/step/rank/memory.swap.max", "4096\n");
     machine.file("sys/fs/cgroup/job/step/rank/memory.swap.current", "1024\n");
-    assert_eq!(machine.room().bytes, most_of(4096 + 3072));
+    assert_eq!(machine.room().bytes, 4096 + 3072 - 512);
 }
 
 #[test]
@@ -99,14 +99,48 @@ fn a_container_of_version_one_sees_its_group_at_the_mount() {
             ("sys/fs/cgroup/memory/inner/memory.usage_in_bytes", "524288\n"),
         ],
     );
-    assert_eq!(machine.room().bytes, most_of(524_288 + 4096 + 100 * KIB));
+    assert_eq!(machine.room().bytes, 524_288 + 4096 + 100 * KIB - 65_536);
     // Memory and swap together have a limit of their own.
     machine.file(&format!("{group}/memory.memsw.limit_in_bytes"), "600000\n");
     machine.file(&format!("{group}/memory.memsw.usage_in_bytes"), "524288\n");
-    assert_eq!(machine.room().bytes, most_of(600_000 - 524_288 + 4096));
+    let left = 600_000 - 524_288 + 4096 - 65_536;
+    assert_eq!(machine.room().bytes, left);
     // Another path outside, as a group's name space shows it: the mount is what is known.
     machine.file("proc/self/cgroup", "4:memory:/../elsewhere\n");
-    assert_eq!(machine.room().bytes, most_of(600_000 - 524_288 + 4096));
+    assert_eq!(machine.room().bytes, left);
+}
+
+/// Files that the kernel could drop count as room, and those that run are among them.
+#[test]
+fn the_last_part_of_a_limit_is_not_given_away_however_small_the_pieces_are() {
+    const LIMIT: u64 = 256 << 20;
+    let group = "sys/fs/cgroup/rank";
+    let machine = Machine::new(
+        "last",
+        &[
+            ("proc/meminfo", "MemTotal: 4000000 kB\nMemAvailable: 3000000 kB\nSwapFree: 0 kB\n"),
+            ("proc/self/mountinfo", V2),
+            ("proc/self/cgroup", "0::/rank\n"),
+            ("sys/fs/cgroup/rank/memory.max", "268435456\n"),
+            ("sys/fs/cgroup/rank/memory.stat", "active_file 25165824\n"),
+        ],
+    );
+    for piece in [4 << 10, 64 << 10, 512 << 10, 1 << 20] {
+        let (gauge, mut given) = (Gauge::default(), 0);
+        let look = |given: u64| {
+            // All of the limit may be in use, and then the kernel has dropped of the files what was in the way.
+            machine.file(&format!("{group}/memory.current"), &format!("{}\n", given + (24 << 20)));
+            smallest(&machine.0, None)
+        };
+        while gauge.check_by(piece, || look(given)).is_ok() {
+            given += piece as u64;
+        }
+        let left = LIMIT - given;
+        assert!((LIMIT / 16..LIMIT / 8).contains(&left), "{left} are left by pieces of {piece}");
+    }
+    assert_eq!(most_below(64 << 30, 1 << 30), (1 << 30) - (64 << 20), "of a large one 64 MiB");
+    assert_eq!(most_below(64 << 30, 32 << 30), 31 << 30, "and of what is left a part");
+    assert_eq!(most_below(1 << 30, 1 << 20), 0);
 }
 
 #[test]
