@@ -41,5 +41,5 @@ pub use pieces::Cursor;
 pub use registrations::{PeerRegistrations, Place, Registrations, WORDS};
 pub use sys::{
     Mapping, PAGE, Process, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
-    memory_file, reserve, seal, sealed_len,
+    memory_file, own_pid, random, reserve, seal, sealed_len,
 };

@@ -458,10 +458,23 @@ pub(crate) fn is_no_process(number: u64) -> bool {
     unsafe { libc::kill(pid, 0) != 0 && last().raw_os_error() == Some(libc::ESRCH) }
 }
 
-/// This process's number.
-pub(crate) fn own_pid() -> i32 {
+/// This process, as its own PID namespace numbers it.
+#[must_use]
+pub fn own_pid() -> i32 {
     // SAFETY: has no preconditions.
     unsafe { libc::getpid() }
+}
+
+/// Bytes that nobody can guess.
+///
+/// # Errors
+/// The kernel gives none.
+pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    const { assert!(N <= 256, "so many come at once, and no signal cuts them short") };
+    let mut out = [0; N];
+    // SAFETY: writes at most N bytes.
+    let got = unsafe { libc::getrandom(out.as_mut_ptr().cast(), N, 0) };
+    if got == N as isize { Ok(out) } else { Err(Failure::last_os_error("getting random bytes")) }
 }
 
 /// A process of this host, told apart from the next one that has its number.

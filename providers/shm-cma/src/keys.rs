@@ -227,9 +227,7 @@ fn address_of(entry: &'static Entry) -> u64 {
 
 /// A new cookie.
 pub(crate) fn cookie() -> Result<Cookie, Failure> {
-    let mut cookie = [0; 16];
-    sys::random(&mut cookie)?;
-    Ok(cookie)
+    sys::random()
 }
 
 /// The eight bytes at `at` as a number.

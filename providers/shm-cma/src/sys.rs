@@ -4,7 +4,7 @@
 
 use std::io::Error;
 use tieline_memory_file::Piece;
-use tieline_plugin_api::Failure;
+pub(crate) use tieline_memory_file::{own_pid, random};
 
 /// The number of a system error.
 pub(crate) type Errno = i32;
@@ -74,28 +74,6 @@ pub(crate) fn read(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> 
         copied if copied == len => Ok(()),
         _ => Err(libc::EFAULT),
     }
-}
-
-/// This process, as its own PID namespace numbers it.
-pub(crate) fn own_pid() -> i32 {
-    // SAFETY: takes no pointer and cannot fail.
-    unsafe { libc::getpid() }
-}
-
-/// Fills `out` with bytes that nobody can guess.
-pub(crate) fn random(out: &mut [u8]) -> Result<(), Failure> {
-    let mut filled = 0;
-    while filled < out.len() {
-        let rest = &mut out[filled..];
-        // SAFETY: writes at most `rest.len()` bytes to `rest`.
-        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
-        match usize::try_from(got) {
-            Ok(got) => filled += got,
-            Err(_) if Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-            Err(_) => return Err(Failure::last_os_error("no random number from the kernel")),
-        }
-    }
-    Ok(())
 }
 
 /// Lets every process that runs as the same user attach to this one. Harmless where Yama is absent.

@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use tieline_memory_file::Piece;
-use tieline_plugin_api::Failure;
+pub(crate) use tieline_memory_file::{own_pid, random};
 
 /// The number of a system error.
 pub(crate) type Errno = i32;
@@ -203,27 +203,6 @@ impl Kernel for Device {
             SUCCESS => Ok(()),
             FAILED => Err(Miss::Copy),
             other => Err(Miss::Status(other)),
-        }
-    }
-}
-
-/// This process, as its own PID namespace numbers it.
-pub(crate) fn own_pid() -> i32 {
-    // SAFETY: takes no pointer and cannot fail.
-    unsafe { libc::getpid() }
-}
-
-/// A number that nobody can guess.
-pub(crate) fn random() -> Result<[u8; 16], Failure> {
-    let mut out = [0; 16];
-    loop {
-        // SAFETY: writes at most 16 bytes to `out`; so few come at once.
-        let got = unsafe { libc::getrandom(out.as_mut_ptr().cast(), out.len(), 0) };
-        if got == 16 {
-            return Ok(out);
-        }
-        if got < 0 && Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-            return Err(Failure::last_os_error("no random number from the kernel"));
         }
     }
 }

@@ -12,8 +12,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use tieline_memory_file::Piece;
+pub(crate) use tieline_memory_file::{own_pid, random};
 use tieline_plugin_api::abi::Atomic;
-use tieline_plugin_api::{Failure, atomic_op};
+use tieline_plugin_api::atomic_op;
 
 /// The number of a system error.
 pub(crate) type Errno = i32;
@@ -452,32 +453,11 @@ impl Drop for Torn {
     }
 }
 
-/// This process, as its own PID namespace numbers it.
-pub(crate) fn own_pid() -> i32 {
-    // SAFETY: takes no pointer and cannot fail.
-    unsafe { libc::getpid() }
-}
-
 /// The size of a page of memory.
 pub(crate) fn page_size() -> u64 {
     // SAFETY: takes a number and cannot fail for this one.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
-}
-
-/// A number that nobody can guess.
-pub(crate) fn random() -> Result<[u8; 16], Failure> {
-    let mut out = [0; 16];
-    loop {
-        // SAFETY: writes at most 16 bytes to `out`; so few come at once.
-        let got = unsafe { libc::getrandom(out.as_mut_ptr().cast(), out.len(), 0) };
-        if got == 16 {
-            return Ok(out);
-        }
-        if got < 0 && Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-            return Err(Failure::last_os_error("no random number from the kernel"));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,20 +12,12 @@ use std::sync::atomic::Ordering;
 
 pub(crate) use tieline_memory_file::{
     Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
-    memory_file, reserve, seal, sealed_len,
+    memory_file, own_pid, random, reserve, seal, sealed_len,
 };
 use tieline_plugin_api::{Failure, Status};
 
 fn last() -> io::Error {
     io::Error::last_os_error()
-}
-
-/// Random bytes from the kernel.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Failure> {
-    let mut out = [0u8; N];
-    // SAFETY: writes at most N bytes.
-    let got = unsafe { libc::getrandom(out.as_mut_ptr().cast(), N, 0) };
-    if got == N as isize { Ok(out) } else { Err(Failure::last_os_error("getting random bytes")) }
 }
 
 /// The effective user of this process.
@@ -251,12 +243,6 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// This process's number.
-pub(crate) fn own_pid() -> i32 {
-    // SAFETY: has no preconditions.
-    unsafe { libc::getpid() }
 }
 
 /// The user on the other side of a socket.

@@ -136,6 +136,14 @@ fn only_a_number_that_nobody_has_is_no_process() {
     }
 }
 
+#[test]
+fn what_nobody_can_guess_is_of_any_length_and_not_the_same_twice() {
+    assert_eq!(random::<0>(), Ok([]));
+    assert_ne!(random::<16>(), random::<16>());
+    let long = random::<256>().unwrap();
+    assert!(long.chunks(32).all(|part| part.iter().any(|byte| *byte != 0)), "all of it is");
+}
+
 fn mapped(len: usize, writable: bool) -> Mapping {
     let file = memory_file(c"test", len).unwrap();
     reserve(&file, 0, len).unwrap();
