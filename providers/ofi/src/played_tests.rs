@@ -199,6 +199,28 @@ fn a_failed_put_ends_with_its_own_reason_and_a_lost_connection_with_the_endpoint
 }
 
 #[test]
+fn a_put_that_is_refused_as_it_is_posted_ends_the_endpoint_where_that_says_that_nobody_is_there() {
+    for (error, status, ends) in [
+        (libc::ENOENT, Status::PeerFailed, true),
+        (libc::ECONNRESET, Status::PeerFailed, true),
+        (libc::EACCES, Status::KeyRejected, false),
+        (libc::ENOMEM, Status::NoMemory, false),
+    ] {
+        let (mut near, mut far) = sides();
+        let endpoint = near.connected(&mut far, 7);
+        let mut there = [0u8; 64];
+        let region = far.region(&mut there);
+        let key = endpoint.import_key(&far.packed(&region)).unwrap();
+        manners(|manners| manners.refuse_transfer = Some(error));
+        let refused = transfer(&endpoint, true, &key, &mut [5; 8], 0, 1);
+        near.poll();
+        assert_eq!((refused, near.told.failed.len()), (Err(status), usize::from(ends)), "{error}");
+        assert!(near.told.failed.iter().all(|failed| failed.2.contains("cannot reach this peer")));
+        assert_eq!(near.told.ended, [], "it was not taken");
+    }
+}
+
+#[test]
 fn a_peer_that_closes_in_good_order_is_told_from_one_that_fails() {
     let (mut near, mut far) = sides();
     let (there, back) = (near.connected(&mut far, 7), far.connected(&mut near, 8));

@@ -124,6 +124,7 @@ fn a_key_that_has_to_be_mapped_and_cannot_be_is_refused_in_words() {
     let packed = far.packed(&region);
     // With another address it is no key of the library's.
     let key = crate::keys::PackedKey::unpack(&packed, &far.domain.registry.seal).unwrap();
+    assert_eq!(key.keys[0].raw.as_deref().map(<[u8]>::len), Some(24), "and no byte behind it");
     let mut other = key.clone();
     other.keys[0].number += 1;
     let refused = endpoint.import_key(&other.pack(&far.domain.registry.seal)).err().unwrap();

@@ -139,7 +139,7 @@ impl Peers {
         let Some((key, _)) = self.peers.get_key_value(address) else { return Err(Status::Invalid) };
         let key = Rc::clone(key);
         let Some(peer) = self.peers.get_mut(&key) else { return Err(Status::Invalid) };
-        if peer.queued > 0 && peer.queued + datagram.len() > QUEUE || peer.queue.len() >= WAITING {
+        if peer.queued + datagram.len() > QUEUE || peer.queue.len() >= WAITING {
             return Err(Status::Again);
         }
         peer.queued += datagram.len();

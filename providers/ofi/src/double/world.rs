@@ -62,6 +62,8 @@ pub(crate) struct Manners {
     pub(crate) lies: bool,
     /// The next put or get fails with this error, behind its posting (tcp;ofi_rxm: 125 and 107 when the peer is killed: run).
     pub(crate) fail_transfer: Option<i32>,
+    /// The next put or get is refused so, at its posting.
+    pub(crate) refuse_transfer: Option<i32>,
     /// The next message fails so.
     pub(crate) fail_send: Option<i32>,
     /// The next message is refused so (sockets says ENOENT where nobody listens: run).
@@ -121,6 +123,7 @@ impl Default for Manners {
             fail_transfer: None,
             fail_send: None,
             refuse_send: None,
+            refuse_transfer: None,
             lose_send: false,
             trouble: None,
             stays_open: false,

@@ -526,7 +526,7 @@ impl Engine {
 /// Whether the provider knows when it is through with a buffer for many messages (see `Buffers::many`).
 fn holds_many(offer: &Offer) -> bool {
     let is_ip = [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&offer.info.address_format());
-    !is_ip && !offer.provider.contains("ofi_rxm") && offer.info.caps() & FI_MULTI_RECV != 0
+    !is_ip && !offer.provider.contains("ofi_rxm")
 }
 
 /// Bytes of one transfer at most.

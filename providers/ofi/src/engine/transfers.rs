@@ -223,6 +223,7 @@ impl Engine {
             let error = std::io::Error::from_raw_os_error(code);
             let text = format!("libfabric cannot reach this peer: {error}");
             self.fail_peer(peer, &Failure::new(Status::PeerFailed, text));
+            return Err(Status::PeerFailed);
         }
         Err(self.status_of(code))
     }

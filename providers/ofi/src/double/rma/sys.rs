@@ -34,6 +34,9 @@ fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) 
         if world.refuses(to) || !world.ends.get(to).is_some_and(|end| end.open) {
             return -(FI_EAGAIN as isize);
         }
+        if let Some(error) = world.manners.refuse_transfer.take() {
+            return -(error as isize);
+        }
         let local = pieces(world, message.msg_iov, message.desc, message.iov_count);
         let right = if put { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
         let remote = reached(world, to, (there.addr, there.len, there.key), right);
