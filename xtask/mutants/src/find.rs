@@ -116,7 +116,11 @@ impl Finder<'_> {
     }
 
     fn function(&mut self, attributes: &[Attribute], signature: &Signature, block: &Block) {
-        if is_left_out(attributes) || signature.constness.is_some() || block.stmts.is_empty() {
+        if is_left_out(attributes)
+            || signature.constness.is_some()
+            || block.stmts.is_empty()
+            || is_never_called(block)
+        {
             return;
         }
         let at = block.brace_token.span.open().byte_range().end;
@@ -242,6 +246,11 @@ fn has_let(condition: &Expr) -> bool {
     let mut looks = Looks(false);
     looks.visit_expr(condition);
     looks.0
+}
+
+/// A function of a type that has no value, which nobody can call.
+fn is_never_called(body: &Block) -> bool {
+    matches!(&body.stmts[..], [Stmt::Expr(Expr::Match(choice), None)] if choice.arms.is_empty())
 }
 
 impl<'a> Visit<'a> for Finder<'_> {
@@ -383,6 +392,8 @@ mod tests {
         assert_eq!(of("now >= self.end").len(), 1);
         assert_eq!(of("all.filter(|a| a.elapsed() < limit).count() < 3").len(), 1);
         assert_eq!(of("since.elapsed() < limit && b").len(), 1);
+        assert!(found("fn f(&self) -> bool { match *self {} }").is_empty(), "nobody has one");
+        assert_eq!(found("fn f(&self) -> bool { match *self { A => b() } }").len(), 2);
     }
 
     #[test]
