@@ -29,6 +29,22 @@ fn where_the_system_has_no_room_nobody_is_taken_in_for_a_while_and_then_it_is_tr
 }
 
 #[test]
+fn where_all_room_is_taken_the_next_one_comes_in_when_the_oldest_nameless_has_had_its_time() {
+    use super::coming::HOLD;
+    let mut server = Server::new(2, "j").expect("a poller");
+    let (began, mut theirs) = (Instant::now(), Vec::new());
+    while server.accepts(began) {
+        let (ours, their) = UnixStream::pair().expect("two sockets");
+        server.adopt(ours).expect("a flag");
+        theirs.push(their);
+        assert!(theirs.len() < 1000, "there is room without end");
+    }
+    let oldest = server.seats.oldest().expect("somebody is nameless");
+    assert!(!server.accepts(oldest + HOLD - Duration::from_nanos(1)));
+    assert!(server.accepts(oldest + HOLD), "it sleeps until then, and would not be woken again");
+}
+
+#[test]
 fn who_says_nothing_is_waited_for_and_then_sent_away() {
     let mut server = Server::new(2, "j").expect("a poller");
     let (ours, _theirs) = UnixStream::pair().expect("two sockets");

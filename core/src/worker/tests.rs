@@ -169,6 +169,20 @@ fn a_worker_whose_work_is_done_looks_for_none() {
     assert!(!worker.inner.shared.has_work.get());
 }
 
+/// What asks the kernel is polled less often, and what brings nothing by a poll is not polled at all.
+#[test]
+fn what_is_polled_in_every_call_is_what_has_to_be_and_asks_no_kernel() {
+    let context = Context::builder().set("TIELINE_PROVIDERS", "shm,shm-cma").open().unwrap();
+    let worker = context.worker().unwrap();
+    let slots = &worker.inner.shared.interfaces;
+    assert!(slots.iter().any(|slot| &*slot.path == "shm-cma/copy"), "it brings nothing");
+    let polled = |places: &[usize]| -> Vec<String> {
+        places.iter().map(|place| slots[*place].path.to_string()).collect()
+    };
+    assert_eq!(polled(&worker.inner.fast), ["shm/ring"]);
+    assert_eq!(polled(&worker.inner.slow), [] as [String; 0]);
+}
+
 #[test]
 fn a_module_is_found_by_all_of_its_names_together() {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm,shm-cma").open().unwrap();

@@ -8,7 +8,7 @@ use tieline_plugin_api::{Endpoint, Interface, Status, event};
 
 use crate::channel::{self, kind};
 use crate::config::Settings;
-use crate::hello::{Address, Record};
+use crate::hello::{Address, MAX_RECORD, Record, Refusal};
 use crate::hostile_tests::{FASTBOX, Hostile, greet, open, poll};
 use crate::interface::RingInterface;
 use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
@@ -335,6 +335,27 @@ fn nobody_is_accepted_while_too_many_have_not_said_a_word_yet() {
         interface.accepts_nobody()
     };
     assert!((0..100).any(|_| is_crowded()), "who waits would wake it all the time");
+}
+
+#[test]
+fn who_begins_with_something_else_than_a_greeting_hears_why_it_is_closed_and_is_counted() {
+    let interface = open(Settings::defaults());
+    let address = Address::parse(&interface.address()).unwrap();
+    for n in 1..4 {
+        let stranger = sys::connect(&address.socket).unwrap();
+        sys::send(&stranger, &Record::Wake.pack(), &[]).unwrap();
+        let (mut buffer, start) = ([0; MAX_RECORD], Instant::now());
+        let got = loop {
+            assert!(poll(&interface).is_empty());
+            if let Ok(got) = sys::receive(&stranger, &mut buffer) {
+                break got.len;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "it is not answered");
+        };
+        let said = Record::parse(&buffer[..got]);
+        assert!(matches!(said, Ok(Record::Refused(Refusal::Malformed))), "{said:?}");
+        assert_eq!(interface.refused_connections(), n);
+    }
 }
 
 #[test]

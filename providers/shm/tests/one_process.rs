@@ -448,6 +448,24 @@ fn an_interface_with_nothing_to_do_may_sleep() {
     assert!(interface.wait(20_000));
 }
 
+#[test]
+fn who_has_something_in_a_ring_that_rang_its_bell_may_not_sleep() {
+    let provider = Provider::open(&[]).unwrap();
+    let domain = provider.domain();
+    let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
+    let endpoint = a.connect(&b.address(), b"", 0).unwrap();
+    assert_eq!(endpoint.short(1, 0, b"x"), Ok(0));
+    let _ = poll_until(&b, |seen| seen.kind == event::MESSAGE);
+    while b.arm() != 0 {
+        let _ = poll(&b);
+    }
+    // It is awake again, so that nobody wakes it, and has not looked at its rings since.
+    assert_eq!(poll(&b), []);
+    assert_eq!(endpoint.short(1, 1, b"x"), Ok(0));
+    assert_ne!(b.arm(), 0, "it would sleep on a message");
+    assert_eq!(poll_until(&b, |seen| seen.kind == event::MESSAGE).header, 1);
+}
+
 /// Whether it sleeps in between is seen by the first poll, not by one that looks at the clock.
 #[test]
 fn who_polls_again_is_not_woken_by_what_comes_then() {

@@ -36,7 +36,7 @@ fn token(index: u32, number: usize, what: Watched) -> u64 {
 }
 
 /// Events that wait for room before no more notifications are taken in.
-const MOST_NOTICES: usize = 64;
+pub(crate) const MOST_NOTICES: usize = 64;
 
 /// An event that waits for room, and the words that it points to.
 pub(crate) struct Notice {

@@ -158,6 +158,16 @@ mod tests {
     }
 
     #[test]
+    fn an_acknowledgement_as_old_as_the_last_look_may_be_answers_it() {
+        let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
+        assert_eq!(silence.observe(start, start, &seen(true, false, false, 9, 1)), Duration::ZERO);
+        let at = |since_ack| Unanswered { since_ack, ..seen(true, false, false, 1, 2) };
+        let silent = silence.observe(start + S, start, &at(S + COARSE + Duration::from_nanos(1)));
+        assert!(silent > Duration::ZERO, "nothing was acknowledged since then");
+        assert_eq!(silence.observe(start + 2 * S, start, &at(S + COARSE)), Duration::ZERO);
+    }
+
+    #[test]
     fn a_stream_whose_bytes_are_acknowledged_is_at_rest() {
         assert!(!seen(false, false, false, 5, 5).is_busy());
     }

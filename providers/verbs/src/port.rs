@@ -199,7 +199,12 @@ pub(crate) mod tests {
     fn what_separates_two_ports_is_said_in_words() {
         let words = |a: Port, b: Port| a.reaches(&b).unwrap_err().text;
         assert!(words(ethernet(1), infiniband(1)).contains("the peer's is InfiniBand"));
-        assert!(words(infiniband(1), infiniband(2)).contains("another InfiniBand subnet"));
+        let subnets = words(infiniband(1), infiniband(2));
+        assert!(subnets.contains("another InfiniBand subnet"), "{subnets}");
+        for port in [infiniband(1), infiniband(2)] {
+            let subnet: String = port.gid[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+            assert!(subnets.contains(&subnet), "{subnet}: {subnets}");
+        }
         let v1 = Port { v2: false, ..ethernet(2) };
         assert!(words(ethernet(1), v1).contains("RoCE v2, the peer's v1"));
         let mut six = ethernet(2);

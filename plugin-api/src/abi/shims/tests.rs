@@ -162,6 +162,21 @@ fn an_entry_without_a_host_or_a_place_for_its_table_is_refused() {
     assert_eq!(story(), Vec::<String>::new());
 }
 
+/// Every slot of a host may be missing, as those of an older one are; its own state may not.
+#[test]
+fn a_host_is_at_least_as_long_as_what_stands_before_its_slots() {
+    let least = core::mem::offset_of!(Host, context);
+    for (size, is_one) in [(0, false), (least - 1, false), (least, true), (size_of::<Host>(), true)]
+    {
+        // SAFETY: all-zero is a valid table: its slots may be missing, and nothing else is a pointer that is followed.
+        let mut table: Host = unsafe { core::mem::zeroed() };
+        table.size = size;
+        // SAFETY: the table outlives the handle.
+        let handle = unsafe { HostHandle::new(&table) };
+        assert_eq!(handle.is_some(), is_one, "{size} bytes");
+    }
+}
+
 #[test]
 fn a_provider_has_tables_for_what_it_has_and_none_for_what_is_absent() {
     let ops = open::<GOOD>().expect("it opens");

@@ -430,6 +430,15 @@ fn a_peer_whose_card_is_not_there_or_not_ours_to_read_is_told_why_and_nothing_is
     assert!(failure.text.contains("has closed the domain"), "{failure}");
 }
 
+#[test]
+fn a_peer_that_is_gone_is_told_from_another_process_of_its_number() {
+    let own = Facts::of_this_process();
+    assert!(why_gone(&own, false).ends_with("has ended"));
+    assert!(why_gone(&own, true).contains("has closed the domain"));
+    let earlier = Facts { start_time: own.start_time.wrapping_sub(1), ..own };
+    assert!(why_gone(&earlier, true).contains("its number was reused"));
+}
+
 /// What the next such command says; `None`: it does what it does.
 type Answer = (Command, Option<Errno>);
 

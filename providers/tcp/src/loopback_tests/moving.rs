@@ -56,6 +56,23 @@ fn what_is_sent_from_where_it_lies_arrives_whole_when_the_kernel_takes_a_part_of
     }
 }
 
+/// As any other message.
+#[test]
+fn what_is_gathered_behind_something_that_waits_is_taken_and_comes_after_it() {
+    let mut sides = pair(&[]);
+    await_streams(&mut sides, 1);
+    let bytes = pattern(3000, 7);
+    for n in 0..5 {
+        assert_eq!(sides[0].endpoint().am_short(7, n, b"8 bytes."), Ok(Posting::Done));
+    }
+    let pieces = [iov(sys::piece(&bytes[..1000])), iov(sys::piece(&bytes[1000..]))];
+    assert_eq!(sides[0].endpoint().am_zcopy(7, 5, &pieces, 1), Ok(Posting::Done));
+    for n in 0..5 {
+        assert_eq!(receive(&mut sides), (7, n, b"8 bytes.".to_vec()));
+    }
+    assert_eq!(receive(&mut sides), (7, 5, bytes));
+}
+
 #[test]
 fn the_fifth_of_a_burst_of_short_messages_waits_for_company_until_the_next_poll() {
     let mut sides = pair(&[]);

@@ -1,6 +1,8 @@
 //! Puts that tell the target.
 
 use super::*;
+use crate::shared::MOST_NOTICES;
+use tieline_plugin_api::Events;
 
 fn put_notify(
     sides: &mut [Side; 2],
@@ -98,6 +100,32 @@ fn what_was_taken_is_told_by_an_endpoint_that_closes() {
 }
 
 /// They are taken from the stream as they are told, like messages.
+/// What tells nobody need not wait until the application has heard what others have told.
+#[test]
+fn a_put_is_taken_while_as_much_as_may_be_waits_to_be_told() {
+    let domain = domain(&[]);
+    let mut sides = pair_in([&domain, &domain]);
+    await_streams(&mut sides, 1);
+    let mut target = vec![0u8; 1 << 20];
+    let (region, packed) = key_of(&domain, &mut target);
+    let key = sides[0].endpoint().import_key(&packed).unwrap();
+    for word in 0..MOST_NOTICES as u32 {
+        let _ = put_notify(&mut sides, &key, &mut [3; 8], word, 0);
+    }
+    let mut source = pattern(target.len(), 4);
+    rma(&mut sides, true, &key, &mut source, 0, 5);
+    // The target has no room for a single event.
+    while !sides[0].completions.contains(&(5, 0)) {
+        sides[0].turn();
+        sides[1].interface.poll(&mut Events::new(&mut [])).unwrap();
+    }
+    assert_eq!((target == source, sides[1].notified.len()), (true, 0));
+    while sides[1].notified.len() < MOST_NOTICES {
+        turn(&mut sides);
+    }
+    domain.deregister(region).unwrap();
+}
+
 #[test]
 fn a_peer_that_tells_without_end_takes_a_bounded_amount_of_memory() {
     let domain = domain(&[]);

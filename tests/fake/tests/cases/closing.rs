@@ -143,17 +143,19 @@ cases! {
 
     /// The transport has taken it and does not say that it has arrived.
     fn what_the_transport_does_not_confirm_is_named() {
-        let stage = Stage::new(vec![Lane::whole("all")]);
-        stage.world.hold(Slot::Flush);
-        assert!(stage.ab.send(5, 0, b"taken").unwrap().is_done());
-        stage.world.hold(Slot::Put);
-        let (_target, key) = stage.target(vec![0; 8]);
-        drop(pending(stage.ab.put_bytes(&[1; 8], &key, 0)));
-        stage.world.release_held();
-        let undelivered = stage.a.close(Duration::from_millis(50)).unwrap_err();
-        let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
-        assert!(loss.unconfirmed && loss.operations <= 1, "{loss:?}");
-        stage.assert_no_faults();
+        for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
+            let stage = Stage::new(vec![lane]);
+            stage.world.hold(Slot::Flush);
+            assert_eq!(stage.ended(stage.ab.send(5, 0, b"taken")), Ok(0));
+            stage.world.hold(Slot::Put);
+            let (_target, key) = stage.target(vec![0; 8]);
+            drop(pending(stage.ab.put_bytes(&[1; 8], &key, 0)));
+            stage.world.release_held();
+            let undelivered = stage.a.close(Duration::from_millis(50)).unwrap_err();
+            let [loss] = &undelivered.losses[..] else { panic!("{undelivered}") };
+            assert!(loss.unconfirmed && loss.operations <= 1, "{loss:?}");
+            stage.assert_no_faults();
+        }
     }
 
     /// A flush would have told it. Who holds the request can ask.

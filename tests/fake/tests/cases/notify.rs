@@ -457,6 +457,26 @@ cases! {
         }
     }
 
+    /// Something went to the service worker, and has ended.
+    fn a_put_that_tells_goes_by_its_lane_again_once_the_service_worker_has_nothing_more() {
+        let rma = Lane::memory("rma").telling(32).without_atomics();
+        let on = [("TIELINE_PROGRESS_THREAD", "on")];
+        let stage = Stage::with(vec![Lane::messages("am"), rma], &on);
+        let (target, key) = stage.target(vec![0; 64]);
+        let told = told_at_b(&stage, &target);
+        let local = stage.local(vec![3; 64]);
+        assert!(is_done(&stage, stage.ab.fetch_add(&key, 8, 5).unwrap()));
+        assert_eq!(target.to_vec(8..9).unwrap(), [5]);
+        assert!(is_done(&stage, stage.ab.put_notify(&local, 0..8, &key, 0, 7).unwrap()));
+        let told_now = || {
+            let _ = stage.turn();
+            !told.borrow().is_empty()
+        };
+        assert!(comes(told_now), "nobody was told");
+        assert_eq!((words(&told), stage.world.calls(Slot::PutNotify).len()), (vec![7], 1));
+        stage.assert_no_faults();
+    }
+
     /// It has a lane of its own to memory, whose words come to the worker that serves there.
     fn a_lane_to_the_service_worker_tells_nobody() {
         let rma = Lane::memory("rma").telling(32);
