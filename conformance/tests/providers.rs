@@ -25,6 +25,8 @@ const TESTS: &[Test] = &[
     ("tcp_connect_conforms", tcp_connect),
     ("messages_puts_and_gets_go_over_rxm_of_libfabric", libfabric::over_rxm),
     ("messages_puts_and_gets_go_over_sockets_of_libfabric", libfabric::over_sockets),
+    ("messages_puts_and_gets_go_over_tcp_of_libfabric_2_5", libfabric::over_tcp_of_2_5),
+    ("messages_puts_and_gets_go_over_rxm_of_libfabric_2_5", libfabric::over_rxm_of_2_5),
     ("the_example_in_rust_conforms", example_in_rust),
     ("the_example_in_c_conforms", example_in_c),
     ("the_connector_in_c_conforms", connector_in_c),

@@ -32,8 +32,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         PROVIDERS,
         "^tcp,sockets,verbs,usnic",
-        "Providers of libfabric to use, by the first part of their names (tcp is tcp;ofi_rxm too); a leading ^ lists those \
-         to leave out. Setting it asks for libfabric.",
+        "Providers of libfabric to use, by the first part of their names (tcp is tcp;ofi_rxm too) or the whole (tcp;ofi_rxm); a \
+         leading ^ lists those to leave out. Setting it asks for libfabric.",
     ),
     ConfigDoc::text(
         LIBRARY,
@@ -249,15 +249,17 @@ fn names_us(selection: &str) -> bool {
     listed.split(',').any(|name| name.split('@').next().unwrap_or("").trim() == "ofi")
 }
 
-/// Whether a list lets a name through: names and globs, with a leading `^` those that it does not.
-pub(crate) fn admits(list: &str, name: &str) -> bool {
+/// Whether a list lets a provider through: names and globs, with a leading `^` those that it does not. A name is the first part
+/// of a provider's, or all of it, `tcp;ofi_rxm`.
+pub(crate) fn admits(list: &str, provider: &str) -> bool {
     let list = list.trim();
     let (listed, others) = match list.strip_prefix('^') {
         Some(rest) => (rest, true),
         None => (list, list.is_empty()),
     };
-    let found =
-        listed.split(',').map(str::trim).any(|pattern| !pattern.is_empty() && fits(pattern, name));
+    let first = crate::offers::core_name(provider);
+    let mut patterns = listed.split(',').map(str::trim).filter(|pattern| !pattern.is_empty());
+    let found = patterns.any(|pattern| fits(pattern, first) || fits(pattern, provider));
     found != others || (list.is_empty() && !found)
 }
 
@@ -336,5 +338,10 @@ mod tests {
         assert!(!admits("tcp", "cxi") && !admits("^tcp,sock*", "sockets") && admits("^tcp", "cxi"));
         assert!(admits("", "") && admits("^", "tcp") && !admits("efa,,cxi", ""));
         assert!(admits("eth?", "eth0") && !admits("eth?", "eth10"));
+        // With its layers a provider is another one, and by its first part it is both.
+        assert!(admits("tcp", "tcp;ofi_rxm") && !admits("^tcp", "tcp;ofi_rxm"));
+        assert!(admits("tcp;ofi_rxm", "tcp;ofi_rxm") && !admits("tcp;ofi_rxm", "tcp"));
+        assert!(!admits("^tcp;ofi_rxm", "tcp;ofi_rxm") && admits("^tcp;ofi_rxm", "tcp"));
+        assert!(admits("*;ofi_rxm", "verbs;ofi_rxm") && !admits("*;ofi_rxm", "efa"));
     }
 }

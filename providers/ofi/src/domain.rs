@@ -45,7 +45,8 @@ impl OfiDomain {
         let wakes = ["tcp", "sockets", "verbs", "cxi", "efa"];
         let waits = wakes.contains(&core_name(&offer.provider))
             && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
-        let registry = Arc::new(Registry::new(domain, settings.failure_timeout)?);
+        let apart = offer.is_apart();
+        let registry = Arc::new(Registry::new(domain, apart, settings.failure_timeout)?);
         let found = match offer.delivery {
             true => load::keeping_signals(|| crate::selftest::found(&offer, &settings)),
             false => Found::default(),

@@ -63,7 +63,11 @@ mod notices {
 mod offered_tests;
 mod offers;
 #[cfg(test)]
+mod order_tests;
+#[cfg(test)]
 mod played_tests;
+#[cfg(test)]
+mod real_tests;
 #[cfg(test)]
 mod registering_tests;
 mod registered {
@@ -128,7 +132,7 @@ impl Ofi {
         self.host
             .message(0, &format!("libfabric {version} ({name}) was loaded in {took} ms{signals}"));
         for line in offers.left_out() {
-            self.host.debug(&format!("left out: {line}"));
+            self.host.message(0, &format!("left out: {line}"));
         }
     }
 }

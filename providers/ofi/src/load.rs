@@ -9,18 +9,11 @@
 
 use crate::abi::*;
 use core::ffi::{c_char, c_int, c_void};
-#[cfg(not(test))]
 use std::collections::HashMap;
-#[cfg(not(test))]
 use std::ffi::{CStr, CString};
-#[cfg(not(test))]
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-#[cfg(not(test))]
-use std::time::Instant;
-use tieline_plugin_api::Failure;
-#[cfg(not(test))]
-use tieline_plugin_api::Status;
+use std::time::{Duration, Instant};
+use tieline_plugin_api::{Failure, Status};
 
 /// A library that is loaded, for the life of the process.
 pub(crate) struct Library {
@@ -45,10 +38,8 @@ pub(crate) struct Library {
 }
 
 /// The dispositions of all signals.
-#[cfg(not(test))]
 struct Signals(Vec<(c_int, libc::sigaction)>);
 
-#[cfg(not(test))]
 impl Signals {
     fn now() -> Signals {
         let of = |signal| {
@@ -101,6 +92,18 @@ pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
 /// It is not there, is too old, or does not survive a trial.
 #[cfg(not(test))]
 pub(crate) fn library(name: &str) -> Result<&'static Library, Failure> {
+    real(name)
+}
+
+/// Tests play the library themselves.
+#[cfg(test)]
+pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
+    static PLAYED: std::sync::OnceLock<Library> = std::sync::OnceLock::new();
+    Ok(PLAYED.get_or_init(crate::double::sys::library))
+}
+
+/// That of a file; tests compare it with the one that they play.
+pub(crate) fn real(name: &str) -> Result<&'static Library, Failure> {
     static LOADED: Mutex<Option<HashMap<String, Result<&'static Library, Failure>>>> =
         Mutex::new(None);
     // Held while it loads: the dispositions of signals belong to the whole process.
@@ -114,22 +117,13 @@ pub(crate) fn library(name: &str) -> Result<&'static Library, Failure> {
     result
 }
 
-/// Tests play the library themselves.
-#[cfg(test)]
-pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
-    static PLAYED: std::sync::OnceLock<Library> = std::sync::OnceLock::new();
-    Ok(PLAYED.get_or_init(crate::double::sys::library))
-}
-
 /// Opens the file, and never closes it.
-#[cfg(not(test))]
 pub(crate) fn open(name: &CStr) -> *mut c_void {
     // SAFETY: a terminated name. What constructors do to the process `load` undoes where it can.
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) }
 }
 
 /// The function of this name, with the version that has our layouts where functions have versions.
-#[cfg(not(test))]
 pub(crate) fn symbol(handle: *mut c_void, name: &CStr, versioned: bool) -> *mut c_void {
     // SAFETY: an open library's handle and terminated names.
     unsafe {
@@ -140,7 +134,6 @@ pub(crate) fn symbol(handle: *mut c_void, name: &CStr, versioned: bool) -> *mut 
     }
 }
 
-#[cfg(not(test))]
 fn load(name: &str) -> Result<Library, Failure> {
     let missing = |why: String| Failure::new(Status::NoDevice, why);
     let file = CString::new(name).map_err(|_| missing(format!("{name:?} is no file's name")))?;
@@ -168,7 +161,6 @@ fn load(name: &str) -> Result<Library, Failure> {
     bound.map(|library| Library { took: began.elapsed(), signals, ..library })
 }
 
-#[cfg(not(test))]
 fn bind(handle: *mut c_void, name: &str) -> Result<Library, Failure> {
     let found = |function: &CStr, versioned: bool| {
         let at = symbol(handle, function, versioned);

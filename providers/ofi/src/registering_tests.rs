@@ -286,6 +286,59 @@ fn a_key_has_room_for_eight_interfaces_where_registrations_belong_to_interfaces(
 }
 
 #[test]
+fn a_key_that_is_older_than_every_interface_leads_to_none_and_is_one_all_the_same() {
+    manners(|manners| manners.mr_mode = FI_MR_ENDPOINT);
+    let alone = domain(&settings()).unwrap();
+    let mut memory = [0u8; 64];
+    let params = RegisterParams::new(memory.as_mut_ptr(), memory.len(), access::REMOTE_WRITE);
+    let region = alone.register(&params).unwrap();
+    let mut key = vec![0; crate::keys::MAX_KEY_LEN];
+    let len = alone.pack_key(&region, &KeyParams::empty(), &mut key).unwrap();
+    let interface = alone.open_interface(crate::RDM, [0; 16]).unwrap();
+    let (mut near, mut far) = (Side::new(&settings()), Side::with(alone, interface));
+    let endpoint = near.connected(&mut far, 7);
+    let key = endpoint.import_key(&key[..len]).unwrap();
+    let mut here = [1u8; 8];
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Err(Status::Declined));
+    // One that is packed now leads there.
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 2), Ok(Posting::Pending));
+    until(&mut near, &mut far, |near, _| near.told.ended == [(2, Ok(()))]);
+    drop(region);
+    assert_eq!(memory[..9], [1, 1, 1, 1, 1, 1, 1, 1, 0]);
+}
+
+/// A newer library's `tcp` breaks where endpoints of one opening end while others go on.
+#[test]
+fn interfaces_of_tcp_of_a_newer_library_have_each_an_opening_and_registrations_of_their_own() {
+    manners(|manners| manners.provider = c"tcp");
+    let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+    let mut there = [0u8; 64];
+    let before = registrations();
+    let region = far.region(&mut there);
+    assert_eq!(registrations() - before, 1);
+    let mut later = Some(far.domain.open_interface(crate::RDM, [0; 16]).unwrap());
+    assert_eq!(registrations() - before, 2);
+    let packed = far.packed(&region);
+    let mut here = [5u8; 8];
+    for cookie in 0..2 {
+        let endpoint = near.connected(&mut far, 7);
+        let key = endpoint.import_key(&packed).unwrap();
+        let posted = transfer(&endpoint, true, &key, &mut here, 8 * cookie, cookie);
+        assert_eq!(posted, Ok(Posting::Pending));
+        until(&mut near, &mut far, |near, _| near.told.ended.last() == Some(&(cookie, Ok(()))));
+        drop(endpoint);
+        if let Some(later) = later.take() {
+            // The first one ends, and what was registered for it.
+            drop(core::mem::replace(&mut far.interface, later));
+            assert_eq!(registrations() - before, 1);
+        }
+    }
+    assert_eq!(far.domain.deregister(region), Ok(()));
+    assert_eq!(there[..17], [[5; 8], [5; 8]].concat().into_iter().chain([0]).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_transfer_is_as_long_and_has_as_many_pieces_as_the_library_takes_and_the_rights_of_its_key() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let endpoint = near.connected(&mut far, 7);

@@ -152,7 +152,7 @@ struct Side {
 impl Side {
     fn open(offer: &Offer, settings: &Settings) -> Result<Side, Failure> {
         let domain = sys::Domain::open(&offer.info)?;
-        let registry = Arc::new(Registry::new(domain, settings.failure_timeout)?);
+        let registry = Arc::new(Registry::new(domain, false, settings.failure_timeout)?);
         let engine = Engine::open(&registry, offer, settings, false, None)?;
         Ok(Side { registry, engine, ended: Vec::new() })
     }

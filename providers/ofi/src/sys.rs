@@ -33,6 +33,20 @@ fn checked(what: &str, code: c_int) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(failed(what, code as isize)) }
 }
 
+/// `verbs;ofi_rxm` wants a queue of completions for as many peers as FI_UNIVERSE_SIZE says, which many devices have not (run: soft RoCE).
+fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
+    let provider = crate::offers::sys::text(domain.info.fabric().prov_name);
+    if code != -libc::EINVAL || provider != "verbs;ofi_rxm" {
+        return why;
+    }
+    let text = format!(
+        "{}: the device's queues may be too short for the 1024 peers that ofi_rxm reckons with; set FI_UNIVERSE_SIZE to \
+         how many there are",
+        why.text
+    );
+    Failure::new(why.status, text)
+}
+
 /// Closes an object.
 ///
 /// # Safety
@@ -342,6 +356,11 @@ impl Ep {
         self.domain.keeps.load(Ordering::Acquire)
     }
 
+    /// Where it was opened.
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
     /// Whether it can be used.
     pub(crate) fn is_open(&self) -> Result<(), c_int> {
         if self.shut.load(Ordering::Acquire) { Err(libc::ESHUTDOWN) } else { Ok(()) }
@@ -379,7 +398,8 @@ impl Ep {
             let set = (*(*raw).ops).setopt;
             let code = set(raw.cast(), FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, at, len);
             checked("FI_OPT_MIN_MULTI_RECV", code)?;
-            checked("FI_ENABLE", (ops.control)(raw.cast(), FI_ENABLE, ptr::null_mut()))?;
+            let code = (ops.control)(raw.cast(), FI_ENABLE, ptr::null_mut());
+            checked("FI_ENABLE", code).map_err(|why| explained(why, code, domain))?;
         }
         Ok(ep)
     }

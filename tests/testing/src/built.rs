@@ -64,6 +64,16 @@ pub fn libfabric() -> Result<PathBuf, String> {
     folder(&[("tieline-provider-ofi-plugin", "libtieline_ofi.so")])
 }
 
+/// Cargo's build folder, in which the program that asks lies.
+///
+/// # Errors
+/// It lies nowhere.
+pub fn target() -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
+    let target = profile(&program).and_then(Path::parent);
+    target.map(Path::to_path_buf).ok_or_else(|| "this program lies nowhere".into())
+}
+
 /// `target/debug` of a program in it, or in its `deps` or `examples`.
 fn profile(program: &Path) -> Option<&Path> {
     let folder = program.parent()?;

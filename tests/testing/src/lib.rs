@@ -5,6 +5,7 @@
 
 pub mod built;
 pub mod hang;
+pub mod libfabric;
 mod wait;
 
 pub use wait::Wait;

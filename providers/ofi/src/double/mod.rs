@@ -15,6 +15,7 @@ mod offer {
 mod rma {
     pub(crate) mod sys;
 }
+mod sources;
 pub(crate) mod sys;
 pub(crate) mod world;
 
@@ -70,6 +71,10 @@ impl Side {
     pub(crate) fn new(settings: &Settings) -> Side {
         let domain = domain(settings).unwrap();
         let interface = domain.open_interface(RDM, [0; 16]).unwrap();
+        Side::with(domain, interface)
+    }
+
+    pub(crate) fn with(domain: OfiDomain, interface: OfiInterface) -> Side {
         Side { interface, domain, told: Told::default() }
     }
 

@@ -501,14 +501,14 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
         // SAFETY: a filled record.
         let message = unsafe { &*message };
         let (to, context) = (message.addr as usize, message.context.expose_provenance());
+        if let Some(error) = world.manners.refuse_send.take() {
+            return -(error as isize);
+        }
         // Nobody listens: EAGAIN for ever, and no event (tcp;ofi_rxm: run).
         if world.refuses(to) || !world.ends.get(to).is_some_and(|end| end.open) {
             return -(FI_EAGAIN as isize);
         }
         let pieces = pieces(world, message.msg_iov, message.desc, message.iov_count);
-        if let Some(error) = world.manners.refuse_send.take() {
-            return -(error as isize);
-        }
         let error = world.manners.fail_send.take().unwrap_or(0);
         if error == 0 && !core::mem::take(&mut world.manners.lose_send) {
             let mut bytes = vec![0; pieces.iter().map(|piece| piece.1).sum()];
@@ -520,8 +520,14 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
             if let (Some(status), [3, ..]) = (world.manners.refusals_say, &bytes[..]) {
                 bytes[20..24].copy_from_slice(&status.to_le_bytes());
             }
-            world.ends[to].early.push_back(bytes);
-            deliver(world, to);
+            if core::mem::take(&mut world.manners.swap_sends) {
+                world.aside = Some(bytes);
+            } else {
+                world.ends[to].early.push_back(bytes);
+                let behind = world.aside.take();
+                world.ends[to].early.extend(behind);
+                deliver(world, to);
+            }
         }
         world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
         0

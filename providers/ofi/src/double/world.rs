@@ -1,6 +1,6 @@
 //! What is played: endpoints in one process, their memory, and what goes wrong as tests tell it to.
 //!
-//! Each way of behaving names where it was read or seen. `run`: a program over libfabric 1.17 as Debian ships it.
+//! `sources.rs` says of each way of behaving where it was read or seen. `run`: a program over libfabric 1.17 as Debian ships it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -39,8 +39,8 @@ pub(crate) enum Atomics {
     KeepsResults,
 }
 
-/// How the library behaves.
-#[derive(Clone)]
+/// How the library behaves; `sources.rs` names a source for each.
+#[derive(Clone, Debug)]
 pub(crate) struct Manners {
     /// What its device is called.
     pub(crate) device: &'static CStr,
@@ -71,6 +71,10 @@ pub(crate) struct Manners {
     /// The next message is lost and completes well: what was on a connection that the library replaced (rxm: read in
     /// prov/rxm, which connects anew).
     pub(crate) lose_send: bool,
+    /// The next message comes behind the one that is sent after it, whatever order was granted.
+    pub(crate) swap_sends: bool,
+    /// Completions that were late come in the opposite order (fi_cq(3)).
+    pub(crate) backwards: bool,
     /// An event that belongs to no operation (EFA: read in efa_base_ep.c).
     pub(crate) trouble: Option<i32>,
     /// Endpoints refuse to be closed, and go on (cxi, sockets: read in cxip_ep.c, sock_ep.c).
@@ -125,6 +129,8 @@ impl Default for Manners {
             refuse_send: None,
             refuse_transfer: None,
             lose_send: false,
+            swap_sends: false,
+            backwards: false,
             trouble: None,
             stays_open: false,
             has_notices: true,
@@ -214,6 +220,8 @@ pub(crate) struct World {
     pub(crate) mapped: HashMap<u64, (usize, u64)>,
     /// Lists of what is offered, and of what is asked for, that nobody has given back.
     pub(crate) lists: HashSet<usize>,
+    /// A message that lets the next one pass.
+    pub(crate) aside: Option<Vec<u8>>,
     /// What has been done wrong.
     pub(crate) complaints: Vec<String>,
 }
@@ -306,8 +314,12 @@ pub(crate) fn fail_receive(at: usize, error: i32, of_one: bool) {
 pub(crate) fn let_go() {
     world(|world| {
         world.manners.late = false;
+        let backwards = world.manners.backwards;
         for end in &mut world.ends {
-            let held = core::mem::take(&mut end.held);
+            let mut held = core::mem::take(&mut end.held);
+            if backwards {
+                held.make_contiguous().reverse();
+            }
             end.entries.extend(held);
         }
     });

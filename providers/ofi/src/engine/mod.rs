@@ -141,7 +141,7 @@ impl Engine {
         waits: bool,
         hub: Option<&Arc<Hub>>,
     ) -> Result<Engine, Failure> {
-        let domain = &registry.domain;
+        let domain = &registry.place()?;
         let packet = LONGEST_PACKET;
         // Completions of everything that is posted, and packets of a whole round of buffers.
         let room = (2 * settings.queue + settings.receive / 64).clamp(1024, 1 << 16);

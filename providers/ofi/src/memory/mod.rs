@@ -108,6 +108,8 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What registers the memory of a domain. Any thread.
 pub(crate) struct Registry {
     pub(crate) domain: Arc<Domain>,
+    /// Each interface opens the device anew, and memory is registered for each.
+    apart: bool,
     pub(crate) seal: Seal,
     mode: c_int,
     key_bits: u32,
@@ -120,12 +122,17 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(domain: Arc<Domain>, patience: Duration) -> Result<Registry, Failure> {
+    pub(crate) fn new(
+        domain: Arc<Domain>,
+        apart: bool,
+        patience: Duration,
+    ) -> Result<Registry, Failure> {
         let (mut seal, mut start) = ([0; 16], [0; 8]);
         crate::sys::random(&mut seal)?;
         crate::sys::random(&mut start)?;
         let attr = domain.info.domain();
         Ok(Registry {
+            apart,
             seal,
             // Offsets and keys of ours, which is what no bits say as well.
             mode: attr.mr_mode & !FI_MR_SCALABLE,
@@ -141,7 +148,12 @@ impl Registry {
     }
 
     fn per_interface(&self) -> bool {
-        self.mode & FI_MR_ENDPOINT != 0
+        self.apart || self.mode & FI_MR_ENDPOINT != 0
+    }
+
+    /// What an interface is opened on.
+    pub(crate) fn place(&self) -> Result<Arc<Domain>, Failure> {
+        if self.apart { Domain::open(&self.domain.info) } else { Ok(self.domain.clone()) }
     }
 
     /// Whether local pieces need a descriptor.
@@ -344,9 +356,10 @@ impl Registry {
             registrations.iter().map(|(interface, mr)| self.key_of(*interface, mr)).collect()
         };
         let mut keys = keys?;
-        if keys.is_empty() || keys.len() > MOST_INTERFACES {
+        // A key that is older than all interfaces leads to none of them; see `Engine::target`.
+        if keys.len() > MOST_INTERFACES {
             let text = format!(
-                "{} interfaces of this domain are open, and a key has room for 1 to {MOST_INTERFACES}",
+                "{} interfaces of this domain are open, and a key has room for {MOST_INTERFACES}",
                 keys.len()
             );
             return Err(Failure::new(Status::Unsupported, text));

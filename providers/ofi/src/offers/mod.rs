@@ -96,7 +96,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     if known.is_some() {
         return known;
     }
-    if !admits(&settings.providers, core) {
+    if !admits(&settings.providers, &offer.provider) {
         return Some(format!("by TIELINE_OFI_PROVIDERS={}", settings.providers));
     }
     if let Some(bit) = unmet(&offer.info) {
@@ -230,6 +230,12 @@ fn listed(
 }
 
 impl Offer {
+    /// Whether each interface has to open the device anew: `tcp` of 1.18 to 2.6 reads freed memory when something moves where an
+    /// endpoint was closed while a connection to it was half made (libfabric's pull request 12709; run: a crash over 2.5).
+    pub(crate) fn is_apart(&self) -> bool {
+        core_name(&self.provider) == "tcp" && self.info.library().version > API
+    }
+
     /// Whether this is the other one, and loses nothing of it that is used.
     fn is_as_good_as(&self, other: &Offer) -> bool {
         let facts = |offer: &Offer| {

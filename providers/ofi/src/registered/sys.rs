@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Domain {
-    /// Registers memory; with an endpoint it is bound to that and enabled.
+    /// Registers memory; for an endpoint where that was opened, bound to it and enabled if the provider demands that.
     pub(crate) fn register(
         self: &Arc<Domain>,
         base: *mut u8,
@@ -20,18 +20,20 @@ impl Domain {
         key: u64,
         ep: Option<&Arc<Ep>>,
     ) -> Result<Mr, c_int> {
-        let (mut raw, ops) = (ptr::null_mut(), self.raw);
+        let domain = ep.map_or(self, |ep| ep.domain());
+        let mut raw = ptr::null_mut();
         // SAFETY: an open domain; the caller of the provider vouches for the memory until the registration ends.
         let code = unsafe {
-            let reg = (*(*ops).mr).reg;
-            let (fid, none) = (self.raw.cast(), ptr::null_mut());
+            let reg = (*(*domain.raw).mr).reg;
+            let (fid, none) = (domain.raw.cast(), ptr::null_mut());
             reg(fid, base.cast(), len, access, 0, key, 0, &raw mut raw, none)
         };
         if code != 0 {
             return Err(-code);
         }
-        let mr = Mr { raw, ep: ep.cloned(), domain: self.clone(), over: false };
-        if let Some(ep) = ep {
+        let mr = Mr { raw, ep: ep.cloned(), domain: domain.clone(), over: false };
+        let demanded = self.info.domain().mr_mode & FI_MR_ENDPOINT != 0;
+        if let Some(ep) = ep.filter(|_| demanded) {
             // SAFETY: a registration and an endpoint of one domain, both alive.
             let code = unsafe {
                 let ops = &*(*raw).fid.ops;

@@ -1,0 +1,190 @@
+//! Where each way of behaving that is played was read or seen, and what compares it with the real thing.
+
+use super::world::{Atomics, Manners};
+
+/// Where it is known from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// A program over this provider has shown it.
+    Run(&'static str),
+    /// A file of libfabric's source.
+    Read(&'static str),
+    /// A manual page.
+    Page(&'static str),
+    /// Nobody is known to do so: what a defect would look like, or a peer's ill will.
+    Invented(&'static str),
+}
+
+/// What runs the same over a real library.
+#[derive(Clone, Copy, Debug)]
+enum Against {
+    /// A test of `real_tests.rs`, whose outcome has to be the same.
+    Test(&'static str),
+    /// A test elsewhere, which is about a real library alone.
+    Run(&'static str),
+    /// Why there is none.
+    Nothing(&'static str),
+}
+
+use Against::{Nothing, Test};
+use Source::{Invented, Page, Read, Run};
+
+const HARDWARE: Against = Nothing("only hardware that nobody here has does so");
+const ILL_WILL: Against = Nothing("no library does so by itself");
+
+/// Every part of `Manners`, in its order.
+const MANNERS: &[(&str, Source, Against)] = &[
+    (
+        "device",
+        Run("fi_info of 1.17"),
+        Against::Run("messages_puts_and_gets_go_over_rxm_of_libfabric"),
+    ),
+    ("key_size", Page("fi_domain(3), mr_key_size"), HARDWARE),
+    ("mr_mode", Page("fi_mr(3)"), Test("a_key_that_is_taken_is_refused_as_it_is_played")),
+    (
+        "delivery",
+        Page("fi_endpoint(3), FI_DELIVERY_COMPLETE"),
+        Test("puts_and_gets_wait_for_a_target_that_has_to_poll_as_it_is_played"),
+    ),
+    (
+        "eagain",
+        Run("tcp;ofi_rxm of 1.17, while a connection forms"),
+        Test("posts_to_nobody_are_told_to_come_again_without_an_end_as_it_is_played"),
+    ),
+    (
+        "waits",
+        Run("tcp of 1.17: FI_GETWAIT; shm: ENOSYS"),
+        Against::Run("a_message_wakes_a_sleeping_interface"),
+    ),
+    (
+        "manual",
+        Run("tcp;ofi_rxm of 1.17; sockets does not wait"),
+        Test("puts_and_gets_do_not_wait_where_threads_move_the_data_as_it_is_played"),
+    ),
+    (
+        "late",
+        Page("fi_cq(3): completions come in any order and at any time"),
+        Nothing("a real library is late when it likes"),
+    ),
+    ("lies", Run("net of 1.17"), Nothing("net is refused, and gone from 2.x")),
+    (
+        "fail_transfer",
+        Run("tcp;ofi_rxm of 1.17: 125 and 107 when the peer is killed"),
+        Test("gets_from_somebody_who_goes_fail_with_the_connection_as_it_is_played"),
+    ),
+    (
+        "fail_send",
+        Run("tcp;ofi_rxm of 1.17: as above"),
+        Against::Run("killed_processes_leave_two_survivors_at_work_over_libfabric"),
+    ),
+    (
+        "refuse_send",
+        Run("sockets of 1.17"),
+        Test("posts_to_nobody_are_refused_by_sockets_as_it_is_played"),
+    ),
+    (
+        "lose_send",
+        Read("prov/rxm/src/rxm_conn.c, which connects anew"),
+        Nothing("nobody can tell a real connection when to break between two messages"),
+    ),
+    (
+        "swap_sends",
+        Invented("whoever grants FI_ORDER_SAS and does not keep it"),
+        Test("messages_come_in_order_one_for_each_buffer_as_they_are_played"),
+    ),
+    (
+        "backwards",
+        Page("fi_cq(3): completions come in any order"),
+        Nothing("a real library chooses its order itself"),
+    ),
+    ("trouble", Read("prov/efa/src/efa_base_ep.c"), HARDWARE),
+    ("stays_open", Read("prov/cxi/src/cxip_ep.c, prov/sockets/src/sock_ep.c"), HARDWARE),
+    (
+        "has_notices",
+        Read("prov/efa/src/efa_base_ep.c: without a queue it ends the process"),
+        HARDWARE,
+    ),
+    ("overrun", Page("fi_cq(3): overrun"), Nothing("the queues are as long as all that is posted")),
+    (
+        "provider",
+        Run("fi_info of 1.17 and of 2.5"),
+        Against::Run("messages_puts_and_gets_go_over_tcp_of_libfabric_2_5"),
+    ),
+    (
+        "format",
+        Page("fi_getinfo(3), addr_format"),
+        Against::Run("everything_crosses_between_two_hosts_over_libfabric"),
+    ),
+    ("mode", Page("fi_getinfo(3), mode"), HARDWARE),
+    ("av_type", Read("prov/opx/src/fi_opx_av.c"), HARDWARE),
+    (
+        "separate_release",
+        Read("prov/opx/include/rdma/opx/fi_opx_endpoint.h"),
+        Test("buffers_for_many_messages_are_given_back_with_the_last_as_it_is_played"),
+    ),
+    (
+        "deaf",
+        Run("verbs;ofi_rxm of 1.17, whose receiver has no room"),
+        Nothing("EAGAIN for ever towards one peer is that of `eagain`"),
+    ),
+    ("hold_ways", Read("prov/cxi, prov/efa: no FI_ORDER_SAW"), HARDWARE),
+    ("noise", Invented("a stranger's"), ILL_WILL),
+    ("refusals_say", Invented("a peer's"), ILL_WILL),
+    ("registrations", Page("getrlimit(2), RLIMIT_MEMLOCK, by which verbs is bound"), HARDWARE),
+    (
+        "atomics",
+        Run("see `of_atomics`"),
+        Test("atomics_that_would_cost_the_provider_are_left_out_as_it_is_played"),
+    ),
+    (
+        "api",
+        Page("fi_getinfo(3), version"),
+        Against::Run("messages_puts_and_gets_go_over_tcp_of_libfabric_2_5"),
+    ),
+    ("orders", Read("prov/efa/src/rdm: efa-direct grants no FI_ORDER_SAS"), HARDWARE),
+    ("keys_are_long", Page("fi_mr(3), fi_mr_raw_attr: FI_ETOOSMALL"), HARDWARE),
+    ("keeps_registrations", Page("fi_mr(3): EBUSY"), HARDWARE),
+];
+
+/// What of atomics is played. Defects are invented: each is what an implementation would do that confuses two things.
+fn of_atomics(atomics: Atomics) -> Source {
+    let defect = Invented("a defect that the trial at open has to find");
+    match atomics {
+        Atomics::None => Run("tcp of 2.5, which has none of its own"),
+        Atomics::Kept => Run("sockets of 1.17"),
+        Atomics::Dear => Run("tcp of 2.5, which is tcp;ofi_rxm with them"),
+        Atomics::FetchesRefused => Run("net of 1.17"),
+        Atomics::Narrow => Invented("a smaller queue is the least that asking may cost"),
+        Atomics::Unanswered => Invented("a question that fails for a reason of its own"),
+        Atomics::TooWide
+        | Atomics::Forgotten
+        | Atomics::SwapsRefused
+        | Atomics::Signed
+        | Atomics::MaxForgotten
+        | Atomics::SwapsAlways
+        | Atomics::ReturnsCompared
+        | Atomics::KeepsResults => defect,
+    }
+}
+
+#[test]
+fn each_way_of_behaving_that_is_played_names_its_source_and_what_compares_it() {
+    let shown = format!("{:#?}", Manners::default());
+    let fields = shown.lines().filter_map(|line| line.strip_prefix("    ")?.split_once(": "));
+    let fields: Vec<&str> =
+        fields.map(|(name, _)| name).filter(|name| !name.starts_with(' ')).collect();
+    let named: Vec<&str> = MANNERS.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(fields, named);
+    let compared = include_str!("../real_tests.rs");
+    for (name, source, against) in MANNERS {
+        let (Run(of) | Read(of) | Page(of) | Invented(of)) = source;
+        let (Test(by) | Against::Run(by) | Nothing(by)) = against;
+        assert!(!of.is_empty() && !by.is_empty(), "{name}");
+        let is_run = matches!(source, Run(_)) && matches!(against, Nothing(_));
+        assert!(!is_run || by.contains(' '), "{name} was run, and says why it is not run again");
+        if let Test(by) = against {
+            assert!(compared.contains(&format!("fn {by}()")), "{name}: there is no test {by}");
+        }
+    }
+    assert!(matches!(of_atomics(Atomics::Kept), Run(_)));
+}

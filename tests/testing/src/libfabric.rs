@@ -1,0 +1,49 @@
+//! libfabric 2.x, which Debian 12 has not: out of a Python package that brings it along.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What is fetched, and nothing else that is called so. For other processors, another line.
+const PACKAGE: &str = "mpich==5.0.2 \
+    --hash=sha256:8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4";
+
+/// `$1`: the file, `$2`: the package. One process at a time; the file is moved to its place when it is whole.
+const FETCH: &str = r#"
+    test -e "$1" && exit 0
+    folder=$1.folder
+    rm -rf "$folder" && mkdir -p "$folder" && cd "$folder" || exit 1
+    echo "$2" > wanted
+    timeout 120 python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+        --require-hashes --timeout 20 --retries 1 --dest . --requirement wanted &&
+    python3 -m zipfile -e mpich-*.whl . &&
+    mv mpich-*.data/data/lib/mpich/libfabric.so.1 "$1"
+    code=$?
+    cd / && rm -rf "$folder"
+    exit $code
+"#;
+
+/// The file of libfabric 2.5, to be named in `TIELINE_OFI_LIBRARY`: fetched with pip by the first test that asks, and
+/// kept below cargo's build folder, `target`.
+///
+/// # Errors
+/// Why it is not to be had here: the test is skipped.
+pub fn newer() -> Result<PathBuf, String> {
+    if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+        return Err("no package with libfabric 2.5 is known for this processor".into());
+    }
+    let target = crate::built::target()?;
+    let library = target.join("libfabric-2.5.1.so");
+    if library.exists() {
+        return Ok(library);
+    }
+    let mut fetch = Command::new("flock");
+    let _ = fetch.args(["-w", "200"]).arg(target.join("libfabric.lock"));
+    let _ = fetch.args(["sh", "-c", FETCH, "sh"]).arg(&library).arg(PACKAGE);
+    let done = fetch.output().map_err(|e| format!("flock cannot be started: {e}"))?;
+    if done.status.success() {
+        return Ok(library);
+    }
+    let words = String::from_utf8_lossy(&done.stderr);
+    let last = words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+    Err(format!("libfabric 2.5 cannot be fetched ({last})"))
+}
