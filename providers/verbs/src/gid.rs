@@ -140,6 +140,15 @@ mod tests {
     }
 
     #[test]
+    fn of_two_that_are_alike_the_one_of_no_vlan_comes_first() {
+        let mut gids = vec![gid(0, "10.0.0.1", RoceV2), gid(1, "10.0.1.1", RoceV2)];
+        gids[0].vlan = true;
+        assert_eq!(choose(&gids, true, None, &[], |_| true, "p").unwrap().index, 1);
+        let within = [Subnet::parse("10.0.0.0/24").unwrap()];
+        assert_eq!(choose(&gids, true, None, &within, |_| true, "p").unwrap().index, 0);
+    }
+
+    #[test]
     fn on_ethernet_v2_with_an_ipv4_address_comes_first() {
         let mut gids = vec![
             gid(0, "fe80::1", IbOrRoceV1),

@@ -23,7 +23,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-shm-xpmem", 62),
     ("tieline-provider-tcp", 116),
     ("tieline-provider-tcp-connect", 23),
-    ("tieline-provider-verbs", 210),
+    ("tieline-provider-verbs", 235),
     ("tieline-registration", 15),
     ("tieline-runtime", 21),
     ("tieline-tag", 23),

@@ -5,6 +5,9 @@ mod host {
     pub(crate) mod sys;
 }
 pub(crate) mod nature;
+mod posts {
+    pub(super) mod sys;
+}
 pub(crate) mod sys;
 pub(crate) mod world;
 

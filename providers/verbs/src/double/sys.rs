@@ -8,7 +8,8 @@
 #![allow(unsafe_code)]
 
 pub(crate) use super::host::sys::host;
-use super::world::{Area, IBV_QPS_SQE, Pair, Send, world};
+use super::posts::sys::{post_recv, post_send, post_srq_recv};
+use super::world::{Area, IBV_QPS_SQE, Pair, world};
 use crate::abi::*;
 use crate::load::Library;
 use core::cell::Cell;
@@ -494,119 +495,6 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, out: *mut ibv_wc) -> 
 
 unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     0
-}
-
-/// # Safety
-/// `wr` is a chain of filled records.
-unsafe fn post_receives(queue: usize, mut wr: *mut ibv_recv_wr) -> c_int {
-    world(|world| {
-        if world.faults.refuse_receives != 0 {
-            return world.faults.refuse_receives;
-        }
-        world.counts.receive_calls += 1;
-        while !wr.is_null() {
-            // SAFETY: the caller's promise; every receive of this provider has one piece.
-            let (id, piece, next) = unsafe { ((*wr).wr_id, *(*wr).sg_list, (*wr).next) };
-            world.receives.entry(queue).or_default().push_back((id, piece));
-            world.counts.receives += 1;
-            wr = next;
-        }
-        world.run();
-        0
-    })
-}
-
-unsafe extern "C" fn post_srq_recv(
-    srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    _: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the caller's chain.
-    unsafe { post_receives(srq.addr(), wr) }
-}
-
-unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    _: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the caller's chain.
-    unsafe { post_receives(qp.addr(), wr) }
-}
-
-unsafe extern "C" fn post_send(
-    qp: *mut ibv_qp,
-    mut wr: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-) -> c_int {
-    world(|world| world.counts.send_calls += 1);
-    // SAFETY: null, or a filled record; of a live queue pair, and with a place for the first that is not taken.
-    unsafe {
-        while let Some(next) = wr.as_ref() {
-            let code = post_one((*qp).qp_num, next);
-            if code != 0 {
-                *bad = wr;
-                return code;
-            }
-            wr = next.next;
-        }
-    }
-    0
-}
-
-fn post_one(qpn: u32, wr: &ibv_send_wr) -> c_int {
-    let pieces: Vec<ibv_sge> = (0..wr.num_sge as usize)
-        // SAFETY: it has as many pieces as it says.
-        .map(|at| unsafe { *wr.sg_list.add(at) })
-        .collect();
-    let inline = wr.send_flags & IBV_SEND_INLINE != 0;
-    let readable = |piece: &ibv_sge| world(|world| world.touchable(piece.addr, piece.length));
-    assert!(!inline || pieces.iter().all(readable), "the processor reads a device's memory");
-    let copied = inline.then(|| {
-        pieces.iter().flat_map(|piece| bytes_at(piece.addr, piece.length)).copied().collect()
-    });
-    world(|world| {
-        if world.faults.refuses_send() {
-            return world.faults.refuse_sends;
-        }
-        let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
-        if matches!(pair.attr.qp_state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR) {
-            return libc::EINVAL;
-        }
-        if pair.waiting.len() >= pair.depth {
-            return libc::ENOMEM;
-        }
-        if inline && pieces.iter().map(|piece| piece.length).sum::<u32>() > pair.inline {
-            return libc::EINVAL;
-        }
-        // SAFETY: the operation says which of the three it is; all are plain numbers.
-        let (target, operands) = unsafe {
-            match wr.opcode {
-                IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                    let atomic = wr.wr.atomic;
-                    ((atomic.remote_addr, atomic.rkey), (atomic.compare_add, atomic.swap))
-                }
-                _ if pair.datagrams => ((0, wr.wr.ud.remote_qpn), (0, 0)),
-                _ => ((wr.wr.rdma.remote_addr, wr.wr.rdma.rkey), (0, 0)),
-            }
-        };
-        pair.waiting.push_back(Send {
-            id: wr.wr_id,
-            opcode: wr.opcode,
-            flags: wr.send_flags,
-            imm: wr.imm_data,
-            pieces,
-            copied,
-            target,
-            operands,
-        });
-        world.counts.sends += 1;
-        world.counts.inline += usize::from(inline);
-        world.counts.fenced += usize::from(wr.send_flags & IBV_SEND_FENCE != 0);
-        world.counts.signalled += usize::from(wr.send_flags & IBV_SEND_SIGNALED != 0);
-        world.run();
-        0
-    })
 }
 
 /// All of it, in place of the real library.
