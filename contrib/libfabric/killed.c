@@ -1,0 +1,71 @@
+/* A peer that is stopped for a while, and one that is killed: nothing ends before its time, everything ends once, and nothing says -FI_EAGAIN for ever. */
+#include "opened.h"
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { KEY = 5, LEN = 4096, MANY = 64 };
+
+/* Receives whatever comes, and is put to, until it is killed. */
+static void be_the_peer(int to) {
+    static uint8_t memory[LEN], received[MANY][8];
+    uint64_t access = FI_REMOTE_READ | FI_REMOTE_WRITE;
+    uint8_t name[64];
+    size_t len = sizeof name;
+    struct fid_mr *mr;
+    /* It ends with who started it, also where that fails. */
+    EXPECT(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    open_all();
+    EXPECT(fi_mr_reg(domain, memory, sizeof memory, access, 0, KEY, 0, &mr, NULL) == 0);
+    for (int i = 0; i < MANY; i++)
+        EXPECT(fi_recv(ep, received[i], sizeof received[i], NULL, FI_ADDR_UNSPEC, received[i]) == 0);
+    EXPECT(fi_getname(&ep->fid, name, &len) == 0 && write(to, name, sizeof name) == sizeof name);
+    for (;;) {
+        struct fi_cq_err_entry entry = next();
+        EXPECT(entry.err == 0 && fi_recv(ep, entry.op_context, 8, NULL, FI_ADDR_UNSPEC, entry.op_context) == 0);
+    }
+}
+
+int main(void) {
+    static uint8_t bytes[LEN], word[8];
+    uint8_t name[64];
+    int ends[2];
+    EXPECT(pipe(ends) == 0);
+    pid_t peer = fork();
+    if (peer == 0)
+        be_the_peer(ends[1]);
+    EXPECT(peer > 0 && read(ends[0], name, sizeof name) == sizeof name);
+    open_all();
+    EXPECT(fi_av_insert(av, name, 1, NULL, 0, NULL) == 1);
+    for (int i = 0; i < MANY; i++)
+        DONE(fi_send(ep, word, sizeof word, NULL, 0, word));
+    DONE(fi_write(ep, bytes, sizeof bytes, NULL, 0, 0, KEY, bytes));
+
+    /* Stopped: a message is not delivered. Looks at it are bounded by their number, not by a time. */
+    int status;
+    EXPECT(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer && WIFSTOPPED(status));
+    EXPECT(POSTED(fi_send(ep, word, sizeof word, NULL, 0, word)) == 0);
+    for (int i = 0; i < 1000; i++) {
+        struct fi_cq_err_entry none;
+        EXPECT(fi_cq_read(cq, &none, 1) == -FI_EAGAIN);
+    }
+    EXPECT(kill(peer, SIGCONT) == 0 && next().err == 0);
+
+    /* Killed with messages and puts under way: each that was taken ends, the first failure comes, and then posts say so. */
+    EXPECT(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer);
+    int posted = 0, ended = 0, failed = 0;
+    for (; posted < MANY; posted++)
+        EXPECT(POSTED(fi_send(ep, word, sizeof word, NULL, 0, word)) == 0);
+    EXPECT(kill(peer, SIGKILL) == 0 && waitpid(peer, &status, 0) == peer && WIFSIGNALED(status));
+    for (; ended < posted; ended++)
+        failed += next().err != 0;
+    EXPECT(failed == posted);
+    ssize_t said = POSTED(fi_send(ep, word, sizeof word, NULL, 0, word));
+    EXPECT(said == -FI_ENOTCONN || said == -FI_EHOSTUNREACH || (said == 0 && next().err != 0));
+    said = POSTED(fi_write(ep, bytes, sizeof bytes, NULL, 0, 0, KEY, bytes));
+    EXPECT(said < 0 || next().err != 0);
+    close_all();
+    printf("killed: passed\n");
+    return 0;
+}
