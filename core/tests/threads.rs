@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // `Movable::new` is a promise of the application's
 
 use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -17,20 +18,24 @@ fn context() -> Context {
 
 /// Contexts that have nothing but one transport.
 fn contexts() -> Vec<Context> {
+    let over_files = |what: &str, folder: Result<PathBuf, String>, settings: &[(&str, &str)]| {
+        let folder =
+            folder.inspect_err(|reason| println!("skipped: over {what}: {reason}")).ok()?;
+        let context = Context::builder().set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap());
+        let set = settings.iter().fold(context, |context, (name, value)| context.set(name, value));
+        Some(set.open().unwrap())
+    };
+    let tcp = [("TIELINE_PROVIDERS", "tcp,tcp-connect"), ("TIELINE_TCP_INTERFACES", "127.0.0.0/8")];
+    let ofi = [
+        ("TIELINE_PROVIDERS", "ofi"),
+        ("TIELINE_OFI_PROVIDERS", "tcp"),
+        ("TIELINE_OFI_INTERFACES", "lo"),
+    ];
     let shm = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
-    match built::folder(&built::TCP) {
-        Ok(folder) => {
-            let tcp = Context::builder()
-                .set("TIELINE_PROVIDER_PATH", folder.to_str().unwrap())
-                .set("TIELINE_PROVIDERS", "tcp,tcp-connect")
-                .set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
-            vec![shm, tcp.open().unwrap()]
-        }
-        Err(reason) => {
-            println!("skipped: over tcp: {reason}");
-            vec![shm]
-        }
-    }
+    let mut contexts = vec![shm];
+    contexts.extend(over_files("tcp", built::folder(&built::TCP), &tcp));
+    contexts.extend(over_files("libfabric", built::libfabric(), &ofi));
+    contexts
 }
 
 /// A worker, its endpoint to a peer, and what came.

@@ -1,12 +1,15 @@
 //! How long, and how much memory, it takes to bring up a job of very many ranks in which each talks to a few:
 //!
 //! ```sh
-//! cargo run --release -p tieline-job --example many_ranks -- 100000
+//! cargo run --release -p tieline-job --example many_ranks -- 100000 48
 //! ```
 //!
-//! The ranks are connections of one process, which say what [`tieline_job::Job`] says; the server is the one that
-//! `tieline run` and rank 0 of a rendezvous have. 660 bytes are an address of shm and tcp.
+//! The ranks are simulated: connections of one process, which say what [`tieline_job::Job`] says; the server is the one that
+//! `tieline run` and rank 0 of a rendezvous have. Each publishes so many bytes: 48 are a worker's name, 660 an address of shm and tcp. Where the
+//! limit of descriptors does not allow all of them at once, the first ones leave when they have published, and what they published is
+//! looked up all the same.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -14,20 +17,27 @@ use std::time::{Duration, Instant};
 use tieline_job::server::Server;
 use tieline_job::wire::{Decoder, Frame, Hello};
 
-const ADDRESS: usize = 660;
 const LOOKUPS: usize = 8;
+/// Descriptors that are not the ranks'.
+const OTHERS: usize = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let size: usize = std::env::args().nth(1).map_or(Ok(1000), |n| n.parse())?;
+    let number = |at| std::env::args().nth(at).map(|n: String| n.parse::<usize>()).transpose();
+    let (size, len) = (number(1)?.unwrap_or(1000), number(2)?.unwrap_or(660));
+    let room = (descriptors().saturating_sub(OTHERS) / 2).max(1);
     let mut server = Server::new(size, "many")?;
     let exchange = server.listen_unix()?;
     let name = SocketAddr::from_abstract_name(exchange.strip_prefix("unix:@").unwrap_or_default())?;
     let _serving = std::thread::spawn(move || while server.turn(&[], None).is_ok() {});
     let before = memory();
 
-    let mut ranks = Vec::with_capacity(size);
+    let mut ranks: VecDeque<UnixStream> = VecDeque::new();
     let joined = timed(|| {
         for rank in 0..size {
+            if ranks.len() == room {
+                // What it has published is there before it leaves.
+                ranks.pop_front().map_or(Ok(()), |mut first| ask(&mut first, rank - room, len))?;
+            }
             let mut stream = UnixStream::connect_addr(&name)?;
             let hello = Hello {
                 rank: u32::try_from(rank)?,
@@ -35,34 +45,37 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 job: "many".into(),
                 ..Hello::default()
             };
-            let address = Frame::Publish { key: 1, bytes: vec![rank as u8; ADDRESS] };
+            let address = Frame::Publish { key: 1, bytes: vec![rank as u8; len] };
             stream.write_all(&[hello_bytes(hello), address.encode()].concat())?;
-            ranks.push(stream);
+            ranks.push_back(stream);
         }
         // The last one's is there: so everybody's is.
-        ask(&mut ranks[0], size - 1)
+        ranks.front_mut().map_or(Ok(()), |rank| ask(rank, size - 1, len))
     })?;
     let kept = memory().saturating_sub(before);
 
-    let asked = size.min(10_000);
+    let asked = ranks.len().min(10_000);
     let looked = timed(|| {
         for (rank, stream) in ranks.iter_mut().enumerate().take(asked) {
             for distance in 0..LOOKUPS {
-                ask(stream, (rank + 1 + distance * size / LOOKUPS) % size)?;
+                ask(stream, (rank + 1 + distance * size / LOOKUPS) % size, len)?;
             }
         }
         Ok(())
     })?;
     let each = looked.as_secs_f64() * 1e6 / (asked * LOOKUPS) as f64;
-    println!("{size} ranks joined and published {ADDRESS} B each in {joined:.2?}");
+    let at_once = ranks.len();
+    println!(
+        "{size} simulated ranks, {at_once} at once: joined and published {len} B each in {joined:.2?}"
+    );
     println!(
         "one lookup: {each:.1} us; {LOOKUPS} for each of them: {:.1} s",
         each * (size * LOOKUPS) as f64 / 1e6
     );
-    println!("this process, which serves and is all ranks: {} B for each rank", kept / size as u64);
+    println!("this process, which serves and is the ranks: {} B for each rank", kept / size as u64);
     println!(
         "a rank keeps nothing of those it does not look up; an exchange of all would be {} MB for each",
-        size * ADDRESS / 1_000_000
+        size * len / 1_000_000
     );
     Ok(())
 }
@@ -71,14 +84,14 @@ fn hello_bytes(hello: Hello) -> Vec<u8> {
     Frame::Hello(hello).encode()
 }
 
-/// Looks up one rank's address.
-fn ask(stream: &mut UnixStream, rank: usize) -> Result<(), Box<dyn std::error::Error>> {
+/// Looks up what one rank has published.
+fn ask(stream: &mut UnixStream, rank: usize, len: usize) -> Result<(), Box<dyn std::error::Error>> {
     let rank = u32::try_from(rank)?;
     stream.write_all(&Frame::Lookup { id: u64::from(rank), rank, key: 1 }.encode())?;
     let (mut decoder, mut buffer) = (Decoder::new(4096), [0; 4096]);
     loop {
         match decoder.next()? {
-            Some(Frame::Found { bytes, .. }) if bytes == [rank as u8; ADDRESS] => return Ok(()),
+            Some(Frame::Found { bytes, .. }) if bytes == vec![rank as u8; len] => return Ok(()),
             Some(other) => return Err(format!("{other:?}").into()),
             None => {
                 let count = stream.read(&mut buffer)?;
@@ -94,6 +107,13 @@ fn timed(
     let began = Instant::now();
     work()?;
     Ok(began.elapsed())
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(1024)
 }
 
 /// What this process has in memory, in bytes.

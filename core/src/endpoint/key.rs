@@ -143,8 +143,8 @@ pub(crate) struct KeyInner {
     /// Pointers that there are, and keys of lanes out of use that stay mapped until the last of them is dropped.
     pub(super) pointers: Cell<usize>,
     pub(super) kept: RefCell<Vec<ImportedKey>>,
-    /// The peer is never asked to help with a copy.
-    pub(crate) alone: Cell<bool>,
+    /// A peer that helps with a copy is given a key of the bytes that it is about, never of the whole local region.
+    pub(crate) in_parts: Cell<bool>,
     /// Operations until providers are asked again, and how many there were before the last time.
     ask_in: Cell<u32>,
     asked_after: Cell<u32>,
@@ -172,7 +172,7 @@ impl RemoteKey {
             unresolved: RefCell::default(),
             pointers: Cell::new(0),
             kept: RefCell::default(),
-            alone: Cell::default(),
+            in_parts: Cell::default(),
             ask_in: Cell::new(0),
             asked_after: Cell::new(0),
         };

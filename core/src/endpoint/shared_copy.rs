@@ -16,10 +16,13 @@ use crate::request::Outcome;
 use crate::shared::Shared;
 use crate::{Error, Status};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// How often the initiator looks for the helper's last chunk before it turns to other work.
 const PATIENCE: usize = 20_000;
+/// And who takes an announced message: the next one is begun meanwhile, so that neither side stands still.
+const BETWEEN_MESSAGES: usize = 16;
 /// So many transfers without help, and the peer is asked only for every `ASK_AGAIN`th one.
 const UNHELPED: u32 = 4;
 const ASK_AGAIN: u32 = 16;
@@ -36,10 +39,11 @@ impl Inner {
         let &Transfer { put, at, len, key, offset, .. } = transfer;
         let core = &self.shared.core;
         let needed = if put { Access::READ } else { Access::WRITE };
+        // The peer gets a key of these bytes and of no others, which ends with the transfer.
+        let in_part = key.inner.in_parts.get() || local.is_lent();
         if len < core.assist_size
             || !native.copies_between_processes()
-            || key.inner.alone.get()
-            || !local.inner.access.allows(needed)
+            || !(local.is_lent() || local.inner.access.allows(needed))
             || self.address.context == core.id
             || !Plan::fits(len)
         {
@@ -54,6 +58,11 @@ impl Inner {
         }
         let slots = &self.shared.slots;
         let region = slots.region(&core.memory)?;
+        let part = match in_part {
+            true => Some(self.part_for_copy(local, at..at + len, needed, native)?),
+            false => None,
+        };
+        let (local, at) = part.as_ref().map_or((local, at), |part| (part, 0));
         let (control_key, memory_key) = (region.packed_key().ok()?, local.packed_key().ok()?);
         let slot = slots.take()?;
         let sequence = slots.next_sequence();
@@ -95,6 +104,19 @@ impl Inner {
         outcome.transpose()
     }
 
+    /// A part of local memory as a region that the peer copies from or to, and nobody reaches in another way.
+    fn part_for_copy(
+        &self,
+        local: &Region,
+        range: Range<usize>,
+        needed: Access,
+        native: &ImportedKey,
+    ) -> Option<Region> {
+        let slot = &self.shared.interfaces[native.interface];
+        let domain = (&*slot.provider.name, &*slot.domain);
+        self.shared.core.memory.part_for_copy(local, range, needed, domain).ok()
+    }
+
     /// A peer that has not helped lately is asked ever more rarely: asking costs, and so do the smaller pieces.
     fn worth_asking(&self) -> bool {
         let unhelped = self.unhelped.get();
@@ -112,7 +134,8 @@ impl Inner {
         mut job: SharedCopy,
         region: &Region,
     ) -> Result<Outcome, Error> {
-        wait_for_helper(&job, region);
+        let of_message = job.key.in_parts.get();
+        wait_for_helper(&job, region, if of_message { BETWEEN_MESSAGES } else { PATIENCE });
         if let Some(result) = ended(&job, region) {
             let failed = |status| self.failed(Failed::by(native.interface, status));
             return result.map(|()| Outcome::Done(0)).map_err(failed);
@@ -220,8 +243,8 @@ fn helper(job: &SharedCopy, region: &Region) -> Helper {
     }
 }
 
-fn wait_for_helper(job: &SharedCopy, region: &Region) {
-    for _ in 0..PATIENCE {
+fn wait_for_helper(job: &SharedCopy, region: &Region, patience: usize) {
+    for _ in 0..patience {
         if !matches!(helper(job, region), Helper::Working) {
             return;
         }

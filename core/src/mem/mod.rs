@@ -81,7 +81,8 @@ impl Memory {
                     Ok(memory) => {
                         let (span, gives) = (memory.span(), true);
                         let given = Registration { domain, memory, gives };
-                        return self.complete(span, access, Some(given), Backing::Domain);
+                        let given = Some(given);
+                        return self.complete(span, access, given, Backing::Domain, |_| true);
                     }
                     // Not here: some system call is forbidden.
                     Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
@@ -109,16 +110,28 @@ impl Memory {
         access: Access,
         backing: Backing,
     ) -> Result<Region, Error> {
-        self.complete(span, access, None, backing)
+        self.complete(span, access, None, backing, |_| true)
     }
 
-    /// Registers a span with every domain that can, besides the one that knows it already.
+    /// The same with some of the domains alone.
+    pub(crate) fn register_in(
+        self: &Arc<Self>,
+        span: Span,
+        access: Access,
+        backing: Backing,
+        wanted: impl Fn(&DomainSlot) -> bool,
+    ) -> Result<Region, Error> {
+        self.complete(span, access, None, backing, wanted)
+    }
+
+    /// Registers a span with every wanted domain that can, besides the one that knows it already.
     fn complete(
         self: &Arc<Self>,
         span: Span,
         access: Access,
         given: Option<Registration>,
         backing: Backing,
+        wanted: impl Fn(&DomainSlot) -> bool,
     ) -> Result<Region, Error> {
         self.guard.check("a context")?;
         self.sweep();
@@ -127,7 +140,8 @@ impl Memory {
         inner.registrations.extend(given);
         for (index, slot) in self.domains.iter().enumerate() {
             let known = inner.registrations.iter().any(|r| r.domain == index);
-            if known || slot.attr.caps & memory_caps::REGISTER == 0 || span.len() == 0 {
+            let can = slot.attr.caps & memory_caps::REGISTER != 0 && wanted(slot);
+            if known || !can || span.len() == 0 {
                 continue;
             }
             match slot.domain.register(span, access.bits()) {

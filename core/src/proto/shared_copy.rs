@@ -8,7 +8,8 @@
 //! one message; one that looks late finds nothing left, or another sequence, and does nothing. A sequence is used up only by
 //! a message that was sent, so that one which still lies unread has not come round again.
 //!
-//! Whoever is asked gets the keys of the slots and of the whole local region. It is a process that copies from and to this one's
+//! Whoever is asked gets the keys of the slots and of the local region; of memory that was lent, or is to take an announced message, a key
+//! of the bytes of this transfer, which ends with it. It is a process that copies from and to this one's
 //! memory anyway: only such a pair shares a copy.
 //!
 //! Here is what both sides agree on. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.

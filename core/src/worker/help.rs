@@ -91,7 +91,11 @@ impl Helps {
             *p == peer && b == bytes && Rc::ptr_eq(&key.inner.endpoint, &endpoint.inner)
         });
         let index = match known {
-            Some(index) => index,
+            // The one that was not asked for longest goes first: of many transfers each has a key of its own, and all have one of the slots.
+            Some(index) => {
+                keys[index..].rotate_left(1);
+                keys.len() - 1
+            }
             None => {
                 _gone = (keys.len() >= 16).then(|| keys.remove(0));
                 keys.push((peer, bytes.to_vec(), endpoint.import_key(bytes).ok()?));

@@ -185,8 +185,8 @@ impl Inner {
             return Ok(Outcome::Done(0));
         }
         let key = endpoint.import_key(&announced.key)?;
-        // The sender would be given a key of all that the region has, to help with a copy.
-        key.inner.alone.set(true);
+        // The sender helps with a copy, and reaches what was given for it alone.
+        key.inner.in_parts.set(true);
         let whole = endpoint.inner.open(crate::op::Kind::Whole)?;
         match endpoint.get(local, range, &key, 0) {
             Ok(Outcome::Pending(transfer)) => {

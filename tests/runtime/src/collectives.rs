@@ -48,7 +48,7 @@ impl Runtime {
         }
         if rank + many < size {
             let sending = self.send_any(rank + many, tag, &bytes(words))?;
-            let _ = self.wait_sent(sending)?;
+            self.wait_sent(sending)?;
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Runtime {
             let to = (rank + distance) % size; // not everybody to the same one at a time
             sending.push(self.send_any(to, tag, &parts[to])?);
         }
-        sending.into_iter().try_for_each(|sending| self.wait_sent(sending).map(drop))?;
+        sending.into_iter().try_for_each(|sending| self.wait_sent(sending))?;
         receiving.into_iter().map(|receiving| Ok(self.wait(receiving)?.bytes)).collect()
     }
 
@@ -89,12 +89,12 @@ impl Runtime {
     }
 
     fn take_part(&self, from: usize, tag: u64) -> Result<Receiving, Error> {
-        self.receive_any(Pattern::exact(from as u64, tag), Vec::new())
+        self.receive_any(Pattern::exact(from as u64, tag), None)
     }
 
     fn both(&self, receiving: Receiving, sending: Sending) -> Result<Received, Error> {
         let received = self.wait(receiving)?;
-        let _ = self.wait_sent(sending)?;
+        self.wait_sent(sending)?;
         Ok(received)
     }
 }

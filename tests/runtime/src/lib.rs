@@ -5,7 +5,7 @@
 //!
 //! * A message has its tag in the header. One of at most [`Runtime::eager`] bytes is sent at once; a longer one the library announces,
 //!   from memory that is lent for as long, and once a receive matches it is taken into a buffer of that receive's. Who has buffers lends
-//!   them ([`Runtime::send_lent`], [`Runtime::receive_lent`]) and gets them back: then nothing is copied on the way, and nothing allocated.
+//!   them once ([`Runtime::lend`]) and sends from them and receives into them as often as they like: then nothing is copied on the way.
 //! * Who sends first says his rank: messages name their sender by a number that the receiver's worker gave it.
 //! * Handlers only match. What has to be posted then is done between progress calls, where posting may be tried again.
 
@@ -18,6 +18,7 @@ pub use window::Window;
 use slots::Slots;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
@@ -38,6 +39,9 @@ const AT_ONCE: usize = 64;
 /// What others may take to fetch what they were told.
 const CLOSING: Duration = Duration::from_secs(60);
 
+/// Memory that was lent, and where in it a message lies or goes.
+pub type Part<'a> = (&'a Rc<Region>, Range<usize>);
+
 /// A message that was received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Received {
@@ -45,7 +49,9 @@ pub struct Received {
     pub source: usize,
     /// Its tag.
     pub tag: u64,
-    /// What it holds.
+    /// Of how many bytes it is.
+    pub len: usize,
+    /// What it holds, if it was not received into memory that was lent.
     pub bytes: Vec<u8>,
 }
 
@@ -54,10 +60,10 @@ pub struct Received {
 #[must_use = "a message is lost that nobody waits for"]
 pub struct Receiving(usize);
 
-/// A message that was sent: one that has not ended has a number, and one that has what was lent for it.
+/// A message that was sent: one that has not ended has a number.
 #[derive(Debug)]
 #[must_use = "whether it was fetched says only a wait"]
-pub struct Sending(Result<usize, Vec<u8>>);
+pub struct Sending(Option<usize>);
 
 /// What is kept of a message for which no receive was posted.
 enum Kept {
@@ -65,13 +71,18 @@ enum Kept {
     Announced(Announcement),
 }
 
-/// A receive and its message, or as yet the buffer for that; or a message that was sent.
+/// A [`Part`] that is kept.
+type Room = (Rc<Region>, Range<usize>);
+
+/// A receive and its message, or a message that was sent.
 #[derive(Default)]
 struct Transfer {
     message: Received,
     /// While it waits for a message.
     id: Option<ReceiveId>,
-    /// The buffer, while it is read from or written to.
+    /// Where it goes, if the application lent that.
+    into: Option<Room>,
+    /// The runtime's buffer, while it is read from or written to.
     lent: Option<Region>,
     has_ended: bool,
 }
@@ -160,62 +171,58 @@ impl Runtime {
         self.send_any(to, tag, bytes)
     }
 
-    /// The same from where the bytes are: the wait gives them back.
+    /// Memory to send from and to receive into; [`Region::into_buffer`] gives it back.
     ///
     /// # Errors
-    /// As [`Runtime::send`].
-    pub fn send_lent(&self, to: usize, tag: u64, bytes: Vec<u8>) -> Result<Sending, Error> {
+    /// Of the library.
+    pub fn lend(&self, bytes: Vec<u8>) -> Result<Rc<Region>, Error> {
+        Ok(Rc::new(self.context.lend(bytes)?))
+    }
+
+    /// Sends bytes from where they lie: they stay as they are until that has been waited for.
+    ///
+    /// # Errors
+    /// As [`Runtime::send`]; `OutOfRange`.
+    pub fn send_lent(&self, to: usize, tag: u64, lent: Part<'_>) -> Result<Sending, Error> {
         check_tag(tag)?;
-        let (peer, eager) = self.peer(to)?;
-        if bytes.len() > eager {
-            return self.announce(&peer, tag, self.context.lend(bytes)?);
-        }
-        let sent = self.posted(|| peer.send(MESSAGE, tag, &bytes))?;
-        self.sending(&sent, bytes, None)
+        self.send_part(&self.peer(to)?.0, tag, lent)
     }
 
     fn send_any(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
         let (peer, eager) = self.peer(to)?;
         if bytes.len() > eager {
             // Of what the library copies for long messages it bounds how much: who sends before it receives would wait for itself.
-            return self.announce(&peer, tag, self.context.lend(bytes)?);
+            return self.send_part(
+                &peer,
+                tag,
+                (&Rc::new(self.context.lend(bytes)?), 0..bytes.len()),
+            );
         }
         let sent = self.posted(|| peer.send(MESSAGE, tag, bytes))?;
-        self.sending(&sent, Vec::new(), None)
+        self.sending(&sent)
     }
 
-    fn announce(&self, peer: &Endpoint, tag: u64, lent: Region) -> Result<Sending, Error> {
-        let pieces = [(&lent, 0..lent.len())];
+    fn send_part(&self, peer: &Endpoint, tag: u64, part: Part<'_>) -> Result<Sending, Error> {
+        let pieces = [(&**part.0, part.1)];
         let sent = self.posted(|| peer.send_regions(MESSAGE, tag, &pieces))?;
-        self.sending(&sent, Vec::new(), Some(lent))
+        self.sending(&sent)
     }
 
-    fn sending(
-        &self,
-        sent: &Outcome,
-        bytes: Vec<u8>,
-        lent: Option<Region>,
-    ) -> Result<Sending, Error> {
-        let message = Received { bytes, ..Received::default() };
-        if sent.is_done() && lent.is_none() {
-            return Ok(Sending(Err(message.bytes)));
+    fn sending(&self, sent: &Outcome) -> Result<Sending, Error> {
+        if sent.is_done() {
+            return Ok(Sending(None));
         }
-        let transfer = Transfer { message, lent, ..Transfer::default() };
-        let number = self.state.transfers.borrow_mut().add(transfer);
+        let number = self.state.transfers.borrow_mut().add(Transfer::default());
         self.worker.track(sent, number as u64)?;
-        Ok(Sending(Ok(number)))
+        Ok(Sending(Some(number)))
     }
 
-    /// Waits until what was sent is no more needed here: a short message when it was sent, a long one when it was received. Returns what was
-    /// lent, or nothing.
+    /// Waits until what was sent is no more needed here: a short message when it was sent, a long one when it was received.
     ///
     /// # Errors
     /// When a peer has died.
-    pub fn wait_sent(&self, sending: Sending) -> Result<Vec<u8>, Error> {
-        match sending.0 {
-            Ok(number) => Ok(self.waited(number)?.bytes),
-            Err(bytes) => Ok(bytes),
-        }
+    pub fn wait_sent(&self, sending: Sending) -> Result<(), Error> {
+        sending.0.map_or(Ok(()), |number| self.waited(number).map(drop))
     }
 
     /// Posts a receive: from a rank or any, of a tag but for the bits that are ignored.
@@ -228,11 +235,11 @@ impl Runtime {
         tag: u64,
         ignore: u64,
     ) -> Result<Receiving, Error> {
-        self.receive_lent(source, tag, ignore, Vec::new())
+        check_tag(tag)?;
+        self.receive_any(application(source, tag, ignore), None)
     }
 
-    /// The same into a buffer, which becomes as long as the message and comes back with it. One that is as long already, or longer, is
-    /// not cleared before.
+    /// The same into memory that was lent. A message that is longer ends the runtime.
     ///
     /// # Errors
     /// As [`Runtime::receive`].
@@ -241,16 +248,15 @@ impl Runtime {
         source: Option<usize>,
         tag: u64,
         ignore: u64,
-        buffer: Vec<u8>,
+        (into, range): Part<'_>,
     ) -> Result<Receiving, Error> {
         check_tag(tag)?;
-        self.receive_any(application(source, tag, ignore), buffer)
+        self.receive_any(application(source, tag, ignore), Some((into.clone(), range)))
     }
 
-    fn receive_any(&self, pattern: Pattern, buffer: Vec<u8>) -> Result<Receiving, Error> {
+    fn receive_any(&self, pattern: Pattern, into: Option<Room>) -> Result<Receiving, Error> {
         let state = &self.state;
-        let message = Received { bytes: buffer, ..Received::default() };
-        let number = state.transfers.borrow_mut().add(Transfer { message, ..Transfer::default() });
+        let number = state.transfers.borrow_mut().add(Transfer { into, ..Transfer::default() });
         let post = state.matcher.borrow_mut().post(pattern, number as u64);
         match post {
             Post::Waiting(id) => _ = state.transfer(number)?.id.insert(id),
@@ -389,7 +395,7 @@ impl Runtime {
     fn ended(&self, number: u64) -> Result<(), Error> {
         let mut transfer = self.state.transfer(number as usize)?;
         match transfer.lent.take().map(Region::into_buffer) {
-            None => {}
+            None => transfer.into = None,
             Some(Ok(buffer)) => transfer.message.bytes = buffer.into_vec(),
             // Devices of peers are asked to forget it.
             Some(Err(not)) if not.error.status() == Status::Busy => {
@@ -406,13 +412,17 @@ impl Runtime {
     /// Takes a message; gives it back where there is no room for that.
     fn take(&self, number: usize, what: Announcement) -> Result<Option<Announcement>, Error> {
         let mut transfer = self.state.transfer(number)?;
-        if transfer.lent.is_none() {
-            let mut buffer = std::mem::take(&mut transfer.message.bytes);
-            buffer.resize(what.len(), 0);
-            transfer.lent = Some(self.context.lend(buffer)?);
-        }
-        let Some(lent) = &transfer.lent else { return Err(Status::Invalid.into()) };
-        match what.take_into(lent, 0..lent.len()) {
+        let len = what.len();
+        transfer.message.len = len;
+        let taken = match &transfer.into {
+            Some((into, range)) => what.take_into(into, part(range, len)?),
+            None => {
+                let buffer = || self.context.lend(vec![0; len]);
+                let lent = transfer.lent.take().map_or_else(buffer, Ok)?;
+                what.take_into(transfer.lent.insert(lent), 0..len)
+            }
+        };
+        match taken {
             Ok(outcome) => self.worker.track(&outcome, number as u64).map(|()| None),
             Err(not) if matches!(not.error, PostError::Retry(_)) => Ok(Some(not.announcement)),
             Err(not) => Err(not.into()),
@@ -491,13 +501,14 @@ impl State {
     }
 
     fn got(&self, number: usize, from: (usize, u64), payload: &[u8]) -> Result<(), Error> {
-        let mut transfer = self.transfer(number)?;
-        let Received { source, tag, bytes } = &mut transfer.message;
-        (*source, *tag) = from;
-        bytes.clear();
-        bytes.extend_from_slice(payload);
+        let transfer = &mut *self.transfer(number)?;
+        let Received { source, tag, len, bytes } = &mut transfer.message;
+        (*source, *tag, *len) = (from.0, from.1, payload.len());
         (transfer.id, transfer.has_ended) = (None, true);
-        Ok(())
+        match transfer.into.take() {
+            Some((into, range)) => into.write(part(&range, payload.len())?.start, payload),
+            None => Ok(bytes.extend_from_slice(payload)),
+        }
     }
 
     fn transfer(&self, number: usize) -> Result<RefMut<'_, Transfer>, Error> {
@@ -506,16 +517,16 @@ impl State {
     }
 }
 
+/// Where a message of so many bytes goes.
+fn part(room: &Range<usize>, len: usize) -> Result<Range<usize>, Error> {
+    let fits = len <= room.len();
+    fits.then_some(room.start..room.start + len).ok_or_else(|| Status::OutOfRange.into())
+}
+
 fn check_tag(tag: u64) -> Result<(), Error> {
-    match tag & OWN {
-        0 => Ok(()),
-        _ => Err(Error::new(
-            Status::Invalid,
-            format!("a message with tag {tag:#x}"),
-            "the upper bit is the runtime's own",
-            "use a tag below 2^63",
-        )),
-    }
+    let (why, fix) = ("the upper bit is the runtime's own", "use a tag below 2^63");
+    let error = || Error::new(Status::Invalid, format!("a tag of {tag:#x}"), why, fix);
+    (tag & OWN == 0).then_some(()).ok_or_else(error)
 }
 
 /// A pattern of the application's, which never has to do with the runtime's own messages.

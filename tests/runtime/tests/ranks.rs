@@ -178,8 +178,8 @@ both_ways! {
         receives_of_any_source_and_of_masked_tags_keep_the_order_of_each_pair,
         receives_of_any_source_and_of_masked_tags_keep_the_order_of_each_pair_over_tcp;
     parts::messages::lent:
-        buffers_that_were_lent_come_back_with_the_message,
-        buffers_that_were_lent_come_back_with_the_message_over_tcp;
+        messages_go_from_lent_memory_to_where_they_belong_and_nowhere_else,
+        messages_go_from_lent_memory_to_where_they_belong_and_nowhere_else_over_tcp;
     parts::messages::probes:
         a_probe_finds_what_comes_and_a_cancelled_receive_takes_nothing,
         a_probe_finds_what_comes_and_a_cancelled_receive_takes_nothing_over_tcp;

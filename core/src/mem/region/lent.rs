@@ -58,6 +58,20 @@ impl Memory {
         self.register(span, access, Backing::Part(of.hold()))
     }
 
+    /// The same for a peer that shares a copy over one domain: registered there alone.
+    pub(crate) fn part_for_copy(
+        self: &Arc<Self>,
+        of: &Region,
+        range: Range<usize>,
+        access: Access,
+        (provider, domain): (&str, &str),
+    ) -> Result<Region, Error> {
+        let span = of.inner.span.part(range.start, range.len())?;
+        self.register_in(span, access, Backing::Part(of.hold()), |slot| {
+            (&*slot.provider.name, &*slot.name) == (provider, domain)
+        })
+    }
+
     /// A copy of bytes that peers may get.
     pub(crate) fn readable_copy(self: &Arc<Self>, copy: Counted) -> Result<Region, Error> {
         self.register(copy.buffer.span(), Access::READ, Backing::Copied(copy))
@@ -66,7 +80,7 @@ impl Memory {
 
 impl Region {
     /// Whether it is registered nowhere.
-    pub(super) fn is_lent(&self) -> bool {
+    pub(crate) fn is_lent(&self) -> bool {
         self.inner.id == UNREGISTERED
     }
 

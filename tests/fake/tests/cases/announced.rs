@@ -14,6 +14,9 @@ const ASSIST: u32 = 0xf006;
 const ANNOUNCE: u32 = 0xf00b;
 const WITHDRAW: u32 = 0xf00c;
 
+/// So many takes ask for help more than once.
+const TAKES: usize = 100;
+
 type Came = Rc<RefCell<Vec<Announcement>>>;
 
 /// What is announced to `b`, which keeps it.
@@ -339,7 +342,7 @@ cases! {
         }
     }
 
-    fn the_sender_is_not_asked_to_help_with_a_take_since_it_would_get_a_key_of_the_whole_region() {
+    fn a_sender_that_helps_with_a_take_is_given_what_was_given_for_it_and_nothing_beside_or_behind_it() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
@@ -348,39 +351,78 @@ cases! {
         let came = Came::default();
         let log = came.clone();
         b.on_message(5, move |message| log.borrow_mut().extend(message.announcement())).unwrap();
-        let long = at_a.register(vec![7; 8 << 20]).unwrap();
-        let region = at_b.register(vec![0; 16 << 20]).unwrap();
         let turn = || a.progress() + b.progress();
-        // The peer's help is asked for with a get that is none.
-        let key = ba.import_key(&long.remote_key().unwrap()).unwrap();
-        let mut asked = false;
-        while !asked {
-            let got = ba.get(&region, 0..long.len(), &key, 0).unwrap();
-            asked = world.on_the_way(ASSIST).is_some();
-            while matches!(&got, tieline::Outcome::Pending(got) if b.test(got).is_none()) {
-                let _ = turn();
-            }
+        let met = pending(ba.flush_messages());
+        while b.test(&met).is_none() {
             let _ = turn();
         }
-        while world.on_the_way(ASSIST).is_some() {
-            let _ = turn();
+        let (len, from) = (1 << 20, 4160);
+        let long = at_a.lend(vec![7; len]).unwrap();
+        let room = || vec![0xee; from + len + 64];
+        // Memory that peers reach anyway, and memory that was lent.
+        for region in [at_b.register_with(room(), Access::ALL), at_b.lend(room())] {
+            let (region, mut lent) = (region.unwrap(), Vec::new());
+            // Not every one: a lane has to form first, and who does not help is asked more seldom.
+            for _ in 0..TAKES {
+                if lent.len() == 2 {
+                    break;
+                }
+                let sent = pending(ab.send_regions(5, 0, &[(&long, 0..len)]));
+                while came.borrow().is_empty() {
+                    let _ = turn();
+                }
+                let announcement = came.borrow_mut().pop().unwrap();
+                let taken = announcement.take_into(&region, from..from + len).unwrap();
+                if let Some(asked) = world.on_the_way(ASSIST) {
+                    lent.push(key_of_memory(&asked));
+                    let key = ab.import_key(lent.last().unwrap()).unwrap();
+                    assert_eq!(key.len(), len as u64);
+                    let beyond = ab.put_bytes(&[1; 8], &key, len as u64).unwrap_err();
+                    assert_eq!(beyond.status(), Status::OutOfRange);
+                    let got = ab.get(&long, 0..8, &key, 0).unwrap_err();
+                    assert_eq!(got.status(), Status::KeyRejected, "it may be written, not read");
+                }
+                while matches!(&taken, tieline::Outcome::Pending(taken) if b.test(taken).is_none()) {
+                    let _ = turn();
+                }
+                while a.test(&sent).is_none() {
+                    let _ = turn();
+                }
+                while world.on_the_way(ASSIST).is_some() {
+                    let _ = turn();
+                }
+            }
+            assert!(lent.len() == 2 && lent[0] != lent[1], "each has a key of its own");
+            let there = region.to_vec(0..from + len + 64).unwrap();
+            assert!(there[from..from + len].iter().all(|byte| *byte == 7));
+            assert!(there[..from].iter().chain(&there[from + len..]).all(|byte| *byte == 0xee));
+            // What it was given has ended with the transfer.
+            for key in lent {
+                let key = ab.import_key(&key).unwrap();
+                let put = ab.put_bytes(&[1; 8], &key, 0).map_err(|error| error.status());
+                let ended = match put {
+                    Ok(tieline::Outcome::Pending(put)) => loop {
+                        let _ = turn();
+                        if let Some(ended) = a.test(&put) {
+                            break ended.map_err(|error| error.status());
+                        }
+                    },
+                    done => done.map(|_| 0),
+                };
+                assert_eq!(ended, Err(Status::KeyRejected));
+            }
+            region.close().expect("nobody has anything of it");
         }
-        for _ in 0..3 {
-            let sent = pending(ab.send_regions(5, 0, &[(&long, 0..long.len())]));
-            while came.borrow().is_empty() {
-                let _ = turn();
-            }
-            let announcement = came.borrow_mut().pop().unwrap();
-            let taken = announcement.take_into(&region, 0..long.len()).unwrap();
-            assert_eq!(world.on_the_way(ASSIST), None);
-            while matches!(&taken, tieline::Outcome::Pending(taken) if b.test(taken).is_none()) {
-                let _ = turn();
-                assert_eq!(world.on_the_way(ASSIST), None);
-            }
-            while a.test(&sent).is_none() {
-                let _ = turn();
-            }
-        }
-        assert_eq!(region.to_vec(long.len() - 8..long.len() + 8).unwrap(), [[7; 8], [0; 8]].concat());
+        assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
+}
+
+/// The key in a message that asks for help: behind the plan, and the key of the slots.
+fn key_of_memory(asked: &[u8]) -> Vec<u8> {
+    let blob = |at: usize| {
+        let len = usize::from(u16::from_le_bytes([asked[at], asked[at + 1]]));
+        at + 2..at + 2 + len
+    };
+    let slots = blob(1 + 2 + 2 + 8 + 8 + 24);
+    asked[blob(slots.end)].to_vec()
 }

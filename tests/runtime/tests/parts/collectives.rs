@@ -48,7 +48,7 @@ pub(crate) fn all(runtime: &Runtime) -> Result<(), Error> {
         let received = runtime.wait(any)?;
         assert_eq!((received.source, received.tag), (before, round));
         assert_eq!(received.bytes, bytes(before, 0, round, 50));
-        let _ = runtime.wait_sent(message)?;
+        runtime.wait_sent(message)?;
         runtime.barrier()?;
     }
     Ok(())

@@ -50,7 +50,7 @@ pub(crate) fn expected(runtime: &Runtime) -> Result<(), Error> {
     for (source, tag, len, receiving) in receiving {
         check(runtime, &runtime.wait(receiving)?, source, tag, len);
     }
-    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending).map(drop))
+    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))
 }
 
 pub(crate) fn unexpected(runtime: &Runtime) -> Result<(), Error> {
@@ -66,7 +66,7 @@ pub(crate) fn unexpected(runtime: &Runtime) -> Result<(), Error> {
             check(runtime, &runtime.wait(receiving)?, source, tag, *len);
         }
     }
-    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending).map(drop))
+    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))
 }
 
 /// Messages of each rank to each, whose tag is its number there and three bits by chance.
@@ -122,36 +122,47 @@ pub(crate) fn wildcards(runtime: &Runtime) -> Result<(), Error> {
         count += 1;
     }
     assert_eq!(count, EACH * size as u64);
-    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending).map(drop))
+    sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))
 }
 
-/// What was lent comes back: to the sender the same bytes, to the receiver a buffer as long as the message, whatever it held.
+/// Memory that was lent once is sent from, several times at once, and received into, where a message belongs and nowhere else.
 pub(crate) fn lent(runtime: &Runtime) -> Result<(), Error> {
     let (rank, size) = (runtime.rank(), runtime.size());
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
     let lengths = lengths(runtime)?;
+    let longest = lengths.last().copied().unwrap_or_default();
+    let held = bytes(rank, next, 0, longest + 3);
+    let (out, room) = (runtime.lend(held.clone())?, runtime.lend(vec![0xaa; 2 * longest + 300])?);
     for (len, tag) in lengths.iter().chain(lengths.iter().rev()).zip(0..) {
-        // One that is too short, as long, too long; posted before the message comes, or behind it.
-        let buffer = vec![0xaa; [0, *len, len + 100][tag as usize % 3]];
-        let early = tag % 2 == 0;
-        let mut buffer = Some(buffer);
-        let mut receive = || {
-            let buffer = buffer.take().unwrap_or_default();
-            runtime.receive_lent(Some(before), tag, 0, buffer)
+        // Posted before the messages come, or behind them; as long as they are, or longer.
+        let (early, more) = (tag % 2 == 0, tag as usize % 3);
+        let begins = |n: usize| 100 + n * (len + 100);
+        let receive = |n: usize| {
+            runtime.receive_lent(Some(before), tag, 0, (&room, begins(n)..begins(n) + len + more))
         };
+        let receive = || [0, 1].map(receive).into_iter().collect::<Result<Vec<_>, _>>();
         let posted = if early { Some(receive()?) } else { None };
         runtime.barrier()?;
-        let sent = bytes(rank, next, tag, *len);
-        let sending = runtime.send_lent(next, tag, sent.clone())?;
+        let send = |from: usize| runtime.send_lent(next, tag, (&out, from..from + len));
+        let sending = [send(0)?, send(3)?];
         if !early {
             while runtime.probe(Some(before), tag, 0)?.is_none() {}
         }
-        let receiving = posted.map_or_else(receive, Ok)?;
-        check(runtime, &runtime.wait(receiving)?, before, tag, *len);
-        assert!(runtime.wait_sent(sending)? == sent, "{len} bytes came back otherwise");
+        for receiving in posted.map_or_else(receive, Ok)? {
+            let Received { source, tag: of, len: came, bytes } = runtime.wait(receiving)?;
+            assert_eq!((source, of, came, bytes.len()), (before, tag, *len, 0));
+        }
+        sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))?;
+        let (theirs, mut expected) = (bytes(before, rank, 0, len + 3), vec![0xaa; room.len()]);
+        for (n, from) in [0, 3].into_iter().enumerate() {
+            expected[begins(n)..begins(n) + len].copy_from_slice(&theirs[from..from + len]);
+        }
+        assert!(room.to_vec(0..room.len())? == expected, "two messages of {len} bytes");
+        room.write(0, &vec![0xaa; room.len()])?;
     }
-    let cancelled = runtime.receive_lent(None, 1, 0, vec![1; 70_000])?;
+    let cancelled = runtime.receive_lent(None, 1, 0, (&room, 0..70_000))?;
     runtime.cancel(cancelled).expect("nobody has sent anything");
+    assert!(out.to_vec(0..out.len())? == held, "what was sent is another now");
     Ok(())
 }
 
@@ -180,7 +191,7 @@ pub(crate) fn probes(runtime: &Runtime) -> Result<(), Error> {
         let receiving = runtime.receive(Some(before), tag, 0)?;
         check(runtime, &runtime.wait(receiving)?, before, tag, len);
         assert_eq!(runtime.probe(None, 0, u64::MAX)?, None);
-        let _ = runtime.wait_sent(sending)?;
+        runtime.wait_sent(sending)?;
         runtime.barrier()?;
         let sending = runtime.send(next, tag + 1000, b"late")?;
         let stays = match round % 3 {
@@ -194,7 +205,7 @@ pub(crate) fn probes(runtime: &Runtime) -> Result<(), Error> {
             }
         };
         assert_eq!(runtime.wait(stays)?.bytes, b"late");
-        let _ = runtime.wait_sent(sending)?;
+        runtime.wait_sent(sending)?;
         runtime.barrier()?;
     }
     Ok(())
