@@ -203,8 +203,8 @@ pub(crate) struct NativeAtomic {
     pub(super) posted_swap: Option<Id>,
 }
 
-/// A transfer of ours whose last chunks the helper still has: until it is through with them it may read or write our
-/// memory, and count in the slot.
+/// A transfer of ours that is shared with a peer, and has not ended: until the helper is through with its last chunks it may read or write
+/// our memory, and count in the slot.
 pub(crate) struct SharedCopy {
     pub(super) plan: Plan,
     pub(super) request: Option<Id>,
@@ -213,7 +213,9 @@ pub(crate) struct SharedCopy {
     /// The lane that our own part takes, by rank, and those that had declined the transfer before.
     pub(super) rank: usize,
     pub(super) declined: u64,
-    /// What our own part ended with.
+    /// Chunks that are copied from the front, until our own part has ended.
+    pub(super) front: Option<u64>,
+    /// What that ended with.
     pub(super) copied: Result<(), Status>,
 }
 

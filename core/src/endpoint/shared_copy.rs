@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering;
 
 /// How often the initiator looks for the helper's last chunk before it turns to other work.
 const PATIENCE: usize = 20_000;
-/// And who takes an announced message: the next one is begun meanwhile, so that neither side stands still.
-const BETWEEN_MESSAGES: usize = 16;
+/// Pieces of announced messages that one progress call copies.
+const AT_ONCE: usize = 2;
 /// So many transfers without help, and the peer is asked only for every `ASK_AGAIN`th one.
 const UNHELPED: u32 = 4;
 const ASK_AGAIN: u32 = 16;
@@ -90,12 +90,13 @@ impl Inner {
                 Err(_) => return Ok(None),
             }
             let (local, key, rank) = (local.hold(), key.inner.clone(), native.rank);
-            let mut job =
-                SharedCopy { plan, request: None, local, key, rank, declined, copied: Ok(()) };
-            job.copied = copy_front(&job, &region);
-            let now = Claims::unpack(word(&region, slot, CLAIMS)?.load(Ordering::SeqCst));
-            self.count(|counters| counters.shared += u64::from(now.back > 0));
-            self.unhelped.set(if now.back > 0 { 0 } else { self.unhelped.get().saturating_add(1) });
+            let (request, front, copied) = (None, Some(0), Ok(()));
+            let mut job = SharedCopy { plan, request, local, key, rank, declined, front, copied };
+            // Of several messages the peer begins with the next one while the last one ends here.
+            if job.key.in_parts.get() {
+                return self.go_on_later(job).map(Some);
+            }
+            while copy_next(&mut job, &region) {}
             self.conclude(native, job, &region).map(Some)
         })();
         if !matches!(outcome, Ok(Some(Outcome::Pending(_)))) {
@@ -131,15 +132,29 @@ impl Inner {
     fn conclude(
         &self,
         native: &ImportedKey,
-        mut job: SharedCopy,
+        job: SharedCopy,
         region: &Region,
     ) -> Result<Outcome, Error> {
-        let of_message = job.key.in_parts.get();
-        wait_for_helper(&job, region, if of_message { BETWEEN_MESSAGES } else { PATIENCE });
+        wait_for_helper(&job, region);
         if let Some(result) = ended(&job, region) {
-            let failed = |status| self.failed(Failed::by(native.interface, status));
+            let failed = |status| self.copy_failed(native.interface, status);
             return result.map(|()| Outcome::Done(0)).map_err(failed);
         }
+        self.go_on_later(job)
+    }
+
+    /// The error of a copy. A peer that is gone may have said something before.
+    fn copy_failed(&self, interface: usize, status: Status) -> Error {
+        match status {
+            Status::PeerFailed => {
+                self.peer_lost(self.failure_over(status, Some(interface)), interface)
+            }
+            status => self.failed(Failed::by(interface, status)),
+        }
+    }
+
+    /// Leaves it to progress.
+    fn go_on_later(&self, mut job: SharedCopy) -> Result<Outcome, Error> {
         // Once more: who opened the message lane may have called the application, whose fences forget what is not open yet.
         self.note_posted(way::AT_ONCE);
         let request = {
@@ -191,32 +206,49 @@ impl Inner {
     }
 }
 
-/// Copies chunks from the front until none is left.
-fn copy_front(job: &SharedCopy, region: &Region) -> Result<(), Status> {
+/// Copies some chunks from the front. `false`: none was left, or that failed, and our own part is over.
+fn copy_next(job: &mut SharedCopy, region: &Region) -> bool {
+    let Some(front) = job.front else { return false };
+    match copy_from(job, region, front) {
+        Ok(Some(front)) => job.front = Some(front),
+        ended => stop(job, region, ended.map(drop)),
+    }
+    job.front.is_some()
+}
+
+/// The same behind so many. How many are copied then, if any was left.
+fn copy_from(job: &SharedCopy, region: &Region, front: u64) -> Result<Option<u64>, Status> {
     let claims = word(region, job.plan.slot, CLAIMS).map_err(|error| error.status())?;
     let chunks = job.plan.chunks();
-    let mut front = 0;
-    loop {
-        let mut taken = Ok(None);
-        let updated = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
-            taken = Claims::unpack(word).next_front(chunks, job.plan.sequence, front);
-            taken.ok().flatten().map(|(_, next)| next.pack())
-        });
-        let (run, next) = match (updated, taken?) {
-            (Ok(_), Some(taken)) => taken,
-            _ => return Ok(()),
-        };
-        front = next.front;
-        if let Err(status) = copy_run(job, run) {
-            // Nobody may take another chunk; what the helper has in its hands it finishes.
-            let stop = |word| {
-                let now = Claims::unpack(word);
-                Some(Claims { front: chunks.saturating_sub(now.back), ..now }.pack())
-            };
-            let _ = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, stop);
-            return Err(status);
-        }
+    let mut taken = Ok(None);
+    let updated = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
+        taken = Claims::unpack(word).next_front(chunks, job.plan.sequence, front);
+        taken.ok().flatten().map(|(_, next)| next.pack())
+    });
+    match (updated, taken?) {
+        (Ok(_), Some((run, next))) => copy_run(job, run).map(|()| Some(next.front)),
+        _ => Ok(None),
     }
+}
+
+/// Our own part has ended like this.
+fn stop(job: &mut SharedCopy, region: &Region, ended: Result<(), Status>) {
+    (job.front, job.copied) = (None, ended);
+    let Ok(claims) = word(region, job.plan.slot, CLAIMS) else { return };
+    let now = Claims::unpack(claims.load(Ordering::SeqCst));
+    if ended.is_err() && ended != Err(Status::BadData) {
+        // Nobody may take another chunk; what the helper has in its hands it finishes.
+        let chunks = job.plan.chunks();
+        let stop = |word| {
+            let now = Claims::unpack(word);
+            Some(Claims { front: chunks.saturating_sub(now.back), ..now }.pack())
+        };
+        let _ = claims.fetch_update(Ordering::SeqCst, Ordering::SeqCst, stop);
+    }
+    let (endpoint, was_helped) = (&job.key.endpoint, now.back > 0);
+    endpoint.count(|counters| counters.shared += u64::from(was_helped));
+    let before = endpoint.unhelped.get();
+    endpoint.unhelped.set(if was_helped { 0 } else { before.saturating_add(1) });
 }
 
 fn copy_run(job: &SharedCopy, run: Run) -> Result<(), Status> {
@@ -243,8 +275,8 @@ fn helper(job: &SharedCopy, region: &Region) -> Helper {
     }
 }
 
-fn wait_for_helper(job: &SharedCopy, region: &Region, patience: usize) {
-    for _ in 0..patience {
+fn wait_for_helper(job: &SharedCopy, region: &Region) {
+    for _ in 0..PATIENCE {
         if !matches!(helper(job, region), Helper::Working) {
             return;
         }
@@ -297,10 +329,24 @@ fn is_gone(job: &SharedCopy) -> bool {
 
 /// One round of progress over a worker's shared copies: how many have ended.
 pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
-    let mut count = 0;
+    let (mut count, mut left) = (0, AT_ONCE);
     let jobs = std::mem::take(&mut *copies.borrow_mut());
-    for job in jobs {
+    for mut job in jobs {
         let region = shared.slots.open_region();
+        let of_ours = region.as_ref().filter(|_| job.front.is_some());
+        if let Some(region) = of_ours {
+            count += left.min(1);
+            if !job.key.endpoint.is_alive() {
+                stop(&mut job, region, Err(Status::PeerFailed));
+            }
+            while left > 0 && copy_next(&mut job, region) {
+                left -= 1;
+            }
+            if job.front.is_some() {
+                copies.borrow_mut().push(job);
+                continue;
+            }
+        }
         let endpoint = &job.key.endpoint;
         let result = match region.as_ref().map(|region| ended(&job, region)) {
             Some(Some(result)) => result,
@@ -322,7 +368,7 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
             continue;
         }
         let failed = |status| match job.key.at_once(Some(job.rank)) {
-            Some(native) => endpoint.failed(Failed::by(native.interface, status)),
+            Some(native) => endpoint.copy_failed(native.interface, status),
             None => endpoint.failed(Failed::by_nobody(status)),
         };
         shared.part(request, result.map(|()| 0).map_err(failed));

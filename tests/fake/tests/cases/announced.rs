@@ -6,7 +6,10 @@ use crate::stage::{Stage, pending};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
-use tieline::{Access, Announcement, Close, CompletionError, PostError, Region, Status};
+use tieline::{
+    Access, Announcement, Close, CompletionError, Context, Endpoint, PostError, Region, Status,
+    Worker,
+};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
 const REPLY: u32 = 0xf004;
@@ -343,19 +346,8 @@ cases! {
     }
 
     fn a_sender_that_helps_with_a_take_is_given_what_was_given_for_it_and_nothing_beside_or_behind_it() {
-        let world = World::new(1, over_wire());
-        let (at_a, at_b) = (over_three(world), over_three(world));
-        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
-        let (ab, ba) = (a.connect(&b.address().unwrap()), b.connect(&a.address().unwrap()));
-        let (ab, ba) = (ab.unwrap(), ba.unwrap());
-        let came = Came::default();
-        let log = came.clone();
-        b.on_message(5, move |message| log.borrow_mut().extend(message.announcement())).unwrap();
+        let Copying { world, at_a, at_b, a, b, ab, came, .. } = &Copying::new();
         let turn = || a.progress() + b.progress();
-        let met = pending(ba.flush_messages());
-        while b.test(&met).is_none() {
-            let _ = turn();
-        }
         let (len, from) = (1 << 20, 4160);
         let long = at_a.lend(vec![7; len]).unwrap();
         let room = || vec![0xee; from + len + 64];
@@ -414,6 +406,111 @@ cases! {
             region.close().expect("nobody has anything of it");
         }
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
+    }
+
+    fn messages_that_are_taken_together_are_copied_by_both_ends_and_each_is_where_it_belongs() {
+        let Copying { at_a, at_b, a, b, ab, came, .. } = &Copying::new();
+        let len = 1 << 20;
+        let turn = || a.progress() + b.progress();
+        // The first ones teach each side what the other's keys name; more are under way than there are slots.
+        for many in [1, 1, 3, 40] {
+            let out: Vec<_> = (1..=many).map(|n| at_a.lend(vec![n; len]).unwrap()).collect();
+            let sent: Vec<_> =
+                out.iter().map(|out| pending(ab.send_regions(5, 0, &[(out, 0..len)]))).collect();
+            while came.borrow().len() < out.len() {
+                let _ = turn();
+            }
+            let room = at_b.lend(vec![0; out.len() * len]).unwrap();
+            let takes = came.take().into_iter().zip(0..);
+            let taken: Vec<_> = takes
+                .map(|(one, n)| one.take_into(&room, n * len..(n + 1) * len).unwrap())
+                .collect();
+            for taken in &taken {
+                while matches!(taken, tieline::Outcome::Pending(taken) if b.test(taken).is_none()) {
+                    let _ = turn();
+                }
+            }
+            for sent in &sent {
+                while a.test(sent).is_none() {
+                    let _ = turn();
+                }
+            }
+            let there = room.into_buffer().unwrap();
+            for (n, bytes) in (1..=many).zip(there.chunks_exact(len)) {
+                assert!(bytes.iter().all(|byte| *byte == n), "message {n} of {many}");
+            }
+            out.into_iter().for_each(|out| out.close().unwrap());
+        }
+        assert!(a.counters().assisted_chunks > 0, "the sender has not helped");
+        assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
+    }
+
+    fn a_take_that_both_ends_copy_ends_with_its_sender_and_gives_the_memory_back() {
+        let Copying { at_a, at_b, a, b, ab, ba, came, world } = Copying::new();
+        let len = 8 << 20;
+        let out = at_a.lend(vec![7; len]).unwrap();
+        let room = at_b.lend(vec![0; len]).unwrap();
+        let mut taken = None;
+        // Until help was asked for with one.
+        while world.on_the_way(ASSIST).is_none() {
+            let sent = pending(ab.send_regions(5, 0, &[(&out, 0..len)]));
+            while came.borrow().is_empty() {
+                let _ = a.progress() + b.progress();
+            }
+            let announcement = came.borrow_mut().pop().unwrap();
+            taken = Some(announcement.take_into(&room, 0..len).unwrap());
+            if world.on_the_way(ASSIST).is_none() {
+                while a.test(&sent).is_none() {
+                    let _ = a.progress() + b.progress();
+                }
+            }
+        }
+        let taken = pending(Ok(taken.unwrap()));
+        let _ = b.progress();
+        assert!(b.test(&taken).is_none(), "more is left than one progress call copies");
+        drop((ab, a, out, at_a));
+        let wait = tieline_testing::Wait::new("the end of the take");
+        while b.test(&taken).is_none() {
+            wait.goes_on();
+            let _ = b.progress();
+        }
+        drop((ba, taken));
+        let mut room = room;
+        while let Err(not) = room.close() {
+            wait.goes_on();
+            let _ = b.progress();
+            room = not.region;
+        }
+    }
+}
+
+/// Two workers between which memory is copied from both ends.
+struct Copying {
+    came: Came,
+    ab: Endpoint,
+    ba: Endpoint,
+    a: Worker,
+    b: Worker,
+    at_a: Context,
+    at_b: Context,
+    world: &'static World,
+}
+
+impl Copying {
+    fn new() -> Copying {
+        let world = World::new(1, over_wire());
+        let (at_a, at_b) = (over_three(world), over_three(world));
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let (ab, ba) = (a.connect(&b.address().unwrap()), b.connect(&a.address().unwrap()));
+        let (ab, ba) = (ab.unwrap(), ba.unwrap());
+        let came = Came::default();
+        let log = came.clone();
+        b.on_message(5, move |message| log.borrow_mut().extend(message.announcement())).unwrap();
+        let met = pending(ba.flush_messages());
+        while b.test(&met).is_none() {
+            let _ = a.progress() + b.progress();
+        }
+        Copying { came, ab, ba, a, b, at_a, at_b, world }
     }
 }
 
