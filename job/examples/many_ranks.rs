@@ -92,6 +92,8 @@ fn ask(stream: &mut UnixStream, rank: usize, len: usize) -> Result<(), Box<dyn s
     loop {
         match decoder.next()? {
             Some(Frame::Found { bytes, .. }) if bytes == vec![rank as u8; len] => return Ok(()),
+            // One that has left takes part in no exchange. What it published stays.
+            Some(Frame::Lost { .. }) => {}
             Some(other) => return Err(format!("{other:?}").into()),
             None => {
                 let count = stream.read(&mut buffer)?;
