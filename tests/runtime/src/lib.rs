@@ -505,10 +505,11 @@ impl State {
         let Received { source, tag, len, bytes } = &mut transfer.message;
         (*source, *tag, *len) = (from.0, from.1, payload.len());
         (transfer.id, transfer.has_ended) = (None, true);
-        match transfer.into.take() {
-            Some((into, range)) => into.write(part(&range, payload.len())?.start, payload),
-            None => Ok(bytes.extend_from_slice(payload)),
+        if let Some((into, range)) = transfer.into.take() {
+            return into.write(part(&range, payload.len())?.start, payload);
         }
+        bytes.extend_from_slice(payload);
+        Ok(())
     }
 
     fn transfer(&self, number: usize) -> Result<RefMut<'_, Transfer>, Error> {
