@@ -23,7 +23,12 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     if let Some(pid) = args.pid {
         return print(&running(pid, args.json)?);
     }
-    let (report, unusable) = Context::builder().report()?;
+    let mut builder = Context::builder();
+    if args.why && std::env::var_os("TIELINE_LOG").is_none() {
+        // What providers say of what they left out is a part of the answer.
+        builder = builder.set("TIELINE_LOG", "info");
+    }
+    let (report, unusable) = builder.report()?;
     let text = if args.json {
         report.to_json() + "\n"
     } else if args.why {
