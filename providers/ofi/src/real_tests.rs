@@ -58,7 +58,7 @@ struct Side {
     domain: Arc<Domain>,
     memory: Vec<u64>,
     /// What operations are known by; each lives as long as the side.
-    contexts: Vec<Box<[u64; CONTEXT_LEN / 8]>>,
+    contexts: Vec<Box<[u64]>>,
     /// What has ended, by its context: flags that count, bytes, and an error.
     ended: BTreeMap<usize, Vec<(u64, usize, i32)>>,
     order: Vec<usize>,
@@ -80,7 +80,7 @@ impl Side {
     }
 
     fn context(&mut self) -> (usize, *mut c_void) {
-        self.contexts.push(Box::new([0; CONTEXT_LEN / 8]));
+        self.contexts.push(vec![0; CONTEXT_LEN / 8].into());
         let at = self.contexts.len() - 1;
         (at, self.contexts[at].as_mut_ptr().cast())
     }
@@ -103,9 +103,9 @@ impl Side {
             }
         }; 8];
         let mut tell = |context: *mut c_void, told| {
-            let found = |own: &Box<[u64; 8]>| own.as_ptr().addr() == context.addr();
             if context != none {
-                let at = self.contexts.iter().position(found).unwrap();
+                let mut own = self.contexts.iter().map(|own| own.as_ptr().addr());
+                let at = own.position(|own| own == context.addr()).unwrap();
                 self.ended.entry(at).or_default().push(told);
                 self.order.push(at);
             }
