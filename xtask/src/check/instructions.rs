@@ -86,8 +86,10 @@ fn over_shm() -> Outcome<Subject> {
     Ok(Subject {
         program,
         cases,
+        // The others are built too, and are not what is counted.
         told: |command, case, times| {
             let _ = command.args([case, &times.to_string()]);
+            let _ = command.env("TIELINE_PROVIDERS", "shm,shm-cma");
         },
         // It runs as often as the clock says, and not as often as the operation: how much of it falls to one operation depends
         // on how fast the machine is.
@@ -148,8 +150,6 @@ fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(format!("--toggle-collect=*measured_{case}*"))
         .env("TIELINE_PROVIDER_PATH", target().join("release"))
-        // Others lie there too.
-        .env("TIELINE_PROVIDERS", "shm,shm-cma")
         .arg(&subject.program);
     (subject.told)(&mut valgrind, case, times);
     let _ = capture(&mut valgrind)?;
