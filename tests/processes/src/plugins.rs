@@ -50,6 +50,23 @@ pub fn libfabric() -> Result<&'static Path, String> {
     folder.as_deref().map_err(Clone::clone)
 }
 
+/// A folder with the providers over libfabric and of the network.
+///
+/// # Errors
+/// As [`libfabric`].
+///
+/// # Panics
+/// As [`libfabric`].
+pub fn libfabric_and_network() -> Result<PathBuf, String> {
+    let _ = libfabric()?;
+    let [tcp, connect] = built::TCP;
+    let files = [("tieline-provider-ofi-plugin", "libtieline_ofi.so"), tcp, connect];
+    match std::env::var_os(GIVEN) {
+        Some(given) => Ok(given.into()),
+        None => gathered("processes-libfabric-and-network", &files),
+    }
+}
+
 fn build() -> Result<PathBuf, String> {
     gathered("processes-providers", &built::TCP)
 }

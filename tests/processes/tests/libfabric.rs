@@ -7,6 +7,7 @@ use tieline_processes::random::spin;
 use tieline_processes::{
     BOUND_MS, Host, Hosts, Launch, Node, Random, Test, Verdict, named, or_skip, plugins,
 };
+use tieline_testing::libfabric;
 
 pub(crate) const TESTS: &[Test] = named![
     a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not,
@@ -15,6 +16,10 @@ pub(crate) const TESTS: &[Test] = named![
     killed_processes_leave_two_survivors_at_work_over_libfabric,
     a_peer_over_libfabric_that_computes_for_longer_than_the_stated_time_is_not_given_up,
     a_host_that_vanishes_is_given_up_within_the_stated_time_over_libfabric,
+    everything_crosses_between_two_hosts_over_libfabric_2_5_and_a_death_is_told,
+    hosts_with_different_libraries_talk_where_their_protocols_fit_and_say_where_not,
+    large_puts_are_shared_by_two_devices_of_libfabric,
+    without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job,
 ];
 
 /// Its providers, as they are asked for.
@@ -231,6 +236,166 @@ fn a_peer_over_libfabric_that_computes_for_longer_than_the_stated_time_is_not_gi
         b.nothing_was_wrong();
         a.end();
         b.end();
+    }
+    Verdict::Passed
+}
+
+/// The provider that a peer is reached by.
+fn one_round(hosts: &Hosts, here: &[&str], there: &[&str]) -> String {
+    let (mut a, mut b) = (node(&hosts[0], "a", here), node(&hosts[1], "b", there));
+    for node in [&mut a, &mut b] {
+        let _ = node.must(&format!("register here {MIXED_REGION}"));
+        let _ = node.must(&format!("register theirs {MIXED_REGION}"));
+    }
+    a.connect(&mut b);
+    b.connect(&mut a);
+    let path = a.import(&mut b, "theirs");
+    let _ = b.import(&mut a, "theirs");
+    one_way(&mut a, &mut b);
+    one_way(&mut b, &mut a);
+    a.peer.tell("exact b 300 8 100 8000 0");
+    b.peer.tell("exact a 300 8000 8 1");
+    for node in [&mut a, &mut b] {
+        assert_eq!(node.answer().expect("nothing fails").text, "300");
+    }
+    for node in [&mut a, &mut b] {
+        assert_eq!(node.must("reach exact 300"), "300");
+        node.nothing_was_wrong();
+    }
+    let _ = b.kill();
+    let told = a.try_ask("await-error b").expect("an answer");
+    assert!(told.text.starts_with("PeerFailed"), "{}", told.text);
+    let refused = a.ask("send b 1 0 8").expect_err("it is gone");
+    assert_eq!(refused.status, "PeerFailed", "{refused:?}");
+    a.end();
+    path
+}
+
+/// The file of libfabric that is to be loaded.
+fn library(file: &std::path::Path) -> String {
+    format!("TIELINE_OFI_LIBRARY={}", file.display())
+}
+
+fn everything_crosses_between_two_hosts_over_libfabric_2_5_and_a_death_is_told() -> Verdict {
+    let _ = or_skip!(plugins::libfabric());
+    let newer = library(&or_skip!(libfabric::newer()));
+    let hosts = or_skip!(Hosts::two());
+    for provider in ["tcp", "tcp;ofi_rxm", "sockets"] {
+        let provider = format!("TIELINE_OFI_PROVIDERS={provider}");
+        let path = one_round(&hosts, &[&provider, &newer], &[&provider, &newer]);
+        println!("    {provider}: {path}");
+    }
+    // By the interface of 2.x as well as by that of 1.17.
+    let settings = ["TIELINE_OFI_PROVIDERS=tcp", "TIELINE_OFI_API=2.0", newer.as_str()];
+    let _ = one_round(&hosts, &settings, &settings);
+    Verdict::Passed
+}
+
+fn hosts_with_different_libraries_talk_where_their_protocols_fit_and_say_where_not() -> Verdict {
+    let _ = or_skip!(plugins::libfabric());
+    let newer = library(&or_skip!(libfabric::newer()));
+    let hosts = or_skip!(Hosts::two());
+    // `tcp` of 1.17 is a layer over connections, that of 2.5 is not.
+    let mut old = node(&hosts[0], "old", &["TIELINE_OFI_PROVIDERS=tcp"]);
+    let mut new = node(&hosts[1], "new", &["TIELINE_OFI_PROVIDERS=tcp", &newer]);
+    let (ours, theirs) = (old.must("address"), new.must("address"));
+    for (node, address, words) in [
+        (&mut old, theirs, "the provider of libfabric is tcp;ofi_rxm here and tcp there"),
+        (&mut new, ours, "the provider of libfabric is tcp here and tcp;ofi_rxm there"),
+    ] {
+        let failed = node.ask(&format!("connect peer {address}")).expect_err("they do not fit");
+        assert_eq!(failed.status, "Unreachable", "{}", failed.text);
+        assert!(failed.text.contains(words), "{}", failed.text);
+    }
+    old.end();
+    new.end();
+    // The layer of both has one protocol.
+    let layer = "TIELINE_OFI_PROVIDERS=tcp;ofi_rxm";
+    let _ = one_round(&hosts, &[layer], &[layer, &newer]);
+    let _ = one_round(&hosts, &[layer, &newer], &[layer]);
+    Verdict::Passed
+}
+
+/// Bytes that each device of a host has sent.
+fn sent(host: &Host) -> Vec<u64> {
+    let listed = host.run(&["ip", "-o", "-s", "link"]).expect("it lists its devices");
+    // `... TX: bytes packets ...\ 1234 5 ...`
+    let bytes = listed.lines().filter_map(|line| {
+        let (_, behind) = line.split_once("TX:")?;
+        behind.split('\\').nth(1)?.split_whitespace().next()?.parse().ok()
+    });
+    bytes.collect()
+}
+
+fn large_puts_are_shared_by_two_devices_of_libfabric() -> Verdict {
+    let _ = or_skip!(plugins::libfabric());
+    for provider in PROVIDERS {
+        let hosts = or_skip!(Hosts::with_rails(2));
+        const LEN: usize = 4 << 20;
+        let (mut a, mut b) = (node(&hosts[0], "a", &[provider]), node(&hosts[1], "b", &[provider]));
+        let _ = a.must(&format!("register out {LEN}"));
+        let _ = a.must("fill out 7");
+        let _ = b.must(&format!("register theirs {LEN}"));
+        a.connect(&mut b);
+        let _ = a.import(&mut b, "theirs");
+        let before = sent(&hosts[0]);
+        let _ = a.must(&format!("put b.theirs out 0 {LEN} 0"));
+        assert_eq!(b.must(&format!("check theirs 0 {LEN} 7 0")), "same");
+        let after = sent(&hosts[0]);
+        let shares = after.iter().zip(&before).map(|(after, before)| after - before);
+        let large = shares.filter(|bytes| *bytes >= LEN as u64 / 3).count();
+        assert_eq!(large, 2, "{provider}: {before:?}, then {after:?}");
+        let report = a.must("report b");
+        let used = report.split(" | ").filter(|line| line.contains("ofi:") && line.contains("RMA"));
+        assert_eq!(used.count(), 2, "{report}");
+        a.end();
+        b.end();
+    }
+    Verdict::Passed
+}
+
+/// Two processes of one host, for which each provider is left out in turn.
+fn without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job() -> Verdict {
+    let folder = or_skip!(plugins::libfabric_and_network());
+    for (left_out, message, memory) in [
+        ("", "shm/ring", "shm"),
+        ("shm,shm-cma", "tcp/stream", "tcp/stream"),
+        ("tcp,tcp-connect", "shm/ring", "shm"),
+        ("ofi", "shm/ring", "shm"),
+        ("shm,shm-cma,ofi", "tcp/stream", "tcp/stream"),
+        ("shm,shm-cma,tcp,tcp-connect", "ofi:tcp:lo", "ofi:tcp:lo"),
+    ] {
+        let all = ["shm", "shm-cma", "tcp", "tcp-connect", "ofi"];
+        let left = |name: &&&str| !left_out.split(',').any(|out| out == **name);
+        let kept: Vec<&str> = all.iter().filter(left).copied().collect();
+        let settings = [
+            format!("TIELINE_PROVIDERS={}", kept.join(",")),
+            "TIELINE_OFI_PROVIDERS=tcp".into(),
+            "TIELINE_OFI_INTERFACES=lo".into(),
+            "TIELINE_TCP_INTERFACES=lo".into(),
+        ];
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        let process = |name: &str| {
+            let launch = Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder.display());
+            Node::open(launch, &settings)
+        };
+        let (mut a, mut b) = (process("a"), process("b"));
+        for node in [&mut a, &mut b] {
+            let _ = node.must(&format!("register theirs {MIXED_REGION}"));
+        }
+        a.connect(&mut b);
+        b.connect(&mut a);
+        let path = a.import(&mut b, "theirs");
+        let _ = b.import(&mut a, "theirs");
+        assert!(path.contains(memory), "without {left_out:?}: {path}");
+        one_way(&mut a, &mut b);
+        one_way(&mut b, &mut a);
+        let report = a.must("report b");
+        let carries = |line: &str| line.contains(message) && line.contains("used for message");
+        assert!(report.split(" | ").any(carries), "without {left_out:?}: {report}");
+        for node in [a, b] {
+            node.end();
+        }
     }
     Verdict::Passed
 }
