@@ -60,6 +60,10 @@ pub const NOTE_OWNER: &[u8; 8] = b"tieline\0";
 pub const NOTE_TYPE: u32 = 1;
 /// The section that holds the ELF note.
 pub const NOTE_SECTION: &str = ".note.tieline.provider";
+/// The type of the ELF note in which a core says what it speaks: package managers derive from it what they check.
+pub const CORE_NOTE_TYPE: u32 = 2;
+/// The section that holds it.
+pub const CORE_NOTE_SECTION: &str = ".note.tieline.core";
 
 /// What the ELF note says: a provider's identity, read from the file before any of its code runs.
 #[repr(C)]

@@ -51,7 +51,7 @@ pub use flags::{
     event_flags, known_flags, log_level, memory_caps, memory_kind, not_understood, note_flags,
     op_flags, register_flags, role, tables,
 };
-pub use note::Note;
+pub use note::{CoreNote, DlopenNote, Note};
 pub use provider::{
     Absent, Allocation, Armed, Connector, Domain, DomainInfo, Endpoint, Interface, MemoryReport,
     Packer, Posted, Posting, Provider, Revoked, RmaOp,
@@ -96,6 +96,24 @@ macro_rules! export_provider {
                 // SAFETY: the core calls this with its host table and a record whose `size` it has set.
                 unsafe { $crate::abi::shims::entry::<$provider>(host, out) }
             }
+        };
+    };
+}
+
+/// Says which libraries this file opens at run time, for the tools that make a distribution's packages.
+///
+/// ```text
+/// dlopen_note!(br#"[{"feature":"rdma","description":"RDMA devices","priority":"recommended","soname":["libibverbs.so.1"]}]"#);
+/// ```
+#[macro_export]
+macro_rules! dlopen_note {
+    ($json:literal) => {
+        #[allow(unsafe_code)]
+        const _: () = {
+            #[used]
+            // SAFETY: a note section holds constants without pointers; `DlopenNote` is that and nothing else.
+            #[unsafe(link_section = ".note.dlopen")]
+            static NOTE: $crate::DlopenNote<{ $json.len() }> = $crate::DlopenNote::new($json);
         };
     };
 }

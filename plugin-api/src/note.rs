@@ -1,4 +1,4 @@
-//! The ELF note that identifies a provider file before any of its code runs.
+//! The ELF notes: the one that identifies a provider file before any of its code runs, and the core's own.
 
 use crate::abi::{self, NoteDesc};
 
@@ -39,5 +39,64 @@ impl Note {
     #[must_use]
     pub const fn desc(&self) -> &NoteDesc {
         &self.desc
+    }
+}
+
+/// The note of whatever has a core in it, the library or a program: the ABI that this core speaks, for package managers, which
+/// put it beside the least minor that a provider's note asks for.
+#[repr(C, align(4))]
+#[derive(Clone, Copy, Debug)]
+pub struct CoreNote {
+    owner_len: u32,
+    desc_len: u32,
+    note_type: u32,
+    owner: [u8; 8],
+    record_len: u16,
+    note_rev: u16,
+    abi_major: u16,
+    abi_minor: u16,
+}
+
+impl CoreNote {
+    /// The note of a core that was built with this crate.
+    #[must_use]
+    #[allow(clippy::new_without_default)] // a default could not be used where a note is made, in a constant
+    pub const fn new() -> CoreNote {
+        CoreNote {
+            owner_len: 8,
+            desc_len: 8,
+            note_type: abi::CORE_NOTE_TYPE,
+            owner: *abi::NOTE_OWNER,
+            record_len: 8,
+            note_rev: 1,
+            abi_major: abi::ABI_MAJOR,
+            abi_minor: abi::ABI_MINOR,
+        }
+    }
+}
+
+/// The note of a file that opens libraries at run time: which, and how much it needs them. Owner, type and JSON are those that
+/// distributions' tools read (the "ELF dlopen metadata" of the UAPI group).
+#[repr(C, align(4))]
+#[derive(Clone, Copy, Debug)]
+pub struct DlopenNote<const N: usize> {
+    owner_len: u32,
+    desc_len: u32,
+    note_type: u32,
+    owner: [u8; 4],
+    json: [u8; N],
+}
+
+impl<const N: usize> DlopenNote<N> {
+    /// A note with this text.
+    #[must_use]
+    pub const fn new(json: &[u8; N]) -> DlopenNote<N> {
+        DlopenNote {
+            owner_len: 4,
+            desc_len: N as u32,
+            note_type: 0x407c_0c0a,
+            owner: *b"FDO\0",
+            json: *json,
+        }
     }
 }

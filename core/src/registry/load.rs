@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tieline_plugin_api::abi::{
     DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ModuleAttr, ProviderOps, fixed_str,
 };
-use tieline_plugin_api::{Status, caps, connects, role};
+use tieline_plugin_api::{CoreNote, Status, caps, connects, role};
 
 /// The least room of a packed message: every fixed message of the core's own fits, and pieces of a transfer behind
 /// its head make progress.
@@ -36,6 +36,12 @@ pub(crate) const LEAST_PACKED: usize = 64;
 
 /// The step at which a provider refuses to start because of a value that it was given.
 pub(crate) const REFUSED_VALUE: &str = "value";
+
+/// What this core speaks, readable in every file that it is linked into.
+#[used]
+// SAFETY: a note section holds constants without pointers; `CoreNote` is that and nothing else.
+#[unsafe(link_section = ".note.tieline.core")]
+static NOTE: CoreNote = CoreNote::new();
 
 /// A provider that is in use.
 pub(crate) struct LoadedProvider {

@@ -8,6 +8,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 const LIBRARY: &str = "libpmix.so.2";
+tieline_plugin_api::dlopen_note!(
+    br#"[{"feature":"pmix","description":"Jobs of launchers that speak PMIx","priority":"suggested","soname":["libpmix.so.2"]}]"#
+);
 
 const RANK_WILDCARD: u32 = u32::MAX - 1;
 const SUCCESS: c_int = 0;

@@ -1,5 +1,9 @@
 //! `libtieline_ofi.so`: the provider ofi as a file that the core finds at run time.
 
-use tieline_plugin_api::export_provider;
+use tieline_plugin_api::{dlopen_note, export_provider};
 
 export_provider!(tieline_provider_ofi::Ofi, name = "ofi", version = env!("CARGO_PKG_VERSION"));
+
+dlopen_note!(
+    br#"[{"feature":"libfabric","description":"What libfabric drives","priority":"recommended","soname":["libfabric.so.1"]}]"#
+);

@@ -1,9 +1,13 @@
 //! `libtieline_verbs.so`: the provider verbs as a file that the core finds at run time.
 
-use tieline_plugin_api::export_provider;
+use tieline_plugin_api::{dlopen_note, export_provider};
 
 export_provider!(
     tieline_provider_verbs::Verbs,
     name = "verbs",
     version = env!("CARGO_PKG_VERSION")
+);
+
+dlopen_note!(
+    br#"[{"feature":"rdma","description":"RDMA devices","priority":"recommended","soname":["libibverbs.so.1"]},{"feature":"rdmacm","description":"Connections formed by IP address","priority":"recommended","soname":["librdmacm.so.1"]}]"#
 );

@@ -1,0 +1,185 @@
+//! `packaging/tieline-note`: what package managers derive from the ELF notes of providers and of the core.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tieline_testing::built;
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What the reader makes of a file; `None` where there is no Perl.
+fn read(what: &str, file: &Path) -> Option<Output> {
+    let output = Command::new("perl")
+        .arg(source().join("packaging/tieline-note"))
+        .arg(what)
+        .arg(file)
+        .output();
+    output.ok().or_else(|| {
+        println!("skipped: there is no perl");
+        None
+    })
+}
+
+fn said(what: &str, file: &Path) -> Option<String> {
+    let output = read(what, file)?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+/// Why the reader refuses a file.
+fn refusal(file: &Path) -> Option<String> {
+    let output = read("deb-depends", file)?;
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    Some(String::from_utf8_lossy(&output.stderr).trim_end().to_owned())
+}
+
+/// A folder of this test's own, which is removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("{name}-{}", std::process::id());
+        let folder = Folder(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        folder
+    }
+
+    /// A provider in C with this note; `None` without a compiler.
+    fn provider(&self, name: &str, note: &str) -> Option<PathBuf> {
+        let (text, file) = (self.0.join("note.c"), self.0.join(name));
+        std::fs::write(&text, format!("#include <tieline_provider.h>\n{note};\n")).unwrap();
+        let mut cc = Command::new("cc");
+        let _ = cc.args(["-std=c11", "-shared", "-fPIC", "-I"]).arg(source().join("include"));
+        let Ok(status) = cc.arg("-o").arg(&file).arg(&text).status() else {
+            println!("skipped: there is no C compiler");
+            return None;
+        };
+        assert!(status.success(), "{cc:?}");
+        Some(file)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_provider_that_is_built_here_asks_for_the_least_core_that_it_works_with_and_says_who_it_is() {
+    let made = ("tieline-provider-shm-cma-plugin", "libtieline_shm_cma.so");
+    let folder = built::folder(&[made]).unwrap_or_else(|reason| panic!("{reason}"));
+    let file = folder.join(made.1);
+    let version = env!("CARGO_PKG_VERSION");
+    let Some(depends) = said("deb-depends", &file) else { return };
+    assert_eq!(depends, "tieline-abi-1 (>= 0)");
+    assert_eq!(
+        said("deb-provides", &file).unwrap(),
+        format!("tieline-provider-1-shm-cma (= {version})")
+    );
+    assert_eq!(said("rpm-requires", &file).unwrap(), "tieline-abi(1)(64bit) >= 0");
+    assert_eq!(
+        said("rpm-provides", &file).unwrap(),
+        format!("tieline-provider(1)(shm-cma)(64bit) = {version}")
+    );
+}
+
+#[test]
+fn what_a_core_is_linked_into_provides_the_abi_that_it_speaks() {
+    let tieline = Path::new(env!("CARGO_BIN_EXE_tieline"));
+    let Some(provides) = said("deb-provides", tieline) else { return };
+    let spoken = Command::new(tieline).arg("info").output().unwrap();
+    let spoken = String::from_utf8_lossy(&spoken.stdout).into_owned();
+    let minor = provides.strip_prefix("tieline-abi-1 (= ").and_then(|s| s.strip_suffix(')'));
+    let minor = minor.unwrap_or_else(|| panic!("{provides}"));
+    assert!(spoken.contains(&format!("provider ABI 1.{minor}\n")), "{minor}: {spoken}");
+    assert_eq!(said("rpm-provides", tieline).unwrap(), format!("tieline-abi(1)(64bit) = {minor}"));
+    assert_eq!(said("deb-depends", tieline).unwrap(), "");
+}
+
+#[test]
+fn what_a_provider_needs_is_its_least_minor_and_not_the_one_that_it_was_built_for() {
+    let folder = Folder::new("notes-least");
+    // As a header of minor 5 would make it.
+    let later = "#undef TIELINE_ABI_MINOR\n#define TIELINE_ABI_MINOR 5\nTIELINE_PROVIDER_NOTE_FOR(\"later\", \"2.0.0-rc.1\", 0, 3)";
+    let Some(file) = folder.provider("libtieline_later.so", later) else { return };
+    let Some(depends) = said("deb-depends", &file) else { return };
+    assert_eq!(depends, "tieline-abi-1 (>= 3)");
+    // A pre-release sorts before its release.
+    assert_eq!(said("deb-provides", &file).unwrap(), "tieline-provider-1-later (= 2.0.0~rc.1)");
+    let major = later.replace(
+        "ABI_MINOR 5",
+        "ABI_MINOR 5\n#undef TIELINE_ABI_MAJOR\n#define TIELINE_ABI_MAJOR 2",
+    );
+    let file = folder.provider("libtieline_later.so", &major).unwrap();
+    assert_eq!(said("deb-depends", &file).unwrap(), "tieline-abi-2 (>= 3)");
+}
+
+#[test]
+fn a_file_that_would_not_be_loaded_is_refused_with_the_reason() {
+    let folder = Folder::new("notes-refused");
+    let note = "TIELINE_PROVIDER_NOTE(\"mine\", \"1.0.0\", 0)";
+    let Some(good) = folder.provider("libtieline_mine.so", note) else { return };
+    let Some(depends) = said("deb-depends", &good) else { return };
+    assert_eq!(depends, "tieline-abi-1 (>= 0)");
+    let bytes = std::fs::read(&good).unwrap();
+    let other = folder.0.join("libtieline_other.so");
+    std::fs::write(&other, &bytes).unwrap();
+    let cut = folder.0.join("libtieline_cut.so");
+    std::fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    let directory = folder.0.join("tieline-2/providers");
+    std::fs::create_dir_all(&directory).unwrap();
+    let misplaced = directory.join("libtieline_mine.so");
+    std::fs::write(&misplaced, &bytes).unwrap();
+    for (file, words) in [
+        (other, "the note names `mine`: the file would be libtieline_mine.so"),
+        (cut, "is cut short"),
+        (misplaced, "the ABI is 1.0: it belongs into tieline-1/providers"),
+        (folder.0.join("note.c"), "is no ELF file"),
+        (folder.provider("libtieline_none.so", "int none").unwrap(), "it is no provider"),
+        (
+            folder
+                .provider("libtieline_odd.so", "TIELINE_PROVIDER_NOTE(\"odd\", \"first\", 0)")
+                .unwrap(),
+            "the version `first` in the note",
+        ),
+        (
+            folder
+                .provider(
+                    "libtieline_ahead.so",
+                    "TIELINE_PROVIDER_NOTE_FOR(\"ahead\", \"1.0.0\", 0, 7)",
+                )
+                .unwrap(),
+            "needs a core of 1.7 and was built for 1.0",
+        ),
+    ] {
+        let why = refusal(&file).unwrap();
+        assert!(why.contains(words), "{why}");
+        assert_eq!(why.lines().count(), 1, "{why}");
+    }
+}
+
+#[test]
+fn no_cut_or_changed_file_makes_the_reader_say_a_dependency_that_its_whole_does_not() {
+    let folder = Folder::new("notes-changed");
+    let note = "TIELINE_PROVIDER_NOTE(\"mine\", \"1.0.0\", 0)";
+    let Some(good) = folder.provider("libtieline_mine.so", note) else { return };
+    let bytes = std::fs::read(&good).unwrap();
+    let at = folder.0.join("changed");
+    std::fs::create_dir_all(&at).unwrap();
+    let file = at.join("libtieline_mine.so");
+    for cut in (0..bytes.len()).step_by(bytes.len() / 40) {
+        std::fs::write(&file, &bytes[..cut]).unwrap();
+        if refusal(&file).is_none() {
+            return;
+        }
+    }
+    // Each byte of the header that says where the sections are.
+    for place in (40..48).chain(58..64) {
+        let mut changed = bytes.clone();
+        changed[place] ^= 0xff;
+        std::fs::write(&file, &changed).unwrap();
+        let _ = refusal(&file);
+    }
+}
