@@ -21,6 +21,7 @@ pub(super) fn check() -> Count {
         all_fit(&Rules::parse(&rules), &said)
     });
     let mut count = Count::one(outcome);
+    count.add(Count::one(texts_are_packaged()));
     if which("cargo-deny").is_some() {
         count.add(quiet(&mut cargo(&["deny", "check"])));
     } else {
@@ -28,6 +29,22 @@ pub(super) fn check() -> Count {
             .add(Count::skip("advisories: cargo-deny is not installed (cargo install cargo-deny)"));
     }
     count
+}
+
+/// Every crate that others may get has both licences' texts in its package.
+fn texts_are_packaged() -> Outcome {
+    let args = ["package", "--workspace", "--list", "--allow-dirty", "--offline"];
+    let listed = capture(&mut cargo(&args))?;
+    let times = |file: &str| listed.lines().filter(|line| *line == file).count();
+    // Each package's list has one manifest.
+    let packages = times("Cargo.toml");
+    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        if packages == 0 || times(licence) != packages {
+            let having = times(licence);
+            return Err(format!("{having} of {packages} crates have {licence} in their package"));
+        }
+    }
+    Ok(())
 }
 
 /// What deny.toml says of licences.
