@@ -45,7 +45,7 @@ pub use nearest::nearest;
 pub use tieline_plugin_api::abi::Declared;
 pub use units::Kind;
 
-pub use markdown::markdown;
+pub use markdown::{markdown, settings_file};
 pub use sys::effective_uid;
 
 /// Who gave a value.

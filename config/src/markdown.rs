@@ -1,4 +1,4 @@
-//! `docs/configuration.md`, from the same tables as everything else.
+//! `docs/configuration.md` and the file of settings that packages install, from the same tables as everything else.
 
 use std::fmt::Write as _;
 
@@ -8,17 +8,7 @@ use crate::{Config, Declared, ValueView};
 /// providers that are among `loaded`. What this process has set plays no part.
 #[must_use]
 pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) -> String {
-    let Ok(config) = Config::builder().build() else { return String::new() };
-    for (provider, variables) in providers {
-        config.declare(provider, variables);
-    }
-    let mut views = config.views();
-    let is_new = |view: &&ValueView| {
-        let nobodys = ["core", "launcher", "unknown"].contains(&view.owner.as_str());
-        !nobodys && views.iter().all(|known| known.name != view.name)
-    };
-    let more: Vec<ValueView> = loaded.iter().filter(is_new).cloned().collect();
-    views.extend(more);
+    let views = views(providers, loaded);
     let mut text = String::from(INTRODUCTION);
     let mut owner = "";
     for view in &views {
@@ -38,6 +28,76 @@ pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueVi
     }
     text
 }
+
+/// The text of `/etc/tieline/tieline.toml` as it is installed: the same variables, each set to its default behind a `#`.
+#[must_use]
+pub fn settings_file(
+    providers: Vec<(&'static str, Vec<Declared>)>,
+    loaded: &[ValueView],
+) -> String {
+    let mut text = String::from(FILE_INTRODUCTION);
+    let mut owner = String::new();
+    for view in views(providers, loaded) {
+        if FILES_CANNOT.contains(&view.name.as_str()) {
+            continue;
+        }
+        if view.owner != owner {
+            owner.clone_from(&view.owner);
+            let who = if owner == "core" { "The core".into() } else { format!("Provider {owner}") };
+            let _ = write!(text, "\n# ---- {who} ----\n");
+        }
+        text.push('\n');
+        for line in wrapped(&format!("{} ({})", view.doc, view.kind), 96) {
+            let _ = writeln!(text, "# {line}");
+        }
+        // A name that stands for many is shown, and is no key.
+        let sign = if view.name.contains('<') { "# " } else { "#" };
+        let value = view.default.replace('\\', "\\\\").replace('"', "\\\"");
+        let _ = writeln!(text, "{sign}{} = \"{value}\"", view.name);
+    }
+    text
+}
+
+/// What these providers declare, and what others do that are among `loaded`.
+fn views(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) -> Vec<ValueView> {
+    let Ok(config) = Config::builder().build() else { return Vec::new() };
+    for (provider, variables) in providers {
+        config.declare(provider, variables);
+    }
+    let mut views = config.views();
+    let is_new = |view: &&ValueView| {
+        let nobodys = ["core", "launcher", "unknown"].contains(&view.owner.as_str());
+        !nobodys && views.iter().all(|known| known.name != view.name)
+    };
+    let more: Vec<ValueView> = loaded.iter().filter(is_new).cloned().collect();
+    views.extend(more);
+    views
+}
+
+/// Lines of at most so many bytes, where a word allows it.
+fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if !lines[last].is_empty() && lines[last].len() + 1 + word.len() > most {
+            lines.push(word.to_owned());
+        } else {
+            let blank = if lines[last].is_empty() { "" } else { " " };
+            lines[last].push_str(blank);
+            lines[last].push_str(word);
+        }
+    }
+    lines
+}
+
+/// What says where files are cannot stand in one.
+const FILES_CANNOT: [&str; 1] = ["TIELINE_CONFIG"];
+
+const FILE_INTRODUCTION: &str = r##"# Settings of Tieline for every user of this machine. Each line shows a default: take its # away and change it.
+#
+# A user's ~/.config/tieline/tieline.toml, the file that TIELINE_CONFIG names, the environment and the program itself
+# say more than this file does. `tieline config` shows what holds, and who has said it; tieline-config(1).
+"##;
 
 fn row(text: &mut String, view: &ValueView) {
     let cell = |s: &str| s.replace('|', "\\|").replace('<', "&lt;");

@@ -186,6 +186,29 @@ fn a_file_that_names_another_is_warned_about_and_the_other_is_not_read() {
 }
 
 #[test]
+fn every_line_of_the_file_that_packages_install_sets_its_default_once_its_sign_is_taken_away() {
+    let words: Declared =
+        (&ConfigDoc::text("TIELINE_SHM_WAY", "a\\\"b", "A \"quoted\" word.")).into();
+    let own = || vec![("shm", vec![size("TIELINE_SHM_BUFFER", "64k"), words.clone()])];
+    let text = settings_file(own(), &[]);
+    assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "{text}");
+    let signs = |line: &str| {
+        line.strip_prefix('#').filter(|rest| rest.starts_with("TIELINE_")).map(str::to_owned)
+    };
+    let lines: Vec<String> = text.lines().filter_map(signs).collect();
+    assert!(lines.len() > 20, "{text}");
+    let file = Scratch::new("installed", &lines.join("\n"));
+    let config = env(&[]).system_file(&file.file()).build().unwrap();
+    config.declare("shm", own().remove(0).1);
+    config.uses("shm");
+    assert_eq!(config.check(&[]).unwrap(), [""; 0]);
+    for view in config.views() {
+        assert_eq!(view.value, view.default, "{}", view.name);
+    }
+    assert_eq!(config.origin("TIELINE_SHM_BUFFER"), Origin::File(file.file(), lines.len() - 1));
+}
+
+#[test]
 fn a_missing_system_file_is_said_and_no_more() {
     let config = env(&[]).system_file(Path::new("/does/not/exist.toml")).build().unwrap();
     assert_eq!(config.files()[0].state, "not there");

@@ -9,6 +9,12 @@ pub fn configuration_markdown(loaded: &[ValueView]) -> String {
     tieline_config::markdown(variables(), loaded)
 }
 
+/// The text of `/etc/tieline/tieline.toml` as packages install it: the same variables, each set to its default behind a `#`.
+#[must_use]
+pub fn configuration_file(loaded: &[ValueView]) -> String {
+    tieline_config::settings_file(variables(), loaded)
+}
+
 /// What the built-in providers declare, in the order of their names.
 pub(crate) fn variables() -> Vec<(&'static str, Vec<Declared>)> {
     #[cfg(feature = "builtin")]

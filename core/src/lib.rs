@@ -57,7 +57,7 @@ pub use tieline_config::explain;
 use tieline_config::select;
 pub use tieline_job as job;
 
-pub use builtin::configuration_markdown;
+pub use builtin::{configuration_file, configuration_markdown};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{
     AtomicOp, Blocks, Close, Completion, Endpoint, EndpointCounters, EndpointId, EndpointLimits,

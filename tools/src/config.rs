@@ -3,7 +3,7 @@
 use crate::info::print;
 use std::process::ExitCode;
 use tieline::report::{configuration, value_text, values_text};
-use tieline::{Context, Error, configuration_markdown};
+use tieline::{Context, Error, configuration_file, configuration_markdown};
 
 /// Show every variable: value, origin, default, meaning.
 #[derive(clap::Args)]
@@ -17,12 +17,16 @@ pub(crate) struct Args {
     /// Print docs/configuration.md: the variables, with those of the providers that are found, without this process's values.
     #[arg(long, conflicts_with_all = ["json", "name"])]
     markdown: bool,
+    /// Print the file of settings that packages install, each variable set to its default behind a `#`.
+    #[arg(long, hide = true, conflicts_with_all = ["json", "name", "markdown"])]
+    file: bool,
 }
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
-    if args.markdown {
+    if args.markdown || args.file {
         let (report, _) = Context::builder().report()?;
-        return print(&configuration_markdown(&report.config));
+        let text = if args.file { configuration_file } else { configuration_markdown };
+        return print(&text(&report.config));
     }
     // A value that cannot be read stops the search for providers, but not this list: it shows where it is.
     let (mut values, files, failure) = match Context::builder().report() {

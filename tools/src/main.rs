@@ -5,10 +5,12 @@
 //! line: `tieline: what: why; what to do`.
 
 mod check;
+mod completions;
 mod config;
 mod demo;
 mod info;
 mod man;
+mod new_provider;
 mod perf;
 mod run;
 mod say;
@@ -34,6 +36,8 @@ enum Command {
     Info(info::Args),
     Config(config::Args),
     Check(check::Args),
+    #[command(hide = true)]
+    NewProvider(new_provider::Args),
     Perf(perf::Args),
     /// The other side of `perf`
     #[command(hide = true)]
@@ -45,6 +49,8 @@ enum Command {
     Run(run::Args),
     #[command(hide = true)]
     Man(man::Args),
+    #[command(hide = true)]
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,12 +62,14 @@ fn main() -> ExitCode {
         Command::Info(args) => info::main(&args),
         Command::Config(args) => config::main(&args),
         Command::Check(args) => check::main(&args),
+        Command::NewProvider(args) => new_provider::main(&args),
         Command::Perf(args) => perf::main(&args),
         Command::PerfPeer(args) => perf::peer(&args),
         Command::Demo(args) => demo::main(&args),
         Command::Footprint(args) => perf::footprint(&args),
         Command::Run(args) => run::main(&args),
         Command::Man(args) => man::main(&args),
+        Command::Completions(args) => completions::main(&args),
     };
     outcome.unwrap_or_else(|error| {
         say::error(error);

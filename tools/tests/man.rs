@@ -1,4 +1,5 @@
-//! The man pages are those that `tieline man` would write now, and a man program has nothing to say against them.
+//! The man pages are those that the program would write now, and a man program has nothing to say against them; shells complete
+//! with what it writes for them.
 
 use std::path::Path;
 use std::process::Command;
@@ -40,4 +41,36 @@ fn the_pages_render_without_a_warning() {
         assert!(output.status.success() && warnings.is_empty(), "{page}: {warnings}");
         assert!(!output.stdout.is_empty());
     }
+}
+
+#[test]
+fn completions_offer_what_a_person_types_and_bash_completes_with_them() {
+    let dir = std::env::temp_dir().join(format!("tieline-completions-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut tieline = Command::new(env!("CARGO_BIN_EXE_tieline"));
+    assert!(tieline.arg("completions").arg(&dir).status().unwrap().success());
+    for name in ["tieline", "_tieline", "tieline.fish"] {
+        let text = std::fs::read_to_string(dir.join(name)).unwrap();
+        assert!(text.contains("perf") && !text.contains("perf-peer"), "{name}: {text}");
+    }
+    let completed = |words: &[&str]| {
+        let script = format!(
+            "source {}; COMP_WORDS=({}); COMP_CWORD={}; _tieline tieline '{}' '{}'; echo \"${{COMPREPLY[@]}}\"",
+            dir.join("tieline").display(),
+            words.join(" "),
+            words.len() - 1,
+            words[words.len() - 1],
+            words[words.len() - 2],
+        );
+        let output = Command::new("bash").args(["-c", &script]).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    };
+    match completed(&["tieline", "inf"]) {
+        None => println!("skipped: there is no bash"),
+        Some(word) => {
+            assert_eq!(word, "info");
+            assert_eq!(completed(&["tieline", "info", "--wh"]).unwrap(), "--why");
+        }
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -161,10 +161,16 @@ fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Reco
     let mut kept: Vec<Record> = Vec::new();
     for record in records {
         let is_missing = matches!(record.verdict, Verdict::NotFound { .. });
-        if matches!(record.verdict, Verdict::NotUsed { .. }) {
+        if let Verdict::NotUsed { because } = &record.verdict {
             let subject = record.subject();
             let found = |r: &Record| matches!(r.verdict, Verdict::Found { .. });
-            kept.retain(|earlier| !(found(earlier) && earlier.subject() == subject));
+            let same = |r: &Record| found(r) && r.subject() == subject;
+            if let Some(at) = kept.iter().position(same) {
+                // Its file is there all the same: who asks whether it is installed sees where.
+                let because = format!("{because}; {}", kept.remove(at).verdict.detail());
+                kept.push(Record { verdict: Verdict::NotUsed { because }, ..record.clone() });
+                continue;
+            }
         }
         if (!is_missing || missing.insert(record.subject())) && !kept.contains(record) {
             kept.push(record.clone());

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tieline_plugin_api::abi::{Cost, Event, Iov, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
-    Absent, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface, Packer, Posted,
-    Posting, Provider, RmaOp, Status, access, caps, connects, cost_class, event, export_provider,
-    memory_caps, role,
+    Absent, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
+    Packer, Posted, Posting, Provider, RmaOp, Status, access, caps, connects, cost_class, event,
+    export_provider, memory_caps, role,
 };
 
 export_provider!(Loopback, name = "loopback-rust", version = env!("CARGO_PKG_VERSION"));
@@ -37,13 +37,28 @@ pub(crate) fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-struct Loopback;
+/// What an operator may set: `tieline config` shows it.
+const VARIABLES: &[ConfigDoc] = &[ConfigDoc::count(
+    ROOM,
+    "256",
+    "How many messages wait for their receiver before the sender is told to come again.",
+)
+.between(64, SLOTS as u64)];
+const ROOM: &str = "TIELINE_LOOPBACK_ROOM";
+
+struct Loopback {
+    room: usize,
+}
 
 impl Provider for Loopback {
     type Domain = LoopbackDomain;
 
-    fn open(_: HostHandle) -> Result<Loopback, Failure> {
-        Ok(Loopback)
+    fn config() -> &'static [ConfigDoc] {
+        VARIABLES
+    }
+
+    fn open(host: HostHandle) -> Result<Loopback, Failure> {
+        Ok(Loopback { room: host.config(ROOM).size() })
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
@@ -60,11 +75,12 @@ impl Provider for Loopback {
         if name != DOMAIN {
             return Err(Failure::new(Status::NoDevice, format!("there is no domain `{name}`")));
         }
-        Ok(LoopbackDomain { table: Arc::new(Table::default()) })
+        Ok(LoopbackDomain { room: self.room, table: Arc::new(Table::default()) })
     }
 }
 
 struct LoopbackDomain {
+    room: usize,
     table: Arc<Table>,
 }
 
@@ -115,7 +131,7 @@ impl Domain for LoopbackDomain {
         let mut address = [0; 16];
         address[..8].copy_from_slice(&u64::from(std::process::id()).to_ne_bytes());
         address[8..].copy_from_slice(&next_number().to_ne_bytes());
-        let ring = Rc::new(RefCell::new(Ring::default()));
+        let ring = Rc::new(RefCell::new(Ring { room: self.room, ..Ring::default() }));
         Ok(LoopbackInterface { table: self.table.clone(), address, ring })
     }
 
@@ -160,11 +176,13 @@ struct Ring {
     peers: u64,
     /// Messages that are being packed, for which there must be room.
     reserved: usize,
+    /// How many may wait.
+    room: usize,
 }
 
 impl Ring {
     fn is_full(&self) -> bool {
-        self.tail + self.reserved - self.head >= SLOTS
+        self.tail + self.reserved - self.head >= self.room
     }
 
     fn reserve(&mut self) -> Result<(), Status> {

@@ -1,0 +1,128 @@
+//! `tieline new-provider NAME --lang c|rust`: a provider that builds, passes `tieline check` and makes its own packages.
+
+mod date;
+mod files;
+
+use crate::{misuse, system_error};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tieline::Error;
+
+/// Write a new provider: source, packages, man page
+///
+/// What is written builds as it is, passes `tieline check`, and makes a Debian package and an rpm whose dependency on the
+/// interface comes from the file itself. It moves data from an interface to itself: change it from there.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tieline new-provider mynet --lang c && make -C tieline-provider-mynet check"
+)]
+pub(crate) struct Args {
+    /// Its name, as in TIELINE_PROVIDERS: a-z, 0-9 and `-`, at most 31
+    name: String,
+    /// In which language
+    #[arg(long, value_enum)]
+    lang: Language,
+    /// Where to write it, a directory that is not there yet; else tieline-provider-NAME
+    #[arg(long)]
+    directory: Option<PathBuf>,
+    /// Rust: where the source of the crate tieline-plugin-api is; else where libtieline-dev has it, or the registry
+    #[arg(long)]
+    plugin_api: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Language {
+    C,
+    Rust,
+}
+
+/// Where the development package has the crate.
+const INSTALLED_API: &str = "/usr/share/tieline/plugin-api";
+
+pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
+    check_name(&args.name)?;
+    let folder = format!("tieline-provider-{}", args.name);
+    let directory = args.directory.clone().unwrap_or_else(|| folder.into());
+    let failed = |e: std::io::Error| {
+        let fix = "name a directory that is not there yet, where you may write: --directory";
+        system_error(format!("cannot write {}", directory.display()), &e, fix)
+    };
+    std::fs::create_dir(&directory).map_err(failed)?;
+    for file in files::of(&args.name, args.lang, &api(args.plugin_api.clone())) {
+        let path = directory.join(&file.name);
+        let parent = path.parent().unwrap_or(&directory);
+        std::fs::create_dir_all(parent).map_err(failed)?;
+        std::fs::write(&path, file.text).map_err(failed)?;
+        let mode = if file.name == "debian/rules" { 0o755 } else { 0o644 };
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).map_err(failed)?;
+    }
+    crate::info::print(&format!(
+        "{} is written: `make check` in it, and read its README.md\n",
+        directory.display()
+    ))
+}
+
+/// How `Cargo.toml` names the crate.
+fn api(given: Option<PathBuf>) -> String {
+    let installed = || Some(PathBuf::from(INSTALLED_API)).filter(|path| path.exists());
+    match given.or_else(installed) {
+        Some(path) => {
+            let path = std::fs::canonicalize(&path).unwrap_or(path);
+            format!("{{ path = {:?} }}", path.display().to_string())
+        }
+        None => format!("{:?}", crate::VERSION),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    const RULE: &str = "a name begins with a letter and has a-z, 0-9 and `-`, at most 31 of them";
+    let mut bytes = name.bytes();
+    let first = bytes.next().is_some_and(|b| b.is_ascii_lowercase());
+    let rest = bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if !first || !rest || name.len() > 31 || name.ends_with('-') {
+        return Err(misuse(format!("`{name}` is no name for a provider"), RULE, "choose another"));
+    }
+    // `core` and `oob` are nobody's, and two providers of one name are one too many.
+    const TAKEN: [&str; 11] = [
+        "core",
+        "oob",
+        "ofi",
+        "rdmacm",
+        "shm",
+        "shm-cma",
+        "shm-knem",
+        "shm-xpmem",
+        "tcp",
+        "tcp-connect",
+        "verbs",
+    ];
+    if TAKEN.contains(&name) {
+        let why = "Tieline itself has one of that name";
+        return Err(misuse(format!("`{name}` is taken"), why, "choose another"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_a_note_and_a_file_name_can_have() {
+        for good in ["mine", "my-net2", "a"] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "Mine", "2net", "my_net", "my-", "shm", "oob", &"a".repeat(32)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_crate_is_named_by_where_it_is_and_else_by_its_version() {
+        assert_eq!(api(Some("/nowhere/api".into())), "{ path = \"/nowhere/api\" }");
+        if !std::path::Path::new(INSTALLED_API).exists() {
+            assert_eq!(api(None), format!("\"{}\"", crate::VERSION));
+        }
+    }
+}

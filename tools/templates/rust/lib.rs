@@ -1,0 +1,1 @@
+../../../docs/examples/loopback-rust/src/lib.rs
