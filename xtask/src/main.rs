@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo | test | bench | setup | header | mutants`.
+//! The project's own commands: `cargo xtask demo | test | bench | package | setup | header | mutants`.
 
 mod bench;
 mod c_library;
@@ -6,6 +6,7 @@ mod check;
 mod demo;
 mod install;
 mod lab;
+mod package;
 mod setup;
 mod sh;
 
@@ -21,7 +22,9 @@ cargo xtask COMMAND
   bench [--lab]     measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}. With --lab: in
                     the lab, beside perftest; writes target/bench/lab.{json,svg,md}. See bench --help
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
-  setup [bench]     install the system packages that test (and bench) need, or name them
+  package ...       packages for distributions: deb, rpm; test tries them in a clean root (docs/packaging.md)
+  setup [bench|package]
+                    install the system packages that test (and bench, or package) need, or name them
   header [--check]  write include/tieline.h and include/tieline_provider.h, or see that they are fresh
   install --prefix DIR [--libdir DIR] [--debug]
                     build and install the C library, headers, pkg-config files, providers, the command and its manual pages;
@@ -30,6 +33,8 @@ cargo xtask COMMAND
                     change the source in small ways, and see which changes no test notices: an hour, on a quiet machine
   instructions [--accept]
                     count the instructions of posting and polling, and compare or accept them
+
+Any of them with --no-install leaves this machine's packages as they are, and names what is missing.
 ";
 
 /// Mutants take an hour on a quiet machine, and this is not said to be one.
@@ -43,7 +48,11 @@ fn tool(package: &str, words: &[&str]) -> sh::Outcome {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|word| word == "--no-install") {
+        args.retain(|word| word != "--no-install");
+        setup::keep();
+    }
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["demo"] => demo::run(None),
@@ -52,7 +61,9 @@ fn main() -> ExitCode {
             check::run(filters)
         }
         ["bench", words @ ..] => bench::run(words),
+        ["package", words @ ..] => package::run(words),
         ["setup"] => setup::install(setup::TEST),
+        ["setup", "package"] => setup::install(setup::PACKAGE),
         ["setup", "bench"] => {
             setup::install(setup::TEST).and_then(|()| setup::install(setup::BENCH))
         }

@@ -414,6 +414,16 @@ fn process() -> Vec<Group> {
             ],
             comparisons: vec![against("UCX ucp_init + worker", 1.0)],
         },
+        Group {
+            what: "tieline info: all that is here",
+            unit: Unit::Time,
+            better: Better::Lower,
+            sources: vec![
+                (OURS, Source::Shows("tieline", &["info", "--why"])),
+                ("UCX ucx_info -d", Source::Shows("ucx_info", &["-d"])),
+            ],
+            comparisons: vec![against("UCX ucx_info -d", 1.0)],
+        },
         memory("memory of an idle context", "idle_bytes", 1024.0 * 1024.0, "budget: 1 MiB"),
         memory("per local peer, before it talks", "quiet_peer_bytes", 16384.0, "budget: 16 KiB"),
         memory("per local peer that talks", "talking_peer_bytes", 65536.0, "budget: 64 KiB"),

@@ -63,6 +63,8 @@ pub(crate) enum Source {
     Ranks(&'static str, usize, u64, Counts),
     /// The same pattern under `mpirun`.
     MpiRanks(&'static str, usize, u64, Counts),
+    /// How long a command takes that shows what is here: `tieline` of this build, or a rival in PATH.
+    Shows(&'static str, &'static [&'static str]),
     /// A budget.
     Given(f64),
 }
@@ -125,6 +127,7 @@ impl Source {
             Source::Ranks(..) | Source::Tags { .. } => Some("taskset"),
             Source::UcpStartup | Source::Bare { .. } | Source::BareMemory { .. } => Some("cc"),
             Source::MpiRanks(..) => Some("mpicc"),
+            Source::Shows(name, _) if *name != "tieline" => Some(name),
             _ => None,
         }
     }
@@ -151,6 +154,7 @@ impl Source {
             Source::MpiRanks(name, ranks, size, counts) => {
                 ranks::open_mpi(name, *ranks, *size, *counts)
             }
+            Source::Shows(name, args) => shows(name, args),
             Source::Given(value) => Ok(*value),
         }
     }
@@ -183,6 +187,19 @@ fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
     let mut footprint = command(program(), &["footprint"]);
     let out = capture(footprint.envs(settings.iter().copied()))?;
     number(out.trim(), field)
+}
+
+/// From its start to its end, with everything that it prints.
+fn shows(name: &str, args: &[&str]) -> Outcome<f64> {
+    let of_this_build = name == "tieline";
+    let program = if of_this_build { program() } else { PathBuf::from(name) };
+    let began = Instant::now();
+    let said = capture(&mut command(program, args))?;
+    let took = began.elapsed();
+    if said.trim().is_empty() {
+        return Err(format!("{name} {} printed nothing", args.join(" ")));
+    }
+    Ok(took.as_secs_f64() * 1e9)
 }
 
 pub(crate) fn number(json: &str, name: &str) -> Outcome<f64> {
@@ -377,6 +394,13 @@ mod tests {
         assert_eq!(ucx_field(csv, Field::Rate), Ok(304_120.0));
         assert_eq!(ucx_field(csv, Field::Bandwidth), Ok(2.0 * 1_048_576.0));
         assert!(ucx_field("no such transport", Field::P50).is_err());
+    }
+
+    #[test]
+    fn a_command_that_shows_nothing_or_fails_has_no_time() {
+        assert!(shows("echo", &["something"]).unwrap() > 0.0);
+        assert!(shows("true", &[]).unwrap_err().contains("printed nothing"));
+        assert!(shows("false", &[]).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod least;
 mod licences;
 mod oldest;
 mod open_mpi;
+mod processors;
 mod python;
 mod rules;
 pub(crate) mod suite;
@@ -43,7 +44,7 @@ impl Count {
         Count { skipped: vec![reason.into()], ..Count::default() }
     }
 
-    fn add(&mut self, other: Count) {
+    pub(crate) fn add(&mut self, other: Count) {
         self.passed += other.passed;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
@@ -87,6 +88,7 @@ const CHECKS: &[Check] = &[
     ("instructions of posting and polling", 20, instructions::check),
     ("the demo", 15, crate::demo::check),
     ("the oldest Rust that is promised", 20, oldest::check),
+    ("another processor, as far as types go", 20, processors::check),
     ("the lab: RDMA drivers and several hosts", 90, || suite::with_build(crate::lab::check)),
 ];
 

@@ -1,0 +1,9 @@
+# `tieline info --why` names every provider that is installed, each with its file in the system directory.
+tieline info --why > said
+for file in /usr/lib/*/tieline-1/providers/libtieline_*.so; do
+    grep -qF "$file" said || { cat said; echo "no $file"; exit 1; }
+done
+lacks 'built in' said
+lacks refused said
+tieline config verbs | grep -q TIELINE_VERBS_
+tieline config tcp | grep -q TIELINE_TCP_

@@ -1,0 +1,16 @@
+# Two hosts that share nothing but a wire move data, and every byte is looked at.
+command -v ip > /dev/null || { echo 'skipped: there is no ip (iproute2)'; exit 1; }
+export TIELINE_SECRET=packages
+# Each host is a network of its own; the name of a network lies in /run, which goes away with this test.
+ip netns add far 2>/dev/null || { echo 'skipped: no network of its own can be made here'; exit 1; }
+ip link set lo up
+ip link add near type veth peer name wire netns far
+ip addr add 10.77.0.1/24 dev near
+ip link set near up
+ip -n far link set lo up
+ip -n far addr add 10.77.0.2/24 dev wire
+ip -n far link set wire up
+ip netns exec far tieline perf --listen 10.77.0.2:7700 --once > listening 2>&1 &
+until grep -q 7700 listening; do kill -0 $!; done
+tieline perf --connect 10.77.0.2:7700 --test am_lat,put_bw,get_bw --size 8,64k --iterations 2000 --verify
+wait $!

@@ -1,0 +1,13 @@
+# An upgrade while a measurement runs does not disturb it: the old files stay with it, and new processes take the new ones.
+tieline perf --test am_lat --size 8 --seconds 20 --path tcp,tcp-connect --verify > measured 2>&1 &
+running=$!
+# It has begun when it has its providers.
+mapped() { grep -ls "libtieline_tcp.so$1" /proc/[0-9]*/maps 2>/dev/null; }
+until mapped '$' | grep -q .; do kill -0 $running; done
+dpkg -i /next/*.deb > said 2>&1 || { cat said; exit 1; }
+dpkg-query -W -f '${Version}\n' libtieline0 | grep -qx '0.1.0-2'
+kill -0 $running
+mapped ' (deleted)$' | grep -q .
+tieline run -n 2 -- tieline demo /etc/debian_version
+wait $running || { cat measured; exit 1; }
+cat measured

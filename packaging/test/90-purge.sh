@@ -1,0 +1,4 @@
+# Everything that was installed can be purged, and leaves nothing.
+dpkg --purge $(dpkg-query -W -f '${Package}\n' 'tieline*' 'libtieline*') > said 2>&1 || { cat said; exit 1; }
+files > /scratch/after
+diff /scratch/before /scratch/after

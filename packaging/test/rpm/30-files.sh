@@ -1,0 +1,14 @@
+# An rpm has the files that Debian's package has, but for the directory of libraries and what only one of the two has a place for.
+ls "$DEBS"/libtieline0_*.deb > /dev/null 2>&1 || { echo 'skipped: Debian packages have not been made'; exit 1; }
+same='s#/usr/lib/x86_64-linux-gnu/#LIB/#; s#/usr/lib64/#LIB/#; s#/zsh/(vendor-completions|site-functions)/#/zsh/#; s#\.gz$##'
+# Documentation lies where each distribution says, and dh_tieline and its sequence are Debian's alone.
+other='/usr/share/(doc|lintian|licenses|perl5)/|dh_tieline|/usr/lib/\.build-id'
+for package in "$DEBS"/*.deb; do
+    case $package in *dbgsym*) continue ;; esac
+    dpkg-deb -c "$package" | grep -v '^d' | sed 's/.* \././; s/^\.//; s/ -> .*//'
+done | sed -E "$same" | grep -vE "$other" | sort -u > deb
+for package in "$RPMS"/*/*.rpm; do
+    rpm -qp --qf '[%{FILEMODES:perms} %{FILENAMES}\n]' "$package" 2>/dev/null | grep -v '^d' | sed 's/^[^ ]* //'
+done | sed -E "$same" | grep -vE "$other" | sort -u > rpm
+[ -s deb ]
+diff deb rpm

@@ -1,0 +1,85 @@
+//! The build that packages are made of: the release profile, with the directory of libraries that it will be installed in, and
+//! without a trace of where it was built.
+
+use crate::sh::{self, Outcome, command, root, target};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// Builds everything for this directory of libraries, and installs it below a folder.
+pub(super) fn installed(libdir: &str, folder: &Path) -> Outcome {
+    println!("building the release profile for {libdir}: some minutes when nothing is there");
+    let own = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
+    let mut install = command(own, &["install", "--prefix", "/usr", "--libdir", libdir]);
+    let _ = install.env("DESTDIR", folder).stdout(Stdio::null());
+    let _ = install.env("CARGO_TARGET_DIR", target().join("packages/build"));
+    let _ = install.env("CARGO_ENCODED_RUSTFLAGS", remapped());
+    sh::run(&mut install)
+}
+
+/// What is compiled names its sources in panics and in debug information: by paths that are the same everywhere.
+fn remapped() -> String {
+    let places = places();
+    let flags = places.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
+    flags.collect::<Vec<_>>().join("\u{1f}")
+}
+
+/// Where sources lie here, and what that is called in what is built.
+fn places() -> Vec<(String, &'static str)> {
+    let home = std::env::var("CARGO_HOME").ok().filter(|home| !home.is_empty());
+    let home = home.or_else(|| Some(format!("{}/.cargo", std::env::var("HOME").ok()?)));
+    let registry = home.map(|home| (format!("{home}/registry/src"), "/crates"));
+    let own = (root().display().to_string(), "/tieline");
+    registry.into_iter().chain([own]).collect()
+}
+
+/// Sees that no file in a folder names a place of this machine.
+pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
+    let places = places();
+    for file in files {
+        let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        for (place, _) in &places {
+            if holds(&bytes, place.as_bytes()) {
+                return Err(format!("{} names {place}, where it was built", file.display()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn holds(bytes: &[u8], words: &[u8]) -> bool {
+    bytes.windows(words.len()).any(|window| window == words)
+}
+
+/// Every file below a folder, sorted, with links.
+pub(super) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for entry in entries.flatten() {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match is_folder {
+            true => found.extend(files(&entry.path())?),
+            false => found.push(entry.path()),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_names_where_it_was_built_is_noticed() {
+        let folder = std::env::temp_dir().join(format!("tieline-places-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("below")).unwrap();
+        let (good, bad) = (folder.join("good"), folder.join("below/bad"));
+        std::fs::write(&good, "/tieline/core/src/lib.rs").unwrap();
+        std::fs::write(&bad, format!("\0{}/core\0", root().display())).unwrap();
+        let all = files(&folder).unwrap();
+        assert_eq!(all, [bad.clone(), good.clone()]);
+        assert_eq!(names_no_place(&[good]), Ok(()));
+        assert!(names_no_place(&all).unwrap_err().contains("below/bad names "));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,125 @@
+//! Debian's packages.
+
+use super::{build, stage};
+use crate::sh::{self, Outcome, capture, command, root, target, which};
+use std::path::{Path, PathBuf};
+
+/// The version in `packaging/debian/changelog`.
+pub(super) const VERSION: &str = "0.1.0-1";
+
+/// What has to be there to make them.
+pub(super) fn missing() -> Option<&'static str> {
+    ["dpkg-buildpackage", "dh", "perl"].into_iter().find(|program| which(program).is_none())
+}
+
+/// Builds everything and makes the packages; returns their files.
+pub(super) fn make(version: &str) -> Outcome<Vec<PathBuf>> {
+    if let Some(program) = missing() {
+        return Err(format!("{program} is not installed: cargo xtask setup package"));
+    }
+    let tree = stage::make(&libdir()?, &target().join("packages/stage-deb"))?;
+    cut(&tree, version, &target().join("packages/deb"))
+}
+
+/// The same packages once more, in another folder; returns it.
+pub(super) fn again() -> Outcome<PathBuf> {
+    let folder = target().join("packages/deb-again");
+    let tree = stage::Tree::there(&target().join("packages/stage-deb"));
+    cut(&tree, VERSION, &folder).map(|_| folder)
+}
+
+/// The same tree as packages of the next version, for upgrades; returns their folder.
+pub(super) fn next() -> Outcome<PathBuf> {
+    let folder = target().join("packages/deb-next");
+    let tree = stage::Tree::there(&target().join("packages/stage-deb"));
+    cut(&tree, "0.1.0-2", &folder).map(|_| folder)
+}
+
+/// Debian's directory of libraries on this machine.
+fn libdir() -> Outcome<String> {
+    let architecture = ["-qDEB_HOST_MULTIARCH"];
+    let triplet = capture(&mut command("dpkg-architecture", &architecture))?;
+    Ok(format!("/usr/lib/{}", triplet.trim()))
+}
+
+/// Makes the packages of a tree in a folder, which is emptied before.
+pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).map_err(failed)?;
+    }
+    let source = folder.join("tieline");
+    std::fs::create_dir_all(&source).map_err(failed)?;
+    copy(&root().join("packaging/debian"), &source.join("debian"))?;
+    let perl = source.join("debian/perl");
+    let packaging = root().join("packaging");
+    copy_file(
+        &packaging.join("debhelper/tieline.pm"),
+        &perl.join("Debian/Debhelper/Sequence/tieline.pm"),
+    )?;
+    copy_file(&packaging.join("debhelper/dh_tieline"), &perl.join("bin/dh_tieline"))?;
+    copy_file(&packaging.join("tieline-note"), &perl.join("bin/tieline-note"))?;
+    copy_file(&root().join("CHANGELOG.md"), &source.join("CHANGELOG.md"))?;
+    let symbols = "capi/libtieline.symbols";
+    copy_file(&root().join(symbols), &source.join(symbols))?;
+    let changelog = source.join("debian/changelog");
+    let text = std::fs::read_to_string(&changelog).map_err(failed)?;
+    std::fs::write(&changelog, text.replacen(VERSION, version, 1)).map_err(failed)?;
+    let mut dpkg =
+        command("dpkg-buildpackage", &["--build=binary", "--no-sign", "--no-check-builddeps"]);
+    let _ = dpkg.current_dir(&source).env("TIELINE_STAGE", &tree.folder);
+    let _ = dpkg.env("DEB_BUILD_OPTIONS", "nocheck");
+    let log = folder.join("build.log");
+    told_in(&mut dpkg, &log)?;
+    let mut packages = build::files(folder)?;
+    packages.retain(|file| file.extension().is_some_and(|e| e == "deb"));
+    Ok(packages)
+}
+
+/// Runs a command that says a lot; that is shown when it fails.
+pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcome {
+    let mut said = String::new();
+    let ok = sh::lines(command, |line| {
+        said.push_str(line);
+        said.push('\n');
+    });
+    std::fs::write(log, &said).map_err(|e| format!("{}: {e}", log.display()))?;
+    match ok {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            said.lines()
+                .rev()
+                .take(30)
+                .collect::<Vec<_>>()
+                .iter()
+                .rev()
+                .for_each(|l| println!("{l}"));
+            Err(format!("it failed: see above, and {}", log.display()))
+        }
+        Err(text) => Err(text),
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Outcome {
+    for file in build::files(from)? {
+        let name = file.strip_prefix(from).unwrap_or(&file);
+        copy_file(&file, &to.join(name))?;
+    }
+    Ok(())
+}
+
+/// With its mode.
+fn copy_file(from: &Path, to: &Path) -> Outcome {
+    let parent = to.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
+    let copied = std::fs::copy(from, to).map_err(|e| format!("{}: {e}", from.display()));
+    copied.map(|_| ())
+}
+
+/// The packages and their sizes.
+pub(super) fn show(packages: &[PathBuf]) {
+    for file in packages {
+        let bytes = std::fs::metadata(file).map_or(0, |meta| meta.len());
+        println!("{:>8} KiB  {}", bytes.div_ceil(1024), file.display());
+    }
+}

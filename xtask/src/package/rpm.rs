@@ -1,0 +1,85 @@
+//! Packages for distributions of rpms.
+
+use super::{build, deb, stage};
+use crate::sh::{Outcome, command, root, target, which};
+use std::path::{Path, PathBuf};
+
+/// Their directory of libraries.
+const LIBDIR: &str = "/usr/lib64";
+
+/// Where rpm's own generators are listed.
+const GENERATORS: &str = "/usr/lib/rpm/fileattrs";
+
+/// What has to be there to make them.
+pub(super) fn missing() -> Option<&'static str> {
+    ["rpmbuild", "perl"].into_iter().find(|program| which(program).is_none())
+}
+
+/// Builds everything and makes the packages; returns their files.
+pub(super) fn make() -> Outcome<Vec<PathBuf>> {
+    if let Some(program) = missing() {
+        return Err(format!("{program} is not installed: cargo xtask setup package"));
+    }
+    let tree = stage::make(LIBDIR, &target().join("packages/stage-rpm"))?;
+    cut(&tree, &target().join("packages/rpm"))
+}
+
+/// The same packages once more, in another folder; returns it.
+pub(super) fn again() -> Outcome<PathBuf> {
+    let folder = target().join("packages/rpm-again");
+    let tree = stage::Tree::there(&target().join("packages/stage-rpm"));
+    cut(&tree, &folder).map(|_| folder)
+}
+
+fn copy(file: &Path, folder: &Path) -> Outcome {
+    let to = folder.join(file.file_name().unwrap_or_default());
+    std::fs::copy(file, to).map(|_| ()).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+/// Makes the packages of a tree in a folder, which is emptied before.
+fn cut(tree: &stage::Tree, folder: &Path) -> Outcome<Vec<PathBuf>> {
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).map_err(failed)?;
+    }
+    let attributes = folder.join("attributes");
+    std::fs::create_dir_all(&attributes).map_err(failed)?;
+    let packaging = root().join("packaging");
+    // rpm runs the generators that it finds listed there: its own, and that of this very source, which others have from
+    // libtieline-devel.
+    for file in build::files(Path::new(GENERATORS))? {
+        copy(&file, &attributes)?;
+    }
+    for file in ["tieline.attr", "tieline.req", "tieline.prov"] {
+        copy(&packaging.join("rpm").join(file), &attributes)?;
+    }
+    let define = |name: &str, value: String| format!("{name} {value}");
+    let here = attributes.display().to_string();
+    let generators = [
+        define("__tieline_requires", format!("{here}/tieline.req")),
+        define("__tieline_provides", format!("{here}/tieline.prov")),
+    ];
+    let mut rpmbuild = command("rpmbuild", &["-bb", "--nodeps"]);
+    let _ = rpmbuild.arg(format!("--load={}", attributes.join("tieline.attr").display()));
+    for value in generators.into_iter().chain([
+        define("_fileattrsdir", here.clone()),
+        define("_topdir", folder.display().to_string()),
+        define("_libdir", LIBDIR.into()),
+        define("tieline_stage", tree.folder.display().to_string()),
+        define("tieline_source", "none".into()),
+        // The same bytes from the same commit, whoever builds.
+        define("_buildhost", "tieline".into()),
+        define("use_source_date_epoch_as_buildtime", "1".into()),
+        define("clamp_mtime_to_source_date_epoch", "1".into()),
+        define("source_date_epoch_from_changelog", "1".into()),
+    ]) {
+        let _ = rpmbuild.arg("--define").arg(value);
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    let _ = rpmbuild.env("PATH", format!("{}:{path}", packaging.display()));
+    let _ = rpmbuild.arg(packaging.join("rpm/tieline.spec"));
+    deb::told_in(&mut rpmbuild, &folder.join("build.log"))?;
+    let mut packages = build::files(&folder.join("RPMS"))?;
+    packages.retain(|file| file.extension().is_some_and(|e| e == "rpm"));
+    Ok(packages)
+}

@@ -1,0 +1,166 @@
+//! The tree that every package is cut from: what is installed, where it will lie.
+
+use super::{build, notices};
+use crate::sh::{Outcome, capture, cargo, command, root, target};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The providers, each with the package of the workspace that makes it.
+pub(super) const PROVIDERS: [&str; 8] =
+    ["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
+
+/// A folder that is filled as the root of a system would be.
+pub(super) struct Tree {
+    pub(super) folder: PathBuf,
+}
+
+/// Builds everything for this directory of libraries, and puts it below a folder, which is emptied before.
+pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<Tree> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    build::installed(libdir, folder)?;
+    let tree = Tree::there(folder);
+    tree.development()?;
+    tree.words()?;
+    tree.notices()?;
+    build::names_no_place(&build::files(folder)?)?;
+    Ok(tree)
+}
+
+impl Tree {
+    /// One that [`make`] has left.
+    pub(super) fn there(folder: &Path) -> Tree {
+        Tree { folder: folder.into() }
+    }
+
+    fn development(&self) -> Outcome {
+        let source = root();
+        let packaging = source.join("packaging");
+        let programs = [("tieline-note", "tieline-note"), ("debhelper/dh_tieline", "dh_tieline")];
+        for (file, name) in programs {
+            let file = packaging.join(file);
+            self.put(&file, &format!("/usr/bin/{name}"), 0o755)?;
+            let page = manual(&file, name)?;
+            self.write(&format!("/usr/share/man/man1/{name}.1"), page.as_bytes(), 0o644)?;
+        }
+        for (file, mode) in [("tieline.req", 0o755), ("tieline.prov", 0o755)] {
+            self.put(&packaging.join("rpm").join(file), &format!("/usr/lib/rpm/{file}"), mode)?;
+        }
+        let attributes = "/usr/lib/rpm/fileattrs/tieline.attr";
+        self.put(&packaging.join("rpm/tieline.attr"), attributes, 0o644)?;
+        let sequence = "/usr/share/perl5/Debian/Debhelper/Sequence/tieline.pm";
+        self.put(&packaging.join("debhelper/tieline.pm"), sequence, 0o644)?;
+        self.crate_for_providers()?;
+        for folder in ["docs/examples", "capi/examples"] {
+            for file in build::files(&source.join(folder))? {
+                if file.extension().is_some_and(|e| e == "c" || e == "h") {
+                    let name = file.file_name().unwrap_or_default().to_string_lossy();
+                    self.put(&file, &format!("/usr/share/doc/tieline/examples/{name}"), 0o644)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The crate that providers in Rust are made with, as source: as it would be published, but for what only that needs.
+    fn crate_for_providers(&self) -> Outcome {
+        let made = target().join("packages/crate");
+        let args =
+            ["package", "--no-verify", "--allow-dirty", "--locked", "-p", "tieline-plugin-api"];
+        let _ = capture(cargo(&args).arg("--target-dir").arg(&made))?;
+        let name = concat!("package/tieline-plugin-api-", env!("CARGO_PKG_VERSION"), ".crate");
+        let place = self.folder.join("usr/share/tieline/plugin-api");
+        std::fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+        let mut tar = command(
+            "tar",
+            &["--extract", "--gzip", "--strip-components=1", "--no-same-owner", "--file"],
+        );
+        let _ = capture(tar.arg(made.join(name)).arg("--directory").arg(&place))?;
+        for file in build::files(&place)? {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            // The texts of the licences lie where each distribution has them.
+            let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json"].contains(&&*name);
+            let failed = |e: std::io::Error| format!("{}: {e}", file.display());
+            match other || name.starts_with("LICENSE") {
+                true => std::fs::remove_file(&file).map_err(failed)?,
+                false => std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644))
+                    .map_err(failed)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages, completions, settings, documentation.
+    fn words(&self) -> Outcome {
+        self.of_the_tool()?;
+        for page in ["README.md", "ARCHITECTURE.md", "SECURITY.md", "LICENSE-MIT", "LICENSE-APACHE"]
+        {
+            self.put(&root().join(page), &format!("/usr/share/doc/tieline/{page}"), 0o644)?;
+        }
+        for file in build::files(&root().join("docs"))? {
+            if file.extension().is_some_and(|e| e == "md") {
+                let name = file.file_name().unwrap_or_default().to_string_lossy();
+                self.put(&file, &format!("/usr/share/doc/tieline/docs/{name}"), 0o644)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What shells complete, and the settings for all users: the tool that is packaged writes them.
+    fn of_the_tool(&self) -> Outcome {
+        let tieline = self.folder.join("usr/bin/tieline");
+        let scratch = self.folder.with_extension("completions");
+        let _ = std::fs::create_dir_all(&scratch);
+        let _ = capture(command(&tieline, &["completions"]).arg(&scratch))?;
+        for (file, place) in [
+            ("tieline", "bash-completion/completions/tieline"),
+            ("_tieline", "zsh/vendor-completions/_tieline"),
+            ("tieline.fish", "fish/vendor_completions.d/tieline.fish"),
+        ] {
+            self.put(&scratch.join(file), &format!("/usr/share/{place}"), 0o644)?;
+        }
+        let _ = std::fs::remove_dir_all(&scratch);
+        // With the variables of the providers that are packaged, and not with what this machine has set.
+        let mut settings = command(&tieline, &["config", "--file"]);
+        let settings = settings.env_clear().env("TIELINE_PROVIDER_PATH", self.providers()?);
+        self.write("/etc/tieline/tieline.toml", capture(settings)?.as_bytes(), 0o644)
+    }
+
+    /// Where the tree has its providers.
+    fn providers(&self) -> Outcome<PathBuf> {
+        let files = build::files(&self.folder.join("usr"))?;
+        let provider = files.iter().find(|file| file.ends_with("providers/libtieline_shm.so"));
+        let folder = provider.and_then(|file| file.parent()).map(Path::to_path_buf);
+        folder.ok_or(format!("{} has no provider shm", self.folder.display()))
+    }
+
+    fn notices(&self) -> Outcome {
+        let mut linked = vec!["tieline-tools".to_owned(), "tieline-capi".to_owned()];
+        linked.extend(PROVIDERS.map(|provider| format!("tieline-provider-{provider}-plugin")));
+        self.write("/usr/share/doc/tieline/NOTICES", notices::text(&linked)?.as_bytes(), 0o644)
+    }
+
+    fn put(&self, file: &Path, place: &str, mode: u32) -> Outcome {
+        let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        self.write(place, &bytes, mode)
+    }
+
+    fn write(&self, place: &str, bytes: &[u8], mode: u32) -> Outcome {
+        let at = self.folder.join(place.trim_start_matches('/'));
+        let failed = |e: std::io::Error| format!("{}: {e}", at.display());
+        let parent = at.parent().unwrap_or(&self.folder);
+        std::fs::create_dir_all(parent).map_err(failed)?;
+        std::fs::write(&at, bytes).map_err(failed)?;
+        std::fs::set_permissions(&at, PermissionsExt::from_mode(mode)).map_err(failed)
+    }
+}
+
+/// A Perl program's own page.
+fn manual(file: &Path, name: &str) -> Outcome<String> {
+    let version = concat!("tieline ", env!("CARGO_PKG_VERSION"));
+    let args = ["--section=1", "--date= ", "--release", version, "--center=Tieline", "--name"];
+    let mut pod: Command = command("pod2man", &args);
+    capture(pod.arg(name.to_uppercase()).arg(file))
+}

@@ -1,0 +1,296 @@
+//! `cargo xtask package test`: the packages, in roots that nothing of the project was ever installed in.
+//!
+//! A root is made by mmdebstrap once, and kept as an archive in `target/packages/roots`. Each is unpacked anew, and the steps of
+//! `packaging/test` run in it, in order: a step is a shell script whose first line says what it shows.
+
+use super::{build, deb, rpm};
+use crate::check::Count;
+use crate::sh::{self, Outcome, command, is_root, lines, root, target, which};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Debian's releases in which packages are tried: bookworm's are made here, and newer ones take them.
+const RELEASES: [&str; 2] = ["bookworm", "trixie"];
+
+/// What the steps need there: what authors of providers have, and programs that look.
+const INCLUDE: &str = "build-essential,debhelper,pkg-config,iproute2,rpm";
+
+const ARCHIVE: &str = "http://deb.debian.org/debian";
+
+/// Everything, or what is named: a release, or `rpm`.
+pub(crate) fn run(named: &[&str]) -> Count {
+    let is_wanted = |what: &str| named.is_empty() || named.contains(&what);
+    let releases: Vec<&str> = RELEASES.into_iter().filter(|release| is_wanted(release)).collect();
+    let mut count = Count::default();
+    if !releases.is_empty() {
+        count.add(debian(&releases));
+    }
+    if is_wanted("rpm") {
+        count.add(rpms());
+    }
+    count
+}
+
+fn debian(releases: &[&str]) -> Count {
+    if let Some(program) = deb::missing() {
+        return Count::skip(format!("Debian's packages: there is no {program} here"));
+    }
+    let packages = match packages() {
+        Ok(packages) => packages,
+        Err(text) => return Count::one(Err(text)),
+    };
+    let mut total = same_bytes("deb", &packages.now, deb::again);
+    match files_of(&root().join("packaging/test/deb"), "sh") {
+        Ok(scripts) => total.add(each("deb", &scripts, |name| outside("deb", name))),
+        Err(text) => total.add(Count::one(Err(text))),
+    }
+    for release in releases {
+        match unpacked(release) {
+            Ok(folder) => {
+                total.add(steps(release, &folder, &packages));
+                // It holds devices and other users' files: not left to be cleaned by somebody else.
+                let _ = std::fs::remove_dir_all(&folder);
+            }
+            Err(reason) => total.add(Count::skip(format!("{release}: {reason}"))),
+        }
+    }
+    total
+}
+
+/// The packages, and those of the next version.
+struct Packages {
+    now: PathBuf,
+    next: PathBuf,
+}
+
+fn packages() -> Outcome<Packages> {
+    let _ = deb::make(deb::VERSION)?;
+    Ok(Packages { now: target().join("packages/deb"), next: deb::next()? })
+}
+
+/// A root of a release, unpacked; the error is why there is none.
+fn unpacked(release: &str) -> Outcome<PathBuf> {
+    if !is_root() {
+        return Err("a clean root needs root's rights here".into());
+    }
+    for program in ["unshare", "chroot", "tar"] {
+        let _ = which(program).ok_or(format!("there is no {program}"))?;
+    }
+    let roots = target().join("packages/roots");
+    let archive = roots.join(format!("{release}.tar"));
+    std::fs::create_dir_all(&roots).map_err(|e| format!("{}: {e}", roots.display()))?;
+    if !archive.exists() {
+        let _ = which("mmdebstrap").ok_or("there is no mmdebstrap")?;
+        println!("making a clean {release}: a minute or two, once");
+        let part = roots.join(format!("{release}.part.tar"));
+        let mut make = command("mmdebstrap", &["--quiet", "--variant=minbase"]);
+        let _ = make.arg(format!("--include={INCLUDE}")).arg(release).arg(&part).arg(ARCHIVE);
+        sh::run(&mut make).map_err(|text| format!("the archive gives no clean root: {text}"))?;
+        std::fs::rename(&part, &archive).map_err(|e| format!("{}: {e}", archive.display()))?;
+    }
+    let folder = roots.join(format!("{release}.root"));
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut tar = command("tar", &["--extract", "--numeric-owner", "--file"]);
+    sh::run(tar.arg(&archive).arg("--directory").arg(&folder))?;
+    Ok(folder)
+}
+
+fn steps(release: &str, folder: &Path, packages: &Packages) -> Count {
+    let scripts = match prepared(folder, packages) {
+        Ok(scripts) => scripts,
+        Err(text) => return Count::one(Err(format!("{release}: {text}"))),
+    };
+    each(release, &scripts, |name| inside(folder, name))
+}
+
+/// The steps in order, each told with what it shows.
+fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Count {
+    let mut total = Count::default();
+    for script in scripts {
+        let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(script).unwrap_or_default();
+        let what = title(&text).unwrap_or(&name).to_owned();
+        let (count, said) = step(&mut run(&name));
+        let verdict = match (count.failed.is_empty(), count.skipped.is_empty()) {
+            (false, _) => "FAILED",
+            (_, false) => "skipped",
+            _ => "ok",
+        };
+        println!("{place}: {what} {verdict}");
+        if verdict == "FAILED" {
+            said.iter().for_each(|line| println!("    {line}"));
+        }
+        let named = |texts: Vec<String>| {
+            texts.into_iter().map(|text| format!("{place}: {name}: {text}")).collect()
+        };
+        total.add(Count {
+            passed: count.passed,
+            failed: named(count.failed),
+            skipped: named(count.skipped),
+        });
+    }
+    total
+}
+
+/// Packages of rpm: what the solver makes of them, and what they do in a Debian root, since a root of their own has no C library.
+fn rpms() -> Count {
+    if let Some(program) = rpm::missing() {
+        return Count::skip(format!("rpms: there is no {program} here"));
+    }
+    if !is_root() {
+        return Count::skip("rpms: a root of their own needs root's rights here");
+    }
+    let scripts = rpm::make().and_then(|_| files_of(&root().join("packaging/test/rpm"), "sh"));
+    let scripts = match scripts {
+        Ok(scripts) => scripts,
+        Err(text) => return Count::one(Err(text)),
+    };
+    let mut count = same_bytes("rpm", &target().join("packages/rpm"), rpm::again);
+    let debian = unpacked(RELEASES[0]).ok();
+    count.add(each("rpm", &scripts, |name| {
+        let mut bash = outside("rpm", name);
+        let _ = bash.env("DEBIAN", debian.as_deref().unwrap_or(Path::new("")));
+        bash
+    }));
+    if let Some(folder) = debian {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    count
+}
+
+/// One step beside the packages, on this machine.
+fn outside(kind: &str, name: &str) -> Command {
+    let packaging = root().join("packaging");
+    let words = format!(
+        ". {0}/test/prelude; cd \"$(mktemp -d)\"; . {0}/test/{kind}/{name}",
+        packaging.display()
+    );
+    let mut bash = command("bash", &["-eu", "-c", &words]);
+    let _ = bash.env("RPMS", target().join("packages/rpm/RPMS"));
+    let _ = bash.env("DEBS", target().join("packages/deb"));
+    let _ = bash.env("PACKAGING", packaging).env("SOURCE", root()).env("LC_ALL", "C.UTF-8");
+    bash
+}
+
+/// The packages of a folder are made again from the same tree, and are the same bytes.
+fn same_bytes(kind: &str, first: &Path, again: impl FnOnce() -> Outcome<PathBuf>) -> Count {
+    let compared = again().and_then(|second| {
+        let mut files = build::files(first)?;
+        files.retain(|file| file.extension().is_some_and(|e| e == kind));
+        for file in &files {
+            let name = file.strip_prefix(first).unwrap_or(file);
+            let read =
+                |file: &Path| std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()));
+            if read(file)? != read(&second.join(name))? {
+                return Err(format!("{} is another file when it is made again", name.display()));
+            }
+        }
+        println!("{kind}: {} packages, made again, are the same bytes", files.len());
+        std::fs::remove_dir_all(&second).map_err(|e| format!("{}: {e}", second.display()))
+    });
+    Count::one(compared)
+}
+
+/// What a step shows: its first line.
+fn title(text: &str) -> Option<&str> {
+    text.lines().next()?.strip_prefix("# ")
+}
+
+/// Puts packages and steps into a root; returns the steps in order.
+fn prepared(folder: &Path, packages: &Packages) -> Outcome<Vec<PathBuf>> {
+    let failed = |at: &Path| {
+        let at = at.display().to_string();
+        move |e: std::io::Error| format!("{at}: {e}")
+    };
+    std::fs::create_dir_all(folder.join("scratch")).map_err(failed(folder))?;
+    for (from, to) in [(&packages.now, "packages"), (&packages.next, "next")] {
+        let to = folder.join(to);
+        std::fs::create_dir_all(&to).map_err(failed(&to))?;
+        for file in files_of(from, "deb")? {
+            let copied = std::fs::copy(&file, to.join(file.file_name().unwrap_or_default()));
+            let _ = copied.map_err(failed(&file))?;
+        }
+    }
+    let source = root().join("packaging/test");
+    let to = folder.join("steps");
+    std::fs::create_dir_all(&to).map_err(failed(&to))?;
+    let scripts = files_of(&source, "sh")?;
+    for file in scripts.iter().chain([&source.join("prelude")]) {
+        let copied = std::fs::copy(file, to.join(file.file_name().unwrap_or_default()));
+        let _ = copied.map_err(failed(file))?;
+    }
+    Ok(scripts)
+}
+
+/// The files of a folder with this ending, in order.
+fn files_of(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|e| e == ending));
+    files.sort();
+    match files.is_empty() {
+        true => Err(format!("{} has no .{ending}", folder.display())),
+        false => Ok(files),
+    }
+}
+
+/// One step, with processes, mounts and networks of its own, so that nothing of it is left.
+fn inside(folder: &Path, name: &str) -> Command {
+    let words = format!(
+        "mount -t tmpfs shm /dev/shm; mount -t tmpfs run /run; mount -t sysfs sys /sys; ip link set lo up; \
+         . /steps/prelude; cd \"$(mktemp -d)\"; . /steps/{name}"
+    );
+    let proc = format!("--mount-proc={}", folder.join("proc").display());
+    let alone = ["--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", &proc, "chroot"];
+    let mut unshare = command("unshare", &alone);
+    let _ = unshare.arg(folder).args(["bash", "-eu", "-c"]).arg(words);
+    let _ = unshare.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    let _ = unshare.env("HOME", "/root").env("LC_ALL", "C.UTF-8");
+    let _ = unshare.env("DEBIAN_FRONTEND", "noninteractive");
+    unshare
+}
+
+/// How a step ended, and what it said.
+fn step(command: &mut Command) -> (Count, Vec<String>) {
+    let mut said = Vec::new();
+    let outcome = lines(command, |line| said.push(line.to_owned()));
+    let skipped = said.last().and_then(|line| line.strip_prefix("skipped: "));
+    let count = match (outcome, skipped) {
+        (Ok(true), _) => Count::one(Ok(())),
+        (Ok(false), Some(reason)) => Count::skip(reason),
+        (Ok(false), None) => Count::one(Err(said.last().cloned().unwrap_or("no word".into()))),
+        (Err(text), _) => Count::one(Err(text)),
+    };
+    (count, said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_fails_unless_it_ends_well_or_says_why_it_cannot_run() {
+        let step = |words: &str| step(&mut command("bash", &["-eu", "-c", words])).0;
+        assert_eq!(step("true").passed, 1);
+        assert_eq!(step("echo 'skipped: no net'; exit 1").skipped, ["no net"]);
+        assert_eq!(step("echo 'skipped: no net'; echo more; false").failed, ["more"]);
+        assert_eq!(step("echo here; false; echo there").failed, ["here"]);
+    }
+
+    #[test]
+    fn every_step_says_what_it_shows_and_none_hopes_that_a_negation_ends_it() {
+        let folder = root().join("packaging/test");
+        let mut scripts = files_of(&folder, "sh").unwrap();
+        scripts.extend(files_of(&folder.join("rpm"), "sh").unwrap());
+        assert!(scripts.len() > 12, "{scripts:?}");
+        for script in scripts {
+            let text = std::fs::read_to_string(&script).unwrap();
+            assert!(title(&text).is_some_and(|title| title.ends_with('.')), "{}", script.display());
+            let negation = text.lines().find(|line| line.trim_start().starts_with("! "));
+            assert_eq!(negation, None, "{}", script.display());
+        }
+    }
+}
