@@ -2,7 +2,7 @@
 //! go of, memory of other devices, and very many peers.
 
 use crate::abi::*;
-use crate::double::world::{counts, fault, pairs, registrations, rights, unread};
+use crate::double::world::{counts, fault, pairs, registrations, rights};
 use crate::double::{Side, connect, domain, piece, piece_in, side};
 use crate::{RC, Region, RemoteKey, VerbsEndpoint, VerbsInterface};
 use tieline_plugin_api::abi::{KeyParams, RegisterParams};
@@ -177,23 +177,6 @@ fn ten_thousand_peers_have_bounded_memory_each_and_what_they_share_is_enough_for
     drop(rest);
     assert!(a.interface.reachable(&b.interface.address()).is_ok());
     assert_eq!(a.interface.memory().peers, 2);
-}
-
-#[test]
-fn a_poll_takes_no_more_completions_than_there_is_room_for_events() {
-    let (mut a, mut b) = (side(&[]), side(&[]));
-    let (at_a, _at_b) = connect(&mut a, &mut b);
-    for header in 0..30 {
-        assert_eq!(at_a.am_short(1, header, b"x"), Ok(Posting::Done));
-    }
-    let VerbsInterface::Rc(rc) = &b.interface else { panic!("reliable") };
-    let qpn = rc.state.borrow().connections[0].as_ref().unwrap().own.qpn;
-    // A poll of these tests has room for 16.
-    for left in [30, 14, 0] {
-        assert_eq!(unread(qpn), left);
-        b.poll();
-    }
-    assert_eq!(b.told.messages.len(), 30);
 }
 
 #[test]

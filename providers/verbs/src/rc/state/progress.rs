@@ -17,9 +17,7 @@ impl State {
         }
         // Before anybody has connected the device has nothing of ours.
         if self.notices.hand_out(events) && !self.connections.is_empty() {
-            // What there is no room for stays where it is.
-            let most = events.room().min(WC_BATCH);
-            let _ = self.fetch_some(most, Some(events));
+            let _ = self.fetch(Some(events));
         }
     }
 
@@ -43,18 +41,13 @@ impl State {
     }
 
     /// Fetches a batch of completions; whether there was any.
-    pub(super) fn fetch(&mut self, events: Option<&mut Events<'_>>) -> bool {
-        self.fetch_some(WC_BATCH, events)
-    }
-
-    /// The same of at most so many.
-    fn fetch_some(&mut self, most: usize, mut events: Option<&mut Events<'_>>) -> bool {
+    pub(super) fn fetch(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let mut batch = core::mem::take(&mut self.batch);
         if batch.is_empty() {
             // Within a batch: what came before is told from there.
             return false;
         }
-        let count = match self.cq.poll(&mut batch[..most]) {
+        let count = match self.cq.poll(&mut batch) {
             Ok(count) => count,
             Err(failure) => {
                 self.fail_all(failure.status, &failure.text, events.as_deref_mut());
