@@ -9,7 +9,8 @@
 //! Where a library or a device would be needed, a test over a played one is counted in the same way, without what is played:
 //! [`played`]. The test does its cases in turn, as often as `TIELINE_COUNTED` says.
 
-use super::{Count, least};
+use super::{Count, c_programs, least};
+use crate::c_library;
 use crate::sh::{Outcome, capture, cargo, command, root, run as run_command, target, which};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -131,9 +132,26 @@ fn played() -> Outcome<Subject> {
     })
 }
 
+/// The cases of [`over_shm`] once more, through the C library: what it adds is to become 25 at most, and is not yet.
+fn in_c() -> Outcome<Subject> {
+    run_command(&mut cargo(&["build", "--release", "--quiet", "-p", "tieline-capi"]))?;
+    let source = root().join("capi/tests/instructions.c");
+    let program =
+        c_programs::compiled_with(&c_library::link("release")?, &source, false, &["-O2"])?;
+    Ok(Subject {
+        program,
+        cases: ["c_post", "c_poll", "c_put", "c_fetch_add"].map(str::to_owned).to_vec(),
+        told: |command, case, times| {
+            let _ = command.args([case, &times.to_string()]);
+        },
+        left_out: "slow_progress",
+        calls_it: Some("c_poll"),
+    })
+}
+
 fn measure() -> Outcome<BTreeMap<String, u64>> {
     let mut found = BTreeMap::new();
-    for subject in [over_shm()?, played()?] {
+    for subject in [over_shm()?, in_c()?, played()?] {
         for case in &subject.cases {
             let (short, long) = (count(&subject, case, SHORT)?, count(&subject, case, LONG)?);
             let each = long.saturating_sub(short).div_ceil(LONG - SHORT);
