@@ -10,14 +10,14 @@
 //! the rules as a C programmer meets them; this is how they are kept:
 //!
 //! * **A handle is no address.** Its bits are a place in a table, the kind of the object and how often the place was used
-//!   ([`abi::table`]). Nothing that the caller gives is followed before the place says the same three things, so a handle that was
+//!   (`abi/table.rs`). Nothing that the caller gives is followed before the place says the same three things, so a handle that was
 //!   closed, is of another kind, or is no handle at all is an error and never an access to freed memory.
-//! * **A worker has a mark** ([`abi::enter`]): who is in a call of it. It is a word that is read and written without a locked
+//! * **A worker has a mark** (`abi/enter.rs`): who is in a call of it. It is a word that is read and written without a locked
 //!   instruction. Another thread that comes meanwhile is told `Busy`; a handler, which comes from inside, is let in.
 //! * **Nothing unwinds into C.** Every entry catches a panic, ends the object that it was in (its mark says so for ever), and returns
 //!   `ProviderFailed` with the panic's words.
-//! * **Records grow at their ends** ([`abi::records`]), by the rules of the provider ABI.
-//! * **Errors stay in the thread** ([`abi::error`]) until the next one, as values; their C strings are made when somebody asks.
+//! * **Records grow at their ends** (`abi/records.rs`), by the rules of the provider ABI.
+//! * **Errors stay in the thread** (`abi/error.rs`) until the next one, as values; their C strings are made when somebody asks.
 //!
 //! `unsafe` code is in the folder `abi` alone: every function there that is exported takes addresses from the caller, who promises
 //! what the header says of them.
