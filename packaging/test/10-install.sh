@@ -3,4 +3,5 @@
 files > /scratch/before
 dpkg -i /packages/*.deb > said 2>&1 || { cat said; exit 1; }
 dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' 'tieline*' 'libtieline*' > state
-lacks '^[^i]' state
+# What is only provided counts as a package that is not installed: `un`.
+lacks '^[^iu]' state
