@@ -279,8 +279,6 @@ extern "C" {
 #define TIELINE_ASYNC_PORT_UP 2
 /* a device was removed or has failed for good: everything opened on it has ended */
 #define TIELINE_ASYNC_DEVICE_GONE 3
-/* a device has come: contexts that are opened from now on can use it */
-#define TIELINE_ASYNC_DEVICE_NEW 4
 
 /* ---- Flags of the ELF note ---- */
 

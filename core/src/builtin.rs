@@ -1,6 +1,49 @@
-//! The providers that are linked into the library, and what they can be told.
+//! The providers that are linked into the library or the program, and what the library's can be told.
 
+use crate::registry::Builtin;
+use std::sync::{Mutex, PoisonError};
 use tieline_config::{Declared, ValueView};
+use tieline_plugin_api::abi::EntryFn;
+
+static LINKED: Mutex<Vec<Builtin>> = Mutex::new(Vec::new());
+
+/// Every context that this process opens from now on has this provider too, behind those of files: for what counts instructions over
+/// devices that the program plays.
+#[doc(hidden)]
+pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) {
+    let mut linked = LINKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !linked.iter().any(|known| known.name == name) {
+        linked.push(Builtin { name, version, entry });
+    }
+}
+
+/// All that are linked, the program's last.
+pub(crate) fn linked() -> Vec<Builtin> {
+    let mut all = of_the_library();
+    all.extend_from_slice(&LINKED.lock().unwrap_or_else(PoisonError::into_inner));
+    all
+}
+
+fn of_the_library() -> Vec<Builtin> {
+    #[cfg(feature = "builtin")]
+    {
+        use tieline_plugin_api::abi::shims::entry;
+        vec![
+            Builtin {
+                name: "shm",
+                version: env!("CARGO_PKG_VERSION"),
+                entry: entry::<tieline_provider_shm::Shm>,
+            },
+            Builtin {
+                name: "shm-cma",
+                version: env!("CARGO_PKG_VERSION"),
+                entry: entry::<tieline_provider_shm_cma::ShmCma>,
+            },
+        ]
+    }
+    #[cfg(not(feature = "builtin"))]
+    Vec::new()
+}
 
 /// The text of `docs/configuration.md`: every variable of the core and of the providers that are linked into it, and behind
 /// them those of other providers that are among `loaded` (`Report::config` has them). What this process has set plays no part.

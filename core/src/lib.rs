@@ -57,6 +57,8 @@ pub use tieline_config::explain;
 use tieline_config::select;
 pub use tieline_job as job;
 
+#[doc(hidden)]
+pub use builtin::link_provider;
 pub use builtin::{configuration_file, configuration_markdown};
 pub use context::{Context, ContextBuilder};
 pub use endpoint::{

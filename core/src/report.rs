@@ -165,7 +165,7 @@ pub struct LogView {
     pub level: String,
     /// What it said.
     pub text: String,
-    /// What has happened to a device, where it is that: `port_down`, `port_up`, `device_gone` or `device_new`. Told whatever
+    /// What has happened to a device, where it is that: `port_down`, `port_up` or `device_gone`. Told whatever
     /// `TIELINE_LOG` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,

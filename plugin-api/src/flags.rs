@@ -207,7 +207,6 @@ table! {
         PORT_DOWN = 1, "a port or an interface of the network has lost its link: what goes that way waits or fails";
         PORT_UP = 2, "it has its link again";
         DEVICE_GONE = 3, "a device was removed or has failed for good: everything opened on it has ended";
-        DEVICE_NEW = 4, "a device has come: contexts that are opened from now on can use it";
     }
 }
 

@@ -34,7 +34,8 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::log_level;
 
-/// A provider that is linked into the core.
+/// A provider that is linked into the core, or into the program.
+#[derive(Clone, Copy)]
 pub(crate) struct Builtin {
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,

@@ -3,6 +3,7 @@
 use super::selftest;
 use super::{Core, ModuleUse, Roles};
 use crate::address::Location;
+use crate::builtin::linked;
 use crate::compose::{self, Composition, Preferences};
 use crate::config::{Config, Declared, ReportTo, vars};
 use crate::explain::{Record, Verdict};
@@ -12,7 +13,7 @@ use crate::mem::{DomainSlot, Memory};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
 use crate::registry::abi::objects::OpenDomain;
 use crate::registry::{
-    Builtin, Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover, is_named_after,
+    Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover, is_named_after,
 };
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
@@ -55,27 +56,6 @@ impl Settings for ConfigSettings {
     fn declared(&self, provider: &str, variable: &Declared) {
         self.config.declare(provider, [variable.clone()]);
     }
-}
-
-fn builtin() -> Vec<Builtin> {
-    #[cfg(feature = "builtin")]
-    {
-        use tieline_plugin_api::abi::shims::entry;
-        vec![
-            Builtin {
-                name: "shm",
-                version: env!("CARGO_PKG_VERSION"),
-                entry: entry::<tieline_provider_shm::Shm>,
-            },
-            Builtin {
-                name: "shm-cma",
-                version: env!("CARGO_PKG_VERSION"),
-                entry: entry::<tieline_provider_shm_cma::ShmCma>,
-            },
-        ]
-    }
-    #[cfg(not(feature = "builtin"))]
-    Vec::new()
 }
 
 /// Who writes there.
@@ -158,7 +138,7 @@ impl Core {
         let providers = config.selection(vars::PROVIDERS)?;
         let preferences = Preferences::from_config(&config)?;
         let settings = Arc::new(ConfigSettings { config: config.clone(), found: OnceLock::new() });
-        let discovery = discover(settings, &builtin(), &|name, version| {
+        let discovery = discover(settings, &linked(), &|name, version| {
             providers.admits(name, Some(version)).map(|_| ())
         });
         // A value that somebody set on purpose, and that does not hold, is no reason to go on without what it was for.

@@ -1,4 +1,5 @@
-//! Compares `abi.rs` with the installed headers: a C program prints every size, offset and number.
+//! Compares `abi.rs` with the installed headers: a C program prints every size, offset and number. The same as static assertions is the file
+//! `records.c`, for who has other headers: it compiles where they hold.
 
 use crate::abi::*;
 use std::process::Command;
@@ -24,7 +25,7 @@ macro_rules! sizes {
 }
 pub(crate) use sizes;
 
-fn claims() -> Vec<(String, u64)> {
+pub(crate) fn claims() -> Vec<(String, u64)> {
     let mut out: Vec<(String, u64)> = Vec::new();
     sizes!(out; ibv_device_attr ibv_async_event ibv_wc ibv_mr ibv_global_route ibv_ah_attr ibv_srq_init_attr
         ibv_qp_cap ibv_qp_init_attr ibv_qp_attr ibv_sge ibv_send_wr ibv_recv_wr ibv_comp_channel ibv_context_ops
@@ -90,6 +91,25 @@ fn claims() -> Vec<(String, u64)> {
 #[test]
 fn records_and_numbers_are_those_of_the_installed_headers() {
     compare("infiniband/verbs.h", "libibverbs-dev", &claims());
+}
+
+#[test]
+fn the_assertions_in_c_are_those_of_the_tables() {
+    let mut text = String::from(
+        "/* What src/abi.rs and src/cm/abi.rs say of records and numbers, made from them by a test. Where the installed headers of\n \
+         * rdma-core are others, this does not compile: cc -fsyntax-only records.c */\n\
+         #include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <stddef.h>\n\n",
+    );
+    for (expression, value) in claims().into_iter().chain(crate::cm::layout_claims()) {
+        let about = expression.replace('"', "");
+        text.push_str(&format!("_Static_assert(({expression}) == {value}u, \"{about}\");\n"));
+    }
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("records.c");
+    if std::fs::read_to_string(&file).unwrap_or_default() != text {
+        let fresh = std::env::temp_dir().join(format!("tieline-records-{}.c", std::process::id()));
+        std::fs::write(&fresh, text).unwrap();
+        panic!("records.c is stale: mv {} {}", fresh.display(), file.display());
+    }
 }
 
 /// Lets a C program that includes `header` say what each expression is there.

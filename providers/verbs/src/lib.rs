@@ -39,6 +39,8 @@ mod domain;
 mod double;
 mod endpoint;
 mod gid;
+#[cfg(test)]
+mod instructions_tests;
 mod interface;
 mod keys;
 #[cfg(test)]

@@ -99,9 +99,12 @@ fn over_shm() -> Outcome<Subject> {
     })
 }
 
-/// The provider `ofi` over the libfabric that its tests play. The tools, which have no library, are named for the features of what
-/// both depend on.
-fn played() -> Outcome<Subject> {
+/// The test of a provider that is counted.
+const PLAYED: &str = "instructions_tests::messages_and_puts_arrive_however_many_there_are";
+
+/// Providers over what their tests play: `ofi` over a libfabric, and below the whole core `rc` of `verbs` over a device.
+/// The tools, which have no library, are named for the features of what all depend on.
+fn played() -> Outcome<Vec<Subject>> {
     let built = capture(&mut cargo(&[
         "test",
         "--release",
@@ -109,27 +112,35 @@ fn played() -> Outcome<Subject> {
         "-p",
         "tieline-provider-ofi",
         "-p",
+        "tieline-provider-verbs",
+        "-p",
         "tieline-tools",
         "--lib",
         "--no-run",
         "--message-format=json",
     ]))?;
-    let executable = |line: &str| {
-        let value: serde_json::Value = serde_json::from_str(line).ok()?;
-        (value["target"]["name"] == "tieline_provider_ofi")
-            .then(|| value["executable"].as_str().map(PathBuf::from))?
+    let subject = |name: &str, cases: &[&str]| -> Outcome<Subject> {
+        let executable = |line: &str| {
+            let value: serde_json::Value = serde_json::from_str(line).ok()?;
+            (value["target"]["name"] == name)
+                .then(|| value["executable"].as_str().map(PathBuf::from))?
+        };
+        let program = built.lines().find_map(executable);
+        Ok(Subject {
+            program: program.ok_or(format!("cargo did not say where the tests of {name} are"))?,
+            cases: cases.iter().map(|case| (*case).to_owned()).collect(),
+            told: |command, _, times| {
+                let _ = command.args(["--exact", PLAYED]).env("TIELINE_COUNTED", times.to_string());
+            },
+            left_out: "double",
+            calls_it: None,
+        })
     };
-    let program = built.lines().find_map(executable);
-    Ok(Subject {
-        program: program.ok_or("cargo did not say where the tests of ofi are")?,
-        cases: ["ofi_post", "ofi_poll", "ofi_put"].map(str::to_owned).to_vec(),
-        told: |command, _, times| {
-            let test = "instructions_tests::messages_and_puts_arrive_however_many_there_are";
-            let _ = command.args(["--exact", test]).env("TIELINE_COUNTED", times.to_string());
-        },
-        left_out: "double",
-        calls_it: None,
-    })
+    let over_rc = ["rc_post", "rc_receive", "rc_put", "rc_local", "rc_end", "rc_idle"];
+    Ok(vec![
+        subject("tieline_provider_ofi", &["ofi_post", "ofi_poll", "ofi_put"])?,
+        subject("tieline_provider_verbs", &over_rc)?,
+    ])
 }
 
 /// The cases of [`over_shm`] once more, through the C library: what it adds is to become 25 at most, and is not yet.
@@ -151,7 +162,7 @@ fn in_c() -> Outcome<Subject> {
 
 fn measure() -> Outcome<BTreeMap<String, u64>> {
     let mut found = BTreeMap::new();
-    for subject in [over_shm()?, in_c()?, played()?] {
+    for subject in [over_shm()?, in_c()?].into_iter().chain(played()?) {
         for case in &subject.cases {
             let (short, long) = (count(&subject, case, SHORT)?, count(&subject, case, LONG)?);
             let each = long.saturating_sub(short).div_ceil(LONG - SHORT);

@@ -3,8 +3,7 @@
 use super::abi::*;
 use crate::layout_tests::{compare, fields, sizes};
 
-#[test]
-fn the_records_of_the_connection_manager_are_those_of_the_installed_headers() {
+pub(crate) fn claims() -> Vec<(String, u64)> {
     let mut claims: Vec<(String, u64)> = Vec::new();
     sizes!(claims; rdma_event_channel rdma_conn_param);
     claims.push(("sizeof(struct sockaddr_storage)".into(), size_of::<sockaddr_room>() as u64));
@@ -18,5 +17,10 @@ fn the_records_of_the_connection_manager_are_those_of_the_installed_headers() {
         rdma_cm_event { id, listen_id, event, status, conn as "param.conn" }
     );
     claims.extend(NUMBERS.iter().map(|&(name, value)| (name.to_string(), u64::from(value))));
-    compare("rdma/rdma_cma.h", "librdmacm-dev", &claims);
+    claims
+}
+
+#[test]
+fn the_records_of_the_connection_manager_are_those_of_the_installed_headers() {
+    compare("rdma/rdma_cma.h", "librdmacm-dev", &claims());
 }

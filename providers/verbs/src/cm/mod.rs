@@ -61,6 +61,9 @@ mod wires;
 #[cfg(test)]
 mod wires_tests;
 
+#[cfg(test)]
+pub(crate) use layout_tests::claims as layout_claims;
+
 pub use connector::RdmaCm;
 
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};

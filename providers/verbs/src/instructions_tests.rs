@@ -1,0 +1,143 @@
+//! What messages and puts of 8 bytes cost over `rc`, from the application's call to the device: `cargo xtask instructions` counts the
+//! functions whose names begin with `measured`, without what the played device does in them. As a test this says that all of them arrive.
+
+use crate::{VerbsDomain, double};
+use std::cell::Cell;
+use std::rc::Rc;
+use tieline::endpoint::Completion;
+use tieline::{Context, Endpoint, Outcome, Region, RemoteKey, Worker};
+use tieline_plugin_api::abi::shims::entry;
+use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider, memory_caps};
+
+/// Half of what a peer may have on its way at first: nobody waits for credits.
+const BATCH: usize = 8;
+
+/// The provider, with the played device as the only one.
+struct Played;
+
+impl Provider for Played {
+    type Domain = VerbsDomain;
+
+    fn open(_: HostHandle) -> Result<Played, Failure> {
+        Ok(Played)
+    }
+
+    fn config() -> &'static [ConfigDoc] {
+        crate::config::VARIABLES
+    }
+
+    fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
+        Ok(vec![DomainInfo {
+            name: "verbs:double0".into(),
+            caps: memory_caps::REGISTER,
+            max_key_len: crate::keys::KEY_LEN as u32,
+            register_ns: 15_000.0,
+            register_ns_per_byte: 0.06,
+        }])
+    }
+
+    fn open_domain(&self, _: &str, _: [u8; 16]) -> Result<VerbsDomain, Failure> {
+        double::domain(&[])
+    }
+}
+
+/// One process's half.
+struct Half {
+    worker: Worker,
+    seen: Rc<Cell<usize>>,
+    context: Context,
+}
+
+impl Half {
+    fn open() -> Half {
+        tieline::link_provider("verbs", "1.0.0", entry::<Played>);
+        let settings = [("TIELINE_PROVIDERS", "verbs"), ("TIELINE_LIVE", "off")];
+        let builder = settings.iter().fold(Context::builder(), |b, (name, to)| b.set(name, to));
+        let context = builder.set("TIELINE_PROVIDER_PATH", "").open().unwrap();
+        let (worker, seen) = (context.worker().unwrap(), Rc::new(Cell::new(0)));
+        let count = seen.clone();
+        worker.on_message(1, move |_| count.set(count.get() + 1)).unwrap();
+        Half { worker, seen, context }
+    }
+}
+
+#[inline(never)]
+fn measured_rc_post(endpoint: &Endpoint) {
+    for n in 0..BATCH as u64 {
+        assert!(endpoint.send(1, n, &n.to_le_bytes()).is_ok());
+    }
+}
+
+#[inline(never)]
+fn measured_rc_receive(half: &Half) {
+    half.seen.set(0);
+    while half.seen.get() < BATCH {
+        let _ = half.worker.progress();
+    }
+}
+
+/// Posts each; what comes of it is asked for later.
+#[inline(never)]
+fn measured_rc_put(endpoint: &Endpoint, key: &RemoteKey, posted: &mut Vec<Outcome>) {
+    for n in 0..BATCH as u64 {
+        posted.extend(endpoint.put_bytes(&n.to_le_bytes(), key, 8 * n));
+    }
+}
+
+/// Each ends, and is asked for.
+#[inline(never)]
+fn measured_rc_end(worker: &Worker, posted: &mut Vec<Outcome>) {
+    for outcome in posted.drain(..) {
+        assert!(worker.finish(outcome).is_ok());
+    }
+}
+
+/// Puts of which the next flush tells, and nobody asks before.
+#[inline(never)]
+fn measured_rc_local(endpoint: &Endpoint, local: &Region, key: &RemoteKey) -> usize {
+    let put = |n: usize| {
+        let (range, to) = (8 * n..8 * n + 8, 8 * n as u64);
+        endpoint.put_with(local, range, key, to, Completion::Local).is_ok()
+    };
+    (0..BATCH).filter(|n| put(*n)).count()
+}
+
+#[inline(never)]
+fn measured_rc_idle(worker: &Worker) {
+    for _ in 0..BATCH {
+        assert_eq!(worker.progress(), 0);
+    }
+}
+
+#[test]
+fn messages_and_puts_arrive_however_many_there_are() {
+    let times = std::env::var("TIELINE_COUNTED").ok().and_then(|times| times.parse().ok());
+    let times: usize = times.unwrap_or(800);
+    let (near, far) = (Half::open(), Half::open());
+    let endpoint = near.worker.connect(&far.worker.address().unwrap()).unwrap();
+    let (there, here) = (far.context.alloc(8 * BATCH).unwrap(), near.context.alloc(8 * BATCH));
+    let here = here.unwrap();
+    let key = endpoint.import_key(&there.remote_key().unwrap()).unwrap();
+    let progress = || near.worker.progress() + far.worker.progress();
+    let _ = endpoint.send(1, 0, b"warm up!").unwrap();
+    while far.seen.get() == 0 || key.is_settling() {
+        let _ = progress();
+    }
+    assert_eq!(key.path(), "verbs:double0/rc");
+    let (mut posted, mut put_locally) = (Vec::with_capacity(BATCH), 0);
+    for _ in 0..times / BATCH {
+        measured_rc_post(&endpoint);
+        measured_rc_receive(&far);
+        measured_rc_put(&endpoint, &key, &mut posted);
+        assert_eq!(posted.len(), BATCH);
+        measured_rc_end(&near.worker, &mut posted);
+        put_locally += measured_rc_local(&endpoint, &here, &key);
+        let _ = near.worker.finish(endpoint.flush().unwrap()).unwrap();
+        while progress() > 0 {}
+        measured_rc_idle(&near.worker);
+    }
+    let mut bytes = [1; 8 * BATCH];
+    there.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8 * BATCH], "what was put last is what lies in memory of this side");
+    assert_eq!(put_locally, times / BATCH * BATCH);
+}
