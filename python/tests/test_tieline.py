@@ -161,29 +161,89 @@ class Loopback(unittest.TestCase):
         view[63] = 5
         self.assertEqual(view[63], 5)
 
-    def test_other_threads_run_while_a_call_waits_and_are_told_when_they_come_too_soon(self):
-        ran, told = [], []
+    def test_memory_of_the_programs_own_stays_while_a_view_of_its_region_does(self):
+        view = self.context.register(bytearray(1 << 20)).view()
+        gc.collect()
+        view[5] = 7
+        self.assertEqual(view[5], 7)
+        region = self.context.register(bytearray(64))
+        kept = region.view()
+        with self.assertRaises(BufferError):
+            region.close()
+        with self.assertRaises(BufferError):
+            self.worker.close_region(region)
+        del kept
+        region.close()
+        with self.assertRaises(ValueError):
+            region.view()
+
+    def test_what_the_collector_finds_while_the_worker_is_busy_is_ended_later(self):
+        memory = self.context.alloc(64)
+        circle = [self.key_of(memory)]
+        handle, handled = circle[0]._handle.value, []
+        circle.append(circle)
+        del circle
+
+        def handler(_):
+            thread = threading.Thread(target=gc.collect)
+            thread.start()
+            thread.join()
+            handled.append(len(tieline._left))
+
+        self.worker.on_message(1, handler)
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.me.send(1)
+        self.assertTrue(self.worker.wait_until(lambda: handled, timeout=60))
+        self.assertEqual(handled, [1])
+        self.worker.progress()
+        self.assertEqual((tieline._left, _c.lib.tieline_key_drop(handle)), ([], -3))
+
+    def test_numbers_that_the_library_has_no_room_for_are_refused(self):
+        key = self.key_of(self.context.alloc(64))
+        wrong = (
+            lambda: key.put(b"x", offset=1 << 64),
+            lambda: key.get(bytearray(1), offset=-1),
+            lambda: self.me.send(65536 + 5),
+            lambda: self.me.send(5, header=-1),
+            lambda: self.worker.on_message(-1, print),
+            lambda: self.context.alloc(-1),
+        )
+        for call in wrong:
+            with self.assertRaises(ValueError):
+                call()
+
+    def test_a_second_thread_is_told_when_it_comes_into_a_call_and_runs_meanwhile(self):
+        told = []
 
         def other():
             try:
                 self.worker.address()
             except tieline.Busy as busy:
                 told.append(busy)
-            ran.append(True)
 
-        thread = threading.Thread(target=other)
-        began = threading.Event()
+        def handler(_):
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
 
-        def condition():
-            if not began.is_set():
-                began.set()
-                thread.start()
-            return bool(ran)
-
-        self.assertTrue(self.worker.wait_until(condition, timeout=60))
-        thread.join()
-        self.assertEqual(len(told), 1)
+        self.worker.on_message(1, handler)
+        self.me.send(1)
+        self.assertTrue(self.worker.wait_until(lambda: told, timeout=60))
         self.assertIn("another thread", told[0].why)
+
+    def test_what_waits_is_busy_in_a_handler(self):
+        told = []
+
+        def handler(_):
+            try:
+                self.worker.wait_until(lambda: False, timeout=60)
+            except tieline.Busy as busy:
+                told.append(busy)
+
+        self.worker.on_message(1, handler)
+        self.me.send(1)
+        self.assertTrue(self.worker.wait_until(lambda: told, timeout=60))
 
     def test_time_that_is_up_is_told_from_what_was_waited_for(self):
         began = time.monotonic()
@@ -230,6 +290,23 @@ class Alone(unittest.TestCase):
             found = re.search(rf"\b{name}\(([^;]*?)\)\s*;", text)
             self.assertIsNotNone(found, name)
             self.assertEqual(found[1].count(",") + 1, len(arguments), name)
+
+    def test_a_wait_without_end_can_be_interrupted(self):
+        program = """
+import os, signal, threading, tieline
+with tieline.Context() as context:
+    worker = context.worker()
+    me = worker.connect(worker.address())
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        worker.wait_until(lambda: False)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+        ran = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+        )
+        self.assertIn("interrupted", ran.stdout, ran.stderr)
 
     def test_two_processes_exchange_an_array(self):
         example = str(ROOT / "examples" / "exchange.py")

@@ -16,7 +16,9 @@ ran it. Failures are `Error`: what happened, why, and what to do.
 """
 
 import ctypes
+import functools
 import sys
+import time
 import weakref
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
 
@@ -46,6 +48,10 @@ __all__ = [
 READ, WRITE, ATOMIC, ALL = 1, 2, 4, 7
 
 _OK, _PENDING = 0, 1
+#: Signals of Python run between calls of the library: no call waits longer than so many seconds at a time.
+_SLICE = 0.1
+#: A wait polls so long before it sleeps, and sleeps so long at a time.
+_SPIN, _NAP = 100e-6, 0.01
 _AGAIN, _TOO_LARGE, _TIMED_OUT, _BUSY = -1, -11, -12, -18
 _REPORTS = {"table": 0, "why": 1, "json": 2}
 
@@ -135,6 +141,24 @@ class _Exported:
             _c.release_buffer(byref(self.view))
 
 
+def _word(number, bits=64):
+    """A number as the library takes it: ctypes would cut a longer one in silence."""
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"{number} is no number of {bits} bits")
+    return number
+
+
+#: What was to be ended while its worker was in another thread's call: it is tried again by the next call of any worker.
+_left = []
+
+
+def _end_what_was_left():
+    for _ in range(len(_left)):
+        end = _left.pop()
+        if end() == _BUSY:
+            _left.insert(0, end)
+
+
 class _Handle:
     """A handle of the library, ended once."""
 
@@ -142,14 +166,17 @@ class _Handle:
         self.value, self.end = value, end
 
     def close(self):
-        value, self.value = self.value, None
-        if value:
-            return self.end(value)
-        return _OK
+        if not self.value:
+            return _OK
+        status = self.end(self.value)
+        if status != _BUSY:
+            self.value = None
+        return status
 
     def __del__(self):
-        if self.value:
-            self.close()
+        # The collector comes in any thread, at any time.
+        if self.close() == _BUSY:
+            _left.append(functools.partial(self.end, self.value))
 
 
 class Context:
@@ -170,7 +197,7 @@ class Context:
 
     def alloc(self, length, rights=ALL):
         """Memory of the library's, zeroed, which peers of this host reach fastest."""
-        return Region(_opened(lib.tieline_context_alloc, self._handle.value, length, rights))
+        return Region(_opened(lib.tieline_context_alloc, self._handle.value, _word(length), rights))
 
     def register(self, data, rights=ALL):
         """Makes the memory of a writable buffer reachable by peers, in place, until the region is closed."""
@@ -201,20 +228,22 @@ class Region:
     """Memory that peers reach with its key."""
 
     def __init__(self, handle, exported=None):
-        self._exported = exported
-        self._handle = _Handle(handle, lib.tieline_region_drop)
+        self._owner = _Owner(handle, exported)
+        self._handle = self._owner.handle
         memory, length = c_void_p(), c_size_t()
         _check(lib.tieline_region_memory(handle, byref(memory), byref(length)))
         # A subclass of one's own has room for what the memory must not outlive.
         kind = type("Memory", (ctypes.c_ubyte * length.value,), {})
         self._memory = kind.from_address(memory.value) if length.value else kind()
-        self._memory.owner = (self._handle, exported)
+        self._memory.owner = self._owner
 
     def __len__(self):
         return len(self._memory)
 
     def view(self):
         """The memory itself, for reading and writing. While views of it are there, the region cannot be closed."""
+        if not self._handle.value:
+            raise ValueError("this region is closed")
         return memoryview(self._memory).cast("B")
 
     def key(self):
@@ -228,23 +257,29 @@ class Region:
         self._end(lib.tieline_region_close)
 
     def _end(self, end, *timeout):
-        if self._exported is None and sys.getrefcount(self._memory) > 2:
+        if sys.getrefcount(self._memory) > 2:
             raise BufferError("views of this region's memory exist; let go of them before it is closed")
         _check(end(self._handle.value, *timeout))
         self._handle.value = None
-        if self._exported is not None:
-            self._exported.release()
+        if self._owner.exported is not None:
+            self._owner.exported.release()
+
+
+class _Owner:
+    """What a region's memory keeps, and so every view of it: the last of them ends the region."""
+
+    def __init__(self, handle, exported):
+        self.handle, self.exported = _Handle(handle, lib.tieline_region_drop), exported
 
     def __del__(self):
-        handle = getattr(self, "_handle", None)
-        if handle is None or not handle.value or self._exported is None:
+        if not self.handle.value or self.exported is None:
             return
-        if lib.tieline_region_close(handle.value) < 0:
+        if lib.tieline_region_close(self.handle.value) < 0:
             # A peer may still be there: a buffer that is never given back is the price.
-            _unclosed.append((handle, self._exported))
+            _unclosed.append((self.handle, self.exported))
         else:
-            handle.value = None
-            self._exported.release()
+            self.handle.value = None
+            self.exported.release()
 
 
 _unclosed = []
@@ -342,7 +377,7 @@ class Worker:
             message._record = None
 
         function = _c.MESSAGE_FN(call) if handler else _c.MESSAGE_FN()
-        _check(lib.tieline_worker_on_message(self._handle.value, id, function, None))
+        _check(lib.tieline_worker_on_message(self._handle.value, _word(id, 16), function, None))
         # The one before it may be running: it stays as long as the worker.
         self._handlers.setdefault(id, []).append(function)
 
@@ -371,24 +406,23 @@ class Worker:
         return _check(self._drive(lib.tieline_worker_progress(self._handle.value)))
 
     def wait_until(self, condition, timeout=None):
-        """Makes progress until `condition()` is true; False when the time (in seconds) is up."""
-        held = False
-
-        def holds(_):
-            nonlocal held
-            held = bool(self._guarded(condition))
-            return held or self._raised is not None
-
-        self._let_go()
-        function = _c.CONDITION_FN(holds)
-        status = lib.tieline_worker_wait_until(
-            self._handle.value, function, None, _nanoseconds(timeout)
-        )
-        self._drive(status)
-        if status == _TIMED_OUT:
-            return False
-        _check(status)
-        return held
+        """Makes progress until `condition()` is true; False when the time (in seconds) is up. `Busy` in a handler."""
+        until = None if timeout is None else time.monotonic() + timeout
+        moved_at = time.monotonic()
+        while not condition():
+            if self.progress():
+                moved_at = time.monotonic()
+                continue
+            now = time.monotonic()
+            if until is not None and now >= until:
+                return bool(condition())
+            if now - moved_at >= _SPIN or self._inside:
+                # What a peer puts wakes nobody: a nap is short.
+                nap = _NAP if until is None else min(_NAP, until - now)
+                status = lib.tieline_worker_wait(self._handle.value, _nanoseconds(nap))
+                if self._drive(status) != _TIMED_OUT:
+                    _check(status)
+        return True
 
     def close_region(self, region, timeout=None):
         """Closes a region as `Region.close` does, and makes progress until nobody is at it any more."""
@@ -416,6 +450,7 @@ class Worker:
 
     def _let_go(self):
         """Gives back the buffers of operations that have ended and were not asked for."""
+        _end_what_was_left()
         self._lent = [lent for lent in self._lent if not lent.close()]
 
     def __enter__(self):
@@ -483,16 +518,28 @@ class Request:
         """Makes progress until it has ended, at most so many seconds: `TimedOut`, and it goes on."""
         if not self._number:
             return
-        handle, limit = self._worker._handle.value, _nanoseconds(timeout)
-        status = lib.tieline_worker_finish(handle, self._number, limit, None)
+        handle = self._worker._handle.value
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE if until is None else min(_SLICE, until - time.monotonic())
+            status = lib.tieline_worker_finish(handle, self._number, _nanoseconds(left), None)
+            is_up = until is not None and time.monotonic() >= until
+            if status != _TIMED_OUT or is_up or self._worker._raised is not None:
+                break
+        error = _failed(status) if status < 0 else None
         if status not in (_TIMED_OUT, _BUSY):
             self._ended()
         self._worker._drive(status)
-        _check(status)
+        if error is not None:
+            raise error
 
     def __del__(self):
         if self._number and self._worker._handle.value:
-            lib.tieline_worker_forget(self._worker._handle.value, self._number)
+            forget = functools.partial(
+                lib.tieline_worker_forget, self._worker._handle.value, self._number
+            )
+            if forget() == _BUSY:
+                _left.append(forget)
             if self._lent is not None:
                 self._worker._lent.append(self._lent)
 
@@ -509,11 +556,11 @@ class Job:
 
     def publish(self, key, data):
         """Leaves bytes for whoever looks them up by this process's rank and `key`."""
-        _check(lib.tieline_job_publish(self._handle.value, key, bytes(data), len(data)))
+        _check(lib.tieline_job_publish(self._handle.value, _word(key, 32), bytes(data), len(data)))
 
     def lookup(self, rank, key):
         """What `rank` has published as `key`; waits for it."""
-        return _bytes_of(lib.tieline_job_lookup, self._handle.value, rank, key)
+        return _bytes_of(lib.tieline_job_lookup, self._handle.value, _word(rank), _word(key, 32))
 
     def barrier(self, worker=None):
         """Returns when every process has called it; makes progress of `worker` meanwhile."""
@@ -566,6 +613,7 @@ class Endpoint(_Posting):
 
     def send(self, id, header=0, payload=b""):
         """Sends a message: a word and bytes, which are free when this returns. Behind it, `done` says no more than that it is under way."""
+        id, header = _word(id, 16), _word(header)
         exported = _Exported(payload)
         try:
             return self._post(None, lib.tieline_send, id, header, exported.address, len(exported))
@@ -599,13 +647,13 @@ class Key(_Posting):
 
     def begin_put(self, data, offset=0):
         """Writes the bytes of `data` there. They must stay as they are until the request has ended, when they are visible at the peer."""
-        lent = _Lent(self._worker, data, writable=False)
+        offset, lent = _word(offset), _Lent(self._worker, data, writable=False)
         length = len(lent.exported)
         return self._post(lent, lib.tieline_put, offset, lent.region, 0, length)
 
     def begin_get(self, buffer, offset=0):
         """Fills a writable buffer from there. Its bytes mean something when the request has ended."""
-        lent = _Lent(self._worker, buffer, writable=True)
+        offset, lent = _word(offset), _Lent(self._worker, buffer, writable=True)
         length = len(lent.exported)
         return self._post(lent, lib.tieline_get, offset, lent.region, 0, length)
 

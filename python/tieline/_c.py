@@ -85,7 +85,6 @@ class Buffer(Structure):
 
 
 MESSAGE_FN = CFUNCTYPE(None, c_void_p, POINTER(ArrivedMessage))
-CONDITION_FN = CFUNCTYPE(c_int32, c_void_p)
 
 OUT_HANDLE = POINTER(c_void_p)
 OUT_LEN = POINTER(c_size_t)
@@ -109,7 +108,7 @@ FUNCTIONS = {
     "tieline_worker_drop": [c_void_p],
     "tieline_worker_address": [c_void_p, c_void_p, OUT_LEN],
     "tieline_worker_progress": [c_void_p],
-    "tieline_worker_wait_until": [c_void_p, CONDITION_FN, c_void_p, c_int64],
+    "tieline_worker_wait": [c_void_p, c_int64],
     "tieline_worker_on_message": [c_void_p, c_uint16, MESSAGE_FN, c_void_p],
     "tieline_message_peer": [POINTER(ArrivedMessage), POINTER(c_uint32)],
     "tieline_message_announcement": [POINTER(ArrivedMessage), OUT_HANDLE],
