@@ -1,9 +1,16 @@
 //! The providers that are linked into the library or the program, and what the library's can be told.
 
-use crate::registry::Builtin;
 use std::sync::{Mutex, PoisonError};
 use tieline_config::{Declared, ValueView};
 use tieline_plugin_api::abi::EntryFn;
+
+/// A provider that is linked into the core, or into the program.
+#[derive(Clone, Copy)]
+pub(crate) struct Builtin {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) entry: EntryFn,
+}
 
 static LINKED: Mutex<Vec<Builtin>> = Mutex::new(Vec::new());
 

@@ -25,6 +25,7 @@ pub(crate) use load::{LEAST_PACKED, LoadedProvider, REFUSED_VALUE};
 pub(crate) use search::SearchPath;
 pub(crate) use settings::{Settings, is_named_after};
 
+use crate::builtin::Builtin;
 use crate::explain::{Record, Verdict};
 use crate::log::Log;
 use abi::host::LogLine;
@@ -33,14 +34,6 @@ use identity::Refusal;
 use std::sync::Arc;
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::log_level;
-
-/// A provider that is linked into the core, or into the program.
-#[derive(Clone, Copy)]
-pub(crate) struct Builtin {
-    pub(crate) name: &'static str,
-    pub(crate) version: &'static str,
-    pub(crate) entry: EntryFn,
-}
 
 /// What was found.
 pub(crate) struct Discovery {
