@@ -7,10 +7,10 @@ ip link set lo up
 ip link add near type veth peer name wire netns far
 ip addr add 10.77.0.1/24 dev near
 ip link set near up
-ip -n far link set lo up
-ip -n far addr add 10.77.0.2/24 dev wire
-ip -n far link set wire up
-ip netns exec far tieline perf --listen 10.77.0.2:7700 --once > listening 2>&1 &
+nsenter --net=/run/netns/far ip link set lo up
+nsenter --net=/run/netns/far ip addr add 10.77.0.2/24 dev wire
+nsenter --net=/run/netns/far ip link set wire up
+nsenter --net=/run/netns/far tieline perf --listen 10.77.0.2:7700 --once > listening 2>&1 &
 until grep -q 7700 listening; do kill -0 $!; done
-tieline perf --connect 10.77.0.2:7700 --test am_lat,put_bw,get_bw --size 8,64k --iterations 2000 --verify
+tieline perf --connect 10.77.0.2:7700 --test am_lat,put_bw,get_bw --size 8,64k --iterations 500 --path tcp,tcp-connect --verify
 wait $!
