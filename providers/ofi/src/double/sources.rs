@@ -73,6 +73,11 @@ const MANNERS: &[(&str, Source, Against)] = &[
         Test("gets_from_somebody_who_goes_fail_with_the_connection_as_it_is_played"),
     ),
     (
+        "refuse_transfer",
+        Page("fi_rma(3): a call that fails returns the negative number of the error"),
+        Nothing("how far a library knows that a peer is gone when it is called is its own affair"),
+    ),
+    (
         "fail_send",
         Run("tcp;ofi_rxm of 1.17: as above"),
         Against::Run("killed_processes_leave_two_survivors_at_work_over_libfabric"),
