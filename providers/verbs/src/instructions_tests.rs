@@ -51,7 +51,8 @@ struct Half {
 impl Half {
     fn open() -> Half {
         tieline::link_provider("verbs", "1.0.0", entry::<Played>);
-        let settings = [("TIELINE_PROVIDERS", "verbs"), ("TIELINE_LIVE", "off")];
+        // A file of the provider's that lies beside this program is of another version.
+        let settings = [("TIELINE_PROVIDERS", "verbs@^1.0"), ("TIELINE_LIVE", "off")];
         let builder = settings.iter().fold(Context::builder(), |b, (name, to)| b.set(name, to));
         let context = builder.set("TIELINE_PROVIDER_PATH", "").open().unwrap();
         let (worker, seen) = (context.worker().unwrap(), Rc::new(Cell::new(0)));
