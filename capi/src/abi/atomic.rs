@@ -13,7 +13,7 @@ use super::records::{out, out_handle};
 use super::table::Object;
 use super::worker::WorkerState;
 use std::ffi::c_void;
-use std::rc::Rc;
+use std::sync::Arc;
 use tieline::{AtomicOp, Endpoint, Outcome, PostError, RemotePointer, Status, Width};
 
 /// A peer's memory, mapped in this process.
@@ -21,7 +21,7 @@ pub struct PointerHandle(());
 
 struct PointerObject {
     pointer: RemotePointer,
-    worker: Rc<WorkerState>,
+    worker: Arc<WorkerState>,
 }
 
 impl Object for PointerObject {

@@ -1,9 +1,9 @@
 //! Operations that have not ended: asked for by number.
 
-use super::enter::object;
+use super::enter::{guarded, object};
 use super::error::{answer, done};
 use super::records::out;
-use super::worker::{WorkerHandle, WorkerState, time_is_up, timeout};
+use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, timeout};
 use tieline::{CompletionError, Outcome};
 
 /// Waits for a pending operation, at most so long (below 0: without end), and writes its value, which only a fetching atomic has, where `value` is not
@@ -15,9 +15,9 @@ pub unsafe extern "C" fn tieline_worker_finish(
     timeout_ns: i64,
     value: *mut u64,
 ) -> i32 {
-    done(object::<WorkerState, _>(worker).and_then(|state| {
+    done(guarded(|| {
         let out = (!value.is_null()).then(|| out(value, 0)).transpose()?;
-        state.drive(|worker| {
+        drive(worker, |state, worker| {
             let pending = state.requests.borrow_mut().lend(request)?;
             let mut ended = None;
             let waited = worker.wait_until(

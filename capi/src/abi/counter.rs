@@ -5,8 +5,8 @@ use super::enter::{guarded, object};
 use super::error::{Fault, done};
 use super::records::{self, out, out_handle};
 use super::table::Object;
-use super::worker::{WorkerHandle, WorkerState, state_of};
-use std::rc::Rc;
+use super::worker::{WorkerHandle, WorkerState, drive, state_of};
+use std::sync::Arc;
 use tieline::{CompletionCounter, Outcome, Status};
 
 /// Counts operations of one worker that have ended.
@@ -14,7 +14,7 @@ pub struct CounterHandle(());
 
 pub(crate) struct CounterObject {
     counter: CompletionCounter,
-    worker: Rc<WorkerState>,
+    worker: Arc<WorkerState>,
 }
 
 impl Object for CounterObject {
@@ -172,8 +172,5 @@ pub unsafe extern "C" fn tieline_worker_begin_flush(
 /// Waits until everything that is posted on every endpoint now is complete. TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
-    done(
-        object::<WorkerState, _>(worker)
-            .and_then(|state| state.drive(|worker| Ok(worker.flush()?))),
-    )
+    done(drive(worker, |_, worker| Ok(worker.flush()?)))
 }

@@ -14,6 +14,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 use tieline::{Close, Endpoint, Outcome, PostError, Status};
 
 /// The way to one peer, of one worker.
@@ -23,7 +24,7 @@ pub struct EndpointHandle(());
 pub(crate) struct EndpointState {
     /// Its word in the core is our handle: what the core gives again leads back here.
     endpoint: UnsafeCell<Option<Endpoint>>,
-    pub(crate) worker: Rc<WorkerState>,
+    pub(crate) worker: Arc<WorkerState>,
     user: Cell<u64>,
 }
 
@@ -34,7 +35,7 @@ impl Object for EndpointState {
 
 impl EndpointState {
     /// Takes an endpoint in; its handle's bits.
-    pub(crate) fn keep(worker: Rc<WorkerState>, endpoint: Endpoint) -> Result<u64, Fault> {
+    pub(crate) fn keep(worker: Arc<WorkerState>, endpoint: Endpoint) -> Result<u64, Fault> {
         let state =
             EndpointState { endpoint: UnsafeCell::new(Some(endpoint)), worker, user: Cell::new(0) };
         let raw = Rc::into_raw(Rc::new(state)).cast_mut();
@@ -330,7 +331,7 @@ pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
     done(guarded(|| {
         let state = state_of(worker)?;
         let handler = handler.ok_or_else(|| records::null("the handler"))?;
-        let weak = Rc::downgrade(&state);
+        let weak = Arc::downgrade(&state);
         state.post(|worker| {
             worker.on_endpoint_failure(move |endpoint, error| {
                 let Some(state) = weak.upgrade() else { return };

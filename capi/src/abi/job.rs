@@ -6,7 +6,7 @@ use super::enter::{guarded, object};
 use super::error::{Fault, answer, done};
 use super::records::{self, Params, null, out_handle};
 use super::table::Object;
-use super::worker::{WorkerHandle, WorkerState};
+use super::worker::{WorkerHandle, drive};
 use std::ffi::c_void;
 use std::time::Duration;
 use tieline::{Error, Job, Status};
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn tieline_job_barrier(
             job.barrier()?;
             return Ok(0);
         }
-        object::<WorkerState, _>(worker)?.drive(|worker| {
+        drive(worker, |_, worker| {
             job.barrier_while(|| {
                 let _ = worker.progress();
                 Ok(())

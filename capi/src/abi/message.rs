@@ -11,7 +11,7 @@ use super::table::{self, Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, share, state_of};
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::sync::Arc;
 use tieline::{Announcement, KeptMessage, Message, Status, Untaken};
 
 /// A message, for the length of the handler's call.
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn tieline_worker_on_message(
     done(guarded(|| {
         let state = state_of(worker)?;
         // It stays as long as the worker whose handler this is.
-        let own: *const c_void = Rc::as_ptr(&state).cast();
+        let own: *const c_void = Arc::as_ptr(&state).cast();
         state.post(|worker| {
             let registered = match handler {
                 Some(handler) => worker.on_message(id, move |message| {
@@ -115,7 +115,7 @@ pub struct KeptHandle(());
 
 struct KeptObject {
     kept: KeptMessage,
-    worker: Rc<WorkerState>,
+    worker: Arc<WorkerState>,
 }
 
 impl Object for KeptObject {
@@ -128,7 +128,7 @@ pub struct AnnouncementHandle(());
 
 struct AnnouncementObject {
     announcement: Announcement,
-    worker: Rc<WorkerState>,
+    worker: Arc<WorkerState>,
 }
 
 impl Object for AnnouncementObject {
@@ -137,7 +137,7 @@ impl Object for AnnouncementObject {
 }
 
 /// The state of the worker whose handler this is called in.
-fn handlers_worker(arrived: *const ArrivedMessage) -> Result<Rc<WorkerState>, Fault> {
+fn handlers_worker(arrived: *const ArrivedMessage) -> Result<Arc<WorkerState>, Fault> {
     // SAFETY: as `message`, which was asked before.
     let state = unsafe { (*arrived).reserved_worker };
     // SAFETY: put there for the length of the handler's call, from the table's own.

@@ -10,9 +10,9 @@ use super::memory::{RegionHandle, RegionObject};
 use super::put::{KeyHandle, KeyObject};
 use super::records::{out, out_handle};
 use super::table::{Handle, Object};
-use super::worker::{WorkerHandle, WorkerState, state_of};
+use super::worker::{WorkerHandle, WorkerState, drive, state_of};
 use std::ffi::c_void;
-use std::rc::Rc;
+use std::sync::Arc;
 use tieline::{KeyHandle as Number, KeyLookup, NameCall, WorkerName};
 
 /// A question for the worker of a name, on its way.
@@ -20,7 +20,7 @@ pub struct NameCallHandle(());
 
 struct NameCallObject {
     call: NameCall,
-    worker: Rc<WorkerState>,
+    worker: Arc<WorkerState>,
 }
 
 impl Object for NameCallObject {
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn tieline_worker_connect_by_name(
     done(guarded(|| {
         let (out, state) = (out_handle(endpoint)?, state_of(worker)?);
         let name = WorkerName::from_bytes(bytes(name, len)?)?;
-        let made = state.drive(|worker| state.endpoint(worker.endpoint_by_name(&name)?))?;
+        let made = drive(worker, |_, worker| state.endpoint(worker.endpoint_by_name(&name)?))?;
         out.set(Handle::<EndpointState>::from_bits(made).to_c());
         Ok(())
     }))

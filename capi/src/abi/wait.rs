@@ -7,7 +7,7 @@ use super::memory::{RegionHandle, RegionObject, close_by};
 use super::numbers::{TIELINE_MOVED, TIELINE_ROUSED};
 use super::records::{self, out, out_handle};
 use super::table::Object;
-use super::worker::{WorkerHandle, WorkerState, time_is_up, timeout};
+use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, timeout};
 use std::ffi::c_void;
 use std::time::Duration;
 use tieline::{Waited, Waker};
@@ -29,12 +29,10 @@ impl Object for WakerObject {
 /// the time is up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeout_ns: i64) -> i32 {
-    answer(object::<WorkerState, _>(worker).and_then(|state| {
-        state.drive(|worker| match worker.wait(timeout(timeout_ns))? {
-            Waited::Moved => Ok(TIELINE_MOVED),
-            Waited::Roused => Ok(TIELINE_ROUSED),
-            Waited::TimeIsUp => Err(time_is_up()),
-        })
+    answer(drive(worker, |_, worker| match worker.wait(timeout(timeout_ns))? {
+        Waited::Moved => Ok(TIELINE_MOVED),
+        Waited::Roused => Ok(TIELINE_ROUSED),
+        Waited::TimeIsUp => Err(time_is_up()),
     }))
 }
 
@@ -50,12 +48,12 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
     timeout_ns: i64,
     word: *mut u64,
 ) -> i32 {
-    done(object::<WorkerState, _>(worker).and_then(|state| {
+    done(guarded(|| {
         let out = (!word.is_null()).then(|| out(word, 0)).transpose()?;
         let holds = holds.ok_or_else(|| records::null("the condition"))?;
         // A handler may drop its handle meanwhile.
         let region = object::<RegionObject, _>(region)?.region.clone();
-        state.drive(|worker| {
+        drive(worker, |_, worker| {
             // SAFETY: the caller's function.
             let holds = |word| unsafe { holds(user, word) } != 0;
             let found = worker.wait_word(&region, offset, holds, timeout(timeout_ns))?;
@@ -81,10 +79,7 @@ pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut
 /// Prepares to sleep on the descriptor: TIELINE_OK where that is safe, TIELINE_PENDING where there is something to do right now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_arm(worker: *const WorkerHandle) -> i32 {
-    answer(
-        object::<WorkerState, _>(worker)
-            .and_then(|state| state.drive(|worker| Ok(i32::from(!worker.arm()?)))),
-    )
+    answer(drive(worker, |_, worker| Ok(i32::from(!worker.arm()?))))
 }
 
 /// Opens a waker, which belongs to no thread.
@@ -121,8 +116,6 @@ pub unsafe extern "C" fn tieline_worker_close_region(
     region: *mut RegionHandle,
     timeout_ns: i64,
 ) -> i32 {
-    done(object::<WorkerState, _>(worker).and_then(|state| {
-        let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
-        state.drive(|worker| close_by(region, |region| worker.close_region(region, time)))
-    }))
+    let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
+    done(drive(worker, |_, worker| close_by(region, |region| worker.close_region(region, time))))
 }

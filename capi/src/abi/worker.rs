@@ -12,6 +12,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tieline::{Endpoint, Status, Worker};
 
@@ -23,8 +24,8 @@ pub(crate) struct WorkerState {
     /// It is dropped when the handle is, whoever still has the state.
     worker: RefCell<Option<Rc<Worker>>>,
     pub(crate) requests: RefCell<Requests>,
-    /// The state itself, once a handler has ended its handle: the call around that one lets go of it.
-    ended_inside: Cell<Option<Rc<WorkerState>>>,
+    /// The state itself, once a handler has ended its handle: the outermost call around that one lets go of it.
+    ended_inside: Cell<Option<Arc<WorkerState>>>,
     pub(crate) handle: OnceCell<u64>,
 }
 
@@ -49,17 +50,21 @@ impl WorkerState {
         self.worker.borrow().clone().ok_or_else(closed)
     }
 
-    /// Does what may run handlers.
+    /// Does what may run handlers, and gives what is left of the state where one of them has ended it.
     #[inline]
-    pub(crate) fn drive<T>(
+    fn driven<T>(
         &self,
-        body: impl FnOnce(&Worker) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        let result = self.mark.drive(|| body(&*self.worker()?));
-        if let Some(last) = self.ended_inside.take() {
-            self.let_go(last);
-        }
-        result
+        body: impl FnOnce(&WorkerState, &Worker) -> Result<T, Fault>,
+    ) -> (Result<T, Fault>, Option<Arc<WorkerState>>) {
+        let mut is_in = false;
+        let result = self.mark.drive(|| {
+            is_in = true;
+            body(self, &*self.worker()?)
+        });
+        // Who was not let in looks at nothing; who is outermost lets go of it.
+        let last =
+            if is_in && !self.mark.is_in_handler() { self.ended_inside.take() } else { None };
+        (result, last)
     }
 
     /// Does what runs no handlers, and needs the worker.
@@ -70,21 +75,13 @@ impl WorkerState {
         self.mark.post(|| body(&*self.worker()?))
     }
 
-    /// A handler has dropped the worker; who is outermost lets go of it.
-    #[cold]
-    fn let_go(&self, last: Rc<WorkerState>) {
-        if self.mark.is_in_handler() {
-            self.ended_inside.set(Some(last));
-        }
-    }
-
     fn drop_worker(&self) {
         let (worker, requests) = (self.worker.take(), self.requests.take());
         drop((worker, requests));
     }
 
     /// The handle of an endpoint that the worker has given: the same one every time, while it is there.
-    pub(crate) fn endpoint(self: &Rc<Self>, endpoint: Endpoint) -> Result<u64, Fault> {
+    pub(crate) fn endpoint(self: &Arc<Self>, endpoint: Endpoint) -> Result<u64, Fault> {
         let known = Handle::<EndpointState>::from_bits(endpoint.user());
         // SAFETY: who is in here has the worker's mark.
         if let Some(state) = unsafe { table::look(known) } {
@@ -96,19 +93,31 @@ impl WorkerState {
     }
 }
 
+/// Does what may run handlers, which may end the worker meanwhile: its state is let go of when nothing refers to it any more.
+#[inline]
+pub(crate) fn drive<T>(
+    worker: *const WorkerHandle,
+    body: impl FnOnce(&WorkerState, &Worker) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let (result, last) = object::<WorkerState, _>(worker)?.driven(body);
+    drop(last);
+    result
+}
+
 /// The state of a worker, to be kept by what belongs to it.
-pub(crate) fn state_of(worker: *const WorkerHandle) -> Result<Rc<WorkerState>, Fault> {
+pub(crate) fn state_of(worker: *const WorkerHandle) -> Result<Arc<WorkerState>, Fault> {
     let state = object::<WorkerState, _>(worker)?;
     Ok(share(state))
 }
 
 /// One more owner of a state that the table has.
-pub(crate) fn share(state: &WorkerState) -> Rc<WorkerState> {
+pub(crate) fn share(state: &WorkerState) -> Arc<WorkerState> {
     let state = std::ptr::from_ref(state);
-    // SAFETY: the table has it from `Rc::into_raw`, and one thread at a time is in here.
+    // SAFETY: the table has it from `Arc::into_raw`, and keeps it for the length of the call. Owners are counted for all threads: this
+    // is done before the mark is asked, by one that is then told `Busy`, too.
     unsafe {
-        Rc::increment_strong_count(state);
-        Rc::from_raw(state)
+        Arc::increment_strong_count(state);
+        Arc::from_raw(state)
     }
 }
 
@@ -126,18 +135,19 @@ pub unsafe extern "C" fn tieline_worker_open(
     done(guarded(|| {
         let out = out_handle(worker)?;
         let worker = object::<ContextObject, _>(context)?.context.worker()?;
-        let state = Rc::new(WorkerState {
+        #[expect(clippy::arc_with_non_send_sync, reason = "its mark keeps other threads out")]
+        let state = Arc::new(WorkerState {
             mark: Mark::new(worker.check_movable().is_ok()),
             worker: RefCell::new(Some(Rc::new(worker))),
             requests: RefCell::default(),
             ended_inside: Cell::new(None),
             handle: OnceCell::new(),
         });
-        let raw = Rc::into_raw(state).cast_mut();
-        // SAFETY: it comes from an Rc.
+        let raw = Arc::into_raw(state).cast_mut();
+        // SAFETY: it comes from an Arc.
         let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
             // SAFETY: the one from above.
-            drop(unsafe { Rc::from_raw(raw) });
+            drop(unsafe { Arc::from_raw(raw) });
             return Err(no_handles());
         };
         // SAFETY: the table keeps it.
@@ -151,7 +161,7 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
     let handle = Handle::<WorkerState>::of(worker);
     let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
     // SAFETY: what the table was given, and it gives it to one caller alone.
-    let state = unsafe { Rc::from_raw(raw.as_ptr().cast_const()) };
+    let state = unsafe { Arc::from_raw(raw.as_ptr().cast_const()) };
     if state.mark.is_in_handler() {
         state.drop_worker();
         let _ = state.ended_inside.replace(Some(state.clone()));
@@ -174,11 +184,10 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout_ns: i64) -> i32 {
     done(guarded(|| {
-        let state = object::<WorkerState, _>(worker)?;
         let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
         // It is dropped in any case but where the call itself is wrong.
         let mut begun = false;
-        let closed = state.drive(|inner| {
+        let closed = drive(worker, |_, inner| {
             let result = inner.close(time);
             let failed = result.as_ref().err();
             begun = failed.is_none_or(|undelivered| {
@@ -230,9 +239,7 @@ pub unsafe extern "C" fn tieline_worker_address(
 /// Moves everything on that can be moved on and runs handlers. Returns how many events there were, or a failure; 0 in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_progress(worker: *const WorkerHandle) -> i32 {
-    answer(object::<WorkerState, _>(worker).and_then(|state| {
-        state.drive(|worker| Ok(i32::try_from(worker.progress()).unwrap_or(i32::MAX)))
-    }))
+    answer(drive(worker, |_, worker| Ok(i32::try_from(worker.progress()).unwrap_or(i32::MAX))))
 }
 
 /// Makes progress until `condition` returns something else than 0, at most so long (below 0: without end): TIELINE_TIMED_OUT when the
@@ -244,16 +251,14 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
     user: *mut c_void,
     timeout_ns: i64,
 ) -> i32 {
-    done(object::<WorkerState, _>(worker).and_then(|state| {
-        state.drive(|worker| {
-            let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
-            // SAFETY: the caller's function.
-            let holds = || unsafe { condition(user) } != 0;
-            match worker.wait_until(holds, timeout(timeout_ns))? {
-                true => Ok(()),
-                false => Err(time_is_up()),
-            }
-        })
+    done(drive(worker, |_, worker| {
+        let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
+        // SAFETY: the caller's function.
+        let holds = || unsafe { condition(user) } != 0;
+        match worker.wait_until(holds, timeout(timeout_ns))? {
+            true => Ok(()),
+            false => Err(time_is_up()),
+        }
     }))
 }
 
@@ -274,4 +279,62 @@ pub unsafe extern "C" fn tieline_worker_pending(
         out.set(state.post(|worker| Ok(worker.pending()))?);
         Ok(())
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::context::{tieline_context_close, tieline_context_open};
+    use crate::abi::counter::{tieline_counter_drop, tieline_worker_counter};
+    use crate::abi::endpoint::EndpointHandle;
+    use crate::abi::peers::tieline_worker_known_endpoint;
+    use std::ptr::{null, null_mut};
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn another_thread_that_is_told_busy_leaves_the_owners_of_a_worker_as_they_were() {
+        let (mut context, mut worker) = (null_mut(), null_mut());
+        // SAFETY: places of this test's, as in all calls below.
+        assert_eq!(unsafe { tieline_context_open(null(), &raw mut context) }, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { tieline_worker_open(context, &raw mut worker) }, 0);
+        let (bits, is_over) = (worker as usize, AtomicBool::new(false));
+        let is_in = &Barrier::new(2);
+        let told_busy: u64 = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let (handle, mut endpoint) =
+                    (bits as *const WorkerHandle, null_mut::<EndpointHandle>());
+                let _ = is_in.wait();
+                let mut busy = 0_u64;
+                while !is_over.load(Ordering::Relaxed) {
+                    // SAFETY: as above.
+                    let status =
+                        unsafe { tieline_worker_known_endpoint(handle, 0, &raw mut endpoint) };
+                    busy += u64::from(status == Status::Busy as i32);
+                }
+                busy
+            });
+            let made = drive(worker, |_, _| {
+                let _ = is_in.wait();
+                for _ in 0..50_000 {
+                    let mut counter = null_mut();
+                    // SAFETY: as above.
+                    assert_eq!(unsafe { tieline_worker_counter(worker, &raw mut counter) }, 0);
+                    // SAFETY: as above.
+                    assert_eq!(unsafe { tieline_counter_drop(counter) }, 0);
+                }
+                is_over.store(true, Ordering::Relaxed);
+                Ok(other.join().unwrap())
+            });
+            made.ok().unwrap()
+        });
+        let state = state_of(worker).ok().unwrap();
+        assert_eq!(Arc::strong_count(&state), 2, "after {told_busy} calls that were told so");
+        drop(state);
+        // SAFETY: as above.
+        assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { tieline_context_close(context) }, 0);
+    }
 }
