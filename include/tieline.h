@@ -968,7 +968,10 @@ int32_t tieline_worker_arm(const struct tieline_worker *worker);
 /* Opens a waker, which belongs to no thread. */
 int32_t tieline_worker_waker(const struct tieline_worker *worker, struct tieline_waker **waker);
 
-/* Ends the wait that the worker is in, or makes the next one return at once. Any thread and a signal handler may call it. */
+/*
+ * Ends the wait that the worker is in, or makes the next one return at once. Any thread and a signal handler may call it: it allocates nothing,
+ * and TIELINE_INVALID for a handle that leads to no waker leaves no words with the thread.
+ */
 int32_t tieline_waker_wake(const struct tieline_waker *waker);
 
 /* Lets go of a waker. No signal handler may do so. */
@@ -986,13 +989,13 @@ int32_t tieline_worker_close_region(const struct tieline_worker *worker,
 int32_t tieline_job_open(const struct tieline_exchange *own,
                          struct tieline_job **job);
 
-/* Leaves the job. */
+/* Leaves the job. A handler may do so: the call around it, if it is one of the job's, goes on to its end. */
 int32_t tieline_job_close(struct tieline_job *job);
 
 /* Who this process is in its job. */
 int32_t tieline_job_place(const struct tieline_job *job, struct tieline_job_place *place);
 
-/* How long one exchange or lookup of the launcher's may take; call it before another thread uses the job. */
+/* How long one exchange or lookup of the launcher's may take; TIELINE_BUSY while another call of the job is under way. */
 int32_t tieline_job_set_deadline(struct tieline_job *job,
                                  uint64_t deadline_ns);
 

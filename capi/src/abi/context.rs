@@ -11,6 +11,7 @@ use super::numbers::{
 use super::records::{self, Params, null, out_handle};
 use super::table::{self, Handle, Object};
 use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use tieline::{Context, Status};
 
@@ -79,29 +80,42 @@ pub(crate) fn take<T: Object, C>(given: *const C) -> Result<Box<T>, Fault> {
     Ok(unsafe { Box::from_raw(object.as_ptr()) })
 }
 
-/// An object that nobody else has, for the length of a call that changes it; its handle leads to it again afterwards.
-pub(crate) struct Held<T: Object> {
-    handle: Handle<T>,
-    object: NonNull<T>,
+/// Ends a handle that [`keep`] has made, if its object can be ended: one that comes back is behind its handle again, at the same
+/// address. Meanwhile the handle is `Busy` for others.
+pub(crate) fn try_take<T: Object, C, R>(
+    given: *const C,
+    end: impl FnOnce(T) -> Result<R, (T, Fault)>,
+) -> Result<R, Fault> {
+    let handle = Handle::<T>::of(given);
+    let place = table::hold(handle).ok_or_else(|| no_object(handle))?;
+    // SAFETY: `keep` has put a box there, and while it is held nobody else takes the object out.
+    match end(unsafe { place.read() }) {
+        Ok(result) => {
+            // SAFETY: that box, whose object is gone.
+            drop(unsafe { Box::from_raw(place.as_ptr().cast::<MaybeUninit<T>>()) });
+            table::release(handle);
+            Ok(result)
+        }
+        Err((object, fault)) => {
+            // SAFETY: as above.
+            unsafe { place.write(object) };
+            table::restore(handle);
+            Err(fault)
+        }
+    }
 }
 
-impl<T: Object> Held<T> {
-    pub(crate) fn take<C>(given: *const C) -> Result<Held<T>, Fault> {
-        let handle = Handle::<T>::of(given);
-        let object = table::hold(handle).ok_or_else(|| no_object(handle))?;
-        Ok(Held { handle, object })
-    }
-
-    pub(crate) fn object(&mut self) -> &mut T {
-        // SAFETY: a box of `keep`'s, which nobody else has while it is held.
-        unsafe { self.object.as_mut() }
-    }
-}
-
-impl<T: Object> Drop for Held<T> {
-    fn drop(&mut self) {
-        table::restore(self.handle, self.object);
-    }
+/// Changes an object that nobody else has meanwhile.
+pub(crate) fn change<T: Object, C>(
+    given: *const C,
+    body: impl FnOnce(&mut T) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let handle = Handle::<T>::of(given);
+    let mut place = table::hold(handle).ok_or_else(|| no_object(handle))?;
+    // SAFETY: `keep` has put a box there, and while it is held nobody else has it.
+    let changed = body(unsafe { place.as_mut() });
+    table::restore(handle);
+    changed
 }
 
 fn open(params: *const ContextParams) -> Result<Context, Fault> {

@@ -132,6 +132,14 @@ pub(crate) fn object<'a, T: Object, C>(given: *const C) -> Result<&'a T, Fault> 
 
 #[cold]
 pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
+    if table::is_held(handle) {
+        return Fault::new(
+            Status::Busy,
+            format!("a call for {}", T::NAME),
+            "another call is about to end it, or changes it",
+            "call again when that one has returned",
+        );
+    }
     Fault::new(
         Status::Invalid,
         format!("a call for {}", T::NAME),

@@ -1,13 +1,14 @@
 //! The job: who else there is, and finding each other. It may be the caller's own.
 
 use super::bytes::{Room, bytes};
-use super::context::{keep, take};
+use super::context::{change, keep, take};
 use super::enter::{guarded, object};
 use super::error::{Fault, answer, done};
 use super::records::{self, Params, null, out_handle};
 use super::table::Object;
 use super::worker::{WorkerHandle, drive};
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::time::Duration;
 use tieline::{Error, Job, Status};
 
@@ -72,7 +73,8 @@ enum Source {
 }
 
 struct JobObject {
-    source: Source,
+    /// Whoever is in a call has it as well: the job may be closed meanwhile.
+    source: Arc<Source>,
 }
 
 // SAFETY: the caller's functions and their word are for every thread, as the header says of a job.
@@ -151,16 +153,21 @@ impl Exchange {
     }
 }
 
-impl JobObject {
+/// The job, for the length of a call.
+fn source_of(job: *const JobHandle) -> Result<Arc<Source>, Fault> {
+    Ok(object::<JobObject, _>(job)?.source.clone())
+}
+
+impl Source {
     fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        match &self.source {
+        match self {
             Source::Launcher(job) => job.exchange(mine),
             Source::Callers(own) => own.all(mine),
         }
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        match &self.source {
+        match self {
             Source::Launcher(job) => job.barrier(),
             Source::Callers(Exchange { barrier: Some(barrier), user, .. }) => {
                 // SAFETY: the caller's function.
@@ -171,7 +178,7 @@ impl JobObject {
     }
 
     fn barrier_while(&self, mut progress: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
-        if let Source::Launcher(job) = &self.source {
+        if let Source::Launcher(job) = self {
             return job.barrier_while(progress);
         }
         std::thread::scope(|scope| {
@@ -206,12 +213,12 @@ pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut J
             }
             Source::Callers(own)
         };
-        out.set(keep(JobObject { source })?.to_c());
+        out.set(keep(JobObject { source: Arc::new(source) })?.to_c());
         Ok(())
     }))
 }
 
-/// Leaves the job.
+/// Leaves the job. A handler may do so: the call around it, if it is one of the job's, goes on to its end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_close(job: *mut JobHandle) -> i32 {
     done(guarded(|| take::<JobObject, _>(job).map(drop)))
@@ -237,7 +244,7 @@ pub struct JobPlace {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut JobPlace) -> i32 {
     done(guarded(|| {
-        let found = match &object::<JobObject, _>(job)?.source {
+        let found = match &*source_of(job)? {
             Source::Launcher(job) => JobPlace {
                 size: 0,
                 rank: job.rank(),
@@ -258,15 +265,22 @@ pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut Jo
     }))
 }
 
-/// How long one exchange or lookup of the launcher's may take; call it before another thread uses the job.
+#[cold]
+fn in_a_call() -> Fault {
+    let why = "another call of this job is under way, in another thread or around this one";
+    Fault::new(Status::Busy, "the deadline of a job", why, "set it when that one has returned")
+}
+
+/// How long one exchange or lookup of the launcher's may take; TIELINE_BUSY while another call of the job is under way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_set_deadline(job: *mut JobHandle, deadline_ns: u64) -> i32 {
     done(guarded(|| {
-        let mut taken = super::context::Held::<JobObject>::take(job)?;
-        if let Source::Launcher(job) = &mut taken.object().source {
-            job.set_deadline(Duration::from_nanos(deadline_ns));
-        }
-        Ok(())
+        change::<JobObject, _>(job, |object| {
+            if let Source::Launcher(job) = Arc::get_mut(&mut object.source).ok_or_else(in_a_call)? {
+                job.set_deadline(Duration::from_nanos(deadline_ns));
+            }
+            Ok(())
+        })
     }))
 }
 
@@ -280,7 +294,7 @@ pub unsafe extern "C" fn tieline_job_publish(
 ) -> i32 {
     done(guarded(|| {
         let data = bytes(data, len)?;
-        let published = match &object::<JobObject, _>(job)?.source {
+        let published = match &*source_of(job)? {
             Source::Launcher(job) => job.publish(key, data),
             Source::Callers(own) => {
                 let publish = own.publish.ok_or_else(|| lacks("publishing"))?;
@@ -304,7 +318,7 @@ pub unsafe extern "C" fn tieline_job_lookup(
 ) -> i32 {
     done(guarded(|| {
         let room = Room::new(data, len)?;
-        room.fill(&match &object::<JobObject, _>(job)?.source {
+        room.fill(&match &*source_of(job)? {
             Source::Launcher(job) => job.lookup(rank, key)?,
             Source::Callers(own) => own.one(rank, key)?,
         })
@@ -322,7 +336,7 @@ pub unsafe extern "C" fn tieline_job_exchange(
 ) -> i32 {
     done(guarded(|| {
         let take = take.ok_or_else(|| null("what takes the bytes"))?;
-        let all = object::<JobObject, _>(job)?.exchange(bytes(mine, len)?)?;
+        let all = source_of(job)?.exchange(bytes(mine, len)?)?;
         for (rank, bytes) in all.iter().enumerate() {
             // SAFETY: the caller's function.
             unsafe { take(to, rank, bytes.as_ptr().cast(), bytes.len()) };
@@ -338,7 +352,7 @@ pub unsafe extern "C" fn tieline_job_barrier(
     worker: *const WorkerHandle,
 ) -> i32 {
     answer(guarded(|| {
-        let job = object::<JobObject, _>(job)?;
+        let job = source_of(job)?;
         if worker.is_null() {
             job.barrier()?;
             return Ok(0);

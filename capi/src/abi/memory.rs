@@ -1,15 +1,14 @@
 //! Memory that the library allocates, and memory of the caller's: registered for peers, or lent to operations.
 
 use super::bytes::Room;
-use super::context::{ContextHandle, ContextObject, keep, take};
-use super::enter::{guarded, no_object, object};
+use super::context::{ContextHandle, ContextObject, keep, take, try_take};
+use super::enter::{guarded, object};
 use super::error::{Fault, done};
 use super::numbers::{TIELINE_ALL, TIELINE_ATOMIC, TIELINE_READ, TIELINE_WRITE};
 use super::records::{null, out, out_handle};
-use super::table::{self, Handle, Object};
+use super::table::Object;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::ptr::NonNull;
 use tieline::region::NotClosed;
 use tieline::{Access, Region, Status};
 
@@ -196,21 +195,9 @@ pub(crate) fn close_by(
     region: *mut RegionHandle,
     close: impl FnOnce(Region) -> Result<(), NotClosed>,
 ) -> Result<(), Fault> {
-    let handle = Handle::<RegionObject>::of(region);
-    let object = table::hold(handle).ok_or_else(|| no_object(handle))?;
-    // SAFETY: `keep` has put a box there, and while it is held nobody else has it.
-    let object = unsafe { Box::from_raw(object.as_ptr()) };
-    match close(object.region) {
-        Ok(()) => {
-            table::release(handle);
-            Ok(())
-        }
-        Err(NotClosed { region, error }) => {
-            let object = Box::leak(Box::new(RegionObject { region }));
-            table::restore(handle, NonNull::from(object));
-            Err(error.into())
-        }
-    }
+    try_take(region, |RegionObject { region }| {
+        close(region).map_err(|NotClosed { region, error }| (RegionObject { region }, error.into()))
+    })
 }
 
 /// Lets go of a region: what is pending goes on. Memory of the caller's may then be touched to the end of the process.

@@ -1,16 +1,15 @@
 //! Messages, as a handler of the caller's sees them.
 
-use super::context::{keep, take};
+use super::context::{keep, take, try_take};
 use super::endpoint::{EndpointHandle, EndpointState};
-use super::enter::{guarded, no_object, object};
+use super::enter::{guarded, object};
 use super::error::{Fault, answer, done};
 use super::how::{self, How};
 use super::memory::{RegionHandle, RegionObject, range};
 use super::records::{self, out, out_handle};
-use super::table::{self, Handle, Object};
+use super::table::{Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, share, state_of};
 use std::ffi::c_void;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use tieline::{Announcement, KeptMessage, Message, Status, Untaken};
 
@@ -212,22 +211,14 @@ pub unsafe extern "C" fn tieline_announcement_take(
         let worker = object_.worker.clone();
         worker.mark.post(|| {
             how::no_number(request);
-            let handle = Handle::<AnnouncementObject>::of(announcement);
-            let held = table::hold(handle).ok_or_else(|| no_object(handle))?;
-            // SAFETY: `keep` has put a box there, and while it is held nobody else has it.
-            let AnnouncementObject { announcement, worker } =
-                *unsafe { Box::from_raw(held.as_ptr()) };
-            match announcement.take_into(local, range(offset, len)) {
-                Ok(outcome) => {
-                    table::release(handle);
-                    how::posted(&worker, outcome, &told, request)
-                }
-                Err(Untaken { announcement, error }) => {
-                    let object = Box::new(AnnouncementObject { announcement, worker });
-                    table::restore(handle, NonNull::from(Box::leak(object)));
-                    Err(error.into())
-                }
-            }
+            let take = |AnnouncementObject { announcement, worker }| {
+                announcement.take_into(local, range(offset, len)).map_err(|untaken| {
+                    let Untaken { announcement, error } = untaken;
+                    (AnnouncementObject { announcement, worker }, error.into())
+                })
+            };
+            let outcome = try_take(announcement, take)?;
+            how::posted(&worker, outcome, &told, request)
         })
     }))
 }

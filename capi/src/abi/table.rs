@@ -1,7 +1,7 @@
 //! Handles: places in a table that never shrinks, so that looking at a place is always allowed.
 //!
 //! A handle is 64 bits: 24 for the place, 8 for the kind, 32 for how often the place was used. The place holds the same 64 bits
-//! while its object is there, and others afterwards. No lock is taken, neither to look nor to make and to end one: a signal
+//! while its object is there, others while one call has the object for itself, and others again afterwards. No lock is taken, neither to look nor to make and to end one: a signal
 //! handler may look, and a child that was forked while another thread was in here is not stuck.
 
 use std::marker::PhantomData;
@@ -13,6 +13,8 @@ const CHUNK_BITS: u32 = 12;
 const CHUNK: usize = 1 << CHUNK_BITS;
 const CHUNKS: usize = 1 << (PLACE_BITS - CHUNK_BITS);
 const PLACE: u64 = (1 << PLACE_BITS) - 1;
+/// The kind that a place's tag has while a call has its object for itself. No object is of it.
+const HELD: u64 = 0xff;
 
 /// Handles are words of 64 bits that C sees as addresses.
 const _: () = assert!(size_of::<usize>() == 8);
@@ -126,15 +128,25 @@ pub(crate) fn hold<T: Object>(handle: Handle<T>) -> Option<NonNull<T>> {
     let place = live(handle)?;
     let object = place.object.load(Ordering::Relaxed);
     // Who changes it first has the object.
-    let (tag, unused) = (&place.tag, handle.0 & !0xffff_ffff);
-    let _ = tag.compare_exchange(handle.0, unused, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    let held = held_tag(handle);
+    let _ = place.tag.compare_exchange(handle.0, held, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     NonNull::new(object.cast())
 }
 
-/// The handle leads to its object again, or to what stands for it.
-pub(crate) fn restore<T: Object>(handle: Handle<T>, object: NonNull<T>) {
+fn held_tag<T: Object>(handle: Handle<T>) -> u64 {
+    handle.0 | HELD << PLACE_BITS
+}
+
+/// Whether a call has the object of this handle for itself; of a handle that led to nothing also: had it a moment ago.
+pub(crate) fn is_held<T: Object>(handle: Handle<T>) -> bool {
+    let is_kind = (handle.0 >> PLACE_BITS) as u8 == T::KIND;
+    let tag = place(handle.0).map(|place| place.tag.load(Ordering::Acquire));
+    is_kind && tag.is_some_and(|tag| tag == held_tag(handle) || tag == handle.0)
+}
+
+/// The handle of an object that was held leads to it again.
+pub(crate) fn restore<T: Object>(handle: Handle<T>) {
     if let Some(place) = place(handle.0) {
-        place.object.store(object.as_ptr().cast(), Ordering::Relaxed);
         place.tag.store(handle.0, Ordering::Release);
     }
 }
@@ -243,6 +255,22 @@ mod tests {
         let later: Vec<_> = (0..3 * CHUNK).map(|_| kept()).collect();
         assert!(!is_there(first) && later.iter().all(|handle| handle.bits() != first.bits()));
         assert!(later.iter().all(|handle| is_there(*handle) && end(*handle).is_some()));
+    }
+
+    #[test]
+    fn what_a_call_has_for_itself_is_had_by_no_other_and_is_there_again_afterwards() {
+        let handle = kept();
+        let object = hold(handle).unwrap();
+        assert!(is_held(handle) && !is_there(handle));
+        assert!(hold(handle).is_none() && end(handle).is_none());
+        for noise in [handle.bits() + 1, handle.bits() + (1 << 32), held_tag(handle)] {
+            assert!(!is_held(Handle::<One>::from_bits(noise)));
+        }
+        assert!(!is_held(Handle::<Other>::from_bits(handle.bits())));
+        restore(handle);
+        assert!(is_there(handle));
+        assert_eq!(end(handle), Some(object));
+        assert!(!is_held(handle));
     }
 
     #[test]

@@ -6,11 +6,11 @@ use super::error::{answer, done};
 use super::memory::{RegionHandle, RegionObject, close_by};
 use super::numbers::{TIELINE_MOVED, TIELINE_ROUSED};
 use super::records::{self, out, out_handle};
-use super::table::Object;
+use super::table::{self, Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, timeout};
 use std::ffi::c_void;
 use std::time::Duration;
-use tieline::{Waited, Waker};
+use tieline::{Status, Waited, Waker};
 
 /// Wakes a worker that sleeps: from any thread, and from a signal handler.
 pub struct WakerHandle(());
@@ -97,10 +97,15 @@ pub unsafe extern "C" fn tieline_worker_waker(
     }))
 }
 
-/// Ends the wait that the worker is in, or makes the next one return at once. Any thread and a signal handler may call it.
+/// Ends the wait that the worker is in, or makes the next one return at once. Any thread and a signal handler may call it: it allocates nothing,
+/// and TIELINE_INVALID for a handle that leads to no waker leaves no words with the thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_waker_wake(waker: *const WakerHandle) -> i32 {
-    done(guarded(|| object::<WakerObject, _>(waker).map(|object| object.waker.wake())))
+    // SAFETY: the caller drops a waker when nobody wakes with it.
+    let found = unsafe { table::look(Handle::<WakerObject>::of(waker)) };
+    let Some(WakerObject { waker }) = found else { return Status::Invalid as i32 };
+    waker.wake();
+    0
 }
 
 /// Lets go of a waker. No signal handler may do so.
