@@ -416,13 +416,16 @@ struct tieline_completed {
 /* The library's, to be called by the caller's exchange, with what a rank gave. */
 typedef void (*tieline_take_fn)(void *to, size_t rank, const void *bytes, size_t len);
 
-/* The caller's own exchange, in the place of the launcher's: every function returns TIELINE_OK or a status below 0. */
+/*
+ * The caller's own exchange, in the place of the launcher's: every function returns TIELINE_OK or a status below 0. They are called in the
+ * thread of the call; tieline_job_barrier with a worker calls barrier, or allgather, in a thread of the library's.
+ */
 struct tieline_exchange {
     /* Bytes of this record. */
     size_t size;
     /* This process's number, from 0. */
     size_t rank;
-    /* How many processes there are. */
+    /* How many processes there are, 16777216 at most. */
     size_t ranks;
     /* This process's number among those of its host. */
     size_t local_rank;
@@ -1019,7 +1022,10 @@ int32_t tieline_job_exchange(const struct tieline_job *job,
                              tieline_take_fn take,
                              void *to);
 
-/* Returns when every process has called it. Where `worker` is not null it makes progress meanwhile: for who peers may still need something of. */
+/*
+ * Returns when every process has called it. Where `worker` is not null it makes progress meanwhile: for who peers may still need something of.
+ * TIELINE_BUSY in a handler of that worker.
+ */
 int32_t tieline_job_barrier(const struct tieline_job *job,
                             const struct tieline_worker *worker);
 

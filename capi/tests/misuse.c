@@ -6,6 +6,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,8 @@ static void refuse(int32_t is, int32_t status, const char *words, int line)
         exit(1);
     }
 }
+
+static struct tieline_job *job;
 
 /* What the tests have: a worker that writes to itself. */
 struct fixture {
@@ -203,6 +206,7 @@ static void on_message(void *user, const struct tieline_message *message)
     refused(tieline_worker_finish(f->worker, 1, 0, NULL), TIELINE_INVALID, "none with the number");
     refused(tieline_worker_flush(f->worker), TIELINE_BUSY, "");
     refused(tieline_worker_close(f->worker, 0), TIELINE_BUSY, "");
+    refused(tieline_job_barrier(job, f->worker), TIELINE_BUSY, "in a handler");
     expect(tieline_worker_progress(f->worker) == 0);
     check(tieline_message_endpoint(message, &back));
     expect(back == f->me);
@@ -224,12 +228,15 @@ static void threads(void)
     struct fixture f;
     pthread_t other;
     set_up(&f);
+    check(tieline_job_open(NULL, &job));
     check(tieline_worker_on_message(f.worker, 1, on_message, &f));
     check(tieline_worker_on_message(f.worker, 2, NULL, NULL));
     check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
     check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
     /* One thread at a time: any. */
     expect(pthread_create(&other, NULL, uses_it_alone, &f) == 0 && pthread_join(other, NULL) == 0);
+    check(tieline_job_barrier(job, f.worker));
+    check(tieline_job_close(job));
     tear_down(&f);
 }
 
@@ -347,7 +354,6 @@ static void a_region_that_is_about_to_be_closed_is_busy(void)
     tear_down(&f);
 }
 
-static struct tieline_job *job;
 static sem_t is_closed;
 
 /* Others take the place of what was let go of. */
@@ -413,6 +419,62 @@ static void a_job_may_be_closed_inside_of_a_call(void)
     check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
     check(tieline_job_barrier(job, f.worker));
     expect(f.handled && sem_destroy(&is_closed) == 0);
+    tear_down(&f);
+}
+
+static int32_t hands_over(void *user, size_t rank, uint32_t key, tieline_take_fn take, void *to)
+{
+    (void)user;
+    (void)key;
+    take(to, rank - 1, "of another", 10);
+    take(to, rank + 1, "of another", 10);
+    if (rank != 7) {
+        take(to, rank, "mine", 5);
+    }
+    return TIELINE_OK;
+}
+
+/* More than there is memory for is refused, and ends no process. */
+static void lengths_and_numbers_beyond_all_memory(void)
+{
+    enum { PIECES = 1 << 15 };
+    struct fixture f;
+    struct tieline_exchange own;
+    struct tieline_piece *pieces = (struct tieline_piece *)calloc(PIECES, sizeof *pieces);
+    struct tieline_blocks blocks = {sizeof blocks, 0, 1, 0, SIZE_MAX};
+    struct tieline_region *region;
+    size_t room = (size_t)1 << 34, n;
+    char bytes[16];
+    void *start = mmap(NULL, room, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    set_up(&f);
+    expect(start != MAP_FAILED && pieces != NULL);
+    refused(tieline_send(f.me, 1, 0, start, SIZE_MAX / 4, NULL, NULL), TIELINE_NO_MEMORY, "memory");
+    check(tieline_context_lend(f.context, start, room, &region));
+    for (n = 0; n < PIECES; n++) {
+        pieces[n].region = region;
+        pieces[n].len = room;
+    }
+    refused(tieline_send_pieces(f.me, 1, 0, pieces, PIECES, NULL, NULL), TIELINE_NO_MEMORY, "memory");
+    check(tieline_region_close(region));
+    expect(munmap(start, room) == 0);
+    free(pieces);
+    refused(tieline_put_strided(f.key, &blocks, f.memory, &blocks, NULL, NULL), TIELINE_TOO_LARGE, "blocks at the peer");
+    refused(tieline_context_register(f.context, &f, SIZE_MAX, 0, &region), TIELINE_INVALID, "no memory has");
+    refused(tieline_context_lend(f.context, (void *)(UINTPTR_MAX - 8), 16, &region), TIELINE_INVALID, "no memory has");
+    memset(&own, 0, sizeof own);
+    own.size = sizeof own;
+    own.lookup = hands_over;
+    own.ranks = SIZE_MAX;
+    refused(tieline_job_open(&own, &job), TIELINE_INVALID, "16777216");
+    own.ranks = (1 << 24) + 1;
+    refused(tieline_job_open(&own, &job), TIELINE_INVALID, "16777216");
+    own.ranks = 1 << 24;
+    check(tieline_job_open(&own, &job));
+    n = sizeof bytes;
+    check(tieline_job_lookup(job, 9999999, 1, bytes, &n));
+    expect(n == 5 && strcmp(bytes, "mine") == 0);
+    refused(tieline_job_lookup(job, 7, 1, bytes, &n), TIELINE_BAD_DATA, "nothing of rank 7");
+    check(tieline_job_close(job));
     tear_down(&f);
 }
 
@@ -489,6 +551,7 @@ int main(void)
     a_region_in_use_is_not_closed();
     a_region_that_is_about_to_be_closed_is_busy();
     a_job_may_be_closed_inside_of_a_call();
+    lengths_and_numbers_beyond_all_memory();
     a_forked_child();
     a_signal_handler_may_wake();
     puts("misuse: all of it is refused");

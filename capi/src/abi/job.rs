@@ -6,7 +6,7 @@ use super::enter::{guarded, object};
 use super::error::{Fault, answer, done};
 use super::records::{self, Params, null, out_handle};
 use super::table::Object;
-use super::worker::{WorkerHandle, drive};
+use super::worker::{WorkerHandle, WorkerState, drive};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use tieline::{Error, Job, Status};
 /// The processes that one launcher started, as one of them sees them. Usable from every thread.
 pub struct JobHandle(());
 
-/// The caller's own exchange, in the place of the launcher's: every function returns TIELINE_OK or a status below 0.
+/// The caller's own exchange, in the place of the launcher's: every function returns TIELINE_OK or a status below 0. They are called in the
+/// thread of the call; tieline_job_barrier with a worker calls barrier, or allgather, in a thread of the library's.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Exchange {
@@ -23,7 +24,7 @@ pub struct Exchange {
     pub size: usize,
     /// This process's number, from 0.
     pub rank: usize,
-    /// How many processes there are.
+    /// How many processes there are, 16777216 at most.
     pub ranks: usize,
     /// This process's number among those of its host.
     pub local_rank: usize,
@@ -87,13 +88,44 @@ impl Object for JobObject {
     const NAME: &'static str = "a job";
 }
 
-/// What the caller's exchange hands over.
+/// More ranks than any job has: what is kept of each is bounded by it.
+const MOST_RANKS: usize = 1 << 24;
+
+/// What the caller's exchange hands over: of these ranks, from the first one on.
+struct Parts {
+    first: usize,
+    given: Vec<Option<Vec<u8>>>,
+}
+
 unsafe extern "C" fn collect(to: *mut c_void, rank: usize, start: *const c_void, len: usize) {
-    // SAFETY: what `all` and `one` have given along, for the length of their call.
-    let parts = unsafe { &mut *to.cast::<Vec<Option<Vec<u8>>>>() };
-    if let (Some(place), Ok(given)) = (parts.get_mut(rank), bytes(start, len)) {
-        *place = Some(given.to_vec());
+    // SAFETY: what `collected` has given along, for the length of its call.
+    let Parts { first, given } = unsafe { &mut *to.cast::<Parts>() };
+    let place = rank.checked_sub(*first).and_then(|at| given.get_mut(at));
+    if let (Some(place), Ok(bytes)) = (place, bytes(start, len)) {
+        *place = Some(bytes.to_vec());
     }
+}
+
+/// What a call of the caller's exchange, which is given where it is to go, hands over of so many ranks.
+fn collected(
+    what: &str,
+    first: usize,
+    ranks: usize,
+    call: impl FnOnce(*mut c_void) -> i32,
+) -> Result<Vec<Vec<u8>>, Error> {
+    let mut parts = Parts { first, given: Vec::new() };
+    parts.given.try_reserve_exact(ranks).map_err(|_| {
+        let why = format!("there is no memory for {ranks} ranks");
+        Error::new(Status::NoMemory, what, why, "start fewer")
+    })?;
+    parts.given.resize(ranks, None);
+    failed(what, call((&raw mut parts).cast()))?;
+    if let Some(at) = parts.given.iter().position(Option::is_none) {
+        let why = format!("it gave nothing of rank {}", first + at);
+        let fix = "call take for each rank that was asked for before it returns";
+        return Err(Error::new(Status::BadData, "the caller's exchange", why, fix));
+    }
+    Ok(parts.given.into_iter().flatten().collect())
 }
 
 fn failed(what: &str, status: i32) -> Result<(), Error> {
@@ -116,19 +148,10 @@ fn lacks(what: &str) -> Error {
 impl Exchange {
     fn all(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let allgather = self.allgather.ok_or_else(|| lacks("an exchange"))?;
-        let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.ranks];
-        let to = (&raw mut parts).cast();
-        // SAFETY: the caller's function, and what it calls back writes to `parts` alone.
-        let said =
-            unsafe { allgather(self.user, mine.as_ptr().cast(), mine.len(), Some(collect), to) };
-        failed("an exchange", said)?;
-        let missing = parts.iter().position(Option::is_none);
-        if let Some(rank) = missing {
-            let why = format!("it gave nothing of rank {rank}");
-            let fix = "call take for each rank before it returns";
-            return Err(Error::new(Status::BadData, "the caller's exchange", why, fix));
-        }
-        Ok(parts.into_iter().flatten().collect())
+        let (start, len) = (mine.as_ptr().cast(), mine.len());
+        // SAFETY: the caller's function, and what it calls back writes to `to` alone.
+        let call = |to| unsafe { allgather(self.user, start, len, Some(collect), to) };
+        collected("an exchange", 0, self.ranks, call)
     }
 
     fn one(&self, rank: usize, key: u32) -> Result<Vec<u8>, Error> {
@@ -142,14 +165,9 @@ impl Exchange {
                 "ranks run from 0",
             ));
         }
-        let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.ranks];
         // SAFETY: as above.
-        let said = unsafe { lookup(self.user, rank, key, Some(collect), (&raw mut parts).cast()) };
-        failed("a lookup", said)?;
-        parts.swap_remove(rank).ok_or_else(|| {
-            let fix = "call take with the rank that was asked for";
-            Error::new(Status::BadData, "the caller's exchange", "it gave nothing", fix)
-        })
+        let call = |to| unsafe { lookup(self.user, rank, key, Some(collect), to) };
+        Ok(collected("a lookup", rank, 1, call)?.swap_remove(0))
     }
 }
 
@@ -207,9 +225,10 @@ pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut J
             Source::Launcher(Job::from_env()?)
         } else {
             let own = records::read(own)?;
-            if own.rank >= own.ranks {
+            if own.rank >= own.ranks || own.ranks > MOST_RANKS {
                 let why = format!("rank {} of {}", own.rank, own.ranks);
-                return Err(Fault::new(Status::Invalid, "a job", why, "ranks run from 0"));
+                let fix = format!("ranks run from 0, and there are {MOST_RANKS} at most");
+                return Err(Fault::new(Status::Invalid, "a job", why, fix));
             }
             Source::Callers(own)
         };
@@ -346,6 +365,7 @@ pub unsafe extern "C" fn tieline_job_exchange(
 }
 
 /// Returns when every process has called it. Where `worker` is not null it makes progress meanwhile: for who peers may still need something of.
+/// TIELINE_BUSY in a handler of that worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_barrier(
     job: *const JobHandle,
@@ -356,6 +376,11 @@ pub unsafe extern "C" fn tieline_job_barrier(
         if worker.is_null() {
             job.barrier()?;
             return Ok(0);
+        }
+        if object::<WorkerState, _>(worker)?.mark.is_in_handler() {
+            let why = "it waits, and this is in a handler, or in what another wait looks at";
+            let fix = "call it when the call around this one has returned";
+            return Err(Fault::new(Status::Busy, "a barrier", why, fix));
         }
         drive(worker, |_, worker| {
             job.barrier_while(|| {

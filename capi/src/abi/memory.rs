@@ -140,6 +140,10 @@ pub unsafe extern "C" fn tieline_context_lend(
 }
 
 fn given(memory: *mut c_void, len: usize) -> Result<*mut u8, Fault> {
+    if len > isize::MAX as usize || memory.addr().checked_add(len).is_none() {
+        let why = format!("no memory has {len} bytes from {memory:?} on");
+        return Err(Fault::new(Status::Invalid, "memory of the caller's", why, "pass its length"));
+    }
     match memory.is_null() {
         true if len > 0 => Err(null("the memory")),
         true => Ok(std::ptr::dangling_mut()),

@@ -26,7 +26,9 @@ impl Inner {
     ) -> Result<Outcome, Error> {
         self.check_announcing(id, bytes.len())?;
         self.check_copy(bytes.len())?;
-        self.announce_copy(id, header, bytes.into())
+        let mut copy = room_for(bytes.len())?;
+        copy.extend_from_slice(bytes);
+        self.announce_copy(id, header, copy)
     }
 
     /// Announces pieces of regions: in place where they are one, else a copy.
@@ -46,14 +48,15 @@ impl Inner {
             return self.announce(id, header, &part);
         }
         self.check_copy(len)?;
-        let mut bytes = vec![0; len];
+        let mut bytes = room_for(len)?;
+        bytes.resize(len, 0);
         let mut buffer = PackBuffer::new(&mut bytes);
         pieces.pack(0, len, &mut buffer)?;
-        self.announce_copy(id, header, bytes.into())
+        self.announce_copy(id, header, bytes)
     }
 
-    fn announce_copy(&self, id: u16, header: u64, bytes: Box<[u8]>) -> Result<Outcome, Error> {
-        let copy = Counted::new(bytes, &self.announced_bytes);
+    fn announce_copy(&self, id: u16, header: u64, bytes: Vec<u8>) -> Result<Outcome, Error> {
+        let copy = Counted::new(bytes.into_boxed_slice(), &self.announced_bytes);
         self.announce(id, header, &self.shared.core.memory.readable_copy(copy)?)
     }
 
@@ -135,4 +138,15 @@ impl Inner {
         let told = |id: &Id| self.message_now(id::WITHDRAW, id.raw(), &NO_ANSWER).is_ok();
         let _ = announced.iter().take_while(|id| told(id)).count();
     }
+}
+
+/// Memory for a copy of so many bytes: an application may announce more than there is memory for.
+fn room_for(len: usize) -> Result<Vec<u8>, Error> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(len).map_err(|_| {
+        let why = "there is no memory for a copy of it";
+        let fix = "send it from a region in one piece, of which no copy is made, or in parts";
+        Error::new(Status::NoMemory, format!("a message of {len} bytes"), why, fix)
+    })?;
+    Ok(room)
 }

@@ -239,7 +239,8 @@ fn runs(len: usize, here: usize, there: usize) -> usize {
         (a, b) = (b, a % b);
     }
     let both = (here / a).checked_mul(there).map_or(0, |both| len / both);
-    len / here + len / there - both
+    // As many parts as there are bytes on both sides are possible, where blocks overlap.
+    (len / here - both).saturating_add(len / there)
 }
 
 #[cold]
