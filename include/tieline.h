@@ -507,7 +507,10 @@ int32_t tieline_worker_open(const struct tieline_context *context,
 int32_t tieline_worker_close(struct tieline_worker *worker,
                              int64_t timeout_ns);
 
-/* Lets go of a worker at once: what is pending ends, and may be lost. A handler may do so. */
+/*
+ * Lets go of a worker at once: what is pending ends, and may be lost. A handler may do so, and is then the last one: what else has come
+ * is told to nobody.
+ */
 int32_t tieline_worker_drop(struct tieline_worker *worker);
 
 /*

@@ -165,6 +165,9 @@ static void records(void)
     how.flags = 1u << 30;
     refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_UNSUPPORTED_PARAM, "flags");
     how.flags = 0;
+    how.reserved = 7;
+    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_UNSUPPORTED_PARAM, "7 where a zero stands");
+    how.reserved = 0;
     how.tell = TIELINE_TELL_COUNTED;
     refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_INVALID, "a counter");
     check(tieline_worker_counter(f.worker, &counter));
@@ -184,6 +187,52 @@ static void records(void)
     expect(taken == 0);
     check(tieline_counter_drop(counter));
     refused(tieline_counter_read(counter, &counted), TIELINE_INVALID, "closed");
+    tear_down(&f);
+}
+
+static unsigned char *memory_of(const struct fixture *f)
+{
+    void *start;
+    check(tieline_region_memory(f->memory, &start, NULL));
+    return (unsigned char *)start;
+}
+
+static struct tieline_announcement *announced;
+
+static void keeps_announced(void *user, const struct tieline_message *message)
+{
+    check(tieline_message_announcement(message, &announced));
+    ((struct fixture *)user)->handled = 1;
+}
+
+/* What is refused has not happened, nor will it. */
+static void what_cannot_be_told_as_it_is_asked_for_is_not_begun(void)
+{
+    static unsigned char block[1 << 20];
+    struct fixture f;
+    struct tieline_worker *other;
+    struct tieline_counter *counter;
+    struct tieline_how how = {sizeof how, TIELINE_TELL_COUNTED, 0, 0, NULL, 0, 0};
+    uint64_t value = 7, request = 7;
+    set_up(&f);
+    check(tieline_worker_open(f.context, &other));
+    check(tieline_worker_counter(other, &counter));
+    how.counter = counter;
+    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_INVALID, "another worker");
+    refused(tieline_fetch(f.key, TIELINE_ATOMIC_ADD, 8, 64, 1, 0, &value, &how, NULL), TIELINE_INVALID, "another worker");
+    refused(tieline_worker_begin_flush(f.worker, counter), TIELINE_INVALID, "");
+    check(tieline_worker_on_message(f.worker, 1, keeps_announced, &f));
+    refused(tieline_send(f.me, 1, 0, block, sizeof block, &how, NULL), TIELINE_INVALID, "another worker");
+    memset(block, 'x', sizeof block);
+    check(tieline_send(f.me, 1, 0, block, sizeof block, NULL, &request));
+    check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
+    refused(tieline_announcement_take(announced, f.memory, 0, 8, &how, NULL), TIELINE_INVALID, "another worker");
+    check(tieline_announcement_refuse(announced));
+    refused(tieline_worker_finish(f.worker, request, PATIENCE, NULL), TIELINE_UNSUPPORTED, "");
+    check(tieline_worker_flush(f.worker));
+    expect(memory_of(&f)[0] == 0 && memory_of(&f)[64] == 0);
+    check(tieline_counter_drop(counter));
+    check(tieline_worker_close(other, PATIENCE));
     tear_down(&f);
 }
 
@@ -261,6 +310,39 @@ static void a_handler_may_end_its_worker(void)
         check(tieline_worker_progress(f.worker));
     }
     refused(tieline_worker_progress(f.worker), TIELINE_INVALID, "closed");
+    check(tieline_region_close(f.memory));
+    check(tieline_context_close(f.context));
+}
+
+static void is_the_last(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    struct tieline_how how = {sizeof how, TIELINE_TELL_TRACKED, 0, 0, NULL, 0, 0};
+    (void)message;
+    f->handled++;
+    check(tieline_worker_drop(f->worker));
+    refused(tieline_put_bytes(f->key, 0, "x", 1, &how, NULL), TIELINE_CLOSED, "worker was closed");
+    expect(memory_of(f)[0] == 0);
+}
+
+/* What a handler has of the caller's may go with the worker: nobody looks at it any more. */
+static void a_handler_that_ends_its_worker_is_the_last(void)
+{
+    struct fixture f;
+    struct tieline_worker *worker;
+    int n;
+    set_up(&f);
+    worker = f.worker;
+    check(tieline_worker_on_message(f.worker, 1, is_the_last, &f));
+    for (n = 0; n < 4; n++) {
+        check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
+    }
+    while (!f.handled) {
+        check(tieline_worker_progress(worker));
+    }
+    expect(f.handled == 1);
+    check(tieline_key_drop(f.key));
+    check(tieline_endpoint_drop(f.me));
     check(tieline_region_close(f.memory));
     check(tieline_context_close(f.context));
 }
@@ -546,8 +628,10 @@ int main(void)
     nulls_and_noise();
     handles_of_another_kind_and_those_that_are_over();
     records();
+    what_cannot_be_told_as_it_is_asked_for_is_not_begun();
     threads();
     a_handler_may_end_its_worker();
+    a_handler_that_ends_its_worker_is_the_last();
     a_region_in_use_is_not_closed();
     a_region_that_is_about_to_be_closed_is_busy();
     a_job_may_be_closed_inside_of_a_call();

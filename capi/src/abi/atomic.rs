@@ -1,6 +1,6 @@
 //! Atomics, and the peer's memory mapped here.
 
-use super::context::{keep, take};
+use super::context::{end_of_worker, keep, take};
 use super::enter::{guarded, object};
 use super::error::{Fault, answer, done};
 use super::how::{self, How};
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn tieline_atomic(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object| {
-        let told = how::read(how, 0)?;
+        let told = how::read(how, 0, &object.endpoint.worker)?;
         let (Call::Update(op), width) = call(op, width)? else { return Err(unknown(op, width)) };
         object.post(request, &told, |endpoint| {
             endpoint.atomic(op, width, &object.key, offset, operand)
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn tieline_fetch(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object| {
-        let (told, out) = (how::read(how, 0)?, out(value, 0)?);
+        let (told, out) = (how::read(how, 0, &object.endpoint.worker)?, out(value, 0)?);
         let (op, width) = call(op, width)?;
         let fetch = |endpoint: &Endpoint| -> Result<Outcome, PostError> {
             let outcome = match op {
@@ -156,8 +156,8 @@ pub unsafe extern "C" fn tieline_key_pointer(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_pointer_drop(pointer: *mut PointerHandle) -> i32 {
     done(guarded(|| {
-        let worker = object::<PointerObject, _>(pointer)?.worker.clone();
-        worker.mark.post(|| {
+        let worker = |object: &PointerObject| object.worker.clone();
+        end_of_worker(pointer, worker, |pointer| {
             let PointerObject { pointer, .. } = *take::<PointerObject, _>(pointer)?;
             drop(pointer);
             Ok(())

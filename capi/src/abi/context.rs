@@ -10,9 +10,11 @@ use super::numbers::{
 };
 use super::records::{self, Params, null, out_handle};
 use super::table::{self, Handle, Object};
+use super::worker::WorkerState;
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use tieline::{Context, Status};
 
 /// What a program opens first.
@@ -78,6 +80,23 @@ pub(crate) fn take<T: Object, C>(given: *const C) -> Result<Box<T>, Fault> {
     let object = table::end(handle).ok_or_else(|| no_object(handle))?;
     // SAFETY: `keep` has put a box there, and `end` gives its address to one caller alone.
     Ok(unsafe { Box::from_raw(object.as_ptr()) })
+}
+
+/// Ends a handle of something that belongs to a worker: `end` does so, under the worker's mark. Where a panic has ended the worker the
+/// handle alone ends; what that has left is not touched again.
+pub(crate) fn end_of_worker<T: Object, C>(
+    given: *const C,
+    worker: impl FnOnce(&T) -> Arc<WorkerState>,
+    end: impl FnOnce(*const C) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let worker = worker(object::<T, _>(given)?);
+    match worker.mark.post(|| end(given)) {
+        Err(fault) if fault.error.status() == Status::ProviderFailed => {
+            let handle = Handle::<T>::of(given);
+            table::end(handle).map(drop).ok_or(fault)
+        }
+        ended => ended,
+    }
 }
 
 /// Ends a handle that [`keep`] has made, if its object can be ended: one that comes back is behind its handle again, at the same

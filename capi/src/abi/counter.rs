@@ -1,6 +1,6 @@
 //! Counters of operations, and the list of those that have ended.
 
-use super::context::{keep, take};
+use super::context::{end_of_worker, keep, take};
 use super::enter::{guarded, object};
 use super::error::{Fault, done};
 use super::records::{self, out, out_handle};
@@ -23,6 +23,15 @@ impl Object for CounterObject {
 }
 
 impl CounterObject {
+    /// It counts operations of its own worker alone.
+    pub(crate) fn check_worker(&self, worker: &WorkerState) -> Result<(), Fault> {
+        if std::ptr::eq(&raw const *self.worker, worker) {
+            return Ok(());
+        }
+        let why = "it counts operations of another worker";
+        Err(Fault::new(Status::Invalid, "a counter", why, "open one of the operation's worker"))
+    }
+
     /// Counts an operation of a worker, whose mark is held.
     pub(crate) fn count(&self, state: &WorkerState, outcome: &Outcome) -> Result<(), Fault> {
         Ok(state.worker()?.count(outcome, &self.counter)?)
@@ -103,8 +112,8 @@ pub unsafe extern "C" fn tieline_counter_read(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_counter_drop(counter: *mut CounterHandle) -> i32 {
     done(guarded(|| {
-        let worker = object::<CounterObject, _>(counter)?.worker.clone();
-        worker.mark.post(|| take::<CounterObject, _>(counter).map(drop))
+        let worker = |object: &CounterObject| object.worker.clone();
+        end_of_worker(counter, worker, |counter| take::<CounterObject, _>(counter).map(drop))
     }))
 }
 

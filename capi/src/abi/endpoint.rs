@@ -1,7 +1,7 @@
 //! Endpoints: the way to one peer, and messages on it.
 
 use super::bytes::{Room, bytes};
-use super::context::no_handles;
+use super::context::{end_of_worker, no_handles};
 use super::enter::{guarded, no_object, object};
 use super::error::{Failure, Fault, answer, done, shown};
 use super::how::{self, How};
@@ -129,23 +129,16 @@ pub unsafe extern "C" fn tieline_worker_connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_drop(endpoint: *mut EndpointHandle) -> i32 {
     done(guarded(|| {
-        let handle = Handle::<EndpointState>::of(endpoint);
-        let worker = object::<EndpointState, _>(endpoint)?.worker.clone();
-        let dropped = worker.mark.post(|| {
+        let worker = |state: &EndpointState| state.worker.clone();
+        end_of_worker::<EndpointState, _>(endpoint, worker, |endpoint| {
+            let handle = Handle::<EndpointState>::of(endpoint);
             let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
             // SAFETY: what the table was given, which gives it to one caller alone.
             let state = unsafe { Rc::from_raw(raw.as_ptr().cast_const()) };
             // SAFETY: under the mark, and no call that posts is under way, or this one were refused.
             drop(unsafe { &mut *state.endpoint.get() }.take());
             Ok(())
-        });
-        match dropped {
-            // What a panic has left is not touched again.
-            Err(fault) if fault.error.status() == Status::ProviderFailed => {
-                table::end(handle).map(drop).ok_or_else(|| no_object(handle))
-            }
-            dropped => dropped,
-        }
+        })
     }))
 }
 
@@ -163,7 +156,7 @@ pub unsafe extern "C" fn tieline_send(
     request: *mut u64,
 ) -> i32 {
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
-        let (payload, told) = (bytes(payload, len)?, how::read(how, 0)?);
+        let (payload, told) = (bytes(payload, len)?, how::read(how, 0, &state.worker)?);
         state.post(request, &told, |endpoint| endpoint.send(id, header, payload))
     }))
 }
@@ -181,7 +174,7 @@ pub unsafe extern "C" fn tieline_send_pieces(
     request: *mut u64,
 ) -> i32 {
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
-        let (told, pieces) = (how::read(how, 0)?, pieces(piece, count)?);
+        let (told, pieces) = (how::read(how, 0, &state.worker)?, pieces(piece, count)?);
         state.post(request, &told, |endpoint| endpoint.send_regions(id, header, &pieces))
     }))
 }
@@ -195,8 +188,9 @@ pub unsafe extern "C" fn tieline_endpoint_flush(
     request: *mut u64,
 ) -> i32 {
     answer(
-        object::<EndpointState, _>(endpoint)
-            .and_then(|state| state.post(request, &how::read(how, 0)?, Endpoint::flush)),
+        object::<EndpointState, _>(endpoint).and_then(|state| {
+            state.post(request, &how::read(how, 0, &state.worker)?, Endpoint::flush)
+        }),
     )
 }
 
@@ -207,10 +201,9 @@ pub unsafe extern "C" fn tieline_endpoint_flush_messages(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
-    answer(
-        object::<EndpointState, _>(endpoint)
-            .and_then(|state| state.post(request, &how::read(how, 0)?, Endpoint::flush_messages)),
-    )
+    answer(object::<EndpointState, _>(endpoint).and_then(|state| {
+        state.post(request, &how::read(how, 0, &state.worker)?, Endpoint::flush_messages)
+    }))
 }
 
 /// Orders every put, get and atomic posted before ahead of those posted after. It waits for nothing.
@@ -237,7 +230,7 @@ pub unsafe extern "C" fn tieline_endpoint_close(
                 return Err(Fault::new(Status::Invalid, "closing an endpoint", why, fix));
             }
         };
-        state.post(request, &how::read(how, 0)?, |endpoint| endpoint.close(which))
+        state.post(request, &how::read(how, 0, &state.worker)?, |endpoint| endpoint.close(which))
     }))
 }
 
@@ -334,7 +327,7 @@ pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
         let weak = Arc::downgrade(&state);
         state.post(|worker| {
             worker.on_endpoint_failure(move |endpoint, error| {
-                let Some(state) = weak.upgrade() else { return };
+                let Some(state) = weak.upgrade().filter(|state| !state.has_ended()) else { return };
                 let Ok(bits) = state.endpoint(endpoint.clone()) else { return };
                 let handle = Handle::<EndpointState>::from_bits(bits).to_c();
                 // SAFETY: the caller's function.

@@ -8,7 +8,7 @@ use super::numbers::{
     TIELINE_TELL_TRACKED as TRACKED,
 };
 use super::records::{self, Params};
-use super::worker::WorkerState;
+use super::worker::{WorkerState, closed};
 use tieline::{Outcome, Request, Status};
 
 /// How the end of an operation is told. Null, or all zeros: by the number that the call gives, or by nobody where it is not asked for
@@ -110,21 +110,27 @@ pub(crate) struct Told {
 pub(crate) const USUAL: Told =
     Told { flags: 0, word: 0, tell: REQUEST, user: 0, counter: std::ptr::null() };
 
-/// Reads what the caller wants; `flags` are those that the call knows.
+/// Reads what the caller wants of an operation of this worker; `flags` are those that the call knows. That it can be told so is known
+/// before anything is posted.
 #[inline]
-pub(crate) fn read(how: *const How, flags: u32) -> Result<Told, Fault> {
-    if how.is_null() { Ok(USUAL) } else { read_given(how, flags) }
+pub(crate) fn read(how: *const How, flags: u32, worker: &WorkerState) -> Result<Told, Fault> {
+    if how.is_null() { Ok(USUAL) } else { read_given(how, flags, worker) }
 }
 
-fn read_given(how: *const How, known: u32) -> Result<Told, Fault> {
-    let How { tell, flags, user, counter, word, .. } = records::read(how)?;
-    if flags & !known != 0 || tell > COUNTED {
-        let why = format!("tell {tell} with flags {flags:#x}, of which this call knows {known:#x}");
+fn read_given(how: *const How, known: u32, worker: &WorkerState) -> Result<Told, Fault> {
+    let How { tell, flags, user, counter, word, reserved, .. } = records::read(how)?;
+    if flags & !known != 0 || tell > COUNTED || reserved != 0 {
+        let why = format!(
+            "tell {tell} with flags {flags:#x}, of which this call knows {known:#x}, and {reserved} where a zero stands"
+        );
         let fix = "use TIELINE_TELL_* and the TIELINE_HOW_* of this call";
         return Err(Fault::new(Status::UnsupportedParam, "how an end is told", why, fix));
     }
+    if tell != REQUEST && worker.has_ended() {
+        return Err(closed());
+    }
     if tell == COUNTED {
-        let _ = object::<CounterObject, _>(counter)?;
+        object::<CounterObject, _>(counter)?.check_worker(worker)?;
     }
     Ok(Told { flags, word, tell, user, counter })
 }

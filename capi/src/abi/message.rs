@@ -1,6 +1,6 @@
 //! Messages, as a handler of the caller's sees them.
 
-use super::context::{keep, take, try_take};
+use super::context::{end_of_worker, keep, take, try_take};
 use super::endpoint::{EndpointHandle, EndpointState};
 use super::enter::{guarded, object};
 use super::error::{Fault, answer, done};
@@ -50,11 +50,13 @@ pub unsafe extern "C" fn tieline_worker_on_message(
 ) -> i32 {
     done(guarded(|| {
         let state = state_of(worker)?;
-        // It stays as long as the worker whose handler this is.
-        let own: *const c_void = Arc::as_ptr(&state).cast();
+        let own = state.watch();
         state.post(|worker| {
             let registered = match handler {
                 Some(handler) => worker.on_message(id, move |message| {
+                    if own.has_ended() {
+                        return;
+                    }
                     let announced = message.is_announced();
                     let payload = message.payload();
                     let (start, len) = match announced {
@@ -69,7 +71,7 @@ pub unsafe extern "C" fn tieline_worker_on_message(
                         id: message.id().into(),
                         is_announced: announced.into(),
                         reserved: std::ptr::from_ref(message).cast(),
-                        reserved_worker: own,
+                        reserved_worker: own.state().cast(),
                     };
                     // SAFETY: the caller's function.
                     unsafe { handler(user, &raw const arrived) };
@@ -166,8 +168,8 @@ pub unsafe extern "C" fn tieline_message_keep(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_kept_drop(kept: *mut KeptHandle) -> i32 {
     done(guarded(|| {
-        let worker = object::<KeptObject, _>(kept)?.worker.clone();
-        worker.mark.post(|| {
+        let worker = |object: &KeptObject| object.worker.clone();
+        end_of_worker(kept, worker, |kept| {
             let KeptObject { kept, .. } = *take::<KeptObject, _>(kept)?;
             drop(kept);
             Ok(())
@@ -206,7 +208,7 @@ pub unsafe extern "C" fn tieline_announcement_take(
     request: *mut u64,
 ) -> i32 {
     answer(object::<AnnouncementObject, _>(announcement).and_then(|object_| {
-        let told = how::read(how, 0)?;
+        let told = how::read(how, 0, &object_.worker)?;
         let local = &object::<RegionObject, _>(local)?.region;
         let worker = object_.worker.clone();
         worker.mark.post(|| {
@@ -227,8 +229,8 @@ pub unsafe extern "C" fn tieline_announcement_take(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_announcement_refuse(announcement: *mut AnnouncementHandle) -> i32 {
     done(guarded(|| {
-        let worker = object::<AnnouncementObject, _>(announcement)?.worker.clone();
-        worker.mark.post(|| {
+        let worker = |object: &AnnouncementObject| object.worker.clone();
+        end_of_worker(announcement, worker, |announcement| {
             let AnnouncementObject { announcement, .. } =
                 *take::<AnnouncementObject, _>(announcement)?;
             announcement.refuse();

@@ -1,7 +1,7 @@
 //! What stands for an address or a key in few bytes, and who is asked for the rest.
 
 use super::bytes::{Room, bytes};
-use super::context::{keep, take};
+use super::context::{end_of_worker, keep, take};
 use super::endpoint::{EndpointHandle, EndpointState};
 use super::enter::{guarded, object};
 use super::error::{answer, done};
@@ -98,8 +98,8 @@ pub unsafe extern "C" fn tieline_name_call_test(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_name_call_drop(call: *mut NameCallHandle) -> i32 {
     done(guarded(|| {
-        let worker = object::<NameCallObject, _>(call)?.worker.clone();
-        worker.mark.post(|| take::<NameCallObject, _>(call).map(drop))
+        let worker = |object: &NameCallObject| object.worker.clone();
+        end_of_worker(call, worker, |call| take::<NameCallObject, _>(call).map(drop))
     }))
 }
 
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn tieline_endpoint_key_by_handle(
     request: *mut u64,
 ) -> i32 {
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
-        let (told, out) = (how::read(how, 0)?, out_handle(key)?);
+        let (told, out) = (how::read(how, 0, &state.worker)?, out_handle(key)?);
         state.worker.mark.post(|| {
             how::no_number(request);
             let number = Number::from_bytes(handle.to_le_bytes());

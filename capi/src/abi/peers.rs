@@ -1,11 +1,11 @@
 //! What a worker tells of its peers: notifications, failures, farewells; and endpoints to who has written.
 
 use super::endpoint::{EndpointHandle, EndpointState};
-use super::enter::guarded;
+use super::enter::{guarded, object};
 use super::error::{Failure, done, shown};
 use super::records::{null, out_handle};
 use super::table::Handle;
-use super::worker::{WorkerHandle, state_of};
+use super::worker::{WorkerHandle, WorkerState, state_of};
 use std::ffi::c_void;
 use tieline::PeerId;
 
@@ -28,8 +28,13 @@ pub unsafe extern "C" fn tieline_worker_on_notification(
 ) -> i32 {
     done(guarded(|| {
         let handler = handler.ok_or_else(|| null("the handler"))?;
-        state_of(worker)?.post(|worker| {
+        let state = object::<WorkerState, _>(worker)?;
+        let own = state.watch();
+        state.post(|worker| {
             worker.on_notification(move |peer, word| {
+                if own.has_ended() {
+                    return;
+                }
                 // SAFETY: the caller's function.
                 unsafe { handler(user, peer.get(), word) };
             })?;
@@ -47,8 +52,13 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
 ) -> i32 {
     done(guarded(|| {
         let handler = handler.ok_or_else(|| null("the handler"))?;
-        state_of(worker)?.post(|worker| {
+        let state = object::<WorkerState, _>(worker)?;
+        let own = state.watch();
+        state.post(|worker| {
             worker.on_peer_failure(move |peer, error| {
+                if own.has_ended() {
+                    return;
+                }
                 // SAFETY: the caller's function.
                 shown(&error.clone().into(), |why| unsafe { handler(user, peer.get(), why) });
             });
@@ -66,8 +76,13 @@ pub unsafe extern "C" fn tieline_worker_on_peer_left(
 ) -> i32 {
     done(guarded(|| {
         let handler = handler.ok_or_else(|| null("the handler"))?;
-        state_of(worker)?.post(|worker| {
+        let state = object::<WorkerState, _>(worker)?;
+        let own = state.watch();
+        state.post(|worker| {
             worker.on_peer_left(move |peer| {
+                if own.has_ended() {
+                    return;
+                }
                 // SAFETY: the caller's function.
                 unsafe { handler(user, peer.get()) };
             });

@@ -1,7 +1,7 @@
 //! Remote keys, put and get.
 
 use super::bytes::bytes;
-use super::context::{keep, take};
+use super::context::{end_of_worker, keep, take};
 use super::endpoint::{EndpointHandle, EndpointState};
 use super::enter::{guarded, object};
 use super::error::{Fault, answer, done};
@@ -67,8 +67,8 @@ pub unsafe extern "C" fn tieline_endpoint_import_key(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_drop(key: *mut KeyHandle) -> i32 {
     done(guarded(|| {
-        let worker = object::<KeyObject, _>(key)?.endpoint.worker.clone();
-        worker.mark.post(|| take::<KeyObject, _>(key).map(drop))
+        let worker = |object: &KeyObject| object.endpoint.worker.clone();
+        end_of_worker(key, worker, |key| take::<KeyObject, _>(key).map(drop))
     }))
 }
 
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn tieline_put_bytes(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object| {
-        let (data, told) = (bytes(data, len)?, how::read(how, NOTIFY)?);
+        let (data, told) = (bytes(data, len)?, how::read(how, NOTIFY, &object.endpoint.worker)?);
         let key = &object.key;
         object.post(request, &told, |endpoint| match told.flags & NOTIFY {
             0 => endpoint.put_bytes(data, key, offset),
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn tieline_put(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object_| {
-        let told = how::read(how, LOCAL | NOTIFY)?;
+        let told = how::read(how, LOCAL | NOTIFY, &object_.endpoint.worker)?;
         let (key, local) = (&object_.key, &object::<RegionObject, _>(local)?.region);
         let (range, completion) = (range(local_offset, len), completion(&told));
         object_.post(request, &told, |endpoint| match told.flags & NOTIFY {
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn tieline_get(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object_| {
-        let told = how::read(how, 0)?;
+        let told = how::read(how, 0, &object_.endpoint.worker)?;
         let (key, local) = (&object_.key, &object::<RegionObject, _>(local)?.region);
         let range = range(local_offset, len);
         object_.post(request, &told, |endpoint| endpoint.get(local, range, key, offset))
@@ -144,7 +144,8 @@ pub unsafe extern "C" fn tieline_put_pieces(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object| {
-        let (told, pieces) = (how::read(how, NOTIFY)?, pieces(piece, count)?);
+        let (told, pieces) =
+            (how::read(how, NOTIFY, &object.endpoint.worker)?, pieces(piece, count)?);
         let key = &object.key;
         object.post(request, &told, |endpoint| match told.flags & NOTIFY {
             0 => endpoint.put_pieces(&pieces, key, offset),
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn tieline_get_pieces(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object| {
-        let (told, pieces) = (how::read(how, 0)?, pieces(piece, count)?);
+        let (told, pieces) = (how::read(how, 0, &object.endpoint.worker)?, pieces(piece, count)?);
         object.post(request, &told, |endpoint| endpoint.get_pieces(&pieces, &object.key, offset))
     }))
 }

@@ -48,7 +48,8 @@ pub unsafe extern "C" fn tieline_put_strided(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object_| {
-        let (told, from, to) = (how::read(how, 0)?, blocks(from)?, blocks(to)?);
+        let (told, from, to) =
+            (how::read(how, 0, &object_.endpoint.worker)?, blocks(from)?, blocks(to)?);
         let local = &object::<RegionObject, _>(local)?.region;
         object_.post(request, &told, |endpoint| endpoint.put_strided(local, from, &object_.key, to))
     }))
@@ -65,7 +66,8 @@ pub unsafe extern "C" fn tieline_get_strided(
     request: *mut u64,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object_| {
-        let (told, from, to) = (how::read(how, 0)?, blocks(from)?, blocks(to)?);
+        let (told, from, to) =
+            (how::read(how, 0, &object_.endpoint.worker)?, blocks(from)?, blocks(to)?);
         let local = &object::<RegionObject, _>(local)?.region;
         object_.post(request, &told, |endpoint| endpoint.get_strided(local, to, &object_.key, from))
     }))

@@ -31,8 +31,13 @@ pub unsafe extern "C" fn tieline_worker_set_out_of_band(
 ) -> i32 {
     done(guarded(|| {
         let (address, send) = (bytes(address, len)?, send.ok_or_else(|| null("what sends"))?);
-        object::<WorkerState, _>(worker)?.post(|worker| {
+        let state = object::<WorkerState, _>(worker)?;
+        let own = state.watch();
+        state.post(|worker| {
             let send = move |to: &[u8], datagram: &[u8]| {
+                if own.has_ended() {
+                    return false;
+                }
                 let (to, to_len) = (to.as_ptr().cast(), to.len());
                 // SAFETY: the caller's function.
                 unsafe { send(user, to, to_len, datagram.as_ptr().cast(), datagram.len()) != 0 }

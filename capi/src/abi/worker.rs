@@ -13,6 +13,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tieline::{Endpoint, Status, Worker};
 
@@ -24,6 +25,8 @@ pub(crate) struct WorkerState {
     /// It is dropped when the handle is, whoever still has the state.
     worker: RefCell<Option<Rc<Worker>>>,
     pub(crate) requests: RefCell<Requests>,
+    /// A handler has dropped it, or it is gone: no function of the caller's runs for it any more.
+    has_ended: AtomicBool,
     /// The state itself, once a handler has ended its handle: the outermost call around that one lets go of it.
     ended_inside: Cell<Option<Arc<WorkerState>>>,
     pub(crate) handle: OnceCell<u64>,
@@ -78,6 +81,18 @@ impl WorkerState {
     fn drop_worker(&self) {
         let (worker, requests) = (self.worker.take(), self.requests.take());
         drop((worker, requests));
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nothing of it is told to the caller any more. It may be asked without the mark.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// What the functions know by that the core runs for the caller.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(self)
     }
 
     /// The handle of an endpoint that the worker has given: the same one every time, while it is there.
@@ -90,6 +105,23 @@ impl WorkerState {
             }
         }
         EndpointState::keep(self.clone(), endpoint)
+    }
+}
+
+/// A worker, as the functions of its own see it: they go with it, and its state outlives it.
+#[derive(Clone, Copy)]
+pub(crate) struct Watch(*const WorkerState);
+
+impl Watch {
+    /// Whether a handler has dropped the worker: what the caller had for its handlers is gone.
+    #[inline]
+    pub(crate) fn has_ended(self) -> bool {
+        // SAFETY: the core runs it in a call of the worker's, which has the state.
+        unsafe { &*self.0 }.has_ended()
+    }
+
+    pub(crate) fn state(self) -> *const WorkerState {
+        self.0
     }
 }
 
@@ -140,6 +172,7 @@ pub unsafe extern "C" fn tieline_worker_open(
             mark: Mark::new(worker.check_movable().is_ok()),
             worker: RefCell::new(Some(Rc::new(worker))),
             requests: RefCell::default(),
+            has_ended: AtomicBool::new(false),
             ended_inside: Cell::new(None),
             handle: OnceCell::new(),
         });
@@ -207,7 +240,8 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
     }))
 }
 
-/// Lets go of a worker at once: what is pending ends, and may be lost. A handler may do so.
+/// Lets go of a worker at once: what is pending ends, and may be lost. A handler may do so, and is then the last one: what else has come
+/// is told to nobody.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
     done(guarded(|| {
@@ -284,13 +318,102 @@ pub unsafe extern "C" fn tieline_worker_pending(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::atomic::{tieline_key_pointer, tieline_pointer_drop};
     use crate::abi::context::{tieline_context_close, tieline_context_open};
     use crate::abi::counter::{tieline_counter_drop, tieline_worker_counter};
-    use crate::abi::endpoint::EndpointHandle;
+    use crate::abi::endpoint::{
+        EndpointHandle, tieline_endpoint_drop, tieline_send, tieline_worker_connect,
+    };
+    use crate::abi::memory::{tieline_context_alloc, tieline_region_key};
+    use crate::abi::message::{
+        AnnouncementHandle, ArrivedMessage, KeptHandle, tieline_announcement_refuse,
+        tieline_kept_drop, tieline_message_announcement, tieline_message_keep,
+        tieline_worker_on_message,
+    };
+    use crate::abi::names::{tieline_name_call_drop, tieline_worker_ask_name, tieline_worker_name};
     use crate::abi::peers::tieline_worker_known_endpoint;
+    use crate::abi::put::{tieline_endpoint_import_key, tieline_key_drop};
     use std::ptr::{null, null_mut};
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicBool, Ordering};
+
+    extern "C" fn keeps(user: *mut c_void, message: *const ArrivedMessage) {
+        // SAFETY: the test's own, for the length of a call that makes progress; as in all calls below.
+        let seen = unsafe { &mut *user.cast::<(*mut KeptHandle, *mut AnnouncementHandle)>() };
+        // SAFETY: as above.
+        let status = match unsafe { (*message).is_announced } {
+            // SAFETY: as above.
+            0 => unsafe { tieline_message_keep(message, &raw mut seen.0, &mut null()) },
+            // SAFETY: as above.
+            _ => unsafe { tieline_message_announcement(message, &raw mut seen.1) },
+        };
+        assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn what_belongs_to_a_worker_that_a_panic_has_ended_can_be_dropped_once() {
+        let (mut context, mut worker, mut endpoint) = (null_mut(), null_mut(), null_mut());
+        let (mut region, mut key, mut pointer) = (null_mut(), null_mut(), null_mut());
+        let (mut counter, mut call) = (null_mut(), null_mut());
+        let mut seen: (*mut KeptHandle, *mut AnnouncementHandle) = (null_mut(), null_mut());
+        let (mut bytes, long) = (vec![0_u8; 16384], vec![0_u8; 1 << 20]);
+        let start = bytes.as_mut_ptr().cast::<c_void>();
+        let mut len = bytes.len();
+        // SAFETY: places of this test's.
+        unsafe {
+            assert_eq!(tieline_context_open(null(), &raw mut context), 0);
+            assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
+            assert_eq!(tieline_worker_address(worker, start, &raw mut len), 0);
+            assert_eq!(tieline_worker_connect(worker, start, len, &raw mut endpoint), 0);
+            assert_eq!(tieline_context_alloc(context, 64, 7, &raw mut region), 0);
+            len = bytes.len();
+            assert_eq!(tieline_region_key(region, start, &raw mut len), 0);
+            assert_eq!(tieline_endpoint_import_key(endpoint, start, len, &raw mut key), 0);
+            assert_eq!(tieline_worker_counter(worker, &raw mut counter), 0);
+            len = bytes.len();
+            assert_eq!(tieline_worker_name(worker, start, &raw mut len), 0);
+            assert_eq!(tieline_worker_ask_name(worker, start, len, &raw mut call), 0);
+            let user = (&raw mut seen).cast();
+            assert_eq!(tieline_worker_on_message(worker, 1, Some(keeps), user), 0);
+            assert_eq!(tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()), 0);
+            let (long, len) = (long.as_ptr().cast(), long.len());
+            assert!(tieline_send(endpoint, 1, 0, long, len, null(), null_mut()) >= 0);
+        }
+        let (mut mapped, mut room) = (null_mut(), 0);
+        loop {
+            // SAFETY: as above.
+            assert!(unsafe { tieline_worker_progress(worker) } >= 0);
+            let (pointer, mapped) = (&raw mut pointer, &raw mut mapped);
+            // SAFETY: as above.
+            let is_mapped =
+                unsafe { tieline_key_pointer(key, pointer, mapped, &raw mut room) } == 0;
+            if is_mapped && !seen.0.is_null() && !seen.1.is_null() {
+                break;
+            }
+            if is_mapped {
+                // SAFETY: as above.
+                assert_eq!(unsafe { tieline_pointer_drop(*pointer) }, 0);
+            }
+        }
+        let state = state_of(worker).ok().unwrap();
+        let ended = state.post(|_| -> Result<(), Fault> { panic!("on purpose") });
+        assert_eq!(ended.err().unwrap().error.status(), Status::ProviderFailed);
+        for expected in [0, Status::Invalid as i32] {
+            // SAFETY: handles, some of which are over.
+            let dropped = unsafe {
+                [
+                    tieline_pointer_drop(pointer),
+                    tieline_key_drop(key),
+                    tieline_counter_drop(counter),
+                    tieline_kept_drop(seen.0),
+                    tieline_announcement_refuse(seen.1),
+                    tieline_name_call_drop(call),
+                    tieline_endpoint_drop(endpoint),
+                    tieline_worker_drop(worker),
+                ]
+            };
+            assert_eq!(dropped, [expected; 8]);
+        }
+    }
 
     #[test]
     fn another_thread_that_is_told_busy_leaves_the_owners_of_a_worker_as_they_were() {
