@@ -591,6 +591,36 @@ static void a_forked_child(void)
     tear_down(&f);
 }
 
+static void forks(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    int ended;
+    pid_t child = fork();
+    (void)message;
+    if (child == 0) {
+        struct fixture own;
+        refused(tieline_send(f->me, 1, 0, "x", 1, NULL, NULL), TIELINE_INVALID, "fork");
+        refused(tieline_key_drop(f->key), TIELINE_INVALID, "fork");
+        refused(tieline_worker_drop(f->worker), TIELINE_INVALID, "fork");
+        set_up(&own);
+        check(tieline_put_bytes(own.key, 0, "x", 1, NULL, NULL));
+        tear_down(&own);
+        _exit(0);
+    }
+    expect(child > 0 && waitpid(child, &ended, 0) == child && ended == 0);
+    f->handled = 1;
+}
+
+static void a_child_that_was_forked_in_a_handler(void)
+{
+    struct fixture f;
+    set_up(&f);
+    check(tieline_worker_on_message(f.worker, 1, forks, &f));
+    check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
+    check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
+    tear_down(&f);
+}
+
 static struct tieline_waker *waker;
 
 static void on_signal(int number)
@@ -637,6 +667,7 @@ int main(void)
     a_job_may_be_closed_inside_of_a_call();
     lengths_and_numbers_beyond_all_memory();
     a_forked_child();
+    a_child_that_was_forked_in_a_handler();
     a_signal_handler_may_wake();
     puts("misuse: all of it is refused");
     return 0;

@@ -65,8 +65,8 @@ impl WorkerState {
             body(self, &*self.worker()?)
         });
         // Who was not let in looks at nothing; who is outermost lets go of it.
-        let last =
-            if is_in && !self.mark.is_in_handler() { self.ended_inside.take() } else { None };
+        let is_last = is_in && self.has_ended() && !self.mark.is_in_handler();
+        let last = if is_last { self.ended_inside.take() } else { None };
         (result, last)
     }
 
