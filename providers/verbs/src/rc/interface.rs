@@ -30,7 +30,6 @@ impl RcInterface {
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         let peer = InterfaceAddress::unpack(address)?;
         self.address.port.reaches(&peer.port)?;
-        self.state.borrow().has_room()?;
         fits(self.address.segment, peer.segment)
     }
 

@@ -159,7 +159,7 @@ impl State {
     }
 
     /// Whether there may be one connection more.
-    pub(crate) fn has_room(&self) -> Result<(), Failure> {
+    fn has_room(&self) -> Result<(), Failure> {
         let most = self.domain.settings.connections;
         if self.live < most {
             return Ok(());
