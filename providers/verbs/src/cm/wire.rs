@@ -206,7 +206,7 @@ impl Wire {
     ) -> Result<(), Failure> {
         let qp = self.qp.as_ref().ok_or(Status::Invalid)?;
         let id = number(wire, buffer, false);
-        qp.post_receives(&[Receive { id, sge: receives.whole(buffer) }])
+        Ok(qp.post_receives(&[Receive { id, sge: receives.whole(buffer) }])?)
     }
 
     /// Closes: the device is done with every buffer, and the other side hears of it.

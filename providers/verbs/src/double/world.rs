@@ -34,6 +34,8 @@ pub(crate) struct Faults {
     pub(crate) mute: bool,
     /// Posting receives fails with this error number.
     pub(crate) refuse_receives: c_int,
+    /// To this queue pair alone, after so many.
+    pub(crate) refuse_receives_of: Option<(u32, usize)>,
     /// Queue pairs that there may be, and completions that a queue may be made for.
     pub(crate) most_pairs: Option<usize>,
     pub(crate) most_completions: Option<c_int>,
@@ -272,6 +274,20 @@ impl World {
         let end = address + u64::from(len);
         let mut foreign = self.memory.values().filter(|area| area.foreign);
         !foreign.any(|area| address < area.start + area.len && area.start < end)
+    }
+
+    /// Why no receive may be posted to this queue now, or 0.
+    pub(super) fn refuses_receive(&mut self, queue: usize) -> c_int {
+        let named = self.faults.refuse_receives_of.and_then(|(qpn, _)| self.pairs.get(&qpn));
+        if let (Some(pair), Some((_, left))) = (named, &mut self.faults.refuse_receives_of) {
+            if pair.receives == queue {
+                match left.checked_sub(1) {
+                    Some(less) => *left = less,
+                    None => return libc::EINVAL,
+                }
+            }
+        }
+        self.faults.refuse_receives
     }
 
     fn admits(&self, key: u32, address: u64, len: u64, right: c_uint) -> bool {

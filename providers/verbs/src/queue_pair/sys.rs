@@ -26,9 +26,25 @@ pub(crate) struct Receive {
 /// How many receives one call posts.
 const RECEIVE_BATCH: usize = 32;
 
-/// Chains receives and hands each chain to `post`, which returns an error number.
-fn chain(list: &[Receive], mut post: impl FnMut(*mut ibv_recv_wr) -> c_int) -> Result<(), Failure> {
-    for part in list.chunks(RECEIVE_BATCH) {
+/// Why a device did not take all of a list of receives, and how many of them it took.
+#[derive(Debug)]
+pub(crate) struct Untaken {
+    pub(crate) taken: usize,
+    pub(crate) failure: Failure,
+}
+
+impl From<Untaken> for Failure {
+    fn from(untaken: Untaken) -> Failure {
+        untaken.failure
+    }
+}
+
+/// Chains receives and hands each chain to `post`, which returns an error number and names the first that was not taken.
+fn chain(
+    list: &[Receive],
+    mut post: impl FnMut(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+) -> Result<(), Untaken> {
+    for (before, part) in list.chunks(RECEIVE_BATCH).enumerate() {
         let mut sges = [ibv_sge::default(); RECEIVE_BATCH];
         let mut wrs = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; RECEIVE_BATCH];
         let mut next = ptr::null_mut();
@@ -42,7 +58,13 @@ fn chain(list: &[Receive], mut post: impl FnMut(*mut ibv_recv_wr) -> c_int) -> R
                 num_sge: 1,
             }));
         }
-        check(post(next), "posting receives")?;
+        let mut bad = ptr::null_mut();
+        if let Err(failure) = check(post(next, &raw mut bad), "posting receives") {
+            // Who names none took none.
+            let here = wrs[..part.len()].iter().position(|wr| ptr::eq(wr.as_ptr(), bad));
+            let taken = before * RECEIVE_BATCH + here.unwrap_or(0);
+            return Err(Untaken { taken, failure });
+        }
     }
     Ok(())
 }
@@ -67,13 +89,12 @@ impl Srq {
     }
 
     /// Posts receives, many at a time: one ring of the doorbell for each chain.
-    pub(crate) fn post(&self, list: &[Receive]) -> Result<(), Failure> {
+    pub(crate) fn post(&self, list: &[Receive]) -> Result<(), Untaken> {
         // SAFETY: a live queue; the chain lives on the stack for the call; the memory is registered and belongs to the
         // receive pool, which outlives the queue.
-        chain(list, |first| unsafe {
+        chain(list, |first, bad| unsafe {
             let post = (*self.raw.as_ref().context).ops.post_srq_recv;
-            let mut bad = ptr::null_mut();
-            post(self.raw.as_ptr(), first, &raw mut bad)
+            post(self.raw.as_ptr(), first, bad)
         })
     }
 }
@@ -249,12 +270,11 @@ impl Qp {
     }
 
     /// Posts receives to a queue pair that has a receive queue of its own.
-    pub(crate) fn post_receives(&self, list: &[Receive]) -> Result<(), Failure> {
+    pub(crate) fn post_receives(&self, list: &[Receive]) -> Result<(), Untaken> {
         // SAFETY: as in `Srq::post`.
-        chain(list, |first| unsafe {
+        chain(list, |first, bad| unsafe {
             let post = (*self.raw.as_ref().context).ops.post_recv;
-            let mut bad = ptr::null_mut();
-            post(self.raw.as_ptr(), first, &raw mut bad)
+            post(self.raw.as_ptr(), first, bad)
         })
     }
 }

@@ -25,6 +25,8 @@ mod notify_tests;
 mod posting_tests;
 mod queue;
 mod receives;
+#[cfg(test)]
+mod receives_tests;
 mod state;
 #[cfg(test)]
 mod tests;

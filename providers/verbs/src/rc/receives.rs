@@ -8,7 +8,7 @@
 use super::connection::{Connection, receive_id};
 use crate::abi::ibv_sge;
 use crate::buffers::Pool;
-use crate::queue_pair::{Receive, Srq};
+use crate::queue_pair::{Receive, Srq, Untaken};
 use crate::shared::DomainState;
 use std::collections::HashMap;
 use tieline_plugin_api::{Failure, Status};
@@ -16,7 +16,13 @@ use tieline_plugin_api::{Failure, Status};
 /// Receives of a queue of its own, or counted for a connection in the shared one, for what costs no credit.
 pub(super) const CONTROL: usize = 4;
 /// Whose buffers are free.
-const NOBODY: u32 = u32::MAX;
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// That a device took no receives, and of which connections; none: of the queue that all share.
+pub(super) struct Refused {
+    pub(super) slots: Option<Vec<u32>>,
+    pub(super) failure: Failure,
+}
 
 /// Where the receives of an interface are posted.
 enum Queues {
@@ -150,12 +156,22 @@ impl Receives {
     }
 
     /// Posts what is to be posted. What was for a connection that is over is free.
-    pub(super) fn post(&mut self, connections: &[Option<Box<Connection>>]) -> Result<(), Failure> {
-        let Queues::Own(owners) = &mut self.queues else {
-            let result = self.shared().map_or(Ok(()), |srq| srq.post(&self.to_post));
-            self.to_post.clear();
-            return result;
+    ///
+    /// # Errors
+    /// Not all was taken: what is left of a shared queue's is still to be posted, and of a queue's own it is free.
+    pub(super) fn post(&mut self, connections: &[Option<Box<Connection>>]) -> Result<(), Refused> {
+        let owners = match &mut self.queues {
+            Queues::Own(owners) => owners,
+            Queues::Shared(srq) => {
+                let Err(Untaken { taken, failure }) = srq.post(&self.to_post) else {
+                    self.to_post.clear();
+                    return Ok(());
+                };
+                drop(self.to_post.drain(..taken));
+                return Err(Refused { slots: None, failure });
+            }
         };
+        let mut refused = Ok(());
         owners.to_post.sort_unstable_by_key(|&(slot, _)| slot);
         let list = core::mem::take(&mut owners.to_post);
         for of_one in list.chunk_by(|(a, _), (b, _)| a == b) {
@@ -169,9 +185,19 @@ impl Receives {
                 .iter()
                 .map(|&(_, buffer)| owners.posted(buffer, qpn, pool.whole(buffer)))
                 .collect();
-            qp.post_receives(&receives)?;
+            let Err(Untaken { taken, failure }) = qp.post_receives(&receives) else { continue };
+            for &(_, buffer) in &of_one[taken..] {
+                let _ = owners.is_posted_no_more(buffer);
+                self.pool.give(buffer);
+            }
+            let mut all = match refused {
+                Ok(()) => Vec::new(),
+                Err(Refused { slots, .. }) => slots.unwrap_or_default(),
+            };
+            all.push(of_one[0].0);
+            refused = Err(Refused { slots: Some(all), failure });
         }
-        Ok(())
+        refused
     }
 
     /// How many are posted to a queue pair; of a shared queue that is not known.
@@ -209,9 +235,16 @@ impl Owners {
     }
 
     fn came(&mut self, buffer: u32, stamp: u32) -> (bool, Option<u32>) {
-        let Some(owner) = self.of.get_mut(buffer as usize) else { return (false, None) };
-        let Some((qpn, _)) = owner.filter(|&(_, of)| of == stamp) else { return (false, None) };
-        *owner = None;
+        let owner = self.of.get(buffer as usize).copied().flatten();
+        match owner.is_some_and(|(_, of)| of == stamp) {
+            true => (true, self.is_posted_no_more(buffer)),
+            false => (false, None),
+        }
+    }
+
+    /// Notes that; and the queue pair that has none left, if that is so.
+    fn is_posted_no_more(&mut self, buffer: u32) -> Option<u32> {
+        let (qpn, _) = self.of.get_mut(buffer as usize)?.take()?;
         let left = self.posted.get_mut(&qpn).map_or(0, |posted| {
             *posted -= 1;
             *posted
@@ -219,6 +252,6 @@ impl Owners {
         if left == 0 {
             let _ = self.posted.remove(&qpn);
         }
-        (true, (left == 0).then_some(qpn))
+        (left == 0).then_some(qpn)
     }
 }

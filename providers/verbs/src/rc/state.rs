@@ -6,7 +6,7 @@ mod progress;
 use super::address::EndpointAddress;
 use super::connection::{About, Connection, NotPosted, Phase, about, own_receives};
 use super::queue::{Ends, RESERVE, Role};
-use super::receives::{CONTROL, Receives};
+use super::receives::{CONTROL, NOBODY, Receives, Refused};
 use super::wire::{HEADER_LEN, Header, Kind};
 use crate::abi::*;
 use crate::buffers::Pool;
@@ -158,6 +158,12 @@ impl State {
         self.sleep.raw()
     }
 
+    /// Receives that are posted to a queue pair of its own.
+    #[cfg(test)]
+    pub(super) fn receives_of(&self, qpn: u32) -> Option<usize> {
+        self.receives.posted_to(qpn)
+    }
+
     /// Whether there may be one connection more.
     fn has_room(&self) -> Result<(), Failure> {
         let most = self.domain.settings.connections;
@@ -305,7 +311,14 @@ impl State {
     fn provide_receives(&mut self, more: usize, slot: u32) -> Result<(), Failure> {
         let want = self.receives_wanted().min(self.domain.settings.rx_buffers);
         self.receives.provide(want, more, slot)?;
-        self.post_receives()
+        let Err(refused) = self.post_receives() else { return Ok(()) };
+        let failure = refused.failure.clone();
+        let Some(mut others) = refused.slots else { return Err(failure) };
+        let before = others.len();
+        others.retain(|other| *other != slot);
+        let took_its_own = others.len() == before;
+        self.receives_refused(Refused { slots: Some(others), ..refused }, None);
+        if took_its_own { Ok(()) } else { Err(failure) }
     }
 
     /// Receive buffers that all windows ask for.
@@ -326,11 +339,13 @@ impl State {
         }
         connection.credits.grow(more as u32);
         self.windows += more;
-        // Where the memory cannot be had the window is wider than the queue, and the peer's device may have to wait.
-        let _ = self.provide_receives(more, slot);
+        // Where the memory cannot be had the window is wider than the queue, and the peer's device may have to wait. They are
+        // posted with what else is.
+        let want = self.receives_wanted().min(self.domain.settings.rx_buffers);
+        let _ = self.receives.provide(want, more, slot);
     }
 
-    fn post_receives(&mut self) -> Result<(), Failure> {
+    fn post_receives(&mut self) -> Result<(), Refused> {
         if self.receives.has_none_to_post() {
             return Ok(());
         }
@@ -340,10 +355,28 @@ impl State {
     /// What was posted to queue pairs that are gone is free.
     #[cold]
     fn reclaim_receives(&mut self) {
-        for qpn in self.cleanup.gone() {
+        let gone = self.cleanup.gone();
+        if self.receives.shared().is_some() {
+            return; // they are in the queue that all share
+        }
+        for qpn in gone {
             self.receives.let_go(qpn, None);
         }
-        let _ = self.post_receives(); // to none of them
+        if let Err(refused) = self.post_receives() {
+            self.receives_refused(refused, None);
+        }
+    }
+
+    /// The device took receives of these connections no more, which is their end; or of all, where they share a queue.
+    #[cold]
+    fn receives_refused(&mut self, refused: Refused, mut events: Option<&mut Events<'_>>) {
+        let text = "the device takes no receives any more";
+        let Some(slots) = refused.slots else {
+            return self.fail_all(Status::Io, text, events);
+        };
+        for slot in slots {
+            self.fail_connection(slot, &Failure::new(Status::Io, text), events.as_deref_mut());
+        }
     }
 
     /// Returns credits that no message has carried.

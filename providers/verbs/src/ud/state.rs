@@ -373,7 +373,7 @@ impl State {
         }
         let result = self.qp.post_receives(&self.to_post);
         self.to_post.clear();
-        result
+        Ok(result?)
     }
 
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {

@@ -8,14 +8,21 @@ use crate::double::world::{Send, world};
 use core::ffi::c_int;
 
 /// # Safety
-/// `wr` is a chain of filled records.
-unsafe fn post_receives(queue: usize, mut wr: *mut ibv_recv_wr) -> c_int {
+/// `wr` is a chain of filled records, and `bad` a place for the first that is not taken.
+unsafe fn post_receives(
+    queue: usize,
+    mut wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     world(|world| {
-        if world.faults.refuse_receives != 0 {
-            return world.faults.refuse_receives;
-        }
         world.counts.receive_calls += 1;
         while !wr.is_null() {
+            let refused = world.refuses_receive(queue);
+            if refused != 0 {
+                // SAFETY: the caller's place.
+                unsafe { *bad = wr };
+                return refused;
+            }
             // SAFETY: the caller's promise; every receive of this provider has one piece.
             let (id, piece, next) = unsafe { ((*wr).wr_id, *(*wr).sg_list, (*wr).next) };
             world.receives.entry(queue).or_default().push_back((id, piece));
@@ -30,19 +37,19 @@ unsafe fn post_receives(queue: usize, mut wr: *mut ibv_recv_wr) -> c_int {
 pub(in crate::double) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
-    _: *mut *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the caller's chain.
-    unsafe { post_receives(srq.addr(), wr) }
+    unsafe { post_receives(srq.addr(), wr, bad) }
 }
 
 pub(in crate::double) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
-    _: *mut *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the caller's chain.
-    unsafe { post_receives(qp.addr(), wr) }
+    unsafe { post_receives(qp.addr(), wr, bad) }
 }
 
 pub(in crate::double) unsafe extern "C" fn post_send(

@@ -25,7 +25,9 @@ impl State {
     pub(super) fn release(&mut self) {
         self.notices.release_texts();
         while let Some(Delivered { buffer, slot, generation }) = self.notices.taken() {
-            self.receives.again(buffer, slot);
+            // Whoever has the slot now has its own.
+            let lives = self.current(slot, generation).is_some();
+            self.receives.again(buffer, if lives { slot } else { NOBODY });
             if let Some(connection) = self.current(slot, generation) {
                 connection.credits.taken();
                 if connection.credits.is_due() && !self.credits_due.contains(&slot) {
@@ -34,8 +36,8 @@ impl State {
                 }
             }
         }
-        if self.post_receives().is_err() {
-            self.fail_all(Status::Io, "the device takes no receives any more", None);
+        if let Err(refused) = self.post_receives() {
+            self.receives_refused(refused, None);
         }
         self.return_credits();
     }
@@ -75,8 +77,8 @@ impl State {
         if count == 0 {
             return false;
         }
-        if self.post_receives().is_err() {
-            self.fail_all(Status::Io, "the device takes no receives any more", events);
+        if let Err(refused) = self.post_receives() {
+            self.receives_refused(refused, events);
         }
         true
     }

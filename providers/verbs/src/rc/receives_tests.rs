@@ -1,0 +1,132 @@
+//! Receives that belong to somebody: a connection that is over, one whose queue pair takes none, one that was flushed.
+
+use crate::double::nature::{ADAPTERS, Nature, play};
+use crate::double::world::{fault, pairs, receives};
+use crate::double::{Side, connect, piece, side};
+use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
+use tieline_plugin_api::abi::{KeyParams, RegisterParams};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access};
+
+/// A window, and receives of a queue pair's own with what costs no credit.
+const NARROW: [(&str, &str); 2] =
+    [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
+const OWN: usize = 16 + 4;
+
+/// From here on devices have a queue for each connection.
+fn own_queues() {
+    let own = |nature: &&Nature| !nature.shares_receives;
+    play(*ADAPTERS.iter().find(own).unwrap());
+}
+
+/// A key to memory of `owner`, for `user`.
+fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> RemoteKey {
+    let piece = piece(words);
+    let params = RegisterParams::new(piece.base, piece.len, access::REMOTE_WRITE);
+    let region = owner.domain.register(&params).unwrap();
+    let mut bytes = [0; 128];
+    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
+    user.import_key(&bytes[..len]).unwrap()
+}
+
+/// The queue pairs of a side, by slot.
+fn numbers(side: &Side) -> Vec<u32> {
+    let VerbsInterface::Rc(rc) = &side.interface else { panic!("reliable") };
+    rc.state.borrow().connections.iter().flatten().map(|c| c.own.qpn).collect()
+}
+
+#[test]
+fn a_message_of_a_connection_that_is_over_gives_no_receive_to_who_has_its_place_now() {
+    own_queues();
+    let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let mut target = vec![0u64; 4096];
+    let key = share(&a, &mut target, &at_b);
+    (0..3).for_each(|n| assert_eq!(at_a.am_short(7, n, b"x"), Ok(Posting::Done)));
+    fault(|faults| faults.stuck = true);
+    let mut words = vec![1u64; 4096];
+    let iov = [piece(&mut words)];
+    let op = RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie: 1, flags: 0 };
+    assert_eq!(at_b.put(&key, &op), Ok(Posting::Pending));
+    while b.told.messages.len() < 3 {
+        b.poll();
+    }
+    // What it does on the application's memory keeps it from saying goodbye: its place is free at once.
+    drop((at_b, at_a));
+    fault(|faults| faults.stuck = false);
+    assert_eq!(b.interface.memory().peers, 0);
+    let _next = b.interface.connect(&[], &[], 3).unwrap();
+    let last = numbers(&b)[0];
+    let VerbsInterface::Rc(rc) = &b.interface else { panic!("reliable") };
+    let posted = |rc: &crate::RcInterface| rc.state.borrow().receives_of(last);
+    assert_eq!(posted(rc), Some(OWN));
+    (0..4).for_each(|_| {
+        let _ = crate::double::poll(&b.interface, &mut b.told);
+    });
+    assert_eq!(posted(rc), Some(OWN), "no more than its queue is made for");
+    assert!(b.told.failed.is_empty(), "{:?}", b.told.failed);
+}
+
+#[test]
+fn a_queue_pair_that_takes_no_receives_ends_its_connection_and_the_others_lose_none() {
+    own_queues();
+    let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+    let ends: Vec<_> = (0..3).map(|_| connect(&mut a, &mut b)).collect();
+    let all = numbers(&b);
+    for (at_a, _) in &ends {
+        (0..3).for_each(|n| assert_eq!(at_a.am_short(7, n, b"x"), Ok(Posting::Done)));
+    }
+    while b.told.messages.len() < 9 {
+        b.poll();
+    }
+    // The one in the middle, which takes one more and no other.
+    fault(|faults| faults.refuse_receives_of = Some((all[1], 1)));
+    (0..20).for_each(|_| b.poll());
+    let [(_, Status::Io, words)] = &b.told.failed[..] else { panic!("{:?}", b.told.failed) };
+    assert_eq!(words, "the device takes no receives any more");
+    let VerbsInterface::Rc(rc) = &b.interface else { panic!("reliable") };
+    for qpn in [all[0], all[2]] {
+        assert_eq!(rc.state.borrow().receives_of(qpn), Some(OWN), "all of its own");
+    }
+    assert_eq!(rc.state.borrow().receives_of(all[1]), Some(0), "what was posted came back");
+    for at in [0, 2] {
+        assert_eq!(ends[at].0.am_short(7, 9, b"x"), Ok(Posting::Done));
+    }
+    while b.told.messages.len() < 11 {
+        b.poll();
+    }
+}
+
+#[test]
+fn receives_that_the_shared_queue_did_not_take_are_posted_when_it_takes_some_again() {
+    let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+    drop(connect(&mut a, &mut b));
+    let settle = |a: &mut Side, b: &mut Side| {
+        for _ in 0..4 {
+            crate::double::clock::pass(core::time::Duration::from_secs(2));
+            (0..40).for_each(|_| {
+                a.poll();
+                b.poll();
+            });
+        }
+        (a.told, b.told) = Default::default();
+    };
+    settle(&mut a, &mut b);
+    assert_eq!(pairs().len(), 0);
+    let before = receives();
+    for _ in 0..3 {
+        let (at_a, at_b) = connect(&mut a, &mut b);
+        (0..10).for_each(|n| assert_eq!(at_a.am_short(7, n, b"x"), Ok(Posting::Done)));
+        while b.told.messages.len() < 10 {
+            b.poll();
+        }
+        fault(|faults| faults.refuse_receives = libc::EIO);
+        (0..20).for_each(|_| b.poll());
+        assert_eq!(b.told.failed.len(), 1);
+        fault(|faults| faults.refuse_receives = 0);
+        drop((at_a, at_b));
+        settle(&mut a, &mut b);
+    }
+    drop(connect(&mut a, &mut b));
+    settle(&mut a, &mut b);
+    assert_eq!(receives(), before);
+}
