@@ -226,6 +226,11 @@ pub(crate) fn queue_fails(qpn: u32, kind: c_uint) {
     });
 }
 
+/// This queue pair comes to ERR, and the device does not say why.
+pub(crate) fn errs(qpn: u32) {
+    world(|world| world.enter_error(qpn, None));
+}
+
 /// The next to look at a completion channel finds so many wake-ups there.
 pub(crate) fn wake(times: u32) {
     world(|world| world.wakes = times);

@@ -1,7 +1,7 @@
 //! Receives that belong to somebody: a connection that is over, one whose queue pair takes none, one that was flushed.
 
 use crate::double::nature::{ADAPTERS, Nature, play};
-use crate::double::world::{fault, pairs, receives};
+use crate::double::world::{counts, errs, fault, pairs, receives};
 use crate::double::{Side, connect, piece, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use tieline_plugin_api::abi::{KeyParams, RegisterParams};
@@ -129,4 +129,23 @@ fn receives_that_the_shared_queue_did_not_take_are_posted_when_it_takes_some_aga
     drop(connect(&mut a, &mut b));
     settle(&mut a, &mut b);
     assert_eq!(receives(), before);
+}
+
+#[test]
+fn a_receive_that_came_back_from_a_queue_pair_in_error_is_not_posted_there_again() {
+    own_queues();
+    let (mut a, mut b) = (side(&NARROW), side(&NARROW));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let (other, _their_other) = connect(&mut a, &mut b);
+    errs(numbers(&b)[0]);
+    let before = counts().receives;
+    // Nothing has told yet why.
+    (0..20).for_each(|_| b.poll());
+    assert_eq!((counts().receives, b.told.failed.len()), (before, 0));
+    assert_eq!(at_a.am_short(7, 1, b"x"), Ok(Posting::Done));
+    assert_eq!(other.am_short(7, 2, b"x"), Ok(Posting::Done));
+    while b.told.messages.is_empty() {
+        b.poll();
+    }
+    assert_eq!(b.told.messages, [(2, b"x".to_vec())], "the other goes on");
 }

@@ -236,7 +236,11 @@ impl State {
         wc: &Wc,
         mut events: Option<&mut Events<'_>>,
     ) {
-        if wc.status != IBV_WC_SUCCESS || wc.wc_flags & IBV_WC_WITH_IMM == 0 {
+        if wc.status != IBV_WC_SUCCESS {
+            // The queue pair takes none any more: one of its own would give it back again.
+            return self.receives.again(buffer, NOBODY);
+        }
+        if wc.wc_flags & IBV_WC_WITH_IMM == 0 {
             return self.receives.again(buffer, self.slot_of(wc.qp_num));
         }
         if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
