@@ -250,7 +250,9 @@ impl Published {
     pub(crate) fn changed(&self) -> Option<String> {
         self.facts.iter().find_map(|(file, what, then)| {
             let now = read(&self.folder.join(file))?; // a device that is gone says so itself
-            (now != *then).then(|| {
+            // A GID of zeros is away, and may come back: an address that is renewed, a bond that takes its other port.
+            let away = now.chars().all(|digit| matches!(digit, '0' | ':'));
+            (now != *then && !away).then(|| {
                 let port = &self.words;
                 format!(
                     "the {what} of {port} was {then}, is {now} now, and peers know the old one: its address is made when the \

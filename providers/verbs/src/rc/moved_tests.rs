@@ -73,6 +73,32 @@ fn what_peers_know_of_a_port_ends_its_connections_when_it_changes_until_it_is_ba
 }
 
 #[test]
+fn a_gid_that_is_away_for_a_moment_has_not_moved() {
+    const AWAY: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+    const BACK: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001\n";
+    let class = class();
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    a.domain = open(&class, &[]);
+    a.interface = a.domain.open_interface(RC, [0; 16]).unwrap();
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    for now in [AWAY, BACK, AWAY, "\n", BACK] {
+        file(&class, "gids/1", now);
+        announce(IBV_EVENT_GID_CHANGE);
+        (0..200).for_each(|_| a.poll());
+        assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+        assert!(at_a.am_short(1, 1, b"x").is_ok());
+        (0..4).for_each(|_| b.poll());
+    }
+    file(&class, "gids/1", AWAY);
+    file(&class, "gids/1", OTHER);
+    announce(IBV_EVENT_GID_CHANGE);
+    while a.told.failed.is_empty() {
+        a.poll();
+    }
+    assert_eq!(a.told.failed[0].1, Status::Unreachable, "another one has come in its place");
+}
+
+#[test]
 fn a_gid_with_which_nothing_can_be_sent_from_here_is_passed_over() {
     let class = class();
     // The second is the best: an IPv4 address. It may belong to another network namespace.
