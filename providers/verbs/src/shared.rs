@@ -96,7 +96,10 @@ impl DomainState {
         };
         for step in INLINE_STEPS.into_iter().filter(|step| *step < wanted) {
             if let Ok(made) = make(step) {
-                self.inline.store(step, Ordering::Relaxed);
+                // Too little memory passes: then the next one asks for all of it again.
+                if refused.status != Status::NoMemory {
+                    self.inline.store(step, Ordering::Relaxed);
+                }
                 return Ok(made);
             }
         }

@@ -331,6 +331,9 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     {
         return refused(libc::EINVAL);
     }
+    if world(|world| world.faults.refuse_pairs.checked_sub(1).map(|left| world.faults.refuse_pairs = left)).is_some() {
+        return refused(libc::ENOMEM);
+    }
     if world(|world| world.faults.most_pairs.is_some_and(|most| world.pairs.len() >= most)) {
         return refused(libc::ENOMEM);
     }

@@ -36,6 +36,8 @@ pub(crate) struct Faults {
     pub(crate) refuse_receives: c_int,
     /// To this queue pair alone, after so many.
     pub(crate) refuse_receives_of: Option<(u32, usize)>,
+    /// There is no memory for so many of the next queue pairs.
+    pub(crate) refuse_pairs: usize,
     /// Queue pairs that there may be, and completions that a queue may be made for.
     pub(crate) most_pairs: Option<usize>,
     pub(crate) most_completions: Option<c_int>,

@@ -65,6 +65,22 @@ fn a_message_that_is_as_long_as_a_segment_is_taken_and_one_byte_more_is_refused(
 }
 
 #[test]
+fn what_goes_inline_is_less_for_good_only_where_the_device_does_not_do_more() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let mut inlined = || {
+        let (at_a, at_b) = connect(&mut a, &mut b);
+        let before = counts().inline;
+        assert_eq!(at_a.am_short(7, 1, &[1; 172]), Ok(Posting::Done));
+        (counts().inline > before, at_a, at_b)
+    };
+    let (first, ..) = inlined();
+    fault(|faults| faults.refuse_pairs = 1);
+    let (second, ..) = inlined();
+    let (third, ..) = inlined();
+    assert_eq!((first, second, third), (true, false, true), "memory that came back");
+}
+
+#[test]
 fn as_many_pieces_as_the_device_takes_are_gathered_and_one_more_or_another_sum_is_refused() {
     const MOST: usize = 11;
     const WORDS: usize = 8;
