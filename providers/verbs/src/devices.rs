@@ -200,8 +200,20 @@ fn full_first(table: &[(u16, u16)]) -> impl Iterator<Item = (u16, u16)> + '_ {
     table.iter().copied().filter(with(true)).chain(table.iter().copied().filter(with(false)))
 }
 
-/// Why a device is none for this provider, if that is so: it speaks neither InfiniBand nor RoCE.
+/// The kernel's driver of what a device is made on, such as `mlx5_core` or `ice`; empty where there is none (soft RoCE).
+pub(crate) fn driver(class: &Path, device: &str) -> String {
+    let link = fs::read_link(class.join(device).join("device/driver")).unwrap_or_default();
+    link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Why a device is none for this provider, if that is so: it speaks neither InfiniBand nor RoCE, or too little of it.
 pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
+    if driver(class, device) == "mana" {
+        return Some(format!(
+            "{device} is of the driver mana, which takes no notice of what is to be sent inline and serves no datagrams of programs: \
+             use tcp over its network device"
+        ));
+    }
     let text = fs::read_to_string(class.join(device).join("node_type")).unwrap_or_default();
     let kind = text.rsplit(':').next().unwrap_or("").trim().to_string();
     match kind.as_str() {
@@ -309,6 +321,15 @@ pub(crate) mod tests {
             let at = self.0.join(path);
             fs::create_dir_all(at.parent().unwrap()).unwrap();
             fs::write(at, text).unwrap();
+        }
+
+        /// The driver of a device.
+        pub(crate) fn driver(&self, device: &str, name: &str) {
+            let at = self.0.join(device).join("device");
+            fs::create_dir_all(&at).unwrap();
+            let _ = fs::remove_file(at.join("driver"));
+            std::os::unix::fs::symlink(format!("../../../bus/pci/drivers/{name}"), at.join("driver"))
+                .unwrap();
         }
 
         pub(crate) fn gid(&self, port: &str, index: u32, gid: &str, kind: &str) {

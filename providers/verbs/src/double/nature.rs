@@ -29,7 +29,7 @@ pub(crate) struct Nature {
     /// providers/*/; libibverbs/dummy_ops.c:622 answers).
     pub(crate) resizes: bool,
     /// Bytes that may go inline; who asks for more gets no queue pair. irdma: 101 on E810, 48 before
-    /// (providers/irdma/uverbs.c:1553); erdma: 96 (providers/erdma/erdma_hw.h:74); mana: none.
+    /// (providers/irdma/uverbs.c:1553); erdma: 96 (providers/erdma/erdma_hw.h:74).
     pub(crate) inline: u32,
     /// Pieces of a send, and of a read: irdma has 13 and as few as 2 before (drivers/infiniband/hw/irdma/verbs.c,
     /// irdma_query_device: max_sge_rd); erdma 6 and 1 (providers/erdma/erdma_hw.h, ERDMA_MAX_SEND_SGE).
@@ -103,7 +103,8 @@ pub(crate) const ADAPTERS: &[Nature] = &[
     Nature { name: "hns", resizes: false, inline: 64, pieces: 6, ..MLX5 },
     Nature { name: "qedr", resizes: false, purges: false, pieces: 4, pieces_read: 4, ..MLX5 },
     Nature {
-        name: "mana",
+        // As mana is, which is refused for other things.
+        name: "no shared receives, no resize, nothing inline",
         purges: false,
         shares_receives: false,
         resizes: false,

@@ -156,7 +156,7 @@ fn of_two_partition_keys_the_one_with_full_membership_is_taken_though_it_comes_s
 }
 
 #[test]
-fn a_device_that_speaks_neither_infiniband_nor_roce_is_refused_by_its_name() {
+fn a_device_that_speaks_neither_infiniband_nor_roce_or_whose_driver_lacks_too_much_is_refused_by_its_name() {
     let class = class();
     for (kind, words) in [
         ("4: RNIC\n", "double0 is an iWARP device"),
@@ -168,6 +168,12 @@ fn a_device_that_speaks_neither_infiniband_nor_roce_is_refused_by_its_name() {
         assert!(failure.text.starts_with(words), "{}", failure.text);
     }
     class.file("double0/node_type", "1: CA\n");
+    class.driver("double0", "mana");
+    let failure = refusal(&class, &[]);
+    assert_eq!(failure.status, Status::NoDevice);
+    let words = "double0 is of the driver mana, which takes no notice of what is to be sent inline";
+    assert!(failure.text.starts_with(words), "{}", failure.text);
+    class.driver("double0", "mlx5_core");
     assert!(domain_of(&class, &[]).is_ok());
 }
 
