@@ -7,7 +7,7 @@ use crate::double::{Side, connect, piece, piece_in, side, side_of};
 use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint, VerbsInterface};
 use core::time::Duration;
 use tieline_plugin_api::abi::{Atomic, Iov, KeyParams, RegisterParams, fixed};
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access, atomic_op};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access, atomic_op, op_flags};
 
 /// Runs on all of them, one after the other.
 fn each(act: impl Fn(&Nature)) {
@@ -73,6 +73,15 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
             ended(&mut a, &mut b, 1);
             assert_eq!(target[..count], words[..count], "{name}");
         }
+        // From several pieces, as short as that goes inline on some.
+        let (one, two) = words.split_at_mut(2);
+        let iov = [piece(&mut one[..1]), piece(&mut two[..3])];
+        for flags in [op_flags::MORE, 0] {
+            let op = RmaOp { flags, ..operation(&iov, 1) };
+            assert_eq!(at_a.put(&key, &op), Ok(Posting::Pending), "{name}");
+        }
+        ended(&mut a, &mut b, 2);
+        assert_eq!(target[..4], [1, 3, 4, 5], "{name}");
         // As many pieces as there may be, which for a get can be more than the device takes at once.
         let mut back = vec![0u64; 512 * most];
         let all = piece(&mut back);

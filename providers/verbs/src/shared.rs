@@ -40,6 +40,8 @@ pub(crate) struct DomainState {
     pub(crate) max_read_pieces: usize,
     /// The most that goes inline, as far as it was found out.
     inline: AtomicUsize,
+    /// What goes inline is in one piece: libraries of irdma before rdma-core 44 copy the first one alone.
+    pub(crate) inlines_one_piece: bool,
     pub(crate) max_message: usize,
     pub(crate) max_cqe: usize,
     /// Receives can be shared.
@@ -52,6 +54,12 @@ pub(crate) struct DomainState {
     pub(crate) has_global_atomics: bool,
     pub(crate) bytes_per_second: f64,
 }
+
+/// The drivers that irdma's devices are made on.
+const IRDMA: [&str; 4] = ["ice", "i40e", "idpf", "irdma"];
+
+/// The most that goes inline in one piece that is put together for it: as much as `TIELINE_VERBS_INLINE` may say.
+pub(crate) const INLINE_MOST: usize = 1024;
 
 /// Whether packets can be sent with this GID from here, as far as the kernel can tell: it may belong to a network device of
 /// another network namespace, or to one that is down. It is asked for the way to the GID itself.
@@ -115,6 +123,7 @@ impl DomainState {
         if let Some(text) = devices::foreign(class, &name.device) {
             return Err(Failure::new(Status::NoDevice, text));
         }
+        let driver = devices::driver(class, &name.device);
         let state = devices::state(class, &name);
         if state != "ACTIVE" {
             let text = format!(
@@ -176,6 +185,7 @@ impl DomainState {
             pieces,
             max_read_pieces,
             inline: AtomicUsize::new(settings.inline),
+            inlines_one_piece: IRDMA.contains(&driver.as_str()),
             max_message: (port.max_msg_sz as usize).clamp(1 << 12, 1 << 30),
             max_cqe: attr.max_cqe.max(1) as usize,
             shares_receives: attr.max_srq > 0,

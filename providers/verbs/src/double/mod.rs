@@ -99,6 +99,7 @@ pub(crate) fn class() -> FakeClass {
     let class = FakeClass::new(&format!("double-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
     let device = sys::NAME.to_str().unwrap();
     let port = format!("{device}/ports/1");
+    class.driver(device, world::world(|world| world.nature.driver));
     class.file(&format!("{port}/state"), "4: ACTIVE\n");
     class.file(&format!("{port}/pkeys/0"), "0xffff\n");
     class.file(&format!("{port}/pkeys/1"), "0x8001\n");

@@ -11,6 +11,11 @@ use core::ffi::c_int;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nature {
     pub(crate) name: &'static str,
+    /// The kernel's driver of what it is made on.
+    pub(crate) driver: &'static str,
+    /// What is sent inline from several pieces is copied from the first alone: irdma before rdma-core 44
+    /// (providers/irdma/uk.c, irdma_uk_inline_send and irdma_uk_inline_rdma_write take one address and one length).
+    pub(crate) inlines_first: bool,
     /// What is unread of a queue pair's completions is gone when it is reset or destroyed: mlx5 (providers/mlx5/verbs.c:3024 and
     /// 3358), mlx4 (providers/mlx4/verbs.c:1188 and 1276), hns (providers/hns/hns_roce_u_hw_v2.c:1676), bnxt_re
     /// (providers/bnxt_re/verbs.c:2242), irdma (providers/irdma/uverbs.c:1765, which blanks them). Not: rxe, efa, mana, which have
@@ -51,6 +56,8 @@ impl Default for Nature {
 /// What all others are described by.
 pub(crate) const MLX5: Nature = Nature {
     name: "mlx5",
+    driver: "mlx5_core",
+    inlines_first: false,
     purges: true,
     says_last: true,
     ahead: 0,
@@ -84,6 +91,8 @@ pub(crate) const ADAPTERS: &[Nature] = &[
     Nature { name: "mlx4", ahead: 1, inline: 1024, mtu: 4, ..MLX5 },
     Nature {
         name: "irdma, E810",
+        driver: "ice",
+        inlines_first: true,
         shares_receives: false,
         inline: 101,
         pieces: 13,
@@ -93,6 +102,8 @@ pub(crate) const ADAPTERS: &[Nature] = &[
     Nature {
         // The limits of X722, which itself speaks iWARP only.
         name: "few pieces",
+        driver: "i40e",
+        inlines_first: true,
         shares_receives: false,
         inline: 48,
         pieces: 3,

@@ -10,6 +10,7 @@ use crate::buffers::sys::{Room, gather};
 use crate::keys::PackedKey;
 use crate::memory::{local, registered, untouchable};
 use crate::queue_pair::Work;
+use crate::shared::INLINE_MOST;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tieline_plugin_api::abi::{Atomic, Iov};
@@ -64,6 +65,9 @@ impl RcEndpoint {
         connection.may_send()?;
         let (head, credits) = head(connection, id, header);
         if HEADER_LEN + payload.len() <= connection.inline() {
+            if state.domain.inlines_one_piece {
+                return self.short_in_one_piece(state, &head, payload, credits);
+            }
             let pieces = [borrowed(&head), borrowed(payload)];
             let pieces = if payload.is_empty() { &pieces[..1] } else { &pieces[..] };
             let work = connection.to_peer();
@@ -81,6 +85,28 @@ impl RcEndpoint {
         bytes[..HEADER_LEN].copy_from_slice(&head);
         bytes[HEADER_LEN..HEADER_LEN + payload.len()].copy_from_slice(payload);
         self.send_buffer(state, buffer, HEADER_LEN + payload.len(), credits)
+    }
+
+    /// Sends a message inline whose header and payload are put together before.
+    #[cold]
+    fn short_in_one_piece(
+        &self,
+        state: &mut State,
+        head: &[u8; HEADER_LEN],
+        payload: &[u8],
+        credits: Grant,
+    ) -> Posted {
+        let connection = connection!(state, self.slot);
+        let mut whole = [0; INLINE_MOST];
+        let len = HEADER_LEN + payload.len();
+        whole[..HEADER_LEN].copy_from_slice(head);
+        whole[HEADER_LEN..len].copy_from_slice(payload);
+        let (work, piece) = (connection.to_peer(), [borrowed(&whole[..len])]);
+        match connection.post(work, &piece, Ends::default(), IBV_SEND_INLINE) {
+            Ok(()) => sent(connection, credits),
+            Err(refused) => return Err(state.refused(self.slot, refused)),
+        }
+        Ok(Posting::Done)
     }
 
     /// Sends the first `len` bytes of a message buffer.
@@ -254,7 +280,13 @@ impl RcEndpoint {
         pieces.clear();
         let mut flags = hold(op.flags);
         let copies = !op.iov.iter().any(untouchable);
-        if op.len <= inline && copies {
+        if op.len <= inline && copies && state.domain.inlines_one_piece {
+            state.pieces = pieces;
+            // The device is told at once, while they are there: it copies as it is told.
+            let mut whole = [0; INLINE_MOST];
+            gather(op.iov, &mut whole[..op.len]);
+            return self.start(state, work, &[borrowed(&whole[..op.len])], ends, IBV_SEND_INLINE);
+        } else if op.len <= inline && copies {
             pieces.extend(op.iov.iter().filter(|piece| piece.len > 0).map(|piece| local(piece, 0)));
             ends.foreign = flags != 0;
             flags |= IBV_SEND_INLINE;

@@ -80,8 +80,10 @@ fn post_one(qpn: u32, wr: &ibv_send_wr) -> c_int {
     let inline = wr.send_flags & IBV_SEND_INLINE != 0;
     let readable = |piece: &ibv_sge| world(|world| world.touchable(piece.addr, piece.length));
     assert!(!inline || pieces.iter().all(readable), "the processor reads a device's memory");
+    let first = world(|world| world.nature.inlines_first);
     let copied = inline.then(|| {
-        pieces.iter().flat_map(|piece| bytes_at(piece.addr, piece.length)).copied().collect()
+        let taken = if first { &pieces[..pieces.len().min(1)] } else { &pieces[..] };
+        taken.iter().flat_map(|piece| bytes_at(piece.addr, piece.length)).copied().collect()
     });
     world(|world| {
         if world.faults.refuses_send() {
