@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::abi::*;
+use crate::shared::INLINE_MOST;
 use crate::sys::{Cq, Pd, check, made};
 use core::ffi::{c_int, c_uint};
 use core::mem::MaybeUninit;
@@ -182,7 +183,7 @@ impl Qp {
         let raw = unsafe { (pd.device.api.ibv_create_qp)(pd.raw.as_ptr(), &raw mut init) };
         let raw =
             made(raw, || format!("a queue pair with {} sends cannot be made", shape.send_depth))?;
-        Ok(Qp { pd: pd.clone(), raw, inline: init.cap.max_inline_data as usize })
+        Ok(Qp { pd: pd.clone(), raw, inline: (init.cap.max_inline_data as usize).min(INLINE_MOST) })
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -1,7 +1,8 @@
 //! How much there may be of what, how long it may be, and that what was held for it comes back.
 
+use crate::double::nature::{MLX5, Nature, play};
 use crate::double::world::{counts, fault, locked, pairs, receives, registrations};
-use crate::double::{Side, connect, domain, piece, piece_in, side};
+use crate::double::{self, Side, connect, domain, piece, piece_in, side};
 use crate::{RC, Region, RemoteKey, VerbsEndpoint};
 use tieline_plugin_api::abi::{Atomic, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{
@@ -278,6 +279,50 @@ fn completions_of_all_endpoints_have_room_however_late_they_are_read() {
     }
     assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
     assert!(a.told.ended.iter().all(|(_, result)| result.is_ok()));
+}
+
+#[test]
+fn a_get_into_many_pieces_has_room_however_many_endpoints_share_the_completion_queue() {
+    // Reads go into one piece each, and the queue is made for few.
+    let few = Nature { pieces_read: 1, resizes: false, ..MLX5 };
+    play(few);
+    fault(|faults| faults.most_completions = Some(1024 + 12 * 24));
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let mut source = vec![7u64; 11];
+    let (mut ends, mut all) = (Vec::new(), Vec::new());
+    loop {
+        let (at_a, at_b) =
+            (a.interface.connect(&[], &[], 1), b.interface.connect(&[], &[], 2));
+        let (Ok(at_a), Ok(at_b)) = (at_a, at_b) else { break };
+        at_a.connect(&at_b.address()).unwrap();
+        at_b.connect(&at_a.address()).unwrap();
+        while at_a.flush(0) == Err(Status::Again) || at_b.flush(0) == Err(Status::Again) {
+            a.poll();
+            b.poll();
+        }
+        ends.push((at_a, at_b));
+    }
+    assert!(ends.len() >= 8, "{}", ends.len());
+    while double::poll(&a.interface, &mut a.told) + double::poll(&b.interface, &mut b.told) > 0 {}
+    a.told = Default::default();
+    for (at_a, _) in &ends {
+        let piece = piece(&mut source);
+        let params = RegisterParams::new(piece.base, piece.len, access::REMOTE_READ);
+        let region = b.domain.register(&params).unwrap();
+        let mut bytes = [0; 128];
+        let len = b.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
+        let key = at_a.import_key(&bytes[..len]).unwrap();
+        let mut target = [0u64; 22];
+        let iov: Vec<Iov> = target.chunks_mut(2).map(|words| self::piece(&mut words[..1])).collect();
+        let op = RmaOp { iov: &iov, len: 88, offset: 0, cookie: 1, flags: 0 };
+        assert_eq!(at_a.get(&key, &op), Ok(Posting::Pending));
+        while a.told.ended.is_empty() {
+            a.poll();
+        }
+        a.told = Default::default();
+        assert_eq!(target, core::array::from_fn(|at| if at % 2 == 0 { 7 } else { 0 }));
+        all.push(region);
+    }
 }
 
 #[test]

@@ -82,12 +82,17 @@ pub(crate) struct State {
 }
 
 /// Places in a completion queue that cannot grow are enough for so many endpoints that use all of their sends; of more, each
-/// has fewer, and no fewer than these.
+/// has fewer, and no fewer than these, nor than it takes to get into as many pieces as there may be ([`fewest_sends`]).
 const FIXED_FOR: usize = 64;
 /// One that can grow has places for all sends up to this many, 8 MiB of them; beyond it for so many of each endpoint.
 const WIDE: usize = 1 << 17;
 const SHARED_SENDS: usize = 16;
 const FEWEST_SENDS: usize = 4;
+
+/// A get into more pieces than the device reads into at once is as many sends.
+fn fewest_sends(domain: &DomainState) -> usize {
+    FEWEST_SENDS.max(domain.max_iov.div_ceil(domain.max_read_pieces.max(1)))
+}
 
 /// A completion queue with so many places, and whether it can grow: if not, it has as many as it will ever need.
 fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), Failure> {
@@ -266,10 +271,11 @@ impl State {
         let room = self.cq.capacity().saturating_sub(receives + self.cleanup.stale());
         let connections = self.live + more;
         let share = (room / connections.max(1)).saturating_sub(RESERVE);
+        let fewest = fewest_sends(&self.domain);
         let mut taken = 0;
         let mut silent = Vec::new();
         for connection in self.connections.iter_mut().flatten() {
-            if connection.queue.limit(share.max(FEWEST_SENDS)) {
+            if connection.queue.limit(share.max(fewest)) {
                 silent.push(connection.own.slot);
             }
             taken += connection.queue.completions();
@@ -280,7 +286,7 @@ impl State {
         }
         let left = room.saturating_sub(taken).saturating_sub(RESERVE);
         match share.min(left) {
-            depth @ FEWEST_SENDS.. => Ok(depth.min(self.domain.settings.tx_depth)),
+            depth if depth >= fewest => Ok(depth.min(self.domain.settings.tx_depth)),
             _ if more == 0 => Ok(0),
             _ => {
                 let text = format!(
