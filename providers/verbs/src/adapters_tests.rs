@@ -202,7 +202,8 @@ fn two_hundred_connections_that_break_cost_no_adapter_a_receive_buffer() {
 #[test]
 fn eighty_endpoints_that_all_use_their_sends_share_the_completion_queue_of_every_adapter() {
     each(|nature| {
-        let (mut a, mut b) = (side(&[]), side(&[]));
+        let settings = [("TIELINE_VERBS_CONNECTIONS", "100")];
+        let (mut a, mut b) = (side(&settings), side(&settings));
         let ends: Vec<_> = (0..80).map(|_| connect(&mut a, &mut b)).collect();
         let mut target = vec![0u64; 8];
         let mut source = vec![0u64; 8];

@@ -289,22 +289,9 @@ fn a_get_into_many_pieces_has_room_however_many_endpoints_share_the_completion_q
     fault(|faults| faults.most_completions = Some(1024 + 12 * 24));
     let (mut a, mut b) = (side(&[]), side(&[]));
     let mut source = vec![7u64; 11];
-    let (mut ends, mut all) = (Vec::new(), Vec::new());
-    loop {
-        let (at_a, at_b) =
-            (a.interface.connect(&[], &[], 1), b.interface.connect(&[], &[], 2));
-        let (Ok(at_a), Ok(at_b)) = (at_a, at_b) else { break };
-        at_a.connect(&at_b.address()).unwrap();
-        at_b.connect(&at_a.address()).unwrap();
-        while at_a.flush(0) == Err(Status::Again) || at_b.flush(0) == Err(Status::Again) {
-            a.poll();
-            b.poll();
-        }
-        ends.push((at_a, at_b));
-    }
+    let ends = as_many_as_there_may_be(&mut a, &mut b);
     assert!(ends.len() >= 8, "{}", ends.len());
-    while double::poll(&a.interface, &mut a.told) + double::poll(&b.interface, &mut b.told) > 0 {}
-    a.told = Default::default();
+    let mut all = Vec::new();
     for (at_a, _) in &ends {
         let piece = piece(&mut source);
         let params = RegisterParams::new(piece.base, piece.len, access::REMOTE_READ);
@@ -313,7 +300,8 @@ fn a_get_into_many_pieces_has_room_however_many_endpoints_share_the_completion_q
         let len = b.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
         let key = at_a.import_key(&bytes[..len]).unwrap();
         let mut target = [0u64; 22];
-        let iov: Vec<Iov> = target.chunks_mut(2).map(|words| self::piece(&mut words[..1])).collect();
+        let iov: Vec<Iov> =
+            target.chunks_mut(2).map(|words| self::piece(&mut words[..1])).collect();
         let op = RmaOp { iov: &iov, len: 88, offset: 0, cookie: 1, flags: 0 };
         assert_eq!(at_a.get(&key, &op), Ok(Posting::Pending));
         while a.told.ended.is_empty() {
@@ -323,6 +311,81 @@ fn a_get_into_many_pieces_has_room_however_many_endpoints_share_the_completion_q
         assert_eq!(target, core::array::from_fn(|at| if at % 2 == 0 { 7 } else { 0 }));
         all.push(region);
     }
+}
+
+/// Endpoints of two sides, until one of them says that there is no room for more.
+fn as_many_as_there_may_be(a: &mut Side, b: &mut Side) -> Vec<(VerbsEndpoint, VerbsEndpoint)> {
+    let mut ends = Vec::new();
+    loop {
+        let (at_a, at_b) = (a.interface.connect(&[], &[], 1), b.interface.connect(&[], &[], 2));
+        let (Ok(at_a), Ok(at_b)) = (at_a, at_b) else { break };
+        at_a.connect(&at_b.address()).unwrap();
+        at_b.connect(&at_a.address()).unwrap();
+        while at_a.flush(0) == Err(Status::Again) || at_b.flush(0) == Err(Status::Again) {
+            a.poll();
+            b.poll();
+        }
+        ends.push((at_a, at_b));
+    }
+    while double::poll(&a.interface, &mut a.told) + double::poll(&b.interface, &mut b.told) > 0 {}
+    (a.told, b.told) = Default::default();
+    ends
+}
+
+#[test]
+fn a_completion_queue_of_fixed_size_holds_the_receives_of_every_endpoints_own_queue() {
+    play(Nature { shares_receives: false, resizes: false, ..MLX5 });
+    fault(|faults| faults.most_completions = Some(1500));
+    let settings = [
+        ("TIELINE_VERBS_WINDOW", "512"),
+        ("TIELINE_VERBS_MAX_WINDOW", "512"),
+        ("TIELINE_VERBS_RX_BUFFERS", "64"),
+    ];
+    let (mut a, mut b) = (side(&settings), side(&settings));
+    let ends = as_many_as_there_may_be(&mut a, &mut b);
+    assert!(!ends.is_empty());
+    let failure = a.interface.connect(&[], &[], 3).and_then(|_| b.interface.connect(&[], &[], 3));
+    let text = failure.err().unwrap().text;
+    let advice = "endpoints: lower TIELINE_VERBS_CONNECTIONS, so that others serve the rest";
+    assert!(text.ends_with(advice), "{text}");
+    // One side does not look while everybody sends all that it may.
+    let mut sent = 0;
+    for (at_a, at_b) in &ends {
+        while at_b.am_short(7, 1, b"x").is_ok() {}
+        for _ in 0..20 {
+            sent += (0..512).take_while(|_| at_a.am_short(7, 1, b"x").is_ok()).count();
+            a.poll();
+        }
+    }
+    assert_eq!(sent, ends.len() * 512);
+    while b.told.messages.len() < sent && b.told.failed.is_empty() {
+        b.poll();
+    }
+    assert!(b.told.failed.is_empty(), "{:?}", b.told.failed);
+}
+
+#[test]
+fn a_completion_queue_grows_before_an_endpoint_is_refused() {
+    let settings = [("TIELINE_VERBS_RX_BUFFERS", "32768"), ("TIELINE_VERBS_TX_DEPTH", "8192")];
+    let (mut a, mut b) = (side(&settings), side(&[]));
+    let mut target = vec![0u64; 8];
+    let mut words = [1u64; 8];
+    let (mut ends, mut regions) = (Vec::new(), Vec::new());
+    for _ in 0..11 {
+        let (at_a, at_b) = connect(&mut a, &mut b);
+        let (region, key) = share(&b, &mut target, &at_a);
+        regions.push(region);
+        ends.push((at_a, at_b, key));
+    }
+    // All that they may, none of which ends before others are made.
+    fault(|faults| faults.stuck = true);
+    for (at_a, _, key) in &ends {
+        while put(at_a, key, &[piece(&mut words)], 64).is_ok() {}
+    }
+    let more: Vec<_> = (0..10).map(|_| a.interface.connect(&[], &[], 3)).collect();
+    let refused = more.iter().find_map(|more| more.as_ref().err());
+    assert_eq!(refused, None);
+    fault(|faults| faults.stuck = false);
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl SendQueue {
 
     /// Places in a completion queue that it may need: each send may fail.
     pub(crate) fn completions(&self) -> usize {
-        self.sends.len().max(self.depth + RESERVE)
+        self.sends.len().max(self.depth) + RESERVE
     }
 
     /// Room for what keeps the connection going.
@@ -158,6 +158,17 @@ mod tests {
         assert_eq!(retired, [0, 1, 2, 3]);
         assert!(queue.holds(numbers[4]) && !queue.holds(numbers[3]));
         assert!(queue.retire(numbers[3]).is_none(), "a number that has passed retires nothing");
+    }
+
+    #[test]
+    fn completions_are_counted_for_what_is_on_the_way_and_what_keeps_the_connection_going_beside_it() {
+        let mut queue = SendQueue::new(16);
+        assert_eq!(queue.completions(), 16 + RESERVE);
+        (0..16).for_each(|cookie| queue.push(user(cookie), true));
+        let _ = queue.limit(4);
+        assert_eq!(queue.completions(), 16 + RESERVE, "until they have ended");
+        let _ = core::iter::from_fn(|| queue.retire(15)).count();
+        assert_eq!(queue.completions(), 4 + RESERVE);
     }
 
     #[test]

@@ -103,7 +103,13 @@ fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), 
     }
     drop(cq);
     let settings = &domain.settings;
-    make(settings.rx_buffers + FIXED_FOR * (settings.tx_depth + RESERVE)).map(|cq| (cq, false))
+    // For as many as use all of their sends, or for as many as there may be that use few.
+    let all = FIXED_FOR * (settings.tx_depth + RESERVE);
+    let own = if domain.shares_receives { 0 } else { settings.window + CONTROL };
+    let few = settings.connections.saturating_mul(fewest_sends(domain) + RESERVE + own);
+    let large = settings.rx_buffers.saturating_add(all.max(few));
+    let cq = make(large).or_else(|_| make(settings.rx_buffers + all)).or_else(|_| make(entries))?;
+    Ok((cq, false))
 }
 
 /// Whether a peer with receive buffers of `theirs` takes the longest message of this side.
@@ -227,7 +233,7 @@ impl State {
         let settings = &self.domain.settings;
         let depth = settings.tx_depth;
         let connections = self.live + 1;
-        let receives = settings.rx_buffers.max(self.receives.total());
+        let receives = self.receives_at_most(1);
         let need = receives + self.cleanup.stale() + connections * (depth + RESERVE);
         if need <= self.cq.capacity() {
             return Ok(depth);
@@ -248,7 +254,28 @@ impl State {
             self.cq.resize(entries)?;
         }
         self.shares = true;
-        self.share_completions(1)
+        loop {
+            let shared = self.share_completions(1);
+            // Those that are there have not ended what they have on the way.
+            let (had, most) = (self.cq.capacity(), self.domain.max_cqe);
+            if shared.is_ok() || had >= most || self.cq.resize((had * 2).min(most)).is_err() {
+                return shared;
+            }
+            if self.cq.capacity() <= had {
+                return shared;
+            }
+        }
+    }
+
+    /// Receives that can complete at once, with `more` connections to come.
+    fn receives_at_most(&self, more: usize) -> usize {
+        let settings = &self.domain.settings;
+        let there = settings.rx_buffers.next_multiple_of(CHUNK).max(self.receives.total());
+        match self.receives.shared() {
+            Some(_) => there,
+            // Buffers are made for it, whole chunks of them.
+            None => there + more * (settings.window + CONTROL + CHUNK),
+        }
     }
 
     /// The places of a connection are free.
@@ -267,7 +294,7 @@ impl State {
     fn share_completions(&mut self, more: usize) -> Result<usize, Failure> {
         // What has ended takes no place.
         let _ = self.catch_up(None);
-        let receives = self.domain.settings.rx_buffers.max(self.receives.total());
+        let receives = self.receives_at_most(more);
         let room = self.cq.capacity().saturating_sub(receives + self.cleanup.stale());
         let connections = self.live + more;
         let share = (room / connections.max(1)).saturating_sub(RESERVE);
@@ -289,9 +316,16 @@ impl State {
             depth if depth >= fewest => Ok(depth.min(self.domain.settings.tx_depth)),
             _ if more == 0 => Ok(0),
             _ => {
+                // Where there could be a longer one it is as long as the buffers ask for, and where each has its own there are more
+                // of them than the setting says.
+                let shared = self.receives.shared().is_some();
+                let lower = match shared && self.cq.capacity() >= self.domain.max_cqe {
+                    true => "TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS",
+                    false => "TIELINE_VERBS_CONNECTIONS",
+                };
                 let text = format!(
                     "the completion queue of {} has {} places and cannot have more, which is not enough for {connections} \
-                     endpoints: lower TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS, so that others serve the rest",
+                     endpoints: lower {lower}, so that others serve the rest",
                     self.domain.name.device,
                     self.cq.capacity()
                 );
