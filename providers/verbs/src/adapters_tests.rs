@@ -7,7 +7,9 @@ use crate::double::{Side, connect, piece, piece_in, side, side_of};
 use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint, VerbsInterface};
 use core::time::Duration;
 use tieline_plugin_api::abi::{Atomic, Iov, KeyParams, RegisterParams, fixed};
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access, atomic_op, op_flags};
+use tieline_plugin_api::{
+    Domain, Endpoint, Interface, Posting, RmaOp, Status, access, atomic_op, op_flags,
+};
 
 /// Runs on all of them, one after the other.
 fn each(act: impl Fn(&Nature)) {

@@ -328,8 +328,11 @@ pub(crate) mod tests {
             let at = self.0.join(device).join("device");
             fs::create_dir_all(&at).unwrap();
             let _ = fs::remove_file(at.join("driver"));
-            std::os::unix::fs::symlink(format!("../../../bus/pci/drivers/{name}"), at.join("driver"))
-                .unwrap();
+            std::os::unix::fs::symlink(
+                format!("../../../bus/pci/drivers/{name}"),
+                at.join("driver"),
+            )
+            .unwrap();
         }
 
         pub(crate) fn gid(&self, port: &str, index: u32, gid: &str, kind: &str) {

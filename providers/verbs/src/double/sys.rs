@@ -117,6 +117,11 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     }
 }
 
+/// Completions that a queue may be made for.
+fn most_completions() -> c_int {
+    world(|world| world.faults.most_completions).unwrap_or(1 << 20)
+}
+
 unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr) -> c_int {
     // SAFETY: plain numbers, and the caller's record.
     unsafe {
@@ -125,7 +130,7 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr
             max_sge_rd: world(|world| world.nature.pieces_read),
             max_srq: world(|world| c_int::from(world.nature.shares_receives) << 16),
             max_qp: 1 << 17,
-            max_cqe: world(|world| world.faults.most_completions).unwrap_or(1 << 20),
+            max_cqe: most_completions(),
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
             atomic_cap: 1,
@@ -270,6 +275,9 @@ unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
+    if !(1..=most_completions()).contains(&cqe) {
+        return refused(libc::EINVAL);
+    }
     let cq = made(ibv_cq { context, channel, cq_context, handle: 0, cqe });
     let _ = world(|world| world.room.insert(cq.addr(), cqe as usize));
     cq
@@ -278,6 +286,9 @@ unsafe extern "C" fn create_cq(
 unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     if !world(|world| world.nature.resizes) {
         return libc::EOPNOTSUPP;
+    }
+    if !(1..=most_completions()).contains(&cqe) {
+        return libc::EINVAL;
     }
     // SAFETY: it came from `create_cq`.
     unsafe { (*cq).cqe = cqe };
@@ -307,16 +318,19 @@ unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, count: c_uint) {
     world(|world| world.taken -= i64::from(count));
 }
 
-unsafe extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     if !world(|world| world.nature.shares_receives) {
         return refused(libc::EOPNOTSUPP);
     }
-    // SAFETY: a live protection domain.
-    made(ibv_srq { context: unsafe { (*pd).context } })
+    // SAFETY: a live protection domain and a filled record.
+    let (context, depth) = unsafe { ((*pd).context, (*init).max_wr as usize) };
+    let srq = made(ibv_srq { context });
+    let _ = world(|world| world.depths.insert(srq.addr(), depth));
+    srq
 }
 
 unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    let _ = world(|world| world.receives.remove(&srq.addr()));
+    let _ = world(|world| (world.receives.remove(&srq.addr()), world.depths.remove(&srq.addr())));
     // SAFETY: it came from `create_srq`.
     unsafe { unmade(srq) }
 }
@@ -331,7 +345,11 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     {
         return refused(libc::EINVAL);
     }
-    if world(|world| world.faults.refuse_pairs.checked_sub(1).map(|left| world.faults.refuse_pairs = left)).is_some() {
+    if world(|world| {
+        world.faults.refuse_pairs.checked_sub(1).map(|left| world.faults.refuse_pairs = left)
+    })
+    .is_some()
+    {
         return refused(libc::ENOMEM);
     }
     if world(|world| world.faults.most_pairs.is_some_and(|most| world.pairs.len() >= most)) {
@@ -350,6 +368,9 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
             qp_num,
         });
         let receives = if init.srq.is_null() { object.addr() } else { init.srq.addr() };
+        if init.srq.is_null() {
+            let _ = world.depths.insert(object.addr(), init.cap.max_recv_wr as usize);
+        }
         let pair = Pair {
             object,
             context: context.addr(),
@@ -357,6 +378,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
             peer: 0,
             depth: init.cap.max_send_wr as usize,
             inline: init.cap.max_inline_data,
+            pieces: init.cap.max_send_sge as usize,
             attr: ibv_qp_attr::default(),
             waiting: VecDeque::new(),
             receives,
@@ -448,7 +470,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         world.purge(qpn);
         let _ = world.pairs.remove(&qpn);
         // The next pair may lie at the same address.
-        let _ = world.receives.remove(&qp.addr());
+        let _ = (world.receives.remove(&qp.addr()), world.depths.remove(&qp.addr()));
         for async_events in world.async_events.values_mut() {
             async_events.retain(|(_, element)| *element != qp.addr());
         }

@@ -116,6 +116,8 @@ pub(super) struct Pair {
     /// Sends that it has room for, and bytes that one may hold inline.
     pub(super) depth: usize,
     pub(super) inline: u32,
+    /// Pieces that one may have.
+    pub(super) pieces: usize,
     pub(super) attr: ibv_qp_attr,
     pub(super) waiting: VecDeque<Send>,
     /// Where its receives come from, its completion queue: addresses of the objects.
@@ -136,6 +138,8 @@ pub(super) struct World {
     pub(super) pairs: BTreeMap<u32, Pair>,
     pub(super) memory: BTreeMap<u32, Area>,
     pub(super) receives: BTreeMap<usize, VecDeque<(u64, ibv_sge)>>,
+    /// For how many each queue of receives was made.
+    pub(super) depths: BTreeMap<usize, usize>,
     pub(super) done: BTreeMap<usize, VecDeque<ibv_wc>>,
     /// For how many each completion queue was made: one more is lost, and the queue has failed.
     pub(super) room: BTreeMap<usize, usize>,
@@ -294,7 +298,13 @@ impl World {
                 }
             }
         }
-        self.faults.refuse_receives
+        let posted = self.receives.get(&queue).map_or(0, VecDeque::len);
+        let full = self.depths.get(&queue).is_some_and(|depth| posted >= *depth);
+        if self.faults.refuse_receives == 0 && full {
+            libc::ENOMEM
+        } else {
+            self.faults.refuse_receives
+        }
     }
 
     fn admits(&self, key: u32, address: u64, len: u64, right: c_uint) -> bool {

@@ -156,7 +156,8 @@ fn of_two_partition_keys_the_one_with_full_membership_is_taken_though_it_comes_s
 }
 
 #[test]
-fn a_device_that_speaks_neither_infiniband_nor_roce_or_whose_driver_lacks_too_much_is_refused_by_its_name() {
+fn a_device_that_speaks_neither_infiniband_nor_roce_or_whose_driver_lacks_too_much_is_refused_by_its_name()
+ {
     let class = class();
     for (kind, words) in [
         ("4: RNIC\n", "double0 is an iWARP device"),

@@ -161,7 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn completions_are_counted_for_what_is_on_the_way_and_what_keeps_the_connection_going_beside_it() {
+    fn completions_are_counted_for_what_is_on_the_way_and_what_keeps_the_connection_going_beside_it()
+     {
         let mut queue = SendQueue::new(16);
         assert_eq!(queue.completions(), 16 + RESERVE);
         (0..16).for_each(|cookie| queue.push(user(cookie), true));

@@ -93,6 +93,11 @@ fn post_one(qpn: u32, wr: &ibv_send_wr) -> c_int {
         if matches!(pair.attr.qp_state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR) {
             return libc::EINVAL;
         }
+        let reads = world.nature.pieces_read as usize;
+        let too_many = wr.opcode == IBV_WR_RDMA_READ && reads > 0 && pieces.len() > reads;
+        if too_many || pieces.len() > pair.pieces {
+            return libc::EINVAL;
+        }
         if pair.waiting.len() >= pair.depth {
             return libc::ENOMEM;
         }
