@@ -113,8 +113,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::count(
         "TIELINE_VERBS_CONNECTIONS",
         "4096",
-        "Connections that rc of one worker has at most, each with some 100 KiB in the driver and here; further peers are served \
-              by ud, or what else reaches them.",
+        "Connections that rc of one worker has at most, each with some 100 KiB in the driver and here, and 290 KiB more of \
+              receives where the device shares none; further peers are served by ud, or what else reaches them.",
     )
     .between(1, 1 << 22),
     ConfigDoc::count(
