@@ -183,3 +183,46 @@ fn no_cut_or_changed_file_makes_the_reader_say_a_dependency_that_its_whole_does_
         let _ = refusal(&file);
     }
 }
+
+/// What a core says of itself, in C.
+const CORE: &str = "static const struct { uint32_t owner, len, type; char name[8]; uint16_t core[4]; } core_note \
+                    __attribute__((section(\".note.tieline.core\"), used, aligned(4))) = { 8, 8, 2, \"tieline\", { 8, 1, 1, 7 } };";
+
+#[test]
+fn what_lies_among_the_providers_needs_a_core_and_is_none_whatever_note_it_carries() {
+    let folder = Folder::new("notes-both");
+    let directory = folder.0.join("tieline-1/providers");
+    std::fs::create_dir_all(&directory).unwrap();
+    let both = format!("{CORE}\nTIELINE_PROVIDER_NOTE(\"mine\", \"1.0.0\", 0)");
+    let name = "tieline-1/providers/libtieline_mine.so";
+    let Some(file) = folder.provider(name, &both) else { return };
+    let Some(depends) = said("deb-depends", &file) else { return };
+    assert_eq!(depends, "tieline-abi-1 (>= 0)");
+    assert_eq!(said("deb-provides", &file).unwrap(), "tieline-provider-1-mine (= 1.0.0)");
+    let alone = folder.provider(name, CORE.trim_end_matches(';')).unwrap();
+    assert!(refusal(&alone).unwrap().contains("it is no provider"));
+    // Elsewhere the same file is what its note says: a core.
+    let elsewhere = folder.0.join("libtieline.so.0");
+    let _ = std::fs::copy(&alone, &elsewhere).unwrap();
+    assert_eq!(said("deb-provides", &elsewhere).unwrap(), "tieline-abi-1 (= 7)");
+}
+
+#[test]
+fn a_name_and_a_version_are_those_that_the_library_takes_and_no_newline_passes() {
+    let folder = Folder::new("notes-words");
+    let file = "libtieline_mine.so";
+    let note = |name: &str, version: &str| {
+        folder.provider(file, &format!("TIELINE_PROVIDER_NOTE(\"{name}\", \"{version}\", 0)"))
+    };
+    let Some(good) = note("mine", "1.2.3-rc.1-x+b-1.01") else { return };
+    let Some(provides) = said("deb-provides", &good) else { return };
+    assert_eq!(provides, "tieline-provider-1-mine (= 1.2.3~rc.1.x+b.1.01)");
+    for name in ["mine\\n", "mine\\0x", "Mine", "oob", ""] {
+        let why = refusal(&note(name, "1.0.0").unwrap()).unwrap();
+        assert!(why.contains("the name `") && why.lines().count() == 1, "{why}");
+    }
+    for version in ["1.0.0\\n", "01.0.0", "1.0", "1.0.0-", "1.0.0-01", "1.0.0-a..b", "1.0.0+", ""] {
+        let why = refusal(&note("mine", version).unwrap()).unwrap();
+        assert!(why.contains("the version `") && why.lines().count() == 1, "{why}");
+    }
+}
