@@ -19,6 +19,9 @@ const ARCHIVE: &str = "http://deb.debian.org/debian";
 
 /// Everything, or what is named: a release, or `rpm`.
 pub(crate) fn run(named: &[&str]) -> Count {
+    if let Err(text) = known(named) {
+        return Count::one(Err(text));
+    }
     let is_wanted = |what: &str| named.is_empty() || named.contains(&what);
     let releases: Vec<&str> = RELEASES.into_iter().filter(|release| is_wanted(release)).collect();
     let mut count = Count::default();
@@ -29,6 +32,15 @@ pub(crate) fn run(named: &[&str]) -> Count {
         count.add(rpms());
     }
     count
+}
+
+/// Whether all that is named can be tried.
+fn known(named: &[&str]) -> Outcome {
+    let all = [&RELEASES[..], &["rpm"]].concat();
+    match named.iter().find(|name| !all.contains(name)) {
+        Some(name) => Err(format!("`{name}` cannot be tried: {} can", all.join(", "))),
+        None => Ok(()),
+    }
 }
 
 fn debian(releases: &[&str]) -> Count {
@@ -51,7 +63,7 @@ fn debian(releases: &[&str]) -> Count {
                 // It holds devices and other users' files: not left to be cleaned by somebody else.
                 let _ = std::fs::remove_dir_all(&folder);
             }
-            Err(reason) => total.add(Count::skip(format!("{release}: {reason}"))),
+            Err(without) => total.add(without.count(release)),
         }
     }
     total
@@ -68,24 +80,63 @@ fn packages() -> Outcome<Packages> {
     Ok(Packages { now: target().join("packages/deb"), next: deb::next()? })
 }
 
-/// A root of a release, unpacked; the error is why there is none.
-fn unpacked(release: &str) -> Outcome<PathBuf> {
+/// Why there is no root.
+enum Without {
+    /// It cannot be had here.
+    Skipped(String),
+    /// It was begun and did not come about.
+    Failed(String),
+}
+
+impl Without {
+    fn count(self, release: &str) -> Count {
+        match self {
+            Without::Skipped(reason) => Count::skip(format!("{release}: {reason}")),
+            Without::Failed(text) => Count::one(Err(format!("{release}: {text}"))),
+        }
+    }
+}
+
+impl From<String> for Without {
+    fn from(text: String) -> Without {
+        Without::Failed(text)
+    }
+}
+
+/// A root of a release, unpacked.
+fn unpacked(release: &str) -> Result<PathBuf, Without> {
+    let skipped = |reason: String| Err(Without::Skipped(reason));
     if !is_root() {
-        return Err("a clean root needs root's rights here".into());
+        return skipped("a clean root needs root's rights here".into());
     }
     for program in ["unshare", "chroot", "tar"] {
-        let _ = which(program).ok_or(format!("there is no {program}"))?;
+        if which(program).is_none() {
+            return skipped(format!("there is no {program}"));
+        }
     }
     let roots = target().join("packages/roots");
     let archive = roots.join(format!("{release}.tar"));
     std::fs::create_dir_all(&roots).map_err(|e| format!("{}: {e}", roots.display()))?;
     if !archive.exists() {
-        let _ = which("mmdebstrap").ok_or("there is no mmdebstrap")?;
+        if which("mmdebstrap").is_none() {
+            return skipped("there is no mmdebstrap".into());
+        }
         println!("making a clean {release}: a minute or two, once");
         let part = roots.join(format!("{release}.part.tar"));
+        // What fails before anything was unpacked is the archive, which cannot be reached; what fails after that is a failure.
+        let begun = roots.join(format!("{release}.begun"));
+        let _ = std::fs::remove_file(&begun);
         let mut make = command("mmdebstrap", &["--quiet", "--variant=minbase"]);
         let _ = make.arg(format!("--include={INCLUDE}")).arg(release).arg(&part).arg(ARCHIVE);
-        sh::run(&mut make).map_err(|text| format!("the archive gives no clean root: {text}"))?;
+        let _ = make.arg("--extract-hook=touch \"$TIELINE_BEGUN\"").env("TIELINE_BEGUN", &begun);
+        if let Err(text) = sh::run(&mut make) {
+            let _ = std::fs::remove_file(&part);
+            return match begun.exists() {
+                true => Err(Without::Failed(format!("its root came about by half: {text}"))),
+                false => skipped(format!("the archive gives no clean root: {text}")),
+            };
+        }
+        let _ = std::fs::remove_file(&begun);
         std::fs::rename(&part, &archive).map_err(|e| format!("{}: {e}", archive.display()))?;
     }
     let folder = roots.join(format!("{release}.root"));
@@ -149,7 +200,15 @@ fn rpms() -> Count {
         Err(text) => return Count::one(Err(text)),
     };
     let mut count = same_bytes("rpm", &target().join("packages/rpm"), rpm::again);
-    let debian = unpacked(RELEASES[0]).ok();
+    let debian = match unpacked(RELEASES[0]) {
+        Ok(folder) => Some(folder),
+        // The step that wants it says that it is skipped.
+        Err(Without::Skipped(_)) => None,
+        Err(failed) => {
+            count.add(failed.count(RELEASES[0]));
+            None
+        }
+    };
     count.add(each("rpm", &scripts, |name| {
         let mut bash = outside("rpm", name);
         let _ = bash.env("DEBIAN", debian.as_deref().unwrap_or(Path::new("")));
@@ -161,14 +220,15 @@ fn rpms() -> Count {
     count
 }
 
+/// A step runs in a directory of its own, which goes with it; without one it does not run.
+const SCRATCH: &str = "own_at=$(mktemp -d); trap 'cd /; rm -rf \"$own_at\"' EXIT; cd \"$own_at\"";
+
 /// One step beside the packages, on this machine.
 fn outside(kind: &str, name: &str) -> Command {
     let packaging = root().join("packaging");
-    let words = format!(
-        ". {0}/test/prelude; cd \"$(mktemp -d)\"; . {0}/test/{kind}/{name}",
-        packaging.display()
-    );
+    let words = format!(". \"$PACKAGING/test/prelude\"; {SCRATCH}; . \"$PACKAGING/test/$STEP\"");
     let mut bash = command("bash", &["-eu", "-c", &words]);
+    let _ = bash.env("STEP", format!("{kind}/{name}"));
     let _ = bash.env("RPMS", target().join("packages/rpm/RPMS"));
     let _ = bash.env("DEBS", target().join("packages/deb"));
     let _ = bash.env("PACKAGING", packaging).env("SOURCE", root()).env("LC_ALL", "C.UTF-8");
@@ -241,13 +301,13 @@ fn files_of(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
 fn inside(folder: &Path, name: &str) -> Command {
     let words = format!(
         "mount -t tmpfs shm /dev/shm; mount -t tmpfs run /run; mount -t sysfs sys /sys; ip link set lo up; \
-         . /steps/prelude; cd \"$(mktemp -d)\"; . /steps/{name}"
+         . /steps/prelude; {SCRATCH}; . \"/steps/$STEP\""
     );
     let proc = format!("--mount-proc={}", folder.join("proc").display());
     let alone = ["--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", &proc, "chroot"];
     let mut unshare = command("unshare", &alone);
     let _ = unshare.arg(folder).args(["bash", "-eu", "-c"]).arg(words);
-    let _ = unshare.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    let _ = unshare.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("STEP", name);
     let _ = unshare.env("HOME", "/root").env("LC_ALL", "C.UTF-8");
     let _ = unshare.env("DEBIAN_FRONTEND", "noninteractive");
     unshare
@@ -278,6 +338,28 @@ mod tests {
         assert_eq!(step("echo 'skipped: no net'; exit 1").skipped, ["no net"]);
         assert_eq!(step("echo 'skipped: no net'; echo more; false").failed, ["more"]);
         assert_eq!(step("echo here; false; echo there").failed, ["here"]);
+    }
+
+    #[test]
+    fn a_step_runs_in_a_directory_of_its_own_that_is_gone_afterwards_or_not_at_all() {
+        let words = format!("{SCRATCH}; pwd; false");
+        let (count, said) = step(&mut command("bash", &["-eu", "-c", &words]));
+        assert_eq!(count.failed.len(), 1);
+        let at = Path::new(&said[0]);
+        assert!(at.is_absolute() && at != root() && !at.exists(), "{said:?}");
+        let words = format!("{SCRATCH}; echo went on");
+        let mut nowhere = command("bash", &["-eu", "-c", &words]);
+        let (count, said) = step(nowhere.env("TMPDIR", "/nowhere/at/all"));
+        assert!(count.failed.len() == 1 && !said.contains(&"went on".to_owned()), "{said:?}");
+    }
+
+    #[test]
+    fn a_slip_in_a_name_is_refused_with_the_names_and_a_root_by_half_is_a_failure() {
+        assert_eq!(known(&["bookworm", "rpm"]), Ok(()));
+        let slip = run(&["bookwrm"]);
+        assert_eq!(slip.failed, ["`bookwrm` cannot be tried: bookworm, trixie, rpm can"]);
+        assert_eq!(Without::from("no disk".to_owned()).count("trixie").failed, ["trixie: no disk"]);
+        assert_eq!(Without::Skipped("no tar".into()).count("trixie").skipped, ["trixie: no tar"]);
     }
 
     #[test]
