@@ -5,7 +5,10 @@ use crate::sh::{self, Outcome, capture, command, root, target, which};
 use std::path::{Path, PathBuf};
 
 /// The version in `packaging/debian/changelog`.
-pub(super) const VERSION: &str = "0.1.0-1";
+pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+
+/// That of the packages that are an upgrade of them.
+const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
 /// What has to be there to make them.
 pub(super) fn missing() -> Option<&'static str> {
@@ -32,7 +35,7 @@ pub(super) fn again() -> Outcome<PathBuf> {
 pub(super) fn next() -> Outcome<PathBuf> {
     let folder = target().join("packages/deb-next");
     let tree = stage::Tree::there(&target().join("packages/stage-deb"));
-    cut(&tree, "0.1.0-2", &folder).map(|_| folder)
+    cut(&tree, NEXT, &folder).map(|_| folder)
 }
 
 /// Debian's directory of libraries on this machine.
@@ -121,5 +124,48 @@ pub(super) fn show(packages: &[PathBuf]) {
     for file in packages {
         let bytes = std::fs::metadata(file).map_or(0, |meta| meta.len());
         println!("{:>8} KiB  {}", bytes.div_ceil(1024), file.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_one_wherever_it_is_written() {
+        let read =
+            |file: &str| std::fs::read_to_string(root().join("packaging").join(file)).unwrap();
+        let changelog = read("debian/changelog");
+        let first = changelog.lines().next().unwrap();
+        assert!(first.starts_with(&format!("tieline ({VERSION}) ")), "{first}");
+        let spec = read("rpm/tieline.spec");
+        let of = |tag: &str| spec.lines().find_map(|line| line.strip_prefix(tag)).unwrap().trim();
+        assert_eq!(of("Version:"), env!("CARGO_PKG_VERSION"));
+        let entry = spec.lines().find(|line| line.starts_with("* ")).unwrap();
+        assert!(entry.ends_with(&format!(" - {VERSION}")), "{entry}");
+        assert!(read("test/60-upgrade.sh").contains(&format!("grep -qx '{NEXT}'")));
+    }
+
+    #[test]
+    fn each_symbol_needs_the_version_that_brought_it() {
+        let rules = std::fs::read_to_string(root().join("packaging/debian/rules")).unwrap();
+        let scripts = rules.lines().filter_map(|line| {
+            let script = line.split("sed -n '").nth(1)?.split('\'').next()?;
+            Some(script.replace("$$", "$"))
+        });
+        let said: Vec<String> = scripts
+            .map(|script| {
+                let list = "printf 'tieline_open@TIELINE_0.1\\ntieline_more@TIELINE_0.12\\n'";
+                let words = format!("{list} | sed -n '{script}'");
+                capture(&mut command("sh", &["-c", &words])).unwrap()
+            })
+            .collect();
+        assert_eq!(
+            said,
+            [
+                " TIELINE_0.1@TIELINE_0.1 0.1\n TIELINE_0.12@TIELINE_0.12 0.12\n",
+                " tieline_open@TIELINE_0.1 0.1\n tieline_more@TIELINE_0.12 0.12\n",
+            ]
+        );
     }
 }
