@@ -90,8 +90,8 @@ fn wrapped(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// What says where files are cannot stand in one.
-const FILES_CANNOT: [&str; 1] = ["TIELINE_CONFIG"];
+/// What says where files are cannot stand in one, and a secret does not belong into one that everybody reads.
+const FILES_CANNOT: [&str; 2] = ["TIELINE_CONFIG", "TIELINE_SECRET"];
 
 const FILE_INTRODUCTION: &str = r##"# Settings of Tieline for every user of this machine. Each line shows a default: take its # away and change it.
 #

@@ -197,6 +197,7 @@ fn every_line_of_the_file_that_packages_install_sets_its_default_once_its_sign_i
     };
     let lines: Vec<String> = text.lines().filter_map(signs).collect();
     assert!(lines.len() > 20, "{text}");
+    assert!(!lines.iter().any(|line| line.starts_with("TIELINE_SECRET ")), "{text}");
     let file = Scratch::new("installed", &lines.join("\n"));
     let config = env(&[]).system_file(&file.file()).build().unwrap();
     config.declare("shm", own().remove(0).1);

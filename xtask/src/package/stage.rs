@@ -10,6 +10,10 @@ use std::process::Command;
 pub(super) const PROVIDERS: [&str; 8] =
     ["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
 
+/// Those whose variables the packaged file of settings has. The others' are known where their kernel modules are, which is not to
+/// make one build's file another than the next one's.
+const CONFIGURED: [&str; 6] = ["ofi", "shm", "shm-cma", "tcp", "tcp-connect", "verbs"];
+
 /// A folder that is filled as the root of a system would be.
 pub(super) struct Tree {
     pub(super) folder: PathBuf,
@@ -17,6 +21,9 @@ pub(super) struct Tree {
 
 /// Builds everything for this directory of libraries, and puts it below a folder, which is emptied before.
 pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<Tree> {
+    // What is run for it has directories of its own.
+    let folder = std::path::absolute(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let folder = folder.as_path();
     if folder.exists() {
         std::fs::remove_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     }
@@ -26,6 +33,7 @@ pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<Tree> {
     tree.words()?;
     tree.notices()?;
     build::names_no_place(&build::files(folder)?)?;
+    readable(folder)?;
     Ok(tree)
 }
 
@@ -122,10 +130,22 @@ impl Tree {
             self.put(&scratch.join(file), &format!("/usr/share/{place}"), 0o644)?;
         }
         let _ = std::fs::remove_dir_all(&scratch);
-        // With the variables of the providers that are packaged, and not with what this machine has set.
+        // With the variables of the providers that are packaged, and not with what this machine has set or installed: the
+        // environment says more than its files do, and what is staged is found before what is installed.
         let mut settings = command(&tieline, &["config", "--file"]);
         let settings = settings.env_clear().env("TIELINE_PROVIDER_PATH", self.providers()?);
-        self.write("/etc/tieline/tieline.toml", capture(settings)?.as_bytes(), 0o644)
+        let settings = settings.env("TIELINE_PROVIDERS", CONFIGURED.join(","));
+        let text = capture(settings.env("TIELINE_STRICT", "0"))?;
+        let mut owners = owners(&text);
+        owners.sort_unstable();
+        if owners != CONFIGURED {
+            return Err(format!(
+                "the file of settings has the variables of {}, and is to have those of {}",
+                owners.join(", "),
+                CONFIGURED.join(", ")
+            ));
+        }
+        self.write("/etc/tieline/tieline.toml", text.as_bytes(), 0o644)
     }
 
     /// Where the tree has its providers.
@@ -157,10 +177,51 @@ impl Tree {
     }
 }
 
+/// The providers that a file of settings has variables of.
+fn owners(text: &str) -> Vec<&str> {
+    let named = |line| str::strip_prefix(line, "# ---- Provider ")?.strip_suffix(" ----");
+    text.lines().filter_map(named).collect()
+}
+
+/// Everybody reads what is staged and its owner alone writes it, whatever this process's umask makes of new directories.
+fn readable(folder: &Path) -> Outcome {
+    let mut chmod = command("chmod", &["--recursive", "u=rwX,go=rX"]);
+    capture(chmod.arg(folder)).map(|_| ())
+}
+
 /// A Perl program's own page.
 fn manual(file: &Path, name: &str) -> Outcome<String> {
     let version = concat!("tieline ", env!("CARGO_PKG_VERSION"));
     let args = ["--section=1", "--date= ", "--release", version, "--center=Tieline", "--name"];
     let mut pod: Command = command("pod2man", &args);
     capture(pod.arg(name.to_uppercase()).arg(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owners_of_a_file_of_settings_are_read_from_its_headings() {
+        let text = "# ---- The core ----\n#TIELINE_A = \"\"\n# ---- Provider shm ----\n\n# ---- Provider tcp-connect ----\n";
+        assert_eq!(owners(text), ["shm", "tcp-connect"]);
+        assert!(CONFIGURED.is_sorted() && CONFIGURED.iter().all(|name| PROVIDERS.contains(name)));
+    }
+
+    #[test]
+    fn what_a_narrow_or_a_wide_umask_has_made_is_read_by_all_and_written_by_its_owner() {
+        let folder = std::env::temp_dir().join(format!("tieline-modes-{}", std::process::id()));
+        let (narrow, wide) = (folder.join("narrow"), folder.join("wide"));
+        std::fs::create_dir_all(&narrow).unwrap();
+        std::fs::write(&wide, "").unwrap();
+        let set = |path: &Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        set(&narrow, 0o700);
+        set(&wide, 0o666);
+        readable(&folder).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(&folder), mode(&narrow), mode(&wide)), (0o755, 0o755, 0o644));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
