@@ -1,4 +1,4 @@
-# An rpm has the files that Debian's package has, but for the directory of libraries and what only one of the two has a place for.
+# Others than root write nothing, every rpm has the licences, and an rpm has the files that Debian's package has, but for the directory of libraries and what only one of the two has a place for.
 ls "$DEBS"/libtieline0_*.deb > /dev/null 2>&1 || { echo 'skipped: Debian packages have not been made'; exit 1; }
 same='s#/usr/lib/x86_64-linux-gnu/#LIB/#; s#/usr/lib64/#LIB/#; s#/zsh/(vendor-completions|site-functions)/#/zsh/#; s#\.gz$##'
 # Documentation lies where each distribution says, and dh_tieline and its sequence are Debian's alone.
@@ -10,5 +10,13 @@ done | sed -E "$same" | grep -vE "$other" | sort -u > deb
 for package in "$RPMS"/*/*.rpm; do
     rpm -qp --qf '[%{FILEMODES:perms} %{FILENAMES}\n]' "$package" 2>/dev/null | grep -v '^d' | sed 's/^[^ ]* //'
 done | sed -E "$same" | grep -vE "$other" | sort -u > rpm
+for package in "$RPMS"/*/*.rpm; do
+    rpm -qp --qf '[%{FILEMODES:perms} %{FILENAMES}\n]' "$package" > modes 2>/dev/null
+    lacks '^[^l]....w' modes
+    lacks '^[^l].......w' modes
+    rpm -qp --licensefiles "$package" > licences 2>/dev/null
+    grep -q LICENSE-MIT licences
+    case $package in */tieline-doc-*) ;; *) rpm -qp --docfiles "$package" 2>/dev/null | grep -q /NOTICES ;; esac
+done
 [ -s deb ]
 diff deb rpm
