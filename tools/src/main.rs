@@ -36,7 +36,6 @@ enum Command {
     Info(info::Args),
     Config(config::Args),
     Check(check::Args),
-    #[command(hide = true)]
     NewProvider(new_provider::Args),
     Perf(perf::Args),
     /// The other side of `perf`

@@ -4,8 +4,15 @@
 use std::path::Path;
 use std::process::Command;
 
-const PAGES: [&str; 6] =
-    ["tieline", "tieline-info", "tieline-config", "tieline-check", "tieline-perf", "tieline-run"];
+const PAGES: [&str; 7] = [
+    "tieline",
+    "tieline-info",
+    "tieline-config",
+    "tieline-check",
+    "tieline-new-provider",
+    "tieline-perf",
+    "tieline-run",
+];
 
 fn committed() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/man")

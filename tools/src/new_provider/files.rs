@@ -17,10 +17,17 @@ macro_rules! template {
 
 const MAKEFILE_TAIL: &str = template!("common/Makefile.tail");
 
+/// The texts of the licences of what is written, as they are.
+const LICENCES: [(&str, &str); 2] = [
+    ("LICENSE-MIT", include_str!("../../LICENSE-MIT")),
+    ("LICENSE-APACHE", include_str!("../../LICENSE-APACHE")),
+];
+
 const C_NEEDS: &str = "It needs a C compiler, make, pkg-config and libtieline-dev (libtieline-devel); for packages debhelper or rpm-build.";
 const RUST_NEEDS: &str = "It needs Rust 1.85 or later (rustup.rs, where the distribution's is older: Debian 12 has 1.63), make,
 pkg-config and libtieline-dev (libtieline-devel), which has the crate `tieline-plugin-api` as source; what that crate uses comes from
-crates.io: `cargo vendor` it where a package is built without a network. For packages debhelper or rpm-build.";
+crates.io: `cargo vendor` it where a package is built without a network. For packages debhelper or rpm-build. With rustup no package
+has cargo, and Debian's build asks for one: `make deb DEB_FLAGS=--no-check-builddeps`.";
 
 /// The files of a provider of this name.
 pub(super) fn of(name: &str, language: Language, api: &str) -> Vec<Written> {
@@ -42,16 +49,15 @@ pub(super) fn of(name: &str, language: Language, api: &str) -> Vec<Written> {
         ("@rpmneeds@", if rust { "cargo >= 1.85, " } else { "gcc, " }.into()),
         ("@api@", api.to_owned()),
     ];
-    let filled = |text: &str| {
-        words.iter().fold(text.to_owned(), |text, (mark, word)| text.replace(mark, word))
-    };
+    let filled = |text: &str| replaced(text, &words);
     let mut files: Vec<(String, String)> = [
         ("README.md", template!("common/README.md")),
         ("debian/control", template!("common/control")),
         ("debian/changelog", template!("common/changelog")),
         ("debian/copyright", template!("common/copyright")),
+        ("debian/docs", "LICENSE-MIT\nLICENSE-APACHE\n"),
         ("debian/rules", template!("common/rules")),
-        ("debian/source/format", "3.0 (native)\n"),
+        ("debian/source/format", "3.0 (quilt)\n"),
     ]
     .map(|(file, text)| (file.to_owned(), filled(text)))
     .into();
@@ -68,42 +74,57 @@ pub(super) fn of(name: &str, language: Language, api: &str) -> Vec<Written> {
         }
     };
     files.extend(source);
+    for (file, text) in LICENCES {
+        files.push((file.to_owned(), text.to_owned()));
+    }
     files.into_iter().map(|(name, text)| Written { name, text }).collect()
 }
 
 /// The example in C, under another name.
 fn c(name: &str) -> Vec<(String, String)> {
-    let text = template!("c/provider.c")
-        .replace(
-            "cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c",
-            "make",
-        )
-        .replace("libtieline_loopback", &format!("libtieline_{}", name.replace('-', "_")))
-        .replace("TIELINE_LOOPBACK_", &format!("TIELINE_{}_", variable(name)))
-        .replace("loopback", name);
-    vec![("provider.c".into(), text)]
+    const COMPILED: &str = "cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c";
+    let words = [
+        (COMPILED, "make".to_owned()),
+        ("libtieline_loopback", format!("libtieline_{}", name.replace('-', "_"))),
+        ("TIELINE_LOOPBACK_", format!("TIELINE_{}_", variable(name))),
+        ("loopback", name.to_owned()),
+    ];
+    vec![("provider.c".into(), replaced(template!("c/provider.c"), &words))]
 }
 
 /// The example in Rust, under another name.
 fn rust(name: &str) -> Vec<(String, String)> {
     let file = name.replace('-', "_");
-    let changed = |text: &str| {
-        text.replace("cargo build -p tieline-example-loopback", "cargo build --release")
-            .replace(
-                "target/debug/libloopback_rust.so",
-                &format!("target/release/libtieline_{file}.so"),
-            )
-            .replace("The same provider as `docs/examples/loopback.c`: messages", "Messages")
-            .replace("TIELINE_LOOPBACK_", &format!("TIELINE_{}_", variable(name)))
-            .replace("loopback-rust", name)
-            .replace("\"loopback connects", &format!("\"{name} connects"))
-    };
+    let words = [
+        ("cargo build -p tieline-example-loopback", "cargo build --release".to_owned()),
+        ("target/debug/libloopback_rust.so", format!("target/release/libtieline_{file}.so")),
+        ("The same provider as `docs/examples/loopback.c`: messages", "Messages".to_owned()),
+        ("TIELINE_LOOPBACK_", format!("TIELINE_{}_", variable(name))),
+        ("loopback-rust", name.to_owned()),
+        ("\"loopback connects", format!("\"{name} connects")),
+    ];
+    let changed = |text: &str| replaced(text, &words);
     let files = [
         ("src/lib.rs", template!("rust/lib.rs")),
         ("src/memory.rs", template!("rust/memory.rs")),
         ("src/sys.rs", template!("rust/sys.rs")),
     ];
     files.map(|(file, text)| (file.to_owned(), changed(text))).into()
+}
+
+/// A text with each of these words replaced in one pass: what was put in is not looked at again.
+fn replaced(text: &str, words: &[(&str, String)]) -> String {
+    let (mut whole, mut left) = (String::with_capacity(text.len()), text);
+    let next = |left: &str| {
+        let found = words.iter().filter_map(|(from, to)| Some((left.find(from)?, from.len(), to)));
+        found.min_by_key(|(at, ..)| *at)
+    };
+    while let Some((at, len, to)) = next(left) {
+        whole.push_str(&left[..at]);
+        whole.push_str(to);
+        left = &left[at + len..];
+    }
+    whole + left
 }
 
 /// As in the names of its variables.
@@ -114,9 +135,16 @@ fn variable(name: &str) -> String {
 /// Who writes it, where Debian's tools have been told that.
 fn author() -> String {
     let word = |name: &str| std::env::var(name).ok().filter(|word| !word.is_empty());
-    let name = word("DEBFULLNAME").unwrap_or_else(|| "Your Name".into());
-    let address = word("DEBEMAIL").unwrap_or_else(|| "you@example.org".into());
-    format!("{name} <{address}>")
+    named(word("DEBFULLNAME"), word("DEBEMAIL"))
+}
+
+/// `Name <address>`; an address that has a name with it says all.
+fn named(name: Option<String>, address: Option<String>) -> String {
+    let address = address.unwrap_or_else(|| "you@example.org".into());
+    if address.contains('<') {
+        return address;
+    }
+    format!("{} <{address}>", name.unwrap_or_else(|| "Your Name".into()))
 }
 
 #[cfg(test)]
@@ -137,6 +165,28 @@ mod tests {
             }
             let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
             assert!(names.contains(&"tieline-provider-my-net.spec"), "{names:?}");
+            assert!(names.contains(&"LICENSE-MIT") && names.contains(&"LICENSE-APACHE"));
         }
+    }
+
+    #[test]
+    fn a_name_with_the_examples_in_it_is_put_in_once() {
+        for language in [Language::C, Language::Rust] {
+            for file in of("loopback-rust-loopback", language, "\"0.1.0\"") {
+                let name = file.text.replace("loopback-rust-loopback", "");
+                let name = name.replace("loopback_rust_loopback", "");
+                let name = name.replace("LOOPBACK_RUST_LOOPBACK", "");
+                let odd = name.lines().find(|line| line.to_lowercase().contains("loopback"));
+                assert_eq!(odd.filter(|line| !line.contains("LOOPBACK\\-")), None, "{}", file.name);
+            }
+        }
+    }
+
+    #[test]
+    fn who_writes_it_is_a_name_and_an_address_and_either_may_be_said_with_the_other() {
+        let some = |word: &str| Some(word.to_owned());
+        assert_eq!(named(None, None), "Your Name <you@example.org>");
+        assert_eq!(named(some("A"), some("a@example.org")), "A <a@example.org>");
+        assert_eq!(named(some("A"), some("B <b@example.org>")), "B <b@example.org>");
     }
 }

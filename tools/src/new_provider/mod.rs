@@ -83,11 +83,14 @@ fn check_name(name: &str) -> Result<(), Error> {
     if !first || !rest || name.len() > 31 || name.ends_with('-') {
         return Err(misuse(format!("`{name}` is no name for a provider"), RULE, "choose another"));
     }
-    // `core` and `oob` are nobody's, and two providers of one name are one too many.
-    const TAKEN: [&str; 11] = [
+    // `core` and `oob` are nobody's, `TIELINE_CONNECT_...` and `TIELINE_PRIORITY_...` are the core's, and two providers of one
+    // name are one too many.
+    const TAKEN: [&str; 13] = [
+        "connect",
         "core",
         "oob",
         "ofi",
+        "priority",
         "rdmacm",
         "shm",
         "shm-cma",
@@ -113,7 +116,18 @@ mod tests {
         for good in ["mine", "my-net2", "a"] {
             assert!(check_name(good).is_ok(), "{good}");
         }
-        for bad in ["", "Mine", "2net", "my_net", "my-", "shm", "oob", &"a".repeat(32)] {
+        for bad in [
+            "",
+            "Mine",
+            "2net",
+            "my_net",
+            "my-",
+            "shm",
+            "oob",
+            "connect",
+            "priority",
+            &"a".repeat(32),
+        ] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
     }
