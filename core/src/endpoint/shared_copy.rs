@@ -137,19 +137,23 @@ impl Inner {
     ) -> Result<Outcome, Error> {
         wait_for_helper(&job, region);
         if let Some(result) = ended(&job, region) {
-            let failed = |status| self.copy_failed(native.interface, status);
+            let failed = |status| self.copy_failed(Some(native.interface), status);
             return result.map(|()| Outcome::Done(0)).map_err(failed);
         }
         self.go_on_later(job)
     }
 
-    /// The error of a copy. A peer that is gone may have said something before.
-    fn copy_failed(&self, interface: usize, status: Status) -> Error {
-        match status {
-            Status::PeerFailed => {
-                self.peer_lost(self.failure_over(status, Some(interface)), interface)
+    /// The error of a copy, as of one that nobody shares: a peer that is gone may have said something before, one that lies ends the
+    /// endpoint, and a module that failed in another way has only that copy's end to tell.
+    fn copy_failed(&self, interface: Option<usize>, status: Status) -> Error {
+        match (status, interface) {
+            (Status::PeerFailed, Some(lane)) => {
+                self.peer_lost(self.failure_over(status, interface), lane)
             }
-            status => self.failed(Failed::by(interface, status)),
+            (Status::PeerFailed | Status::BadData | Status::ProviderFailed, _) => {
+                self.failed(Failed { status, interface })
+            }
+            _ => self.failure_over(status, interface),
         }
     }
 
@@ -367,9 +371,9 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
             shared.part(request, again.map(|()| 0));
             continue;
         }
-        let failed = |status| match job.key.at_once(Some(job.rank)) {
-            Some(native) => endpoint.copy_failed(native.interface, status),
-            None => endpoint.failed(Failed::by_nobody(status)),
+        let failed = |status| {
+            let native = job.key.at_once(Some(job.rank));
+            endpoint.copy_failed(native.map(|native| native.interface), status)
         };
         shared.part(request, result.map(|()| 0).map_err(failed));
     }

@@ -257,6 +257,24 @@ fn some_progress(a: &Worker) {
     }
 }
 
+/// Two processes whose kernel copies between them.
+fn two_contexts() -> (&'static World, [Context; 2]) {
+    let world = World::new(1, over_wire());
+    (world, [over_three(world), over_three(world)])
+}
+
+/// An endpoint from `a` to `b` whose lanes stand, and a key of memory at `b`.
+fn met(a: &Worker, b: &Worker, far: &Region) -> (Endpoint, RemoteKey) {
+    let ab = a.connect(&b.address().unwrap()).unwrap();
+    let key = ab.import_key(&far.remote_key().unwrap()).unwrap();
+    let met = pending(ab.flush_messages());
+    while a.test(&met).is_none() || key.is_settling() {
+        let _ = a.progress() + b.progress();
+    }
+    assert_eq!(&*key.path(), "other:copy/copy");
+    (ab, key)
+}
+
 cases! {
     fn a_flush_waits_for_what_a_helper_still_copies() {
         while_the_helper_stands_still(|Standing { a, ab, put, .. }| {
@@ -325,6 +343,30 @@ cases! {
             assert_eq!(&*key.path(), path);
             let there = far.to_vec(0..LEN).unwrap();
             assert!(there == near.to_vec(0..LEN).unwrap(), "{slot:?}: not all of it");
+            assert_eq!(world.faults(), Vec::<String>::new());
+        }
+    }
+
+    /// As with a transfer that nobody helps with: an error of the kernel's, or of a device that copies, is not the peer's end.
+    fn a_large_transfer_that_fails_for_another_reason_than_the_peer_leaves_the_endpoint_as_it_was() {
+        for (slot, why) in [Slot::Put, Slot::Get].map(|s| [(s, Status::Io), (s, Status::Closed)]).concat() {
+            let (world, [at_a, at_b]) = two_contexts();
+            let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+            let far = at_b.register_with(bytes(LEN), Access::ALL).unwrap();
+            let near = at_a.lend(vec![3; LEN]).unwrap();
+            let (ab, key) = met(&a, &b, &far);
+            world.rule(Rule::every(slot, Act::Refuse(why)).on("copy"));
+            let moved = || match slot {
+                Slot::Put => ab.put(&near, 0..LEN, &key, 0),
+                _ => ab.get(&near, 0..LEN, &key, 0),
+            };
+            assert_eq!(moved().expect_err("it was refused").status(), why);
+            assert!(world.on_the_way(ASSIST).is_some(), "it was not shared");
+            assert!(ab.error().is_none(), "{slot:?}: {why} has ended the endpoint");
+            world.forget_rules();
+            assert!(matches!(moved(), Ok(Outcome::Done(0))));
+            assert!(far.to_vec(0..LEN).unwrap() == near.to_vec(0..LEN).unwrap());
+            assert_eq!(&*key.path(), "other:copy/copy");
             assert_eq!(world.faults(), Vec::<String>::new());
         }
     }
