@@ -350,6 +350,12 @@ impl Inner {
                             declined |= native.mark();
                             continue;
                         }
+                        // Some of it may be written.
+                        Some(Err(error)) if error.status() == Status::Again => {
+                            return self
+                                .post_in_turn(transfer, native.rank, declined, true)
+                                .map(Some);
+                        }
                         Some(outcome) => return outcome.map(Some),
                         None => {}
                     }

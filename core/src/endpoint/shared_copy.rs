@@ -175,14 +175,16 @@ impl Inner {
         self.outcome(request)
     }
 
-    /// The kernel has begun to refuse what this side was to copy, or the lane has declined it: all of it goes another way, as a
-    /// part of the operation that it is, before what is queued behind that.
+    /// The kernel has begun to refuse what this side was to copy, or the lane has declined it or has no room: all of it goes another
+    /// way, or later, as a part of the operation that it is, before what is queued behind that.
     fn copy_another_way(&self, request: Id, job: &SharedCopy, why: Status) -> Result<(), Error> {
         self.check_alive()?;
         let (SharedCopy { plan, local, key, .. }, mut declined) = (job, job.declined);
         if let Some(native) = key.at_once(Some(job.rank)) {
             match why {
                 Status::Declined => declined |= native.mark(),
+                // It waits for room.
+                Status::Again => {}
                 why => key.downgrade(&native, why),
             }
         }
@@ -366,7 +368,7 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
         shared.slots.give_back(job.plan.slot);
         count += 1;
         let Some(request) = job.request else { continue };
-        if let Err(why @ (Status::Unreachable | Status::Declined)) = result {
+        if let Err(why @ (Status::Unreachable | Status::Declined | Status::Again)) = result {
             let again = endpoint.copy_another_way(request, &job, why);
             shared.part(request, again.map(|()| 0));
             continue;

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
-    Access, Announcement, Close, CompletionError, Context, Endpoint, PostError, Region, Status,
-    Worker,
+    Access, Announcement, Close, CompletionError, Context, Endpoint, PostError, Region, Request,
+    Status, Worker,
 };
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
@@ -445,6 +445,22 @@ cases! {
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
 
+    fn a_take_whose_lane_has_no_room_in_the_middle_goes_on_later() {
+        let copying = Copying::new();
+        let len = 8 << 20;
+        let out = copying.at_a.lend(vec![7; len]).unwrap();
+        let room = copying.at_b.lend(vec![0; len]).unwrap();
+        let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
+        let refused = Rule { skip: 1, ..Rule::next(Slot::Get, Act::Refuse(Status::Again)) };
+        copying.world.rule(refused.on("copy"));
+        assert_eq!(copying.end_of(&taken), Ok(0));
+        assert!(copying.world.was_refused(Slot::Get));
+        while copying.a.test(&sent).is_none() {
+            let _ = copying.turn();
+        }
+        assert!(room.into_buffer().unwrap().iter().all(|byte| *byte == 7));
+    }
+
     fn a_take_that_both_ends_copy_ends_with_its_sender_and_gives_the_memory_back() {
         let Copying { at_a, at_b, a, b, ab, ba, came, world } = Copying::new();
         let len = 8 << 20;
@@ -511,6 +527,37 @@ impl Copying {
             let _ = a.progress() + b.progress();
         }
         Copying { came, ab, ba, a, b, at_a, at_b, world }
+    }
+
+    fn turn(&self) -> usize {
+        self.a.progress() + self.b.progress()
+    }
+
+    /// A long message from `a` that `b` takes, of which `a` was asked to copy a part and has not read that yet.
+    fn a_take_that_asks_for_help(&self, out: &Region, room: &Region) -> (Request, Request) {
+        loop {
+            let sent = pending(self.ab.send_regions(5, 0, &[(out, 0..out.len())]));
+            while self.came.borrow().is_empty() {
+                let _ = self.turn();
+            }
+            let announcement = self.came.borrow_mut().pop().unwrap();
+            let taken = announcement.take_into(room, 0..out.len()).unwrap();
+            if self.world.on_the_way(ASSIST).is_some() {
+                return (sent, pending(Ok(taken)));
+            }
+            while self.a.test(&sent).is_none() {
+                let _ = self.turn();
+            }
+        }
+    }
+
+    fn end_of(&self, request: &Request) -> Result<u64, CompletionError> {
+        loop {
+            if let Some(ended) = self.b.test(request) {
+                return ended;
+            }
+            let _ = self.turn();
+        }
     }
 }
 

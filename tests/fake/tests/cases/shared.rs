@@ -371,6 +371,28 @@ cases! {
         }
     }
 
+    /// Some of it may be written then, so that nobody can be told that nothing was done.
+    fn a_large_transfer_that_its_lane_has_no_room_for_in_the_middle_goes_on_later() {
+        for slot in [Slot::Put, Slot::Get] {
+            let (world, [at_a, at_b]) = two_contexts();
+            let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+            let far = at_b.register_with(bytes(LEN), Access::ALL).unwrap();
+            let near = at_a.lend(vec![3; LEN]).unwrap();
+            let (ab, key) = met(&a, &b, &far);
+            world.rule(Rule { skip: 1, ..Rule::next(slot, Act::Refuse(Status::Again)).on("copy") });
+            let moved = match slot {
+                Slot::Put => ab.put(&near, 0..LEN, &key, 0),
+                _ => ab.get(&near, 0..LEN, &key, 0),
+            };
+            // Once more at once, or behind what waits.
+            assert_eq!(a.finish(moved.unwrap()), Ok(0));
+            assert!(world.was_refused(slot) && world.on_the_way(ASSIST).is_some());
+            assert!(far.to_vec(0..LEN).unwrap() == near.to_vec(0..LEN).unwrap());
+            assert_eq!(&*key.path(), "other:copy/copy");
+            assert_eq!(world.faults(), Vec::<String>::new());
+        }
+    }
+
     /// The helper's part is the application's memory too.
     fn a_worker_is_not_idle_while_a_helper_copies() {
         while_the_helper_stands_still(|Standing { a, .. }| {
