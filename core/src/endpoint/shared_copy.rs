@@ -39,8 +39,6 @@ impl Inner {
         let &Transfer { put, at, len, key, offset, .. } = transfer;
         let core = &self.shared.core;
         let needed = if put { Access::READ } else { Access::WRITE };
-        // The peer gets a key of these bytes and of no others, which ends with the transfer.
-        let in_part = key.inner.in_parts.get() || local.is_lent();
         if len < core.assist_size
             || !native.copies_between_processes()
             || !(local.is_lent() || local.inner.access.allows(needed))
@@ -58,16 +56,14 @@ impl Inner {
         }
         let slots = &self.shared.slots;
         let region = slots.region(&core.memory)?;
-        let part = match in_part {
-            true => Some(self.part_for_copy(local, at..at + len, needed, native)?),
-            false => None,
-        };
-        let (local, at) = part.as_ref().map_or((local, at), |part| (part, 0));
-        let (control_key, memory_key) = (region.packed_key().ok()?, local.packed_key().ok()?);
+        // The peer gets a key of these bytes and of no others, which ends with the transfer: a request that is read when its number
+        // has come round again moves nothing.
+        let part = self.part_for_copy(local, at..at + len, needed, native)?;
+        let (control_key, memory_key) = (region.packed_key().ok()?, part.packed_key().ok()?);
         let slot = slots.take()?;
         let sequence = slots.next_sequence();
         let target = key.inner.target(offset);
-        let plan = Plan { put, sequence, slot, len: len as u64, at: at as u64, target };
+        let plan = Plan { put, sequence, slot, len: len as u64, at: 0, target };
         let outcome = (|| {
             word(&region, slot, FINISHED)?.store(0, Ordering::SeqCst);
             word(&region, slot, TROUBLE)?.store(0, Ordering::SeqCst);
@@ -89,7 +85,7 @@ impl Inner {
                 // No room, or none for so long a message: nobody helps.
                 Err(_) => return Ok(None),
             }
-            let (local, key, rank) = (local.hold(), key.inner.clone(), native.rank);
+            let (local, key, rank) = (part.hold(), key.inner.clone(), native.rank);
             let (request, front, copied) = (None, Some(0), Ok(()));
             let mut job = SharedCopy { plan, request, local, key, rank, declined, front, copied };
             // Of several messages the peer begins with the next one while the last one ends here.

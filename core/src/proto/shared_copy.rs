@@ -6,11 +6,11 @@
 //! direction. Who takes what is settled by one word in memory that both map (a slot in a region of the
 //! initiator): `sequence | taken from the front | taken from the back`, of 16, 24 and 24 bits. A peer that does not look costs
 //! one message; one that looks late finds nothing left, or another sequence, and does nothing. A sequence is used up only by
-//! a message that was sent, so that one which still lies unread has not come round again.
+//! a message that was sent, and comes round again after 65 535 of a worker's, whoever they went to: one that lies unread so long
+//! claims chunks of another transfer, copies nothing, since its key has ended, and says so.
 //!
-//! Whoever is asked gets the keys of the slots and of the local region; of memory that was lent, or is to take an announced message, a key
-//! of the bytes of this transfer, which ends with it. It is a process that copies from and to this one's
-//! memory anyway: only such a pair shares a copy.
+//! Whoever is asked gets the key of the slots, and one of the bytes of this transfer, which ends with it. It is a process that
+//! copies from and to this one's memory anyway: only such a pair shares a copy.
 //!
 //! Here is what both sides agree on. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.
 

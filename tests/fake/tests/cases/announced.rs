@@ -461,6 +461,62 @@ cases! {
         assert!(room.into_buffer().unwrap().iter().all(|byte| *byte == 7));
     }
 
+    /// As after an hour of computing: the number of a request that nobody read has come round again.
+    fn a_request_for_help_that_is_read_so_late_that_its_number_is_another_transfers_changes_nothing() {
+        let copying = Copying::new();
+        let Copying { world, at_a, at_b, a, b, ba, .. } = &copying;
+        let len = 8 << 20;
+        let out = at_a.lend(vec![7; len]).unwrap();
+        let room = at_b.lend(vec![0; len]).unwrap();
+        // Until each side knows what the other's keys name.
+        while a.counters().assisted_chunks == 0 {
+            let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
+            assert_eq!(copying.end_of(&taken), Ok(0));
+            while a.test(&sent).is_none() {
+                let _ = copying.turn();
+            }
+        }
+        let far = at_a.register_with(vec![0; len], Access::ALL).unwrap();
+        let near = at_b.register_with(vec![3; len], Access::ALL).unwrap();
+        let key = ba.import_key(&far.remote_key().unwrap()).unwrap();
+        while key.is_settling() {
+            let _ = copying.turn();
+        }
+        let old = loop {
+            let put = ba.put(&near, 0..len, &key, 0).unwrap();
+            assert!(matches!(put, tieline::Outcome::Done(0)), "nobody helps: {put:?}");
+            if let Some(asked) = world.on_the_way(ASSIST) {
+                break asked;
+            }
+        };
+        while world.on_the_way(ASSIST).is_some() {
+            let _ = copying.turn();
+        }
+        room.write(0, &vec![0; len]).unwrap();
+        let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
+        let asked = world.on_the_way(ASSIST).unwrap();
+        // Its number and its slot.
+        let again = [&old[..1], &asked[1..5], &old[5..]].concat();
+        let [at, from] = [0, 1].map(|nth| world.interface(nth, "wire"));
+        // What came with the new one leads nowhere.
+        for slot in [Slot::ImportKey, Slot::ImportShared] {
+            world.rule(Rule::every(slot, Act::Refuse(Status::NoMemory)).on("copy"));
+        }
+        world.forge(from, at, ASSIST, 0, &again);
+        while world.on_the_way(ASSIST).is_some() {
+            let _ = a.progress();
+        }
+        assert_eq!(copying.end_of(&taken), Ok(0));
+        while a.test(&sent).is_none() {
+            let _ = copying.turn();
+        }
+        drop((sent, taken));
+        let there = room.to_vec(0..len).unwrap();
+        let wrong = there.iter().filter(|byte| **byte != 7).count();
+        assert_eq!(wrong, 0, "bytes that nobody has copied");
+        assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
+    }
+
     fn a_take_that_both_ends_copy_ends_with_its_sender_and_gives_the_memory_back() {
         let Copying { at_a, at_b, a, b, ab, ba, came, world } = Copying::new();
         let len = 8 << 20;

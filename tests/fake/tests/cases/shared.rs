@@ -393,6 +393,43 @@ cases! {
         }
     }
 
+    /// Also of memory that peers reach anyway: a number comes round again, and who reads an old request late may find it.
+    fn what_a_helper_is_given_is_the_bytes_of_one_transfer_and_ends_with_it() {
+        let (world, [at_a, at_b]) = two_contexts();
+        let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
+        let far = at_b.register_with(vec![0; LEN], Access::ALL).unwrap();
+        let near = at_a.register_with(vec![3; FROM + LEN], Access::ALL).unwrap();
+        let (ab, key) = met(&a, &b, &far);
+        let ba = b.connect(&a.address().unwrap()).unwrap();
+        let back = pending(ba.flush_messages());
+        while b.test(&back).is_none() {
+            let _ = a.progress() + b.progress();
+        }
+        let put = ab.put(&near, FROM..FROM + LEN, &key, 0);
+        assert!(matches!(put, Ok(Outcome::Done(0))), "nobody helps: {put:?}");
+        let asked = world.on_the_way(ASSIST).expect("it asked for help");
+        let blob = |at: usize| at + 2..at + 2 + usize::from(u16::from_le_bytes([asked[at], asked[at + 1]]));
+        let given = &asked[blob(blob(45).end)];
+        assert_ne!(given, near.remote_key().unwrap());
+        let given = ba.import_key(given).unwrap();
+        assert_eq!(given.len(), LEN as u64);
+        let put = ba.put_bytes(&[1; 8], &given, 0).unwrap_err();
+        assert_eq!(put.status(), Status::KeyRejected, "it may be read, not written");
+        let room = at_b.lend(vec![0; 8]).unwrap();
+        let ended = match ba.get(&room, 0..8, &given, 0).map_err(|error| error.status()) {
+            Ok(Outcome::Pending(got)) => loop {
+                let _ = a.progress() + b.progress();
+                if let Some(ended) = b.test(&got) {
+                    break ended.map_err(|error| error.status());
+                }
+            },
+            Ok(Outcome::Done(n)) => Ok(n),
+            Err(status) => Err(status),
+        };
+        assert_eq!(ended, Err(Status::KeyRejected));
+        assert_eq!(world.faults(), Vec::<String>::new());
+    }
+
     /// The helper's part is the application's memory too.
     fn a_worker_is_not_idle_while_a_helper_copies() {
         while_the_helper_stands_still(|Standing { a, .. }| {
