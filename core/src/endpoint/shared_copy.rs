@@ -55,6 +55,9 @@ impl Inner {
             return None;
         }
         let slots = &self.shared.slots;
+        if !slots.has_free() {
+            return None;
+        }
         let region = slots.region(&core.memory)?;
         // The peer gets a key of these bytes and of no others, which ends with the transfer: a request that is read when its number
         // has come round again moves nothing.

@@ -181,6 +181,11 @@ impl Slots {
         self.region.borrow().clone()
     }
 
+    /// Whether [`Slots::take`] has one.
+    pub(crate) fn has_free(&self) -> bool {
+        self.taken.get().trailing_ones() < SLOTS as u32
+    }
+
     /// A free slot.
     pub(crate) fn take(&self) -> Option<u16> {
         let free = (!self.taken.get()).trailing_zeros() as usize;

@@ -55,6 +55,18 @@ fn a_peer_that_writes_into_the_claims_does_not_keep_us_copying() {
 }
 
 #[test]
+fn there_is_a_free_slot_until_all_are_taken_and_again_once_one_is_given_back() {
+    let slots = Slots::default();
+    for slot in 0..SLOTS as u16 {
+        assert!(slots.has_free());
+        assert_eq!(slots.take(), Some(slot));
+    }
+    assert_eq!((slots.has_free(), slots.take()), (false, None));
+    slots.give_back(5);
+    assert_eq!((slots.has_free(), slots.take()), (true, Some(5)));
+}
+
+#[test]
 fn the_last_piece_is_what_is_left() {
     let target = Target { region: 0, generation: 0, offset: 0 };
     let plan = Plan { put: true, sequence: 1, slot: 0, len: CHUNK as u64 + 5, at: 0, target };

@@ -409,8 +409,13 @@ cases! {
     }
 
     fn messages_that_are_taken_together_are_copied_by_both_ends_and_each_is_where_it_belongs() {
-        let Copying { at_a, at_b, a, b, ab, came, .. } = &Copying::new();
+        let Copying { world, at_a, at_b, a, b, ab, came, .. } = &Copying::new();
         let len = 1 << 20;
+        let registered = || world.calls(Slot::Register).len();
+        let asks = || {
+            let calls = [Slot::Short, Slot::Packed].map(|slot| world.calls(slot));
+            calls.iter().flatten().filter(|call| call.id == ASSIST).count()
+        };
         let turn = || a.progress() + b.progress();
         // The first ones teach each side what the other's keys name; more are under way than there are slots.
         for many in [1, 1, 3, 40] {
@@ -421,10 +426,17 @@ cases! {
                 let _ = turn();
             }
             let room = at_b.lend(vec![0; out.len() * len]).unwrap();
+            let before = (registered(), asks());
             let takes = came.take().into_iter().zip(0..);
             let taken: Vec<_> = takes
                 .map(|(one, n)| one.take_into(&room, n * len..(n + 1) * len).unwrap())
                 .collect();
+            // The first ones allocate the slots; who finds none registers nothing.
+            if many == 40 {
+                let asked = asks() - before.1;
+                assert!((1..=16).contains(&asked), "{asked}");
+                assert_eq!(registered() - before.0, asked);
+            }
             for taken in &taken {
                 while matches!(taken, tieline::Outcome::Pending(taken) if b.test(taken).is_none()) {
                     let _ = turn();
