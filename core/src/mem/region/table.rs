@@ -1,5 +1,6 @@
 //! The table through which peers' emulated operations reach a context's regions.
 
+use super::lent::UNREGISTERED;
 use crate::Status;
 use crate::mem::access::Access;
 use crate::sys::Span;
@@ -59,6 +60,10 @@ impl Table {
 
     /// The region of this number is reachable no more, and nobody is inside when this returns. Once for each.
     pub(super) fn remove(&self, id: u64) {
+        if id == UNREGISTERED {
+            // In no table: nobody waits for who is inside of others.
+            return;
+        }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let index = id as usize;
         if let Some(entry) = slots.entries.get_mut(index) {
@@ -164,6 +169,22 @@ mod tests {
         assert_eq!(second, 6);
         assert_eq!((table.key_of(first), table.key_of(second).as_deref()), (None, Some(&[2][..])));
         assert_eq!(table.slots.read().unwrap().keys.len(), 1);
+    }
+
+    #[test]
+    fn what_is_in_no_table_goes_while_somebody_is_inside_of_something_else() {
+        let table = Arc::new(Table::default());
+        let mut memory = vec![0u8; 16];
+        let (id, generation) = table.insert(Span::of_owned(&mut memory), Access::ALL);
+        let (other, (tell, hear)) = (table.clone(), std::sync::mpsc::channel());
+        let inside = table.reach(id, generation, (0, 1), Access::READ, |_, _| {
+            let _ = std::thread::spawn(move || {
+                other.remove(UNREGISTERED);
+                let _ = tell.send(());
+            });
+            Ok(hear.recv_timeout(std::time::Duration::from_secs(60)))
+        });
+        assert_eq!(inside, Ok(Ok(())), "it waited for who is inside");
     }
 
     #[test]
