@@ -54,7 +54,7 @@ impl Memory {
         range: Range<usize>,
         access: Access,
     ) -> Result<Region, Error> {
-        let span = of.inner.span.part(range.start, range.len())?;
+        let span = of.part_to_lend(range)?;
         self.register(span, access, Backing::Part(of.hold()))
     }
 
@@ -66,7 +66,7 @@ impl Memory {
         access: Access,
         (provider, domain): (&str, &str),
     ) -> Result<Region, Error> {
-        let span = of.inner.span.part(range.start, range.len())?;
+        let span = of.part_to_lend(range)?;
         self.register_in(span, access, Backing::Part(of.hold()), |slot| {
             (&*slot.provider.name, &*slot.name) == (provider, domain)
         })
@@ -79,6 +79,14 @@ impl Memory {
 }
 
 impl Region {
+    /// A part of it that peers may get a key of: none once it is being closed.
+    fn part_to_lend(&self, range: Range<usize>) -> Result<Span, Error> {
+        if self.inner.revoked.load(Ordering::Acquire) {
+            return Err(being_closed());
+        }
+        Ok(self.inner.span.part(range.start, range.len())?)
+    }
+
     /// Whether it is registered nowhere.
     pub(crate) fn is_lent(&self) -> bool {
         self.inner.id == UNREGISTERED
@@ -118,6 +126,16 @@ fn not_a_buffer() -> Error {
         "a region that was given no buffer",
         "its memory is the application's own, or shared with peers",
         "read what it holds with Region::to_vec, and close it",
+    )
+}
+
+#[cold]
+fn being_closed() -> Error {
+    Error::new(
+        Status::Busy,
+        "a part of a region for peers that is being closed",
+        "no new key of it is given out since Region::close was called",
+        "close it first, and use other memory or register it anew",
     )
 }
 

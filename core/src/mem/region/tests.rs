@@ -300,6 +300,28 @@ fn a_context_ends_while_a_peer_is_inside_a_part_of_a_region_and_leaves_it_the_me
 }
 
 #[test]
+fn no_peer_gets_a_part_of_a_region_that_is_being_closed() {
+    let context = Context::open().unwrap();
+    let memory = &context.core().memory;
+    for region in [context.register(vec![1; 64]), context.lend(vec![1; 64])] {
+        let region = region.unwrap();
+        drop(memory.part_for_peers(&region, 0..8, Access::READ).unwrap());
+        drop(memory.part_for_copy(&region, 0..8, Access::READ, ("shm", "cma")).unwrap());
+        let other = region.clone();
+        let not = not_closed(region);
+        let parts = [
+            memory.part_for_peers(&other, 0..8, Access::READ),
+            memory.part_for_copy(&other, 0..8, Access::READ, ("shm", "cma")),
+        ];
+        for part in parts {
+            assert_eq!(part.expect_err("it is being closed").status(), Status::Busy);
+        }
+        drop(other);
+        not.region.close().unwrap();
+    }
+}
+
+#[test]
 fn a_region_ends_when_the_last_peer_is_out_of_its_parts() {
     for dropped in [false, true] {
         let answers: &Answers = Box::leak(Box::new(Answers::new(Status::Again as i32)));
