@@ -131,9 +131,12 @@ impl Announcement {
     }
 
     /// Takes the message's first bytes, as many as the range has, into a region: it may have been [lent](crate::Context::lend). The
-    /// bytes come by the lane that suits, without this side's or the sender's application where there is such a lane, and all are
-    /// there when the operation is complete; nothing else of the region is written, and the sender gets no key of it. Then the sender's
-    /// operation ends, too: it does not hear how much was taken. A range of no bytes drops what the message holds, and ends it well.
+    /// bytes come by the lane that suits, and all are there when the operation is complete. A device brings them without this side's or
+    /// the sender's application. Where the kernel copies between the two, a take goes on in this worker's progress, and the sender
+    /// may be asked to copy a part of a long one: it gets a key of exactly the range, to write it, until the operation has ended, and one
+    /// that is stopped in the middle of its copy holds the take until it goes on or its process ends. Nothing else of the region is
+    /// written. Then the sender's operation ends, too: it does not hear how much was taken. A range of no bytes drops what the message
+    /// holds, and ends it well.
     ///
     /// The operation ends as `Canceled` where the sender has taken the message back, or dropped its endpoint: some bytes of the range may
     /// have been written then, as after any failure. It cannot be [cancelled](crate::Worker::cancel). It goes over an open endpoint of the
