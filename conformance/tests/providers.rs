@@ -310,8 +310,8 @@ const BREAKS: &[(&str, &str, &str, &str)] = &[
         "signal",
     ),
     (
-        "int32_t status = tieline_read_params(&params, sizeof params, in);\n    (void)state;",
-        "int32_t status = 0;\n    memcpy(&params, in, sizeof params);",
+        "struct tieline_domain *d;\n    int32_t status = tieline_read_params(&params, sizeof params, in);",
+        "struct tieline_domain *d;\n    int32_t status = 0;\n    memcpy(&params, in, sizeof params);",
         "parameter_records_follow_the_tail_rule",
         "",
     ),
