@@ -352,7 +352,7 @@ fn a_completion_queue_of_fixed_size_holds_the_receives_of_every_endpoints_own_qu
     let mut sent = 0;
     for (at_a, at_b) in &ends {
         while at_b.am_short(7, 1, b"x").is_ok() {}
-        for _ in 0..20 {
+        for _ in 0..200 {
             sent += (0..512).take_while(|_| at_a.am_short(7, 1, b"x").is_ok()).count();
             a.poll();
         }

@@ -316,6 +316,8 @@ impl State {
             depth if depth >= fewest => Ok(depth.min(self.domain.settings.tx_depth)),
             _ if more == 0 => Ok(0),
             _ => {
+                // What the others have let go of for it they get back.
+                self.share_later = true;
                 // Where there could be a longer one it is as long as the buffers ask for, and where each has its own there are more
                 // of them than the setting says.
                 let shared = self.receives.shared().is_some();
