@@ -173,11 +173,15 @@ mod tests {
     fn a_name_with_the_examples_in_it_is_put_in_once() {
         for language in [Language::C, Language::Rust] {
             for file in of("loopback-rust-loopback", language, "\"0.1.0\"") {
-                let name = file.text.replace("loopback-rust-loopback", "");
-                let name = name.replace("loopback_rust_loopback", "");
-                let name = name.replace("LOOPBACK_RUST_LOOPBACK", "");
-                let odd = name.lines().find(|line| line.to_lowercase().contains("loopback"));
-                assert_eq!(odd.filter(|line| !line.contains("LOOPBACK\\-")), None, "{}", file.name);
+                let forms = ["loopback-rust-loopback", "loopback\\-rust\\-loopback"];
+                let forms = forms.map(str::to_owned).into_iter();
+                let forms = forms.chain(["loopback_rust_loopback".into()]);
+                let forms = forms.flat_map(|form| [form.to_uppercase(), form]);
+                let left = forms.fold(file.text, |text, form| text.replace(&form, ""));
+                let odd = left
+                    .lines()
+                    .find(|line| line.contains("loopback") || line.contains("LOOPBACK"));
+                assert_eq!(odd, None, "{}", file.name);
             }
         }
     }
