@@ -1,6 +1,7 @@
 //! Regions that no peer reaches by a key of their own: memory that operations use in place, and the parts that announced messages are
 //! read from.
 
+use super::table::UNREGISTERED;
 use super::{Access, Backing, Inner, NotClosed, Region};
 use crate::mem::Memory;
 use crate::sys::{OwnedBuffer, Span};
@@ -8,9 +9,6 @@ use crate::{Error, Status};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The number of a region that is in no table.
-pub(super) const UNREGISTERED: u64 = u64::MAX;
 
 /// A copy whose bytes count for an endpoint while it is there.
 pub(crate) struct Counted {

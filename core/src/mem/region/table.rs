@@ -1,6 +1,5 @@
 //! The table through which peers' emulated operations reach a context's regions.
 
-use super::lent::UNREGISTERED;
 use crate::Status;
 use crate::mem::access::Access;
 use crate::sys::Span;
@@ -9,6 +8,9 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+
+/// The number of a region that is in no table.
+pub(super) const UNREGISTERED: u64 = u64::MAX;
 
 /// The regions of a context, by number and generation.
 #[derive(Default)]
