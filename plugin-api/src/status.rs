@@ -140,7 +140,11 @@ impl Failure {
                 _ => Status::Io,
             },
         };
-        Failure { status, text: format!("{what}: {error}") }
+        let repair = match error.raw_os_error() {
+            Some(24) => "; close what is not needed, or raise the limit of open files (ulimit -n)",
+            _ => "",
+        };
+        Failure { status, text: format!("{what}: {error}{repair}") }
     }
 }
 

@@ -57,7 +57,7 @@
 //! down by less than half, or stays below a thousand, allocates nothing. How many messages wait is the caller's to bound, before they
 //! are sent: see [`Matcher::unexpected`].
 //!
-//! `cargo run --release -p tieline-tag --example cost` compares that with a list that is searched from its beginning. On a processor of 2025, in
+//! `cargo run --release -p tieline-tag --example matching` compares that with a list that is searched from its beginning. On a processor of 2025, in
 //! nanoseconds for a post and its match: a list is better while fewer than about ten wait, or forty that end by chance.
 //!
 //! | that wait | 1 | 10 | 100 | 10 000 | list: 1 | 10 | 100 | 10 000 |

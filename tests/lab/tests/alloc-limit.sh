@@ -13,6 +13,8 @@ h0() {
     mkdir "$group" && echo +memory > "$group/cgroup.subtree_control" && mkdir "$group/inner" || fail "no group can be made"
     echo $limit > "$group/memory.max"
     [ ! -e "$group/memory.swap.max" ] || echo 0 > "$group/memory.swap.max"
+    # Each piece is a memory file, and has a descriptor.
+    ulimit -n 65536
     (
         echo "$BASHPID" > "$group/inner/cgroup.procs"
         exec "$TARGET/debug/examples/alloc_within" $limit

@@ -7,6 +7,7 @@ h0() {
     export TIELINE_PROVIDER_PATH=$TARGET/debug
     tieline info --why > report 2>&1 || fail "tieline info ended with $?"
     cat report
-    grep -q '^  verbs  *not used  *no device in /sys/class/infiniband$' report || fail "the line is not there"
-    [ "$(grep -c verbs report)" = 1 ] || fail "it is said more than once"
+    grep -q '^  verbs  *not used  *no device in /sys/class/infiniband; version ' report || fail "the line is not there"
+    # The names of files apart, of which one is the provider's own, in the lines that follow.
+    [ "$(grep -v 'libtieline_' report | grep -c verbs)" = 1 ] || fail "it is said more than once"
 }

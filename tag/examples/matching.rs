@@ -1,7 +1,7 @@
 //! What a post and a match cost, beside a list that is searched from its beginning:
 //!
 //! ```text
-//! cargo run --release -p tieline-tag --example cost
+//! cargo run --release -p tieline-tag --example matching
 //! ```
 //!
 //! So many receives wait (or messages, in the lines that say so). Each step ends one and posts another; the figure is the time of a
