@@ -559,6 +559,11 @@ struct tieline_module_attr {
     uint32_t reliable;
     /* How many of the lowest bits of a word `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY. */
     uint32_t notify_bits;
+    /*
+     * Longest put in one piece of host memory, without OP_MORE, whose bytes are taken when `put` returns; without
+     * OP_REMOTE_COMPLETION it answers 0 then, and never 1. 0: none.
+     */
+    size_t max_short_put;
 };
 
 /* How to open an interface or a connector. */
@@ -1274,7 +1279,7 @@ TIELINE_CHECK(sizeof(struct tieline_cost) == 24);
 TIELINE_CHECK(offsetof(struct tieline_cost, overhead_ns) == 0);
 TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 8);
 TIELINE_CHECK(offsetof(struct tieline_cost, bytes_per_second) == 16);
-TIELINE_CHECK(sizeof(struct tieline_module_attr) == 336);
+TIELINE_CHECK(sizeof(struct tieline_module_attr) == 344);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, name) == 8);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, role) == 40);
@@ -1298,6 +1303,7 @@ TIELINE_CHECK(offsetof(struct tieline_module_attr, max_identity_len) == 320);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, max_datagram) == 324);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, reliable) == 328);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, notify_bits) == 332);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_short_put) == 336);
 TIELINE_CHECK(sizeof(struct tieline_memory_region) == 32);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, handle) == 8);

@@ -100,6 +100,9 @@ pub struct ModuleAttr {
     pub reliable: u32,
     /// How many of the lowest bits of a word `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY.
     pub notify_bits: u32,
+    /// Longest put in one piece of host memory, without OP_MORE, whose bytes are taken when `put` returns; without
+    /// OP_REMOTE_COMPLETION it answers 0 then, and never 1. 0: none.
+    pub max_short_put: usize,
 }
 
 /// A piece of memory that a domain knows.

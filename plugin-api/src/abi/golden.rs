@@ -139,7 +139,7 @@ golden! {
         latency_ns = 8,
         bytes_per_second = 16,
     }
-    ModuleAttr = 336 {
+    ModuleAttr = 344 {
         size = 0,
         name = 8,
         role = 40,
@@ -163,6 +163,7 @@ golden! {
         max_datagram = 324,
         reliable = 328,
         notify_bits = 332,
+        max_short_put = 336,
     }
     MemoryRegion = 32 {
         size = 0,
