@@ -484,8 +484,10 @@ numbers! {
     FI_MULTI_RECV: u64 = 1 << 16;
     FI_COMPLETION: u64 = 1 << 24;
     FI_DELIVERY_COMPLETE: u64 = 1 << 28;
+    FI_SOCKADDR: u32 = 1;
     FI_SOCKADDR_IN: u32 = 2;
     FI_SOCKADDR_IN6: u32 = 3;
+    FI_SOCKADDR_IB: u32 = 4;
     FI_AV_MAP: c_int = 1;
     FI_AV_TABLE: c_int = 2;
     FI_MR_LOCAL: c_int = 1 << 2;

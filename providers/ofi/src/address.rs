@@ -1,6 +1,6 @@
 //! The address of an interface: what a peer must know to reach it, and what it must know to say why it cannot.
 
-use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
+use crate::abi::{FI_SOCKADDR, FI_SOCKADDR_IB, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 use crate::keys::Seal;
 use tieline_net::Contact;
 use tieline_plugin_api::{Failure, Status};
@@ -114,6 +114,13 @@ impl Address {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.format)
     }
 
+    /// Whether a name has the family of ours, where names are socket addresses: how many bytes of one the library reads, that says.
+    pub(crate) fn has_family_of(&self, name: &[u8]) -> bool {
+        let are_sockets =
+            [FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB].contains(&self.format);
+        !are_sockets || name.get(..2) == self.name.get(..2)
+    }
+
     fn is_loopback(&self) -> bool {
         let last_is_one = self
             .name
@@ -155,6 +162,10 @@ impl Address {
         if self.name.len() != peer.name.len() {
             let bytes = |of: &Address| format!("{} bytes", of.name.len());
             return differs("the length of addresses", &bytes(self), &bytes(peer));
+        }
+        if !self.has_family_of(&peer.name) {
+            let family = |of: &Address| format!("{:?}", of.name.get(..2).unwrap_or_default());
+            return differs("the family of addresses", &family(self), &family(peer));
         }
         // The fabric of a network that routes is a subnet's name, which says nothing of who is reached.
         if !self.is_ip() && self.fabric != peer.fabric {

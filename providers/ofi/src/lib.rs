@@ -35,11 +35,11 @@ mod atomics_tests;
 #[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
+mod careless_tests;
+#[cfg(test)]
 mod closing_tests;
 mod config;
-mod contexts {
-    pub(crate) mod sys;
-}
+mod contexts;
 mod domain;
 #[cfg(test)]
 mod double;

@@ -9,6 +9,7 @@ use crate::abi::*;
 use crate::notices::sys::Notices;
 use crate::offers::sys::Info;
 use core::ffi::{c_char, c_int, c_void};
+use core::mem::ManuallyDrop;
 use core::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,7 +72,8 @@ impl Drop for Fabric {
 
 pub(crate) struct Domain {
     pub(crate) raw: *mut fid_domain,
-    fabric: Fabric,
+    /// Closed behind it.
+    fabric: ManuallyDrop<Fabric>,
     /// A registration has not ended: what is registered may still be reached.
     pub(crate) keeps: AtomicBool,
     pub(crate) info: Info,
@@ -80,7 +82,11 @@ pub(crate) struct Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: everything below it has been closed: it holds this.
-        let _ = unsafe { close(self.raw.cast()) };
+        if unsafe { close(self.raw.cast()) } != 0 {
+            return core::mem::forget(self.info.clone()); // it stands on these, which stay with it
+        }
+        // SAFETY: here alone.
+        unsafe { ManuallyDrop::drop(&mut self.fabric) };
     }
 }
 
@@ -106,7 +112,8 @@ impl Domain {
             (ops.domain)(fabric.raw, info.raw(), &raw mut raw, ptr::null_mut())
         };
         checked("fi_domain", code)?;
-        Ok(Arc::new(Domain { raw, fabric, keeps: false.into(), info: info.clone() }))
+        let (fabric, keeps) = (ManuallyDrop::new(fabric), false.into());
+        Ok(Arc::new(Domain { raw, fabric, keeps, info: info.clone() }))
     }
 }
 
@@ -328,16 +335,24 @@ pub(crate) struct Ep {
     shut: AtomicBool,
     /// The library has refused to close it.
     stays: AtomicBool,
-    pub(crate) cq: Cq,
-    pub(crate) av: Av,
+    pub(crate) cq: ManuallyDrop<Cq>,
+    pub(crate) av: ManuallyDrop<Av>,
     /// What belongs to no operation, where the provider has a queue for that.
-    pub(crate) notices: Option<Notices>,
+    pub(crate) notices: ManuallyDrop<Option<Notices>>,
     domain: Arc<Domain>,
 }
 
 impl Drop for Ep {
     fn drop(&mut self) {
-        let _ = self.shut();
+        if !self.shut() {
+            return core::mem::forget(self.domain.clone()); // it stands on all of these, which stay with it
+        }
+        // SAFETY: here alone, and behind the endpoint.
+        unsafe {
+            ManuallyDrop::drop(&mut self.cq);
+            ManuallyDrop::drop(&mut self.av);
+            ManuallyDrop::drop(&mut self.notices);
+        }
     }
 }
 
@@ -379,21 +394,33 @@ impl Ep {
             (ops.endpoint)(domain.raw, domain.info.raw(), &raw mut raw, ptr::null_mut())
         };
         checked("fi_endpoint", code)?;
-        let (shut, stays, notices) = (false.into(), false.into(), Notices::open(domain));
-        let mut ep = Ep { raw, shut, stays, cq, av, notices, domain: domain.clone() };
+        let mut ep = Ep {
+            raw,
+            shut: false.into(),
+            stays: false.into(),
+            cq: ManuallyDrop::new(cq),
+            av: ManuallyDrop::new(av),
+            notices: ManuallyDrop::new(Notices::open(domain)),
+            domain: domain.clone(),
+        };
         // SAFETY: an endpoint, a queue and a table of one domain; the option is one size.
         unsafe {
             let ops = &*(*raw).fid.ops;
+            // The table first: `ofi_rxm` before 1.18 reads that as the endpoint closes, though there may be none (866fd5498).
+            let bound = (ops.bind)(raw.cast(), ep.av.raw.cast(), 0);
+            if bound != 0 {
+                ep.shut.store(true, Ordering::Release);
+                ep.stays.store(true, Ordering::Release);
+            }
+            checked("binding a table", bound)?;
             checked(
                 "binding a queue",
                 (ops.bind)(raw.cast(), ep.cq.raw.cast(), FI_SEND | FI_RECV),
             )?;
-            checked("binding a table", (ops.bind)(raw.cast(), ep.av.raw.cast(), 0))?;
             // psm3 takes none.
-            ep.notices = ep
-                .notices
-                .take()
-                .filter(|notices| (ops.bind)(raw.cast(), notices.raw.cast(), 0) == 0);
+            let notices = ep.notices.take();
+            let is_bound = |notices: &Notices| (ops.bind)(raw.cast(), notices.raw.cast(), 0) == 0;
+            *ep.notices = notices.filter(is_bound);
             let (at, len) = ((&raw const least_room).cast(), size_of::<usize>());
             let set = (*(*raw).ops).setopt;
             let code = set(raw.cast(), FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, at, len);

@@ -16,6 +16,9 @@ mod rma {
     pub(crate) mod sys;
 }
 mod sources;
+mod standing {
+    pub(crate) mod sys;
+}
 pub(crate) mod sys;
 pub(crate) mod world;
 

@@ -149,6 +149,14 @@ const MANNERS: &[(&str, Source, Against)] = &[
     ("orders", Read("prov/efa/src/rdm: efa-direct grants no FI_ORDER_SAS"), HARDWARE),
     ("keys_are_long", Page("fi_mr(3), fi_mr_raw_attr: FI_ETOOSMALL"), HARDWARE),
     ("keeps_registrations", Page("fi_mr(3): EBUSY"), HARDWARE),
+    ("doubles", Invented("a library that forgets what it has said"), ILL_WILL),
+    (
+        "bindings",
+        Page(
+            "fi_endpoint(3): fi_ep_bind returns an error; rxm then reads a table that is not there",
+        ),
+        Nothing("nobody can tell a real library when to be out of memory"),
+    ),
 ];
 
 /// What of atomics is played. Defects are invented: each is what an implementation would do that confuses two things.

@@ -2,10 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use super::memory::sys::{close_domain, map_key, reg};
-use super::notices::sys::{EQ, eq_open};
+use super::memory::sys::{map_key, reg};
+use super::notices::sys::eq_open;
 use super::offer::sys::{dupinfo, freeinfo, getinfo};
 use super::rma::sys::{readmsg, writemsg};
+use super::standing::sys::{bind_end, close_below, close_domain_below, close_fabric, stands};
 use super::world::{End, Entry, Posted, World, world};
 use crate::abi::*;
 use crate::load::Library;
@@ -80,7 +81,7 @@ unsafe extern "C" fn fabric(
     _: *mut c_void,
 ) -> c_int {
     let fabric = fid_fabric {
-        fid: head(ops::<fid_fabric>()),
+        fid: head(fi_ops { close: close_fabric, ..ops::<fid_fabric>() }),
         ops: table(fi_ops_fabric {
             size: size_of::<fi_ops_fabric>(),
             domain,
@@ -101,18 +102,20 @@ unsafe extern "C" fn trywait(_: *mut fid_fabric, _: *mut *mut fid, _: c_int) -> 
 }
 
 unsafe extern "C" fn domain(
-    _: *mut fid_fabric,
+    fabric: *mut fid_fabric,
     _: *mut fi_info,
     out: *mut *mut fid_domain,
     _: *mut c_void,
 ) -> c_int {
     let domain = fid_domain {
-        fid: head(fi_ops { close: close_domain, control: map_key, ..ops::<fid_domain>() }),
+        fid: head(fi_ops { close: close_domain_below, control: map_key, ..ops::<fid_domain>() }),
         ops: table(fi_ops_domain { size: size_of::<fi_ops_domain>(), av_open, cq_open, endpoint }),
         mr: table(fi_ops_mr { size: size_of::<fi_ops_mr>(), reg }),
     };
     // SAFETY: room for one pointer.
     unsafe { *out = new(domain, 0) };
+    // SAFETY: as above.
+    world(|world| stands(world, unsafe { *out }, fabric));
     0
 }
 
@@ -127,7 +130,7 @@ unsafe extern "C" fn av_open(
         return -libc::EINVAL;
     }
     let av = fid_av {
-        fid: head(ops::<fid_av>()),
+        fid: head(fi_ops { close: close_below::<fid_av>, ..ops::<fid_av>() }),
         ops: table(fi_ops_av {
             size: size_of::<fi_ops_av>(),
             insert,
@@ -189,7 +192,7 @@ unsafe extern "C" fn cq_open(
         return -libc::ENOSYS;
     }
     let cq = fid_cq {
-        fid: head(fi_ops { control: descriptor, ..ops::<fid_cq>() }),
+        fid: head(fi_ops { close: close_below::<fid_cq>, control: descriptor, ..ops::<fid_cq>() }),
         ops: table(fi_ops_cq {
             size: size_of::<fi_ops_cq>(),
             read,
@@ -201,9 +204,22 @@ unsafe extern "C" fn cq_open(
             strerror,
         }),
     };
-    // SAFETY: room for one pointer. Its number is that of the endpoint that is bound to it.
-    unsafe { *out = new(cq, u64::MAX) };
+    // SAFETY: a filled record, and room for one pointer. Its number is that of the endpoint that is bound to it.
+    let (size, cq) = unsafe {
+        *out = new(cq, u64::MAX);
+        ((*attr).size, *out)
+    };
+    let _ = world(|world| world.rooms.insert(cq.addr(), size));
     0
+}
+
+/// Gives a queue the number of its endpoint.
+///
+/// # Safety
+/// An open queue.
+pub(super) unsafe fn name_queue(queue: *mut fid, at: usize) {
+    // SAFETY: see above.
+    unsafe { (*queue.cast::<Object<fid_cq>>()).number = at as u64 };
 }
 
 /// Copies bytes within this process.
@@ -302,6 +318,9 @@ unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
         return -libc::EBUSY;
     }
     world(|world| {
+        if !world.ends[at].has_table {
+            world.complaints.push("an endpoint without a table was closed".into());
+        }
         let bound = world.memory.values().filter(|memory| memory.bound == Some(at)).count();
         if bound > 0 {
             world.complaints.push(format!("endpoint {at} was closed before {bound} registrations"));
@@ -320,21 +339,8 @@ unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
     unsafe { close::<fid_ep>(fid) }
 }
 
-unsafe extern "C" fn bind_end(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    // SAFETY: an object, which says what it is.
-    if unsafe { (*other).fclass } == EQ {
-        let at = number(fid.cast::<fid_ep>()) as usize;
-        world(|world| world.ends[at].has_notices = true);
-    }
-    if flags != 0 {
-        // SAFETY: with flags it is a queue; from here on it has this endpoint's number.
-        unsafe { (*other.cast::<Object<fid_cq>>()).number = number(fid.cast::<fid_ep>()) };
-    }
-    0
-}
-
 unsafe extern "C" fn endpoint(
-    _: *mut fid_domain,
+    domain: *mut fid_domain,
     _: *mut fi_info,
     out: *mut *mut fid_ep,
     _: *mut c_void,
@@ -344,7 +350,9 @@ unsafe extern "C" fn endpoint(
         if free == world.ends.len() {
             world.ends.push(End::default());
         }
-        world.ends[free].open = true;
+        world.serial += 1;
+        let (domain, serial) = (domain.addr(), world.serial);
+        world.ends[free] = End { open: true, domain, serial, ..End::default() };
         free
     });
     let none = ptr::null();
@@ -459,7 +467,9 @@ fn deliver(world: &mut World, at: usize) {
             let _ = end.buffers.pop_front();
         }
     }
-    end.entries.extend(came);
+    let twice = if world.manners.doubles { 2 } else { 1 };
+    end.entries.extend(came.into_iter().flat_map(|entry| core::iter::repeat_n(entry, twice)));
+    world.check_room(at);
 }
 
 /// Somebody has sent this to an endpoint.

@@ -110,6 +110,10 @@ pub(crate) struct Manners {
     pub(crate) keys_are_long: bool,
     /// Registrations do not end: closing one says so (EBUSY: fi_mr(3), verbs, cxi), and it stays.
     pub(crate) keeps_registrations: Option<i32>,
+    /// Each completion comes twice.
+    pub(crate) doubles: bool,
+    /// So many things are bound to endpoints, and no more.
+    pub(crate) bindings: Option<usize>,
 }
 
 impl Default for Manners {
@@ -150,6 +154,8 @@ impl Default for Manners {
             orders: (crate::abi::FI_ORDER_SAS, crate::abi::FI_ORDER_SAS),
             keys_are_long: false,
             keeps_registrations: None,
+            doubles: false,
+            bindings: None,
         }
     }
 }
@@ -193,6 +199,13 @@ pub(crate) struct Way {
 #[derive(Default)]
 pub(crate) struct End {
     pub(crate) open: bool,
+    /// Which one it is, of all that had this place.
+    pub(crate) serial: u64,
+    /// Where it was opened, and whether it has a table of peers.
+    pub(crate) domain: usize,
+    pub(crate) has_table: bool,
+    /// Completions that its queue has room for.
+    pub(crate) room: usize,
     pub(crate) has_notices: bool,
     pub(crate) entries: VecDeque<Entry>,
     pub(crate) held: VecDeque<Entry>,
@@ -216,6 +229,13 @@ pub(crate) struct World {
     pub(crate) ends: Vec<End>,
     pub(crate) memory: HashMap<u64, Memory>,
     pub(crate) next_key: u64,
+    /// Endpoints that there were.
+    pub(crate) serial: u64,
+    /// Queues and tables, and the endpoint that stands on each; domains, and the fabric that each stands on.
+    pub(crate) bound: HashMap<usize, (usize, u64)>,
+    pub(crate) fabrics: HashMap<usize, usize>,
+    /// Queues that are bound to nothing yet, and how many completions each has room for.
+    pub(crate) rooms: HashMap<usize, usize>,
     /// Keys that were mapped: by which domain, and what they lead to.
     pub(crate) mapped: HashMap<u64, (usize, u64)>,
     /// Lists of what is offered, and of what is asked for, that nobody has given back.
@@ -291,10 +311,28 @@ impl World {
     }
 
     pub(crate) fn complete(&mut self, end: usize, entry: Entry) {
-        let late = self.manners.late;
-        let end = &mut self.ends[end];
-        if late { end.held.push_back(entry) } else { end.entries.push_back(entry) }
+        let (late, twice) = (self.manners.late, if self.manners.doubles { 2 } else { 1 });
+        let at = end;
+        let end = &mut self.ends[at];
+        let to = if late { &mut end.held } else { &mut end.entries };
+        to.extend(core::iter::repeat_n(entry, twice));
+        self.check_room(at);
     }
+
+    /// A queue that is full loses what comes (fi_cq(3): overrun).
+    pub(crate) fn check_room(&mut self, at: usize) {
+        let (waiting, room) = (self.ends[at].entries.len(), self.ends[at].room);
+        if waiting > room && !self.manners.doubles {
+            self.complaints.push(format!("{waiting} completions in a queue of {room}"));
+        }
+    }
+}
+
+/// An error comes with a context that no operation was posted with.
+pub(crate) fn fail_nothing(at: usize, error: i32, context: usize) {
+    world(|world| {
+        world.ends[at].entries.push_back(Entry { context, flags: 0, at: 0, len: 0, error });
+    });
 }
 
 /// An error comes for a receive of this endpoint, which keeps the buffer, or for no operation at all.

@@ -143,8 +143,8 @@ impl Engine {
     ) -> Result<Engine, Failure> {
         let domain = &registry.place()?;
         let packet = LONGEST_PACKET;
-        // Completions of everything that is posted, and packets of a whole round of buffers.
-        let room = (2 * settings.queue + settings.receive / 64).clamp(1024, 1 << 16);
+        // Completions of everything that is posted, and packets of a whole round of buffers: the shortest are a head.
+        let room = (2 * settings.queue + settings.receive / crate::wire::HEAD).clamp(1024, 1 << 16);
         let cq = Cq::open(domain, room, waits)?;
         let fd = cq.fd();
         let ep = Arc::new(Ep::open(domain, cq, Av::open(domain)?, packet)?);
@@ -310,8 +310,10 @@ impl Engine {
     }
 
     fn came(&mut self, entry: &fi_cq_data_entry) {
+        // What tells twice of one operation may mean the next one by that context: so far as that shows, it is no end of it.
+        let is_receive = entry.flags & (FI_RECV | FI_MULTI_RECV) != 0;
         match self.ops.of(entry.op_context) {
-            Some((index, &Work::Receive(buffer))) => {
+            Some((index, &Work::Receive(buffer))) if is_receive => {
                 // What only gives a buffer back has a length and a place, too (fi_cq(3); opx: read in fi_opx_endpoint.h).
                 if entry.flags & FI_RECV != 0 && entry.len > 0 {
                     self.arrived(buffer, entry.buf.cast(), entry.len);
@@ -322,17 +324,19 @@ impl Engine {
                     self.post_buffers();
                 }
             }
-            Some((index, Work::Send { .. } | Work::Transfer(_))) => match self.ops.end(index) {
-                Work::Send { peer, slot, message } => {
-                    if let Some(peer) = self.peers.get(peer) {
-                        peer.formed = true;
+            Some((index, Work::Send { .. } | Work::Transfer(_))) if !is_receive => {
+                match self.ops.end(index) {
+                    Work::Send { peer, slot, message } => {
+                        if let Some(peer) = self.peers.get(peer) {
+                            peer.formed = true;
+                        }
+                        self.sent(peer, slot, message);
                     }
-                    self.sent(peer, slot, message);
+                    Work::Transfer(transfer) => self.transferred(transfer, Ok(())),
+                    _ => {}
                 }
-                Work::Transfer(transfer) => self.transferred(transfer, Ok(())),
-                _ => {}
-            },
-            Some((_, Work::Free)) | None => {}
+            }
+            _ => {}
         }
     }
 

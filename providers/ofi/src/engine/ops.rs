@@ -1,9 +1,10 @@
 //! What has been handed to the library and has not ended.
 
 use super::channels::Imported;
-use crate::contexts::sys::Contexts;
+use crate::contexts::Contexts;
 use crate::memory::Loan;
 use core::ffi::c_void;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// A put, get or atomic.
@@ -47,18 +48,19 @@ pub(super) enum Work {
 pub(super) struct Ops {
     contexts: Contexts,
     works: Vec<Work>,
-    free: Vec<u32>,
+    /// The one that has been free for longest first: what the library tells twice comes before another operation has it.
+    free: VecDeque<u32>,
 }
 
 impl Ops {
     pub(super) fn begin(&mut self, work: Work) -> (u32, *mut c_void) {
-        let index = match self.free.pop() {
+        let index = match self.free.pop_front() {
             Some(index) => index,
             None => {
                 let first = self.works.len() as u32;
                 let end = self.contexts.grow();
                 self.works.resize_with(end as usize, || Work::Free);
-                self.free.extend((first + 1..end).rev());
+                self.free.extend(first + 1..end);
                 first
             }
         };
@@ -77,7 +79,7 @@ impl Ops {
     pub(super) fn end(&mut self, index: u32) -> Work {
         let work = core::mem::replace(&mut self.works[index as usize], Work::Free);
         if !matches!(work, Work::Free) {
-            self.free.push(index);
+            self.free.push_back(index);
         }
         work
     }
@@ -125,7 +127,9 @@ mod tests {
         assert!(matches!(ops.end(index), Work::Receive(17)));
         assert!(matches!(ops.of(context), Some((_, Work::Free))));
         assert!(matches!(ops.end(index), Work::Free), "it ends once");
-        assert_eq!(ops.begin(Work::Receive(1)), (index, context));
-        assert!(ops.of(core::ptr::null_mut()).is_none());
+        assert!(matches!(ops.of(core::ptr::null_mut()), None), "the library's own");
+        let again: Vec<_> = (0..448 - 200 + 1).map(|n| ops.begin(Work::Receive(n))).collect();
+        assert_eq!(again.last(), Some(&(index, context)), "those that were never used come first");
+        assert!(again[..248].iter().all(|other| other.0 >= 200));
     }
 }

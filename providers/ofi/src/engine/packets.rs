@@ -1,7 +1,7 @@
 //! What comes: each packet by its kind.
 
 use super::channels::{Ghost, Inbound, Outbound};
-use super::{Engine, Ready, token};
+use super::{Engine, MAX_IDENTITY, Ready, token};
 use crate::memory::Revocation;
 use crate::wire::{Greeting, HEAD, Head, Kind, NOBODY, greeted};
 use std::sync::Arc;
@@ -231,7 +231,8 @@ impl Engine {
         // The library reads as many bytes of a name as its names have, whoever says it; and one of another format would be
         // read as one of ours.
         let (name, own) = (greeting.name, &self.address.name);
-        if name.len() != own.len() || self.is_ip() && name[..2] != own[..2] {
+        let is_ours = name.len() == own.len() && self.address.has_family_of(name);
+        if !is_ours || greeting.identity.len() > MAX_IDENTITY {
             return;
         }
         let remote = (head.id, greeting.token);
@@ -303,10 +304,6 @@ impl Engine {
         let Ok(peer) = self.peers.join(&self.ep.av, name) else { return };
         let text = "another process has this address now";
         self.refuse_to(peer, remote, &Failure::new(Status::PeerFailed, text));
-    }
-
-    fn is_ip(&self) -> bool {
-        [crate::abi::FI_SOCKADDR_IN, crate::abi::FI_SOCKADDR_IN6].contains(&self.address.format)
     }
 
     /// The peer has opened its end.

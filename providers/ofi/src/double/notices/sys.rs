@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::abi::*;
+use crate::double::standing::sys::close_below;
 use crate::double::sys::{head, new, ops, table};
 use crate::double::world::world;
 use core::ffi::{c_char, c_int, c_void};
@@ -21,7 +22,7 @@ pub(in crate::double) unsafe extern "C" fn eq_open(
         return -libc::ENOSYS;
     }
     let eq = fid_eq {
-        fid: fid { fclass: EQ, ..head(ops::<fid_eq>()) },
+        fid: fid { fclass: EQ, ..head(fi_ops { close: close_below::<fid_eq>, ..ops::<fid_eq>() }) },
         ops: table(fi_ops_eq {
             size: size_of::<fi_ops_eq>(),
             read: read_notice,

@@ -1,0 +1,74 @@
+//! What the library holds of an operation while it goes on.
+
+use crate::abi::CONTEXT_LEN;
+use core::ffi::c_void;
+use core::ptr;
+
+/// What operations hand to the library: memory that stays where it is, of the library's own use.
+type Context = [u64; CONTEXT_LEN / 8];
+
+/// Contexts, many in one allocation, each allocation twice the one before: few are enough to look through.
+///
+/// What comes back is looked up and never read: `ofi_rxm` says of a receive that it could not carry on by what it calls it itself
+/// (read in rxm_cq.c, rxm_rndv_read), which is no context of ours.
+#[derive(Default)]
+pub(crate) struct Contexts(Vec<Box<[Context]>>);
+
+const FIRST: usize = 64;
+
+/// How many there are before those of an allocation.
+fn before(chunk: usize) -> usize {
+    FIRST * ((1 << chunk) - 1)
+}
+
+impl Contexts {
+    /// Makes more; the number of those that there are then.
+    pub(crate) fn grow(&mut self) -> u32 {
+        let chunk = self.0.len();
+        self.0.push(vec![[0; CONTEXT_LEN / 8]; FIRST << chunk].into_boxed_slice());
+        before(chunk + 1) as u32
+    }
+
+    pub(crate) fn pointer(&mut self, index: u32) -> *mut c_void {
+        let chunk = (index as usize / FIRST + 1).ilog2() as usize;
+        ptr::from_mut(&mut self.0[chunk][index as usize - before(chunk)]).cast()
+    }
+
+    /// Which one it is, if it is one of these.
+    #[inline]
+    pub(crate) fn index(&self, context: *mut c_void) -> Option<u32> {
+        let address = context.addr();
+        self.0.iter().enumerate().find_map(|(chunk, contexts)| {
+            let at = address.wrapping_sub(contexts.as_ptr().addr());
+            let is_one = at < contexts.len() * CONTEXT_LEN && at % CONTEXT_LEN == 0;
+            is_one.then(|| (before(chunk) + at / CONTEXT_LEN) as u32)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_its_number_through_all_allocations_and_nothing_else_has_one() {
+        let mut contexts = Contexts::default();
+        assert_eq!([64, 192, 448].map(|_| contexts.grow()), [64, 192, 448]);
+        let mut places: Vec<_> = (0..448).map(|index| contexts.pointer(index)).collect();
+        for (index, place) in places.iter().enumerate() {
+            assert_eq!(contexts.index(*place), Some(index as u32));
+            for beside in [1, 8, CONTEXT_LEN - 1] {
+                assert_eq!(contexts.index(place.wrapping_byte_add(beside)), None);
+            }
+        }
+        places.sort_unstable();
+        let apart = |pair: &[*mut c_void]| pair[1].addr() - pair[0].addr() >= CONTEXT_LEN;
+        assert!(places.windows(2).all(apart), "none shares bytes with another");
+        let mut other = [0u64; CONTEXT_LEN / 8];
+        assert_eq!(contexts.index(ptr::from_mut(&mut other).cast()), None);
+        assert_eq!(
+            [0, 8, usize::MAX].map(|at| contexts.index(ptr::without_provenance_mut(at))),
+            [None; 3]
+        );
+    }
+}

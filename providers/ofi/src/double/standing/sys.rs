@@ -1,0 +1,87 @@
+//! What of the played library stands on what: nothing may be closed on which something else stands.
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use crate::double::memory::sys::close_domain;
+use crate::double::notices::sys::EQ;
+use crate::double::sys::{close, number};
+use crate::double::world::{World, world};
+use core::ffi::c_int;
+
+/// Closes a queue or a table, on which its endpoint stands.
+pub(in crate::double) unsafe extern "C" fn close_below<T>(fid: *mut fid) -> c_int {
+    world(|world| {
+        let Some((at, serial)) = world.bound.remove(&fid.addr()) else { return };
+        if world.ends[at].open && world.ends[at].serial == serial {
+            world.complaints.push("a queue or a table was closed before its endpoint".into());
+        }
+    });
+    // SAFETY: closed once.
+    unsafe { close::<T>(fid) }
+}
+
+/// A domain stands there from now on.
+pub(in crate::double) fn stands(
+    world: &mut World,
+    domain: *mut fid_domain,
+    fabric: *mut fid_fabric,
+) {
+    let _ = world.fabrics.insert(domain.addr(), fabric.addr());
+}
+
+pub(in crate::double) unsafe extern "C" fn close_domain_below(fid: *mut fid) -> c_int {
+    let busy = world(|world| {
+        // A domain with an endpoint says that it is busy (fi_close(3)), and who goes on below does harm.
+        let busy = world.ends.iter().any(|end| end.open && end.domain == fid.addr());
+        if busy {
+            world.complaints.push("a domain was closed before its endpoints".into());
+        } else {
+            let _ = world.fabrics.remove(&fid.addr());
+        }
+        busy
+    });
+    // SAFETY: closed once.
+    if busy { -libc::EBUSY } else { unsafe { close_domain(fid) } }
+}
+
+pub(in crate::double) unsafe extern "C" fn close_fabric(fid: *mut fid) -> c_int {
+    world(|world| {
+        if world.fabrics.values().any(|fabric| *fabric == fid.addr()) {
+            world.complaints.push("a fabric was closed before its domains".into());
+        }
+    });
+    // SAFETY: closed once.
+    unsafe { close::<fid_fabric>(fid) }
+}
+
+/// Binds a queue of completions, a table or a queue of events to an endpoint.
+pub(in crate::double) unsafe extern "C" fn bind_end(
+    fid: *mut fid,
+    other: *mut fid,
+    flags: u64,
+) -> c_int {
+    let at = number(fid.cast::<fid_ep>()) as usize;
+    // SAFETY: an object, which says what it is.
+    let is_events = unsafe { (*other).fclass } == EQ;
+    world(|world| {
+        if let Some(left) = &mut world.manners.bindings {
+            if *left == 0 {
+                return -libc::ENOMEM;
+            }
+            *left -= 1;
+        }
+        let serial = world.ends[at].serial;
+        let _ = world.bound.insert(other.addr(), (at, serial));
+        if is_events {
+            world.ends[at].has_notices = true;
+        } else if flags == 0 {
+            world.ends[at].has_table = true;
+        } else {
+            // SAFETY: with flags it is a queue; from here on it has this endpoint's number.
+            unsafe { crate::double::sys::name_queue(other, at) };
+            world.ends[at].room = world.rooms.remove(&other.addr()).unwrap_or(0);
+        }
+        0
+    })
+}
