@@ -153,3 +153,24 @@ fn a_name_of_another_family_does_not_come_as_far_as_the_library_whatever_sockets
         assert_eq!((complaints(), far.told.arrived.len()), (Vec::new(), 1), "{format}");
     }
 }
+
+#[test]
+fn a_device_that_ends_a_process_is_found_out_in_a_child_and_this_process_does_not_open_it() {
+    for (provider, delivery) in
+        [(c"verbs;ofi_rxm", true), (c"efa", true), (c"verbs;ofi_rxm", false)]
+    {
+        manners(|manners| {
+            (manners.provider, manners.delivery) = (provider, delivery);
+            manners.kills = Some(libc::SIGSEGV);
+        });
+        let failure = crate::double::domain(&settings()).err().unwrap();
+        assert!(failure.text.contains("was ended by signal 11;"), "{failure}");
+        assert!(failure.text.starts_with("ofi:"), "{failure}");
+        assert_eq!(world(|world| world.serial), 0, "no endpoint was opened here");
+        manners(|manners| manners.kills = None);
+        let domain = crate::double::domain(&settings()).unwrap();
+        assert_eq!(domain.broken_promise, None);
+        drop(domain);
+        world(|world| world.serial = 0);
+    }
+}

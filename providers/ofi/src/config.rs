@@ -2,6 +2,7 @@
 
 use crate::abi::{API, version};
 use core::time::Duration;
+use std::ffi::OsString;
 use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::shared;
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, raised_rights};
@@ -176,6 +177,14 @@ impl Settings {
             let text = format!("{API_ASKED}={:?} {why}", text(API_ASKED));
             Failure::new(Status::Invalid, text)
         })?;
+        is_selection(&text(PROVIDERS)).map_err(|why| {
+            let text = format!("{PROVIDERS}={:?} {why}", text(PROVIDERS));
+            Failure::new(Status::Invalid, text)
+        })?;
+        are_claims(&text(TRUST)).map_err(|why| {
+            let text = format!("{TRUST}={:?} {why}", text(TRUST));
+            Failure::new(Status::Invalid, text)
+        })?;
         let (window, eager) = (host.config(WINDOW).size(), host.config(EAGER).size());
         if window < 2 * eager {
             let text = format!(
@@ -217,6 +226,45 @@ impl Settings {
     pub(crate) fn trusts(&self, claim: &str) -> bool {
         self.trust.split(',').any(|listed| listed.trim() == claim)
     }
+}
+
+/// What may be believed.
+const CLAIMS: [&str; 2] = ["delivery", "atomics"];
+
+/// Whether a list names nothing else: a slip would try what is to be believed.
+fn are_claims(list: &str) -> Result<(), String> {
+    let mut listed = list.split(',').map(str::trim).filter(|claim| !claim.is_empty());
+    match listed.find(|claim| !CLAIMS.contains(claim)) {
+        None => Ok(()),
+        Some(other) => {
+            Err(format!("names {other:?}: {} are what can be believed", CLAIMS.join(", ")))
+        }
+    }
+}
+
+/// Whether a list of providers lists those to use, or those to leave out.
+fn is_selection(list: &str) -> Result<(), String> {
+    let rest = list.trim().trim_start_matches('^');
+    match rest.contains('^') || list.trim().starts_with("^^") {
+        false => Ok(()),
+        true => {
+            Err("has a ^ that is not at its beginning, where it leaves out all that is listed"
+                .into())
+        }
+    }
+}
+
+/// libfabric's own variables that are set, in words: they change what it offers, and how.
+pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
+    let shown = |(name, value): (OsString, OsString)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with("FI_"))?;
+        let value = value.to_string_lossy();
+        let value: String = value.chars().filter(|c| !c.is_control()).take(64).collect();
+        Some(format!("{name}={value}"))
+    };
+    let mut all: Vec<String> = set.filter_map(shown).collect();
+    all.sort_unstable();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// A version as operators write it.
@@ -316,6 +364,33 @@ mod tests {
         for other in ["", "*", "^ofi", "^shm", "tcp", "of*", "ofi-other"] {
             assert!(!names_us(other), "{other}");
         }
+    }
+
+    #[test]
+    fn a_slip_in_a_list_is_refused_and_says_what_is_meant_by_it() {
+        for list in ["", "delivery", "atomics, delivery", ",delivery,"] {
+            assert_eq!(are_claims(list), Ok(()), "{list:?}");
+        }
+        for list in ["delivry", "delivery;atomics", "progress,atomics", "^delivery"] {
+            assert!(are_claims(list).unwrap_err().contains("delivery, atomics"), "{list:?}");
+        }
+        for list in ["", "tcp", " ^tcp,verbs", "*;ofi_rxm", "^"] {
+            assert_eq!(is_selection(list), Ok(()), "{list:?}");
+        }
+        for list in ["tcp,^verbs", "^tcp,^verbs", "^^tcp"] {
+            assert!(is_selection(list).unwrap_err().contains("not at its beginning"), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_set_for_the_library_itself_is_told_in_order_and_in_one_line() {
+        let set = |all: &[(&str, &str)]| {
+            librarys_own(all.iter().map(|(name, value)| ((*name).into(), (*value).into())))
+        };
+        assert_eq!(set(&[("HOME", "/"), ("TIELINE_OFI_API", "2.0"), ("XFI_A", "1")]), None);
+        let told = set(&[("FI_PROVIDER", "tcp"), ("A", "b"), ("FI_LOG_LEVEL", "a\nb")]);
+        assert_eq!(told.as_deref(), Some("FI_LOG_LEVEL=ab, FI_PROVIDER=tcp"));
+        assert_eq!(set(&[("FI_A", &"x".repeat(1000))]).unwrap().len(), 5 + 64);
     }
 
     #[test]

@@ -40,6 +40,11 @@ pub struct OfiDomain {
 
 impl OfiDomain {
     pub(crate) fn open(offer: Offer, settings: Settings) -> Result<OfiDomain, Failure> {
+        // First: it may be that this process does not survive opening it.
+        let found = load::keeping_signals(|| crate::selftest::found(&offer, &settings));
+        if let Some(words) = found.deadly {
+            return Err(Failure::new(Status::NoDevice, format!("{}: {words}", offer.domain)));
+        }
         let domain = load::keeping_signals(|| sys::Domain::open(&offer.info))?;
         // Others have a descriptor that nobody writes to unless somebody polls (psm3: read in psmx3_cq.c).
         let wakes = ["tcp", "sockets", "verbs", "cxi", "efa"];
@@ -47,10 +52,6 @@ impl OfiDomain {
             && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
         let apart = offer.is_apart();
         let registry = Arc::new(Registry::new(domain, apart, settings.failure_timeout)?);
-        let found = match offer.delivery {
-            true => load::keeping_signals(|| crate::selftest::found(&offer, &settings)),
-            false => Found::default(),
-        };
         let Found { lies: broken_promise, atomics, broken_atomics, .. } = found;
         Ok(OfiDomain { registry, offer, settings, waits, broken_promise, atomics, broken_atomics })
     }

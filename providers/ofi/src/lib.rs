@@ -76,7 +76,7 @@ mod registered {
 mod selftest;
 mod sleep;
 mod sys;
-// Tests play the library, which needs no trial.
+// Tests play the library, which needs no trial as it is loaded.
 #[cfg_attr(test, allow(dead_code))]
 mod trial;
 mod watch;
@@ -131,6 +131,9 @@ impl Ofi {
         let name = &self.settings.library;
         self.host
             .message(0, &format!("libfabric {version} ({name}) was loaded in {took} ms{signals}"));
+        if let Some(set) = config::librarys_own(std::env::vars_os()) {
+            self.host.message(0, &format!("libfabric's own settings: {set}"));
+        }
         for line in offers.left_out() {
             self.host.message(0, &format!("left out: {line}"));
         }
@@ -155,7 +158,9 @@ impl Provider for Ofi {
                 [] => "it has no reliable datagrams with messages and puts here".to_owned(),
                 lines => lines.join("; "),
             };
-            let text = format!("libfabric offers nothing that is used: {left_out}");
+            let own = config::librarys_own(std::env::vars_os());
+            let own = own.map_or(String::new(), |set| format!("; its own settings are {set}"));
+            let text = format!("libfabric offers nothing that is used: {left_out}{own}");
             return Err(Failure::new(Status::NoDevice, text));
         }
         let info = |offer: &Offer| DomainInfo {

@@ -150,6 +150,7 @@ const MANNERS: &[(&str, Source, Against)] = &[
     ("keys_are_long", Page("fi_mr(3), fi_mr_raw_attr: FI_ETOOSMALL"), HARDWARE),
     ("keeps_registrations", Page("fi_mr(3): EBUSY"), HARDWARE),
     ("doubles", Invented("a library that forgets what it has said"), ILL_WILL),
+    ("kills", Run("verbs;ofi_rxm of 1.17 over soft RoCE, once"), Nothing("no device here does so")),
     (
         "bindings",
         Page(

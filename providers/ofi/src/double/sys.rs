@@ -345,6 +345,10 @@ unsafe extern "C" fn endpoint(
     out: *mut *mut fid_ep,
     _: *mut c_void,
 ) -> c_int {
+    if let Some(signal) = world(|world| world.manners.kills) {
+        // SAFETY: ends this process, or its child, unless it has a handler.
+        let _ = unsafe { libc::raise(signal) };
+    }
     let at = world(|world| {
         let free = world.ends.iter().position(|end| !end.open).unwrap_or(world.ends.len());
         if free == world.ends.len() {

@@ -112,6 +112,8 @@ pub(crate) struct Manners {
     pub(crate) keeps_registrations: Option<i32>,
     /// Each completion comes twice.
     pub(crate) doubles: bool,
+    /// The process ends by this signal as an endpoint opens.
+    pub(crate) kills: Option<i32>,
     /// So many things are bound to endpoints, and no more.
     pub(crate) bindings: Option<usize>,
 }
@@ -155,6 +157,7 @@ impl Default for Manners {
             keys_are_long: false,
             keeps_registrations: None,
             doubles: false,
+            kills: None,
             bindings: None,
         }
     }

@@ -5,6 +5,9 @@
 //! whose driver and library do not fit, that may crash or hang. The answer belongs to the file (device, inode, size, time)
 //! and is kept in `$XDG_CACHE_HOME/tieline/ofi-trials` (or `~/.cache/...`), one line per file: "no" for a day. The cache is
 //! only a shortcut: one that cannot be used, or that somebody else could have written, is not.
+//!
+//! A device of a provider over which nobody is known to have moved data gets a trial of its own, in the same way, before this process
+//! opens it: `verbs;ofi_rxm` of 1.17 has ended a process by a segmentation fault (run).
 
 mod sys;
 
@@ -42,13 +45,72 @@ pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
         // No child can be made, or the loader refuses, which it says again in this process: nothing is known.
         None | Some(Trial::NotLoaded) => return Ok(()),
         Some(Trial::Answered) => None,
-        Some(Trial::Ended) => Some("ended without an answer"),
+        Some(Trial::Ended(_)) => Some("ended without an answer"),
         Some(Trial::TimedOut) => Some("did not come back within 20 s"),
     };
     if let (Some(key), Some(cache)) = (&key, &cache) {
         write(cache, key, &format!("{key} {now} {}", why.unwrap_or("answers")));
     }
     why.map_or(Ok(()), |why| Err(refused(&name, why, "")))
+}
+
+/// Why a device is not opened.
+pub(crate) struct Deadly {
+    pub(crate) words: String,
+    /// Another try may tell otherwise.
+    pub(crate) may_change: bool,
+}
+
+/// How long a device's trial may take: its parts have limits of their own, but for what the library does in one call.
+const DEVICE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Does with a device, which this word stands for, in a child what this process is about to do, or asks the cache.
+///
+/// # Errors
+/// The child did not survive.
+pub(crate) fn survives(library: &str, device: &str, act: impl FnOnce()) -> Result<(), Deadly> {
+    // What tests play is in no cache.
+    let cache = cache_file().filter(|_| !cfg!(test));
+    let file = known_place(library).as_deref().and_then(key).zip(cache);
+    tried_on(file.as_ref(), device, DEVICE_LIMIT, act)
+}
+
+/// The same, with what is known of the library's file and where answers are kept.
+fn tried_on(
+    known: Option<&(String, PathBuf)>,
+    device: &str,
+    limit: Duration,
+    act: impl FnOnce(),
+) -> Result<(), Deadly> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let one_word = |c: char| if c.is_whitespace() || c.is_control() { '_' } else { c };
+    let device: String = device.chars().map(one_word).collect();
+    let known = known.map(|(file, cache)| (format!("{file} {device}"), cache));
+    let deadly = |why: &str, may_change| {
+        let words = format!(
+            "it is not opened: a child process that opened it and moved data between two interfaces of its own {why}; \
+             TIELINE_OFI_PROVIDERS leaves it out, TIELINE_OFI_TRUST=delivery opens it untried"
+        );
+        Deadly { words, may_change }
+    };
+    if let Some((key, cache)) = &known {
+        if let Some(answer) = read(cache).iter().find_map(|line| answer(line, key, now)) {
+            return answer.map_err(|why| deadly(&format!("{why} (remembered)"), false));
+        }
+    }
+    let why = match sys::attempt_here(act, limit) {
+        None | Some(Trial::Answered | Trial::NotLoaded) => None,
+        // A busy host may be why.
+        Some(Trial::TimedOut) => {
+            return Err(deadly(&format!("did not come back within {limit:?}"), true));
+        }
+        Some(Trial::Ended(Some(signal))) => Some(format!("was ended by signal {signal}")),
+        Some(Trial::Ended(None)) => Some("ended without an answer".to_owned()),
+    };
+    if let Some((key, cache)) = &known {
+        write(cache, key, &format!("{key} {now} {}", why.as_deref().unwrap_or("answers")));
+    }
+    why.map_or(Ok(()), |why| Err(deadly(&why, false)))
 }
 
 fn refused(name: &str, why: &str, remembered: &str) -> Failure {
@@ -250,6 +312,40 @@ mod tests {
         let words = refused("it.so", "ended without an answer", " (remembered)").text;
         assert!(words.starts_with("it.so is not used: a child process"), "{words}");
         assert!(words.contains("ended without an answer (remembered)"), "{words}");
+    }
+
+    #[test]
+    fn a_device_that_a_child_does_not_survive_is_not_opened_and_remembered_for_its_file_alone() {
+        let place = Place::new("devices");
+        let known = |file: &str| Some((file.to_owned(), place.0.join("tieline/ofi-trials")));
+        let tried = |file: &str, device: &str, act: &dyn Fn()| {
+            tried_on(known(file).as_ref(), device, LIMIT, act).map_err(|deadly| deadly.words)
+        };
+        let die = || std::process::abort();
+        let words = tried("1 2", "ofi:one", &die).unwrap_err();
+        assert!(words.contains("was ended by signal 6;"), "{words}");
+        let words = tried("1 2", "ofi:one", &|| ()).unwrap_err();
+        assert!(words.contains("was ended by signal 6 (remembered);"), "{words}");
+        for (file, device) in [("1 2", "ofi:other"), ("1 3", "ofi:one"), ("1 2", "with\na line")] {
+            assert_eq!(tried(file, device, &|| ()), Ok(()));
+            assert_eq!(tried(file, device, &die), Ok(()), "remembered, and not done again");
+        }
+        let words = tried("1 2", "panics", &|| panic!()).unwrap_err();
+        assert!(words.contains("ended without an answer;"), "{words}");
+        let lines = read(&place.0.join("tieline/ofi-trials"));
+        assert_eq!(lines.len(), 5, "{lines:?}");
+    }
+
+    #[test]
+    fn a_device_that_hangs_is_given_up_and_tried_again() {
+        let place = Place::new("hangs");
+        let known = Some(("1 2".to_owned(), place.0.join("tieline/ofi-trials")));
+        let hang = || loop {
+            std::thread::park();
+        };
+        let deadly = tried_on(known.as_ref(), "d", Duration::from_millis(50), hang).err().unwrap();
+        assert!(deadly.may_change && deadly.words.contains("did not come back within 50ms"));
+        assert!(tried_on(known.as_ref(), "d", LIMIT, || ()).is_ok());
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! The child of a trial.
 //!
-//! Between fork and `_exit` it makes system calls, and calls dlopen, dlvsym and what it finds there. In the child of a
-//! process with several threads that is more than POSIX promises, and what glibc keeps: its allocator and loader are usable
-//! there. Where they are not, the child hangs, is killed, and costs a "no" that lasts a day and a line that says why.
+//! Between fork and `_exit` it makes system calls, and calls dlopen, dlvsym and what it finds there, or moves data over a device
+//! (`selftest`). In the child of a process with several threads that is more than POSIX promises, and what glibc keeps: its
+//! allocator and loader are usable there. Where they are not, the child hangs, is killed, and costs a "no" and a line that says why.
 
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// How a trial ended.
@@ -17,8 +18,8 @@ pub(super) enum Trial {
     Answered,
     /// The loader refused the file, or it is another library.
     NotLoaded,
-    /// The child died.
-    Ended,
+    /// The child died, by a signal if that is known.
+    Ended(Option<i32>),
     TimedOut,
 }
 
@@ -30,6 +31,26 @@ pub(super) fn user() -> u32 {
 
 /// Loads the file in a child and asks for its providers; `None`: no child can be made.
 pub(super) fn attempt(file: &CStr, limit: Duration) -> Option<Trial> {
+    // SAFETY: it runs in a child, as it demands.
+    in_child(limit, |answer| unsafe { child(file, answer) })
+}
+
+/// Does this in a child; `None`: no child can be made. What this process has open the child has, too: the library works with it.
+pub(super) fn attempt_here(act: impl FnOnce(), limit: Duration) -> Option<Trial> {
+    in_child(limit, |answer| {
+        // SAFETY: system calls on the child's own state.
+        unsafe {
+            prepare();
+            // Nothing of this process runs on in the child, however this ends.
+            if catch_unwind(AssertUnwindSafe(act)).is_ok() {
+                let _ = libc::write(answer, b"y".as_ptr().cast(), 1);
+            }
+            libc::_exit(0)
+        }
+    })
+}
+
+fn in_child(limit: Duration, act: impl FnOnce(i32)) -> Option<Trial> {
     let mut ends = [0; 2];
     // SAFETY: writes two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
@@ -42,21 +63,42 @@ pub(super) fn attempt(file: &CStr, limit: Duration) -> Option<Trial> {
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => None,
-        // SAFETY: this is the child; nothing runs after it.
-        0 => unsafe { child(file, writer.as_raw_fd()) },
+        0 => {
+            act(writer.as_raw_fd());
+            // SAFETY: this is the child; nothing runs after it.
+            unsafe { libc::_exit(1) }
+        }
         _ => {
             drop(writer);
             let trial = wait(reader, limit);
-            // SAFETY: our own child, which nobody else ends: where it has ended by itself it is a zombie until the second
-            // call, unless the application collects all children.
-            unsafe {
-                let mut status = 0;
-                if libc::waitpid(pid, &raw mut status, libc::WNOHANG) == 0 {
-                    let _ = libc::kill(pid, libc::SIGKILL);
-                    let _ = libc::waitpid(pid, &raw mut status, 0);
+            let status = collect(pid, matches!(trial, Trial::Ended(_)));
+            let signal = status.filter(|status| libc::WIFSIGNALED(*status));
+            Some(match trial {
+                Trial::Ended(_) => Trial::Ended(signal.map(|status| libc::WTERMSIG(status))),
+                other => other,
+            })
+        }
+    }
+}
+
+/// Ends a child, and collects it; how it ended, unless the application collects all children. `ending`: it has closed its end
+/// of the pipe, which is the last thing that the dying do, as a rule.
+fn collect(pid: libc::pid_t, ending: bool) -> Option<i32> {
+    let until = Instant::now() + if ending { Duration::from_secs(1) } else { Duration::ZERO };
+    let mut status = 0;
+    // SAFETY: our own child, which nobody else ends: where it has ended by itself it is a zombie until it is collected.
+    unsafe {
+        loop {
+            match libc::waitpid(pid, &raw mut status, libc::WNOHANG) {
+                0 if Instant::now() < until => {
+                    let _ = libc::sched_yield();
                 }
+                0 => {
+                    let _ = libc::kill(pid, libc::SIGKILL);
+                    return (libc::waitpid(pid, &raw mut status, 0) == pid).then_some(status);
+                }
+                found => return (found == pid).then_some(status),
             }
-            Some(trial)
         }
     }
 }
@@ -79,7 +121,27 @@ fn wait(reader: OwnedFd, limit: Duration) -> Trial {
     match std::fs::File::from(reader).read(&mut word) {
         Ok(1) if word == *b"y" => Trial::Answered,
         Ok(1) => Trial::NotLoaded,
-        _ => Trial::Ended,
+        _ => Trial::Ended(None),
+    }
+}
+
+/// What the child does first: it ends with its parent, leaves no core, says nothing, and no handler of the application's runs in it.
+///
+/// # Safety
+/// Called in a forked child.
+unsafe fn prepare() {
+    // SAFETY: system calls on this process's own state.
+    unsafe {
+        let _ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let _ = libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for fd in 0..3 {
+            let _ = libc::dup2(null, fd);
+        }
+        for signal in 1..=64 {
+            let _ = libc::signal(signal, libc::SIG_DFL);
+        }
     }
 }
 
@@ -92,20 +154,11 @@ unsafe fn child(file: &CStr, answer: i32) -> ! {
     // SAFETY: system calls on this process's own state, and the library's functions as the parent would call them:
     // whatever comes of that ends with this process.
     unsafe {
-        let _ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        let _ = libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
         if answer != ANSWER && libc::dup2(answer, ANSWER) < 0 {
             libc::_exit(1);
         }
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        for fd in 0..3 {
-            let _ = libc::dup2(null, fd);
-        }
+        prepare();
         let _ = libc::syscall(libc::SYS_close_range, (ANSWER + 1) as libc::c_uint, u32::MAX, 0);
-        for signal in 1..=64 {
-            let _ = libc::signal(signal, libc::SIG_DFL);
-        }
         let say = |word: &[u8; 1]| libc::write(ANSWER, word.as_ptr().cast(), 1);
         let handle = libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         let getinfo = match handle.is_null() {
