@@ -13,6 +13,7 @@ mod oldest;
 mod open_mpi;
 mod processors;
 mod python;
+mod quotes;
 mod rules;
 pub(crate) mod suite;
 mod words;
