@@ -80,9 +80,8 @@ const EXAMPLES: &[&str] = &["fake_*", "bad_*"];
 const WITH_PROCESSES: &str = "tieline-processes";
 /// Its tests are asked one by one, too, since each of them runs a provider of its own.
 const ONE_BY_ONE: [&str; 2] = [WITH_PROCESSES, "tieline-conformance"];
-/// A program that takes longer than this without a mutant is left out for mutants of other packages. It is several times
-/// what the suites that are meant take on a quiet machine: on a busy one they must not drop out, which looks like misses.
-const QUICK: Duration = Duration::from_secs(150);
+/// A test that takes longer than this alone is left out for mutants of other packages.
+const QUICK: Duration = Duration::from_secs(60);
 /// Nothing hangs before it has taken so long: what tests wait for has limits of its own, and those are caught.
 const PATIENCE: Duration = Duration::from_secs(150);
 /// So many suites that hang say enough.
@@ -122,40 +121,35 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A test's program, or one test of it.
+/// A program of tests.
 struct Program {
     package: String,
     name: String,
-    /// Only this test.
-    test: Option<String>,
     file: PathBuf,
     folder: PathBuf,
-    /// How long it takes without a mutant.
+    /// Those that pass alone without a mutant: others say nothing of one.
+    tests: Vec<Test>,
+}
+
+/// A test that was run alone, without a mutant.
+struct Test {
+    name: String,
     usual: Duration,
-    /// Tests that fail without a mutant say nothing of one.
-    fails: Vec<String>,
     /// The mutants that it comes by.
     reached: HashSet<u32>,
 }
 
-impl fmt::Display for Program {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.package, self.test.as_ref().unwrap_or(&self.name))
-    }
-}
-
 pub(crate) struct Suites {
     programs: Vec<Program>,
-    /// Where a program notes by which mutants it comes.
-    notes: PathBuf,
     built: PathBuf,
     /// Held while a test with processes runs.
     alone: Mutex<()>,
 }
 
-/// How a run of a program ended.
+/// How a run of some tests of a program ended.
 struct Ended {
-    failed: Vec<String>,
+    /// The first that failed.
+    failed: Option<String>,
     /// It ended badly, but no test says so.
     crashed: bool,
     hung: bool,
@@ -163,8 +157,8 @@ struct Ended {
 }
 
 impl Suites {
-    /// Builds every test of the copy, and runs each once without a mutant that may be asked about one of these. Those that
-    /// do not pass then can say nothing of mutants, but what they come by.
+    /// Builds every test of the copy, and runs each that may be asked about one of these alone, once, without a mutant: so it is
+    /// known by which it comes. Those that do not pass then can say nothing of mutants, but what they come by.
     pub(crate) fn build(
         work: &Path,
         mutants: &[Mutant],
@@ -193,74 +187,121 @@ impl Suites {
             let text = std::fs::read_to_string(manifest).unwrap_or_default();
             let package = text.lines().find_map(|line| line.strip_prefix("name = "));
             let package = package.unwrap_or_default().trim_matches('"');
-            let tests = if ONE_BY_ONE.contains(&package) { listed(file) } else { vec![None] };
-            programs.extend(tests.into_iter().map(|test| Program {
+            let program = Program {
                 package: package.to_owned(),
                 name: said["target"]["name"].as_str().unwrap_or_default().to_owned(),
-                test,
                 file: file.into(),
                 folder: folder.to_path_buf(),
-                usual: Duration::ZERO,
-                fails: Vec::new(),
-                reached: HashSet::new(),
-            }));
+                tests: Vec::new(),
+            };
+            if mutants.iter().any(|mutant| distance(&program, &mutant.file).is_some()) {
+                programs.push(program);
+            }
         }
         if !output.status.success() {
             return Err("the tests of the copy do not compile".into());
         }
-        let (built, notes) = (work.join("build/debug"), work.join("reached"));
-        let mut suites = Suites { programs: Vec::new(), notes, built, alone: Mutex::new(()) };
-        let said = |e: std::io::Error| format!("{}: {e}", work.join("reached").display());
-        for mut program in programs {
-            if !mutants.iter().any(|mutant| distance(&program, &mutant.file).is_some()) {
-                continue;
-            }
-            std::fs::write(&suites.notes, "").map_err(said)?;
-            let ended = suites.run(&program, 0, Duration::from_secs(300));
-            let Ended { failed, crashed, hung, took } = ended;
-            println!("{:6.1} s  {program}", took.as_secs_f64());
-            if hung || crashed {
-                println!("          it does not pass without a mutant");
-                if only_passing {
-                    continue;
-                }
-            }
-            failed.iter().for_each(|test| println!("          {test} fails without a mutant"));
-            (program.usual, program.fails) = (took, failed);
-            let reached = std::fs::read_to_string(&suites.notes).map_err(said)?;
-            program.reached = reached.lines().filter_map(|id| id.parse().ok()).collect();
-            suites.programs.push(program);
+        let suites =
+            Suites { programs: Vec::new(), built: work.join("build/debug"), alone: Mutex::new(()) };
+        println!("running each test alone, without a mutant");
+        for program in &mut programs {
+            let began = Instant::now();
+            let names = listed(&program.file);
+            program.tests = suites.baseline(program, &names, work, only_passing)?;
+            let (passed, took) = (program.tests.len(), began.elapsed().as_secs_f64());
+            println!("{took:6.1} s  {} {}: {passed} tests", program.package, program.name);
         }
-        Ok(suites)
+        Ok(Suites { programs, ..suites })
     }
 
-    /// Whether the suites notice this mutant of that file.
+    /// Each of these tests alone, as many at once as there are processors.
+    fn baseline(
+        &self,
+        program: &Program,
+        names: &[String],
+        work: &Path,
+        only_passing: bool,
+    ) -> Result<Vec<Test>, String> {
+        let (next, found) = (Mutex::new(names.iter()), Mutex::new(Vec::new()));
+        let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let one_after_another = |notes: &Path| -> std::io::Result<()> {
+            loop {
+                let Some(name) = crate::locked(&next).next() else { return Ok(()) };
+                std::fs::write(notes, "")?;
+                let limit = Duration::from_secs(300);
+                let ended = self.run(program, &[name], 0, limit, Some(notes));
+                if ended.failed.is_some() || ended.crashed || ended.hung {
+                    println!("          {name} does not pass without a mutant");
+                    if only_passing {
+                        continue;
+                    }
+                }
+                let text = std::fs::read_to_string(notes)?;
+                let reached = text.lines().filter_map(|id| id.parse().ok()).collect();
+                let test = Test { name: name.clone(), usual: ended.took, reached };
+                crate::locked(&found).push(test);
+            }
+        };
+        let ended: Vec<_> = std::thread::scope(|scope| {
+            let workers = (0..at_once).map(|worker| {
+                let notes = work.join(format!("reached.{worker}"));
+                scope.spawn(move || one_after_another(&notes))
+            });
+            workers
+                .collect::<Vec<_>>()
+                .into_iter()
+                .map(std::thread::ScopedJoinHandle::join)
+                .collect()
+        });
+        for worker in ended {
+            worker.map_err(|_| "a worker panicked")?.map_err(|e| format!("the notes: {e}"))?;
+        }
+        Ok(found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    /// Whether the tests that come by it notice this mutant of that file: of each program those alone are run.
     pub(crate) fn verdict(&self, file: &str, id: u32) -> Verdict {
-        let mut programs = Vec::new();
-        for program in self.programs.iter().filter(|program| program.reached.contains(&id)) {
-            if let Some(distance) = distance(program, file) {
-                programs.push((distance, program));
+        let mut asked = Vec::new();
+        for program in &self.programs {
+            let Some(distance) = distance(program, file) else { continue };
+            let comes_by =
+                |test: &&Test| test.reached.contains(&id) && (distance == 0 || test.usual < QUICK);
+            let tests: Vec<&Test> = program.tests.iter().filter(comes_by).collect();
+            let one_by_one = ONE_BY_ONE.contains(&&*program.package);
+            let groups = if one_by_one { 1 } else { tests.len().max(1) };
+            for tests in tests.chunks(groups) {
+                let usual: Duration = tests.iter().map(|test| test.usual).sum();
+                asked.push((one_by_one, usual, program, tests.to_vec()));
             }
         }
-        if programs.is_empty() {
+        if asked.is_empty() {
             return Verdict::Unreached;
         }
-        programs.sort_by_key(|(_, program)| (program.test.is_some(), program.usual));
+        asked.sort_by_key(|(one_by_one, usual, ..)| (*one_by_one, *usual));
         let (mut hang, mut hung) = (None, 0);
-        for (_, program) in programs {
-            let limit = (program.usual * 5).max(PATIENCE);
-            let ended = self.run(program, id, limit);
-            if let Some(test) = ended.failed.first() {
-                return Verdict::Caught(format!("{} {test}", program.name));
-            }
-            let name = program.to_string();
-            if ended.crashed {
-                return Verdict::Caught(format!("{name}, which crashed"));
-            }
-            // A suite that waits for the same thing hangs, too, but another one may say what is wrong.
-            if ended.hung {
-                let _ = hang.get_or_insert(name);
-                hung += 1;
+        for (_, usual, program, mut tests) in asked {
+            let limit = (usual * 5).max(PATIENCE);
+            while !tests.is_empty() {
+                let names: Vec<&str> = tests.iter().map(|test| &*test.name).collect();
+                let ended = self.run(program, &names, id, limit, None);
+                if let Some(test) = ended.failed {
+                    if self.is_failed_by(program, &test, id, limit) {
+                        return Verdict::Caught(format!("{} {test}", program.name));
+                    }
+                    println!("by chance, or because the machine was busy: {} {test}", program.name);
+                    tests.retain(|other| other.name != test);
+                    continue;
+                }
+                // Nobody says which test it was: once more, then.
+                if ended.crashed && self.run(program, &names, id, limit, None).is_bad() {
+                    return Verdict::Caught(format!("{}, which crashed", program.name));
+                }
+                // A suite that waits for the same thing hangs, too, but another one may say what is wrong.
+                if ended.hung {
+                    let _ = hang.get_or_insert(program.name.clone());
+                    hung += 1;
+                }
+                break;
             }
             if hung == HANGS {
                 break;
@@ -269,21 +310,37 @@ impl Suites {
         hang.map_or(Verdict::Missed, Verdict::Hang)
     }
 
-    /// Whether a suite comes by this mutant that is asked about that file, and the names of those that do and are not asked.
-    pub(crate) fn reach(&self, file: &str, id: u32) -> (bool, Vec<String>) {
-        let by = self.programs.iter().filter(|program| program.reached.contains(&id));
-        let (asked, others): (Vec<_>, Vec<_>) = by.partition(|by| distance(by, file).is_some());
-        (!asked.is_empty(), others.iter().map(ToString::to_string).collect())
+    /// Whether a test that has failed does so again with the mutant, alone, and not without.
+    fn is_failed_by(&self, program: &Program, test: &str, id: u32, limit: Duration) -> bool {
+        let is_bad = |id| self.run(program, &[test], id, limit, None).is_bad();
+        is_bad(id) && !is_bad(0)
     }
 
-    /// Runs a program with a mutant turned on, or none, until its end or the first test that fails because of it.
-    fn run(&self, program: &Program, id: u32, limit: Duration) -> Ended {
-        let began = Instant::now();
+    /// Whether a suite comes by this mutant that is asked about that file, and the names of those that do and are not asked.
+    pub(crate) fn reach(&self, file: &str, id: u32) -> (bool, Vec<String>) {
+        let comes_by = |program: &&Program| program.tests.iter().any(|t| t.reached.contains(&id));
+        let by = self.programs.iter().filter(comes_by);
+        let (asked, others): (Vec<_>, Vec<_>) = by.partition(|by| distance(by, file).is_some());
+        (!asked.is_empty(), others.iter().map(|other| other.name.clone()).collect())
+    }
+
+    /// Runs these tests of a program with a mutant turned on, or none, until their end or the first that fails; where that is wanted, notes
+    /// by which mutants they come.
+    fn run(
+        &self,
+        program: &Program,
+        tests: &[impl AsRef<std::ffi::OsStr>],
+        id: u32,
+        limit: Duration,
+        notes: Option<&Path>,
+    ) -> Ended {
         let is_alone = program.package == WITH_PROCESSES;
         let _alone = is_alone.then(|| crate::locked(&self.alone));
+        let began = Instant::now();
         let mut command = Command::new(&program.file);
         let _ = command
-            .args(program.test.iter().flat_map(|test| ["--exact", test]))
+            .arg("--exact")
+            .args(tests)
             .current_dir(&program.folder)
             .env(SWITCH, id.to_string())
             .env("RUST_TEST_THREADS", AT_ONCE)
@@ -293,11 +350,11 @@ impl Suites {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        if id == 0 {
-            let _ = command.env(REACHED, &self.notes);
+        if let Some(notes) = notes {
+            let _ = command.env(REACHED, notes);
         }
         let Ok(mut child) = command.spawn() else {
-            return Ended { failed: Vec::new(), crashed: true, hung: false, took: Duration::ZERO };
+            return Ended { failed: None, crashed: true, hung: false, took: Duration::ZERO };
         };
         // Those whose parent has ended already are known by their group.
         let end = |process: u32| {
@@ -310,15 +367,12 @@ impl Suites {
             told.store(true, Ordering::Relaxed);
             end(process);
         });
-        let mut failed: Vec<String> = Vec::new();
+        let mut failed = None;
         let output = child.stdout.take().map(BufReader::new);
         for line in output.into_iter().flat_map(BufRead::lines).map_while(Result::ok) {
             let name = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"));
-            let Some(name) = name.filter(|name| !program.fails.iter().any(|f| f == name)) else {
-                continue;
-            };
-            failed.push(name.to_owned());
-            if id != 0 {
+            if let Some(name) = name {
+                failed = Some(name.to_owned());
                 end(process);
                 break;
             }
@@ -327,25 +381,30 @@ impl Suites {
         drop(limit);
         let hung = hung.load(Ordering::Relaxed);
         let well = status.is_ok_and(|status| status.success());
-        let crashed = !well && !hung && failed.is_empty() && program.fails.is_empty();
+        let crashed = !well && !hung && failed.is_none();
         Ended { failed, crashed, hung, took: began.elapsed() }
+    }
+}
+
+impl Ended {
+    fn is_bad(&self) -> bool {
+        self.failed.is_some() || self.crashed
     }
 }
 
 /// How far the program is from the file; none where it is not asked about it.
 fn distance(program: &Program, file: &str) -> Option<usize> {
     let near = NEAR.iter().find(|(of, _)| file.starts_with(of)).map_or(&[][..], |f| f.1);
-    let distance = match program.test {
-        Some(_) if program.package == WITH_PROCESSES => Some(near.len()),
-        _ => near.iter().position(|near| program.package == *near),
-    };
-    distance.filter(|at| *at == 0 || program.usual < QUICK)
+    match program.package == WITH_PROCESSES {
+        true => Some(near.len()),
+        false => near.iter().position(|near| program.package == *near),
+    }
 }
 
 /// The tests of a program, by name.
-fn listed(program: &str) -> Vec<Option<String>> {
+fn listed(program: &Path) -> Vec<String> {
     let output = Command::new(program).arg("--list").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let text = text.unwrap_or_default();
-    text.lines().filter_map(|line| Some(Some(line.strip_suffix(": test")?.to_owned()))).collect()
+    text.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
 }
