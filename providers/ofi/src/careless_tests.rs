@@ -120,6 +120,33 @@ fn a_queue_has_room_for_what_peers_may_send_to_one_who_does_not_poll() {
     assert_eq!(complaints(), [] as [String; 0]);
 }
 
+#[test]
+fn no_more_receives_are_posted_than_the_library_takes_however_many_bytes_they_may_be() {
+    for receives in [2, 20, 64] {
+        manners(|manners| {
+            (manners.provider, manners.receives) = (c"played;ofi_rxm", receives);
+        });
+        let much = crate::config::Settings { receive: 8 << 20, ..settings() };
+        let (mut near, mut far) = (Side::new(&much), Side::new(&much));
+        let endpoint = near.connected(&mut far, 7);
+        exchange(&mut near, &mut far, &endpoint, 500);
+        assert_eq!(complaints(), [] as [String; 0], "{receives}");
+    }
+}
+
+#[test]
+fn a_registration_for_which_there_is_no_memory_says_what_may_be_used_up() {
+    let domain = crate::double::domain(&settings()).unwrap();
+    manners(|manners| manners.registrations = Some(0));
+    let mut memory = [0u8; 64];
+    let all = tieline_plugin_api::access::REMOTE_READ;
+    let params =
+        tieline_plugin_api::abi::RegisterParams::new(memory.as_mut_ptr(), memory.len(), all);
+    let failure = domain.register(&params).err().unwrap();
+    assert_eq!(failure.status, Status::NoMemory);
+    assert!(failure.text.contains("ulimit -l"), "{failure}");
+}
+
 fn greeting(epoch: u64, token: u64, name: &[u8], identity: &[u8]) -> Vec<u8> {
     let mut head = Head::new(Kind::Hello, 0, epoch);
     head.id = token as u32;

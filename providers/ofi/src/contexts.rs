@@ -37,12 +37,15 @@ impl Contexts {
     /// Which one it is, if it is one of these.
     #[inline]
     pub(crate) fn index(&self, context: *mut c_void) -> Option<u32> {
-        let address = context.addr();
-        self.0.iter().enumerate().find_map(|(chunk, contexts)| {
-            let at = address.wrapping_sub(contexts.as_ptr().addr());
-            let is_one = at < contexts.len() * CONTEXT_LEN && at % CONTEXT_LEN == 0;
-            is_one.then(|| (before(chunk) + at / CONTEXT_LEN) as u32)
-        })
+        let mut before = 0;
+        for contexts in &self.0 {
+            let at = context.addr().wrapping_sub(contexts.as_ptr().addr());
+            if at < contexts.len() * CONTEXT_LEN {
+                return (at % CONTEXT_LEN == 0).then_some((before + at / CONTEXT_LEN) as u32);
+            }
+            before += contexts.len();
+        }
+        None
     }
 }
 

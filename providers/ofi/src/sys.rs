@@ -34,18 +34,18 @@ fn checked(what: &str, code: c_int) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(failed(what, code as isize)) }
 }
 
-/// `verbs;ofi_rxm` wants a queue of completions for as many peers as FI_UNIVERSE_SIZE says, which many devices have not (run: soft RoCE).
+/// `verbs;ofi_rxm` wants a queue of completions for as many peers as FI_UNIVERSE_SIZE says, which many devices have not (run: soft RoCE),
+/// and registers buffers of its own, 16 MiB at a time (read in rxm_ep.c).
 fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
-    let provider = crate::offers::sys::text(domain.info.fabric().prov_name);
-    if code != -libc::EINVAL || provider != "verbs;ofi_rxm" {
-        return why;
-    }
-    let text = format!(
-        "{}: the device's queues may be too short for the 1024 peers that ofi_rxm reckons with; set FI_UNIVERSE_SIZE to \
-         how many there are",
-        why.text
-    );
-    Failure::new(why.status, text)
+    let is_layered = crate::offers::sys::text(domain.info.fabric().prov_name) == "verbs;ofi_rxm";
+    let advice = match -code {
+        libc::EINVAL if is_layered => {
+            "the device's queues may be too short for the 1024 peers that ofi_rxm reckons with; set FI_UNIVERSE_SIZE to how many there are"
+        }
+        libc::ENOMEM => crate::memory::NO_MEMORY,
+        _ => return why,
+    };
+    Failure::new(why.status, format!("{}: {advice}", why.text))
 }
 
 /// Closes an object.
@@ -345,7 +345,8 @@ pub(crate) struct Ep {
 impl Drop for Ep {
     fn drop(&mut self) {
         if !self.shut() {
-            return core::mem::forget(self.domain.clone()); // it stands on all of these, which stay with it
+            // It stands on all of these, which stay with it: `ofi_rxm` frees its queue though it says that it is busy (rxm_cq_close).
+            return core::mem::forget(self.domain.clone());
         }
         // SAFETY: here alone, and behind the endpoint.
         unsafe {

@@ -150,6 +150,11 @@ const MANNERS: &[(&str, Source, Against)] = &[
     ("keys_are_long", Page("fi_mr(3), fi_mr_raw_attr: FI_ETOOSMALL"), HARDWARE),
     ("keeps_registrations", Page("fi_mr(3): EBUSY"), HARDWARE),
     ("doubles", Invented("a library that forgets what it has said"), ILL_WILL),
+    (
+        "receives",
+        Read("prov/rxm/src/rxm_ep.c: a queue of rx_attr.size receives, and EAGAIN behind them"),
+        Nothing("2048 receives of a real library are 16 MiB, and say the same"),
+    ),
     ("kills", Run("verbs;ofi_rxm of 1.17 over soft RoCE, once"), Nothing("no device here does so")),
     (
         "bindings",

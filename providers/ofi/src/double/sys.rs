@@ -491,6 +491,10 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64
         if world.manners.has_notices && !world.ends[at].has_notices {
             world.complaints.push("an endpoint without a queue of events".into());
         }
+        if world.manners.receives != 0 && world.ends[at].buffers.len() >= world.manners.receives {
+            world.complaints.push("more receives were posted than are taken".into());
+            return -(FI_EAGAIN as isize);
+        }
         // SAFETY: a filled record.
         let message = unsafe { &*message };
         let pieces = pieces(world, message.msg_iov, message.desc, message.iov_count);
@@ -505,8 +509,8 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64
         }
         world.ends[at].buffers.push_back(Posted { base, len, used: 0, context, many });
         deliver(world, at);
-    });
-    0
+        0
+    })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) -> isize {

@@ -112,6 +112,8 @@ pub(crate) struct Manners {
     pub(crate) keeps_registrations: Option<i32>,
     /// Each completion comes twice.
     pub(crate) doubles: bool,
+    /// So many receives are taken at once; 0: as many as are posted, and it does not say how many.
+    pub(crate) receives: usize,
     /// The process ends by this signal as an endpoint opens.
     pub(crate) kills: Option<i32>,
     /// So many things are bound to endpoints, and no more.
@@ -157,6 +159,7 @@ impl Default for Manners {
             keys_are_long: false,
             keeps_registrations: None,
             doubles: false,
+            receives: 0,
             kills: None,
             bindings: None,
         }

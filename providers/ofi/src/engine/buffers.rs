@@ -104,16 +104,20 @@ pub(super) enum Mishap {
 }
 
 impl Buffers {
+    /// `most`: so many receives the library has at once, 0: nobody knows.
     pub(super) fn new(
         arena: &Arc<Arena<LocalMemory>>,
         many: bool,
         packet: usize,
         bytes: usize,
+        most: usize,
     ) -> Result<Buffers, Failure> {
         let (len, count) = match many {
             true => ((bytes / BUFFERS).max(4 * packet), BUFFERS),
             false => (packet.next_multiple_of(64), (bytes / packet).clamp(16, 4096)),
         };
+        // What the library takes no receive for would be offered to it at every poll, and keep a sleeper awake.
+        let count = if most == 0 { count } else { count.min(most) };
         let all = Vec::with_capacity(count);
         let (arena, free) = (arena.clone(), Vec::new());
         let mut buffers = Buffers { arena, all, len, many, free, lost: 0, failures: 0 };

@@ -191,7 +191,8 @@ impl Engine {
             buf: core::ptr::null_mut(),
             data: 0,
         };
-        let buffers = Buffers::new(&arena, holds_many(offer), packet, settings.receive)?;
+        let (many, most) = (holds_many(offer), offer.info.rx().size);
+        let buffers = Buffers::new(&arena, many, packet, settings.receive, most)?;
         // Last: who has joined is asked about the ends of regions.
         let inbox = registry.join(&ep, number, bell)?;
         let mut engine = Engine {

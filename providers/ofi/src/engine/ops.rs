@@ -4,7 +4,6 @@ use super::channels::Imported;
 use crate::contexts::Contexts;
 use crate::memory::Loan;
 use core::ffi::c_void;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// A put, get or atomic.
@@ -48,24 +47,34 @@ pub(super) enum Work {
 pub(super) struct Ops {
     contexts: Contexts,
     works: Vec<Work>,
-    /// The one that has been free for longest first: what the library tells twice comes before another operation has it.
-    free: VecDeque<u32>,
+    free: Vec<u32>,
+    /// Those that have ended since `free` was filled. They wait until all of that have been used: what the library tells twice comes
+    /// before another operation has its context.
+    ended: Vec<u32>,
 }
 
 impl Ops {
     pub(super) fn begin(&mut self, work: Work) -> (u32, *mut c_void) {
-        let index = match self.free.pop_front() {
+        let index = match self.free.pop() {
             Some(index) => index,
-            None => {
-                let first = self.works.len() as u32;
-                let end = self.contexts.grow();
-                self.works.resize_with(end as usize, || Work::Free);
-                self.free.extend(first + 1..end);
-                first
-            }
+            None => self.next_round(),
         };
         self.works[index as usize] = work;
         (index, self.contexts.pointer(index))
+    }
+
+    /// Those that have ended are free now, the one that has been for longest first; where there is none, there are more.
+    #[cold]
+    fn next_round(&mut self) -> u32 {
+        if self.ended.is_empty() {
+            let first = self.works.len() as u32;
+            let end = self.contexts.grow();
+            self.works.resize_with(end as usize, || Work::Free);
+            self.ended.extend(first..end);
+        }
+        core::mem::swap(&mut self.free, &mut self.ended);
+        self.free.reverse();
+        self.free.pop().unwrap_or_default()
     }
 
     /// The operation of a completion, which goes on: a receive buffer has many.
@@ -79,7 +88,7 @@ impl Ops {
     pub(super) fn end(&mut self, index: u32) -> Work {
         let work = core::mem::replace(&mut self.works[index as usize], Work::Free);
         if !matches!(work, Work::Free) {
-            self.free.push_back(index);
+            self.ended.push(index);
         }
         work
     }

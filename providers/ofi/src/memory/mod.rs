@@ -417,9 +417,19 @@ fn rights(access: u64) -> u64 {
     rights
 }
 
+/// What to do where there is none.
+pub(crate) const NO_MEMORY: &str =
+    "a device's memory is locked: what this process may lock (ulimit -l) may be used up";
+
 fn refusal(len: usize, errno: c_int) -> Failure {
     let error = std::io::Error::from_raw_os_error(errno);
-    Failure::from_io(&format!("registering {len} bytes with libfabric"), &error)
+    let why = Failure::from_io(&format!("registering {len} bytes with libfabric"), &error);
+    match errno {
+        libc::ENOMEM | libc::EAGAIN => {
+            Failure::new(why.status, format!("{}: {NO_MEMORY}", why.text))
+        }
+        _ => why,
+    }
 }
 
 /// What registers an interface's own buffers, and the pieces of its operations that lie in no region.

@@ -224,9 +224,19 @@ fn listed(
             Offer { provider, fabric, domain, delivery, atomics, info }
         })
         .collect();
-    // IPv4 first, otherwise the library's order, which is best first.
-    listed.sort_by_key(|offer| offer.info.address_format() == FI_SOCKADDR_IN6);
+    // Otherwise the library's order, which is best first.
+    listed.sort_by_key(|offer| rank(offer.info.address_format()));
     Ok(listed)
+}
+
+/// Which of several addresses of a device comes first: IPv4, and InfiniBand's own last. `verbs` lists that for RoCE, too, over which
+/// the kernel forms no such connection (read in verbs_info.c, vrb_get_sib; cma.c, rdma_cap_af_ib).
+fn rank(format: u32) -> u8 {
+    match format {
+        FI_SOCKADDR_IN6 => 1,
+        FI_SOCKADDR_IB => 2,
+        _ => 0,
+    }
 }
 
 impl Offer {
@@ -333,6 +343,13 @@ mod tests {
         let used: Vec<&str> = all.used.iter().map(|offer| offer.domain.as_str()).collect();
         assert_eq!(used, ["ofi:played:eth0"], "once, whether with completion at the target or not");
         assert!(all.used[0].delivery);
+    }
+
+    #[test]
+    fn of_several_addresses_of_a_device_infinibands_own_is_the_last() {
+        let mut formats = [FI_SOCKADDR_IB, FI_SOCKADDR_IN6, 9, FI_SOCKADDR_IN];
+        formats.sort_by_key(|format| rank(*format));
+        assert_eq!(formats, [9, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB]);
     }
 
     #[test]

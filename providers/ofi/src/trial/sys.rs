@@ -140,7 +140,12 @@ unsafe fn prepare() {
             let _ = libc::dup2(null, fd);
         }
         for signal in 1..=64 {
-            let _ = libc::signal(signal, libc::SIG_DFL);
+            let mut action: libc::sigaction = core::mem::zeroed();
+            let code = libc::sigaction(signal, core::ptr::null(), &raw mut action);
+            // What is ignored stays so: a socket that is closed early ends neither process.
+            if code == 0 && action.sa_sigaction != libc::SIG_IGN {
+                let _ = libc::signal(signal, libc::SIG_DFL);
+            }
         }
     }
 }
@@ -181,5 +186,24 @@ unsafe fn child(file: &CStr, answer: i32) -> ! {
         let _ = getinfo(crate::abi::API, none, none, 0, core::ptr::null(), &raw mut infos);
         let _ = say(b"y");
         libc::_exit(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_ignores_what_this_process_ignores_and_has_no_handler_of_it() {
+        // Programs in Rust ignore SIGPIPE, and have a handler for SIGSEGV.
+        for (signal, ends) in [(libc::SIGPIPE, false), (libc::SIGSEGV, true)] {
+            let raise = || {
+                // SAFETY: it ends the child at most.
+                let _ = unsafe { libc::raise(signal) };
+            };
+            let trial = attempt_here(raise, Duration::from_secs(20));
+            let ended = matches!(trial, Some(Trial::Ended(by)) if by == Some(signal));
+            assert_eq!((ended, matches!(trial, Some(Trial::Answered))), (ends, !ends), "{signal}");
+        }
     }
 }

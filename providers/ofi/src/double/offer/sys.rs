@@ -74,6 +74,7 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
         (*info).addr_format = manners.format;
         let (tx, ep) = (&mut *(*info).tx_attr, &mut *(*info).ep_attr);
         (tx.msg_order, (*(*info).rx_attr).msg_order) = manners.orders;
+        (*(*info).rx_attr).size = manners.receives;
         (tx.size, tx.iov_limit, ep.max_msg_size, ep.protocol) = (64, 4, 1 << 20, 77);
         if wants && manners.atomics == Atomics::Dear {
             ep.max_msg_size /= 2;
