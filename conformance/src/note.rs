@@ -1,6 +1,9 @@
 //! Reads a provider's note from the bytes of its file, as the core does before it loads one.
 
-use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE, NoteDesc, fixed_str};
+use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE, fixed_str};
+
+/// The length of the note's record in ABI 1.0, which no provider's is below.
+pub(crate) const FIRST_LENGTH: usize = 76;
 
 /// What the note says.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ fn parse(note: &[u8]) -> Option<Note> {
     let owned =
         u32_at(note, 0)? == 8 && u32_at(note, 8)? == NOTE_TYPE && &note[12..20] == NOTE_OWNER;
     let desc = note.get(20..20 + desc_len.min(note.len()))?;
-    if !owned || desc.len() < size_of::<NoteDesc>() {
+    if !owned || desc.len() < FIRST_LENGTH {
         return None;
     }
     let text = |at: usize| fixed_str(&desc[at..at + 32]).map(str::to_string);

@@ -15,8 +15,13 @@ pub struct Note {
 
 impl Note {
     /// A note for a provider that was built with this crate.
+    ///
+    /// # Panics
+    /// When the name or the version is too long for a note: where it is made, that is when the provider is compiled.
     #[must_use]
     pub const fn new(name: &str, version: &str, min_core_minor: u16, flags: u16) -> Note {
+        assert!(name.len() < 32, "the name of a provider has at most 31 bytes");
+        assert!(version.len() < 32, "the version of a provider has at most 31 bytes");
         Note {
             owner_len: 8,
             desc_len: size_of::<NoteDesc>() as u32,

@@ -5,16 +5,16 @@ use crate::load;
 use crate::note;
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, Declared, ENTRY_SYMBOL, NoteDesc, fixed_str};
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, Declared, ENTRY_SYMBOL, fixed_str};
 use tieline_plugin_api::{caps, connects, memory_caps, note_flags, role};
 
 pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
     let file = std::fs::read(&case.path).map_err(|e| Stop::Fail(e.to_string()))?;
     let note = note::read(&file).map_err(|why| fail("the note", "one that can be read", why))?;
     holds(
-        note.desc_len >= size_of::<NoteDesc>(),
+        note.desc_len >= note::FIRST_LENGTH,
         "the note's length",
-        size_of::<NoteDesc>(),
+        note::FIRST_LENGTH,
         note.desc_len,
     )?;
     equal("the note's revision", 1, note.revision)?;
@@ -24,6 +24,12 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
         "the least minor of the core",
         format!("at most the provider's own {}", note.abi_minor),
         note.min_core_minor,
+    )?;
+    let table = case.provider.ops.abi_minor;
+    equal(
+        "the minor that the provider's table says, as its note does",
+        u32::from(note.abi_minor),
+        table,
     )?;
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     holds(

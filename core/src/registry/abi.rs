@@ -243,6 +243,9 @@ impl Tables {
     /// `ops` is what a provider's entry function wrote: its pointers are null or point to tables as
     /// [`copy_table`] wants them.
     pub(super) unsafe fn complete(ops: &ProviderOps) -> Result<Tables, String> {
+        // SAFETY: a record of ours, of which as much counts as the provider says that it has.
+        let known = unsafe { copy_table("provider", ops, ProviderOps::empty())? };
+        let ops = known.as_ref().unwrap_or(ops);
         // SAFETY: the caller's promise, for each of the four.
         let (domain, interface, endpoint, connector) = unsafe {
             (
@@ -293,6 +296,14 @@ impl Tables {
             .or_else(|| self.endpoint.lacks(&["close"]));
         if let Some(slot) = missing {
             return Some(("the role DATA", slot));
+        }
+        let moves = caps::PUT | caps::GET | caps::ATOMICS;
+        if module.caps & moves != 0 {
+            let missing =
+                self.domain.lacks(&["pack_key"]).or_else(|| self.endpoint.lacks(&["flush"]));
+            if let Some(slot) = missing {
+                return Some(("CAP_PUT, GET or ATOMICS", slot));
+            }
         }
         let promises: [(u64, &'static str, &[&'static str]); 9] = [
             (caps::AM_SHORT, "CAP_AM_SHORT", &["am_short"]),

@@ -18,6 +18,10 @@ pub(crate) struct Identity {
     pub(crate) aborts: bool,
 }
 
+/// The length of the note's record in ABI 1.0: a later minor may have more, and no note of this major has less.
+const FIRST_LENGTH: usize = 76;
+const _: () = assert!(size_of::<NoteDesc>() >= FIRST_LENGTH);
+
 /// Where a provider comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -50,7 +54,7 @@ pub(super) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refu
     let Some(desc) = desc else {
         return refuse("note", "a note of owner `tieline` (.note.tieline.provider)", "none");
     };
-    let known = size_of::<NoteDesc>();
+    let known = FIRST_LENGTH;
     if desc.len() < 12 {
         return refuse(
             "note",
@@ -90,7 +94,7 @@ pub(super) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refu
     let Some(name) = name else {
         return refuse(
             "note",
-            "a name of a-z, 0-9 and `-`",
+            "a name of a-z, 0-9 and `-`, of at most 31 bytes",
             format!("`{}`", desc[12..44].escape_ascii().to_string().trim_end_matches("\\x00")),
         );
     };
@@ -128,9 +132,9 @@ fn refuse<T>(
     Err((phase, Unfit { expected: expected.into(), found: found.into() }))
 }
 
-/// Zero-padded text: nothing but zeros after the first zero.
+/// Zero-padded text: a zero behind it, and nothing but zeros after that.
 fn text(bytes: &[u8]) -> Option<&str> {
-    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    let end = bytes.iter().position(|&b| b == 0)?;
     let (text, padding) = bytes.split_at(end);
     if padding.iter().any(|&b| b != 0) {
         return None;

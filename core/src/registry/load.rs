@@ -18,21 +18,14 @@ use super::search::Checked;
 use super::settings::Settings;
 use super::sys;
 use crate::Error;
-use crate::explain::Verdict;
 use crate::log::Log;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{OsStr, c_int, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tieline_plugin_api::abi::{
-    DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ModuleAttr, ProviderOps, fixed_str,
-};
-use tieline_plugin_api::{CoreNote, Status, caps, connects, role};
-
-/// The least room of a packed message: every fixed message of the core's own fits, and pieces of a transfer behind
-/// its head make progress.
-pub(crate) const LEAST_PACKED: usize = 64;
+use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ProviderOps};
+use tieline_plugin_api::{CoreNote, Status};
 
 /// The step at which a provider refuses to start because of a value that it was given.
 pub(crate) const REFUSED_VALUE: &str = "value";
@@ -366,71 +359,6 @@ impl LoadedProvider {
     #[cfg(test)]
     pub(crate) fn page_bytes(&self) -> usize {
         self.services.page_bytes()
-    }
-
-    /// Whether a module's attributes make sense and the tables can keep what they promise.
-    pub(crate) fn check_module(&self, module: &ModuleAttr) -> Result<(), Verdict> {
-        let refused = |expected: &str, found: String| {
-            let (phase, expected) = ("tables".to_string(), expected.to_string());
-            Err(Verdict::Refused { phase, expected, found })
-        };
-        if fixed_str(&module.name).is_none_or(str::is_empty) {
-            return refused("a module with a name", "none, or one that is not text".into());
-        }
-        if module.role != role::DATA && module.role != role::CONNECTION_ONLY {
-            return refused("role DATA or CONNECTION_ONLY", format!("role {}", module.role));
-        }
-        let ways = connects::TO_INTERFACE | connects::TO_ENDPOINT;
-        if module.role == role::DATA && (module.connects & ways).count_ones() != 1 {
-            return refused(
-                "CONNECTS_TO_INTERFACE or _TO_ENDPOINT",
-                format!("{}", module.connects),
-            );
-        }
-        let sane = |number: f64| number.is_finite() && number >= 0.0;
-        if !module.cost.iter().all(|cost| {
-            sane(cost.overhead_ns) && sane(cost.latency_ns) && sane(cost.bytes_per_second)
-        }) {
-            return refused("costs that are finite and not negative", "one that is not".into());
-        }
-        let masks = module.atomic_post32
-            | module.atomic_post64
-            | module.atomic_fetch32
-            | module.atomic_fetch64;
-        if module.caps & caps::ATOMICS != 0 && masks == 0 {
-            return refused("at least one operation with CAP_ATOMICS", "four empty masks".into());
-        }
-        if module.caps & caps::PUT_NOTIFY != 0 && !(1..=32).contains(&module.notify_bits) {
-            return refused(
-                "notify_bits from 1 to 32 with CAP_PUT_NOTIFY",
-                module.notify_bits.to_string(),
-            );
-        }
-        if module.caps & caps::AM_PACKED != 0 && module.max_packed < LEAST_PACKED {
-            return refused(
-                &format!("max_packed of at least {LEAST_PACKED} bytes with CAP_AM_PACKED"),
-                module.max_packed.to_string(),
-            );
-        }
-        match self.tables.broken_promise(module) {
-            None => Ok(()),
-            Some((promise, slot)) => refused(
-                &format!("the slot {slot}, which {promise} promises"),
-                "that slot is missing".into(),
-            ),
-        }
-    }
-
-    /// The same for a domain.
-    pub(crate) fn check_domain(&self, domain: &DomainAttr) -> Result<(), Verdict> {
-        let (expected, found) = if fixed_str(&domain.name).is_none_or(str::is_empty) {
-            ("a domain with a name".to_string(), "none, or one that is not text".to_string())
-        } else if let Some((promise, slot)) = self.tables.broken_domain_promise(domain) {
-            (format!("the slot {slot}, which {promise} promises"), "that slot is missing".into())
-        } else {
-            return Ok(());
-        };
-        Err(Verdict::Refused { phase: "tables".into(), expected, found })
     }
 
     pub(super) fn state(&self) -> *mut c_void {

@@ -8,6 +8,7 @@
 //! of its name is tried, and last the one that is built in.
 
 pub(crate) mod abi;
+mod claims;
 mod elf;
 mod identity;
 mod load;
@@ -20,8 +21,9 @@ mod sys;
 mod tests;
 mod trust;
 
+pub(crate) use claims::LEAST_PACKED;
 pub(crate) use identity::Origin;
-pub(crate) use load::{LEAST_PACKED, LoadedProvider, REFUSED_VALUE};
+pub(crate) use load::{LoadedProvider, REFUSED_VALUE};
 pub(crate) use search::SearchPath;
 pub(crate) use settings::{Settings, is_named_after};
 

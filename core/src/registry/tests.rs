@@ -239,6 +239,31 @@ fn the_name_in_the_note_is_the_one_in_the_files_name() {
 }
 
 #[test]
+fn a_name_or_version_that_fills_its_place_was_too_long_for_it() {
+    let mut long = good_note();
+    long[12..44].copy_from_slice(&[b'n'; 32]);
+    let (phase, unfit) = identity::check(Some(&long), &"n".repeat(32)).unwrap_err();
+    assert_eq!(phase, "note");
+    assert!(unfit.expected.ends_with("of at most 31 bytes"), "{}", unfit.expected);
+    long[43] = 0;
+    assert!(identity::check(Some(&long), &"n".repeat(31)).is_ok());
+    let mut long = good_note();
+    long[44..76].copy_from_slice(b"1.2.3-0123456789.0123456789.0123");
+    assert_eq!(identity::check(Some(&long), "shm_cma").unwrap_err().0, "note");
+}
+
+#[test]
+fn a_longer_note_of_a_later_minor_is_read_as_far_as_it_is_known() {
+    let mut longer = [0xff; 100];
+    longer[..76].copy_from_slice(&good_note());
+    longer[..2].copy_from_slice(&100u16.to_ne_bytes());
+    assert_eq!(identity::check(Some(&longer), "shm_cma").unwrap().name, "shm-cma");
+    longer[..2].copy_from_slice(&75u16.to_ne_bytes());
+    let (phase, unfit) = identity::check(Some(&longer), "shm_cma").unwrap_err();
+    assert_eq!((phase, &unfit.found[..]), ("note", "one that says 75 in a note of 100 bytes"));
+}
+
+#[test]
 fn only_provider_files_are_looked_at() {
     assert_eq!(identity::name_in_file("libtieline_shm_cma.so"), Some("shm_cma"));
     for other in

@@ -327,6 +327,16 @@ fn open_domains(
             record.domain = Some(name.clone());
             record
         };
+        if let Err(verdict) = provider.check_domain(&attr) {
+            records.push(with_domain(Record::provider(&provider.name, verdict)));
+            continue;
+        }
+        let listed = |slot: &DomainSlot| slot.name == name && slot.provider.name == provider.name;
+        if domains.iter().any(listed) {
+            let verdict = twice(provider, "domain", "no other domain of the provider");
+            records.push(with_domain(Record::provider(&provider.name, verdict)));
+            continue;
+        }
         let opened = OpenDomain::open(provider, &name, id).and_then(|d| Ok((d.modules()?, d)));
         let (modules, domain) = match opened {
             Ok(opened) => opened,
@@ -345,7 +355,11 @@ fn open_domains(
         for module in modules {
             let module_name = fixed_str(&module.name).unwrap_or("?").to_string();
             let at = ModuleRef::new(&provider.name, &name, &module_name);
-            match provider.check_module(&module) {
+            match provider.check_module(&module, &attr) {
+                Ok(()) if found.iter().any(|(known, ..)| *known == at) => {
+                    let verdict = twice(provider, "module", "no other module of the domain");
+                    records.push(Record::module(&provider.name, &name, &module_name, verdict));
+                }
                 Ok(()) => found.push((at, module, index)),
                 Err(verdict) => {
                     records.push(Record::module(&provider.name, &name, &module_name, verdict));
@@ -355,6 +369,13 @@ fn open_domains(
         domains.push(DomainSlot { provider: provider.clone(), name, attr, domain });
     }
     Ok(())
+}
+
+/// The name would lead to the first one of them only.
+fn twice(provider: &LoadedProvider, whose: &str, others: &str) -> Verdict {
+    let expected = format!("a {whose}'s name that {others} has");
+    let found = format!("the same name twice ({})", provider.origin);
+    Verdict::Refused { phase: "tables".into(), expected, found }
 }
 
 /// Whether a module does what it claims; if not, the record says at what it failed.

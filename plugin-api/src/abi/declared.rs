@@ -172,7 +172,10 @@ fn nonsense(why: &str) -> Failure {
 unsafe fn read(record: *const ConfigVar, size: usize) -> Result<Declared, Failure> {
     // SAFETY: the caller's promise, for the record and for its texts.
     unsafe {
-        let var = read_params_of(record, size, ConfigVar::empty())?;
+        let var = read_params_of(record, size, ConfigVar::empty()).map_err(|failure| {
+            let why = "the record of a variable has a field that this core does not know, and that is not zero";
+            Failure::new(failure.status, why)
+        })?;
         let declared = Declared {
             name: text(var.name, var.name_len)?,
             default: text(var.default_value, var.default_value_len)?,

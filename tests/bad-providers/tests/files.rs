@@ -79,6 +79,28 @@ fn a_provider_with_the_name_of_the_applications_datagrams_is_refused() {
 }
 
 #[test]
+fn a_name_that_is_longer_than_a_note_has_room_for_is_refused() {
+    let directory = Directory::new();
+    let mut file = fs::read(directory.compile("good", &[])).unwrap();
+    let owner = file.windows(8).position(|bytes| bytes == b"tieline\0").expect("a note");
+    let (desc, name) = (owner + 8, "n".repeat(32));
+    file[desc + 12..desc + 44].copy_from_slice(name.as_bytes());
+    let _ = directory.write(&name, &file);
+    assert_refused(&open(&[&directory]), &name, "note", "of at most 31 bytes", "`nnnnnnnn");
+}
+
+#[test]
+fn a_note_that_ends_early_is_refused() {
+    let directory = Directory::new();
+    let mut file = fs::read(directory.compile("good", &[])).unwrap();
+    let owner = file.windows(8).position(|bytes| bytes == b"tieline\0").expect("a note");
+    file[owner + 8..owner + 10].copy_from_slice(&44u16.to_ne_bytes());
+    let _ = directory.write("good", &file);
+    let found = "one that says 44 in a note of 76 bytes";
+    assert_refused(&open(&[&directory]), "good", "note", "a record of 76 bytes or more", found);
+}
+
+#[test]
 fn a_version_that_is_none_is_refused() {
     let directory = Directory::new();
     let _ = directory.compile("version", &["VERSION=\"newest\""]);

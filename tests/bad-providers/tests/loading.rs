@@ -115,6 +115,26 @@ fn of_a_list_of_variables_with_a_slip_nothing_is_taken() {
 }
 
 #[test]
+fn records_of_variables_of_a_senseless_length_or_a_later_minor_are_refused_with_that() {
+    let directory = Directory::new();
+    let declares = |size: &str| {
+        format!(
+            "ENTRY=struct {{ struct tieline_config_var var; uint64_t later; }} list = \
+             {{ {{ .size = {size}, .name = (const uint8_t *)\"TIELINE_X\", .name_len = 9, .kind = TIELINE_CONFIG_TEXT }}, 7 }}; \
+             if (host->config_declare(host->context, &list.var, 1)) return TIELINE_INVALID"
+        )
+    };
+    let _ = directory.compile("short", &[&declares("16")]);
+    let _ = directory.compile("later", &[&declares("sizeof list")]);
+    let context = open(&[&directory]);
+    let expected = "a provider that starts";
+    let short = "a record of a variable says that it is 16 bytes long";
+    assert_refused(&context, "short", "init", expected, short);
+    let later = "a field that this core does not know, and that is not zero";
+    assert_refused(&context, "later", "init", expected, later);
+}
+
+#[test]
 fn a_name_belongs_to_the_provider_whose_name_it_fits_best() {
     let directory = Directory::new();
     let name = ["TIELINE_AA_BB_SIZE"];

@@ -3,7 +3,8 @@
 //! abi_stable's own check would also compare the version of the package that declares the types, and would
 //! refuse a provider that was built against another patch version of the same ABI. What has to agree is
 //! the common part of each record: names, order, types, sizes. Either side may have more at the end, if the
-//! record carries its size; the frozen ones must be equal.
+//! record carries its size; the frozen ones must be equal. What is `reserved` on one side may have a name on the
+//! other, of another minor: its place is what has to agree.
 
 use abi_stable::type_layout::{TLField, TypeLayout};
 use tieline_plugin_api::abi::layout::{ABI_STABLE, LAYOUTS};
@@ -16,6 +17,8 @@ pub(in crate::registry) struct Drift {
     pub(in crate::registry) found: String,
 }
 
+/// The name of a field that a later minor may give a name and a meaning.
+const RESERVED: &str = "reserved";
 /// More types than the ABI will have.
 const MOST_LAYOUTS: usize = 1024;
 
@@ -54,7 +57,7 @@ pub(in crate::registry) fn compare(ours: &TypeLayout, theirs: &TypeLayout) -> Op
     let (our_fields, their_fields) = (places(ours), places(theirs));
     let name = ours.name();
     for (ours, theirs) in our_fields.iter().zip(&their_fields) {
-        if ours != theirs {
+        if !ours.agrees(theirs) {
             return Some(Drift {
                 expected: format!("{name}.{ours}"),
                 found: format!("{name}.{theirs}"),
@@ -72,12 +75,19 @@ pub(in crate::registry) fn compare(ours: &TypeLayout, theirs: &TypeLayout) -> Op
 }
 
 /// One field and its place in a `repr(C)` record.
-#[derive(PartialEq, Eq)]
 struct Place {
     name: &'static str,
     offset: usize,
     size: usize,
     kind: String,
+}
+
+impl Place {
+    fn agrees(&self, other: &Place) -> bool {
+        let unnamed = self.name == RESERVED || other.name == RESERVED;
+        let same = self.name == other.name && self.kind == other.kind;
+        (self.offset, self.size) == (other.offset, other.size) && (unnamed || same)
+    }
 }
 
 impl std::fmt::Display for Place {
@@ -179,6 +189,29 @@ mod tests {
 
         #[repr(C)]
         #[derive(StableAbi)]
+        pub(super) struct ProviderOps {
+            pub(super) size: usize,
+            pub(super) abi_minor: u32,
+            pub(super) named_in_a_later_minor: i32,
+        }
+
+        #[repr(C)]
+        #[derive(StableAbi)]
+        pub(super) struct ConfigVar {
+            pub(super) size: usize,
+            pub(super) reserved: u64,
+            pub(super) name_len: usize,
+        }
+
+        #[repr(C)]
+        #[derive(StableAbi)]
+        pub(super) struct ConfigValue {
+            pub(super) size: usize,
+            pub(super) reserved: u32,
+        }
+
+        #[repr(C)]
+        #[derive(StableAbi)]
         pub(super) struct ConnectorOps {
             pub(super) size: usize,
             pub(super) poll: Option<unsafe extern "C" fn(*mut u32, u64) -> i64>,
@@ -199,6 +232,19 @@ mod tests {
     #[test]
     fn a_record_with_its_size_may_grow_at_the_end() {
         assert_eq!(compare(ours("MemoryUse"), <drifted::MemoryUse as StableAbi>::LAYOUT), None);
+    }
+
+    #[test]
+    fn what_is_reserved_on_one_side_may_have_a_name_on_the_other_in_the_same_place() {
+        let named = <drifted::ProviderOps as StableAbi>::LAYOUT;
+        assert_eq!(compare(ours("ProviderOps"), named), None);
+        // And the other way round: a newer core with a provider from before.
+        assert_eq!(compare(named, ours("ProviderOps")), None);
+        let before = <drifted::ConfigVar as StableAbi>::LAYOUT;
+        assert_eq!(compare(ours("ConfigVar"), before), None);
+        let smaller = <drifted::ConfigValue as StableAbi>::LAYOUT;
+        let drift = compare(ours("ConfigValue"), smaller).expect("its place is another one");
+        assert!(drift.found.starts_with("ConfigValue.reserved at 8, 4 bytes"), "{drift:?}");
     }
 
     #[test]

@@ -161,8 +161,14 @@ impl OpenDomain {
             (self.provider().tables.domain.alloc)(self.inner.handle, &wanted, &mut region)
         };
         let _ = self.provider().checked(i64::from(code), &what)?;
-        if region.base.is_null() || region.len < len {
-            return Err(self.provider().failed_call(Status::ProviderFailed as i32, &what));
+        let broken = match region {
+            MemoryRegion { handle, .. } if handle.is_null() => Some("a null handle"),
+            MemoryRegion { base, .. } if base.is_null() => Some("a null address"),
+            region if region.len < len => Some("fewer bytes than were asked for"),
+            _ => None,
+        };
+        if let Some(broken) = broken {
+            return Err(self.broke_its_contract("alloc", broken, &what));
         }
         // SAFETY: by the ABI the memory stays until the registration ends, and `Registered` is what ends it.
         let span = unsafe { Span::new(region.base, len) };
@@ -183,7 +189,18 @@ impl OpenDomain {
             )
         };
         let _ = self.provider().checked(i64::from(code), &what)?;
+        if region.handle.is_null() {
+            return Err(self.broke_its_contract("register", "a null handle", &what));
+        }
         Ok(Registered { handle: Some(region.handle), span, domain: self.inner.clone() })
+    }
+
+    /// The slot has succeeded and given what docs/abi.md forbids: nothing of the provider is used any more.
+    #[cold]
+    fn broke_its_contract(&self, slot: &str, gave: &str, what: &dyn Fn() -> String) -> Error {
+        let provider = self.provider();
+        provider.poison(&format!("its {slot} has succeeded with {gave} ({})", provider.origin));
+        provider.failure(Status::ProviderFailed as i32, &what())
     }
 }
 

@@ -137,9 +137,13 @@ fn a_capability_that_is_claimed_but_not_there_is_refused_by_its_slot() {
         role: role::DATA,
         connects: connects::TO_INTERFACE,
         caps: caps::AM_SHORT,
+        max_short: 8,
+        max_address_len: 16,
+        max_identity_len: 4096,
         ..ModuleAttr::empty()
     };
-    let refused = |module: &ModuleAttr| match found.providers[0].check_module(module) {
+    let domain = DomainAttr::empty();
+    let refused = |module: &ModuleAttr| match found.providers[0].check_module(module, &domain) {
         Err(Verdict::Refused { phase, expected, .. }) => format!("{phase}: {expected}"),
         other => panic!("not refused: {other:?}"),
     };
@@ -149,7 +153,7 @@ fn a_capability_that_is_claimed_but_not_there_is_refused_by_its_slot() {
     module.cost[0].latency_ns = 0.0;
     for max_packed in [0, 16, 23, 24, 25, 63] {
         (module.caps, module.max_packed) = (caps::AM_PACKED, max_packed);
-        let expected = "tables: max_packed of at least 64 bytes with CAP_AM_PACKED";
+        let expected = "tables: max_packed of at least 64 with CAP_AM_PACKED";
         assert_eq!(refused(&module), expected);
     }
     module.connects = 0;
@@ -164,6 +168,30 @@ fn a_provider_without_a_domain_table_is_refused() {
         0
     }
     assert_eq!(refusal(&discover_builtin(entry)).0, "tables");
+}
+
+#[test]
+fn of_the_providers_own_table_as_much_counts_as_it_says_that_it_has() {
+    /// Writes all of it, and says that it ends behind `open_domain`.
+    unsafe extern "C" fn shorter(host: *const Host, out: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's arguments.
+        unsafe {
+            let code = old_entry(host, out);
+            (*out).size = std::mem::offset_of!(ProviderOps, last_error) + 3;
+            code
+        }
+    }
+    unsafe extern "C" fn senseless(host: *const Host, out: *mut ProviderOps) -> i32 {
+        // SAFETY: the core's arguments.
+        unsafe {
+            let code = old_entry(host, out);
+            (*out).size = 0;
+            code
+        }
+    }
+    assert_eq!(refusal(&discover_builtin(shorter)).1, "the domain table is missing (built in)");
+    let found = discover_builtin(senseless);
+    assert!(refusal(&found).1.starts_with("the provider table says that it is 0 bytes long"));
 }
 
 #[test]

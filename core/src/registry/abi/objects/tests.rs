@@ -130,3 +130,20 @@ pub(crate) fn registered(span: Span, answers: &'static Answers) -> Registered {
     let handle = std::ptr::from_ref(answers).cast_mut().cast();
     Registered { handle: Some(handle), span, domain: domain.inner.clone() }
 }
+
+#[test]
+fn a_registration_without_a_handle_is_refused_and_the_provider_is_out_of_use() {
+    let builtin = [Builtin { name: "answers", version: "1.0.0", entry }];
+    let path = SearchPath::named(None);
+    let found = discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| Ok(()));
+    let domain = OpenDomain::open(&found.providers[0], "answers", [0; 16]).unwrap();
+    let mut memory = [0u8; 8];
+    // SAFETY: the memory outlives the span.
+    let span = unsafe { Span::new(memory.as_mut_ptr(), memory.len()) };
+    for _ in 0..2 {
+        let error = domain.register(span, 0).err().expect("a refusal");
+        let why = "its register has succeeded with a null handle (built in)";
+        assert_eq!((error.status(), error.why()), (Status::ProviderFailed, why));
+        assert!(error.fix().contains("TIELINE_PROVIDERS=^answers"), "{error}");
+    }
+}
