@@ -61,8 +61,6 @@ extern "C" {
 #define TIELINE_BUSY (-18)
 /* cancelled */
 #define TIELINE_CANCELED (-19)
-/* not connected */
-#define TIELINE_NOT_CONNECTED (-20)
 /* misaligned */
 #define TIELINE_MISALIGNED (-21)
 /* not by this lane: nothing happened, ask the next one */

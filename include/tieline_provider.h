@@ -70,8 +70,6 @@ extern "C" {
 #define TIELINE_BUSY (-18)
 /* cancelled */
 #define TIELINE_CANCELED (-19)
-/* not connected */
-#define TIELINE_NOT_CONNECTED (-20)
 /* misaligned */
 #define TIELINE_MISALIGNED (-21)
 /* not by this lane: nothing happened, ask the next one */
@@ -147,14 +145,8 @@ extern "C" {
 
 /* ---- Kinds of memory (alloc_params.kind, register_params.kind) ---- */
 
-/* the processor's */
+/* the processor's, or a DMA buffer's */
 #define TIELINE_MEMORY_KIND_HOST 0
-/* a device's, by CUDA's addresses */
-#define TIELINE_MEMORY_KIND_CUDA 1
-/* a device's, by ROCm's addresses */
-#define TIELINE_MEMORY_KIND_ROCM 2
-/* a device's, by Level Zero's addresses */
-#define TIELINE_MEMORY_KIND_LEVEL_ZERO 3
 
 /* ---- Flags of a registration (register_params.flags) ---- */
 
@@ -598,8 +590,8 @@ struct tieline_alloc_params {
     uint64_t flags;
     /* `TIELINE_MEMORY_KIND_*`. */
     uint32_t kind;
-    /* Which device of that kind; 0 for memory of the host. */
-    uint32_t device;
+    /* Zero. */
+    uint32_t reserved;
 };
 
 /* A region that a domain knows. */
@@ -621,10 +613,7 @@ struct tieline_memory_region {
 struct tieline_register_params {
     /* Size of this record. */
     size_t size;
-    /*
-     * First byte. With REGISTER_DMABUF, or of another kind than HOST, the processor must not touch what lies there; pieces are
-     * still counted from this address.
-     */
+    /* First byte. With REGISTER_DMABUF the processor must not touch what lies there; pieces are still counted from this address. */
     uint8_t *base;
     /* Length in bytes. */
     size_t len;
@@ -634,12 +623,8 @@ struct tieline_register_params {
     uint64_t flags;
     /* `TIELINE_MEMORY_KIND_*`. */
     uint32_t kind;
-    /* Which device of that kind; 0 for memory of the host. */
-    uint32_t device;
     /* REGISTER_DMABUF: the descriptor, borrowed for the call; else 0, and not looked at. */
     int32_t dmabuf;
-    /* Zero. */
-    uint32_t reserved;
     /* REGISTER_DMABUF: where `base` lies in it. */
     uint64_t dmabuf_offset;
 };
@@ -1315,18 +1300,16 @@ TIELINE_CHECK(offsetof(struct tieline_alloc_params, len) == 8);
 TIELINE_CHECK(offsetof(struct tieline_alloc_params, access) == 16);
 TIELINE_CHECK(offsetof(struct tieline_alloc_params, flags) == 24);
 TIELINE_CHECK(offsetof(struct tieline_alloc_params, kind) == 32);
-TIELINE_CHECK(offsetof(struct tieline_alloc_params, device) == 36);
-TIELINE_CHECK(sizeof(struct tieline_register_params) == 64);
+TIELINE_CHECK(offsetof(struct tieline_alloc_params, reserved) == 36);
+TIELINE_CHECK(sizeof(struct tieline_register_params) == 56);
 TIELINE_CHECK(offsetof(struct tieline_register_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_register_params, base) == 8);
 TIELINE_CHECK(offsetof(struct tieline_register_params, len) == 16);
 TIELINE_CHECK(offsetof(struct tieline_register_params, access) == 24);
 TIELINE_CHECK(offsetof(struct tieline_register_params, flags) == 32);
 TIELINE_CHECK(offsetof(struct tieline_register_params, kind) == 40);
-TIELINE_CHECK(offsetof(struct tieline_register_params, device) == 44);
-TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf) == 48);
-TIELINE_CHECK(offsetof(struct tieline_register_params, reserved) == 52);
-TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf_offset) == 56);
+TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf) == 44);
+TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf_offset) == 48);
 TIELINE_CHECK(sizeof(struct tieline_key_params) == 48);
 TIELINE_CHECK(offsetof(struct tieline_key_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_key_params, region) == 8);

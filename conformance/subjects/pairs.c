@@ -1297,7 +1297,7 @@ static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params
     size_t page = (size_t)sysconf(_SC_PAGESIZE), len;
     void *base;
     if (status || tieline_not_understood(params.flags, 0) || params.access & ~RIGHTS) return unknown(status);
-    if (params.kind != TIELINE_MEMORY_KIND_HOST || params.device)
+    if (params.kind != TIELINE_MEMORY_KIND_HOST)
         return fail(TIELINE_UNSUPPORTED, "pairs has the processor's memory only");
     if (!params.len) return fail(TIELINE_INVALID, "memory of no bytes");
     len = (params.len + page - 1) / page * page;
@@ -1323,7 +1323,7 @@ static int32_t register_memory(struct tieline_domain *d, const struct tieline_re
     if (MUTATED(DMABUF_CLOSED) && params.flags & TIELINE_REGISTER_DMABUF) close(params.dmabuf);
     if (MUTATED(DMABUF_LOOKED_AT) && params.dmabuf) return fail(TIELINE_UNSUPPORTED, "pairs has no DMA buffers");
     if (MUTATED(DEVICE_REFUSED_SILENTLY) && params.kind) return TIELINE_UNSUPPORTED;
-    if (params.kind != TIELINE_MEMORY_KIND_HOST || params.device || params.flags & TIELINE_REGISTER_DMABUF)
+    if (params.kind != TIELINE_MEMORY_KIND_HOST || params.flags & TIELINE_REGISTER_DMABUF)
         return fail(TIELINE_UNSUPPORTED, "pairs registers the processor's memory only, by its address");
     return new_region(d, params.base, params.len, params.access, 0, out);
 }

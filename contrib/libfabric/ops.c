@@ -15,7 +15,6 @@ int fi_error(int32_t status) {
         return -FI_EACCES;
     case TIELINE_PEER_FAILED:
     case TIELINE_CLOSED:
-    case TIELINE_NOT_CONNECTED:
     case TIELINE_OUTCOME_UNKNOWN:
         return -FI_ENOTCONN;
     case TIELINE_UNREACHABLE:

@@ -75,7 +75,7 @@ pub enum CompletionError {
 #[derive(Clone, PartialEq, Eq)]
 pub enum ConnectError {
     /// The same may succeed, later perhaps: time ran out, the peer was busy, it closed the connection, or what carried it broke.
-    /// `Again`, `TimedOut`, `Io`, `ProviderFailed`, `Canceled`, `NotConnected`; of an endpoint that has ended also `Busy`,
+    /// `Again`, `TimedOut`, `Io`, `ProviderFailed`, `Canceled`; of an endpoint that has ended also `Busy`,
     /// `Closed`, `KeyRejected`, `OutOfRange`, `Misaligned`.
     Retry(Error),
     /// This call will never succeed: these bytes are no address, nobody has this number, it was made in a handler or in a forked

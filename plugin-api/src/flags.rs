@@ -85,12 +85,10 @@ table! {
 }
 
 table! {
-    /// Whose memory it is: what a provider does not know it refuses with UNSUPPORTED.
+    /// Whose memory it is: what a provider does not know it refuses with UNSUPPORTED. A device's own addresses would be others, of a
+    /// later minor; memory of devices that has a DMA buffer is registered by that today, with REGISTER_DMABUF.
     pub mod memory_kind: u32, "MEMORY_KIND_" {
-        HOST = 0, "the processor's";
-        CUDA = 1, "a device's, by CUDA's addresses";
-        ROCM = 2, "a device's, by ROCm's addresses";
-        LEVEL_ZERO = 3, "a device's, by Level Zero's addresses";
+        HOST = 0, "the processor's, or a DMA buffer's";
     }
 }
 

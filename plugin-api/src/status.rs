@@ -80,8 +80,6 @@ status_table! {
     Busy, BUSY = -18, "busy";
     /// The operation was cancelled.
     Canceled, CANCELED = -19, "cancelled";
-    /// The endpoint has no connection yet.
-    NotConnected, NOT_CONNECTED = -20, "not connected";
     /// An address or offset lacks the alignment that the operation needs.
     Misaligned, MISALIGNED = -21, "misaligned";
     /// Nothing happened, and another lane serves this better: memory is cold, or the size is not for this device.

@@ -1,6 +1,9 @@
 #!/bin/sh
 # Builds the providers of a version anew, with today's header and crate, into the folder $1: for the next version's folder.
 # What was committed for an earlier version is never built again: that it still loads is the point.
+#
+# Rust of a vendor: optimised, stripped, linked as one (LTO), panics unwind, which the shims catch. TIELINE_RUST names a toolchain,
+# 1.85 say. The last lines say what everything was built with, and the newest version of a glibc symbol that each file asks for.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 into=$1
@@ -10,5 +13,40 @@ cp "$root"/docs/examples/loopback-rust/src/*.rs "$into/loopback-rust"
 for name in rings loopback; do
     cc -std=c11 -Wall -Wextra -Werror -O2 -s -shared -fPIC -I "$into" -o "$into/libtieline_$name.so" "$into/$name.c"
 done
-cargo build --manifest-path "$root/Cargo.toml" --release --quiet -p tieline-example-loopback
-strip -o "$into/libtieline_loopback_rust.so" "${CARGO_TARGET_DIR:-$root/target}/release/libloopback_rust.so"
+rust=${TIELINE_RUST:+"+$TIELINE_RUST"}
+export CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_OPT_LEVEL=3
+export CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_PANIC=unwind
+# No path of the machine that it was built on.
+RUSTFLAGS="--remap-path-prefix=$root=."
+for sources in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
+    RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=$sources=crates"
+done
+export RUSTFLAGS
+# Rust's library asks for the names that glibc 2.34 has moved; a vendor builds on an older system instead, which this stands for.
+older=$(mktemp -d)
+trap 'rm -rf "$older"' EXIT
+moved="pthread_key_create pthread_key_delete pthread_setspecific"
+cat > "$older/older.c" <<'END'
+#define OLDER(name, parameters, ...) \
+    __asm__(".symver before_" #name ", " #name "@GLIBC_2.2.5"); \
+    int before_##name parameters; \
+    int __wrap_##name parameters { return before_##name(__VA_ARGS__); }
+OLDER(pthread_key_create, (unsigned *key, void (*end)(void *)), key, end)
+OLDER(pthread_key_delete, (unsigned key), key)
+OLDER(pthread_setspecific, (unsigned key, const void *value), key, value)
+END
+cc -std=c11 -Wall -Wextra -Werror -O2 -fPIC -c -o "$older/older.o" "$older/older.c"
+arguments="-C link-arg=$older/older.o"
+for name in $moved; do
+    arguments="$arguments -C link-arg=-Wl,--wrap=$name"
+done
+# shellcheck disable=SC2086
+cargo $rust rustc --manifest-path "$root/Cargo.toml" --release --quiet -p tieline-example-loopback -- $arguments
+install -m 755 "${CARGO_TARGET_DIR:-$root/target}/release/libloopback_rust.so" "$into/libtieline_loopback_rust.so"
+cc --version | sed -n 1p
+# shellcheck disable=SC2086
+rustc $rust --version
+for file in "$into"/*.so; do
+    newest=$(readelf -V "$file" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+    echo "$(basename "$file") $(wc -c < "$file") bytes, $newest"
+done

@@ -3,6 +3,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The files of all versions: a folder of its own for each, which only this user can write.
 fn files() -> Vec<PathBuf> {
@@ -20,8 +21,12 @@ struct Installed(PathBuf);
 
 impl Installed {
     fn of(file: &Path) -> Installed {
+        // Tests run beside each other, some of them in one process.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
-        let folder = std::env::temp_dir().join(format!("old-{name}-{}", std::process::id()));
+        let folder = format!("old-{name}-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
         std::fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
         let _ = std::fs::copy(file, folder.join(file.file_name().unwrap())).unwrap();
         Installed(folder)
@@ -48,12 +53,56 @@ fn a_provider_that_was_built_for_an_earlier_minor_is_loaded_and_passes_every_che
         return println!("skipped: the files are for x86-64");
     }
     let files = files();
-    assert!(files.len() >= 2, "{files:?}");
+    // Of 1.0 two in C and one in Rust.
+    assert!(files.len() >= 3, "{files:?}");
     for file in files {
+        // They stay in the repository for good.
+        assert!(std::fs::metadata(&file).unwrap().len() < 600 << 10, "{}", file.display());
         let installed = Installed::of(&file);
         let file = installed.0.join(file.file_name().unwrap());
         let text = succeeds(Command::new(env!("CARGO_BIN_EXE_tieline")).arg("check").arg(&file));
         assert!(text.contains(" 0 failed"), "{text}");
+    }
+}
+
+/// Through the core, in one process: what `tieline check` does without it.
+#[test]
+fn each_of_them_carries_a_message_a_put_and_a_get_to_oneself_through_todays_core() {
+    if !cfg!(target_arch = "x86_64") {
+        return println!("skipped: the files are for x86-64");
+    }
+    for file in files() {
+        let installed = Installed::of(&file);
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let name = name.trim_start_matches("libtieline_").replace('_', "-");
+        let context = tieline::Context::builder()
+            .set("TIELINE_PROVIDER_PATH", installed.0.to_str().unwrap())
+            .set("TIELINE_PROVIDERS", &name)
+            .set("TIELINE_PROBE", "nocache")
+            .open();
+        let context = context.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let loaded: Vec<String> =
+            context.report().providers.into_iter().map(|view| view.origin).collect();
+        assert!(loaded.iter().any(|origin| origin.ends_with(".so")), "{name}: {loaded:?}");
+        let worker = context.worker().unwrap();
+        let arrived = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let seen = arrived.clone();
+        worker
+            .on_message(1, move |message| seen.borrow_mut().extend_from_slice(message.payload()))
+            .unwrap();
+        let endpoint = worker.connect(&worker.address().unwrap()).unwrap();
+        let _ = worker.finish(endpoint.send(1, 0, b"from a newer core").unwrap()).unwrap();
+        while arrived.borrow().is_empty() {
+            let _ = worker.progress();
+        }
+        assert_eq!(*arrived.borrow(), b"from a newer core", "{name}");
+        let (there, here) = (context.alloc(4096).unwrap(), context.alloc(4096).unwrap());
+        let key = endpoint.import_key(&there.remote_key().unwrap()).unwrap();
+        here.write(0, b"put by a newer core").unwrap();
+        let _ = worker.finish(endpoint.put(&here, 0..19, &key, 77).unwrap()).unwrap();
+        assert_eq!(there.to_vec(77..96).unwrap(), b"put by a newer core", "{name}");
+        let _ = worker.finish(endpoint.get(&here, 100..119, &key, 77).unwrap()).unwrap();
+        assert_eq!(here.to_vec(100..119).unwrap(), b"put by a newer core", "{name}");
     }
 }
 

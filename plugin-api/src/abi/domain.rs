@@ -133,8 +133,8 @@ pub struct AllocParams {
     pub flags: u64,
     /// `TIELINE_MEMORY_KIND_*`.
     pub kind: u32,
-    /// Which device of that kind; 0 for memory of the host.
-    pub device: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Memory that is to be registered.
@@ -143,8 +143,7 @@ pub struct AllocParams {
 pub struct RegisterParams {
     /// Size of this record.
     pub size: usize,
-    /// First byte. With REGISTER_DMABUF, or of another kind than HOST, the processor must not touch what lies there; pieces are
-    /// still counted from this address.
+    /// First byte. With REGISTER_DMABUF the processor must not touch what lies there; pieces are still counted from this address.
     pub base: *mut u8,
     /// Length in bytes.
     pub len: usize,
@@ -154,12 +153,8 @@ pub struct RegisterParams {
     pub flags: u64,
     /// `TIELINE_MEMORY_KIND_*`.
     pub kind: u32,
-    /// Which device of that kind; 0 for memory of the host.
-    pub device: u32,
     /// REGISTER_DMABUF: the descriptor, borrowed for the call; else 0, and not looked at.
     pub dmabuf: i32,
-    /// Zero.
-    pub reserved: u32,
     /// REGISTER_DMABUF: where `base` lies in it.
     pub dmabuf_offset: u64,
 }

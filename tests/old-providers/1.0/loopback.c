@@ -23,7 +23,12 @@ struct tieline_region {
     uint64_t access, generation; /* generation 0: no key fits any more */
     uint64_t users, taken;       /* copies that are under way; not free */
 };
-struct tieline_domain { pthread_mutex_t lock; struct tieline_region regions[REGIONS]; };   /* used from any thread */
+struct tieline_state { uint64_t room; };                                          /* of one context */
+struct tieline_domain {                                                           /* used from any thread */
+    pthread_mutex_t lock;
+    uint64_t room;
+    struct tieline_region regions[REGIONS];
+};
 struct tieline_key { uint64_t slot, generation; };                                /* what pack_key writes */
 struct address { char magic[8]; uint8_t worker[16]; uint64_t number; };
 
@@ -33,6 +38,7 @@ struct tieline_interface {                                                      
     struct address address;
     uint64_t head, tail, shown, peers; /* slots head..tail are full, the first `shown` are with the core */
     uint64_t reserved;                 /* for messages that are being packed */
+    uint64_t room;                     /* how many may wait */
     struct slot slots[SLOTS];
 };
 struct tieline_endpoint { struct tieline_interface *interface; uint64_t peer; };
@@ -48,7 +54,7 @@ static int32_t unknown(int32_t status) /* of a record: what it has and this file
 
 /* ---- messages ---- */
 
-static int is_full(const struct tieline_interface *i) { return i->tail + i->reserved - i->head >= SLOTS; }
+static int is_full(const struct tieline_interface *i) { return i->tail + i->reserved - i->head >= i->room; }
 
 static struct slot *claim(struct tieline_interface *i, uint32_t kind, uint32_t id, uint64_t peer, uint64_t header)
 {
@@ -272,7 +278,7 @@ static int32_t open_interface(struct tieline_domain *domain, const struct tielin
     if (params.module_len != 4 || memcmp(params.module, "self", 4))
         return fail(TIELINE_NO_DEVICE, "the only module is `self`");
     if (!(i = calloc(1, sizeof *i))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
-    i->domain = domain;
+    i->domain = domain, i->room = domain->room;
     i->address = (struct address){ .magic = "loopbk1", .number = atomic_fetch_add(&next_number, 1) };
     memcpy(i->address.worker, params.worker_id, 16); /* no other worker has it, here or elsewhere */
     *out = i;
@@ -344,12 +350,12 @@ static int32_t open_domain(struct tieline_state *state, const struct tieline_dom
     struct tieline_domain_params params;
     struct tieline_domain *d;
     int32_t status = tieline_read_params(&params, sizeof params, in);
-    (void)state;
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
-    if (params.name_len != 8 || memcmp(params.name, "loopback", 8))
+    if (params.name_len != sizeof "loopback" - 1 || memcmp(params.name, "loopback", params.name_len))
         return fail(TIELINE_NO_DEVICE, "the only domain is `loopback`");
     if (!(d = calloc(1, sizeof *d))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     pthread_mutex_init(&d->lock, NULL);
+    d->room = state->room;
     *out = d;
     return TIELINE_OK;
 }
@@ -362,12 +368,42 @@ static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capa
     return (int64_t)len;
 }
 
+/* What an operator may set, and where it is in effect: the contexts that are opened with it. `tieline config` shows it. */
+#define TEXT(field, text) .field = (const uint8_t *)text, .field##_len = sizeof text - 1
+static const char room_name[] = "TIELINE_LOOPBACK_ROOM";
+static const struct tieline_config_var variables[] = {
+    { .size = sizeof *variables, TEXT(name, "TIELINE_LOOPBACK_ROOM"), TEXT(default_value, "256"),
+      TEXT(doc, "How many messages wait for their receiver before the sender is told to come again."),
+      .kind = TIELINE_CONFIG_COUNT, .least = 64, .most = SLOTS },
+};
+
+static int32_t configure(const struct tieline_host *host, uint64_t *room)
+{
+    struct tieline_config_value value = { .size = sizeof value };
+    int32_t status;
+    if (host->size < offsetof(struct tieline_host, clock_ns)) return TIELINE_OK; /* a host that has no variables */
+    if ((status = host->config_declare(host->context, variables, 1))) return status; /* the host has the words */
+    status = host->config_get(host->context, (const uint8_t *)room_name, sizeof room_name - 1, &value);
+    if (!status) *room = value.number;
+    return status;
+}
+
+static void quiesce(struct tieline_state *state) { free(state); }
+
 int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out)
 {
     struct tieline_provider_ops ops = {
         .abi_minor = TIELINE_ABI_MINOR, .query_domains = query_domains, .open_domain = open_domain,
-        .last_error = last_error, .domain = &domain_ops, .interface = &interface_ops, .endpoint = &endpoint_ops };
+        .last_error = last_error, .domain = &domain_ops, .interface = &interface_ops, .endpoint = &endpoint_ops,
+        .quiesce = quiesce };
+    int32_t status;
     if (!host || !out) return TIELINE_INVALID;
+    if (!(ops.state = calloc(1, sizeof *ops.state))) return TIELINE_NO_MEMORY;
+    ops.state->room = SLOTS;
+    if ((status = configure(host, &ops.state->room))) {
+        free(ops.state);
+        return status;
+    }
     tieline_write_record(out, &ops, sizeof ops);
     out->size = sizeof ops;
     return TIELINE_OK;

@@ -70,8 +70,6 @@ extern "C" {
 #define TIELINE_BUSY (-18)
 /* cancelled */
 #define TIELINE_CANCELED (-19)
-/* not connected */
-#define TIELINE_NOT_CONNECTED (-20)
 /* misaligned */
 #define TIELINE_MISALIGNED (-21)
 /* not by this lane: nothing happened, ask the next one */
@@ -147,14 +145,8 @@ extern "C" {
 
 /* ---- Kinds of memory (alloc_params.kind, register_params.kind) ---- */
 
-/* the processor's */
+/* the processor's, or a DMA buffer's */
 #define TIELINE_MEMORY_KIND_HOST 0
-/* a device's, by CUDA's addresses */
-#define TIELINE_MEMORY_KIND_CUDA 1
-/* a device's, by ROCm's addresses */
-#define TIELINE_MEMORY_KIND_ROCM 2
-/* a device's, by Level Zero's addresses */
-#define TIELINE_MEMORY_KIND_LEVEL_ZERO 3
 
 /* ---- Flags of a registration (register_params.flags) ---- */
 
@@ -559,6 +551,11 @@ struct tieline_module_attr {
     uint32_t reliable;
     /* How many of the lowest bits of a word `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY. */
     uint32_t notify_bits;
+    /*
+     * Longest put in one piece of host memory, without OP_MORE, whose bytes are taken when `put` returns; without
+     * OP_REMOTE_COMPLETION it answers 0 then, and never 1. 0: none.
+     */
+    size_t max_short_put;
 };
 
 /* How to open an interface or a connector. */
@@ -593,8 +590,8 @@ struct tieline_alloc_params {
     uint64_t flags;
     /* `TIELINE_MEMORY_KIND_*`. */
     uint32_t kind;
-    /* Which device of that kind; 0 for memory of the host. */
-    uint32_t device;
+    /* Zero. */
+    uint32_t reserved;
 };
 
 /* A region that a domain knows. */
@@ -616,10 +613,7 @@ struct tieline_memory_region {
 struct tieline_register_params {
     /* Size of this record. */
     size_t size;
-    /*
-     * First byte. With REGISTER_DMABUF, or of another kind than HOST, the processor must not touch what lies there; pieces are
-     * still counted from this address.
-     */
+    /* First byte. With REGISTER_DMABUF the processor must not touch what lies there; pieces are still counted from this address. */
     uint8_t *base;
     /* Length in bytes. */
     size_t len;
@@ -629,12 +623,8 @@ struct tieline_register_params {
     uint64_t flags;
     /* `TIELINE_MEMORY_KIND_*`. */
     uint32_t kind;
-    /* Which device of that kind; 0 for memory of the host. */
-    uint32_t device;
     /* REGISTER_DMABUF: the descriptor, borrowed for the call; else 0, and not looked at. */
     int32_t dmabuf;
-    /* Zero. */
-    uint32_t reserved;
     /* REGISTER_DMABUF: where `base` lies in it. */
     uint64_t dmabuf_offset;
 };
@@ -1274,7 +1264,7 @@ TIELINE_CHECK(sizeof(struct tieline_cost) == 24);
 TIELINE_CHECK(offsetof(struct tieline_cost, overhead_ns) == 0);
 TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 8);
 TIELINE_CHECK(offsetof(struct tieline_cost, bytes_per_second) == 16);
-TIELINE_CHECK(sizeof(struct tieline_module_attr) == 336);
+TIELINE_CHECK(sizeof(struct tieline_module_attr) == 344);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, name) == 8);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, role) == 40);
@@ -1298,6 +1288,7 @@ TIELINE_CHECK(offsetof(struct tieline_module_attr, max_identity_len) == 320);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, max_datagram) == 324);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, reliable) == 328);
 TIELINE_CHECK(offsetof(struct tieline_module_attr, notify_bits) == 332);
+TIELINE_CHECK(offsetof(struct tieline_module_attr, max_short_put) == 336);
 TIELINE_CHECK(sizeof(struct tieline_memory_region) == 32);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_region, handle) == 8);
@@ -1309,18 +1300,16 @@ TIELINE_CHECK(offsetof(struct tieline_alloc_params, len) == 8);
 TIELINE_CHECK(offsetof(struct tieline_alloc_params, access) == 16);
 TIELINE_CHECK(offsetof(struct tieline_alloc_params, flags) == 24);
 TIELINE_CHECK(offsetof(struct tieline_alloc_params, kind) == 32);
-TIELINE_CHECK(offsetof(struct tieline_alloc_params, device) == 36);
-TIELINE_CHECK(sizeof(struct tieline_register_params) == 64);
+TIELINE_CHECK(offsetof(struct tieline_alloc_params, reserved) == 36);
+TIELINE_CHECK(sizeof(struct tieline_register_params) == 56);
 TIELINE_CHECK(offsetof(struct tieline_register_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_register_params, base) == 8);
 TIELINE_CHECK(offsetof(struct tieline_register_params, len) == 16);
 TIELINE_CHECK(offsetof(struct tieline_register_params, access) == 24);
 TIELINE_CHECK(offsetof(struct tieline_register_params, flags) == 32);
 TIELINE_CHECK(offsetof(struct tieline_register_params, kind) == 40);
-TIELINE_CHECK(offsetof(struct tieline_register_params, device) == 44);
-TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf) == 48);
-TIELINE_CHECK(offsetof(struct tieline_register_params, reserved) == 52);
-TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf_offset) == 56);
+TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf) == 44);
+TIELINE_CHECK(offsetof(struct tieline_register_params, dmabuf_offset) == 48);
 TIELINE_CHECK(sizeof(struct tieline_key_params) == 48);
 TIELINE_CHECK(offsetof(struct tieline_key_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_key_params, region) == 8);

@@ -119,7 +119,7 @@ impl<'a> Side<'a> {
 
     /// The endpoint to the other side.
     pub(crate) fn endpoint(&self) -> Result<&Endpoint, Error> {
-        self.endpoint.as_ref().ok_or_else(|| Error::from_status(Status::NotConnected))
+        self.endpoint.as_ref().ok_or_else(|| Error::from_status(Status::Closed))
     }
 
     /// Forgets what was seen before.

@@ -6,6 +6,7 @@
 //! committed; [`check`] says whether they are still what is made.
 
 pub mod application;
+mod frozen;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ pub fn write() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether the committed headers are fresh.
+/// Whether the committed headers are fresh, and today's ABI holds what frozen ones have promised.
 ///
 /// # Errors
 /// In words: what is wrong and what to do.
@@ -48,7 +49,8 @@ pub fn check() -> Result<(), String> {
         Err(format!(
             "{file} is not what the source makes, from line {line} on; run `cargo xtask header` and commit it"
         ))
-    })
+    })?;
+    frozen::check(&generate())
 }
 
 fn root() -> PathBuf {
@@ -406,7 +408,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_committed_headers_are_what_the_source_makes() {
+    fn the_committed_headers_are_what_the_source_makes_and_hold_what_is_frozen() {
         check().unwrap();
     }
 

@@ -30,7 +30,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-testing", 4),
     ("tieline-tools", 92),
     ("xtask", 31),
-    ("xtask-header", 2),
+    ("xtask-header", 5),
     ("xtask-mutants", 6),
 ];
 

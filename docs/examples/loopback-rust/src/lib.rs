@@ -44,7 +44,7 @@ const VARIABLES: &[ConfigDoc] = &[ConfigDoc::count(
     "How many messages wait for their receiver before the sender is told to come again.",
 )
 .between(64, SLOTS as u64)];
-const ROOM: &str = "TIELINE_LOOPBACK_ROOM";
+const ROOM: &str = "TIELINE_LOOPBACK_RUST_ROOM";
 
 struct Loopback {
     room: usize,

@@ -154,7 +154,7 @@ impl Connection {
     /// heard it after all, it takes what has that number for a repetition. A reset takes no completion with it that is unread:
     /// nothing came before the failure, and nothing comes after it.
     pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<bool, Failure> {
-        let peer = self.peer.ok_or(Status::NotConnected)?;
+        let peer = self.peer.ok_or(Status::Closed)?;
         let qp = self.qp.as_ref().ok_or(Status::Closed)?;
         qp.reset()?;
         qp.initialise(&domain.local)?;

@@ -1,0 +1,39 @@
+//! The three places where bytes are copied through raw pointers.
+
+#![allow(unsafe_code)]
+
+use core::{ptr, slice};
+use tieline_plugin_api::RmaOp;
+use tieline_plugin_api::abi::Iov;
+
+/// A piece of a message that is being gathered.
+pub(crate) fn piece(piece: &Iov) -> &[u8] {
+    if piece.len == 0 {
+        return &[];
+    }
+    // SAFETY: who posts a message keeps its pieces readable and unchanged until the call has returned.
+    unsafe { slice::from_raw_parts(piece.base, piece.len) }
+}
+
+/// Copies the local pieces to `remote`.
+pub(crate) fn scatter(op: &RmaOp<'_>, mut remote: *mut u8) {
+    for piece in op.iov {
+        // SAFETY: the table has checked that `op.len` bytes from `remote` lie in a live region, which its
+        // owner keeps mapped; the pieces are the poster's, and add up to `op.len`. They may overlap.
+        unsafe {
+            ptr::copy(piece.base, remote, piece.len);
+            remote = remote.add(piece.len);
+        }
+    }
+}
+
+/// Copies from `remote` to the local pieces.
+pub(crate) fn gather(op: &RmaOp<'_>, mut remote: *mut u8) {
+    for piece in op.iov {
+        // SAFETY: as in `scatter`.
+        unsafe {
+            ptr::copy(remote, piece.base, piece.len);
+            remote = remote.add(piece.len);
+        }
+    }
+}
