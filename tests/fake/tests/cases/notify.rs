@@ -133,6 +133,23 @@ cases! {
         }
     }
 
+    fn a_put_as_long_as_the_lane_takes_is_told_by_the_lane_itself() {
+        let lane = Lane { max_put: 100, ..Lane::memory("rma").telling(32) };
+        let stage = Stage::new(vec![Lane::messages("am"), lane]);
+        let (target, key) = stage.target(vec![0; 200]);
+        let told = told_at_b(&stage, &target);
+        let local = stage.local(vec![3; 200]);
+        let by_the_lane = || stage.world.calls(Slot::PutNotify).len();
+        for (len, count) in [(99, 1), (100, 2)] {
+            let put = stage.ab.put_notify(&local, 0..len, &key, 0, 1);
+            assert_eq!(stage.ended(put), Ok(0));
+            assert!(stage.until(|| words(&told) == [1]), "{len}");
+            assert_eq!(by_the_lane(), count, "{len} bytes");
+            drop(told.take());
+        }
+        stage.assert_no_faults();
+    }
+
     /// What the fence waits for is what stood before it, and not the notification.
     fn a_put_that_tells_behind_a_fence_ends() {
         for telling in [true, false] {

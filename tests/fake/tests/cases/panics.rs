@@ -49,6 +49,7 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
         assert_eq!(stage.b.test(&put), Some(Ok(0)), "a completion behind the panic is lost");
     }
     assert_eq!(stage.world.left()[4], 0, "lent payloads are lost");
+    assert_eq!(stage.b.arm(), Ok(true), "nothing is left that would keep it from sleeping");
     drop(key);
     stage.assert_no_faults();
 }
@@ -248,11 +249,11 @@ cases! {
     }
 
     fn a_panic_in_a_handler_loses_nothing_of_its_batch() {
-        nothing_behind_a_panic_is_lost(Lane::whole("all"));
+        nothing_behind_a_panic_is_lost(Lane::whole("all").sleeping());
     }
 
     fn a_panic_in_a_handler_loses_no_payload_that_was_lent() {
-        nothing_behind_a_panic_is_lost(Lane { lends: true, ..Lane::whole("all") });
+        nothing_behind_a_panic_is_lost(Lane { lends: true, ..Lane::whole("all").sleeping() });
     }
 
     /// What it was asked for may have happened: it is not asked again, and says nothing more.
