@@ -149,6 +149,7 @@ impl Domain for FakeDomain {
             atomic_fetch64,
             cost: lane.cost(),
             max_address_len: 16,
+            max_endpoint_address_len: 16,
             max_identity_len: 1 << 20,
             ..ModuleAttr::empty()
         }]
