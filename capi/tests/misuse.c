@@ -240,7 +240,10 @@ static void *another_thread(void *user)
 {
     struct fixture *f = (struct fixture *)user;
     expect(*tieline_error_text() == '\0');
+    uint64_t before = 7;
     refused(tieline_send(f->me, 1, 0, "x", 1, NULL, NULL), TIELINE_BUSY, "another thread");
+    refused(tieline_put_bytes(f->key, 0, "x", 1, NULL, NULL), TIELINE_BUSY, "another thread");
+    refused(tieline_fetch(f->key, TIELINE_ATOMIC_ADD, 8, 0, 1, 0, &before, NULL, NULL), TIELINE_BUSY, "another thread");
     refused(tieline_worker_progress(f->worker), TIELINE_BUSY, "another thread");
     refused(tieline_worker_drop(f->worker), TIELINE_BUSY, "another thread");
     return NULL;
@@ -251,6 +254,7 @@ static void on_message(void *user, const struct tieline_message *message)
 {
     struct fixture *f = (struct fixture *)user;
     struct tieline_endpoint *back = NULL;
+    uint64_t before = 7;
     pthread_t other;
     refused(tieline_worker_finish(f->worker, 1, 0, NULL), TIELINE_INVALID, "none with the number");
     refused(tieline_worker_flush(f->worker), TIELINE_BUSY, "");
@@ -260,6 +264,13 @@ static void on_message(void *user, const struct tieline_message *message)
     check(tieline_message_endpoint(message, &back));
     expect(back == f->me);
     check(tieline_send(back, 2, 0, NULL, 0, NULL, NULL));
+    check(tieline_send(back, 2, 0, "x", 1, NULL, NULL));
+    memset(memory_of(f), 0, 8);
+    check(tieline_put_bytes(f->key, 0, "\2", 1, NULL, NULL));
+    check(tieline_fetch(f->key, TIELINE_ATOMIC_OR, 8, 0, 1, 99, &before, NULL, NULL));
+    expect(before == 2 && memory_of(f)[0] == 3);
+    check(tieline_fetch(f->key, TIELINE_ATOMIC_COMPARE_SWAP, 8, 0, 5, 3, &before, NULL, NULL));
+    expect(before == 3 && memory_of(f)[0] == 5);
     expect(pthread_create(&other, NULL, another_thread, f) == 0 && pthread_join(other, NULL) == 0);
     f->handled = 1;
 }
@@ -282,6 +293,7 @@ static void threads(void)
     check(tieline_worker_on_message(f.worker, 2, NULL, NULL));
     check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
     check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
+    expect(memory_of(&f)[0] == 5);
     /* One thread at a time: any. */
     expect(pthread_create(&other, NULL, uses_it_alone, &f) == 0 && pthread_join(other, NULL) == 0);
     check(tieline_job_barrier(job, f.worker));
@@ -572,8 +584,10 @@ static void a_forked_child(void)
     if (child == 0) {
         struct fixture own;
         struct tieline_worker *worker;
+        uint64_t word = 0;
         refused(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL), TIELINE_INVALID, "fork");
         refused(tieline_put_bytes(f.key, 0, "x", 1, NULL, NULL), TIELINE_INVALID, "fork");
+        refused(tieline_fetch(f.key, TIELINE_ATOMIC_ADD, 8, 0, 1, 0, &word, NULL, NULL), TIELINE_INVALID, "fork");
         refused(tieline_worker_wait(f.worker, 0), TIELINE_INVALID, "fork");
         refused(tieline_worker_open(f.context, &worker), TIELINE_INVALID, "fork");
         expect(tieline_worker_progress(f.worker) == 0);

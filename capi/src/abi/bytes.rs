@@ -18,6 +18,16 @@ pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fa
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
+/// The same where there are some and nothing is wrong with them.
+#[inline(always)]
+pub(crate) fn some_bytes<'a>(start: *const c_void, len: usize) -> Option<&'a [u8]> {
+    if start.is_null() || len > isize::MAX as usize {
+        return None;
+    }
+    // SAFETY: as above.
+    Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
+}
+
 #[cold]
 fn no_bytes(start: *const c_void, len: usize) -> Fault {
     if start.is_null() {

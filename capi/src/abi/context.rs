@@ -70,7 +70,7 @@ pub(crate) fn keep<T: Object>(object: T) -> Result<Handle<T>, Fault> {
 
 #[cold]
 pub(crate) fn no_handles() -> Fault {
-    let (what, why) = ("one more object", "there are 16 million handles already");
+    let (what, why) = ("one more object", "there are 16 million handles of its kind already");
     Fault::new(Status::NoMemory, what, why, "close what is not used any more")
 }
 

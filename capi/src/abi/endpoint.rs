@@ -1,8 +1,8 @@
 //! Endpoints: the way to one peer, and messages on it.
 
-use super::bytes::{Room, bytes};
+use super::bytes::{Room, bytes, some_bytes};
 use super::context::{end_of_worker, no_handles};
-use super::enter::{guarded, no_object, object};
+use super::enter::{guarded, live, no_object, object};
 use super::error::{Failure, Fault, answer, done, shown};
 use super::how::{self, How};
 use super::memory::{Piece, pieces};
@@ -15,6 +15,7 @@ use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
+use tieline::endpoint::Tried;
 use tieline::{Close, Endpoint, Outcome, PostError, Status};
 
 /// The way to one peer, of one worker.
@@ -70,6 +71,19 @@ impl EndpointState {
             Rc::increment_strong_count(state);
             Rc::from_raw(state)
         }
+    }
+
+    /// Does what can be over at once and cannot panic, if this thread is let in and the handle is there.
+    #[inline(always)]
+    pub(crate) fn at_once(
+        &self,
+        body: impl FnOnce(&Endpoint) -> Result<(), Tried>,
+    ) -> Result<(), Tried> {
+        let tried = self.worker.mark.at_once(|| {
+            // SAFETY: as in `get`.
+            unsafe { &*self.endpoint.get() }.as_ref().map_or(Err(Tried::NOT), body)
+        });
+        tried.unwrap_or(Err(Tried::NOT))
     }
 
     /// Does what posts on it.
@@ -155,9 +169,35 @@ pub unsafe extern "C" fn tieline_send(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    let mut tried = Tried::NOT;
+    if let (Some(payload), true) = (some_bytes(payload, len), how::is_usual(how, request)) {
+        if let Some(state) = live::<EndpointState, _>(endpoint) {
+            match state.at_once(|endpoint| endpoint.send_at_once(id, header, payload)) {
+                Ok(()) => return 0,
+                Err(answered) => tried = answered,
+            }
+        }
+    }
+    send_further(endpoint, id, header, payload, len, how, request, tried)
+}
+
+/// The same, with all that may come of it.
+#[cold]
+#[inline(never)]
+#[expect(clippy::too_many_arguments, reason = "those of the call, in its registers")]
+fn send_further(
+    endpoint: *const EndpointHandle,
+    id: u16,
+    header: u64,
+    payload: *const c_void,
+    len: usize,
+    how: *const How,
+    request: *mut u64,
+    tried: Tried,
+) -> i32 {
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
         let (payload, told) = (bytes(payload, len)?, how::read(how, 0, &state.worker)?);
-        state.post(request, &told, |endpoint| endpoint.send(id, header, payload))
+        state.post(request, &told, |endpoint| endpoint.send_further(tried, id, header, payload))
     }))
 }
 

@@ -35,6 +35,19 @@ impl Mark {
         self.word.load(Ordering::Relaxed) == this_thread()
     }
 
+    /// Does what runs nothing of the caller's and cannot panic, without the preparations for a panic. `None`: this thread may not be
+    /// let in, or is in a handler; [`post`](Mark::post) knows.
+    #[inline(always)]
+    pub(crate) fn at_once<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
+        if self.word.load(Ordering::Relaxed) == FREE {
+            self.word.store(POSTING, Ordering::Relaxed);
+            let result = body();
+            self.word.store(FREE, Ordering::Relaxed);
+            return Some(result);
+        }
+        None
+    }
+
     /// Does what runs nothing of the caller's.
     #[inline]
     pub(crate) fn post<T>(&self, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
@@ -55,15 +68,15 @@ impl Mark {
         }
     }
 
-    /// Does what may run handlers, which may call again.
+    /// Does what may run handlers, which may call again; the body hears whether no other call is around it.
     #[inline]
-    pub(crate) fn drive<T>(&self, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    pub(crate) fn drive<T>(&self, body: impl FnOnce(bool) -> Result<T, Fault>) -> Result<T, Fault> {
         let before = self.word.load(Ordering::Relaxed);
         if before != FREE {
             self.check_other(before)?;
         }
         self.word.store(this_thread(), Ordering::Relaxed);
-        match catch_unwind(AssertUnwindSafe(body)) {
+        match catch_unwind(AssertUnwindSafe(|| body(before <= BOUND))) {
             Ok(result) => {
                 // A call from inside may have ended it.
                 if self.word.load(Ordering::Relaxed) != BROKEN {
@@ -119,6 +132,13 @@ impl Mark {
 /// Does what belongs to no worker.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+/// The object of a handle that the caller gave, for what is done at once; [`object`] says what is wrong where there is none.
+#[inline(always)]
+pub(crate) fn live<'a, T: Object, C>(given: *const C) -> Option<&'a T> {
+    // SAFETY: as `object`.
+    unsafe { table::look(Handle::<T>::of(given)) }
 }
 
 /// The object of a handle that the caller gave, or what is wrong with it.
@@ -179,7 +199,7 @@ mod tests {
         let first = mark.post(|| -> Result<(), Fault> { panic!("a bug of {}", 7) }).unwrap_err();
         assert_eq!(first.error.status(), Status::ProviderFailed);
         assert_eq!((first.kind, first.error.why()), (Kind::Panicked, "a bug of 7"));
-        let later = mark.drive(|| Ok(())).unwrap_err();
+        let later = mark.drive(|_| Ok(())).unwrap_err();
         assert!(later.error.why().contains("panicked in an earlier call"));
         assert_eq!(mark.post(|| Ok(())).unwrap_err().error.status(), Status::ProviderFailed);
     }
@@ -187,8 +207,8 @@ mod tests {
     #[test]
     fn a_panic_in_a_call_from_a_handler_ends_the_worker_of_the_call_around_it() {
         let mark = Mark::new(true);
-        mark.drive(|| {
-            assert!(mark.is_in_handler());
+        mark.drive(|is_outermost| {
+            assert!(is_outermost && mark.is_in_handler());
             let inner = mark.post(|| -> Result<(), Fault> { panic!("inside") });
             assert_eq!(inner.unwrap_err().kind, Kind::Panicked);
             Ok(())
@@ -198,11 +218,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_done_at_once_keeps_others_out_and_finds_the_mark_as_it_was() {
+        let mark = Mark::new(true);
+        let inner = mark.at_once(|| (mark.at_once(|| ()), mark.post(|| Ok(()))));
+        let (again, posted) = inner.unwrap();
+        assert_eq!((again, posted.unwrap_err().error.status()), (None, Status::Busy));
+        assert_eq!(mark.at_once(|| 7), Some(7));
+        let _ = mark.post(|| -> Result<(), Fault> { panic!("ended") }).unwrap_err();
+        assert_eq!(mark.at_once(|| ()), None);
+        assert_eq!(Mark::new(false).at_once(|| ()), None);
+    }
+
+    #[test]
     fn a_handler_is_let_in_and_another_thread_is_not() {
         let mark = Mark::new(true);
-        mark.drive(|| {
+        mark.drive(|_| {
             mark.post(|| Ok(()))?;
-            mark.drive(|| Ok(()))?;
+            mark.drive(|is_outermost| {
+                assert!(!is_outermost);
+                Ok(())
+            })?;
             let other = std::thread::scope(|scope| {
                 scope.spawn(|| mark.post(|| Ok(())).unwrap_err().error.status()).join().unwrap()
             });
@@ -225,7 +260,7 @@ mod tests {
     fn a_worker_that_is_bound_to_its_thread_says_so_to_others() {
         let mark = Mark::new(false);
         let _ = mark.post(|| mark_is_free(&mark)).unwrap_err();
-        mark.drive(|| mark.post(|| Ok(()))).unwrap();
+        mark.drive(|_| mark.post(|| Ok(()))).unwrap();
         let why = std::thread::scope(|scope| {
             scope.spawn(|| mark.post(|| Ok(())).unwrap_err().error.why().to_owned()).join().unwrap()
         });

@@ -135,6 +135,19 @@ fn read_given(how: *const How, known: u32, worker: &WorkerState) -> Result<Told,
     Ok(Told { flags, word, tell, user, counter })
 }
 
+/// Whether nobody said anything of how an end is told. The place of the number has its zero then.
+#[inline(always)]
+pub(crate) fn is_usual(how: *const How, request: *mut u64) -> bool {
+    // One comparison where neither is given.
+    if how.addr() | request.addr() != 0 {
+        if !how.is_null() {
+            return false;
+        }
+        no_number(request);
+    }
+    true
+}
+
 /// The number of a pending operation goes there, if it is asked for: 0 first.
 #[inline]
 pub(crate) fn no_number(request: *mut u64) {

@@ -8,7 +8,8 @@ use super::how::{self, How};
 use super::memory::{RegionHandle, RegionObject, range};
 use super::records::{self, out, out_handle};
 use super::table::{Handle, Object};
-use super::worker::{WorkerHandle, WorkerState, share, state_of};
+use super::worker::{Watch, WorkerHandle, WorkerState, share, state_of};
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::Arc;
 use tieline::{Announcement, KeptMessage, Message, Status, Untaken};
@@ -35,6 +36,36 @@ pub struct ArrivedMessage {
     pub reserved_worker: *const c_void,
 }
 
+impl ArrivedMessage {
+    /// What all messages of one handler have in common.
+    fn of(id: u16, own: Watch) -> ArrivedMessage {
+        ArrivedMessage {
+            size: size_of::<ArrivedMessage>(),
+            header: 0,
+            payload: std::ptr::null(),
+            len: 0,
+            id: id.into(),
+            is_announced: 0,
+            reserved: std::ptr::null(),
+            reserved_worker: own.state().cast(),
+        }
+    }
+
+    /// What this one has of its own.
+    #[inline]
+    fn is_about(&mut self, message: &Message<'_>) {
+        let announced = message.is_announced();
+        let payload = message.payload();
+        (self.payload, self.len) = match announced {
+            false => (payload.as_ptr().cast(), payload.len()),
+            true => (std::ptr::null(), message.len()),
+        };
+        self.header = message.header();
+        self.is_announced = announced.into();
+        self.reserved = std::ptr::from_ref(message).cast();
+    }
+}
+
 /// What to do with a message, in the thread that makes progress. It must not throw.
 pub type MessageFn =
     Option<unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage)>;
@@ -53,29 +84,20 @@ pub unsafe extern "C" fn tieline_worker_on_message(
         let own = state.watch();
         state.post(|worker| {
             let registered = match handler {
-                Some(handler) => worker.on_message(id, move |message| {
-                    if own.has_ended() {
-                        return;
-                    }
-                    let announced = message.is_announced();
-                    let payload = message.payload();
-                    let (start, len) = match announced {
-                        false => (payload.as_ptr().cast(), payload.len()),
-                        true => (std::ptr::null(), message.len()),
-                    };
-                    let arrived = ArrivedMessage {
-                        size: size_of::<ArrivedMessage>(),
-                        header: message.header(),
-                        payload: start,
-                        len,
-                        id: message.id().into(),
-                        is_announced: announced.into(),
-                        reserved: std::ptr::from_ref(message).cast(),
-                        reserved_worker: own.state().cast(),
-                    };
-                    // SAFETY: the caller's function.
-                    unsafe { handler(user, &raw const arrived) };
-                }),
+                Some(handler) => {
+                    let record = UnsafeCell::new(ArrivedMessage::of(id, own));
+                    worker.on_message(id, move |message| {
+                        if own.has_ended() {
+                            return;
+                        }
+                        // SAFETY: handlers run one at a time and never inside of each other, and this one stays until it has returned.
+                        unsafe { (*record.get()).is_about(message) };
+                        // SAFETY: the caller's function, and its record for the length of the call.
+                        unsafe { handler(user, record.get()) };
+                        // SAFETY: as above.
+                        unsafe { (*record.get()).reserved = std::ptr::null() };
+                    })
+                }
                 None => worker.on_message(id, |_| ()),
             };
             Ok(registered?)

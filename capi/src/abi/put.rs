@@ -1,9 +1,9 @@
 //! Remote keys, put and get.
 
-use super::bytes::bytes;
+use super::bytes::{bytes, some_bytes};
 use super::context::{end_of_worker, keep, take};
 use super::endpoint::{EndpointHandle, EndpointState};
-use super::enter::{guarded, object};
+use super::enter::{guarded, live, object};
 use super::error::{Fault, answer, done};
 use super::how::{self, How, Told};
 use super::memory::{Piece, RegionHandle, RegionObject, pieces, range};
@@ -12,6 +12,7 @@ use super::records::out_handle;
 use super::table::Object;
 use std::ffi::c_void;
 use std::rc::Rc;
+use tieline::endpoint::Tried;
 use tieline::{Completion, Endpoint, Outcome, PostError, RemoteKey};
 
 /// A peer's region, as an endpoint reaches it.
@@ -82,11 +83,35 @@ pub unsafe extern "C" fn tieline_put_bytes(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    let mut tried = Tried::NOT;
+    if let (Some(data), true) = (some_bytes(data, len), how::is_usual(how, request)) {
+        if let Some(object) = live::<KeyObject, _>(key) {
+            match object.endpoint.at_once(|_| object.key.put_bytes_at_once(data, offset)) {
+                Ok(()) => return 0,
+                Err(answered) => tried = answered,
+            }
+        }
+    }
+    put_bytes_further(key, offset, data, len, how, request, tried)
+}
+
+/// The same, with all that may come of it.
+#[cold]
+#[inline(never)]
+fn put_bytes_further(
+    key: *const KeyHandle,
+    offset: u64,
+    data: *const c_void,
+    len: usize,
+    how: *const How,
+    request: *mut u64,
+    tried: Tried,
+) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object| {
         let (data, told) = (bytes(data, len)?, how::read(how, NOTIFY, &object.endpoint.worker)?);
         let key = &object.key;
         object.post(request, &told, |endpoint| match told.flags & NOTIFY {
-            0 => endpoint.put_bytes(data, key, offset),
+            0 => endpoint.put_bytes_further(tried, data, key, offset),
             _ => endpoint.put_bytes_notify(data, key, offset, told.word),
         })
     }))

@@ -1,18 +1,23 @@
-//! Handles: places in a table that never shrinks, so that looking at a place is always allowed.
+//! Handles: places in tables that never shrink, so that looking at a place is always allowed.
 //!
-//! A handle is 64 bits: 24 for the place, 8 for the kind, 32 for how often the place was used. The place holds the same 64 bits
-//! while its object is there, others while one call has the object for itself, and others again afterwards. No lock is taken, neither to look nor to make and to end one: a signal
+//! A handle is 64 bits: 24 for the place, 8 for the kind, 32 for how often the place was used. Each kind has a table of its own. A place
+//! holds the same 64 bits as its handle while its object is there, and otherwise bits that lead to another place, so that no bits
+//! whatever equal those of the place that they lead to unless they are its handle: one comparison says that it is there, of this kind and
+//! not used anew. No lock is taken, neither to look nor to make and to end one: a signal
 //! handler may look, and a child that was forked while another thread was in here is not stuck.
 
 use std::marker::PhantomData;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 const PLACE_BITS: u32 = 24;
-const CHUNK_BITS: u32 = 12;
-const CHUNK: usize = 1 << CHUNK_BITS;
-const CHUNKS: usize = 1 << (PLACE_BITS - CHUNK_BITS);
 const PLACE: u64 = (1 << PLACE_BITS) - 1;
+/// Places 0 and 1 are nobody's.
+const FIRST: u64 = 2;
+/// The last place of a table that has any.
+const LEAST: u64 = 63;
+/// Kinds are below this.
+const KINDS: usize = 16;
 /// The kind that a place's tag has while a call has its object for itself. No object is of it.
 const HELD: u64 = 0xff;
 
@@ -21,7 +26,7 @@ const _: () = assert!(size_of::<usize>() == 8);
 
 /// What a handle can stand for.
 pub(crate) trait Object: 'static {
-    /// Its number in handles: no two kinds have the same, and none has 0.
+    /// Its number in handles: no two kinds have the same, none has 0, and all are below 16.
     const KIND: u8;
     /// What a person calls it: `an endpoint`.
     const NAME: &'static str;
@@ -59,38 +64,174 @@ impl<T: Object> Handle<T> {
     pub(crate) fn to_c<C>(self) -> *mut C {
         self.0 as usize as *mut C
     }
+
+    fn table() -> &'static Table {
+        const { assert!(T::KIND > 0 && (T::KIND as usize) < KINDS) };
+        &TABLES[T::KIND as usize]
+    }
 }
 
 struct Place {
-    /// The handle of what is here; without a kind, and with the number of the next free place, while nothing is.
+    /// The handle of what is here. While nothing is: how often it was used, and the number of the next free place or 0. While a call has
+    /// the object for itself: the handle with another kind and place 0. A place is never its own next one.
     tag: AtomicU64,
     object: AtomicPtr<()>,
 }
 
-static TABLE: [AtomicPtr<Place>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
-/// The first place that was never used.
-static FRESH: AtomicU64 = AtomicU64::new(1);
-/// The free places' first one, and above it how often this word has changed.
-static FREE: AtomicU64 = AtomicU64::new(0);
-
-/// The place of a handle, whatever its bits are; `None` where no place was made yet.
-#[inline]
-fn place(bits: u64) -> Option<&'static Place> {
-    let chunk = (bits >> CHUNK_BITS) as usize & (CHUNKS - 1);
-    let chunk = TABLE[chunk].load(Ordering::Acquire);
-    if chunk.is_null() {
-        return None;
-    }
-    // SAFETY: a chunk has this many places, and is never freed.
-    Some(unsafe { &*chunk.add(bits as usize & (CHUNK - 1)) })
+/// The places that there are, behind this head: place `n` is the `n`th. Nothing in it changes; when it is full a longer one takes its
+/// place, which begins with the same, and it stays where it is for those who look at it just then.
+#[repr(C)]
+struct List {
+    /// The last place: one less than a power of two.
+    last: u64,
+    /// The one before.
+    before: *const List,
+    places: [&'static Place; 0],
 }
 
-#[inline]
+/// The list of a kind of which nothing was made yet.
+#[repr(C)]
+struct Empty {
+    head: List,
+    places: [&'static Place; 2],
+}
+
+// SAFETY: nothing in it changes.
+unsafe impl Sync for Empty {}
+
+/// What leads to place 0 or 1 is no handle: these hold bits that lead to the other one.
+static NOBODYS: [Place; 2] = [
+    Place { tag: AtomicU64::new(1), object: AtomicPtr::new(null_mut()) },
+    Place { tag: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) },
+];
+static EMPTY: Empty = Empty {
+    head: List { last: 1, before: null(), places: [] },
+    places: [&NOBODYS[0], &NOBODYS[1]],
+};
+
+/// The places of one kind. Kinds that are made and ended all the time share no line of a cache with others.
+#[repr(align(64))]
+struct Table {
+    list: AtomicPtr<List>,
+    /// The first place that was never used.
+    fresh: AtomicU64,
+    /// The free places' first one, and above it how often this word has changed.
+    free: AtomicU64,
+}
+
+static TABLES: [Table; KINDS] = [const {
+    Table {
+        list: AtomicPtr::new((&raw const EMPTY).cast::<List>().cast_mut()),
+        fresh: AtomicU64::new(FIRST),
+        free: AtomicU64::new(0),
+    }
+}; KINDS];
+
+/// The place that these bits lead to, whatever they are.
+#[inline(always)]
+fn place(list: *const List, bits: u64) -> &'static Place {
+    // SAFETY: a list is never freed, and has a place for each number up to its last one: see `longer`.
+    unsafe {
+        let first = (&raw const (*list).places).cast::<&'static Place>();
+        *first.add((bits & (*list).last) as usize)
+    }
+}
+
+impl Table {
+    #[inline(always)]
+    fn list(&self) -> *const List {
+        self.list.load(Ordering::Acquire)
+    }
+
+    /// The place of this number, if there is one.
+    fn numbered(&self, bits: u64) -> Option<&'static Place> {
+        let (list, number) = (self.list(), bits & PLACE);
+        // SAFETY: a list is never freed.
+        let is_there = number >= FIRST && number <= unsafe { (*list).last };
+        is_there.then(|| place(list, number))
+    }
+
+    /// A place that nobody has.
+    fn free_place(&self) -> Option<(u64, &'static Place)> {
+        let mut head = self.free.load(Ordering::Acquire);
+        while head & PLACE != 0 {
+            let found = self.numbered(head)?;
+            let after = found.tag.load(Ordering::Relaxed) & PLACE;
+            let next = (head >> 32).wrapping_add(1) << 32 | after;
+            match self.free.compare_exchange_weak(head, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some((head & PLACE, found)),
+                Err(now) => head = now,
+            }
+        }
+        let number = self.fresh.fetch_add(1, Ordering::Relaxed);
+        if number > PLACE {
+            let _ = self.fresh.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        loop {
+            if let Some(place) = self.numbered(number) {
+                return Some((number, place));
+            }
+            self.grow();
+        }
+    }
+
+    /// Twice as many places, unless another thread has made them meanwhile.
+    #[cold]
+    fn grow(&self) {
+        let now = self.list();
+        let (list, new) = longer(now);
+        let swapped =
+            self.list.compare_exchange(now.cast_mut(), list, Ordering::AcqRel, Ordering::Acquire);
+        if swapped.is_err() {
+            // SAFETY: `longer` has made both, and nobody has seen them.
+            unsafe {
+                drop(Box::from_raw(new));
+                drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
+                    list.cast::<*const ()>(),
+                    words_of(&*list),
+                )));
+            }
+        }
+    }
+}
+
+/// How many words a list has, with its head.
+fn words_of(list: &List) -> usize {
+    size_of::<List>() / size_of::<usize>() + list.last as usize + 1
+}
+
+/// A list of twice as many places, of which the first are those of `before`; and the others.
+fn longer(before: *const List) -> (*mut List, *mut [Place]) {
+    // SAFETY: a list is never freed.
+    let had = unsafe { (*before).last };
+    let head = List { last: (2 * had + 1).max(LEAST), before, places: [] };
+    let empty = || Place { tag: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) };
+    let new: Box<[Place]> = (had..head.last).map(|_| empty()).collect();
+    let new = Box::into_raw(new);
+    let words: Box<[*const ()]> = vec![null(); words_of(&head)].into();
+    let list = Box::into_raw(words).cast::<List>();
+    let last = head.last;
+    // SAFETY: there is room for the head and so many places behind it, all of which are written, with places that are never freed
+    // once this is seen by others.
+    unsafe {
+        list.write(head);
+        let first = (&raw mut (*list).places).cast::<&'static Place>();
+        for number in 0..=had {
+            first.add(number as usize).write(place(before, number));
+        }
+        for number in had + 1..=last {
+            let place = new.cast::<Place>().add((number - had - 1) as usize);
+            first.add(number as usize).write(&*place);
+        }
+    }
+    (list, new)
+}
+
+#[inline(always)]
 fn live<T: Object>(handle: Handle<T>) -> Option<&'static Place> {
-    let place = place(handle.0)?;
-    let is_it =
-        place.tag.load(Ordering::Acquire) == handle.0 && (handle.0 >> PLACE_BITS) as u8 == T::KIND;
-    is_it.then_some(place)
+    let place = place(Handle::<T>::table().list(), handle.0);
+    (place.tag.load(Ordering::Acquire) == handle.0).then_some(place)
 }
 
 /// The object of a handle, while it is there.
@@ -98,7 +239,7 @@ fn live<T: Object>(handle: Handle<T>) -> Option<&'static Place> {
 /// # Safety
 /// Nobody ends it while the reference is used: who holds its worker's mark knows that, and for what belongs to no worker the caller
 /// promises it.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn look<'a, T: Object>(handle: Handle<T>) -> Option<&'a T> {
     let object = live(handle)?.object.load(Ordering::Relaxed);
     // SAFETY: a place with this tag was given a `T` by `keep`, which stays until `end` has changed the tag.
@@ -107,7 +248,7 @@ pub(crate) unsafe fn look<'a, T: Object>(handle: Handle<T>) -> Option<&'a T> {
 
 /// Takes the object's address in, to be found by the handle that is returned; `None` where no more handles can be had.
 pub(crate) fn keep<T: Object>(object: NonNull<T>) -> Option<Handle<T>> {
-    let (number, place) = free_place()?;
+    let (number, place) = Handle::<T>::table().free_place()?;
     // A place's 32 bits of use begin anew after four billion times.
     let used = (place.tag.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
     let bits = used << 32 | u64::from(T::KIND) << PLACE_BITS | number;
@@ -133,33 +274,36 @@ pub(crate) fn hold<T: Object>(handle: Handle<T>) -> Option<NonNull<T>> {
     NonNull::new(object.cast())
 }
 
+/// Bits that lead to place 0, and not here.
 fn held_tag<T: Object>(handle: Handle<T>) -> u64 {
-    handle.0 | HELD << PLACE_BITS
+    (handle.0 | HELD << PLACE_BITS) & !PLACE
 }
 
 /// Whether a call has the object of this handle for itself; of a handle that led to nothing also: had it a moment ago.
 pub(crate) fn is_held<T: Object>(handle: Handle<T>) -> bool {
     let is_kind = (handle.0 >> PLACE_BITS) as u8 == T::KIND;
-    let tag = place(handle.0).map(|place| place.tag.load(Ordering::Acquire));
+    let place = Handle::<T>::table().numbered(handle.0);
+    let tag = place.map(|place| place.tag.load(Ordering::Acquire));
     is_kind && tag.is_some_and(|tag| tag == held_tag(handle) || tag == handle.0)
 }
 
 /// The handle of an object that was held leads to it again.
 pub(crate) fn restore<T: Object>(handle: Handle<T>) {
-    if let Some(place) = place(handle.0) {
+    if let Some(place) = Handle::<T>::table().numbered(handle.0) {
         place.tag.store(handle.0, Ordering::Release);
     }
 }
 
 /// The place is free for others.
 pub(crate) fn release<T: Object>(handle: Handle<T>) {
-    let Some(place) = place(handle.0) else { return };
+    let table = Handle::<T>::table();
+    let Some(place) = table.numbered(handle.0) else { return };
     let (number, unused) = (handle.0 & PLACE, handle.0 & !0xffff_ffff);
-    let mut head = FREE.load(Ordering::Acquire);
+    let mut head = table.free.load(Ordering::Acquire);
     loop {
         place.tag.store(unused | (head & PLACE), Ordering::Relaxed);
         let next = (head >> 32).wrapping_add(1) << 32 | number;
-        match FREE.compare_exchange_weak(head, next, Ordering::AcqRel, Ordering::Acquire) {
+        match table.free.compare_exchange_weak(head, next, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return,
             Err(now) => head = now,
         }
@@ -172,46 +316,11 @@ pub(crate) fn what_is<T: Object>(handle: Handle<T>) -> &'static str {
         return "a null handle";
     }
     let kind = (handle.0 >> PLACE_BITS) as u8;
-    let used = place(handle.0).map(|place| place.tag.load(Ordering::Acquire));
-    match used {
+    let place = TABLES.get(usize::from(kind)).and_then(|table| table.numbered(handle.0));
+    match place.map(|place| place.tag.load(Ordering::Acquire)) {
         Some(tag) if tag == handle.0 && kind != 0 => "a handle of another kind",
         Some(tag) if kind == T::KIND && tag >> 32 >= handle.0 >> 32 => "a handle that was closed",
         _ => "no handle of this library's",
-    }
-}
-
-fn free_place() -> Option<(u64, &'static Place)> {
-    let mut head = FREE.load(Ordering::Acquire);
-    while head & PLACE != 0 {
-        let found = place(head & PLACE)?;
-        let after = found.tag.load(Ordering::Relaxed) & PLACE;
-        let next = (head >> 32).wrapping_add(1) << 32 | after;
-        match FREE.compare_exchange_weak(head, next, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Some((head & PLACE, found)),
-            Err(now) => head = now,
-        }
-    }
-    let number = FRESH.fetch_add(1, Ordering::Relaxed);
-    if number > PLACE {
-        let _ = FRESH.fetch_sub(1, Ordering::Relaxed);
-        return None;
-    }
-    make_chunk(number);
-    Some((number, place(number)?))
-}
-
-fn make_chunk(number: u64) {
-    let slot = &TABLE[(number >> CHUNK_BITS) as usize & (CHUNKS - 1)];
-    if !slot.load(Ordering::Acquire).is_null() {
-        return;
-    }
-    let empty = || Place { tag: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) };
-    let chunk: Box<[Place]> = (0..CHUNK).map(|_| empty()).collect();
-    let chunk = Box::into_raw(chunk);
-    let first = chunk.cast::<Place>();
-    if slot.compare_exchange(null_mut(), first, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // SAFETY: made above, and nobody has seen it.
-        drop(unsafe { Box::from_raw(chunk) });
     }
 }
 
@@ -222,11 +331,11 @@ mod tests {
     struct One;
     struct Other;
     impl Object for One {
-        const KIND: u8 = 201;
+        const KIND: u8 = 14;
         const NAME: &'static str = "one";
     }
     impl Object for Other {
-        const KIND: u8 = 202;
+        const KIND: u8 = 15;
         const NAME: &'static str = "another";
     }
 
@@ -252,7 +361,7 @@ mod tests {
     fn a_place_that_is_used_again_does_not_answer_to_its_first_handle() {
         let first = kept();
         assert!(end(first).is_some());
-        let later: Vec<_> = (0..3 * CHUNK).map(|_| kept()).collect();
+        let later: Vec<_> = (0..12_000).map(|_| kept()).collect();
         assert!(!is_there(first) && later.iter().all(|handle| handle.bits() != first.bits()));
         assert!(later.iter().all(|handle| is_there(*handle) && end(*handle).is_some()));
     }

@@ -8,10 +8,9 @@ use super::error::{Fault, answer, done};
 use super::how::Requests;
 use super::records::{out, out_handle};
 use super::table::{self, Handle, Object};
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,8 +21,8 @@ pub struct WorkerHandle(());
 
 pub(crate) struct WorkerState {
     pub(crate) mark: Mark,
-    /// It is dropped when the handle is, whoever still has the state.
-    worker: RefCell<Option<Rc<Worker>>>,
+    /// It is dropped when the handle is, whoever still has the state; in a handler, when the outermost call around it is over.
+    worker: UnsafeCell<Option<Worker>>,
     pub(crate) requests: RefCell<Requests>,
     /// A handler has dropped it, or it is gone: no function of the caller's runs for it any more.
     has_ended: AtomicBool,
@@ -48,9 +47,12 @@ pub(crate) fn closed() -> Fault {
 }
 
 impl WorkerState {
-    /// The worker, for the length of a call: a handler may end it meanwhile.
-    pub(crate) fn worker(&self) -> Result<Rc<Worker>, Fault> {
-        self.worker.borrow().clone().ok_or_else(closed)
+    /// The worker, for the length of a call. Under its mark.
+    #[inline]
+    pub(crate) fn worker(&self) -> Result<&Worker, Fault> {
+        // SAFETY: it is taken out under the mark alone, when no other call is under way: `drop_worker` and `leave`.
+        let worker = unsafe { &*self.worker.get() }.as_ref();
+        worker.filter(|_| !self.has_ended()).ok_or_else(closed)
     }
 
     /// Does what may run handlers, and gives what is left of the state where one of them has ended it.
@@ -59,15 +61,24 @@ impl WorkerState {
         &self,
         body: impl FnOnce(&WorkerState, &Worker) -> Result<T, Fault>,
     ) -> (Result<T, Fault>, Option<Arc<WorkerState>>) {
-        let mut is_in = false;
-        let result = self.mark.drive(|| {
-            is_in = true;
-            body(self, &*self.worker()?)
+        let mut last = None;
+        let result = self.mark.drive(|is_outermost| {
+            let result = body(self, self.worker()?);
+            if self.has_ended() && is_outermost {
+                last = self.leave();
+            }
+            result
         });
-        // Who was not let in looks at nothing; who is outermost lets go of it.
-        let is_last = is_in && self.has_ended() && !self.mark.is_in_handler();
-        let last = if is_last { self.ended_inside.take() } else { None };
         (result, last)
+    }
+
+    /// The outermost call is over in which a handler has ended the worker: it goes, and what is left of the state is let go of
+    /// by the caller.
+    #[cold]
+    fn leave(&self) -> Option<Arc<WorkerState>> {
+        // SAFETY: under the mark, and the calls inside of this one have returned.
+        drop(unsafe { &mut *self.worker.get() }.take());
+        self.ended_inside.take()
     }
 
     /// Does what runs no handlers, and needs the worker.
@@ -75,13 +86,20 @@ impl WorkerState {
         &self,
         body: impl FnOnce(&Worker) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.mark.post(|| body(&*self.worker()?))
+        self.mark.post(|| body(self.worker()?))
     }
 
-    fn drop_worker(&self) {
-        let (worker, requests) = (self.worker.take(), self.requests.take());
-        drop((worker, requests));
+    /// Nothing of it is told to the caller any more.
+    fn set_ended(&self) {
+        drop(self.requests.take());
         self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// The same, and the worker goes: in no handler, and under the mark.
+    fn drop_worker(&self) {
+        // SAFETY: no other call of it is under way.
+        drop(unsafe { &mut *self.worker.get() }.take());
+        self.set_ended();
     }
 
     /// Whether nothing of it is told to the caller any more. It may be asked without the mark.
@@ -170,7 +188,7 @@ pub unsafe extern "C" fn tieline_worker_open(
         #[expect(clippy::arc_with_non_send_sync, reason = "its mark keeps other threads out")]
         let state = Arc::new(WorkerState {
             mark: Mark::new(worker.check_movable().is_ok()),
-            worker: RefCell::new(Some(Rc::new(worker))),
+            worker: UnsafeCell::new(Some(worker)),
             requests: RefCell::default(),
             has_ended: AtomicBool::new(false),
             ended_inside: Cell::new(None),
@@ -196,12 +214,12 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
     // SAFETY: what the table was given, and it gives it to one caller alone.
     let state = unsafe { Arc::from_raw(raw.as_ptr().cast_const()) };
     if state.mark.is_in_handler() {
-        state.drop_worker();
+        state.set_ended();
         let _ = state.ended_inside.replace(Some(state.clone()));
         return Ok(());
     }
     // What a panic has left is not touched again.
-    let dropped = state.mark.drive(|| {
+    let dropped = state.mark.drive(|_| {
         state.drop_worker();
         Ok(())
     });
@@ -246,7 +264,7 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
 pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
     done(guarded(|| {
         let state = object::<WorkerState, _>(worker)?;
-        match state.mark.drive(|| Ok(())) {
+        match state.mark.drive(|_| Ok(())) {
             // A worker that a panic has ended can be dropped.
             Err(fault) if fault.error.status() != Status::ProviderFailed => Err(fault),
             _ => end(worker),

@@ -6,6 +6,7 @@
 mod abi;
 mod announce;
 mod answer;
+mod at_once;
 mod atomic;
 mod by_handle;
 mod calls;
@@ -42,6 +43,8 @@ mod strided;
 mod told;
 mod unreachable;
 
+#[doc(hidden)]
+pub use at_once::Tried;
 pub use by_handle::KeyLookup;
 pub(crate) use calls::{Circuits, WorkerCalls};
 pub use close::Close;
@@ -69,7 +72,6 @@ use queued::{GatheredMessage, QueuedOp};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
-use tieline_plugin_api::OK;
 
 /// The way to one peer. Clones are the same endpoint, and its keys hold it too; the last of them dropped closes it: what said `Done`
 /// still arrives, and what is queued is sent first. What is pending beyond that ends with `Canceled`, or goes on without the endpoint and
@@ -142,19 +144,11 @@ impl Endpoint {
     /// the reason.
     #[inline]
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
-        let ep = &*self.inner;
-        if ep.state.get() == State::Ready
-            && payload.len() <= ep.max_short.get()
-            && id <= MAX_MESSAGE_ID
-            && ep.shared.same_process()
-        {
-            let code = ep.message.get().am_short(u32::from(id), header, payload);
-            if code == OK {
-                return Ok(Outcome::Done(0));
-            }
-            return ep.send_refused(code, id, header, payload);
+        match self.send_at_once(id, header, payload) {
+            Ok(()) => Ok(Outcome::Done(0)),
+            Err(Tried::NOT) => self.inner.send_slow(id, header, payload),
+            Err(Tried(code)) => self.inner.send_refused(code, id, header, payload),
         }
-        ep.send_slow(id, header, payload)
     }
 
     /// Sends a message that `pack` writes straight into the transport's buffer: it gets room for

@@ -1,8 +1,9 @@
 //! The calls for put, get and atomics, each with its fast path: one call of a module that is through when it returns, over a key
 //! that waits for nothing better. Everything else is in `post.rs` and `atomic.rs`.
 
+use super::at_once::Tried;
 use super::post::{Local, Transfer};
-use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
+use super::record::{AtomicOp, Completion, Width, rma_op};
 use super::{Endpoint, RemoteKey};
 use crate::PostError;
 use crate::proto::emulate::AtomicCall;
@@ -71,16 +72,14 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, PostError> {
-        let (fast, mut code) = (&key.inner.fast, OK);
-        if data.len() < fast.put_below.get() && self.may_take_fast_path(key) {
-            let iov = Iov::new(data.as_ptr().cast_mut(), data.len());
-            let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            code = fast.put(&op);
-            if code == OK {
-                return Ok(Outcome::Done(0));
-            }
+        let tried = match self.has(key) {
+            true => key.put_bytes_at_once(data, offset),
+            false => Err(Tried::NOT),
+        };
+        match tried {
+            Ok(()) => Ok(Outcome::Done(0)),
+            Err(Tried(code)) => self.inner.post_bytes(data, key, offset, code),
         }
-        self.inner.post_bytes(data, key, offset, code)
     }
 
     /// Reads the peer's region at `offset` into a range of a local region.
@@ -179,24 +178,22 @@ impl Endpoint {
     }
 
     #[inline]
-    fn atomic_call(
+    pub(super) fn atomic_call(
         &self,
         call: &AtomicCall,
         key: &RemoteKey,
         offset: u64,
         fetch: bool,
     ) -> Result<Outcome, PostError> {
-        let (fast, mut code) = (&key.inner.fast, OK);
-        let masks = if fetch { fast.fetch.get() } else { fast.post.get() };
-        if masks[(call.width / 8) as usize] & 1 << call.op != 0 && self.may_take_fast_path(key) {
-            let mut result = 0;
-            let op = atomic_op_record(call, fast.key.get(), offset, fetch, &mut result, 0);
-            code = fast.atomic(&op);
-            if code == OK {
-                return Ok(Outcome::Done(if fetch { result } else { 0 }));
-            }
+        let mut result = 0;
+        let tried = match self.has(key) {
+            true => key.atomic_at_once(call, offset, fetch, &mut result),
+            false => Err(Tried::NOT),
+        };
+        match tried {
+            Ok(()) => Ok(Outcome::Done(if fetch { result } else { 0 })),
+            Err(Tried(code)) => self.inner.atomic_slow(call, key, offset, fetch, code),
         }
-        self.inner.atomic_slow(call, key, offset, fetch, code)
     }
 
     /// Whether the fast path may be taken: nothing is queued before it, key and endpoint belong together, the endpoint lives and
@@ -204,8 +201,12 @@ impl Endpoint {
     #[inline]
     pub(super) fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
         let ep = &*self.inner;
+        self.has(key) && ep.may_post_memory() && ep.shared.same_process()
+    }
+
+    /// Whether a key was imported here.
+    #[inline]
+    fn has(&self, key: &RemoteKey) -> bool {
         Rc::ptr_eq(&key.inner.endpoint, &self.inner)
-            && ep.may_post_memory()
-            && ep.shared.same_process()
     }
 }

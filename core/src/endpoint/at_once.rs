@@ -1,0 +1,202 @@
+//! What is over when the call returns, and nothing else: for the C library, which tries it before it prepares for a panic.
+//!
+//! Nothing here panics, and nothing of the application's runs: a cell is borrowed where that cannot fail, or not at all, and a provider's
+//! functions do not unwind. What was not over goes on where [`Tried`] says.
+
+use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
+use super::{Endpoint, Inner, MAX_MESSAGE_ID, RemoteKey, State};
+use crate::PostError;
+use crate::proto::emulate::AtomicCall;
+use crate::request::Outcome;
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{OK, atomic_op};
+
+/// What a provider answered that was asked and did not do it at once; nobody was asked: `OK`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tried(pub(super) i32);
+
+impl Tried {
+    /// Nothing was tried.
+    pub const NOT: Tried = Tried(OK);
+
+    #[inline(always)]
+    fn answered(code: i32) -> Result<(), Tried> {
+        if code == OK { Ok(()) } else { Err(Tried(code)) }
+    }
+}
+
+impl Inner {
+    /// Whether a put, get or atomic may be tried: as `may_post_memory`, in the process that it belongs to.
+    #[inline(always)]
+    fn may_try_memory(&self) -> bool {
+        let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
+        let state = self.state.get();
+        (state == State::Ready || (state == State::New && is_idle())) && self.shared.same_process()
+    }
+}
+
+impl Endpoint {
+    /// [`Endpoint::send`], as far as the lane takes it at once.
+    ///
+    /// # Errors
+    /// What [`Endpoint::send_further`] wants to know.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn send_at_once(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Tried> {
+        let ep = &*self.inner;
+        if ep.state.get() == State::Ready
+            && payload.len() <= ep.max_short.get()
+            && id <= MAX_MESSAGE_ID
+            && ep.shared.same_process()
+        {
+            return Tried::answered(ep.message.get().am_short(u32::from(id), header, payload));
+        }
+        Err(Tried::NOT)
+    }
+
+    /// [`Endpoint::send`] of what [`Endpoint::send_at_once`] did not.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    #[doc(hidden)]
+    pub fn send_further(
+        &self,
+        tried: Tried,
+        id: u16,
+        header: u64,
+        payload: &[u8],
+    ) -> Result<Outcome, PostError> {
+        match tried {
+            // Its thread or a way to be told kept it from being tried, and not the lane.
+            Tried::NOT => self.send(id, header, payload),
+            Tried(code) => self.inner.send_refused(code, id, header, payload),
+        }
+    }
+
+    /// [`Endpoint::put_bytes`] of what [`RemoteKey::put_bytes_at_once`] did not.
+    ///
+    /// # Errors
+    /// As [`Endpoint::put_bytes`].
+    #[doc(hidden)]
+    pub fn put_bytes_further(
+        &self,
+        tried: Tried,
+        data: &[u8],
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, PostError> {
+        match tried {
+            Tried::NOT => self.put_bytes(data, key, offset),
+            Tried(code) => self.inner.post_bytes(data, key, offset, code),
+        }
+    }
+
+    /// [`Endpoint::fetch`] of what [`RemoteKey::fetch_at_once`] did not.
+    ///
+    /// # Errors
+    /// As [`Endpoint::fetch`].
+    #[doc(hidden)]
+    pub fn fetch_further(
+        &self,
+        tried: Tried,
+        op: AtomicOp,
+        width: Width,
+        key: &RemoteKey,
+        offset: u64,
+        operand: u64,
+    ) -> Result<Outcome, PostError> {
+        let call = AtomicCall { op: op as u32, width: width as u32, operand, compare: 0 };
+        self.atomic_further(tried, &call, key, offset)
+    }
+
+    /// [`Endpoint::compare_swap`] of what [`RemoteKey::fetch_at_once`] did not.
+    ///
+    /// # Errors
+    /// As [`Endpoint::compare_swap`].
+    #[doc(hidden)]
+    pub fn compare_swap_further(
+        &self,
+        tried: Tried,
+        width: Width,
+        key: &RemoteKey,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<Outcome, PostError> {
+        let op = atomic_op::COMPARE_SWAP;
+        let call = AtomicCall { op, width: width as u32, operand: new, compare: expected };
+        self.atomic_further(tried, &call, key, offset)
+    }
+
+    fn atomic_further(
+        &self,
+        tried: Tried,
+        call: &AtomicCall,
+        key: &RemoteKey,
+        offset: u64,
+    ) -> Result<Outcome, PostError> {
+        match tried {
+            Tried::NOT => self.atomic_call(call, key, offset, true),
+            Tried(code) => self.inner.atomic_slow(call, key, offset, true, code),
+        }
+    }
+}
+
+impl RemoteKey {
+    /// [`Endpoint::put_bytes`] over the endpoint that the key was imported on, as far as a lane does it at once.
+    ///
+    /// # Errors
+    /// What [`Endpoint::put_bytes_further`] wants to know.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn put_bytes_at_once(&self, data: &[u8], offset: u64) -> Result<(), Tried> {
+        let fast = &self.inner.fast;
+        if data.len() < fast.put_below.get() && self.inner.endpoint.may_try_memory() {
+            let iov = Iov::new(data.as_ptr().cast_mut(), data.len());
+            let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
+            return Tried::answered(fast.put(&op));
+        }
+        Err(Tried::NOT)
+    }
+
+    /// A fetching atomic by its numbers, over the endpoint that the key was imported on, as far as a lane does it at once.
+    ///
+    /// # Errors
+    /// What [`Endpoint::fetch_further`] wants to know.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn fetch_at_once(
+        &self,
+        op: u32,
+        width: u32,
+        offset: u64,
+        operand: u64,
+        compare: u64,
+        result: &mut u64,
+    ) -> Result<(), Tried> {
+        self.atomic_at_once(&AtomicCall { op, width, operand, compare }, offset, true, result)
+    }
+
+    #[inline(always)]
+    pub(super) fn atomic_at_once(
+        &self,
+        call: &AtomicCall,
+        offset: u64,
+        fetch: bool,
+        result: &mut u64,
+    ) -> Result<(), Tried> {
+        let fast = &self.inner.fast;
+        let [narrow, wide] = if fetch { fast.fetch.get() } else { fast.post.get() };
+        let does = match call.width {
+            8 => wide,
+            4 => narrow,
+            _ => 0,
+        };
+        let is_done_here = call.op <= atomic_op::MAX && does & 1 << (call.op & 31) != 0;
+        if is_done_here && self.inner.endpoint.may_try_memory() {
+            let op = atomic_op_record(call, fast.key.get(), offset, fetch, result, 0);
+            return Tried::answered(fast.atomic(&op));
+        }
+        Err(Tried::NOT)
+    }
+}
