@@ -372,7 +372,7 @@ mod tests {
         let object = hold(handle).unwrap();
         assert!(is_held(handle) && !is_there(handle));
         assert!(hold(handle).is_none() && end(handle).is_none());
-        for noise in [handle.bits() + 1, handle.bits() + (1 << 32), held_tag(handle)] {
+        for noise in [handle.bits() | PLACE, handle.bits() + (1 << 32), held_tag(handle)] {
             assert!(!is_held(Handle::<One>::from_bits(noise)));
         }
         assert!(!is_held(Handle::<Other>::from_bits(handle.bits())));
