@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use tieline_plugin_api::{Failure, Status as Code};
 
 /// Contexts of one process that are looked at.
@@ -82,18 +83,9 @@ impl Process {
         of("self").is_some_and(|ours| of(&self.pid.to_string()) == Some(ours))
     }
 
-    /// What the kernel says of one of its threads, where that keeps it from being stopped or called: `D (disk sleep) in nfs_wait`.
-    pub(super) fn stuck(&self, thread: u32) -> Option<String> {
-        let folder = format!("/proc/{}/task/{thread}", self.pid);
-        let status = std::fs::read(format!("{folder}/status")).ok()?;
-        let status = String::from_utf8_lossy(&status);
-        let state = status.lines().find_map(|line| line.strip_prefix("State:"))?.trim();
-        let state = state.starts_with('D').then(|| clean(state))?;
-        let place = std::fs::read_to_string(format!("{folder}/wchan")).unwrap_or_default();
-        match place.as_str() {
-            "" | "0" => Some(state),
-            place => Some(format!("{state} in {}", clean(place))),
-        }
+    /// Where the kernel tells of one of its threads.
+    pub(super) fn task(&self, thread: u32) -> PathBuf {
+        format!("/proc/{}/task/{thread}", self.pid).into()
     }
 
     /// The files of its contexts, or of its parent's.
@@ -148,6 +140,20 @@ impl Process {
         };
         let what = format!("process {pid} (of user {user}) cannot be looked into");
         Error::new(Code::Permission, what, why, fix)
+    }
+}
+
+/// What the kernel says of the thread of that folder (see [`Process::task`]), where that keeps it from being stopped or called:
+/// `D (disk sleep) in nfs_wait`.
+pub(super) fn stuck(task: &Path) -> Option<String> {
+    let status = std::fs::read(task.join("status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"))?.trim();
+    let state = state.starts_with('D').then(|| clean(state))?;
+    let place = std::fs::read_to_string(task.join("wchan")).unwrap_or_default();
+    match place.as_str() {
+        "" | "0" => Some(state),
+        place => Some(format!("{state} in {}", clean(place))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The side that reads: finds a process's files and believes nothing of what is in them.
 
 use super::file;
-use super::process::{Process, ended};
+use super::process::{Process, ended, stuck};
 use super::sys::now_ns;
 use super::values::{Doing, PeerStatus, Status, WorkerStatus};
 use super::{
@@ -47,7 +47,7 @@ pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
             status
                 .workers
                 .iter_mut()
-                .for_each(|worker| worker.stuck = process.stuck(worker.thread));
+                .for_each(|worker| worker.stuck = stuck(&process.task(worker.thread)));
             status.peers = peers(status);
         }
     }
@@ -155,7 +155,7 @@ impl Peer {
             .flat_map(|status| status.workers);
         // The name ties the number to the process that is meant.
         let mut its = all.find(|other| other.worker == worker)?;
-        its.stuck = process.stuck(its.thread);
+        its.stuck = stuck(&process.task(its.thread));
         let Process { pid, name, .. } = &process;
         let text = match its.doing {
             Doing::Stopped => {

@@ -1,3 +1,4 @@
+use super::process::{Process, stuck};
 use super::read::{clean, parse, read};
 use super::sys::{Mapped, memory_file, reserve};
 use super::*;
@@ -329,6 +330,37 @@ fn a_process_that_is_not_there_and_one_without_a_context_are_told_apart() {
     let error = of_process(1).unwrap_err();
     let words = error.to_string();
     assert!(words.contains("cannot be looked into") || words.contains("shows nothing"), "{words}");
+}
+
+/// The kernel tells it in two files, which a folder of ours has too.
+#[test]
+fn a_thread_that_the_kernel_keeps_from_being_woken_is_named_with_the_place_where_it_is() {
+    let task = std::env::temp_dir().join(format!("tieline-stuck-{}", std::process::id()));
+    std::fs::create_dir(&task).unwrap();
+    let told = |status: &str, place: &str| {
+        std::fs::write(task.join("status"), status).unwrap();
+        std::fs::write(task.join("wchan"), place).unwrap();
+        stuck(&task)
+    };
+    let disk = "Name:\thalo\nState:\tD (disk sleep)\nTgid:\t9\n";
+    let seen = [
+        told(disk, "nfs_wait"),
+        told(disk, "nfs\u{1b}[2Jwait"),
+        // Who may not know the place is told 0.
+        told(disk, "0"),
+        told(disk, ""),
+        told("Name:\tD\nState:\tS (sleeping)\n", "nfs_wait"),
+        told("", "nfs_wait"),
+    ];
+    std::fs::remove_dir_all(&task).unwrap();
+    let state = "D (disk sleep)";
+    let seen = seen.each_ref().map(Option::as_deref);
+    assert_eq!(seen[0], Some("D (disk sleep) in nfs_wait"));
+    assert!(seen[1].is_some_and(|words| !words.contains('\u{1b}')), "{seen:?}");
+    assert_eq!(seen[2..], [Some(state), Some(state), None, None]);
+    // This one runs.
+    let ours = Process::of(std::process::id()).unwrap().task(thread_id());
+    assert!(ours.join("status").exists() && stuck(&ours).is_none(), "{}", ours.display());
 }
 
 proptest::proptest! {

@@ -8,7 +8,7 @@ use tieline_plugin_api::{Endpoint, Interface, Status, event};
 
 use crate::config::Settings;
 use crate::endpoint::RingEndpoint;
-use crate::hello::Record;
+use crate::hello::{Address, Record};
 use crate::hostile_tests::{greet, open, poll};
 use crate::interface::RingInterface;
 use crate::pool::MAX_CHUNK;
@@ -43,6 +43,17 @@ fn who_is_hung_up_on_hears_why_and_may_come_again() {
         assert!(poll(&owner).is_empty());
     }
     assert_eq!(owner.hang_up(u64::MAX), Err(Status::Invalid));
+}
+
+/// The kernel says only that the connection was refused.
+#[test]
+fn who_meets_nobody_is_told_that_the_peer_has_exited() {
+    let asker = open(Settings::defaults());
+    let mut address = Address::parse(&asker.address()).unwrap();
+    address.socket = format!("\0tieline-nobody-{}", std::process::id()).into();
+    let failure = asker.connect(&address.pack(), b"", 1).err().unwrap();
+    let words = "nobody listens at the peer's address: the peer has exited";
+    assert_eq!((failure.status, &*failure.text), (Status::PeerFailed, words));
 }
 
 /// Longer than what lies in a slot.

@@ -309,7 +309,7 @@ impl Interface for FakeInterface {
 
     fn memory(&self) -> MemoryReport {
         let _ = ask(self.world, self.lane, self.number, Slot::Memory);
-        MemoryReport::default()
+        MemoryReport { base_bytes: 4096, peer_bytes: 512, peers: 2, ..MemoryReport::default() }
     }
 
     fn release(&self, token: u64) {

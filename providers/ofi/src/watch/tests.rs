@@ -155,3 +155,16 @@ fn an_interface_does_not_watch_itself() {
     assert!(here.peers.is_empty() && !here.is_dialling());
     here.leave(1);
 }
+
+/// Nobody dials here: it was for the peer to do.
+#[test]
+fn a_peer_that_never_comes_to_be_watched_is_given_up_when_its_time_is_over() {
+    let mut here = opened(&settings(), 1);
+    let joined = Instant::now();
+    here.join(2, None);
+    assert_eq!(here.turn(joined + PATIENCE - PAUSE), [], "it may compute");
+    let told = here.turn(Instant::now() + PATIENCE + PAUSE);
+    assert!(told.len() == 1 && told[0].words.contains("not come to be watched"), "{told:?}");
+    assert_eq!((told[0].epoch, told[0].status), (2, Status::PeerFailed));
+    assert_eq!(here.turn(Instant::now() + 2 * PATIENCE), [], "and never again");
+}

@@ -6,6 +6,13 @@ use crate::receiver::Drained;
 /// Most channels that are ended in one poll.
 const MOST_ENDED: usize = 64;
 
+/// The lowest bell of a word that has rung and is not masked out.
+#[inline]
+fn lowest(rung: u64, mask: u64) -> Option<u32> {
+    let there = rung & mask;
+    (there != 0).then(|| there.trailing_zeros())
+}
+
 impl State {
     #[inline(always)]
     pub(super) fn poll_direct(&mut self, shared: &Shared, events: &mut Events<'_>) {
@@ -72,8 +79,8 @@ impl State {
                 last if last == words => !behind,
                 _ => u64::MAX,
             };
-            while self.rung[word] & mask != 0 && events.room() > 0 {
-                let bit = (self.rung[word] & mask).trailing_zeros();
+            while events.room() > 0 {
+                let Some(bit) = lowest(self.rung[word], mask) else { break };
                 let index = word as u32 * 64 + bit;
                 if !self.answer(index, shared, events) {
                     self.first_bell = (index as usize + 1) % (words * 64);
@@ -191,6 +198,22 @@ impl State {
         }
         if !self.leaving.is_empty() {
             shared.attention.set(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lowest;
+
+    /// A loop that goes on until there is none would not end with a bell that nobody has rung.
+    #[test]
+    fn only_a_bell_that_has_rung_and_whose_turn_it_is_is_answered() {
+        assert_eq!(lowest(0b1010, u64::MAX), Some(1));
+        assert_eq!(lowest(0b1010, !0b11), Some(3));
+        assert_eq!(lowest(1 << 63, u64::MAX << 63), Some(63));
+        for (rung, mask) in [(0, u64::MAX), (u64::MAX, 0), (0b11, !0b11), (0, 0)] {
+            assert_eq!(lowest(rung, mask), None, "{rung:#b} of {mask:#b}");
         }
     }
 }

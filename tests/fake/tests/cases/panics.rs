@@ -451,6 +451,30 @@ cases! {
         assert!(list.is_empty(), "{}", list.join("\n"));
     }
 
+    fn what_interfaces_hold_is_shown_and_one_that_broke_is_not_asked_for_it() {
+        let stage = Stage::new(of_two_providers());
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        let held = |at: usize| {
+            let before = stage.world.calls_at(at).len();
+            let shown = stage.a.status().interfaces;
+            let name = ["am", "rma"].into_iter().find(|name| stage.world.interface(0, name) == at);
+            let of = shown.iter().find(|one| one.path.ends_with(name.unwrap())).expect("one of the two");
+            let asked = stage.world.calls_at(at)[before..].contains(&Slot::Memory);
+            (asked, of.bytes, of.peers)
+        };
+        let (am, rma) = (stage.world.interface(0, "am"), stage.world.interface(0, "rma"));
+        assert_eq!([held(am), held(rma)], [(true, 4608, 2); 2]);
+        stage.world.rule(Rule::every(Slot::Put, Act::Panic));
+        let put = stage.ab.put(&local, 0..8, &key, 0);
+        // Before the worker has looked, and after.
+        assert_eq!([held(am), held(rma)], [(true, 4608, 2), (false, 0, 0)]);
+        let ended = stage.ended(put).expect_err("its provider panicked");
+        assert_eq!(ended.status(), Status::ProviderFailed);
+        stage.settle();
+        assert_eq!([held(am), held(rma)], [(true, 4608, 2), (false, 0, 0)]);
+    }
+
     fn a_completion_of_nothing_ends_nothing() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
