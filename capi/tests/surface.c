@@ -7,7 +7,7 @@
 
 #include "../examples/check.h"
 
-enum { LEN = 1 << 20, SHORT = 1, LONG = 2, UNWANTED = 3, KEPT = 4, BACK = 5 };
+enum { LEN = 1 << 20, SHORT = 1, LONG = 2, UNWANTED = 3, KEPT = 4, BACK = 5, ORDERED = 6 };
 
 static struct tieline_context *context;
 static struct tieline_worker *worker;
@@ -73,6 +73,34 @@ static void on_back(void *user, const struct tieline_message *message)
     *(int *)user = 1;
 }
 
+/* What came of messages that count themselves in their headers. */
+static struct {
+    uint64_t next;
+    int announced, empty;
+} came;
+
+static int32_t have_come(void *user)
+{
+    return came.next == *(uint64_t *)user;
+}
+
+static void on_ordered(void *user, const struct tieline_message *message)
+{
+    uint64_t number;
+    (void)user;
+    expect(message->id == ORDERED && message->header == came.next++);
+    if (message->is_announced) {
+        expect(message->len == LEN && message->payload == NULL);
+        came.announced++;
+    } else if (message->len == 0) {
+        came.empty++;
+    } else {
+        expect(message->len == sizeof number);
+        memcpy(&number, message->payload, sizeof number);
+        expect(number == ~message->header);
+    }
+}
+
 static void on_notification(void *user, uint32_t peer, uint32_t word)
 {
     (void)user;
@@ -105,6 +133,40 @@ static void set_up(void)
     len = sizeof bytes;
     check(tieline_region_key(memory, bytes, &len));
     check(tieline_endpoint_import_key(me, bytes, len, &key));
+}
+
+/* What a transport has no room for is queued behind what it has taken, up to a bound, and nothing is sent twice. */
+static void more_messages_than_there_is_room_for(void)
+{
+    uint64_t sent = 0, queued = 0, number, request = 7;
+    int32_t status;
+    check(tieline_worker_on_message(worker, ORDERED, on_ordered, NULL));
+    for (;; sent++) {
+        number = ~sent;
+        status = tieline_send(me, ORDERED, sent, &number, sizeof number, NULL, sent % 2 ? &request : NULL);
+        if (status == TIELINE_AGAIN) {
+            break;
+        }
+        if (check(status) == TIELINE_PENDING) {
+            queued++;
+            if (sent % 2) {
+                check(tieline_worker_forget(worker, request));
+            }
+        } else {
+            expect(sent % 2 == 0 || request == 0);
+        }
+    }
+    expect(queued > 0 && queued < sent);
+    check(tieline_worker_wait_until(worker, have_come, &sent, PATIENCE));
+    /* The same handler hears of long, short and empty ones. */
+    expect(check(tieline_send(me, ORDERED, sent++, at(local, 0), LEN, NULL, &request)) == TIELINE_PENDING);
+    number = ~sent;
+    check(tieline_send(me, ORDERED, sent++, &number, sizeof number, NULL, NULL));
+    check(tieline_send(me, ORDERED, sent++, NULL, 0, NULL, NULL));
+    check(tieline_send(me, ORDERED, sent++, &number, 0, NULL, NULL));
+    check(tieline_worker_wait_until(worker, have_come, &sent, PATIENCE));
+    expect(came.announced == 1 && came.empty == 2);
+    expect(tieline_worker_finish(worker, request, PATIENCE, NULL) == TIELINE_UNSUPPORTED);
 }
 
 static void long_messages(void)
@@ -394,6 +456,7 @@ static void closing_an_endpoint(void)
 int main(void)
 {
     set_up();
+    more_messages_than_there_is_room_for();
     long_messages();
     kept_messages_and_who_sent_them();
     puts_and_gets_in_pieces();

@@ -1,7 +1,7 @@
 //! Atomics, and the peer's memory mapped here.
 
 use super::context::{end_of_worker, keep, take};
-use super::enter::{guarded, live, object};
+use super::enter::{Aside, guarded, live, object};
 use super::error::{Fault, answer, done};
 use super::how::{self, How};
 use super::numbers::{
@@ -14,7 +14,7 @@ use super::table::Object;
 use super::worker::WorkerState;
 use std::ffi::c_void;
 use std::sync::Arc;
-use tieline::endpoint::Tried;
+use tieline::endpoint::{AtOnce, AtomicNumbers, Tried};
 use tieline::{AtomicOp, Endpoint, Outcome, PostError, RemotePointer, Status, Width};
 
 /// A peer's memory, mapped in this process.
@@ -109,43 +109,42 @@ pub unsafe extern "C" fn tieline_fetch(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
-    let mut tried = Tried::NOT;
-    if how::is_usual(how, request) && !value.is_null() {
-        if let Some(object) = live::<KeyObject, _>(key) {
+    if let Some(object) = live::<KeyObject, _>(key) {
+        if !value.is_null() && how::is_usual(how, request) {
             // SAFETY: the caller's place, which is written before it is anything else.
-            let value = unsafe {
+            let place = unsafe {
                 value.write(0);
                 &mut *value
             };
-            let key = &object.key;
-            match object
-                .endpoint
-                .at_once(|_| key.fetch_at_once(op, width, offset, operand, compare, value))
-            {
-                Ok(()) => return 0,
-                Err(answered) => tried = answered,
+            let aside = Aside::empty();
+            let given = aside.keep(key);
+            let call = AtomicNumbers { op, width, offset, operand, compare };
+            match object.endpoint.at_once(|_| object.key.fetch_at_once(call, place)) {
+                AtOnce::Done => return 0,
+                AtOnce::NotTried => {}
+                AtOnce::Refused(tried, call) => {
+                    let how = std::ptr::null();
+                    return fetch_further(given.get(), call, value, how, request, tried);
+                }
             }
         }
     }
-    fetch_further(key, op, width, offset, operand, compare, value, how, request, tried)
+    let call = AtomicNumbers { op, width, offset, operand, compare };
+    fetch_further(key, call, value, how, request, Tried::NOT)
 }
 
 /// The same, with all that may come of it.
 #[cold]
 #[inline(never)]
-#[expect(clippy::too_many_arguments, reason = "those of the call, in its registers")]
 fn fetch_further(
     key: *const KeyHandle,
-    op: u32,
-    width: u32,
-    offset: u64,
-    operand: u64,
-    compare: u64,
+    numbers: AtomicNumbers,
     value: *mut u64,
     how: *const How,
     request: *mut u64,
     tried: Tried,
 ) -> i32 {
+    let AtomicNumbers { op, width, offset, operand, compare } = numbers;
     answer(object::<KeyObject, _>(key).and_then(|object| {
         let (told, out) = (how::read(how, 0, &object.endpoint.worker)?, out(value, 0)?);
         let (op, width) = call(op, width)?;

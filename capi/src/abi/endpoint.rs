@@ -2,7 +2,7 @@
 
 use super::bytes::{Room, bytes, some_bytes};
 use super::context::{end_of_worker, no_handles};
-use super::enter::{guarded, live, no_object, object};
+use super::enter::{Aside, guarded, live, no_object, object};
 use super::error::{Failure, Fault, answer, done, shown};
 use super::how::{self, How};
 use super::memory::{Piece, pieces};
@@ -15,7 +15,7 @@ use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
-use tieline::endpoint::Tried;
+use tieline::endpoint::{AtOnce, Tried};
 use tieline::{Close, Endpoint, Outcome, PostError, Status};
 
 /// The way to one peer, of one worker.
@@ -75,15 +75,12 @@ impl EndpointState {
 
     /// Does what can be over at once and cannot panic, if this thread is let in and the handle is there.
     #[inline(always)]
-    pub(crate) fn at_once(
-        &self,
-        body: impl FnOnce(&Endpoint) -> Result<(), Tried>,
-    ) -> Result<(), Tried> {
+    pub(crate) fn at_once<T>(&self, body: impl FnOnce(&Endpoint) -> AtOnce<T>) -> AtOnce<T> {
         let tried = self.worker.mark.at_once(|| {
             // SAFETY: as in `get`.
-            unsafe { &*self.endpoint.get() }.as_ref().map_or(Err(Tried::NOT), body)
+            unsafe { &*self.endpoint.get() }.as_ref().map_or(AtOnce::NotTried, body)
         });
-        tried.unwrap_or(Err(Tried::NOT))
+        tried.unwrap_or(AtOnce::NotTried)
     }
 
     /// Does what posts on it.
@@ -169,23 +166,32 @@ pub unsafe extern "C" fn tieline_send(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
-    let mut tried = Tried::NOT;
-    if let (Some(payload), true) = (some_bytes(payload, len), how::is_usual(how, request)) {
-        if let Some(state) = live::<EndpointState, _>(endpoint) {
-            match state.at_once(|endpoint| endpoint.send_at_once(id, header, payload)) {
-                Ok(()) => return 0,
-                Err(answered) => tried = answered,
+    if let (Some(state), Some(bytes)) =
+        (live::<EndpointState, _>(endpoint), some_bytes(payload, len))
+    {
+        if how::is_usual(how, request) {
+            let aside = (Aside::empty(), Aside::empty(), Aside::empty());
+            let more_aside = (Aside::empty(), Aside::empty());
+            let given = (aside.0.keep(endpoint), aside.1.keep(id), aside.2.keep(header));
+            let (start, length) = (more_aside.0.keep(payload), more_aside.1.keep(len));
+            match state.at_once(|endpoint| endpoint.send_at_once(id, header, bytes)) {
+                AtOnce::Done => return 0,
+                AtOnce::NotTried => {}
+                AtOnce::Refused(tried, ()) => {
+                    let (endpoint, id, header) = (given.0.get(), given.1.get(), given.2.get());
+                    let (payload, len) = (start.get(), length.get());
+                    return send_further(endpoint, id, header, payload, len, request, tried);
+                }
             }
         }
     }
-    send_further(endpoint, id, header, payload, len, how, request, tried)
+    send(endpoint, id, header, payload, len, how, request)
 }
 
 /// The same, with all that may come of it.
 #[cold]
 #[inline(never)]
-#[expect(clippy::too_many_arguments, reason = "those of the call, in its registers")]
-fn send_further(
+fn send(
     endpoint: *const EndpointHandle,
     id: u16,
     header: u64,
@@ -193,11 +199,30 @@ fn send_further(
     len: usize,
     how: *const How,
     request: *mut u64,
-    tried: Tried,
 ) -> i32 {
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
         let (payload, told) = (bytes(payload, len)?, how::read(how, 0, &state.worker)?);
-        state.post(request, &told, |endpoint| endpoint.send_further(tried, id, header, payload))
+        state.post(request, &told, |endpoint| endpoint.send(id, header, payload))
+    }))
+}
+
+/// What a provider was asked, and has not done.
+#[cold]
+#[inline(never)]
+fn send_further(
+    endpoint: *const EndpointHandle,
+    id: u16,
+    header: u64,
+    payload: *const c_void,
+    len: usize,
+    request: *mut u64,
+    tried: Tried,
+) -> i32 {
+    answer(object::<EndpointState, _>(endpoint).and_then(|state| {
+        let payload = bytes(payload, len)?;
+        state.post(request, &how::USUAL, |endpoint| {
+            endpoint.send_further(tried, id, header, payload)
+        })
     }))
 }
 

@@ -138,13 +138,10 @@ fn read_given(how: *const How, known: u32, worker: &WorkerState) -> Result<Told,
 /// Whether nobody said anything of how an end is told. The place of the number has its zero then.
 #[inline(always)]
 pub(crate) fn is_usual(how: *const How, request: *mut u64) -> bool {
-    // One comparison where neither is given.
-    if how.addr() | request.addr() != 0 {
-        if !how.is_null() {
-            return false;
-        }
-        no_number(request);
+    if !how.is_null() {
+        return false;
     }
+    no_number(request);
     true
 }
 

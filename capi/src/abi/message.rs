@@ -51,20 +51,26 @@ impl ArrivedMessage {
         }
     }
 
-    /// What this one has of its own.
-    #[inline]
+    #[inline(always)]
     fn is_about(&mut self, message: &Message<'_>) {
-        let announced = message.is_announced();
-        let payload = message.payload();
-        (self.payload, self.len) = match announced {
-            false => (payload.as_ptr().cast(), payload.len()),
-            true => (std::ptr::null(), message.len()),
-        };
-        self.header = message.header();
-        self.is_announced = announced.into();
         self.reserved = std::ptr::from_ref(message).cast();
+        self.header = message.header();
+    }
+
+    /// Hands on what has no payload yet. Between two calls the record is as other messages want it.
+    #[cold]
+    #[inline(never)]
+    fn tell_announced(&mut self, message: &Message<'_>, handler: Handler, user: *mut c_void) {
+        self.is_about(message);
+        (self.payload, self.len, self.is_announced) = (std::ptr::null(), message.len(), 1);
+        // SAFETY: the caller's function, and its record for the length of the call.
+        unsafe { handler(user, self) };
+        self.is_announced = 0;
     }
 }
+
+/// A handler that is there.
+type Handler = unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage);
 
 /// What to do with a message, in the thread that makes progress. It must not throw.
 pub type MessageFn =
@@ -91,11 +97,14 @@ pub unsafe extern "C" fn tieline_worker_on_message(
                             return;
                         }
                         // SAFETY: handlers run one at a time and never inside of each other, and this one stays until it has returned.
-                        unsafe { (*record.get()).is_about(message) };
+                        let record = unsafe { &mut *record.get() };
+                        if message.is_announced() {
+                            return record.tell_announced(message, handler, user);
+                        }
+                        record.is_about(message);
+                        (record.payload, record.len) = message.raw_payload();
                         // SAFETY: the caller's function, and its record for the length of the call.
-                        unsafe { handler(user, record.get()) };
-                        // SAFETY: as above.
-                        unsafe { (*record.get()).reserved = std::ptr::null() };
+                        unsafe { handler(user, record) };
                     })
                 }
                 None => worker.on_message(id, |_| ()),

@@ -3,7 +3,7 @@
 use super::bytes::{bytes, some_bytes};
 use super::context::{end_of_worker, keep, take};
 use super::endpoint::{EndpointHandle, EndpointState};
-use super::enter::{guarded, live, object};
+use super::enter::{Aside, guarded, live, object};
 use super::error::{Fault, answer, done};
 use super::how::{self, How, Told};
 use super::memory::{Piece, RegionHandle, RegionObject, pieces, range};
@@ -12,7 +12,7 @@ use super::records::out_handle;
 use super::table::Object;
 use std::ffi::c_void;
 use std::rc::Rc;
-use tieline::endpoint::Tried;
+use tieline::endpoint::{AtOnce, BytesThere, Tried};
 use tieline::{Completion, Endpoint, Outcome, PostError, RemoteKey};
 
 /// A peer's region, as an endpoint reaches it.
@@ -83,36 +83,56 @@ pub unsafe extern "C" fn tieline_put_bytes(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
-    let mut tried = Tried::NOT;
-    if let (Some(data), true) = (some_bytes(data, len), how::is_usual(how, request)) {
-        if let Some(object) = live::<KeyObject, _>(key) {
-            match object.endpoint.at_once(|_| object.key.put_bytes_at_once(data, offset)) {
-                Ok(()) => return 0,
-                Err(answered) => tried = answered,
+    if let (Some(object), Some(bytes)) = (live::<KeyObject, _>(key), some_bytes(data, len)) {
+        if how::is_usual(how, request) {
+            let aside = (Aside::empty(), Aside::empty());
+            let given = (aside.0.keep(key), aside.1.keep(request));
+            match object.endpoint.at_once(|_| object.key.put_bytes_at_once(bytes, offset)) {
+                AtOnce::Done => return 0,
+                AtOnce::NotTried => {}
+                AtOnce::Refused(tried, call) => {
+                    return put_bytes_further(given.0.get(), call, given.1.get(), tried);
+                }
             }
         }
     }
-    put_bytes_further(key, offset, data, len, how, request, tried)
+    put_bytes(key, offset, data, len, how, request)
 }
 
 /// The same, with all that may come of it.
 #[cold]
 #[inline(never)]
-fn put_bytes_further(
+fn put_bytes(
     key: *const KeyHandle,
     offset: u64,
     data: *const c_void,
     len: usize,
     how: *const How,
     request: *mut u64,
-    tried: Tried,
 ) -> i32 {
     answer(object::<KeyObject, _>(key).and_then(|object| {
         let (data, told) = (bytes(data, len)?, how::read(how, NOTIFY, &object.endpoint.worker)?);
         let key = &object.key;
         object.post(request, &told, |endpoint| match told.flags & NOTIFY {
-            0 => endpoint.put_bytes_further(tried, data, key, offset),
+            0 => endpoint.put_bytes(data, key, offset),
             _ => endpoint.put_bytes_notify(data, key, offset, told.word),
+        })
+    }))
+}
+
+/// What a provider was asked, and has not done.
+#[cold]
+#[inline(never)]
+fn put_bytes_further(
+    key: *const KeyHandle,
+    BytesThere { start, len, offset }: BytesThere,
+    request: *mut u64,
+    tried: Tried,
+) -> i32 {
+    answer(object::<KeyObject, _>(key).and_then(|object| {
+        let (data, key) = (bytes(start.cast(), len)?, &object.key);
+        object.post(request, &how::USUAL, |endpoint| {
+            endpoint.put_bytes_further(tried, data, key, offset)
         })
     }))
 }

@@ -242,8 +242,8 @@ fn live<T: Object>(handle: Handle<T>) -> Option<&'static Place> {
 #[inline(always)]
 pub(crate) unsafe fn look<'a, T: Object>(handle: Handle<T>) -> Option<&'a T> {
     let object = live(handle)?.object.load(Ordering::Relaxed);
-    // SAFETY: a place with this tag was given a `T` by `keep`, which stays until `end` has changed the tag.
-    Some(unsafe { &*object.cast::<T>() })
+    // SAFETY: a place with this tag was given a `T` by `keep`, which stays until `end` has changed the tag: nothing need be asked.
+    Some(unsafe { NonNull::new_unchecked(object).cast::<T>().as_ref() })
 }
 
 /// Takes the object's address in, to be found by the handle that is returned; `None` where no more handles can be had.
@@ -380,6 +380,35 @@ mod tests {
         assert!(is_there(handle));
         assert_eq!(end(handle), Some(object));
         assert!(!is_held(handle));
+    }
+
+    /// Handles that no other test makes.
+    struct Lonely;
+    impl Object for Lonely {
+        const KIND: u8 = 13;
+        const NAME: &'static str = "a lonely one";
+    }
+
+    #[test]
+    fn what_a_place_holds_leads_to_it_only_while_its_object_is_there() {
+        let keep_one = || keep(NonNull::from(Box::leak(Box::new(Lonely)))).unwrap();
+        let is_tag_there = |handle: Handle<Lonely>| {
+            let place = Handle::<Lonely>::table().numbered(handle.bits()).unwrap();
+            let tag = Handle::<Lonely>::from_bits(place.tag.load(Ordering::Relaxed));
+            live(tag).is_some()
+        };
+        let (first, second) = (keep_one(), keep_one());
+        assert!(is_tag_there(first));
+        let _ = hold(first).unwrap();
+        assert!(!is_tag_there(first));
+        release(first);
+        assert!(!is_tag_there(first));
+        assert!(end(second).is_some());
+        // It names the one that was free before.
+        assert!(!is_tag_there(second) && !is_tag_there(first));
+        for nobodys in [0, 1, PLACE, PLACE + 1, u64::MAX] {
+            assert!(live(Handle::<Lonely>::from_bits(nobodys)).is_none());
+        }
     }
 
     #[test]

@@ -134,8 +134,8 @@ impl Watch {
     /// Whether a handler has dropped the worker: what the caller had for its handlers is gone.
     #[inline]
     pub(crate) fn has_ended(self) -> bool {
-        // SAFETY: the core runs it in a call of the worker's, which has the state.
-        unsafe { &*self.0 }.has_ended()
+        // SAFETY: the core runs it in a call of the worker's, which has the state; and it is written in such a call alone, which this is.
+        unsafe { *(*self.0).has_ended.as_ptr() }
     }
 
     pub(crate) fn state(self) -> *const WorkerState {
@@ -431,6 +431,58 @@ mod tests {
             };
             assert_eq!(dropped, [expected; 8]);
         }
+    }
+
+    extern "C" fn drops_its_worker(user: *mut c_void, message: *const ArrivedMessage) {
+        // SAFETY: the test's own, as in all calls below.
+        let (worker, endpoint) =
+            unsafe { *user.cast::<(*mut WorkerHandle, *mut EndpointHandle)>() };
+        let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
+        // SAFETY: as above.
+        assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
+        // SAFETY: as above.
+        assert!(unsafe { &*state.worker.get() }.is_some(), "its progress is still in it");
+        assert_eq!(state.worker().err().unwrap().error.status(), Status::Closed);
+        let mut peer = 7;
+        // SAFETY: as above.
+        assert_eq!(unsafe { crate::abi::message::tieline_message_peer(message, &raw mut peer) }, 0);
+    }
+
+    #[test]
+    fn a_worker_that_its_handler_has_dropped_goes_with_the_outermost_call_whoever_has_an_endpoint()
+    {
+        let (mut context, mut worker, mut endpoint) = (null_mut(), null_mut(), null_mut());
+        let mut bytes = vec![0_u8; 16384];
+        let start = bytes.as_mut_ptr().cast::<c_void>();
+        let mut len = bytes.len();
+        // SAFETY: places of this test's.
+        unsafe {
+            assert_eq!(tieline_context_open(null(), &raw mut context), 0);
+            assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
+            assert_eq!(tieline_worker_address(worker, start, &raw mut len), 0);
+            assert_eq!(tieline_worker_connect(worker, start, len, &raw mut endpoint), 0);
+        }
+        let mut both = (worker, endpoint);
+        let (user, handler) = ((&raw mut both).cast(), Some(drops_its_worker as _));
+        // SAFETY: as above.
+        assert_eq!(unsafe { tieline_worker_on_message(worker, 1, handler, user) }, 0);
+        for _ in 0..2 {
+            // SAFETY: as above.
+            assert_eq!(unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) }, 0);
+        }
+        // SAFETY: as above.
+        while unsafe { tieline_worker_progress(worker) } >= 0 {}
+        let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
+        // SAFETY: as above.
+        assert!(unsafe { &*state.worker.get() }.is_none());
+        assert_eq!(Arc::strong_count(&state), 2, "the endpoint's and this one");
+        // SAFETY: as above.
+        let late = unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) };
+        assert_eq!(late, Status::Closed as i32);
+        // SAFETY: as above.
+        assert_eq!(unsafe { tieline_endpoint_drop(endpoint) }, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { tieline_context_close(context) }, 0);
     }
 
     #[test]

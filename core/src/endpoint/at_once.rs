@@ -8,7 +8,7 @@ use super::{Endpoint, Inner, MAX_MESSAGE_ID, RemoteKey, State};
 use crate::PostError;
 use crate::proto::emulate::AtomicCall;
 use crate::request::Outcome;
-use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{OK, atomic_op};
 
 /// What a provider answered that was asked and did not do it at once; nobody was asked: `OK`.
@@ -18,11 +18,44 @@ pub struct Tried(pub(super) i32);
 impl Tried {
     /// Nothing was tried.
     pub const NOT: Tried = Tried(OK);
+}
 
-    #[inline(always)]
-    fn answered(code: i32) -> Result<(), Tried> {
-        if code == OK { Ok(()) } else { Err(Tried(code)) }
-    }
+/// How far something came that was to be over at once. What is refused is given back as the provider had it, so that who calls keeps
+/// none of it for that case.
+#[derive(Clone, Copy, Debug)]
+pub enum AtOnce<T> {
+    /// It is over.
+    Done,
+    /// Nobody was asked.
+    NotTried,
+    /// A provider was asked, and did not do it.
+    Refused(Tried, T),
+}
+
+/// Bytes, and where in the region they go.
+#[derive(Clone, Copy, Debug)]
+pub struct BytesThere {
+    /// The first one.
+    pub start: *const u8,
+    /// How many.
+    pub len: usize,
+    /// Where in the region.
+    pub offset: u64,
+}
+
+/// An atomic, by its numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicNumbers {
+    /// `atomic_op`.
+    pub op: u32,
+    /// In bytes.
+    pub width: u32,
+    /// Where in the region.
+    pub offset: u64,
+    /// What is added, stored and so on.
+    pub operand: u64,
+    /// What a compare-and-swap expects.
+    pub compare: u64,
 }
 
 impl Inner {
@@ -37,21 +70,21 @@ impl Inner {
 
 impl Endpoint {
     /// [`Endpoint::send`], as far as the lane takes it at once.
-    ///
-    /// # Errors
-    /// What [`Endpoint::send_further`] wants to know.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn send_at_once(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Tried> {
+    pub fn send_at_once(&self, id: u16, header: u64, payload: &[u8]) -> AtOnce<()> {
         let ep = &*self.inner;
         if ep.state.get() == State::Ready
             && payload.len() <= ep.max_short.get()
             && id <= MAX_MESSAGE_ID
             && ep.shared.same_process()
         {
-            return Tried::answered(ep.message.get().am_short(u32::from(id), header, payload));
+            return match ep.message.get().am_short(u32::from(id), header, payload) {
+                OK => AtOnce::Done,
+                code => AtOnce::Refused(Tried(code), ()),
+            };
         }
-        Err(Tried::NOT)
+        AtOnce::NotTried
     }
 
     /// [`Endpoint::send`] of what [`Endpoint::send_at_once`] did not.
@@ -144,36 +177,29 @@ impl Endpoint {
 
 impl RemoteKey {
     /// [`Endpoint::put_bytes`] over the endpoint that the key was imported on, as far as a lane does it at once.
-    ///
-    /// # Errors
-    /// What [`Endpoint::put_bytes_further`] wants to know.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn put_bytes_at_once(&self, data: &[u8], offset: u64) -> Result<(), Tried> {
+    pub fn put_bytes_at_once(&self, data: &[u8], offset: u64) -> AtOnce<BytesThere> {
         let fast = &self.inner.fast;
         if data.len() < fast.put_below.get() && self.inner.endpoint.may_try_memory() {
             let iov = Iov::new(data.as_ptr().cast_mut(), data.len());
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            return Tried::answered(fast.put(&op));
+            return match fast.put(&op) {
+                OK => AtOnce::Done,
+                code => AtOnce::Refused(
+                    Tried(code),
+                    BytesThere { start: iov.base, len: iov.len, offset: op.offset },
+                ),
+            };
         }
-        Err(Tried::NOT)
+        AtOnce::NotTried
     }
 
-    /// A fetching atomic by its numbers, over the endpoint that the key was imported on, as far as a lane does it at once.
-    ///
-    /// # Errors
-    /// What [`Endpoint::fetch_further`] wants to know.
+    /// A fetching atomic over the endpoint that the key was imported on, as far as a lane does it at once.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn fetch_at_once(
-        &self,
-        op: u32,
-        width: u32,
-        offset: u64,
-        operand: u64,
-        compare: u64,
-        result: &mut u64,
-    ) -> Result<(), Tried> {
+    pub fn fetch_at_once(&self, call: AtomicNumbers, result: &mut u64) -> AtOnce<AtomicNumbers> {
+        let AtomicNumbers { op, width, offset, operand, compare } = call;
         self.atomic_at_once(&AtomicCall { op, width, operand, compare }, offset, true, result)
     }
 
@@ -184,7 +210,7 @@ impl RemoteKey {
         offset: u64,
         fetch: bool,
         result: &mut u64,
-    ) -> Result<(), Tried> {
+    ) -> AtOnce<AtomicNumbers> {
         let fast = &self.inner.fast;
         let [narrow, wide] = if fetch { fast.fetch.get() } else { fast.post.get() };
         let does = match call.width {
@@ -194,9 +220,15 @@ impl RemoteKey {
         };
         let is_done_here = call.op <= atomic_op::MAX && does & 1 << (call.op & 31) != 0;
         if is_done_here && self.inner.endpoint.may_try_memory() {
-            let op = atomic_op_record(call, fast.key.get(), offset, fetch, result, 0);
-            return Tried::answered(fast.atomic(&op));
+            let record = atomic_op_record(call, fast.key.get(), offset, fetch, result, 0);
+            let code = fast.atomic(&record);
+            if code == OK {
+                return AtOnce::Done;
+            }
+            let Atomic { op, width, offset, operand, compare, .. } = record;
+            let call = AtomicNumbers { op, width, offset, operand, compare };
+            return AtOnce::Refused(Tried(code), call);
         }
-        Err(Tried::NOT)
+        AtOnce::NotTried
     }
 }

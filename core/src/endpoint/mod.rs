@@ -44,7 +44,7 @@ mod told;
 mod unreachable;
 
 #[doc(hidden)]
-pub use at_once::Tried;
+pub use at_once::{AtOnce, AtomicNumbers, BytesThere, Tried};
 pub use by_handle::KeyLookup;
 pub(crate) use calls::{Circuits, WorkerCalls};
 pub use close::Close;
@@ -145,9 +145,9 @@ impl Endpoint {
     #[inline]
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         match self.send_at_once(id, header, payload) {
-            Ok(()) => Ok(Outcome::Done(0)),
-            Err(Tried::NOT) => self.inner.send_slow(id, header, payload),
-            Err(Tried(code)) => self.inner.send_refused(code, id, header, payload),
+            AtOnce::Done => Ok(Outcome::Done(0)),
+            AtOnce::NotTried => self.inner.send_slow(id, header, payload),
+            AtOnce::Refused(Tried(code), ()) => self.inner.send_refused(code, id, header, payload),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The calls for put, get and atomics, each with its fast path: one call of a module that is through when it returns, over a key
 //! that waits for nothing better. Everything else is in `post.rs` and `atomic.rs`.
 
-use super::at_once::Tried;
+use super::at_once::{AtOnce, Tried};
 use super::post::{Local, Transfer};
 use super::record::{AtomicOp, Completion, Width, rma_op};
 use super::{Endpoint, RemoteKey};
@@ -74,11 +74,12 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         let tried = match self.has(key) {
             true => key.put_bytes_at_once(data, offset),
-            false => Err(Tried::NOT),
+            false => AtOnce::NotTried,
         };
         match tried {
-            Ok(()) => Ok(Outcome::Done(0)),
-            Err(Tried(code)) => self.inner.post_bytes(data, key, offset, code),
+            AtOnce::Done => Ok(Outcome::Done(0)),
+            AtOnce::NotTried => self.inner.post_bytes(data, key, offset, OK),
+            AtOnce::Refused(Tried(code), _) => self.inner.post_bytes(data, key, offset, code),
         }
     }
 
@@ -188,11 +189,14 @@ impl Endpoint {
         let mut result = 0;
         let tried = match self.has(key) {
             true => key.atomic_at_once(call, offset, fetch, &mut result),
-            false => Err(Tried::NOT),
+            false => AtOnce::NotTried,
         };
         match tried {
-            Ok(()) => Ok(Outcome::Done(if fetch { result } else { 0 })),
-            Err(Tried(code)) => self.inner.atomic_slow(call, key, offset, fetch, code),
+            AtOnce::Done => Ok(Outcome::Done(if fetch { result } else { 0 })),
+            AtOnce::NotTried => self.inner.atomic_slow(call, key, offset, fetch, OK),
+            AtOnce::Refused(Tried(code), _) => {
+                self.inner.atomic_slow(call, key, offset, fetch, code)
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use crate::interface::InterfaceSlot;
 use crate::shared::Shared;
 use abi::{Lent, Readers};
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
@@ -111,6 +112,15 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         abi::payload(self.event)
+    }
+
+    /// Where the payload lies, and how long it is: [`payload`](Message::payload) for who hands both on.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub fn raw_payload(&self) -> (*const c_void, usize) {
+        let Event { data, len, .. } = *self.event;
+        (data.cast(), if data.is_null() { 0 } else { len })
     }
 
     /// Who sent it: the number of that worker here, which an [`Endpoint`] to it gives too ([`Endpoint::peer`]).
