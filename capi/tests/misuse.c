@@ -198,11 +198,24 @@ static unsigned char *memory_of(const struct fixture *f)
 }
 
 static struct tieline_announcement *announced;
+static const struct tieline_message *over;
 
 static void keeps_announced(void *user, const struct tieline_message *message)
 {
+    over = message;
     check(tieline_message_announcement(message, &announced));
     ((struct fixture *)user)->handled = 1;
+}
+
+static void a_message_is_over_when_its_handler_is(void)
+{
+    struct tieline_announcement *late;
+    struct tieline_kept *kept;
+    const void *payload;
+    uint32_t peer;
+    refused(tieline_message_peer(over, &peer), TIELINE_INVALID, "not the record");
+    refused(tieline_message_keep(over, &kept, &payload), TIELINE_INVALID, "not the record");
+    refused(tieline_message_announcement(over, &late), TIELINE_INVALID, "not the record");
 }
 
 /* What is refused has not happened, nor will it. */
@@ -226,6 +239,7 @@ static void what_cannot_be_told_as_it_is_asked_for_is_not_begun(void)
     memset(block, 'x', sizeof block);
     check(tieline_send(f.me, 1, 0, block, sizeof block, NULL, &request));
     check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
+    a_message_is_over_when_its_handler_is();
     refused(tieline_announcement_take(announced, f.memory, 0, 8, &how, NULL), TIELINE_INVALID, "another worker");
     check(tieline_announcement_refuse(announced));
     refused(tieline_worker_finish(f.worker, request, PATIENCE, NULL), TIELINE_UNSUPPORTED, "");
@@ -256,6 +270,7 @@ static void on_message(void *user, const struct tieline_message *message)
     struct tieline_endpoint *back = NULL;
     uint64_t before = 7;
     pthread_t other;
+    over = message;
     refused(tieline_worker_finish(f->worker, 1, 0, NULL), TIELINE_INVALID, "none with the number");
     refused(tieline_worker_flush(f->worker), TIELINE_BUSY, "");
     refused(tieline_worker_close(f->worker, 0), TIELINE_BUSY, "");
@@ -293,6 +308,7 @@ static void threads(void)
     check(tieline_worker_on_message(f.worker, 2, NULL, NULL));
     check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
     check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
+    a_message_is_over_when_its_handler_is();
     expect(memory_of(&f)[0] == 5);
     /* One thread at a time: any. */
     expect(pthread_create(&other, NULL, uses_it_alone, &f) == 0 && pthread_join(other, NULL) == 0);

@@ -65,7 +65,7 @@ impl ArrivedMessage {
         (self.payload, self.len, self.is_announced) = (std::ptr::null(), message.len(), 1);
         // SAFETY: the caller's function, and its record for the length of the call.
         unsafe { handler(user, self) };
-        self.is_announced = 0;
+        (self.is_announced, self.reserved) = (0, std::ptr::null());
     }
 }
 
@@ -105,6 +105,8 @@ pub unsafe extern "C" fn tieline_worker_on_message(
                         (record.payload, record.len) = message.raw_payload();
                         // SAFETY: the caller's function, and its record for the length of the call.
                         unsafe { handler(user, record) };
+                        // Who asks later, with this record, is refused.
+                        record.reserved = std::ptr::null();
                     })
                 }
                 None => worker.on_message(id, |_| ()),
