@@ -367,9 +367,25 @@ mod tests {
         assert_eq!(status, 0);
     }
 
+    /// A worker with an endpoint to itself.
+    fn with_itself() -> (*mut ContextHandle, *mut WorkerHandle, *mut EndpointHandle) {
+        let (mut context, mut worker, mut endpoint) = (null_mut(), null_mut(), null_mut());
+        let mut address = [0_u8; 4096];
+        let start = address.as_mut_ptr().cast::<c_void>();
+        let mut len = address.len();
+        // SAFETY: places of this function's.
+        unsafe {
+            assert_eq!(tieline_context_open(null(), &raw mut context), 0);
+            assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
+            assert_eq!(tieline_worker_address(worker, start, &raw mut len), 0);
+            assert_eq!(tieline_worker_connect(worker, start, len, &raw mut endpoint), 0);
+        }
+        (context, worker, endpoint)
+    }
+
     #[test]
     fn what_belongs_to_a_worker_that_a_panic_has_ended_can_be_dropped_once() {
-        let (mut context, mut worker, mut endpoint) = (null_mut(), null_mut(), null_mut());
+        let (context, worker, endpoint) = with_itself();
         let (mut region, mut key, mut pointer) = (null_mut(), null_mut(), null_mut());
         let (mut counter, mut call) = (null_mut(), null_mut());
         let mut seen: (*mut KeptHandle, *mut AnnouncementHandle) = (null_mut(), null_mut());
@@ -378,12 +394,7 @@ mod tests {
         let mut len = bytes.len();
         // SAFETY: places of this test's.
         unsafe {
-            assert_eq!(tieline_context_open(null(), &raw mut context), 0);
-            assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
-            assert_eq!(tieline_worker_address(worker, start, &raw mut len), 0);
-            assert_eq!(tieline_worker_connect(worker, start, len, &raw mut endpoint), 0);
             assert_eq!(tieline_context_alloc(context, 64, 7, &raw mut region), 0);
-            len = bytes.len();
             assert_eq!(tieline_region_key(region, start, &raw mut len), 0);
             assert_eq!(tieline_endpoint_import_key(endpoint, start, len, &raw mut key), 0);
             assert_eq!(tieline_worker_counter(worker, &raw mut counter), 0);
@@ -451,17 +462,8 @@ mod tests {
     #[test]
     fn a_worker_that_its_handler_has_dropped_goes_with_the_outermost_call_whoever_has_an_endpoint()
     {
-        let (mut context, mut worker, mut endpoint) = (null_mut(), null_mut(), null_mut());
-        let mut bytes = vec![0_u8; 16384];
-        let start = bytes.as_mut_ptr().cast::<c_void>();
-        let mut len = bytes.len();
-        // SAFETY: places of this test's.
-        unsafe {
-            assert_eq!(tieline_context_open(null(), &raw mut context), 0);
-            assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
-            assert_eq!(tieline_worker_address(worker, start, &raw mut len), 0);
-            assert_eq!(tieline_worker_connect(worker, start, len, &raw mut endpoint), 0);
-        }
+        let (context, worker, endpoint) = with_itself();
+        let start = (&raw const context).cast();
         let mut both = (worker, endpoint);
         let (user, handler) = ((&raw mut both).cast(), Some(drops_its_worker as _));
         // SAFETY: as above.
