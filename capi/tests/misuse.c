@@ -353,6 +353,49 @@ static void is_the_last(void *user, const struct tieline_message *message)
     expect(memory_of(f)[0] == 0);
 }
 
+static void is_the_next(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    uint32_t peer;
+    check(tieline_message_peer(message, &peer));
+    check(tieline_worker_on_message(f->worker, 1, NULL, NULL));
+    check(tieline_message_peer(message, &peer));
+    f->handled += 10;
+}
+
+static void replaces_itself(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    uint32_t peer;
+    /* The first of these two never runs. */
+    check(tieline_worker_on_message(f->worker, 1, is_the_last, f));
+    check(tieline_worker_on_message(f->worker, 1, is_the_next, f));
+    check(tieline_message_peer(message, &peer));
+    expect(message->id == 1 && message->len == 1 && *(const char *)message->payload == 'x');
+    f->handled++;
+}
+
+/* The record of its message goes with a handler, and not before it has returned. */
+static void a_handler_may_replace_itself(void)
+{
+    struct fixture f;
+    int n;
+    set_up(&f);
+    check(tieline_worker_on_message(f.worker, 1, replaces_itself, &f));
+    for (n = 0; n < 3; n++) {
+        f.handled = 0;
+        check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
+        if (n < 2) {
+            check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
+            expect(f.handled == (n == 0 ? 1 : 10));
+        }
+    }
+    while (check(tieline_worker_progress(f.worker)) > 0) {
+    }
+    expect(f.handled == 0);
+    tear_down(&f);
+}
+
 /* What a handler has of the caller's may go with the worker: nobody looks at it any more. */
 static void a_handler_that_ends_its_worker_is_the_last(void)
 {
@@ -692,6 +735,7 @@ int main(void)
     threads();
     a_handler_may_end_its_worker();
     a_handler_that_ends_its_worker_is_the_last();
+    a_handler_may_replace_itself();
     a_region_in_use_is_not_closed();
     a_region_that_is_about_to_be_closed_is_busy();
     a_job_may_be_closed_inside_of_a_call();

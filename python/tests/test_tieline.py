@@ -294,6 +294,8 @@ class Alone(unittest.TestCase):
     def test_a_wait_without_end_can_be_interrupted(self):
         program = """
 import os, signal, threading, tieline
+# Python leaves a signal ignored that was ignored where it was started, as in the background of a script.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with tieline.Context() as context:
     worker = context.worker()
     me = worker.connect(worker.address())

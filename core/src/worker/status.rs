@@ -41,14 +41,19 @@ impl Inner {
     pub(super) fn show_sleep(&self, armed: bool) -> Option<Duration> {
         let page = self.shown.page.as_ref()?;
         let now = now_ns();
-        page.sleeps(now, armed);
-        match self.shown.due_in(now, SLEEPING) {
-            0 => {
-                self.show(page, now);
-                None
-            }
-            left => Some(Duration::from_nanos(left)),
+        let left = self.shown.due_in(now, SLEEPING);
+        if left > 0 && self.shared.ops.borrow().open_count() == 0 {
+            // What the last text says of operations has ended, and nothing may ask for another text for as long as this lasts.
+            let polls = self.shown.polls.get() + 1;
+            self.shown.polls.set(polls);
+            page.polled(polls, 0);
         }
+        page.sleeps(now, armed);
+        if left > 0 {
+            return Some(Duration::from_nanos(left));
+        }
+        self.show(page, now);
+        None
     }
 
     /// It is there.

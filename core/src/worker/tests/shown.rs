@@ -41,6 +41,30 @@ fn a_loop_on_the_descriptor_shows_what_it_waits_for_however_soon_after_the_last_
 }
 
 #[test]
+fn what_has_ended_just_before_a_sleep_is_not_shown_for_as_long_as_that_as_what_waits() {
+    let (context, there) = (over_shm(false), over_shm(false));
+    let (worker, receiver) = (context.worker().unwrap(), there.worker().unwrap());
+    let endpoint = worker.connect(&receiver.address().unwrap()).unwrap();
+    let _ = endpoint.send(7, 0, b"first").unwrap();
+    while !worker.arm().unwrap() {
+        let _ = (worker.progress(), receiver.progress());
+    }
+    let memory = context.lend(vec![1; 1 << 20]).unwrap();
+    let _ = endpoint.send_regions(7, 0, &[(&memory, 0..1 << 20)]).unwrap();
+    worker.inner.show_longer_sleep();
+    assert!(waits(&context.status()));
+    // The next text is not due for a second, and no call of progress counts what is open.
+    worker.inner.shown.took.set(u64::MAX);
+    while worker.inner.shared.ops.borrow().open_count() > 0 || !worker.arm().unwrap() {
+        worker.inner.slow_in.set(u32::MAX);
+        let _ = (receiver.progress(), worker.progress());
+    }
+    let status = context.status();
+    assert!(!waits(&status) && status.workers[0].pending == 0, "{status}");
+    assert_eq!(status.workers[0].doing, Doing::Armed);
+}
+
+#[test]
 fn in_a_handler_that_a_sleep_was_ended_for_the_worker_is_not_shown_as_asleep() {
     let (context, there) = (over_shm(false), over_shm(false));
     let (worker, sender) = (context.worker().unwrap(), there.worker().unwrap());
