@@ -97,9 +97,14 @@ impl VerbsDomain {
             name: fixed(UD),
             role: role::DATA,
             connects: connects::TO_INTERFACE,
-            caps: caps::AM_SHORT | caps::EVENT_FD | caps::NEEDS_POLL | caps::ANY_THREAD,
+            caps: caps::AM_SHORT
+                | caps::AM_PACKED
+                | caps::EVENT_FD
+                | caps::NEEDS_POLL
+                | caps::ANY_THREAD,
             priority: 10,
             max_short: ud::max_message(self.state.port.mtu),
+            max_packed: ud::max_message(self.state.port.mtu),
             max_address_len: ud::ADDRESS_LEN as u32,
             max_identity_len: ud::MAX_IDENTITY as u32,
             ..ModuleAttr::empty()

@@ -45,8 +45,10 @@ impl Endpoint for VerbsEndpoint {
         packer: Packer<'_>,
         max: usize,
     ) -> Result<usize, Status> {
-        let rc = self.rc()?;
-        rc.told(rc.am_packed(id, header, packer, max))
+        match self {
+            VerbsEndpoint::Rc(rc) => rc.told(rc.am_packed(id, header, packer, max)),
+            VerbsEndpoint::Ud(ud) => ud.am_packed(id, header, packer, max),
+        }
     }
 
     fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> Posted {

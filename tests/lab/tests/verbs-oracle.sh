@@ -1,5 +1,5 @@
-about="random programs of puts, gets, atomics, messages of any length, flushes and fences keep to the promises over rc, between contexts of one process"
-timeout=120
+about="random programs of puts, gets, atomics, messages of any length, flushes and fences keep to the promises over rc, and over ud alone, between contexts of one process"
+timeout=150
 each() {
     verbs_job
     built examples/oracle
@@ -7,4 +7,7 @@ each() {
     TIELINE_ORACLE_SEED=$1 TIELINE_ORACLE_PROGRAMS=15 "$TARGET/debug/examples/oracle"
 }
 h0() { TIELINE_MODULES='^*/ud' each 1; }
-h1() { TIELINE_ATOMICS=device each 2; }
+h1() {
+    TIELINE_ATOMICS=device each 2
+    TIELINE_MODULES='^*/rc' each 3
+}

@@ -7,7 +7,7 @@ use crate::double::clock::pass;
 use crate::double::world::{announce, fault};
 use crate::double::{Side, side_of};
 use std::time::{Duration, Instant};
-use tieline_plugin_api::{Endpoint, Interface, Posting, Status};
+use tieline_plugin_api::{Endpoint, Interface, Packer, Posting, Status};
 
 #[test]
 fn a_peer_arrives_with_its_identity_and_messages_come_once_in_order() {
@@ -32,6 +32,67 @@ fn a_peer_arrives_with_its_identity_and_messages_come_once_in_order() {
     let headers: Vec<u64> = b.told.messages.iter().map(|(header, _)| *header).collect();
     assert_eq!(headers, (0..300).collect::<Vec<_>>());
     assert!(b.told.messages.iter().all(|(header, bytes)| *bytes == [*header as u8; 900]));
+}
+
+#[test]
+fn a_packer_may_send_on_other_channels_and_make_progress_and_its_own_has_no_room_meanwhile() {
+    let (mut a, mut b, mut c) = (side_of(UD, &[]), side_of(UD, &[]), side_of(UD, &[]));
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    let to_c = a.interface.connect(&c.interface.address(), b"a", 2).unwrap();
+    let most = max_message(5);
+    let mut write = |at: *mut u8, room: usize| {
+        assert_eq!(to_b.am_short(7, 9, b"same"), Err(Status::Again), "its room is taken");
+        let mut nothing = |_: *mut u8, _: usize| Ok(0);
+        let within = to_b.am_packed(7, 9, Packer::new(&mut nothing), 10);
+        assert_eq!(within, Err(Status::Again), "and is nobody else's to pack into");
+        assert_eq!(to_c.am_short(7, 1, b"other"), Ok(Posting::Done));
+        a.poll();
+        crate::double::sys::write_at(at.expose_provenance() as u64, &vec![3; room]);
+        Ok(room)
+    };
+    assert_eq!(to_b.am_packed(7, 3, Packer::new(&mut write), most), Ok(most));
+    assert_eq!(to_b.am_short(7, 4, b"same"), Ok(Posting::Done));
+    // A packer that gives up, or claims too much, leaves nothing behind.
+    for refused in [Err(Status::Invalid), Ok(11)] {
+        let mut none = |_: *mut u8, _: usize| refused;
+        assert_eq!(to_b.am_packed(7, 5, Packer::new(&mut none), 10), Err(Status::Invalid));
+    }
+    let mut none = |_: *mut u8, _: usize| panic!("nobody packs what is too long");
+    assert_eq!(to_b.am_packed(7, 5, Packer::new(&mut none), most + 1), Err(Status::TooLarge));
+    assert_eq!(to_b.am_short(7, 6, b"same"), Ok(Posting::Done));
+    while b.told.messages.len() < 3 || c.told.messages.is_empty() {
+        a.poll();
+        b.poll();
+        c.poll();
+    }
+    assert_eq!(b.told.messages[0], (3, vec![3; most]));
+    assert_eq!((b.told.messages[1].0, b.told.messages[2].0), (4, 6));
+}
+
+#[test]
+fn where_a_window_is_full_nobody_packs_until_the_peer_acknowledges() {
+    let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
+    let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+    let mut sent = 0;
+    while to_b.am_short(1, sent, b"x") == Ok(Posting::Done) {
+        sent += 1;
+    }
+    let mut never = |_: *mut u8, _: usize| panic!("there is no room");
+    assert_eq!(to_b.am_packed(1, sent, Packer::new(&mut never), 1), Err(Status::Again));
+    while b.told.messages.len() < sent as usize {
+        a.poll();
+        b.poll();
+    }
+    let mut write = |_: *mut u8, _: usize| Ok(0);
+    while to_b.am_packed(1, sent, Packer::new(&mut write), 1) == Err(Status::Again) {
+        b.poll();
+        a.poll();
+    }
+    while b.told.messages.len() <= sent as usize {
+        a.poll();
+        b.poll();
+    }
+    assert_eq!(b.told.messages.last(), Some(&(sent, Vec::new())));
 }
 
 #[test]

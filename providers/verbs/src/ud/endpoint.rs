@@ -3,7 +3,7 @@
 use super::state::State;
 use std::cell::RefCell;
 use std::rc::Rc;
-use tieline_plugin_api::{Posted, Status};
+use tieline_plugin_api::{Packer, Posted, Status};
 
 /// A channel to one peer.
 pub struct UdEndpoint {
@@ -27,6 +27,23 @@ impl UdEndpoint {
 
     pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         self.state.borrow_mut().send(self.number, id, header, payload)
+    }
+
+    pub(crate) fn am_packed(
+        &self,
+        id: u32,
+        header: u64,
+        packer: Packer<'_>,
+        max: usize,
+    ) -> Result<usize, Status> {
+        self.state.borrow_mut().begin_packing(self.number, max)?;
+        // Nothing is borrowed while the application packs: it may post on other channels, and make progress. On this one nothing
+        // is posted meanwhile, so that the room stays.
+        let mut payload = vec![0; max];
+        let packed = packer.pack(&mut payload);
+        let bytes = packed.map(|len| &payload[..len]);
+        self.state.borrow_mut().end_packing(self.number, id, header, bytes)?;
+        packed
     }
 
     pub(crate) fn flush(&self, cookie: u64) -> Posted {

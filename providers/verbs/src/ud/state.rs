@@ -68,6 +68,8 @@ struct Outbound {
     listed: bool,
     /// Flushes that wait: the number up to which all must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
+    /// The application packs a message, for which there is room: nothing else is posted meanwhile.
+    packing: bool,
     closing: bool,
     failed: Option<Status>,
 }

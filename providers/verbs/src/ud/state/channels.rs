@@ -35,6 +35,7 @@ impl State {
             piece,
             listed: true,
             flushes: Vec::new(),
+            packing: false,
             closing: false,
             failed: None,
         };
@@ -45,7 +46,7 @@ impl State {
         let len = identity.len();
         for at in (0..len.max(1)).step_by(piece) {
             let bytes = &identity[at..len.min(at + piece)];
-            self.offer(slot as u32, Kind::Identity, len as u32, at as u64, bytes)?;
+            self.queue(slot as u32, Kind::Identity, len as u32, at as u64, bytes)?;
         }
         Ok(slot as u32)
     }
@@ -58,55 +59,69 @@ impl State {
         }
     }
 
+    /// The application packs a message of at most `max` bytes, for which there is room.
+    pub(crate) fn begin_packing(&mut self, number: u32, max: usize) -> Result<(), Status> {
+        self.healthy(number)?;
+        if max > crate::ud::max_message(self.own.port.mtu) {
+            return Err(Status::TooLarge);
+        }
+        self.check_room(number)?;
+        if let Some(channel) = self.outbound.get_mut(number as usize).and_then(Option::as_mut) {
+            channel.packing = true;
+        }
+        Ok(())
+    }
+
+    /// It has packed, or given up; what it has packed goes, whatever room there is now.
+    pub(crate) fn end_packing(
+        &mut self,
+        number: u32,
+        id: u32,
+        header: u64,
+        packed: Result<&[u8], Status>,
+    ) -> Result<(), Status> {
+        if let Some(channel) = self.outbound.get_mut(number as usize).and_then(Option::as_mut) {
+            channel.packing = false;
+        }
+        let payload = packed?;
+        self.healthy(number)?;
+        self.queue_message(number, id, header, payload)
+    }
+
     pub(crate) fn send(&mut self, number: u32, id: u32, header: u64, payload: &[u8]) -> Posted {
         self.healthy(number)?;
         if payload.len() > crate::ud::max_message(self.own.port.mtu) {
             return Err(Status::TooLarge);
         }
-        let channel = self.outbound.get(number as usize).and_then(Option::as_ref);
-        let piece = channel.map_or(usize::MAX, |channel| channel.piece);
-        if payload.len() > piece {
-            return self.send_in_parts(number, id, header, payload, piece);
-        }
-        self.offer(number, Kind::Message, id, header, payload)?;
+        self.check_room(number)?;
+        self.queue_message(number, id, header, payload)?;
         Ok(Posting::Done)
     }
 
-    /// Sends a message that the peer's packets have no room for: one place is enough for all of them.
-    fn send_in_parts(
+    /// A message that the peer's packets have no room for goes in parts: one place is enough for all of them.
+    fn queue_message(
         &mut self,
         number: u32,
-        id: u32,
-        header: u64,
-        payload: &[u8],
-        piece: usize,
-    ) -> Posted {
-        let channel = self.outbound.get(number as usize).and_then(Option::as_ref);
-        if channel.is_some_and(|channel| !channel.sender.has_room()) {
-            return Err(Status::Again);
-        }
-        let last = (payload.len() - 1) / piece * piece;
-        for at in (0..last).step_by(piece) {
-            self.queue(number, Kind::Part, 0, at as u64, &payload[at..at + piece])?;
-        }
-        self.queue(number, Kind::Message, id, header, &payload[last..])?;
-        Ok(Posting::Done)
-    }
-
-    pub(super) fn offer(
-        &mut self,
-        number: u32,
-        kind: Kind,
         id: u32,
         header: u64,
         payload: &[u8],
     ) -> Result<(), Status> {
         let channel = self.outbound.get(number as usize).and_then(Option::as_ref);
-        // A goodbye follows what was taken, however much that is: it waits like everything that is not acknowledged.
-        if kind != Kind::Bye && channel.is_some_and(|channel| !channel.sender.has_room()) {
-            return Err(Status::Again);
+        let piece = channel.map_or(usize::MAX, |channel| channel.piece);
+        let last = payload.len().saturating_sub(1) / piece * piece;
+        for at in (0..last).step_by(piece) {
+            self.queue(number, Kind::Part, 0, at as u64, &payload[at..at + piece])?;
         }
-        self.queue(number, kind, id, header, payload)
+        self.queue(number, Kind::Message, id, header, &payload[last..])
+    }
+
+    fn check_room(&self, number: u32) -> Result<(), Status> {
+        let channel = self.outbound.get(number as usize).and_then(Option::as_ref);
+        match channel {
+            Some(Outbound { packing: true, .. }) => Err(Status::Again),
+            Some(channel) if !channel.sender.has_room() => Err(Status::Again),
+            _ => Ok(()),
+        }
     }
 
     fn queue(
@@ -149,7 +164,8 @@ impl State {
         let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
         outbound.closing = true;
         outbound.flushes.clear();
-        if outbound.failed.is_some() || self.offer(number, Kind::Bye, 0, 0, &[]).is_err() {
+        // A goodbye follows what was taken, however much that is: it waits like everything that is not acknowledged.
+        if outbound.failed.is_some() || self.queue(number, Kind::Bye, 0, 0, &[]).is_err() {
             self.outbound[number as usize] = None;
         }
     }
