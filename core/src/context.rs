@@ -104,7 +104,7 @@ impl Context {
     ) -> Result<Region, OpenError> {
         self.core.check_service()?;
         let buffer = OwnedBuffer::new(buffer.into());
-        Ok(self.core.memory.register(buffer.span(), access, Backing::Owned(buffer))?)
+        Ok(self.core.memory.register_owned(buffer, access)?)
     }
 
     /// Registers memory that the application owns.
@@ -153,7 +153,7 @@ impl Context {
     /// [`OpenError::Reopen`] in a forked child.
     pub fn lend(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
         let buffer = OwnedBuffer::new(buffer.into());
-        Ok(self.core.memory.lend(buffer.span(), Backing::Owned(buffer))?)
+        Ok(self.core.memory.lend_owned(buffer)?)
     }
 
     /// The same for memory that stays where it is and whose it is.

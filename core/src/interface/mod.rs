@@ -11,7 +11,7 @@ pub(crate) use said::Said;
 use crate::mem::DomainSlot;
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
-use crate::registry::abi::events::payload;
+use crate::registry::abi::events::{Polled, payload};
 use crate::registry::abi::objects::OpenInterface;
 use crate::setup::{ModuleUse, Roles};
 use crate::sys::Poller;
@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use tieline_plugin_api::abi::{Event, ModuleAttr};
+use tieline_plugin_api::abi::ModuleAttr;
 use tieline_plugin_api::connects;
 
 /// A peer that has written to this worker, by its number on this worker.
@@ -138,7 +138,7 @@ impl InterfaceSlot {
 
     /// The error of an operation that the provider ended: with a status, and with what it and its device say of the reason.
     #[cold]
-    pub(crate) fn failed_completion(&self, event: &Event) -> Error {
+    pub(crate) fn failed_completion(&self, event: &Polled) -> Error {
         let (status, words) = (Status::from_code(event.status), payload(event));
         let mut why = match words {
             [] => status.text().to_owned(),

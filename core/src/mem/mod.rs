@@ -3,6 +3,7 @@
 //! Workers and everything above them use this; it uses providers through `registry`, and knows neither workers nor
 //! endpoints. A region keeps what is in here alive, and nothing else of its context.
 
+mod abi;
 mod access;
 pub(crate) mod key;
 pub mod region;
@@ -79,10 +80,7 @@ impl Memory {
             for (domain, slot) in self.domains.iter().enumerate().filter(gives) {
                 match slot.domain.alloc(len, access.bits()) {
                     Ok(memory) => {
-                        let (span, gives) = (memory.span(), true);
-                        let given = Registration { domain, memory, gives };
-                        let given = Some(given);
-                        return self.complete(span, access, given, Backing::Domain, |_| true);
+                        return self.register_given(domain, memory, access);
                     }
                     // Not here: some system call is forbidden.
                     Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
@@ -101,7 +99,7 @@ impl Memory {
             let why = "the process gets no more memory from the system";
             Error::new(status, format!("memory of {len} bytes"), why, "ask for less")
         })?;
-        self.register(buffer.span(), access, Backing::Owned(buffer))
+        self.register_owned(buffer, access)
     }
 
     pub(crate) fn register(

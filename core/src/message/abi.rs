@@ -2,16 +2,15 @@
 
 #![allow(unsafe_code)]
 
-pub(crate) use crate::registry::abi::events::payload;
+pub(crate) use crate::registry::abi::events::{Polled, payload};
 
 use crate::interface::InterfaceSlot;
 use crate::shared::Shared;
 use std::cell::Cell;
 use std::rc::Rc;
-use tieline_plugin_api::abi::Event;
 
 /// Gives back the payload of a lent event that nobody has kept.
-pub(crate) fn release(slot: &InterfaceSlot, event: &Event) {
+pub(crate) fn release(slot: &InterfaceSlot, event: &Polled) {
     // SAFETY: called once for an event, when its handler has returned and what was kept of it is gone (`Readers`), or when no
     // handler will be called with it any more.
     unsafe { slot.interface.release(event.cookie) }
@@ -52,7 +51,7 @@ pub(crate) struct Lent {
 impl Lent {
     /// Takes over the duty to release what a lent event points to.
     pub(crate) fn new(
-        event: &Event,
+        event: &Polled,
         shared: Rc<Shared>,
         interface: usize,
         readers: Rc<Readers>,

@@ -9,13 +9,12 @@ pub use announced::{Announcement, Untaken};
 use crate::endpoint::Endpoint;
 use crate::interface::InterfaceSlot;
 use crate::shared::Shared;
-use abi::{Lent, Readers};
+use abi::{Lent, Polled, Readers};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
-use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::event_flags;
 
 /// The kind of the events that messages of the core's own making are made of: no event of a provider's with it comes to a handler.
@@ -29,7 +28,7 @@ pub(crate) const ANNOUNCED: u32 = u32::MAX;
 /// A message that is longer than its lane carries at once comes without its payload: it [is announced](Message::is_announced), and what
 /// [`announcement`](Message::announcement) gives says where it goes. A handler that does not ask for that refuses the message.
 pub struct Message<'a> {
-    event: &'a Event,
+    event: &'a Polled,
     shared: &'a Rc<Shared>,
     interface: usize,
     /// Who reads a lent payload, once it was kept. Taken by [`Message::give_back`], which lent payloads alone come to:
@@ -39,13 +38,13 @@ pub struct Message<'a> {
 
 impl<'a> Message<'a> {
     #[inline]
-    pub(crate) fn new(event: &'a Event, shared: &'a Rc<Shared>, interface: usize) -> Message<'a> {
+    pub(crate) fn new(event: &'a Polled, shared: &'a Rc<Shared>, interface: usize) -> Message<'a> {
         Message { event, shared, interface, kept: ManuallyDrop::new(Cell::new(None)) }
     }
 
     /// The next message of the same batch: nobody keeps what is not lent, and what was lent has been given back.
     #[inline]
-    pub(crate) fn turn_to(&mut self, event: &'a Event) {
+    pub(crate) fn turn_to(&mut self, event: &'a Polled) {
         self.event = event;
     }
 
@@ -119,7 +118,7 @@ impl<'a> Message<'a> {
     #[inline(always)]
     #[must_use]
     pub fn raw_payload(&self) -> (*const c_void, usize) {
-        let Event { data, len, .. } = *self.event;
+        let (data, len) = (self.event.data, self.event.len);
         (data.cast(), if data.is_null() { 0 } else { len })
     }
 

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::registry::abi::RawEndpoint;
-use crate::registry::abi::events::Batch;
+use crate::registry::abi::events::{Batch, Polled};
 use crate::registry::abi::objects::{OpenDomain, OpenInterface, Registered};
 use crate::sys::OwnedBuffer;
 use crate::{Error, Status};
@@ -88,7 +88,9 @@ impl Trial<'_> {
         let memory = if domain_caps & memory_caps::ALLOC != 0 {
             domain.alloc(LEN, rights)
         } else {
-            let span = buffer.insert(OwnedBuffer::zeroed(LEN).map_err(|s| s.to_string())?).span();
+            let buffer = buffer.insert(OwnedBuffer::zeroed(LEN).map_err(|s| s.to_string())?);
+            // SAFETY: `Target` keeps the buffer until the registration has ended.
+            let span = unsafe { buffer.span() };
             domain.register(span, rights)
         };
         let memory = memory.map_err(|e| format!("no memory to try with: {e}"))?;
@@ -127,7 +129,8 @@ impl Trial<'_> {
         let can = |cap| self.attr.caps & cap != 0;
         let put = can(caps::PUT) && self.took("put", self.rma(true, sent, key))?;
         if put {
-            let landed = target.memory.span();
+            // SAFETY: read here, before the registration ends.
+            let landed = unsafe { target.memory.span() };
             landed.read(AT, back).map_err(|s| s.to_string())?;
             same("put", sent, back)?;
         }
@@ -138,7 +141,8 @@ impl Trial<'_> {
             }
         }
         if can(caps::ATOMICS) && self.attr.atomic_fetch64 & 1 << atomic_op::ADD != 0 {
-            let word = target.memory.span();
+            // SAFETY: used here, before the registration ends.
+            let word = unsafe { target.memory.span() };
             let word = word.word64(8).map_err(|s| s.to_string())?;
             let before = word.load(std::sync::atomic::Ordering::SeqCst);
             let got = self.fetch_add(key, 5, value)?;
@@ -228,10 +232,10 @@ impl Trial<'_> {
     /// One poll: the status and value of our operation's completion, if it came.
     fn poll(&self) -> Option<(i32, u64)> {
         let mut batch = Batch::new();
-        let count = self.interface.poll(batch.slots()).ok()?;
-        let ours =
-            |e: &&tieline_plugin_api::abi::Event| e.kind == event::COMPLETION && e.cookie == COOKIE;
-        batch.events(count).iter().find(ours).map(|e| (e.status, e.header))
+        // SAFETY: no payload is read.
+        let events = unsafe { self.interface.poll(&mut batch) }.ok()?;
+        let ours = |e: &&Polled| e.kind == event::COMPLETION && e.cookie == COOKIE;
+        events.iter().find(ours).map(|e| (e.status, e.header))
     }
 }
 

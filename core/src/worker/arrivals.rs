@@ -5,9 +5,8 @@ use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::op::Id;
-use crate::registry::abi::events::payload;
+use crate::registry::abi::events::{Polled, payload};
 use crate::{Error, Status};
-use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::caps;
 
 /// The status of a connection that was closed in good order.
@@ -30,7 +29,7 @@ pub(super) fn speaks_of_peer(status: Status) -> bool {
 }
 
 impl Inner {
-    pub(super) fn peer_arrived(&self, slot: &InterfaceSlot, event: &Event) {
+    pub(super) fn peer_arrived(&self, slot: &InterfaceSlot, event: &Polled) {
         let address = WorkerAddress::parse(payload(event)).ok();
         if address.is_none() {
             self.bump(|c| c.malformed += 1);
@@ -43,7 +42,7 @@ impl Inner {
         self.peers.borrow_mut().stands(index);
     }
 
-    pub(super) fn peer_left(&self, slot: &InterfaceSlot, event: &Event) {
+    pub(super) fn peer_left(&self, slot: &InterfaceSlot, event: &Polled) {
         if matches!(event.status, 0 | CLOSED) {
             return self.closed_in_good_order(slot, event.peer);
         }
@@ -54,7 +53,7 @@ impl Inner {
 
     /// A peer's connection to an interface has failed. Who sees the peer's process itself knows what that means; who only
     /// hears nothing of it any more may be the one that is deaf.
-    fn connection_lost(&self, slot: &InterfaceSlot, peer: PeerId, event: &Event) {
+    fn connection_lost(&self, slot: &InterfaceSlot, peer: PeerId, event: &Polled) {
         let status = Status::from_code(event.status);
         let address = match self.peers.borrow().get(peer.0) {
             Some(entry) => entry.address.clone(),

@@ -14,6 +14,7 @@ use crate::message::{Message, abi::release};
 use crate::names::Answers;
 use crate::op::Id;
 use crate::op::slab::Slab;
+use crate::registry::abi::events::Polled;
 use crate::setup::Core;
 use crate::shared::{Lease, Shared};
 use crate::sys::{Poller, Timer};
@@ -23,7 +24,6 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{caps, event, event_flags};
 
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
@@ -63,7 +63,7 @@ pub(crate) struct Inner {
     pub(super) services: ServiceState,
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
     /// What a handler left of its batch when it panicked, by interface.
-    pub(super) left_over: RefCell<VecDeque<(usize, Vec<Event>)>>,
+    pub(super) left_over: RefCell<VecDeque<(usize, Vec<Polled>)>>,
     pub(super) has_left_over: Cell<bool>,
     /// Answers that no way leads to the asker for at the moment.
     pub(super) owed: owed::Owed,
@@ -238,7 +238,7 @@ impl Inner {
     /// The worker ends: payloads that a provider has lent and no handler will see go back.
     fn release_left_over(&self) {
         for (interface, events) in self.left_over.take() {
-            let lent = |event: &&Event| {
+            let lent = |event: &&Polled| {
                 event.kind == event::MESSAGE && event.flags & event_flags::LENT != 0
             };
             for event in events.iter().filter(lent) {

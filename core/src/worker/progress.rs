@@ -1,5 +1,6 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
+use super::abi::{all_of, kept};
 use super::inner::set_handler;
 use super::wireup_transports::TRANSPORT_COOKIE;
 use super::{Counters, Inner};
@@ -10,13 +11,12 @@ use crate::message::{Message, abi::release};
 use crate::op::Id;
 use crate::proto::Origin;
 use crate::proto::id::{ANNOUNCE, FIRST};
-use crate::registry::abi::events::{Batch, payload};
+use crate::registry::abi::events::{Polled, payload};
 use crate::shared::End;
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::panic::resume_unwind;
 use std::rc::Rc;
-use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{event, event_flags};
 
 /// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
@@ -40,13 +40,13 @@ const TURN: usize = 16;
 struct Hand<'a> {
     worker: &'a Inner,
     interface: usize,
-    rest: &'a [Event],
+    rest: &'a [Polled],
 }
 
 impl<'a> Hand<'a> {
     /// The next event. It counts as dealt with, however its handler ends.
     #[inline]
-    fn next(&mut self) -> Option<&'a Event> {
+    fn next(&mut self) -> Option<&'a Polled> {
         let (event, rest) = self.rest.split_first()?;
         self.rest = rest;
         Some(event)
@@ -190,14 +190,10 @@ impl Inner {
     #[inline]
     fn poll(self: &Rc<Self>, index: usize) -> usize {
         let slot = &self.shared.interfaces[index];
-        let mut batch = Batch::new();
-        let count = match slot.interface.poll(batch.slots()) {
-            Ok(0) => return 0,
+        match all_of(&slot.interface, |events| self.hand_on(index, events)) {
             Ok(count) => count,
-            Err(status) => return self.poll_failed(index, status),
-        };
-        self.hand_on(index, batch.events(count));
-        count
+            Err(status) => self.poll_failed(index, status),
+        }
     }
 
     /// The first failure is news; who waits must not be kept awake by one that says it again and again.
@@ -212,7 +208,7 @@ impl Inner {
     }
 
     #[inline]
-    fn hand_on(self: &Rc<Self>, index: usize, events: &[Event]) {
+    fn hand_on(self: &Rc<Self>, index: usize, events: &[Polled]) {
         let Some(first) = events.first() else { return };
         let handlers = self.handlers.borrow();
         let mut hand = Hand { worker: self, interface: index, rest: events };
@@ -237,8 +233,8 @@ impl Inner {
     }
 
     #[cold]
-    fn leave_for_later(&self, interface: usize, events: &[Event]) {
-        self.left_over.borrow_mut().push_back((interface, events.to_vec()));
+    fn leave_for_later(&self, interface: usize, events: &[Polled]) {
+        self.left_over.borrow_mut().push_back((interface, kept(events)));
         self.has_left_over.set(true);
     }
 
@@ -261,7 +257,7 @@ impl Inner {
 
     #[cold]
     #[inline(never)] // inside of it, a poll would pay for what is rare
-    fn other_event(self: &Rc<Self>, index: usize, event: &Event) {
+    fn other_event(self: &Rc<Self>, index: usize, event: &Polled) {
         let slot = &self.shared.interfaces[index];
         match event.kind {
             event::MESSAGE => {
@@ -370,7 +366,7 @@ impl Inner {
     }
 
     /// An operation ended, and its provider may touch its memory until what it went through is closed.
-    fn outcome_unknown(&self, index: usize, event: &Event) {
+    fn outcome_unknown(&self, index: usize, event: &Polled) {
         let error = self.shared.interfaces[index].failed_completion(event);
         let ended = self.shared.with_ops(|ops| ops.completed_unknown(event.cookie, index, error));
         match ended {

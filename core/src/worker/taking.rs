@@ -12,18 +12,21 @@ use crate::message::{ANNOUNCED, Message};
 use crate::proto::announce::Announce;
 use crate::proto::{Origin, emulate::Answer};
 use crate::region::Region;
-use crate::registry::abi::events::payload;
+use crate::registry::abi::events::{Polled, payload};
 use crate::request::{Outcome, Request};
 use crate::{Error, PostError, Status};
 use std::cell::Cell;
 use std::ops::Range;
-use std::ptr::null;
 use std::rc::{Rc, Weak};
 use tieline_plugin_api::abi::Event;
 
 impl Inner {
     /// A peer announces a message. `None`: nobody is told of it.
-    pub(super) fn announced(self: &Rc<Self>, event: &Event, from: Origin) -> Option<Rc<Announced>> {
+    pub(super) fn announced(
+        self: &Rc<Self>,
+        event: &Polled,
+        from: Origin,
+    ) -> Option<Rc<Announced>> {
         let read = Announce::read(payload(event)).ok();
         let read = read.filter(|read| read.id <= MAX_MESSAGE_ID && read.len <= isize::MAX as u64);
         let Some(Announce { id, header, len, key }) = read else {
@@ -45,7 +48,7 @@ impl Inner {
     pub(super) fn hand_on_announced(
         self: &Rc<Self>,
         interface: usize,
-        event: &Event,
+        event: &Polled,
         announced: Rc<Announced>,
     ) {
         let worker: Weak<Inner> = Rc::downgrade(self);
@@ -57,16 +60,14 @@ impl Inner {
             // Refused.
             return drop(announcement);
         };
-        let event = Event {
+        let event = Polled::without_payload(Event {
             kind: ANNOUNCED,
             id: u32::from(announced.id),
             flags: 0,
             header: announced.header,
-            data: null(),
-            len: 0,
             cookie: announced.len as u64,
-            ..*event
-        };
+            ..**event
+        });
         self.announcements.current.set(Some(announcement));
         let _clear = self.announcements.clear();
         handler(&Message::new(&event, &self.shared, interface));

@@ -9,6 +9,7 @@ mod examples;
 pub(crate) mod instructions;
 mod least;
 mod licences;
+mod memory;
 mod oldest;
 mod open_mpi;
 mod processors;

@@ -1,7 +1,7 @@
 //! The rules of CONTRIBUTING.md that a compiler does not see: how long a file is, that tests do not sleep, and which part
 //! uses which. An exception stands here with its reason.
 
-use super::{Count, circles, quotes};
+use super::{Count, circles, memory, quotes};
 use crate::sh::{Outcome, root};
 use std::path::{Path, PathBuf};
 
@@ -93,6 +93,8 @@ pub(super) fn check() -> Count {
     count.add(Count::one(said(circles::backwards(&page, &texts))));
     count.add(Count::one(said(circles::too_large(&texts))));
     count.add(Count::one(said(dependencies())));
+    count.add(Count::one(said(memory::misusable(&texts))));
+    count.add(Count::one(said(memory::plain_copies(&texts))));
     let page = std::fs::read_to_string(root().join("docs/operators.md")).unwrap_or_default();
     count.add(Count::one(said(quotes::nowhere_said(&page, &texts))));
     count

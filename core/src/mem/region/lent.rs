@@ -24,16 +24,20 @@ impl Counted {
 }
 
 impl Counted {
+    pub(in crate::mem) fn buffer(&self) -> &OwnedBuffer {
+        &self.buffer
+    }
+
     /// Nobody ever gets this memory again; the endpoint goes on without it.
     pub(super) fn forget(self) {
-        let _ = self.count.fetch_sub(self.buffer.span().len(), Ordering::Relaxed);
+        let _ = self.count.fetch_sub(self.buffer.len(), Ordering::Relaxed);
         std::mem::forget(self);
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let _ = self.count.fetch_sub(self.buffer.span().len(), Ordering::Relaxed);
+        let _ = self.count.fetch_sub(self.buffer.len(), Ordering::Relaxed);
     }
 }
 
@@ -68,11 +72,6 @@ impl Memory {
         self.register_in(span, access, Backing::Part(of.hold()), |slot| {
             (&*slot.provider.name, &*slot.name) == (provider, domain)
         })
-    }
-
-    /// A copy of bytes that peers may get.
-    pub(crate) fn readable_copy(self: &Arc<Self>, copy: Counted) -> Result<Region, Error> {
-        self.register(copy.buffer.span(), Access::READ, Backing::Copied(copy))
     }
 }
 

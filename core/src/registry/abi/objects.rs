@@ -1,6 +1,7 @@
 //! What is opened from a provider: domains, interfaces, connectors. Each owns its handle and closes it on
 //! drop, and each keeps alive what it was opened from, so that nothing is closed before what hangs on it.
 
+use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
 use super::{ConnectorTable, EndpointTable, InterfaceTable, RawEndpoint};
 use crate::Error;
@@ -9,7 +10,6 @@ use crate::sys::Span;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use tieline_plugin_api::abi::{
@@ -220,8 +220,11 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 impl Registered {
-    /// The memory, which stays while this has not ended.
-    pub(crate) fn span(&self) -> Span {
+    /// The memory.
+    ///
+    /// # Safety
+    /// The span and what is made of it are used only while this has not ended.
+    pub(crate) unsafe fn span(&self) -> Span {
         self.span
     }
 
@@ -348,14 +351,17 @@ impl OpenInterface {
         RawEndpoint::new(new.0, self.endpoint_table)
     }
 
-    /// Progress: one indirect call. Fills `events` from the front and says how many there are; what the
-    /// events of the call before pointed to is gone.
+    /// Progress: one indirect call. What the events of the call before pointed to is gone.
+    ///
+    /// # Safety
+    /// What its events point to is read only before the next poll of this interface, and while it is open.
     #[inline]
-    pub(crate) fn poll(&self, events: &mut [MaybeUninit<Event>]) -> Result<usize, Status> {
-        let max = u32::try_from(events.len()).unwrap_or(u32::MAX);
+    pub(crate) unsafe fn poll<'a>(&self, batch: &'a mut Batch) -> Result<&'a [Polled], Status> {
+        let (events, max) = batch.room();
         // SAFETY: an open interface on its thread; there is room for `max` events.
-        let count = unsafe { (self.poll.get())(self.handle, events.as_mut_ptr().cast(), max) };
-        polled(count, events.len())
+        let count = polled(unsafe { (self.poll.get())(self.handle, events, max) })?;
+        // SAFETY: that poll's result, which is no more than there was room for.
+        Ok(unsafe { batch.written(count) })
     }
 
     /// The provider broke its contract: from now on a poll brings nothing, and does not call it.
@@ -479,17 +485,16 @@ impl OpenConnector {
         if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
     }
 
+    /// # Safety
     /// Progress, as [`OpenInterface::poll`].
-    pub(crate) fn poll(&self, events: &mut [MaybeUninit<Event>]) -> Result<usize, Status> {
+    pub(crate) unsafe fn poll<'a>(&self, batch: &'a mut Batch) -> Result<&'a [Polled], Status> {
         self.check_provider()?;
-        let max = u32::try_from(events.len()).unwrap_or(u32::MAX);
+        let (events, max) = batch.room();
         // SAFETY: an open connector on its thread; there is room for `max` events.
-        let count = unsafe { (self.table.poll)(self.handle, events.as_mut_ptr().cast(), max) };
-        let polled = polled(count, events.len());
-        if let Err(status) = polled {
-            self.domain.provider.heard(status as i32);
-        }
-        polled
+        let count = polled(unsafe { (self.table.poll)(self.handle, events, max) })
+            .inspect_err(|status| self.domain.provider.heard(*status as i32))?;
+        // SAFETY: that poll's result, which is no more than there was room for.
+        Ok(unsafe { batch.written(count) })
     }
 
     /// Prepares to sleep on [`OpenConnector::event_fd`].
@@ -516,9 +521,9 @@ impl OpenConnector {
 
 /// A provider that claims more events than there was room for has written outside: nothing of it is used.
 #[inline]
-fn polled(count: i64, room: usize) -> Result<usize, Status> {
+fn polled(count: i64) -> Result<usize, Status> {
     match usize::try_from(count) {
-        Ok(count) if count <= room => Ok(count),
+        Ok(count) if count <= BATCH => Ok(count),
         Ok(_) => Err(Status::ProviderFailed),
         Err(_) => Err(Status::from_code(count as i32)),
     }

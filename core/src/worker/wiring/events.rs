@@ -2,10 +2,11 @@
 
 use super::{Sender, State};
 use crate::address::WorkerAddress;
-use crate::registry::abi::events::{Batch, payload};
+use crate::registry::abi::events::payload;
 use crate::shared::End;
 use crate::wireup::{self, ConnectionKey, Reason, ReasonKind};
 use crate::worker::Inner;
+use crate::worker::abi::each_of;
 use crate::worker::wireup_transports::WireupTransport;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -17,36 +18,27 @@ impl Inner {
         let mut count = 0;
         for index in 0..self.wiring.transports.connectors.len() {
             let slot = &self.wiring.transports.connectors[index];
-            let mut batch = Batch::new();
-            let events = match slot.connector.poll(batch.slots()) {
-                Ok(0) => continue,
-                Ok(events) => events,
-                Err(Status::ProviderFailed) => {
-                    self.connector_broke(index);
-                    continue;
+            let polled = each_of(&slot.connector, |event| match event.kind {
+                event::DATAGRAM => {
+                    let sender = Sender::At(event.header);
+                    let _ = self.on_datagram(payload(event), sender);
                 }
+                event::PEER_LEFT => {
+                    let words = String::from_utf8_lossy(payload(event)).into_owned();
+                    let status = Status::from_code(event.status);
+                    let hash = event.header;
+                    self.transport_left(index, |to| address_hash(to) == hash, status, &words);
+                }
+                _ => self.bump(|c| c.malformed += 1),
+            });
+            match polled {
+                Ok(events) => count += events,
+                Err(Status::ProviderFailed) => self.connector_broke(index),
                 Err(status) => {
                     let words = slot.provider.last_error();
                     self.shared
                         .core
                         .note(format!("{} does not work: {status}: {words}", slot.scheme));
-                    continue;
-                }
-            };
-            count += events;
-            for event in batch.events(events) {
-                match event.kind {
-                    event::DATAGRAM => {
-                        let sender = Sender::At(event.header);
-                        let _ = self.on_datagram(payload(event), sender);
-                    }
-                    event::PEER_LEFT => {
-                        let words = String::from_utf8_lossy(payload(event)).into_owned();
-                        let status = Status::from_code(event.status);
-                        let hash = event.header;
-                        self.transport_left(index, |to| address_hash(to) == hash, status, &words);
-                    }
-                    _ => self.bump(|c| c.malformed += 1),
                 }
             }
         }

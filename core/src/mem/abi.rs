@@ -1,0 +1,51 @@
+//! Regions that keep the memory that they lie over.
+
+#![allow(unsafe_code)]
+
+use super::Memory;
+use super::access::Access;
+use super::region::{Backing, Counted, Region, Registration};
+use crate::Error;
+use crate::registry::abi::objects::Registered;
+use crate::sys::OwnedBuffer;
+use std::sync::Arc;
+
+impl Memory {
+    /// Registers a buffer, which the region keeps.
+    pub(crate) fn register_owned(
+        self: &Arc<Self>,
+        buffer: OwnedBuffer,
+        access: Access,
+    ) -> Result<Region, Error> {
+        // SAFETY: the buffer becomes the region's backing, which stays until nothing uses the region's span any more.
+        let span = unsafe { buffer.span() };
+        self.register(span, access, Backing::Owned(buffer))
+    }
+
+    /// The same for local memory of operations, which nobody registers.
+    pub(crate) fn lend_owned(self: &Arc<Self>, buffer: OwnedBuffer) -> Result<Region, Error> {
+        // SAFETY: as above.
+        let span = unsafe { buffer.span() };
+        self.lend(span, Backing::Owned(buffer))
+    }
+
+    /// A copy of bytes that peers may get.
+    pub(crate) fn readable_copy(self: &Arc<Self>, copy: Counted) -> Result<Region, Error> {
+        // SAFETY: as above.
+        let span = unsafe { copy.buffer().span() };
+        self.register(span, Access::READ, Backing::Copied(copy))
+    }
+
+    /// Memory that this domain gives.
+    pub(super) fn register_given(
+        self: &Arc<Self>,
+        domain: usize,
+        memory: Registered,
+        access: Access,
+    ) -> Result<Region, Error> {
+        // SAFETY: the region keeps the registration, and ends it when all others have ended and nothing uses its span any more.
+        let span = unsafe { memory.span() };
+        let given = Registration { domain, memory, gives: true };
+        self.complete(span, access, Some(given), Backing::Domain, |_| true)
+    }
+}

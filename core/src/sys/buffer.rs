@@ -1,0 +1,81 @@
+//! Memory of the heap that peers write to.
+
+#![allow(unsafe_code)]
+
+use super::Span;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use tieline_plugin_api::Status;
+
+/// A heap buffer that peers may write to: held as an address, so that no Rust reference claims it alone. Whoever
+/// owns it drops it only when nothing uses its span any more.
+pub(crate) struct OwnedBuffer {
+    span: Span,
+    layout: Layout,
+}
+
+/// Enough for every atomic, and the most with which the allocator gives zeroed pages without touching them.
+const ALIGN: usize = 16;
+
+impl OwnedBuffer {
+    pub(crate) fn new(buffer: Box<[u8]>) -> OwnedBuffer {
+        let layout = Layout::for_value(&*buffer);
+        let len = buffer.len();
+        let base = Box::into_raw(buffer).cast::<u8>();
+        OwnedBuffer { span: Span { base, len }, layout }
+    }
+
+    /// Zeroed memory, of which no page is touched where the system gives zeroed ones.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub(crate) fn zeroed(len: usize) -> Result<OwnedBuffer, Status> {
+        let layout = Layout::from_size_align(len, ALIGN).map_err(|_| Status::NoMemory)?;
+        if len == 0 {
+            return Ok(OwnedBuffer { span: Span { base: ALIGN as *mut u8, len }, layout });
+        }
+        // SAFETY: the layout has a size.
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
+            Err(Status::NoMemory)
+        } else {
+            Ok(OwnedBuffer { span: Span { base, len }, layout })
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.span.len()
+    }
+
+    /// Its bytes.
+    ///
+    /// # Safety
+    /// The span and what is made of it are used only while the buffer is there.
+    pub(crate) unsafe fn span(&self) -> Span {
+        self.span
+    }
+
+    /// Whether it was made of a box.
+    pub(crate) fn is_box(&self) -> bool {
+        self.layout.align() == 1
+    }
+
+    /// The box that it was made of, if it was. Nothing uses its span any more.
+    pub(crate) fn into_box(self) -> Option<Box<[u8]>> {
+        if !self.is_box() {
+            return None;
+        }
+        let Span { base, len } = self.span;
+        std::mem::forget(self);
+        // SAFETY: made by `new` from a box of that many bytes, which owns them again from here on, once.
+        Some(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(base, len)) })
+    }
+}
+
+impl Drop for OwnedBuffer {
+    fn drop(&mut self) {
+        if self.layout.size() > 0 {
+            // SAFETY: allocated with this layout, by a box of that many bytes or by `zeroed`; dropped once.
+            unsafe { dealloc(self.span.base, self.layout) };
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What the compiler does not see of the core's memory: that a function which can be misused is `unsafe`, and that bytes which others may
+//! write meanwhile are copied in one place only.
+
+use super::rules::is_test;
+
+/// Functions whose safe signature is none that can be misused: the file, the function, and why.
+const SAFE: &[(&str, &str, &str)] = &[
+    (
+        "core/src/endpoint/abi.rs",
+        "map",
+        "the endpoint's own key, which is let go behind all pointers",
+    ),
+    ("core/src/registry/abi/grown.rs", "grown", "it makes the pointer that its closure is given"),
+    ("core/src/registry/abi/grown.rs", "listed", "as that"),
+    (
+        "core/src/registry/abi/raw.rs",
+        "new",
+        "of a handle that `connect` has just made and nothing else can",
+    ),
+    ("core/src/registry/sys.rs", "file_at", "the address is looked up, and not followed"),
+    ("core/src/sys.rs", "part", "whoever made the span has promised it for all parts"),
+    ("core/src/sys.rs", "of_owned", "tests"),
+    ("core/src/sys.rs", "of_words", "tests"),
+];
+
+/// Where bytes lie that threads, processes and devices write while they are copied; a copy there is `copy_shared`, as atomics or by the
+/// processor's own instruction.
+const SHARED: &[&str] = &["core/src/sys.rs", "core/src/sys/", "core/src/mem/"];
+
+/// Copies that let the compiler assume that nobody writes meanwhile.
+const PLAIN: &[&str] = &[
+    "copy_nonoverlapping",
+    "ptr::copy(",
+    "copy_from(",
+    "copy_to(",
+    "copy_from_slice(",
+    "clone_from_slice(",
+    "slice::from_raw_parts",
+    "ptr::read",
+    "ptr::write",
+    ".read_unaligned(",
+    ".write_unaligned(",
+    "read_volatile(",
+    "write_volatile(",
+    "write_bytes(",
+];
+
+/// Safe functions of the core's unsafe files that take an address or an event as it is, or hand out a span that outlives its memory.
+pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let is_unsafe_file = |name: &str| {
+        let core = name.starts_with("core/src/") && !is_test(name);
+        core && ["/sys.rs", "/abi.rs", "/sys/", "/abi/"].iter().any(|place| name.contains(place))
+    };
+    let files = texts.iter().filter(|(name, _)| is_unsafe_file(name));
+    for (name, text) in files {
+        for (function, signature) in functions(without_tests(text)) {
+            let (takes, gives) = signature.rsplit_once(") ->").unwrap_or((signature, ""));
+            let raw = ["*mut ", "*const ", "&Event", "[Event]"];
+            let given = gives.split(|c: char| !c.is_alphanumeric() && c != '&');
+            let misused = raw.iter().any(|raw| takes.contains(raw))
+                || given.clone().any(|word| word == "Span");
+            let excepted =
+                |(file, known, _): &(&str, &str, &str)| file == name && *known == function;
+            if misused && !SAFE.iter().any(excepted) {
+                wrong.push(format!(
+                    "{name}: `{function}` is safe, and who calls it wrongly reads memory that is not there: `unsafe`, or in xtask's list"
+                ));
+            }
+        }
+    }
+    wrong
+}
+
+/// The functions that others may call and that are safe, each with its signature.
+fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = text.match_indices("pub").filter(|(at, _)| {
+        let line = text[..*at].rsplit('\n').next().unwrap_or_default();
+        line.trim().is_empty()
+    });
+    lines.filter_map(|(at, _)| {
+        let (before, rest) = text[at..].split_once("fn ")?;
+        if before.contains(['\n', ';', '{', ':']) || before.contains("unsafe") {
+            return None;
+        }
+        let signature = rest.split(" {\n").next()?;
+        Some((signature.split(['(', '<']).next()?, signature))
+    })
+}
+
+/// Plain copies where memory is shared.
+pub(super) fn plain_copies(texts: &[(String, String)]) -> Vec<String> {
+    let is_shared =
+        |name: &str| SHARED.iter().any(|place| name.starts_with(place)) && !is_test(name);
+    let mut wrong = Vec::new();
+    for (name, text) in texts.iter().filter(|(name, _)| is_shared(name)) {
+        let code = without_tests(text).lines().filter(|line| !line.trim_start().starts_with("//"));
+        for line in code {
+            if let Some(plain) = PLAIN.iter().find(|plain| line.contains(**plain)) {
+                wrong.push(format!(
+                    "{name}: `{}` copies memory that others may write meanwhile: `copy_shared` does that",
+                    plain.trim_end_matches('(')
+                ));
+            }
+        }
+    }
+    wrong
+}
+
+/// A file's text up to its tests.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, text: &str) -> Vec<(String, String)> {
+        vec![(name.to_owned(), text.to_owned())]
+    }
+
+    /// The functions as they once were.
+    #[test]
+    fn a_safe_function_that_can_be_misused_is_named() {
+        let wrong = |line: &str| misusable(&file("core/src/registry/abi/new.rs", line)).len();
+        let payload = "#[inline]\npub(crate) fn payload(event: &Event) -> &[u8] {\n}\n";
+        assert_eq!(wrong(payload), 1);
+        assert_eq!(wrong("    pub(crate) fn span(&self) -> Span {\n    }\n"), 1);
+        assert_eq!(
+            wrong(
+                "    pub(crate) fn at(\n        &self,\n        base: *mut u8,\n    ) -> usize {\n"
+            ),
+            1
+        );
+        assert_eq!(wrong("    pub(super) fn map(&self) -> Result<Span, i32> {\n"), 1);
+        for right in [
+            "    pub(crate) unsafe fn span(&self) -> Span {\n",
+            "    pub(crate) fn span(&self) -> &Span {\n",
+            "    fn own(base: *mut u8) {\n",
+            "    pub(crate) fn base(&self) -> *mut u8 {\n",
+            "pub(crate) fn payload(event: &Polled) -> &[u8] {\n",
+        ] {
+            assert_eq!(wrong(right), 0, "{right}");
+        }
+        assert!(misusable(&file("core/src/op/table.rs", payload)).is_empty());
+        let excepted = "    pub(crate) fn part(&self) -> Result<Span, Status> {\n";
+        assert!(misusable(&file("core/src/sys.rs", excepted)).is_empty());
+    }
+
+    #[test]
+    fn a_plain_copy_of_shared_memory_is_named() {
+        let copy = "        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };\n";
+        let said = plain_copies(&file("core/src/sys.rs", copy));
+        assert!(said.len() == 1 && said[0].contains("`copy_nonoverlapping`"), "{said:?}");
+        assert_eq!(
+            plain_copies(&file("core/src/mem/room.rs", "    out.copy_from_slice(bytes);")).len(),
+            1
+        );
+        for right in ["// copy_nonoverlapping\n", "unsafe { copy_shared(from, to, len) };\n"] {
+            assert!(plain_copies(&file("core/src/sys.rs", right)).is_empty(), "{right}");
+        }
+        let in_a_test = format!("#[cfg(test)]\nmod tests {{\n{copy}}}\n");
+        assert!(plain_copies(&file("core/src/sys.rs", &in_a_test)).is_empty());
+        assert!(plain_copies(&file("core/src/wire/mod.rs", copy)).is_empty());
+    }
+}
