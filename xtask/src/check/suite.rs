@@ -1,11 +1,12 @@
 //! The test suites: built once in the development profile, all of them with the same features, and counted test by test.
 
 use super::{Count, least};
-use crate::sh::{LIMIT, Outcome, cargo, command, lines, root, target, which, within};
+use crate::sh::{LIMIT, Outcome, cargo, command, lines, target, which, within};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 use tieline_testing::{built, hang};
 
 /// The places where tests end or stop a process. Every suite is built with them, so that nothing is built twice.
@@ -14,11 +15,16 @@ pub(super) const HOOKS: [&str; 2] = [
     "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks",
 ];
 
+/// How long the tests of one program may take together where cargo-nextest, which knows a limit for each, is not there.
+const PROGRAM: Duration = Duration::from_secs(600);
+
 /// A program that the build has made of a test's file.
 struct Program {
     package: String,
     name: String,
     file: PathBuf,
+    /// That of its package, in which cargo runs it.
+    folder: PathBuf,
 }
 
 /// Everything that tests run: the command, the provider files, the examples, the tests themselves.
@@ -80,19 +86,25 @@ impl Program {
             None => path.rsplit('/').next()?,
         };
         let name = said["target"]["name"].as_str()?;
-        Some(Program { package: package.into(), name: name.into(), file: file.into() })
+        let folder = Path::new(said["manifest_path"].as_str()?).parent()?;
+        Some(Program {
+            package: package.into(),
+            name: name.into(),
+            file: file.into(),
+            folder: folder.into(),
+        })
     }
 }
 
 /// Runs a test's program that the build has made, as cargo does: in its package's folder.
-fn built_test(package: &str, name: &str, folder: &str) -> Count {
+fn built_test(package: &str, name: &str) -> Count {
     let programs = built().as_deref().unwrap_or_default();
     let found = programs.iter().find(|built| built.package == package && built.name == name);
     let Some(program) = found else {
         return Count::one(Err(format!("the build has made no {name} of {package}")));
     };
     let mut command = command(&program.file, &[]);
-    libtest(command.current_dir(root().join(folder)).env(built::GIVEN, target().join("debug")))
+    libtest(command.current_dir(&program.folder).env(built::GIVEN, target().join("debug")))
 }
 
 /// Tests that need nothing but their own process. Those of the two packages below bring runners of their own.
@@ -107,10 +119,20 @@ pub(super) fn tests() -> Count {
         let _ = nextest.args(HOOKS).args(output).args(["-E", &chosen]).env(built::GIVEN, given);
         return run_nextest(nextest.env("NEXTEST_HIDE_PROGRESS_BAR", "1"));
     }
-    let mut command = cargo(&["test", "--workspace", "--lib", "--bins", "--tests"]);
-    let _ = command.args(HOOKS).args(others.iter().flat_map(|package| ["--exclude", package]));
-    let _ = command.args(["--no-fail-fast", "--", "--show-output"]).env(built::GIVEN, given);
-    libtest(&mut command)
+    let (mut count, mut ran) = (Count::default(), BTreeMap::new());
+    let programs = built().as_deref().unwrap_or_default();
+    for program in programs.iter().filter(|program| !others.contains(&&*program.package)) {
+        let mut command = command(&program.file, &["--show-output"]);
+        let _ = command.current_dir(&program.folder).env(built::GIVEN, &given);
+        println!("{}: {}", program.package, program.name);
+        let told = within(PROGRAM, || libtest(&mut command));
+        *ran.entry(program.package.clone()).or_default() += told.passed;
+        count.add(told);
+    }
+    if count.failed.is_empty() {
+        count.failed = least::missing(&ran);
+    }
+    count
 }
 
 /// Tests with real processes, which their runner kills, locks away and counts, and beside them conformance over every
@@ -118,14 +140,14 @@ pub(super) fn tests() -> Count {
 pub(super) fn processes_and_conformance() -> Count {
     let conformance = || {
         let package = "tieline-conformance";
-        let mut count = built_test(package, "providers", "conformance");
-        count.add(built_test(package, "mutations", "conformance"));
-        count.add(built_test(package, "networks", "conformance"));
+        let mut count = built_test(package, "providers");
+        count.add(built_test(package, "mutations"));
+        count.add(built_test(package, "networks"));
         least::or_failed("conformance", count)
     };
     std::thread::scope(|scope| {
         let beside = scope.spawn(conformance);
-        let mut count = built_test("tieline-processes", "processes", "tests/processes");
+        let mut count = built_test("tieline-processes", "processes");
         count = least::or_failed("processes", count);
         let conformance = beside.join();
         count.add(conformance.unwrap_or_else(|_| Count::one(Err("conformance panicked".into()))));
@@ -259,36 +281,72 @@ fn skip_reason(line: &str) -> Option<&str> {
     })
 }
 
-/// Counts what the built-in test runner says.
+/// Runs what has the built-in test runner.
 fn libtest(command: &mut Command) -> Count {
-    let mut count = Count::default();
-    let mut said = Vec::new();
-    let mut section = String::new();
+    let (mut told, mut said) = (Libtest::default(), Vec::new());
     let outcome = lines(command, |line| {
-        said.push(line.to_owned());
-        if let Some(test) = line.strip_prefix("test ") {
-            if test.ends_with(" ... ok") {
-                count.passed += 1;
-            } else if let Some(name) = test.strip_suffix(" ... FAILED") {
-                count.failed.push(name.to_owned());
-            } else if test.contains(" ... ignored") || test.contains(" ... skipped") {
-                count.skipped.push(test.to_owned());
-            }
-        } else if let Some(name) = line.strip_prefix("---- ") {
-            section = name.split(" stdout").next().unwrap_or(name).to_owned();
-        } else if let (Some(reason), false) = (line.strip_prefix("skipped: "), section.is_empty()) {
-            count.passed = count.passed.saturating_sub(1);
-            count.skipped.push(format!("{section}: {reason}"));
-            section.clear();
-        }
-        if line.starts_with("test result:") || line.contains(" has been running for over ") {
+        if told.hear(line) {
             println!("{line}");
         }
+        said.push(line.to_owned());
     });
     if !matches!(outcome, Ok(true)) {
         said.iter().for_each(|line| println!("{line}"));
     }
-    ended(count, outcome)
+    told.ended(outcome)
+}
+
+/// Counts what the built-in test runner says. A test that prints `skipped: reason` counts as skipped.
+#[derive(Default)]
+struct Libtest {
+    count: Count,
+    /// The test whose output comes now, until it has said that it was skipped.
+    section: String,
+    /// Tests that take long.
+    slow: BTreeSet<String>,
+}
+
+impl Libtest {
+    /// Takes one line; says whether a reader wants to see it at once.
+    fn hear(&mut self, line: &str) -> bool {
+        if let Some(name) = slow(line) {
+            return self.slow.insert(name.to_owned());
+        }
+        if let Some(test) = line.strip_prefix("test ") {
+            let _ = self.slow.remove(test.split(" ... ").next().unwrap_or(test));
+            if test.ends_with(" ... ok") {
+                self.count.passed += 1;
+            } else if let Some(name) = test.strip_suffix(" ... FAILED") {
+                self.count.failed.push(name.to_owned());
+            } else if test.contains(" ... ignored") || test.contains(" ... skipped") {
+                self.count.skipped.push(test.to_owned());
+            }
+        } else if let Some(name) = line.strip_prefix("---- ") {
+            name.split(" stdout").next().unwrap_or(name).clone_into(&mut self.section);
+        } else if let (Some(reason), false) =
+            (line.strip_prefix("skipped: "), self.section.is_empty())
+        {
+            self.count.passed = self.count.passed.saturating_sub(1);
+            self.count.skipped.push(format!("{}: {reason}", self.section));
+            self.section.clear();
+        }
+        line.starts_with("test result:")
+    }
+
+    /// The program has ended, or was ended: those that it waited for are named.
+    fn ended(mut self, outcome: Result<bool, String>) -> Count {
+        if outcome.is_err() {
+            let hangs = self.slow.into_iter().map(|name| format!("{name} does not end"));
+            self.count.failed.extend(hangs);
+        }
+        ended(self.count, outcome)
+    }
+}
+
+/// The test that takes long, in `test NAME has been running for over 60 seconds`.
+fn slow(line: &str) -> Option<&str> {
+    let (name, _) = line.strip_prefix("test ")?.split_once(" has been running for over ")?;
+    Some(name)
 }
 
 /// A suite that fails without a failing test did not build, or was ended.
@@ -356,11 +414,25 @@ mod tests {
     }
 
     #[test]
+    fn a_test_that_hangs_in_a_program_that_is_ended_is_named() {
+        let mut told = Libtest::default();
+        for slow in ["a::b", "c"] {
+            assert!(told.hear(&format!("test {slow} has been running for over 60 seconds")));
+        }
+        assert!(!told.hear("test c ... ok"));
+        let count = told.ended(Err("it did not end and was ended".into()));
+        assert_eq!(count.passed, 1);
+        assert_eq!(count.failed, ["a::b does not end", "it did not end and was ended"]);
+    }
+
+    #[test]
     fn the_programs_of_tests_are_found_in_what_cargo_says() {
         let line = r#"{"reason":"compiler-artifact","package_id":"path+file:///t/tests/processes#tieline-processes@0.1.0",
-            "target":{"name":"processes"},"profile":{"test":true},"executable":"/t/debug/deps/processes-1"}"#;
+            "manifest_path":"/t/tests/processes/Cargo.toml","target":{"name":"processes"},"profile":{"test":true},
+            "executable":"/t/debug/deps/processes-1"}"#;
         let program = Program::of(line).unwrap();
         assert_eq!((&*program.package, &*program.name), ("tieline-processes", "processes"));
+        assert_eq!(program.folder, Path::new("/t/tests/processes"));
         let named_as_its_folder = line.replace("tieline-processes@", "");
         assert_eq!(Program::of(&named_as_its_folder).unwrap().package, "processes");
         assert!(Program::of(&line.replace("true", "false")).is_none());
