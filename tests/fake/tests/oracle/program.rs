@@ -57,12 +57,16 @@ pub(crate) enum Lie {
     Assist,
     Wireup,
     Service,
+    Notify,
+    PutNotify,
+    Announce,
+    Withdraw,
     Key,
     KeyIs,
 }
 
 impl Lie {
-    pub(crate) const ALL: [Lie; 11] = [
+    pub(crate) const ALL: [Lie; 15] = [
         Lie::Put,
         Lie::Get,
         Lie::GetData,
@@ -72,6 +76,10 @@ impl Lie {
         Lie::Assist,
         Lie::Wireup,
         Lie::Service,
+        Lie::Notify,
+        Lie::PutNotify,
+        Lie::Announce,
+        Lie::Withdraw,
         Lie::Key,
         Lie::KeyIs,
     ];
@@ -88,6 +96,10 @@ impl Lie {
             Lie::Assist => 0xf006,
             Lie::Wireup => 0xf007,
             Lie::Service => 0xf008,
+            Lie::Notify => 0xf009,
+            Lie::PutNotify => 0xf00a,
+            Lie::Announce => 0xf00b,
+            Lie::Withdraw => 0xf00c,
             Lie::Key => 0xf00d,
             Lie::KeyIs => 0xf00e,
         }

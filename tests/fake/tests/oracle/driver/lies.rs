@@ -3,7 +3,9 @@
 
 use super::{ENDS, Run};
 use crate::program::Lie;
-use tieline::{Access, Context, Error, Region, Status};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use tieline::{Access, Announcement, Context, Error, Region, Status, Worker};
 use tieline_fake::Slot;
 
 /// Bytes of the prey, and where a body that is well-formed may write.
@@ -13,6 +15,24 @@ const TO: usize = 48;
 const BEFORE: u8 = 0x33;
 /// Where numbers of the key begin: behind what it begins with, and the context's.
 const NUMBERS: usize = 5 + 16;
+
+/// The id of messages that are announced and that nobody has.
+const NEVER_SENT: u16 = 15;
+/// How many of them the target keeps, until the next ones come.
+const KEPT: usize = 3;
+
+/// The target keeps what was announced and is not there, so that it can be withdrawn too.
+pub(super) fn listen(b: &Worker) -> Result<(), Error> {
+    let kept = RefCell::<VecDeque<Announcement>>::default();
+    b.on_message(NEVER_SENT, move |message| {
+        let oldest = {
+            let mut kept = kept.borrow_mut();
+            kept.extend(message.announcement());
+            if kept.len() > KEPT { kept.pop_front() } else { None }
+        };
+        oldest.into_iter().for_each(Announcement::refuse);
+    })
+}
 
 /// Memory that lies are about, on either side.
 pub(super) struct Prey {
@@ -40,6 +60,9 @@ impl Prey {
         Ok(())
     }
 }
+
+/// The word of a put that nobody has made.
+const NO_PUT: u32 = 0x1234;
 
 /// A body, field by field.
 #[derive(Default)]
@@ -161,6 +184,19 @@ fn body(lie: Lie, key: &[u8], (to, from): (&[u8], &[u8])) -> Body {
             .byte(1, &[0, 2, 255])
             .field(b"x", [vec![0xff]])
             .short(0, &[1, u16::MAX]),
+        Lie::Notify => Body::default().field(&[], [vec![0xbb; 40]]),
+        Lie::PutNotify => Body::default()
+            .target(key)
+            .field(&NO_PUT.to_le_bytes(), [vec![0; 4], vec![0xff; 4]])
+            .field(&[0; 4], [vec![0xff; 4]])
+            .field(&[0xbb; 8], [LEN + 1, 100, 1900].map(|len| vec![0xbb; len])),
+        Lie::Announce => Body::default()
+            .short(NEVER_SENT, &[0xf000, 0xf00b, u16::MAX, 0])
+            .field(&[0; 6], [vec![0xff; 6]])
+            .number(3, &ends)
+            .number(LEN as u64, &[0, 1 << 40, 1 << 63, u64::MAX])
+            .blob(key),
+        Lie::Withdraw => Body::default().field(&[], [vec![1], vec![0; 40]]),
         Lie::Key => Body::default().number(7, &ends),
         Lie::KeyIs => Body::default().field(key, [vec![0xff; key.len()], Vec::new()]),
     }
@@ -216,7 +252,19 @@ impl Run {
                 let question = asked.iter().rfind(own).map_or(strange, |call| call.cookie);
                 world.forge_from_nobody(at, id, question, &bytes);
             }
-            1 if to_target => drop(world.try_forge(other, at, id, strange, &bytes)),
+            // Of what the end itself has announced, where it has.
+            1 if to_target => {
+                let sent = [world.calls(Slot::Short), world.calls(Slot::Packed)].concat();
+                let announced = |call: &&tieline_fake::Call| {
+                    call.interface == a && call.id == Lie::Announce.id()
+                };
+                let number = match lie {
+                    Lie::Withdraw | Lie::Announce => sent.iter().rfind(announced),
+                    _ => None,
+                };
+                let number = number.map_or(strange, |call| call.cookie);
+                let _ = world.try_forge(other, at, id, number, &bytes);
+            }
             _ => drop(world.try_forge(peer, at, id, strange, &bytes)),
         }
     }

@@ -297,6 +297,7 @@ impl Run {
 
 /// The target's handler of theirs.
 pub(super) fn listen(b: &Worker, heard: &Rc<RefCell<Heard>>) -> Result<(), Error> {
+    super::lies::listen(b)?;
     let log = heard.clone();
     b.on_message(LONG, move |message| hear(&log, message))
 }
