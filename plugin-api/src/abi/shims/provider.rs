@@ -2,7 +2,7 @@
 
 use super::super::host::HostHandle;
 use super::*;
-use crate::provider::{Connector, Domain, Interface, Provider};
+use crate::provider::{Connector, Domain, DomainInfo, Interface, Provider};
 
 /// The body of `tieline_provider_v1`.
 ///
@@ -71,22 +71,31 @@ unsafe extern "C" fn query_domains<P: Provider>(
     // SAFETY: `state` is the one that `entry` wrote.
     let this = unsafe { shared::<P>(state) };
     code(guarded(this.poisoned, || {
-        let list: Vec<DomainAttr> = this
-            .inner
-            .domains()?
-            .iter()
-            .map(|d| DomainAttr {
-                name: fixed(&d.name),
-                caps: d.caps,
-                max_key_len: d.max_key_len,
-                register_ns: d.register_ns,
-                register_ns_per_byte: d.register_ns_per_byte,
-                ..DomainAttr::empty()
-            })
-            .collect();
+        let list: Vec<DomainAttr> =
+            this.inner.domains()?.iter().map(domain_attr).collect::<Result<_, Failure>>()?;
         // SAFETY: the core's array.
         unsafe { write_list(&list, out, capacity, count) }
     }))
+}
+
+/// A name that is cut would be opened by nobody, and could be two domains'.
+fn domain_attr(domain: &DomainInfo) -> Result<DomainAttr, Failure> {
+    let (name, most) = (&domain.name, size_of_val(&DomainAttr::empty().name) - 1);
+    if name.len() > most {
+        let text = format!(
+            "its domain \"{name}\" has a name of {} bytes: {most} are the most",
+            name.len()
+        );
+        return Err(Failure::new(Status::Invalid, text));
+    }
+    Ok(DomainAttr {
+        name: fixed(name),
+        caps: domain.caps,
+        max_key_len: domain.max_key_len,
+        register_ns: domain.register_ns,
+        register_ns_per_byte: domain.register_ns_per_byte,
+        ..DomainAttr::empty()
+    })
 }
 
 unsafe extern "C" fn open_domain<P: Provider>(

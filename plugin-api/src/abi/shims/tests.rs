@@ -23,6 +23,8 @@ fn story() -> Vec<String> {
 const GOOD: u8 = 0;
 const REFUSES: u8 = 1;
 const PANICS_AT_THE_END: u8 = 2;
+const NAMES_OF_63: u8 = 3;
+const NAMES_OF_64: u8 = 4;
 
 struct Plain<const MANNER: u8>;
 
@@ -43,7 +45,14 @@ impl<const MANNER: u8> Provider for Plain<MANNER> {
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        panic!("it lists nothing")
+        let len = match MANNER {
+            NAMES_OF_63 => 63,
+            NAMES_OF_64 => 64,
+            _ => panic!("it lists nothing"),
+        };
+        let name = "n".repeat(len);
+        let (max_key_len, register_ns, register_ns_per_byte) = (8, 0.0, 0.0);
+        Ok(vec![DomainInfo { name, caps: 0, max_key_len, register_ns, register_ns_per_byte }])
     }
 
     fn open_domain(&self, name: &str, _: [u8; 16]) -> Result<Nothing, Failure> {
@@ -134,6 +143,18 @@ fn a_provider_that_panicked_is_asked_nothing_more_and_does_not_go() {
     assert_eq!(last_error(&ops), "the provider panicked earlier and is not used any more");
     end(&ops);
     assert_eq!(story(), Vec::<String>::new(), "nobody knows what state it is in");
+}
+
+#[test]
+fn a_name_that_has_no_room_is_an_error_and_not_cut() {
+    let ops = open::<NAMES_OF_63>().expect("it opens");
+    assert_eq!(list(&ops), OK);
+    end(&ops);
+    let ops = open::<NAMES_OF_64>().expect("it opens");
+    assert_eq!(list(&ops), Status::Invalid as i32);
+    let said = last_error(&ops);
+    assert!(said.ends_with("n\" has a name of 64 bytes: 63 are the most"), "{said}");
+    end(&ops);
 }
 
 #[test]

@@ -27,6 +27,9 @@ pub(crate) struct Offer {
     pub(crate) info: Info,
 }
 
+/// The longest name of a domain.
+const LONGEST_NAME: usize = 63;
+
 /// Providers that are never used, and why.
 const REFUSED: &[(&str, &str)] = &[
     ("shm", "the provider shm is better, and this one takes signals"),
@@ -124,6 +127,9 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     if offer.info.ep().max_msg_size < crate::engine::LONGEST_PACKET {
         let most = offer.info.ep().max_msg_size;
         return Some(format!("its messages have {most} bytes at most"));
+    }
+    if offer.domain.len() > LONGEST_NAME {
+        return Some(format!("its name is longer than the {LONGEST_NAME} bytes of a domain's"));
     }
     let device = text(offer.info.domain().name);
     match settings.interfaces.is_empty() {
@@ -304,7 +310,7 @@ impl Offers {
 mod tests {
     use super::*;
     use crate::double::world::manners;
-    use std::ffi::CStr;
+    use std::ffi::{CStr, CString};
     use tieline_net::Filter;
 
     /// What the played library offers with a device of this name.
@@ -424,6 +430,17 @@ mod tests {
         let found = offered(c"ib0", &with("eth*"));
         assert!(found.used.is_empty());
         assert!(found.left_out()[0].contains("by TIELINE_OFI_INTERFACES"));
+    }
+
+    #[test]
+    fn a_device_whose_name_is_too_long_for_a_domain_costs_nobody_else_anything() {
+        // `ofi:played:` has 11 bytes.
+        let (fits, long) = (CString::new("d".repeat(52)), CString::new("d".repeat(53)));
+        let [fits, long] = [fits, long].map(|name| &*Box::leak(name.unwrap().into_boxed_c_str()));
+        assert_eq!(offered(fits, &Settings::of_tests()).used.len(), 1);
+        let found = offered(long, &Settings::of_tests());
+        assert!(found.used.is_empty());
+        assert!(found.left_out()[0].ends_with("longer than the 63 bytes of a domain's"));
     }
 
     #[test]
