@@ -254,6 +254,8 @@ checks! {
             "Keys fit the space that the core has for them.";
         a_put_writes_exactly_its_range: rma::BOTH,
             "A put writes its bytes and no others.";
+        bytes_of_a_short_put_are_taken_when_it_returns: caps::PUT,
+            "A put up to max_short_put has taken its bytes with the call, and one that completes locally is over.";
         a_get_reads_exactly_its_range: rma::BOTH,
             "A get reads its bytes and writes no others.";
         an_iov_of_the_greatest_length_works: rma::BOTH,

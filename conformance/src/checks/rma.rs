@@ -2,7 +2,7 @@
 
 use super::messages::cut;
 use crate::case::{ALL_RIGHTS, Case, Desk};
-use crate::endpoint::Key;
+use crate::endpoint::{Key, Target};
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, holds, refused, same_bytes, succeeds};
 use crate::sys::{Asked, Memory};
@@ -70,6 +70,36 @@ pub(super) fn a_put_writes_exactly_its_range(case: &Case) -> Checked {
         model[offset..offset + len].copy_from_slice(&data);
         settle(case, &mut bench.desk)?;
         same_bytes("the target after a put", &model, &bench.target.all())?;
+    }
+    Ok(())
+}
+
+pub(super) fn bytes_of_a_short_put_are_taken_when_it_returns(case: &Case) -> Checked {
+    const COOKIE: u64 = 4712;
+    let most = case.attr.max_short_put.min(most(case));
+    if most == 0 {
+        return Err(Stop::Skip("takes no bytes of a put while it is called".to_string()));
+    }
+    let mut bench = bench(case, ALL_RIGHTS)?;
+    let mut random = Random(9);
+    for n in 0..200 {
+        let len = if n < 4 { most - n.min(most - 1) } else { 1 + random.below(most) };
+        let data = random.bytes(len);
+        let flags = if n % 2 == 0 { 0 } else { op_flags::REMOTE_COMPLETION };
+        let Bench { desk, key, local, target, .. } = &mut bench;
+        local.write(0, &data);
+        let (endpoint, iov) = (desk.endpoint(), [local.piece(0..len)]);
+        let asked = || Target { key, offset: GUARD as u64, cookie: COOKIE, flags };
+        let code = desk.retry(|| endpoint.rma(true, &iov, asked()))?;
+        local.write(0, &vec![0xdd; len]);
+        if flags == 0 {
+            equal("a short put that completes locally", Ok(0), code)?;
+            flush(desk)?;
+        } else {
+            equal("a short put", Ok(()), desk.complete(code, COOKIE)?.map(drop))?;
+            settle(case, desk)?;
+        }
+        same_bytes("the target", &data, &target.read(GUARD..GUARD + len))?;
     }
     Ok(())
 }

@@ -8,11 +8,13 @@
 //!
 //! *The memory stays.* What may end later stands in the table of operations with its memory (`LocalBuffer`) before it is
 //! posted, and after its end in `op::held` until the provider has said how it ended, or is closed. What a synchronous module
-//! does is over when the call returns: its memory is borrowed for the call (`RmaRecord`).
+//! does is over when the call returns, and so is what a module does with the bytes of a short put (`max_short_put`): such memory is
+//! borrowed for the call (`RmaRecord`).
 
 #![allow(unsafe_code)]
 
-use super::key::{FastPath, ImportedKey};
+use super::fast_path::FastPath;
+use super::key::ImportedKey;
 use super::record::RmaRecord;
 use super::{Inner, Lane};
 use crate::op::Id;
@@ -57,7 +59,7 @@ impl ImportedKey {
 }
 
 impl FastPath {
-    /// A put that is over when this returns.
+    /// A put that is over when this returns, or whose bytes are taken then.
     #[inline(always)]
     pub(super) fn put(&self, op: &RmaRecord<'_>) -> i32 {
         // SAFETY: see above; the record was made with this key.

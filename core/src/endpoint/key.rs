@@ -1,8 +1,9 @@
 //! Remote keys that were imported on an endpoint: which of its lanes lead to the region, and which is the best.
 
 use super::Inner;
+use super::fast_path::FastPath;
 use super::order::way;
-use super::rails::split;
+use super::rails::{SHARED_FROM, split};
 use super::route::ModulePair;
 use crate::mem::key::KeyRecord;
 use crate::proto::emulate::{Target, refused};
@@ -34,6 +35,8 @@ pub(crate) struct ImportedKey {
     pub(super) post: [u32; 2],
     pub(super) fetch: [u32; 2],
     pub(super) max: [usize; 2],
+    /// The longest put whose bytes are taken when the call returns; 0: none is.
+    pub(super) max_short_put: usize,
     /// Pieces of local memory that it takes at once.
     pub(super) max_iov: usize,
     /// How many words `put_notify` tells the peer's worker apart, from 0 on; 0: it tells that worker nothing.
@@ -67,40 +70,25 @@ impl ImportedKey {
     }
 }
 
-/// What the fast path of an operation needs: nothing is left to choose.
-pub(super) struct FastPath {
-    pub(super) raw: Cell<RawEndpoint>,
-    pub(super) key: Cell<*mut c_void>,
-    /// Puts and gets shorter than this take the fast path; 0: none does.
-    pub(super) put_below: Cell<usize>,
-    pub(super) get_below: Cell<usize>,
-    /// Pieces of local memory that one call takes.
-    pub(super) max_iov: Cell<usize>,
-    /// Words from this one on are not told by the fast path; 0: none is.
-    pub(super) words: Cell<u64>,
-    /// Masks of atomics by width, without and with a result.
-    pub(super) post: Cell<[u32; 2]>,
-    pub(super) fetch: Cell<[u32; 2]>,
+/// The longest of those puts whose bytes the module takes as it is called. None of them is shared by several rails.
+fn short_puts(native: ImportedKey) -> usize {
+    native.most(true).min(native.max_short_put).min(SHARED_FROM - 1)
 }
 
 impl FastPath {
-    fn closed() -> FastPath {
-        FastPath {
-            raw: Cell::new(RawEndpoint::nowhere()),
-            key: Cell::new(std::ptr::null_mut()),
-            put_below: Cell::new(0),
-            get_below: Cell::new(0),
-            max_iov: Cell::new(1),
-            words: Cell::new(0),
-            post: Cell::new([0; 2]),
-            fetch: Cell::new([0; 2]),
-        }
-    }
-
     /// Opens the fast path over `native`, or closes it. `small`: whether some puts and gets go by messages instead; what is longer
     /// gains little by it.
     fn set(&self, native: Option<ImportedKey>, small: bool, assist_size: usize) {
-        let Some(native) = native.filter(|n| n.synchronous && n.settled) else {
+        let native = native.filter(|native| native.settled);
+        let posts = native.filter(|native| !native.synchronous && !small);
+        self.short_puts.set(posts.map_or(0, short_puts));
+        if let Some(native) = native {
+            self.raw.set(native.raw);
+            self.key.set(native.key);
+            self.interface.set(native.interface);
+            self.way.set(way::lane(native.rank));
+        }
+        let Some(native) = native.filter(|native| native.synchronous) else {
             self.put_below.set(0);
             self.get_below.set(0);
             self.words.set(0);
@@ -116,8 +104,6 @@ impl FastPath {
             let max = if max == 0 { usize::MAX } else { max.saturating_add(1) };
             if shared { max.min(assist_size) } else { max }
         };
-        self.raw.set(native.raw);
-        self.key.set(native.key);
         self.put_below.set(below(native.max[0]));
         self.get_below.set(below(native.max[1]));
         self.max_iov.set(native.max_iov);
@@ -330,6 +316,7 @@ impl KeyInner {
                     post: masks([a.atomic_post32, a.atomic_post64]),
                     fetch: masks([a.atomic_fetch32, a.atomic_fetch64]),
                     max: [limits.max_put, limits.max_get],
+                    max_short_put: limits.max_short_put,
                     max_iov: a.max_iov as usize,
                     words: if tells { 1 << a.notify_bits.min(32) } else { 0 },
                 };

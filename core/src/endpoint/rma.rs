@@ -55,6 +55,11 @@ impl Endpoint {
             if code == OK {
                 return Ok(Outcome::Done(0));
             }
+        } else if fast.is_short(len) && self.may_take_fast_path(key) {
+            match self.inner.post_short(key, from, len, offset, completion) {
+                Ok(outcome) => return Ok(outcome),
+                Err(said) => code = said,
+            }
         }
         let (at, local) = (range.start, Local::Region(local));
         self.inner
@@ -76,11 +81,19 @@ impl Endpoint {
             true => key.put_bytes_at_once(data, offset),
             false => AtOnce::NotTried,
         };
-        match tried {
-            AtOnce::Done => Ok(Outcome::Done(0)),
-            AtOnce::NotTried => self.inner.post_bytes(data, key, offset, OK),
-            AtOnce::Refused(Tried(code), _) => self.inner.post_bytes(data, key, offset, code),
+        let mut code = match tried {
+            AtOnce::Done => return Ok(Outcome::Done(0)),
+            AtOnce::NotTried => OK,
+            AtOnce::Refused(Tried(code), _) => code,
+        };
+        if key.inner.fast.is_short(data.len()) && self.may_take_fast_path(key) {
+            let from = data.as_ptr().cast_mut();
+            match self.inner.post_short(key, from, data.len(), offset, Completion::Remote) {
+                Ok(outcome) => return Ok(outcome),
+                Err(said) => code = said,
+            }
         }
+        self.inner.post_bytes(data, key, offset, code)
     }
 
     /// Reads the peer's region at `offset` into a range of a local region.

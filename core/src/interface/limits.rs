@@ -16,6 +16,8 @@ pub(crate) struct LaneLimits {
     pub(crate) max_zcopy: usize,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
+    /// Puts whose bytes are taken when the call returns; 0: none are.
+    pub(crate) max_short_put: usize,
 }
 
 impl LaneLimits {
@@ -27,6 +29,7 @@ impl LaneLimits {
             max_zcopy: if attr.caps & caps::AM_ZCOPY == 0 { 0 } else { attr.max_zcopy },
             max_put: attr.max_put,
             max_get: attr.max_get,
+            max_short_put: if attr.caps & caps::PUT == 0 { 0 } else { attr.max_short_put },
         }
         .within_packed()
     }
@@ -48,6 +51,7 @@ impl LaneLimits {
             max_zcopy: message(self.max_zcopy, own.max_zcopy),
             max_put: memory(self.max_put, own.max_put),
             max_get: memory(self.max_get, own.max_get),
+            max_short_put: message(self.max_short_put, own.max_put),
         }
         .within_packed()
     }
@@ -83,7 +87,9 @@ mod tests {
     #[test]
     fn the_lesser_counts_and_0_is_what_the_module_says() {
         let (max_packed, max_zcopy) = (2048, 4096);
-        let module = LaneLimits { max_short: 64, max_packed, max_zcopy, max_put: 0, max_get: 1000 };
+        let (max_put, max_get, max_short_put) = (0, 1000, 96);
+        let module =
+            LaneLimits { max_short: 64, max_packed, max_zcopy, max_put, max_get, max_short_put };
         assert_eq!(module.and(&EndpointLimits::empty()), module);
         let own = EndpointLimits {
             max_short: 8,
@@ -94,7 +100,7 @@ mod tests {
             ..EndpointLimits::empty()
         };
         let least =
-            LaneLimits { max_short: 8, max_packed, max_zcopy: 100, max_put: 10, max_get: 1000 };
+            LaneLimits { max_short: 8, max_zcopy: 100, max_put: 10, max_short_put: 10, ..module };
         assert_eq!(module.and(&own), least);
         let without = LaneLimits { max_short: 0, ..module };
         assert_eq!(without.and(&own).max_short, 0, "what the module does not do no endpoint does");

@@ -12,6 +12,7 @@ use std::num::NonZeroU64;
 
 const PLACE_BITS: u32 = 24;
 const PAGE: usize = 256;
+const LAST_SERIAL: u64 = (1 << (64 - PLACE_BITS)) - 1;
 /// No more entries than this at once: the places of the last page stay free, and the highest may stand for none.
 const MOST: usize = (1 << PLACE_BITS) - PAGE;
 
@@ -123,15 +124,29 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
     }
 
     /// A new entry; none when the table is full.
+    #[inline]
     pub(crate) fn insert(&mut self, hot: H) -> Option<Id> {
-        let page = self.roomy_page()?;
-        self.serial = (self.serial % ((1 << (64 - PLACE_BITS)) - 1)) + 1;
-        let room = self.pages[page].as_mut()?;
-        let at = room.take_place()?;
+        let top = self.roomy.last().map_or(usize::MAX, |page| *page as usize);
+        let found = self.pages.get_mut(top).and_then(Option::as_mut).and_then(Page::take_place);
+        look();
+        let (page, at) = match found {
+            Some(at) => (top, at),
+            None => self.place_elsewhere()?,
+        };
+        self.serial = if self.serial == LAST_SERIAL { 1 } else { self.serial + 1 };
         let number = self.serial << PLACE_BITS | (page * PAGE + at) as u64;
-        room.slots[at] = Slot { number, hot };
+        let slot = self.pages.get_mut(page)?.as_mut()?.slots.get_mut(at)?;
+        *slot = Slot { number, hot };
         self.len += 1;
         Id::from_raw(number)
+    }
+
+    /// A place in a page that is not the top.
+    #[cold]
+    fn place_elsewhere(&mut self) -> Option<(usize, usize)> {
+        let page = self.roomy_page()?;
+        let at = self.pages[page].as_mut()?.take_place()?;
+        Some((page, at))
     }
 
     fn roomy_page(&mut self) -> Option<usize> {
@@ -199,6 +214,14 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
     }
 
+    /// The entry at a place, if there is one, to change it.
+    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut H> {
+        look();
+        let page = self.pages.get_mut(place / PAGE)?.as_mut()?;
+        let slot = &mut page.slots[place % PAGE];
+        (slot.number != 0).then_some(&mut slot.hot)
+    }
+
     /// The number of the entry at a place, if there is one.
     pub(crate) fn at(&self, place: usize) -> Option<Id> {
         self.slot(place).and_then(|slot| Id::from_raw(slot.number))
@@ -212,15 +235,21 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
 
     /// Takes an entry out, and returns its second part.
     pub(crate) fn remove(&mut self, id: Id) -> Option<C> {
+        let cold = std::mem::take(self.cold_mut(id)?);
+        self.remove_hot(id);
+        Some(cold)
+    }
+
+    /// Takes an entry out whose second part nobody has changed.
+    pub(crate) fn remove_hot(&mut self, id: Id) {
         look();
         let number = id.place() / PAGE;
-        let page = self.pages.get_mut(number)?.as_mut()?;
+        let Some(page) = self.pages.get_mut(number).and_then(Option::as_mut) else { return };
         let at = id.place() % PAGE;
         if page.slots[at].number != id.raw() {
-            return None;
+            return;
         }
         page.slots[at].number = 0;
-        let cold = std::mem::take(&mut page.cold[at]);
         let was_full = page.used == PAGE;
         page.give_place(at);
         let empty = page.used == 0;
@@ -236,7 +265,6 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
                 self.vacant.push(spare as u32);
             }
         }
-        Some(cold)
     }
 
     fn is_empty(&self, page: usize) -> bool {

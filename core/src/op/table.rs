@@ -13,6 +13,7 @@ mod ends;
 mod flushes;
 mod keys;
 mod looks;
+mod plain;
 mod tracked;
 
 use tracked::Completed;
@@ -93,6 +94,8 @@ const TRACKED: u16 = 256;
 const COUNTED: u16 = 512;
 /// The transfer of a message that was announced here: its end is due, see `apart`.
 const TAKES: u16 = 1024;
+/// Nothing of it is on the cold side, see `plain`.
+const PLAIN: u16 = 2048;
 /// Above the flags: what it waits for.
 const KIND_SHIFT: u32 = 12;
 
@@ -355,31 +358,32 @@ impl Table {
     }
 
     fn hot_at(&mut self, place: u32) -> Option<&mut Hot> {
-        let id = self.slab.at(place as usize)?;
-        self.slab.get_mut(id)
+        self.slab.at_mut(place as usize)
     }
 
     /// Takes an operation out of its owner's list. Returns a flush that thereby is at the head.
     fn unlink(&mut self, hot: Hot) -> Option<Id> {
         let (before, after) = (hot.before, hot.after);
-        if let Some(hot) = self.hot_at(before) {
-            hot.after = after;
-        }
-        if let Some(hot) = self.hot_at(after) {
-            hot.before = before;
+        let mut flush = false;
+        if after != NONE {
+            if let Some(hot) = self.hot_at(after) {
+                hot.before = before;
+                flush = hot.is_kind(Kind::Flush);
+            }
         }
         let list = self.list(hot.owner());
         list.open -= 1;
         if after == NONE {
             list.last = before;
         }
-        if before != NONE {
-            return None;
+        if before == NONE {
+            list.first = after;
+            return if flush { self.slab.at(after as usize) } else { None };
         }
-        list.first = after;
-        let head = self.slab.at(after as usize)?;
-        let flush = self.slab.get(head).is_some_and(|hot| hot.is_kind(Kind::Flush));
-        flush.then_some(head)
+        if let Some(hot) = self.hot_at(before) {
+            hot.after = after;
+        }
+        None
     }
 
     // ---- while it is open ----
@@ -395,7 +399,7 @@ impl Table {
 
     /// What it reads from or writes to, to be kept until it ends.
     pub(crate) fn set_local_buffer(&mut self, id: Id, local_buffer: LocalBuffer) {
-        if let Some(cold) = self.slab.cold_mut(id) {
+        if let Some(cold) = self.cold_mut(id) {
             cold.local_buffer = Some(local_buffer);
         }
     }
@@ -422,7 +426,7 @@ impl Table {
         let open = self.is_open(of);
         let Some(hot) = self.open_hot(waits).filter(|_| open) else { return };
         hot.parts += 1;
-        if let Some(cold) = self.slab.cold_mut(of) {
+        if let Some(cold) = self.cold_mut(of) {
             cold.then.push(waits);
         }
     }
@@ -434,7 +438,7 @@ impl Table {
 
     /// What has gone wrong with an open operation, or with what it waits for.
     pub(crate) fn trouble(&mut self, id: Id) -> Option<Error> {
-        self.slab.cold_mut(id)?.error.clone()
+        self.cold_mut(id)?.error.clone()
     }
 
     /// Whose an open operation is.
@@ -452,7 +456,7 @@ impl Table {
     /// Where the data of an emulated get goes.
     pub(crate) fn buffer_of_get(&mut self, id: Id) -> Option<&mut LocalBuffer> {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
-        self.slab.cold_mut(id)?.local_buffer.as_mut()
+        self.cold_mut(id)?.local_buffer.as_mut()
     }
 
     // ---- ending ----
@@ -479,7 +483,7 @@ impl Table {
         let Some(hot) = self.open_hot(id).filter(theirs) else { return false };
         hot.kind_and_flags &= !POSTED;
         let canceled = result.as_ref().is_err_and(|error| error.status() == Status::Canceled);
-        if canceled && self.slab.cold_mut(id).is_some_and(|cold| cold.wanted_back) {
+        if canceled && self.cold_mut(id).is_some_and(|cold| cold.wanted_back) {
             // Who asked for that knows it.
             if let Some(hot) = self.slab.get_mut(id) {
                 hot.set(TOLD);
@@ -519,13 +523,13 @@ impl Table {
     }
 
     fn note_error(&mut self, id: Id, error: Error) {
-        if let Some(cold) = self.slab.cold_mut(id) {
+        if let Some(cold) = self.cold_mut(id) {
             let _ = cold.error.get_or_insert(error);
         }
     }
 
     fn end(&mut self, id: Id, value: u64, bare: bool, tells: bool) {
-        let Some(cold) = self.slab.cold_mut(id) else { return };
+        let Some(cold) = self.cold_mut(id) else { return };
         let local_buffer = cold.local_buffer.take();
         let (error, then) = (cold.error.clone(), std::mem::take(&mut cold.then));
         let lanes = cold.lanes;
@@ -570,7 +574,7 @@ impl Table {
 
     /// It was not posted after all: nothing of it is left, and nobody is told.
     pub(crate) fn withdraw(&mut self, id: Id) {
-        if let Some(cold) = self.slab.cold_mut(id) {
+        if let Some(cold) = self.cold_mut(id) {
             cold.error = None;
         }
         if let Some(hot) = self.open_hot(id) {
@@ -578,23 +582,5 @@ impl Table {
             self.end(id, 0, false, false);
             self.run();
         }
-    }
-
-    /// Whether puts may stand before an operation that are not posted to this interface; of none: any puts.
-    pub(crate) fn other_puts_before(&self, id: Id, interface: Option<usize>) -> bool {
-        use Kind::{Copy, Flush, Native, Put, Whole};
-        let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
-        let nearest = self.slab.get(id).as_ref().and_then(before);
-        std::iter::successors(nearest, before).any(|hot| {
-            let same = interface.is_some_and(|interface| hot.is_posted_to(interface));
-            matches!(hot.kind(), Native | Put | Copy | Flush | Whole) && !same
-        })
-    }
-
-    /// Whether something that was posted to this interface stands before an operation.
-    pub(crate) fn posted_before(&self, id: Id, interface: usize) -> bool {
-        let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
-        let nearest = self.slab.get(id).as_ref().and_then(before);
-        std::iter::successors(nearest, before).any(|hot| hot.is_posted_to(interface))
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::error::Scope;
 use crate::{Error, Status};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn bare(status: Status) -> Error {
     Error::from_status(status)
@@ -487,7 +487,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (0u8..4, 0usize..3).prop_map(|(kind, owner)| Step::Open(kind, owner)),
+        4 => (0u8..7, 0usize..3).prop_map(|(kind, owner)| Step::Open(kind, owner)),
         2 => (0usize..3).prop_map(Step::Flush),
         4 => (any::<usize>(), prop::bool::weighted(0.2)).prop_map(|(at, bad)| Step::End(at, bad)),
         1 => any::<usize>().prop_map(Step::Forget),
@@ -504,11 +504,20 @@ proptest! {
         // Number, owner, whether it is a flush; in the order of posting.
         let mut list: Vec<(Id, usize, bool)> = Vec::new();
         let mut failed: BTreeMap<Id, bool> = BTreeMap::new();
+        let mut native: BTreeSet<Id> = BTreeSet::new();
         for step in steps {
             match step {
                 Step::Open(kind, owner) => {
-                    let kind = [Kind::Send, Kind::Put, Kind::Copy, Kind::Whole][usize::from(kind)];
-                    list.push((table.open(owner, kind).unwrap(), owner, false));
+                    let kinds = [Kind::Send, Kind::Put, Kind::Copy, Kind::Whole];
+                    let id = match kinds.get(usize::from(kind)) {
+                        Some(kind) => table.open(owner, *kind).unwrap(),
+                        None if kind == 4 => posted(&mut table, owner, 1),
+                        None => table.open_plain(owner, 1).unwrap(),
+                    };
+                    if table.posted_at(id).is_some() {
+                        let _ = native.insert(id);
+                    }
+                    list.push((id, owner, false));
                 }
                 Step::Flush(owner) => {
                     let id = flush(&mut table, owner);
@@ -520,7 +529,13 @@ proptest! {
                     if plain.is_empty() { continue }
                     let (id, owner, _) = plain[at % plain.len()];
                     let result = if bad { Err(bare(Status::Io)) } else { Ok(1) };
-                    prop_assert!(table.part(id, result));
+                    match native.contains(&id) {
+                        true => {
+                            let plain = !bad && table.completed_plain(id.raw(), 1, 1).is_some();
+                            prop_assert!(plain || table.completed(id.raw(), 1, result));
+                        }
+                        false => prop_assert!(table.part(id, result)),
+                    }
                     let place = list.iter().position(|entry| entry.0 == id).unwrap();
                     for later in list[place..].iter().filter(|entry| bad && entry.1 == owner && entry.2) {
                         let _ = failed.insert(later.0, true);

@@ -1,6 +1,7 @@
 //! Operations whose end is told: with the application's word, or as one more of a number.
 
-use super::Worker;
+use super::{Inner, Worker};
+use crate::registry::abi::events::Polled;
 use crate::request::{CompletionCounter, Outcome, Request};
 use crate::{CompletionError, Error, Status};
 
@@ -116,6 +117,23 @@ impl Worker {
     /// What is told is not asked for, too.
     pub(super) fn check_asked(&self, request: &Request) -> Result<(), CompletionError> {
         self.check_to_be_told(request).map_err(CompletionError::Pending)
+    }
+}
+
+impl Inner {
+    /// The end of an operation beside which there is nothing: of the others `other_event` knows.
+    #[inline]
+    pub(super) fn ended_well(&self, index: usize, event: &Polled) -> bool {
+        let mut ops = self.shared.ops.borrow_mut();
+        match ops.completed_plain(event.cookie, index, event.header) {
+            Some(due) => {
+                if due {
+                    self.shared.note_work();
+                }
+                true
+            }
+            None => false,
+        }
     }
 }
 

@@ -306,10 +306,23 @@ impl Worker {
         match outcome {
             Outcome::Done(value) => Ok(value),
             Outcome::Pending(request) => {
+                if let Some(value) = self.take_plain(&request) {
+                    return Ok(value);
+                }
                 self.check_asked(&request)?;
                 self.inner.finish(&request)
             }
         }
+    }
+
+    /// The value of an operation of this worker's that has ended well already, and beside which there is nothing.
+    #[inline]
+    fn take_plain(&self, request: &Request) -> Option<u64> {
+        let shared = &self.inner.shared;
+        if !Rc::ptr_eq(shared, &request.shared) || !shared.same_process() {
+            return None;
+        }
+        shared.ops.borrow_mut().take_plain(request.id)
     }
 
     /// The result of an operation of this worker, once it has one.

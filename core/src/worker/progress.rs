@@ -226,6 +226,10 @@ impl Inner {
                     continue;
                 }
             }
+            if event.kind == event::COMPLETION && event.status == 0 && self.ended_well(index, event)
+            {
+                continue;
+            }
             self.other_event(index, event);
             // Before what its peer may have sent anew.
             let _ = self.tell_news();

@@ -77,6 +77,7 @@ impl VerbsDomain {
             max_zcopy: segment,
             max_put: self.state.max_message,
             max_get: self.state.max_message,
+            max_short_put: self.state.max_short_put(),
             atomic_post64: atomics,
             atomic_fetch64: atomics,
             max_address_len: rc::INTERFACE_ADDRESS_LEN as u32,

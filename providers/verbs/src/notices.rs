@@ -43,6 +43,18 @@ impl<M> Notices<M> {
         }
     }
 
+    /// A message has arrived, whose event has its address.
+    #[inline]
+    pub(crate) fn message(&mut self, event: Event, message: M, events: Option<&mut Events<'_>>) {
+        match events {
+            Some(events) if self.backlog.is_empty() && events.room() > 0 => {
+                self.messages.push(message);
+                let _ = events.push(event);
+            }
+            _ => self.backlog.push_back((event, Attached::Message(message))),
+        }
+    }
+
     /// An operation has ended.
     #[inline]
     pub(crate) fn completed(
@@ -56,7 +68,12 @@ impl<M> Notices<M> {
             Err(status) => (status as i32, 0),
         };
         let event = Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() };
-        self.push(event, Attached::Nothing, events);
+        match events {
+            Some(events) if self.backlog.is_empty() && events.room() > 0 => {
+                let _ = events.push(event);
+            }
+            _ => self.backlog.push_back((event, Attached::Nothing)),
+        }
     }
 
     /// An operation has failed: why in words, and the device's number of it.

@@ -92,6 +92,11 @@ impl DomainState {
         (sends * each).next_power_of_two() + receiving
     }
 
+    /// Puts up to this length are inlined; where a queue pair inlines less than was asked for, a buffer takes them.
+    pub(crate) fn max_short_put(&self) -> usize {
+        self.settings.inline.min(self.settings.segment).min(self.max_message)
+    }
+
     /// Makes a queue pair that inlines as much as is wanted, or as much as the device takes.
     pub(crate) fn with_inline<T>(
         &self,

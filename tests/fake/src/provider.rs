@@ -142,6 +142,7 @@ impl Domain for FakeDomain {
             max_zcopy: lane.max_zcopy,
             max_put: lane.max_put,
             max_get: lane.max_get,
+            max_short_put: lane.max_short_put,
             notify_bits: lane.notify_bits,
             atomic_post32,
             atomic_post64,

@@ -33,6 +33,8 @@ pub struct Lane {
     pub max_put: usize,
     /// Longest get; 0: no limit.
     pub max_get: usize,
+    /// Longest put whose bytes are taken when the call returns; 0: none are.
+    pub max_short_put: usize,
     /// How many bits of a word `put_notify` carries.
     pub notify_bits: u32,
     /// What an endpoint says that it carries, where that is less.
@@ -81,6 +83,7 @@ impl Lane {
             max_iov: 4,
             max_put: 0,
             max_get: 0,
+            max_short_put: 0,
             notify_bits: 0,
             limits: EndpointLimits::empty(),
             atomics: [0; 4],
@@ -384,7 +387,8 @@ impl World {
             self.data_lanes().iter().map(|lane| self.interface(nth, lane)).collect();
         let state = self.state();
         let endpoints = state.endpoints.iter().filter(|e| of_worker.contains(&e.interface));
-        endpoints.flat_map(|endpoint| endpoint.ops.iter().map(|op| op.cookie)).collect()
+        let cookies = endpoints.flat_map(|endpoint| endpoint.ops.iter().map(|op| op.cookie));
+        cookies.filter(|cookie| *cookie != 0).collect()
     }
 
     /// A completion arrives at an interface.

@@ -14,6 +14,7 @@ fn native(synchronous: bool, caps: u64) -> ImportedKey {
         post: [0; 2],
         fetch: [0; 2],
         max: [0; 2],
+        max_short_put: 0,
         max_iov: 1,
         words: 0,
     }

@@ -22,12 +22,18 @@ impl Table {
             hot.set(DETACHED);
             return;
         }
+        if hot.is(PLAIN) {
+            return self.slab.remove_hot(id);
+        }
         self.forget_ended(id);
     }
 
     /// The same for what has ended, whoever was to tell of it.
     pub(super) fn forget_ended(&mut self, id: Id) {
         let Some(hot) = self.slab.get(id) else { return };
+        if hot.is(PLAIN) {
+            return self.slab.remove_hot(id);
+        }
         let (owner, untold) = (hot.owner(), hot.is_untold());
         if untold {
             self.unlink_untold(id);
@@ -81,7 +87,7 @@ impl Table {
             return Some(Ok(hot.value()));
         }
         self.told(id);
-        let error = self.slab.cold_mut(id).and_then(|cold| cold.error.clone());
+        let error = self.cold_mut(id).and_then(|cold| cold.error.clone());
         Some(Err(error.unwrap_or_else(|| Error::from_status(Status::Closed))))
     }
 
@@ -206,7 +212,7 @@ impl Table {
 
     /// Who posted it wants it back, and its provider does what it can: where it ends as canceled no flush tells it.
     pub(crate) fn want_back(&mut self, id: Id) {
-        if let Some(cold) = self.slab.cold_mut(id) {
+        if let Some(cold) = self.cold_mut(id) {
             cold.wanted_back = true;
         }
     }
@@ -236,7 +242,7 @@ impl Table {
     ) -> Option<(usize, Option<Unfinished>)> {
         let id = Id::from_raw(cookie)?;
         let (owner, interface) = (self.owner(id)?, narrow(interface));
-        let kept = self.slab.cold_mut(id).and_then(|cold| cold.local_buffer.take());
+        let kept = self.cold_mut(id).and_then(|cold| cold.local_buffer.take());
         if !self.completed(cookie, interface, Err(error)) {
             if let Some(local_buffer) = kept {
                 self.set_local_buffer(id, local_buffer);
@@ -296,7 +302,7 @@ impl Table {
                 // What ends before a flush here does not complete it: it ends with the others.
                 hot.set(REACHED);
             }
-            if let Some(cold) = self.slab.cold_mut(*id) {
+            if let Some(cold) = self.cold_mut(*id) {
                 let _ = cold.error.get_or_insert_with(|| error.clone());
                 if let Some(interface) = posted {
                     let local_buffer = cold.local_buffer.take();
@@ -306,7 +312,7 @@ impl Table {
         }
         for id in ids {
             let Some(&hot) = self.slab.get(*id) else { continue };
-            let unheard = self.slab.cold_mut(*id).is_some_and(|cold| cold.then.is_empty());
+            let unheard = self.cold_mut(*id).is_some_and(|cold| cold.then.is_empty());
             // A fence's flush had nothing to tell of its own.
             let own = !hot.is_kind(Kind::Flush);
             if !tells && own && hot.is(DETACHED) && unheard && !hot.is(ENDED) {
@@ -325,7 +331,7 @@ impl Table {
     pub(crate) fn explain(&mut self, owner: usize, error: &Error) {
         let Some(list) = self.lists.get_mut(owner) else { return };
         for id in std::mem::take(&mut list.bare) {
-            let cold = self.slab.cold_mut(id);
+            let cold = self.cold_mut(id);
             if let Some(ended) = cold.and_then(|cold| cold.error.as_mut()) {
                 if ended.status() == error.status() {
                     *ended = error.clone();

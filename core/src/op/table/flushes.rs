@@ -11,7 +11,7 @@ impl Table {
     /// `lanes`: those over which puts may have gone that have completed locally; where there are any, it is then due, see
     /// [`Table::take_due`]. `late`: an earlier failure that it tells.
     pub(crate) fn start_flush(&mut self, id: Id, lanes: u64, late: Option<Error>) {
-        if let Some(cold) = self.slab.cold_mut(id) {
+        if let Some(cold) = self.cold_mut(id) {
             (cold.lanes, cold.error) = (lanes, late);
         }
         let Some(hot) = self.slab.get_mut(id) else { return };
@@ -86,12 +86,12 @@ impl Table {
     /// so does every flush that covers something there; where there is none, the next one does.
     pub(crate) fn asks(&mut self, ask: Id, lanes: u64) {
         let Some(owner) = self.owner(ask) else { return };
-        let Some(cold) = self.slab.cold_mut(ask) else { return };
+        let Some(cold) = self.cold_mut(ask) else { return };
         cold.lanes = lanes;
         let askers = cold.then.clone();
         for asker in &askers {
             // It has asked for itself: what others ask there later is not its business.
-            if let Some(cold) = self.slab.cold_mut(*asker) {
+            if let Some(cold) = self.cold_mut(*asker) {
                 cold.lanes &= !lanes;
             }
         }

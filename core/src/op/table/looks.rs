@@ -1,6 +1,6 @@
-//! What is shown of the table to who asks from outside.
+//! What stands before an operation, and what is shown of the table to who asks from outside.
 
-use super::{Kind, List, NONE, NOWHERE, POSTED, Table};
+use super::{Hot, Kind, List, NONE, NOWHERE, POSTED, Table};
 use crate::op::Id;
 
 /// The oldest operation of an endpoint.
@@ -34,5 +34,23 @@ impl Table {
     /// Tracked operations that have ended and that nobody has taken.
     pub(crate) fn untaken(&self) -> usize {
         self.completed.len()
+    }
+
+    /// Whether puts may stand before an operation that are not posted to this interface; of none: any puts.
+    pub(crate) fn other_puts_before(&self, id: Id, interface: Option<usize>) -> bool {
+        use Kind::{Copy, Flush, Native, Put, Whole};
+        let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
+        let nearest = self.slab.get(id).as_ref().and_then(before);
+        std::iter::successors(nearest, before).any(|hot| {
+            let same = interface.is_some_and(|interface| hot.is_posted_to(interface));
+            matches!(hot.kind(), Native | Put | Copy | Flush | Whole) && !same
+        })
+    }
+
+    /// Whether something that was posted to this interface stands before an operation.
+    pub(crate) fn posted_before(&self, id: Id, interface: usize) -> bool {
+        let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
+        let nearest = self.slab.get(id).as_ref().and_then(before);
+        std::iter::successors(nearest, before).any(|hot| hot.is_posted_to(interface))
     }
 }

@@ -295,6 +295,12 @@ impl Cleanup {
         }
     }
 
+    /// Whether it does not matter what is read of completions.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.endings.is_empty() && self.stale == 0
+    }
+
     /// So many completions were read; `all`: there were no more.
     #[inline]
     pub(crate) fn fetched(&mut self, count: usize, all: bool) {

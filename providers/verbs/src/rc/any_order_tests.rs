@@ -7,7 +7,7 @@ use crate::double::{Told, connect, piece, side};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tieline_plugin_api::abi::{KeyParams, RegisterParams};
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access, op_flags};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -64,7 +64,7 @@ proptest! {
                 }
                 Step::Put { words } | Step::Get { words } => {
                     let iov = [piece(&mut local[..words])];
-                    let op = RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 };
+                    let op = RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: op_flags::REMOTE_COMPLETION };
                     if matches!(step, Step::Put { .. }) { at_a.put(&key, &op) } else { at_a.get(&key, &op) }
                 }
                 Step::Flush => at_a.flush(cookie),

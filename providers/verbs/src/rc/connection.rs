@@ -180,10 +180,18 @@ impl Connection {
 
     /// What a data call says now; `Ok` when it may post. While a connection ends, that is to wait: the first that anyone hears
     /// of the end are its words.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn may_post(&self) -> Result<(), Status> {
+        let stands = matches!(self.phase, Phase::Established);
+        if stands && self.queue.has_room() && matches!(self.packed, Packed::Nothing) {
+            return Ok(());
+        }
+        self.why_not()
+    }
+
+    #[cold]
+    fn why_not(&self) -> Result<(), Status> {
         match self.phase {
-            Phase::Established if self.queue.has_room() && self.packed == Packed::Nothing => Ok(()),
             Phase::Established | Phase::Unconnected | Phase::Connecting => Err(Status::Again),
             Phase::Failed(_) if self.ending.is_some() => Err(Status::Again),
             Phase::Failed(status) => Err(status),

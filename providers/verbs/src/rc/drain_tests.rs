@@ -8,7 +8,9 @@ use crate::double::{Side, connect, piece, poll, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
 use tieline_plugin_api::abi::{KeyParams, RegisterParams};
-use tieline_plugin_api::{Domain, Endpoint, Failure, Interface, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{
+    Domain, Endpoint, Failure, Interface, Posting, RmaOp, Status, access, op_flags,
+};
 
 /// The bound on draining, and more.
 const LONG: Duration = Duration::from_secs(2);
@@ -31,7 +33,8 @@ fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> RemoteKey {
 
 fn put(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) {
     let iov = [piece(words)];
-    let op = RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 };
+    let op =
+        RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: op_flags::REMOTE_COMPLETION };
     assert_eq!(at.put(key, &op), Ok(Posting::Pending));
 }
 

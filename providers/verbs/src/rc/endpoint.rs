@@ -44,6 +44,9 @@ macro_rules! connection {
 }
 
 mod parts;
+mod short_put;
+
+use short_put::is_short;
 
 impl RcEndpoint {
     pub(crate) fn new(state: Rc<RefCell<State>>, slot: u32) -> RcEndpoint {
@@ -221,8 +224,17 @@ impl RcEndpoint {
         Ok(Posting::Pending)
     }
 
+    #[inline]
     pub(crate) fn put(&self, key: &PackedKey, op: &RmaOp<'_>) -> Posted {
         let state = &mut *self.state.borrow_mut();
+        match op.iov {
+            [piece] if is_short(state, op, piece) => self.put_short(state, key, op, piece),
+            _ => self.put_long(state, key, op),
+        }
+    }
+
+    #[inline(never)] // what is short need not pay for it
+    fn put_long(&self, state: &mut State, key: &PackedKey, op: &RmaOp<'_>) -> Posted {
         let target = admit(state, key, op, access::REMOTE_WRITE)?;
         let connection = connection!(state, self.slot);
         connection.may_post()?;

@@ -36,7 +36,8 @@ fn an_error_in_the_middle_of_sends_that_nobody_waits_for_ends_those_before_it_we
         let mut words: Vec<u64> = (1..=12).collect();
         for word in 0..12u64 {
             let iov = [piece(&mut words[word as usize..=word as usize])];
-            let flags = op_flags::NO_EVENT | if word < 11 { op_flags::MORE } else { 0 };
+            let more = if word < 11 { op_flags::MORE } else { 0 };
+            let flags = op_flags::REMOTE_COMPLETION | op_flags::NO_EVENT | more;
             if word == 11 {
                 fault(|faults| faults.fails_after = Some((5, status)));
             }
@@ -98,7 +99,13 @@ fn memory_of_another_device_is_named_by_its_descriptor_and_never_touched_by_the_
     for len in [1, 100, 4096] {
         ours.fill(len as u64);
         let iov = [piece_in(&source, &mut ours[..len])];
-        let op = RmaOp { iov: &iov, len: len * 8, offset: 0, cookie: 1, flags: 0 };
+        let op = RmaOp {
+            iov: &iov,
+            len: len * 8,
+            offset: 0,
+            cookie: 1,
+            flags: op_flags::REMOTE_COMPLETION,
+        };
         assert_eq!(at_a.put(&key, &op), Ok(Posting::Pending));
         while a.told.ended.is_empty() {
             a.poll();
@@ -107,14 +114,14 @@ fn memory_of_another_device_is_named_by_its_descriptor_and_never_touched_by_the_
         assert!(theirs[..len].iter().all(|word| *word == len as u64));
     }
     let iov = [piece(&mut host), piece_in(&source, &mut ours[..2])];
-    let op = RmaOp { iov: &iov, len: 32, offset: 0, cookie: 2, flags: 0 };
+    let op = RmaOp { iov: &iov, len: 32, offset: 0, cookie: 2, flags: op_flags::REMOTE_COMPLETION };
     assert_eq!(at_a.put(&key, &op), Ok(Posting::Pending));
     assert_eq!(at_a.am_zcopy(7, 1, &iov[1..], 3), Ok(Posting::Pending));
     assert_eq!(at_a.am_zcopy(7, 1, &iov, 4), Err(Status::Invalid), "half of it would be copied");
     let mut back = vec![0u64; 8];
     let back_key = share(&a, &mut back, &at_b);
     let iov = [piece_in(&target, &mut theirs[..4])];
-    let op = RmaOp { iov: &iov, len: 32, offset: 0, cookie: 5, flags: 0 };
+    let op = RmaOp { iov: &iov, len: 32, offset: 0, cookie: 5, flags: op_flags::REMOTE_COMPLETION };
     assert_eq!(at_b.put(&back_key.1, &op), Ok(Posting::Pending));
     while a.told.ended.len() < 2 || b.told.messages.is_empty() || b.told.ended.is_empty() {
         a.poll();
@@ -159,7 +166,8 @@ fn ten_thousand_peers_have_bounded_memory_each_and_what_they_share_is_enough_for
         let before = posted;
         let mut words = [9u64; 2];
         let iov = [piece(&mut words)];
-        let op = RmaOp { iov: &iov, len: 16, offset: 0, cookie: 1, flags: 0 };
+        let op =
+            RmaOp { iov: &iov, len: 16, offset: 0, cookie: 1, flags: op_flags::REMOTE_COMPLETION };
         while at.put(key, &op) == Ok(Posting::Pending) {
             posted += 1;
         }

@@ -7,6 +7,7 @@ use crate::{RC, Region, RemoteKey, VerbsEndpoint};
 use tieline_plugin_api::abi::{Atomic, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{
     Domain, Endpoint, Interface, Packer, Posted, Posting, RmaOp, Status, access, atomic_op,
+    op_flags,
 };
 
 /// As few buffers for messages that do not go inline as there may be.
@@ -24,7 +25,7 @@ fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, Remo
 }
 
 fn put(at: &VerbsEndpoint, key: &RemoteKey, iov: &[Iov], len: usize) -> Posted {
-    at.put(key, &RmaOp { iov, len, offset: 0, cookie: 1, flags: 0 })
+    at.put(key, &RmaOp { iov, len, offset: 0, cookie: 1, flags: op_flags::REMOTE_COMPLETION })
 }
 
 fn add(at: &VerbsEndpoint, key: &RemoteKey) -> Posted {
@@ -37,7 +38,7 @@ fn add(at: &VerbsEndpoint, key: &RemoteKey) -> Posted {
         compare: 0,
         result: core::ptr::null_mut(),
         cookie: 1,
-        flags: 0,
+        flags: op_flags::REMOTE_COMPLETION,
     };
     at.atomic(key, &op, &mut 0)
 }
@@ -302,7 +303,8 @@ fn a_get_into_many_pieces_has_room_however_many_endpoints_share_the_completion_q
         let mut target = [0u64; 22];
         let iov: Vec<Iov> =
             target.chunks_mut(2).map(|words| self::piece(&mut words[..1])).collect();
-        let op = RmaOp { iov: &iov, len: 88, offset: 0, cookie: 1, flags: 0 };
+        let op =
+            RmaOp { iov: &iov, len: 88, offset: 0, cookie: 1, flags: op_flags::REMOTE_COMPLETION };
         assert_eq!(at_a.get(&key, &op), Ok(Posting::Pending));
         while a.told.ended.is_empty() {
             a.poll();

@@ -27,6 +27,8 @@ mod queue;
 mod receives;
 #[cfg(test)]
 mod receives_tests;
+#[cfg(test)]
+mod short_put_tests;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,7 @@ fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, Remo
 
 fn put(at: &VerbsEndpoint, key: &RemoteKey, iov: &[Iov]) -> Posted {
     let len = iov.iter().map(|piece| piece.len).sum();
-    at.put(key, &RmaOp { iov, len, offset: 0, cookie: 1, flags: 0 })
+    at.put(key, &RmaOp { iov, len, offset: 0, cookie: 1, flags: op_flags::REMOTE_COMPLETION })
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn puts(at: &VerbsEndpoint, key: &RemoteKey, source: &mut [u64], words: usize) -
     let last = source.len() / words - 1;
     let post = |(n, part): (usize, &mut [u64])| {
         part.fill(n as u64 + 1);
-        let flags = if n < last { op_flags::MORE } else { 0 };
+        let flags = op_flags::REMOTE_COMPLETION | if n < last { op_flags::MORE } else { 0 };
         let (len, cookie) = (words * 8, n as u64);
         at.put(key, &RmaOp { iov: &[piece(part)], len, offset: cookie * len as u64, cookie, flags })
     };
@@ -390,7 +390,16 @@ fn what_makes_no_event_is_told_of_only_when_it_fails_and_ends_with_what_follows_
     let put = |word: u64, flags| {
         let mut words = [word];
         let iov = [piece(&mut words)];
-        at_a.put(&key, &RmaOp { iov: &iov, len: 8, offset: 0, cookie: word, flags })
+        at_a.put(
+            &key,
+            &RmaOp {
+                iov: &iov,
+                len: 8,
+                offset: 0,
+                cookie: word,
+                flags: flags | op_flags::REMOTE_COMPLETION,
+            },
+        )
     };
     let before = device::counts().signalled;
     for n in 1..=10 {

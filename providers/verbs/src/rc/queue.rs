@@ -34,11 +34,33 @@ pub(crate) enum Role {
     Keepalive,
 }
 
+/// What is noted of a send: what ends with it, without registrations.
+#[derive(Clone, Copy, Default)]
+struct Sent {
+    cookie: u64,
+    buffer: u32,
+    result: u32,
+    /// Which of these there are, and the rest: `COOKIE` and so on.
+    flags: u8,
+    role: Role,
+}
+
+const COOKIE: u8 = 1;
+const SILENT: u8 = 2;
+const BUFFER: u8 = 4;
+const RESULT: u8 = 8;
+const FOREIGN: u8 = 16;
+const BORROWED: u8 = 32;
+
 /// The sends on their way, oldest first.
 pub(crate) struct SendQueue {
-    sends: VecDeque<Ends>,
-    /// Number of the oldest.
+    /// A ring, in which each has the place of its number: none, or a power of two.
+    sends: Vec<Sent>,
+    /// Registrations that sends have borrowed, which few do: oldest first.
+    borrowed: VecDeque<Box<[Loan]>>,
+    /// Number of the oldest, and how many there are.
     first: u32,
+    len: u32,
     /// Sends since the last one that asks for a completion.
     silent: u32,
     /// Sends of the application that there may be, now and at most.
@@ -46,23 +68,26 @@ pub(crate) struct SendQueue {
     made_for: usize,
 }
 
+/// Room for so many at first.
+const FIRST_ROOM: usize = 16;
 /// Places beyond the depth for what keeps the connection going.
 pub(crate) const RESERVE: usize = 8;
 
 impl SendQueue {
     pub(crate) fn new(depth: usize) -> SendQueue {
-        SendQueue { sends: VecDeque::new(), first: 0, silent: 0, depth, made_for: depth }
+        let (sends, borrowed) = (Vec::new(), VecDeque::new());
+        SendQueue { sends, borrowed, first: 0, len: 0, silent: 0, depth, made_for: depth }
     }
 
     /// Room for an operation of the application.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.sends.len() < self.depth
+        self.len() < self.depth
     }
 
     /// How many of those there may be now.
     pub(crate) fn room(&self) -> usize {
-        self.depth.saturating_sub(self.sends.len())
+        self.depth.saturating_sub(self.len())
     }
 
     /// From now on there may be so many, where that is not more than the queue was made for. Whether those that are on their
@@ -74,12 +99,12 @@ impl SendQueue {
 
     /// Places in a completion queue that it may need: each send may fail.
     pub(crate) fn completions(&self) -> usize {
-        self.sends.len().max(self.depth) + RESERVE
+        self.len().max(self.depth) + RESERVE
     }
 
     /// Room for what keeps the connection going.
     pub(crate) fn has_reserve(&self) -> bool {
-        self.sends.len() < self.made_for + RESERVE - 1
+        self.len() < self.made_for + RESERVE - 1
     }
 
     /// Whether a send that nobody waits for must ask for a completion all the same.
@@ -88,52 +113,116 @@ impl SendQueue {
         self.silent as usize + 1 >= self.depth / 4
     }
 
+    /// Memory of one that has had this depth on its way.
+    pub(crate) fn bytes(depth: usize) -> usize {
+        (depth + RESERVE).next_power_of_two().max(FIRST_ROOM) * size_of::<Sent>()
+    }
+
     /// The number that the next send gets.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
-        self.first.wrapping_add(self.sends.len() as u32)
+        self.first.wrapping_add(self.len)
     }
 
     /// Notes a send that was posted.
-    #[inline]
+    #[inline(always)] // what is not there is not looked at
     pub(crate) fn push(&mut self, ends: Ends, signalled: bool) {
         self.silent = if signalled { 0 } else { self.silent + 1 };
-        self.sends.push_back(ends);
+        if self.len() == self.sends.len() {
+            self.grow();
+        }
+        let place = self.place(self.next());
+        let Some(sent) = self.sends.get_mut(place) else { return };
+        let mut flags =
+            if ends.silent { SILENT } else { 0 } | if ends.foreign { FOREIGN } else { 0 };
+        sent.role = ends.role;
+        if let Some(cookie) = ends.cookie {
+            sent.cookie = cookie;
+            flags |= COOKIE;
+        }
+        if let Some(buffer) = ends.buffer {
+            sent.buffer = buffer;
+            flags |= BUFFER;
+        }
+        if let Some(result) = ends.result {
+            sent.result = result;
+            flags |= RESULT;
+        }
+        if let Some(loans) = ends.borrowed {
+            self.borrowed.push_back(loans);
+            flags |= BORROWED;
+        }
+        sent.flags = flags;
+        self.len += 1;
     }
 
-    /// The oldest, if it is not younger than `number`.
+    /// Where the send of this number stands.
+    #[inline]
+    fn place(&self, number: u32) -> usize {
+        number as usize & self.sends.len().wrapping_sub(1)
+    }
+
+    /// Room for twice as many.
+    #[cold]
+    fn grow(&mut self) {
+        let numbers = (0..self.len).map(|ahead| self.first.wrapping_add(ahead));
+        let (places, room) =
+            (numbers.map(|number| (number, self.place(number))), 2 * self.sends.len());
+        let places: Vec<(u32, usize)> = places.collect();
+        let old = core::mem::take(&mut self.sends);
+        self.sends.resize(room.max(FIRST_ROOM), Sent::default());
+        for (number, from) in places {
+            let to = self.place(number);
+            self.sends[to] = old[from];
+        }
+    }
+
+    /// Takes the oldest out, if it is not younger than `number`.
     #[inline]
     pub(crate) fn retire(&mut self, number: u32) -> Option<Ends> {
-        let ahead = number.wrapping_sub(self.first);
-        if ahead as usize >= self.sends.len() {
+        if !self.holds(number) {
             return None;
         }
-        let ends = self.sends.pop_front()?;
+        let &Sent { cookie, buffer, result, flags, role } =
+            self.sends.get(self.place(self.first))?;
         self.first = self.first.wrapping_add(1);
-        Some(ends)
+        self.len -= 1;
+        let has = |flag: u8| flags & flag != 0;
+        Some(Ends {
+            cookie: has(COOKIE).then_some(cookie),
+            silent: has(SILENT),
+            buffer: has(BUFFER).then_some(buffer),
+            result: has(RESULT).then_some(result),
+            borrowed: if has(BORROWED) { self.borrowed.pop_front() } else { None },
+            foreign: has(FOREIGN),
+            role,
+        })
     }
 
     /// Whether `number` is still on its way.
+    #[inline]
     pub(crate) fn holds(&self, number: u32) -> bool {
-        (number.wrapping_sub(self.first) as usize) < self.sends.len()
+        number.wrapping_sub(self.first) < self.len
     }
 
     /// Whether the device is to tell the end of one of them: of the others nothing is heard, however well they went.
     pub(crate) fn awaits_completion(&self) -> bool {
-        (self.silent as usize) < self.sends.len()
+        self.silent < self.len
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.sends.is_empty()
+        self.len == 0
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.sends.len()
+        self.len as usize
     }
 
     /// Whether the device may still touch memory of the application.
     pub(crate) fn touches_application(&self) -> bool {
-        self.sends.iter().any(|ends| ends.foreign)
+        let numbers = (0..self.len).map(|ahead| self.first.wrapping_add(ahead));
+        numbers.map(|number| self.place(number)).any(|place| self.sends[place].flags & FOREIGN != 0)
     }
 }
 
@@ -182,6 +271,26 @@ mod tests {
         let last = queue.next().wrapping_sub(1);
         assert_eq!(core::iter::from_fn(|| queue.retire(last)).count(), 4);
         assert_eq!(queue.next(), 2);
+    }
+
+    #[test]
+    fn what_is_on_its_way_keeps_its_order_while_its_room_grows() {
+        let mut queue = SendQueue::new(1000);
+        queue.first = u32::MAX - 20;
+        let mut retired = 0;
+        for cookie in 0..700 {
+            queue.push(user(cookie), true);
+            if cookie % 3 == 0 {
+                let oldest = queue.retire(queue.next().wrapping_sub(1)).unwrap();
+                assert_eq!(oldest.cookie, Some(retired));
+                retired += 1;
+            }
+        }
+        let last = queue.next().wrapping_sub(1);
+        let rest: Vec<u64> =
+            core::iter::from_fn(|| queue.retire(last)).filter_map(|ends| ends.cookie).collect();
+        assert_eq!(rest, (retired..700).collect::<Vec<_>>());
+        assert!(queue.is_empty() && queue.retire(last).is_none());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::double::world::{counts, errs, fault, pairs, receives};
 use crate::double::{Side, connect, piece, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use tieline_plugin_api::abi::{KeyParams, RegisterParams};
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access, op_flags};
 
 /// A window, and receives of a queue pair's own with what costs no credit.
 const NARROW: [(&str, &str); 2] =
@@ -45,7 +45,13 @@ fn a_message_of_a_connection_that_is_over_gives_no_receive_to_who_has_its_place_
     fault(|faults| faults.stuck = true);
     let mut words = vec![1u64; 4096];
     let iov = [piece(&mut words)];
-    let op = RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie: 1, flags: 0 };
+    let op = RmaOp {
+        iov: &iov,
+        len: iov[0].len,
+        offset: 0,
+        cookie: 1,
+        flags: op_flags::REMOTE_COMPLETION,
+    };
     assert_eq!(at_b.put(&key, &op), Ok(Posting::Pending));
     while b.told.messages.len() < 3 {
         b.poll();

@@ -2,17 +2,18 @@
 
 mod connections;
 mod progress;
+mod sends;
 
 use super::address::EndpointAddress;
 use super::connection::{About, Connection, NotPosted, Phase, about, own_receives};
-use super::queue::{Ends, RESERVE, Role};
+use super::queue::{Ends, RESERVE, Role, SendQueue};
 use super::receives::{CONTROL, NOBODY, Receives, Refused};
 use super::wire::{HEADER_LEN, Header, Kind};
 use crate::abi::*;
 use crate::buffers::Pool;
 #[cfg(test)]
 use crate::double::clock::Instant;
-use crate::notices::{Attached, Notices};
+use crate::notices::Notices;
 use crate::queue_pair::{self, Cleanup, Work};
 use crate::shared::DomainState;
 use crate::sys::{Cq, WC_BATCH, Wc};
@@ -57,6 +58,8 @@ pub(crate) struct State {
     share_later: bool,
     pub(crate) sends: Pool,
     pub(crate) results: Pool,
+    /// Puts up to this length are short.
+    pub(crate) short_puts: usize,
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) domain: Arc<DomainState>,
     generations: Vec<u8>,
@@ -144,6 +147,7 @@ impl State {
             share_later: false,
             sends: Pool::new(&domain.buffers, message, CHUNK, settings.tx_buffers),
             results: Pool::new(&domain.buffers, 64, 64, RESULTS),
+            short_puts: domain.max_short_put(),
             pieces: Vec::new(),
             generations: Vec::new(),
             free: Vec::new(),
@@ -190,7 +194,7 @@ impl State {
         let sends = self.domain.settings.tx_depth + RESERVE;
         let own = self.receives.shared().map_or_else(|| own_receives(&self.domain.settings), |_| 0);
         let each = self.domain.queue_bytes(sends, own)
-            + sends * size_of::<Ends>()
+            + SendQueue::bytes(self.domain.settings.tx_depth)
             + size_of::<Connection>();
         MemoryReport {
             base_bytes: (size_of::<State>() + self.cq.capacity() * 64) as u64,
@@ -438,7 +442,7 @@ impl State {
     }
 
     fn current(&mut self, slot: u32, generation: u8) -> Option<&mut Connection> {
-        self.connection(slot).filter(|connection| connection.generation == generation)
+        current(&mut self.connections, slot, generation)
     }
 
     /// Gives back what a send held.
@@ -450,6 +454,17 @@ impl State {
             self.results.give(result);
         }
     }
+}
+
+/// The connection that has had this slot since it got this number.
+#[inline]
+fn current(
+    connections: &mut [Option<Box<Connection>>],
+    slot: u32,
+    generation: u8,
+) -> Option<&mut Connection> {
+    let connection = connections.get_mut(slot as usize)?.as_deref_mut()?;
+    (connection.generation == generation).then_some(connection)
 }
 
 /// Bytes that the device copies while the send is posted.

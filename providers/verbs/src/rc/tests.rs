@@ -7,10 +7,12 @@ use crate::{RC, Region, RemoteKey, VerbsEndpoint};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::{Atomic, KeyParams, RegisterParams};
 use tieline_plugin_api::{
-    Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, atomic_op,
+    Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, atomic_op, op_flags,
 };
 
 const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+
+const REMOTE: u64 = op_flags::REMOTE_COMPLETION;
 
 /// Registers memory at one side and hands its key to an endpoint of the other.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
@@ -24,12 +26,12 @@ fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, Remo
 
 fn put(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) -> Posted {
     let iov = [piece(words)];
-    at.put(key, &RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 })
+    at.put(key, &RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: REMOTE })
 }
 
 fn get(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) -> Posted {
     let iov = [piece(words)];
-    at.get(key, &RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 })
+    at.get(key, &RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: REMOTE })
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn put_get_and_atomics_reach_registered_memory_and_every_operation_ends_once() {
         compare,
         result: core::ptr::null_mut(),
         cookie: 14,
-        flags: 0,
+        flags: REMOTE,
     };
     assert_eq!(at_a.atomic(&key, &atomic(atomic_op::ADD, 2, 0), &mut 0), Ok(Posting::Pending));
     assert_eq!(
@@ -260,7 +262,7 @@ fn a_get_into_memory_that_is_mapped_to_be_read_is_refused_and_its_connection_liv
             Some(own) => piece_in(own, words),
             None => piece(words),
         }];
-        let op = |cookie| RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: 0 };
+        let op = |cookie| RmaOp { iov: &iov, len: iov[0].len, offset: 0, cookie, flags: REMOTE };
         assert_eq!(at_a.put(&key, &op(1)), Ok(Posting::Pending));
         a.poll();
         assert_eq!(a.told.ended, [(1, Ok(0))], "registered: {registered}");

@@ -45,9 +45,8 @@ const KEPT_CLOSED: usize = 64;
 /// Polls after which the clock is read, while something is awaited and otherwise.
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;
-/// After so many polls that found nothing only one in these looks at the queue.
+/// After so many polls that found nothing the queue is looked at no more often than the clock.
 const QUIET_AFTER: u32 = 1024;
-const LOOK_EVERY: u32 = 16;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
 /// So many samples are a span of time in which channels count as in use, at the most.
 const SAMPLES: u32 = 20;
@@ -217,7 +216,6 @@ pub(crate) struct State {
     countdown: u32,
     /// Polls that found nothing, one after the other.
     idle: u32,
-    looks: u32,
     slow_progress_at: Duration,
     next_peer: u64,
     dead: bool,
@@ -299,7 +297,6 @@ impl State {
             epoch: Instant::now(),
             countdown: 1,
             idle: 0,
-            looks: 0,
             slow_progress_at: Duration::ZERO,
             next_peer: 1,
             dead: false,
@@ -378,7 +375,26 @@ impl State {
         Ok(result?)
     }
 
+    #[inline]
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
+        self.countdown -= 1;
+        if self.countdown == 0 || self.notices.are_out() || self.is_worth_a_look() {
+            self.poll_all(events);
+        }
+    }
+
+    /// Once other modules carry the traffic a look at this queue finds nothing, time after time: then it is looked at when the clock
+    /// is. Who sleeps is woken by what comes, and arming looks by itself.
+    #[inline]
+    fn is_worth_a_look(&self) -> bool {
+        self.idle < QUIET_AFTER
+            || self.is_waiting()
+            || !self.notices.is_empty()
+            || !self.to_post.is_empty()
+    }
+
+    #[inline(never)] // who looks at nothing need not pay for it
+    fn poll_all(&mut self, events: &mut Events<'_>) {
         self.notices.release_texts();
         while let Some(buffer) = self.notices.taken() {
             self.post_again(buffer);
@@ -386,22 +402,13 @@ impl State {
         if let Err(failure) = self.post_receives() {
             self.fail_all(&failure, None);
         }
-        self.countdown -= 1;
         if self.countdown == 0 {
             self.slow_progress(Some(events));
         }
-        if self.notices.hand_out(events) && self.is_worth_a_look() {
+        if self.notices.hand_out(events) {
             let found = self.fetch(Some(events));
             self.idle = if found { 0 } else { self.idle.saturating_add(1) };
         }
-    }
-
-    /// Once other modules carry the traffic a look at this queue finds nothing, time after time: then it is one in some polls.
-    /// Who sleeps is woken by what comes, and arming looks by itself.
-    fn is_worth_a_look(&mut self) -> bool {
-        let quiet = self.idle >= QUIET_AFTER && !self.is_waiting();
-        self.looks = self.looks.wrapping_add(1);
-        !quiet || self.looks % LOOK_EVERY == 0
     }
 
     fn is_waiting(&self) -> bool {

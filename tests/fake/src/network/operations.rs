@@ -72,6 +72,17 @@ impl Op {
         matches!(self.kind, Kind::Put { .. }) && self.flags & op_flags::REMOTE_COMPLETION == 0
     }
 
+    /// A put whose bytes are taken when the call returns.
+    fn is_short(&self, most: usize) -> bool {
+        let more = self.flags & op_flags::MORE != 0;
+        match &self.kind {
+            Kind::Put { from, bytes, word: None } if !more => {
+                from.len() == 1 && (1..=most).contains(&bytes.len())
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn pieces(&self) -> &[Piece] {
         match &self.kind {
             Kind::Put { .. } if self.told => &[],
@@ -94,10 +105,14 @@ impl State {
         self.connected(endpoint)?;
         let lane = self.lane_of(endpoint);
         let (caps, delay, at_once) = (lane.caps, lane.delay, lane.at_once);
+        let taken = op.is_short(lane.max_short_put);
         let flush = matches!(op.kind, Kind::Flush);
         op.epoch = self.endpoints[endpoint].epoch;
         self.endpoints[endpoint].taken += 1;
         op.number = self.endpoints[endpoint].taken;
+        if let (true, Kind::Put { from, .. }) = (taken, &mut op.kind) {
+            from.clear();
+        }
         match verdict {
             Verdict::Act(Act::Hold) => op.held = true,
             Verdict::Act(Act::FailLater(status)) => op.fails = Some(status),
@@ -119,8 +134,10 @@ impl State {
             }
         }
         op.due = self.soon(delay);
+        op.told = taken && op.ends_locally();
+        let posting = if op.told { Posting::Done } else { Posting::Pending };
         self.endpoints[endpoint].ops.push(op);
-        Ok(Posting::Pending)
+        Ok(posting)
     }
 
     /// Takes a flush of everything that is under way on an interface.
@@ -227,7 +244,8 @@ impl State {
         let target = memory.piece.part(offset, len)?;
         match &op.kind {
             Kind::Put { from, bytes, word } => {
-                if !op.told {
+                // Of a short one nobody looks at them any more.
+                if !op.told && !from.is_empty() {
                     let now: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
                     if now != *bytes {
                         self.fault("bytes of a put changed before it had ended");

@@ -25,6 +25,7 @@ mod pieces;
 mod pointers;
 mod progress_thread;
 mod shared;
+mod short_puts;
 mod small;
 mod stage;
 mod strided;

@@ -266,6 +266,8 @@ pub(crate) struct Manner {
     pub(crate) max_iov: u32,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
+    /// Of puts whose bytes are taken at once.
+    pub(crate) max_short_put: usize,
     pub(crate) max_short: usize,
     pub(crate) max_packed: usize,
     /// Of messages that are gathered; 0: none are.
@@ -292,6 +294,7 @@ impl Manner {
             max_iov: self.max_iov,
             max_put: self.max_put,
             max_get: self.max_get,
+            max_short_put: self.max_short_put,
             max_short: if messages { self.max_short } else { 0 },
             max_packed: if messages { self.max_packed } else { 0 },
             max_zcopy: if messages { self.max_zcopy } else { 0 },
@@ -380,6 +383,7 @@ fn manner() -> impl Strategy<Value = Manner> {
         prop_oneof![Just(200usize), Just(2048)],
         prop_oneof![Just(0usize), Just(120), Just(4096)],
         prop_oneof![Just(0u32), Just(8), Just(16), Just(32)],
+        prop_oneof![Just(0usize), Just(8), Just(100)],
     );
     let times = (chance(), chance(), chance(), polls(), polls());
     (times, prop_oneof![Just(1usize), Just(16)], [any::<bool>(), any::<bool>()], sizes).prop_map(
@@ -387,7 +391,16 @@ fn manner() -> impl Strategy<Value = Manner> {
             (again, declines, at_once, delay, report),
             batch,
             [lends, cancels],
-            (max_put, max_get, max_iov, max_short, max_packed, max_zcopy, notify_bits),
+            (
+                max_put,
+                max_get,
+                max_iov,
+                max_short,
+                max_packed,
+                max_zcopy,
+                notify_bits,
+                max_short_put,
+            ),
         )| {
             Manner {
                 again,
@@ -401,6 +414,7 @@ fn manner() -> impl Strategy<Value = Manner> {
                 max_iov,
                 max_put,
                 max_get,
+                max_short_put,
                 max_short,
                 max_packed,
                 max_zcopy,

@@ -1,17 +1,40 @@
-//! Progress: what completed, what arrived, what has to happen in time.
+//! Progress: what completed, what arrived, what has to happen in time. Sends that completed are in `sends.rs`.
 
 use super::*;
 
 impl State {
     #[inline]
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
+        self.countdown -= 1;
+        if self.has_more_to_do() || events.room() == 0 {
+            return self.poll_all(events);
+        }
+        match self.cq.poll(&mut self.batch) {
+            Ok(0) => {}
+            Ok(count) => self.fetched(count, Some(events)),
+            Err(failure) => self.cannot_be_polled(&failure, Some(events)),
+        }
+    }
+
+    /// Whether a poll is more than a look at the completion queue.
+    #[inline]
+    fn has_more_to_do(&self) -> bool {
+        self.countdown == 0
+            || self.notices.are_out()
+            || !self.notices.is_empty()
+            || !self.unposted.is_empty()
+            || self.connections.is_empty()
+            || !self.cleanup.is_done()
+    }
+
+    #[inline(never)] // who finds nothing need not pay for it
+    fn poll_all(&mut self, events: &mut Events<'_>) {
         if self.notices.are_out() {
             self.release();
         }
         if !self.unposted.is_empty() {
             self.post_packed();
         }
-        self.countdown -= 1;
         if self.countdown == 0 {
             self.slow_progress(Some(events), false);
         }
@@ -26,37 +49,48 @@ impl State {
         self.notices.release_texts();
         while let Some(Delivered { buffer, slot, generation }) = self.notices.taken() {
             // Whoever has the slot now has its own.
-            let lives = self.current(slot, generation).is_some();
-            self.receives.again(buffer, if lives { slot } else { NOBODY });
-            if let Some(connection) = self.current(slot, generation) {
-                connection.credits.taken();
-                if connection.credits.is_due() && !self.credits_due.contains(&slot) {
-                    self.credits_due.push(slot);
-                    self.grow_window(slot);
-                }
+            let connection = current(&mut self.connections, slot, generation);
+            self.receives.again(buffer, if connection.is_some() { slot } else { NOBODY });
+            let Some(connection) = connection else { continue };
+            connection.credits.taken();
+            if connection.credits.is_due() && !self.credits_due.contains(&slot) {
+                self.credits_due.push(slot);
+                self.grow_window(slot);
             }
         }
         if let Err(refused) = self.post_receives() {
             self.receives_refused(refused, None);
         }
-        self.return_credits();
+        if !self.credits_due.is_empty() {
+            self.return_credits();
+        }
     }
 
     /// Fetches a batch of completions; whether there was any.
-    pub(super) fn fetch(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
-        let mut batch = core::mem::take(&mut self.batch);
-        if batch.is_empty() {
+    pub(super) fn fetch(&mut self, events: Option<&mut Events<'_>>) -> bool {
+        if self.batch.is_empty() {
             // Within a batch: what came before is told from there.
             return false;
         }
-        let count = match self.cq.poll(&mut batch) {
-            Ok(count) => count,
-            Err(failure) => {
-                self.fail_all(failure.status, &failure.text, events.as_deref_mut());
-                0
+        match self.cq.poll(&mut self.batch) {
+            Ok(0) => self.cleanup.fetched(0, true),
+            Ok(count) => {
+                self.fetched(count, events);
+                return true;
             }
-        };
-        self.cleanup.fetched(count, count == 0);
+            Err(failure) => {
+                self.cannot_be_polled(&failure, events);
+                self.cleanup.fetched(0, true);
+            }
+        }
+        false
+    }
+
+    /// So many completions lie in the batch.
+    #[inline(never)] // who finds nothing need not pay for it
+    fn fetched(&mut self, count: usize, mut events: Option<&mut Events<'_>>) {
+        self.cleanup.fetched(count, false);
+        let batch = core::mem::take(&mut self.batch);
         for wc in &batch[..count] {
             match about(wc.wr_id) {
                 About::Receive { buffer, stamp } => {
@@ -68,19 +102,26 @@ impl State {
                         self.receive_completed(buffer, wc, events.as_deref_mut());
                     }
                 }
+                About::Send { slot, generation, number } if wc.status == IBV_WC_SUCCESS => {
+                    self.sends_completed(slot, generation, number, events.as_deref_mut());
+                }
                 About::Send { slot, generation, number } => {
-                    self.send_completed(slot, generation, number, wc, events.as_deref_mut());
+                    self.send_not_completed(slot, generation, number, wc, events.as_deref_mut());
                 }
             }
         }
         self.batch = batch;
-        if count == 0 {
-            return false;
-        }
         if let Err(refused) = self.post_receives() {
             self.receives_refused(refused, events);
         }
-        true
+    }
+
+    #[cold]
+    fn cannot_be_polled(&mut self, failure: &Failure, events: Option<&mut Events<'_>>) {
+        // Nothing is fetched meanwhile.
+        let batch = core::mem::take(&mut self.batch);
+        self.fail_all(failure.status, &failure.text, events);
+        self.batch = batch;
     }
 
     /// Fetches everything that had completed before the call, and no more than the queue can hold: a peer may go on
@@ -88,134 +129,6 @@ impl State {
     pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let batches = self.cq.capacity().div_ceil(WC_BATCH);
         !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
-    }
-
-    /// A send has completed, and with it all before it.
-    pub(super) fn send_completed(
-        &mut self,
-        slot: u32,
-        generation: u8,
-        number: u32,
-        wc: &Wc,
-        mut events: Option<&mut Events<'_>>,
-    ) {
-        let failed = wc.status != IBV_WC_SUCCESS;
-        if let (true, Some(connection)) = (failed, self.current(slot, generation)) {
-            if connection.ending.is_some() {
-                // Given back: the last one tells that all are.
-                if number == connection.queue.next().wrapping_sub(1) {
-                    self.ended(slot, events);
-                }
-                return;
-            }
-        }
-        let upto = if failed { number.wrapping_sub(1) } else { number };
-        loop {
-            let Some(connection) = self.current(slot, generation) else { return };
-            if !failed {
-                connection.active = true;
-            }
-            if failed && !connection.queue.holds(upto) {
-                break;
-            }
-            let Some(ends) = connection.queue.retire(upto) else {
-                if connection.ending.is_some() && connection.queue.is_empty() {
-                    return self.ended(slot, events); // the device took nothing in ERR that would tell
-                }
-                break;
-            };
-            match ends.role {
-                Role::Hello if connection.phase == Phase::Connecting => {
-                    connection.phase = Phase::Established;
-                }
-                Role::Keepalive => connection.keepalive_pending = false,
-                Role::Bye => {
-                    self.release_ends(ends);
-                    return self.destroy(slot);
-                }
-                _ => {}
-            }
-            self.complete(slot, ends, events.as_deref_mut());
-        }
-        if failed {
-            self.send_failed(slot, number, wc, events);
-        }
-    }
-
-    /// Tells the application that an operation has ended well.
-    pub(super) fn complete(&mut self, slot: u32, ends: Ends, events: Option<&mut Events<'_>>) {
-        let value = ends.result.map_or(0, |buffer| self.results.word(buffer));
-        let silent = ends.silent || self.connection(slot).is_none_or(|c| c.closing);
-        if let (Some(cookie), false) = (ends.cookie, silent) {
-            self.notices.completed(cookie, Ok(value), events);
-        }
-        self.release_ends(ends);
-    }
-
-    /// The same of one that failed with its connection: why, and the vendor's number of it.
-    #[cold]
-    pub(super) fn complete_failed(
-        &mut self,
-        slot: u32,
-        ends: Ends,
-        (status, vendor): (Status, u32),
-        why: &str,
-        events: Option<&mut Events<'_>>,
-    ) {
-        let silent = self.connection(slot).is_none_or(|connection| connection.closing);
-        if let (Some(cookie), false) = (ends.cookie, silent) {
-            self.notices.failed(cookie, status, u64::from(vendor), why, events);
-        }
-        self.release_ends(ends);
-    }
-
-    /// A send has failed: the connection is over, or has to be begun again.
-    #[cold]
-    pub(super) fn send_failed(
-        &mut self,
-        slot: u32,
-        number: u32,
-        wc: &Wc,
-        mut events: Option<&mut Events<'_>>,
-    ) {
-        let domain = self.domain.clone();
-        // The device may just have said why; then the connection is over with that.
-        if self.read_async_events(events.as_deref_mut()) {
-            self.check_timeouts(Instant::now(), true, events.as_deref_mut());
-        }
-        if self.connection(slot).is_none_or(|c| matches!(c.phase, Phase::Failed(_))) {
-            return;
-        }
-        let Some(connection) = self.connection(slot) else { return };
-        let (own, failure) = match connection.async_error.take() {
-            Some(failure) => (Status::Io, failure),
-            None => {
-                let peer = connection.peer.as_ref().map(|peer| (peer.qpn, &peer.port));
-                queue_pair::completion_error(wc, &domain, peer)
-            }
-        };
-        if connection.phase == Phase::Connecting
-            && wc.status == IBV_WC_RETRY_EXC_ERR
-            && !domain.watch.device_gone()
-            && Instant::now() < connection.deadline
-        {
-            let ends = connection.queue.retire(number);
-            let again = connection.start_again(&domain);
-            let qpn = connection.own.qpn;
-            self.receives.let_go(qpn, Some(slot));
-            if let Some(ends) = ends {
-                self.release_ends(ends);
-            }
-            if again
-                .is_ok_and(|speaks| !speaks || self.control(slot, Kind::Hello, Role::Hello).is_ok())
-            {
-                return;
-            }
-        } else {
-            connection.blamed =
-                connection.queue.retire(number).map(|ends| (ends, own, wc.vendor_err));
-        }
-        self.fail_connection(slot, &failure, events);
     }
 
     /// Whose queue pair this is. A shared queue does not need to know.
@@ -247,7 +160,8 @@ impl State {
             return self.notified(buffer, wc, events);
         }
         let slot = u32::from_be(wc.imm_data);
-        let head = Header::unpack(self.receives.bytes(buffer, wc.byte_len as usize));
+        let bytes = self.receives.bytes(buffer, wc.byte_len as usize);
+        let (head, arrived) = (Header::unpack(bytes), (bytes.as_ptr(), bytes.len()));
         // Whoever sent this is whoever the queue pair is connected to: the number must be that connection's.
         let Some(connection) = self.connection(slot).filter(|c| {
             c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Failed(_) | Phase::Unconnected)
@@ -283,18 +197,17 @@ impl State {
         match head.kind {
             Kind::Message if !connection.closing => {
                 let (peer, generation) = (connection.cookie, connection.generation);
-                let payload = &self.receives.bytes(buffer, wc.byte_len as usize)[HEADER_LEN..];
                 let event = Event {
                     kind: event::MESSAGE,
                     id: head.id,
                     peer,
                     header: head.header,
-                    data: payload.as_ptr(),
-                    len: payload.len(),
+                    data: arrived.0.wrapping_add(HEADER_LEN),
+                    len: arrived.1 - HEADER_LEN,
                     ..Event::empty()
                 };
-                let message = Attached::Message(Delivered { buffer, slot, generation });
-                self.notices.push(event, message, events.as_deref_mut());
+                let message = Delivered { buffer, slot, generation };
+                self.notices.message(event, message, events.as_deref_mut());
             }
             Kind::Bye => {
                 self.receives.again(buffer, slot);
@@ -343,8 +256,7 @@ impl State {
         let (peer, generation) = (connection.cookie, connection.generation);
         let header = u64::from(u32::from_be(wc.imm_data));
         let event = Event { kind: event::NOTIFIED, peer, header, ..Event::empty() };
-        let taken = Attached::Message(Delivered { buffer, slot, generation });
-        self.notices.push(event, taken, events);
+        self.notices.message(event, Delivered { buffer, slot, generation }, events);
     }
 
     /// What is not the completion queue: asynchronous events, timeouts, goodbyes and credits that found no room.

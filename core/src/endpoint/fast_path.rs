@@ -1,0 +1,44 @@
+//! The fast paths of a key's operations: for what nothing is left to choose.
+
+use crate::registry::abi::RawEndpoint;
+use std::cell::Cell;
+use std::ffi::c_void;
+
+/// What the fast path of an operation needs: nothing is left to choose.
+pub(super) struct FastPath {
+    pub(super) raw: Cell<RawEndpoint>,
+    pub(super) key: Cell<*mut c_void>,
+    /// Puts and gets shorter than this take the fast path; 0: none does.
+    pub(super) put_below: Cell<usize>,
+    pub(super) get_below: Cell<usize>,
+    /// Puts up to this length go the way of `short_put`; 0: none does.
+    pub(super) short_puts: Cell<usize>,
+    pub(super) interface: Cell<usize>,
+    /// The bit of its lane, see `order`.
+    pub(super) way: Cell<u64>,
+    /// Pieces of local memory that one call takes.
+    pub(super) max_iov: Cell<usize>,
+    /// Words from this one on are not told by the fast path; 0: none is.
+    pub(super) words: Cell<u64>,
+    /// Masks of atomics by width, without and with a result.
+    pub(super) post: Cell<[u32; 2]>,
+    pub(super) fetch: Cell<[u32; 2]>,
+}
+
+impl FastPath {
+    pub(super) fn closed() -> FastPath {
+        FastPath {
+            raw: Cell::new(RawEndpoint::nowhere()),
+            key: Cell::new(std::ptr::null_mut()),
+            put_below: Cell::new(0),
+            get_below: Cell::new(0),
+            short_puts: Cell::new(0),
+            interface: Cell::new(0),
+            way: Cell::new(0),
+            max_iov: Cell::new(1),
+            words: Cell::new(0),
+            post: Cell::new([0; 2]),
+            fetch: Cell::new([0; 2]),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Operations of which nothing is on the cold side: they have no memory of ours and no error, and nobody waits for them but who asks.
+//! Short puts are, whose bytes the provider has taken: such a one costs half a cache line, and what it ends with is written there.
+//!
+//! Whatever changes the cold side ([`Table::cold_mut`]) makes an operation one of the others.
+
+use super::*;
+
+/// A put that a provider has, of which nothing else is to be said.
+const POSTED_PLAIN: u16 = (Kind::Native as u16) << KIND_SHIFT | POSTED | PLAIN;
+
+/// It has ended well, and its value stands in it.
+const ENDED_PLAIN: u16 = POSTED_PLAIN & !POSTED | ENDED;
+
+impl Table {
+    /// Opens an operation that is posted to this interface at once, and of whose memory nothing is to be kept. `Again`: the
+    /// endpoint has as many as it may.
+    #[inline]
+    pub(crate) fn open_plain(&mut self, owner: usize, interface: usize) -> Result<Id, Status> {
+        if owner >= apart::APART as usize {
+            return Err(Status::NoMemory);
+        }
+        let limit = self.limit;
+        let list = self.own_list(owner);
+        if list.open >= limit {
+            return Err(Status::Again);
+        }
+        let before = list.last;
+        let owner_and_interface = owner as u32 | (narrow(interface) as u32) << 24;
+        let (kind_and_flags, after) = (POSTED_PLAIN, NONE);
+        let hot = Hot { kind_and_flags, parts: 1, owner_and_interface, before, after, user: 0 };
+        let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
+        let at = id.place() as u32;
+        self.open += 1;
+        let list = &mut self.lists[owner];
+        (list.last, list.open) = (at, list.open + 1);
+        if before == NONE {
+            list.first = at;
+        } else if let Some(hot) = self.slab.at_mut(before as usize) {
+            hot.after = at;
+        }
+        Ok(id)
+    }
+
+    /// A provider says that what was posted to this interface has ended well: whether it was one of these, of which nobody else is told.
+    /// `Some(true)`: a flush behind it is to ask its lanes now.
+    #[inline]
+    pub(crate) fn completed_plain(
+        &mut self,
+        cookie: u64,
+        interface: usize,
+        value: u64,
+    ) -> Option<bool> {
+        let id = Id::from_raw(cookie)?;
+        let hot = self.slab.get_mut(id)?;
+        if hot.kind_and_flags != POSTED_PLAIN
+            || hot.parts != 1
+            || usize::from(hot.interface()) != narrow(interface)
+        {
+            return None;
+        }
+        let open = *hot;
+        hot.kind_and_flags = ENDED_PLAIN;
+        hot.set_value(value);
+        self.open -= 1;
+        match self.unlink(open) {
+            None => Some(false),
+            Some(head) => {
+                self.at_head(head);
+                self.run();
+                Some(self.has_due())
+            }
+        }
+    }
+
+    /// The value of one that has ended well, which is forgotten then. None: it has not, or is none of these.
+    #[inline]
+    pub(crate) fn take_plain(&mut self, id: Id) -> Option<u64> {
+        let hot = self.slab.get(id).filter(|hot| hot.kind_and_flags == ENDED_PLAIN)?;
+        let value = hot.value();
+        self.slab.remove_hot(id);
+        Some(value)
+    }
+
+    /// The cold side of an operation, to be changed.
+    pub(super) fn cold_mut(&mut self, id: Id) -> Option<&mut Cold> {
+        if let Some(hot) = self.slab.get_mut(id) {
+            hot.kind_and_flags &= !PLAIN;
+        }
+        self.slab.cold_mut(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bare(status: Status) -> Error {
+        Error::from_status(status)
+    }
+
+    /// As the worker does: what is not plain ends the long way.
+    fn completed(table: &mut Table, id: Id, interface: usize, result: Result<u64, Error>) -> bool {
+        let plain = match &result {
+            Ok(value) => table.completed_plain(id.raw(), interface, *value).is_some(),
+            Err(_) => false,
+        };
+        plain || table.completed(id.raw(), interface, result)
+    }
+
+    #[test]
+    fn an_operation_with_nothing_beside_it_ends_as_any_other() {
+        let mut table = Table::new(4);
+        let open = |table: &mut Table| table.open_plain(3, 1).unwrap();
+        let puts = [(); 3].map(|()| open(&mut table));
+        let covers = table.open(3, Kind::Flush).unwrap();
+        table.start_flush(covers, 0, None);
+        assert_eq!((table.open_plain(3, 1), table.open_of(3)), (Err(Status::Again), 4));
+        assert!(!completed(&mut table, puts[0], 2, Ok(0)), "it is posted to another interface");
+        for put in [puts[1], puts[2]] {
+            assert!(completed(&mut table, put, 1, Ok(7)));
+            assert!(!completed(&mut table, put, 1, Ok(7)), "it ends once");
+            assert_eq!(table.take_plain(put), Some(7));
+            assert_eq!(table.take(put).unwrap().unwrap_err().status(), Status::Closed);
+        }
+        assert!(table.is_open(covers) && completed(&mut table, puts[0], 1, Ok(0)));
+        assert_eq!((table.result(covers), table.open_of(3)), (Some(Ok(0)), 0));
+        table.forget(puts[0]);
+        table.forget(covers);
+        // One that fails, one whose request is gone, one that is tracked, one that is not posted after all.
+        let [bad, dropped, tracked, withdrawn] = [(); 4].map(|()| open(&mut table));
+        table.forget(dropped);
+        table.track(tracked, 17);
+        table.withdraw(withdrawn);
+        assert!(completed(&mut table, bad, 1, Err(bare(Status::Io))));
+        assert!(
+            completed(&mut table, dropped, 1, Ok(0)) && completed(&mut table, tracked, 1, Ok(8))
+        );
+        assert_eq!(table.take(bad), Some(Err(bare(Status::Io))));
+        assert_eq!(table.take_completed(), Some((17, Ok(8))));
+        assert_eq!((table.open_count(), table.open_of(3)), (0, 0));
+        // And one that ends with its endpoint.
+        let lost = open(&mut table);
+        assert_eq!(table.fail_owner(3, &bare(Status::PeerFailed)).len(), 1);
+        assert!(table.take(lost).is_some_and(|result| result.is_err()));
+    }
+}

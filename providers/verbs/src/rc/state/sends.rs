@@ -1,0 +1,147 @@
+//! Sends that have completed, and what ends with them.
+
+use super::*;
+
+impl State {
+    /// A send has completed, and with it all before it.
+    #[inline]
+    pub(super) fn sends_completed(
+        &mut self,
+        slot: u32,
+        generation: u8,
+        number: u32,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        let Some(connection) = current(&mut self.connections, slot, generation) else { return };
+        connection.active = true;
+        while let Some(ends) = connection.queue.retire(number) {
+            let Ends { cookie, silent, buffer, result, borrowed, role, .. } = ends;
+            if let Some(buffer) = buffer {
+                self.sends.give(buffer);
+            }
+            let value = match result {
+                Some(place) => {
+                    let value = self.results.word(place);
+                    self.results.give(place);
+                    value
+                }
+                None => 0,
+            };
+            drop(borrowed);
+            match role {
+                Role::User => {}
+                Role::Hello if connection.phase == Phase::Connecting => {
+                    connection.phase = Phase::Established;
+                }
+                Role::Hello => {}
+                Role::Keepalive => connection.keepalive_pending = false,
+                Role::Bye => return self.destroy(slot),
+            }
+            if let (Some(cookie), false) = (cookie, silent || connection.closing) {
+                self.notices.completed(cookie, Ok(value), events.as_deref_mut());
+            }
+        }
+        if connection.ending.is_some() && connection.queue.is_empty() {
+            self.ended(slot, events); // the device took nothing in ERR that would tell
+        }
+    }
+
+    /// A send has failed. All before it have completed.
+    #[cold]
+    pub(super) fn send_not_completed(
+        &mut self,
+        slot: u32,
+        generation: u8,
+        number: u32,
+        wc: &Wc,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        if let Some(connection) = self.current(slot, generation) {
+            if connection.ending.is_some() {
+                // Given back: the last one tells that all are.
+                if number == connection.queue.next().wrapping_sub(1) {
+                    self.ended(slot, events);
+                }
+                return;
+            }
+        }
+        let before = number.wrapping_sub(1);
+        if self.current(slot, generation).is_some_and(|c| c.queue.holds(before)) {
+            let active = self.current(slot, generation).is_some_and(|c| c.active);
+            self.sends_completed(slot, generation, before, events.as_deref_mut());
+            // It is no word of the peer's.
+            if let Some(connection) = self.current(slot, generation) {
+                connection.active = active;
+            }
+        }
+        if self.current(slot, generation).is_some() {
+            self.send_failed(slot, number, wc, events);
+        }
+    }
+
+    /// The same of one that failed with its connection: why, and the vendor's number of it.
+    #[cold]
+    pub(super) fn complete_failed(
+        &mut self,
+        slot: u32,
+        ends: Ends,
+        (status, vendor): (Status, u32),
+        why: &str,
+        events: Option<&mut Events<'_>>,
+    ) {
+        let silent = self.connection(slot).is_none_or(|connection| connection.closing);
+        if let (Some(cookie), false) = (ends.cookie, silent) {
+            self.notices.failed(cookie, status, u64::from(vendor), why, events);
+        }
+        self.release_ends(ends);
+    }
+
+    /// A send has failed: the connection is over, or has to be begun again.
+    #[cold]
+    pub(super) fn send_failed(
+        &mut self,
+        slot: u32,
+        number: u32,
+        wc: &Wc,
+        mut events: Option<&mut Events<'_>>,
+    ) {
+        let domain = self.domain.clone();
+        // The device may just have said why; then the connection is over with that.
+        if self.read_async_events(events.as_deref_mut()) {
+            self.check_timeouts(Instant::now(), true, events.as_deref_mut());
+        }
+        if self.connection(slot).is_none_or(|c| matches!(c.phase, Phase::Failed(_))) {
+            return;
+        }
+        let Some(connection) = self.connection(slot) else { return };
+        let (own, failure) = match connection.async_error.take() {
+            Some(failure) => (Status::Io, failure),
+            None => {
+                let peer = connection.peer.as_ref().map(|peer| (peer.qpn, &peer.port));
+                queue_pair::completion_error(wc, &domain, peer)
+            }
+        };
+        if connection.phase == Phase::Connecting
+            && wc.status == IBV_WC_RETRY_EXC_ERR
+            && !domain.watch.device_gone()
+            && Instant::now() < connection.deadline
+        {
+            let ends = connection.queue.retire(number);
+            let again = connection.start_again(&domain);
+            let qpn = connection.own.qpn;
+            self.receives.let_go(qpn, Some(slot));
+            if let Some(ends) = ends {
+                self.release_ends(ends);
+            }
+            if again
+                .is_ok_and(|speaks| !speaks || self.control(slot, Kind::Hello, Role::Hello).is_ok())
+            {
+                return;
+            }
+        } else {
+            connection.blamed =
+                connection.queue.retire(number).map(|ends| (ends, own, wc.vendor_err));
+        }
+        self.fail_connection(slot, &failure, events);
+    }
+}

@@ -1,0 +1,168 @@
+//! Puts whose bytes the provider takes while it is called.
+
+use crate::cases;
+use crate::stage::{Stage, pending, posts_until_again};
+use std::time::Duration;
+use tieline::{Close, Completion, Error, PostError, Status};
+use tieline_fake::{Act, Lane, Rule, Slot};
+use tieline_plugin_api::op_flags::REMOTE_COMPLETION;
+
+const MOST: usize = 32;
+
+fn lanes() -> Vec<Lane> {
+    vec![Lane::messages("am"), Lane { max_short_put: MOST, ..Lane::memory("rma").late(5) }]
+}
+
+cases! {
+    /// What is longer is not taken at once, and its memory has to stay.
+    fn bytes_of_a_short_put_are_the_callers_again_when_the_call_returns() {
+        let stage = Stage::new(lanes());
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 64]);
+        let put = pending(stage.ab.put(&local, 0..MOST, &key, 0));
+        local.write(0, &[2; MOST]).unwrap();
+        let mut bytes = [3; MOST];
+        let copied = pending(stage.ab.put_bytes(&bytes, &key, 32));
+        bytes.fill(4);
+        assert_eq!((stage.end_of(&put), stage.end_of(&copied)), (Some(Ok(0)), Some(Ok(0))));
+        assert_eq!(target.to_vec(0..64).unwrap(), [[1; MOST], [3; MOST]].concat());
+        drop((put, copied));
+        for (len, closes) in [(MOST, true), (MOST + 1, false)] {
+            let local = stage.local(vec![1; 64]);
+            stage.world.hold(Slot::Put);
+            let put = pending(stage.ab.put(&local, 0..len, &key, 0));
+            let closed = stage.a.close_region(local, Duration::from_millis(20));
+            assert_eq!(closed.is_ok(), closes, "a put of {len} bytes");
+            stage.world.forget_rules();
+            stage.world.release_held();
+            assert_eq!(stage.end_of(&put), Some(Ok(0)));
+        }
+        stage.assert_no_faults();
+    }
+
+    fn one_that_completes_locally_is_over_with_the_call_and_a_flush_waits_for_it() {
+        let stage = Stage::new(lanes());
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 64]);
+        for (len, over) in [(1, true), (MOST, true), (MOST + 1, false)] {
+            let put = stage.ab.put_with(&local, 0..len, &key, 0, Completion::Local).unwrap();
+            assert_eq!(put.is_done(), over, "{len} bytes");
+            let _ = stage.finish(put).unwrap();
+            assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
+            assert_eq!(target.to_vec(0..len).unwrap(), vec![1; len], "a flush says that it is there");
+            target.write(0, &[0; 64]).unwrap();
+        }
+        let puts = stage.world.calls(Slot::Put);
+        assert!(puts.iter().all(|put| put.flags & REMOTE_COMPLETION == 0));
+        assert_eq!(puts[..2].iter().map(|put| put.cookie).collect::<Vec<_>>(), [0, 0]);
+        assert_eq!(stage.a.pending(), 0);
+        stage.assert_no_faults();
+    }
+
+    fn the_failure_of_one_that_was_over_is_the_next_flushes_and_told_once() {
+        let stage = Stage::new(lanes());
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        stage.world.rule(Rule::next(Slot::Put, Act::FailLater(Status::KeyRejected)));
+        assert!(stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap().is_done());
+        let told = stage.ended(stage.ab.flush()).map_err(|error| error.status());
+        assert_eq!(told, Err(Status::KeyRejected));
+        assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
+        stage.assert_no_faults();
+    }
+
+    /// As for every other operation: so many, and the next is told to come again.
+    fn an_endpoint_has_no_more_of_them_open_than_it_may() {
+        let stage = Stage::with(lanes(), &[("TIELINE_QUEUE_BYTES", "16k")]);
+        let (_target, key) = stage.target(vec![0; 64]);
+        stage.world.hold(Slot::Put);
+        let (taken, requests) = posts_until_again(1000, || stage.ab.put_bytes(&[1; 8], &key, 0));
+        assert_eq!((taken, stage.a.pending()), (Some(256), 256));
+        assert!(matches!(stage.ab.put_bytes(&[1; 8], &key, 0), Err(PostError::Retry(_))));
+        stage.world.forget_rules();
+        stage.world.release_held();
+        for request in &requests {
+            assert_eq!(stage.end_of(request), Some(Ok(0)));
+        }
+        assert_eq!(stage.a.pending(), 0);
+        stage.assert_no_faults();
+    }
+
+    /// Refused by the module they wait in the queue, behind a fence they stay, and what is wrong with them is said as of any other.
+    fn what_a_short_put_cannot_do_at_once_it_does_as_a_long_one() {
+        let stage = Stage::new(lanes());
+        let (target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![7; 64]);
+        stage.world.rule(Rule { times: 3, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)) });
+        let refused = pending(stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local));
+        assert_eq!(stage.end_of(&refused), Some(Ok(0)));
+        stage.world.forget_rules();
+        let beyond = stage.ab.put_bytes(&[1; 8], &key, 60).unwrap_err();
+        assert_eq!(Error::from(beyond).status(), Status::OutOfRange);
+        let beyond = stage.ab.put_bytes(&[1; 8], &key, u64::MAX - 3).unwrap_err();
+        assert_eq!(Error::from(beyond).status(), Status::OutOfRange);
+        for word in 1..100u8 {
+            let _ = stage.ab.put_with(&local, 0..8, &key, 8, Completion::Local).unwrap();
+            stage.ab.fence().unwrap();
+            drop(stage.ab.put_bytes(&[word; 8], &key, 8).unwrap());
+            stage.ab.fence().unwrap();
+        }
+        assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
+        assert_eq!(target.to_vec(0..16).unwrap(), [[7; 8], [99; 8]].concat());
+        stage.assert_no_faults();
+    }
+
+    fn what_is_open_of_them_ends_with_its_endpoint() {
+        let stage = Stage::new(lanes());
+        let (_target, key) = stage.target(vec![0; 64]);
+        stage.world.hold(Slot::Put);
+        let puts = [1, 2].map(|word| pending(stage.ab.put_bytes(&[word; 8], &key, 0)));
+        let from = stage.world.interface(0, "am");
+        let to = stage.world.interface(1, "am");
+        stage.world.break_endpoints(from, to, Status::TimedOut, "it went");
+        for put in &puts {
+            let ended = stage.end_of(put).expect("an end with the endpoint");
+            assert!(ended.is_err(), "{ended:?}");
+        }
+        assert_eq!(stage.a.pending(), 0);
+    }
+
+    /// Its memory was the caller's all the time: nothing is kept, and what the provider says later belongs to nobody.
+    fn what_is_open_of_them_can_be_given_up_and_their_late_end_harms_nobody() {
+        let stage = Stage::new(lanes());
+        let (_target, key) = stage.target(vec![0; 64]);
+        let local = stage.local(vec![1; 8]);
+        stage.world.hold(Slot::Put);
+        let put = pending(stage.ab.put(&local, 0..8, &key, 0));
+        let dropped = pending(stage.ab.put_bytes(&[2; 8], &key, 8));
+        assert!(stage.ab.put_with(&local, 0..8, &key, 16, Completion::Local).unwrap().is_done());
+        drop((dropped, key));
+        assert!(stage.ab.close(Close::Cancel).unwrap().is_done());
+        let ended = stage.end_of(&put).expect("it ends with its endpoint");
+        assert_eq!(ended.map_err(|error| Error::from(error).status()), Err(Status::Canceled));
+        assert!(stage.a.close_region(local, Duration::from_millis(20)).is_ok());
+        stage.world.forget_rules();
+        stage.world.release_held();
+        stage.settle();
+        assert_eq!((stage.a.pending(), stage.a.counters().malformed), (0, 0));
+        stage.assert_no_faults();
+    }
+
+    /// Its request is gone: how it failed the next flush says, as of any other.
+    fn the_failure_of_one_that_nobody_asks_for_is_the_next_flushes() {
+        let stage = Stage::new(lanes());
+        let (_target, key) = stage.target(vec![0; 64]);
+        for before in [true, false] {
+            stage.world.rule(Rule::next(Slot::Put, Act::FailLater(Status::KeyRejected)));
+            let put = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+            if !before {
+                stage.settle();
+            }
+            drop(put);
+            let told = stage.ended(stage.ab.flush()).map_err(|error| error.status());
+            assert_eq!(told, Err(Status::KeyRejected), "dropped before it ended: {before}");
+            assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
+        }
+        stage.assert_no_faults();
+    }
+}
