@@ -244,7 +244,7 @@ impl Inner {
             0 => Outcome::Done(0),
             _ => {
                 let completion = Completion::Remote;
-                self.post_transfer(&Transfer { completion, ..*transfer }, Status::Again as i32)?
+                self.post_transfer(&Transfer { completion, ..*transfer }, OK)?
             }
         };
         if put.is_done() && self.tells_now(word) {

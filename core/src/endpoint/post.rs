@@ -188,8 +188,11 @@ impl Inner {
         }
         let mut declined = declined;
         let refused = |error| self.refused::<Error>(error);
-        if let Some(outcome) = self.post_now(transfer, &mut declined).map_err(refused)? {
-            return Ok(outcome);
+        // A lane that has just refused it is asked again in its turn, and one that has declined is not.
+        if code == OK {
+            if let Some(outcome) = self.post_now(transfer, &mut declined).map_err(refused)? {
+                return Ok(outcome);
+            }
         }
         if let Some(outcome) = self.try_native(transfer, declined).map_err(refused)? {
             return Ok(outcome);

@@ -124,16 +124,17 @@ impl Inner {
     /// The end of an operation beside which there is nothing: of the others `other_event` knows.
     #[inline]
     pub(super) fn ended_well(&self, index: usize, event: &Polled) -> bool {
-        let mut ops = self.shared.ops.borrow_mut();
-        match ops.completed_plain(event.cookie, index, event.header) {
-            Some(due) => {
-                if due {
-                    self.shared.note_work();
-                }
-                true
-            }
-            None => false,
+        let ended = self.shared.ops.borrow_mut().completed_plain(event.cookie, index, event.header);
+        if ended == Some(true) {
+            self.flush_moved();
         }
+        ended.is_some()
+    }
+
+    /// A flush has nothing before it any more: it asks its lanes, or has ended, and what waited for it may have with its memory.
+    #[cold]
+    fn flush_moved(&self) {
+        self.shared.with_ops(|_| ());
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::count(
         "TIELINE_VERBS_TX_BUFFERS",
         "256",
-        "The most buffers for messages that are too long to go inline, of one interface.",
+        "The most buffers for messages and short puts that are too long to go inline, of one interface.",
     )
     .between(32, 1 << 15),
     ConfigDoc::count(
@@ -160,8 +160,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::size(
         "TIELINE_VERBS_INLINE",
         "188",
-        "Longest message, its 16-byte header included, that the device copies when it is posted; the device may \
-              allow less.",
+        "Longest message, its 16-byte header included, and longest put that the device copies when it is posted; the \
+              device may allow less. A put up to this length has left its memory when it is posted, whatever the device allows.",
     )
     .between(0, 1024),
     shared::SECRET,

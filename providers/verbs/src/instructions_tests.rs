@@ -42,14 +42,14 @@ impl Provider for Played {
 }
 
 /// One process's half.
-struct Half {
-    worker: Worker,
+pub(crate) struct Half {
+    pub(crate) worker: Worker,
     seen: Rc<Cell<usize>>,
-    context: Context,
+    pub(crate) context: Context,
 }
 
 impl Half {
-    fn open() -> Half {
+    pub(crate) fn open() -> Half {
         tieline::link_provider("verbs", "1.0.0", entry::<Played>);
         // A file of the provider's that lies beside this program is of another version.
         let settings = [("TIELINE_PROVIDERS", "verbs@^1.0"), ("TIELINE_LIVE", "off")];

@@ -57,6 +57,8 @@ mod sharing_tests;
 mod sys;
 mod ud;
 mod wake;
+#[cfg(test)]
+mod whole_tests;
 
 pub use cm::{RDMACM, RdmaCm};
 pub use domain::{RC, UD, VerbsDomain};

@@ -41,8 +41,8 @@ impl Table {
         Ok(id)
     }
 
-    /// A provider says that what was posted to this interface has ended well: whether it was one of these, of which nobody else is told.
-    /// `Some(true)`: a flush behind it is to ask its lanes now.
+    /// A provider says that what was posted to this interface has ended well. `None`: it is none of these, and nothing has happened.
+    /// `Some(true)`: a flush was next behind it, and what that ends is to be seen to as `Shared::with_ops` does.
     #[inline]
     pub(crate) fn completed_plain(
         &mut self,
@@ -67,7 +67,7 @@ impl Table {
             Some(head) => {
                 self.at_head(head);
                 self.run();
-                Some(self.has_due())
+                Some(true)
             }
         }
     }
@@ -142,5 +142,21 @@ mod tests {
         let lost = open(&mut table);
         assert_eq!(table.fail_owner(3, &bare(Status::PeerFailed)).len(), 1);
         assert!(table.take(lost).is_some_and(|result| result.is_err()));
+    }
+    /// It has gone to this endpoint's list when another one took over what was open there, see `hand_over`.
+    #[test]
+    fn what_a_flush_behind_one_ends_leaves_its_memory_to_who_says_so() {
+        let mut table = Table::new(8);
+        let whole = table.open(7, Kind::Whole).unwrap();
+        let memory = crate::op::Memory::Bytes([1; 8].into());
+        table.set_local_buffer(whole, LocalBuffer::held(memory, 0, 8));
+        let put = table.open_plain(3, 1).unwrap();
+        let part = table.open_part(whole, 3, Kind::Flush).unwrap();
+        table.start_flush(part, 0, None);
+        assert!(!table.part(whole, Ok(0)), "it waits for the flush");
+        assert_eq!(table.completed_plain(put.raw(), 1, 0), Some(true));
+        assert_eq!(table.result(whole), Some(Ok(0)));
+        assert!(table.take_freed().is_some() && table.take_freed().is_none());
+        assert_eq!(table.open_count(), 0);
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct FlushAll {
     cookie: u64,
     held: bool,
     fails: Option<Status>,
-    /// What it waits for: endpoints and cookies.
+    /// What it waits for: endpoints and numbers of theirs.
     before: Vec<(usize, u64)>,
 }
 
@@ -144,7 +144,7 @@ impl State {
     pub(crate) fn flush_all(&mut self, interface: usize, cookie: u64, verdict: Verdict) -> Posted {
         let under_way = |(at, endpoint): (usize, &super::Endpoint)| {
             let ops: Vec<(usize, u64)> = match endpoint.interface == interface && endpoint.open {
-                true => endpoint.ops.iter().map(|op| (at, op.cookie)).collect(),
+                true => endpoint.ops.iter().map(|op| (at, op.number)).collect(),
                 false => Vec::new(),
             };
             ops
@@ -162,10 +162,10 @@ impl State {
     /// The next flush of all of an interface that has nothing to wait for.
     fn flushed_all(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
         let ends = |flush: &FlushAll| {
-            let goes_on = |&(at, cookie): &(usize, u64)| {
+            let goes_on = |&(at, number): &(usize, u64)| {
                 let endpoint = &self.endpoints[at];
                 let lives = endpoint.open && endpoint.failed.is_none();
-                lives && endpoint.ops.iter().any(|op| op.cookie == cookie && op.ended.is_none())
+                lives && endpoint.ops.iter().any(|op| op.number == number && op.ended.is_none())
             };
             !flush.held && !flush.before.iter().any(goes_on)
         };

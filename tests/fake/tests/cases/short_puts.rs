@@ -165,4 +165,97 @@ cases! {
         }
         stage.assert_no_faults();
     }
+    /// Over a connection that is lost before anybody asks. Messages go elsewhere, and so does what follows.
+    fn one_that_was_over_when_its_connection_was_lost_is_told_by_the_next_flush() {
+        for held in [true, false] {
+            let rma = Lane { max_short_put: MOST, ..Lane::memory("rma").over_circuits() };
+            let stage = Stage::new(vec![Lane::messages("am"), rma]);
+            let (target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 8]);
+            assert_eq!(stage.ended(stage.ab.put(&local, 0..8, &key, 0)), Ok(0));
+            if held {
+                stage.world.hold(Slot::Put);
+            }
+            assert!(stage.ab.put_with(&local, 0..8, &key, 8, Completion::Local).unwrap().is_done());
+            let at = |worker| stage.world.interface(worker, "rma");
+            stage.world.break_endpoints(at(0), at(1), Status::Io, "the cable is cut");
+            stage.settle();
+            assert!(stage.ab.error().is_none(), "messages go elsewhere");
+            let told = stage.ended(stage.ab.flush()).map_err(|error| error.status());
+            assert_eq!(told, Err(Status::Io));
+            let put = stage.ab.put_with(&local, 0..8, &key, 16, Completion::Local);
+            assert_eq!((stage.ended(put), stage.ended(stage.ab.flush())), (Ok(0), Ok(0)));
+            assert_eq!(target.to_vec(16..24).unwrap(), [1; 8], "by messages");
+            stage.assert_no_faults();
+        }
+    }
+
+    /// A fence that its lane keeps, and one that it does not: the other lane is gone to behind a flush of the first.
+    fn none_of_them_overtakes_what_a_fence_put_before_it_on_another_lane() {
+        for keeps in [true, false] {
+            let lane = |name, priority| {
+                Lane { priority, max_short_put: MOST, ..Lane::memory(name).late(40) }
+            };
+            let stage = Stage::new(vec![Lane::messages("am"), lane("first", 9), lane("second", 1)]);
+            let (target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![1; 8]);
+            if !keeps {
+                stage.world.rule(Rule::every(Slot::Fence, Act::Refuse(Status::Unsupported)));
+            }
+            for round in 1..20u8 {
+                assert!(stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).is_ok());
+                stage.ab.fence().unwrap();
+                stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Declined)).on("first"));
+                drop(stage.ab.put_bytes(&[round; 8], &key, 0).unwrap());
+                assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
+                stage.world.forget_rules();
+                if !keeps {
+                    stage.world.rule(Rule::every(Slot::Fence, Act::Refuse(Status::Unsupported)));
+                }
+                assert_eq!(target.to_vec(0..8).unwrap(), [round; 8]);
+            }
+            stage.assert_no_faults();
+        }
+    }
+
+    fn their_values_and_ends_are_told_by_whatever_tells_of_others() {
+        let stage = Stage::new(lanes());
+        let (_target, key) = stage.target(vec![0; 64]);
+        let counter = stage.a.completion_counter().unwrap();
+        for (nth, early) in [true, false].into_iter().enumerate() {
+            let post = || stage.ab.put_bytes(&[1; 8], &key, 0).unwrap();
+            let (tracked, counted) = (post(), post());
+            if !early {
+                stage.settle();
+            }
+            stage.a.track(&tracked, 17).unwrap();
+            stage.a.count(&counted, &counter).unwrap();
+            drop((tracked, counted));
+            stage.settle();
+            let mut told = Vec::new();
+            assert_eq!(stage.a.take_completed(9, |word, result| told.push((word, result))), 1);
+            assert_eq!(told, [(17, Ok(0))]);
+            assert_eq!((counter.done(), counter.pending()), (nth as u64 + 1, 0));
+        }
+        assert_eq!(stage.a.pending(), 0);
+        stage.assert_no_faults();
+    }
+    fn a_lane_that_declines_one_or_has_no_room_is_not_asked_again_before_its_turn() {
+        let lane = |name, priority| {
+            Lane { priority, max_short_put: MOST, ..Lane::memory(name) }
+        };
+        let stage = Stage::new(vec![Lane::messages("am"), lane("first", 9), lane("second", 1)]);
+        let (target, key) = stage.target(vec![0; 64]);
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Declined)).on("first"));
+        assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 8], &key, 0)), Ok(0));
+        assert_eq!(stage.world.calls(Slot::Put).len(), 2, "each once");
+        stage.world.forget_rules();
+        stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("first"));
+        let waits = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
+        assert_eq!(stage.world.calls(Slot::Put).len(), 4, "as it is posted, and from the queue");
+        stage.world.forget_rules();
+        assert_eq!(stage.end_of(&waits), Some(Ok(0)));
+        assert_eq!(target.to_vec(0..8).unwrap(), [2; 8]);
+        stage.assert_no_faults();
+    }
 }

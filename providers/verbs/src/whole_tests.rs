@@ -1,0 +1,138 @@
+//! Short puts through the whole core to the played device, and what an application hears of them.
+
+use crate::double::world::fault;
+use crate::instructions_tests::Half;
+use std::time::Duration;
+use tieline::endpoint::Completion;
+use tieline::{Endpoint, Error, Outcome, PostError, Region, RemoteKey, Status};
+
+/// More words than an endpoint has operations open.
+const WORDS: usize = 10_000;
+
+/// Two workers with a connection, and memory at both ends. Fields in the order in which they go.
+struct Pair {
+    endpoint: Endpoint,
+    key: RemoteKey,
+    here: Region,
+    there: Region,
+    near: Half,
+    far: Half,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let (near, far) = (Half::open(), Half::open());
+        let endpoint = near.worker.connect(&far.worker.address().unwrap()).unwrap();
+        let (here, there) = (near.context.alloc(8 * WORDS), far.context.alloc(64).unwrap());
+        let key = endpoint.import_key(&there.remote_key().unwrap()).unwrap();
+        let pair = Pair { endpoint, key, here: here.unwrap(), there, near, far };
+        // The first one forms the connection.
+        if let Outcome::Pending(first) = pair.endpoint.put_bytes(&[0; 8], &pair.key, 0).unwrap() {
+            while pair.near.worker.test(&first).is_none() {
+                pair.progress();
+            }
+        }
+        while pair.key.is_settling() {
+            pair.progress();
+        }
+        assert_eq!(pair.key.path(), "verbs:double0/rc");
+        pair
+    }
+
+    fn progress(&self) {
+        let _ = self.near.worker.progress() + self.far.worker.progress();
+    }
+
+    /// Puts this number from a place of its own, which is written over as soon as it may be.
+    fn put(&self, word: usize, completion: Completion) -> Result<Outcome, PostError> {
+        let from = 8 * word..8 * word + 8;
+        self.here.write(from.start, &word.to_le_bytes()).unwrap();
+        let put = self.endpoint.put_with(&self.here, from.clone(), &self.key, 0, completion)?;
+        if put.is_done() {
+            self.here.write(from.start, &[0xee; 8]).unwrap();
+        }
+        Ok(put)
+    }
+
+    fn flushed(&self) -> Result<u64, Status> {
+        let flush =
+            || -> Result<u64, Error> { Ok(self.near.worker.finish(self.endpoint.flush()?)?) };
+        flush().map_err(|error| error.status())
+    }
+}
+
+/// The device has as many as its queue takes, the endpoint's queue as many as may be open, and none of them overtakes another.
+#[test]
+fn short_puts_that_find_no_room_wait_their_turn_and_arrive_in_order() {
+    let pair = Pair::new();
+    fault(|faults| faults.stuck = true);
+    let (mut taken, mut done, mut open) = (0, 0, Vec::new());
+    loop {
+        let completion = if taken % 3 == 0 { Completion::Remote } else { Completion::Local };
+        match pair.put(taken, completion) {
+            Ok(Outcome::Done(_)) => done += 1,
+            Ok(outcome) => open.push(outcome),
+            Err(PostError::Retry(_)) => break,
+            Err(error) => panic!("{error}"),
+        }
+        taken += 1;
+    }
+    assert!(done > 16 && open.len() > 1000, "{done} of {taken}");
+    assert_eq!(pair.near.worker.pending(), open.len());
+    fault(|faults| faults.stuck = false);
+    for outcome in open {
+        assert_eq!(pair.near.worker.finish(outcome).unwrap(), 0);
+    }
+    assert_eq!(pair.flushed(), Ok(0));
+    assert_eq!(pair.there.to_vec(0..8).unwrap(), (taken - 1).to_le_bytes());
+    assert_eq!(pair.near.worker.pending(), 0);
+    assert!(pair.put(1, Completion::Local).unwrap().is_done(), "there is room again");
+    assert_eq!(pair.flushed(), Ok(0));
+}
+
+#[test]
+fn the_failure_of_a_put_that_was_over_the_next_flush_tells_whenever_that_comes() {
+    for after_the_end in [false, true] {
+        let pair = Pair::new();
+        fault(|faults| faults.cut = true);
+        for word in 0..4 {
+            assert!(pair.put(word, Completion::Local).unwrap().is_done());
+        }
+        while after_the_end && pair.endpoint.error().is_none() {
+            pair.progress();
+        }
+        assert_eq!(pair.flushed(), Err(Status::TimedOut), "after the end: {after_the_end}");
+        assert!(matches!(pair.put(5, Completion::Local), Err(PostError::Reconnect(_))));
+        fault(|faults| faults.cut = false);
+    }
+}
+
+#[test]
+fn a_worker_that_is_closed_names_puts_that_were_over_and_did_not_arrive() {
+    let Pair { endpoint, key, here, there, near, far } = Pair::new();
+    fault(|faults| faults.cut = true);
+    let put = endpoint.put_with(&here, 0..8, &key, 0, Completion::Local).unwrap();
+    assert!(put.is_done());
+    let undelivered = near.worker.close(Duration::from_secs(60)).unwrap_err();
+    assert_eq!(undelivered.error.status(), Status::TimedOut);
+    assert!(!undelivered.losses.is_empty(), "{undelivered}");
+    fault(|faults| faults.cut = false);
+    drop((there, far));
+}
+
+/// What a put would write is gone, or is not for it: nothing is written, and it is said.
+#[test]
+fn a_short_put_to_memory_that_is_no_more_is_told_by_its_flush() {
+    for completion in [Completion::Local, Completion::Remote] {
+        let Pair { endpoint, key, here, there, near, far } = Pair::new();
+        drop(there);
+        let put = endpoint.put_with(&here, 0..8, &key, 0, completion).unwrap();
+        assert_eq!(put.is_done(), completion == Completion::Local);
+        let told = match put.is_done() {
+            true => endpoint.flush().unwrap(),
+            false => put,
+        };
+        assert!(near.worker.finish(told).is_err());
+        drop(far);
+    }
+}
