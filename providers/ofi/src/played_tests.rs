@@ -133,6 +133,36 @@ fn a_flush_waits_for_messages_and_puts_and_for_late_completions_of_both() {
 }
 
 #[test]
+fn flushes_ask_the_receiver_once_of_the_same_messages_and_never_of_what_it_has_acknowledged() {
+    manners(|manners| (manners.provider, manners.waits) = (c"cxi", true));
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0u8; 64];
+    let region = far.region(&mut there);
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    let waiting =
+        || world(|world| world.ends[1].entries.iter().filter(|e| e.flags & FI_RECV != 0).count());
+    send(&mut near, &mut far, &endpoint, 0, b"first");
+    for (cookie, packets) in [(1, 2), (2, 2), (3, 2)] {
+        assert_eq!(endpoint.flush(cookie), Ok(Posting::Pending));
+        assert_eq!(waiting(), packets, "flush {cookie}: the message and one question");
+    }
+    send(&mut near, &mut far, &endpoint, 0, b"second");
+    assert_eq!(endpoint.flush(4), Ok(Posting::Pending));
+    assert_eq!(waiting(), 4, "of another message it is asked again");
+    until(&mut near, &mut far, |near, _| near.told.ended.len() == 4);
+    // A message that was acknowledged without a question, and a put behind it.
+    send(&mut near, &mut far, &endpoint, 0, b"third");
+    until(&mut near, &mut far, |_, far| far.told.messages.len() == 3);
+    assert!(far.interface.arm().is_ok());
+    near.poll();
+    assert_eq!(transfer(&endpoint, true, &key, &mut [5; 64], 0, 5), Ok(Posting::Pending));
+    assert_eq!(endpoint.flush(6), Ok(Posting::Pending));
+    assert_eq!(waiting(), 0, "there is nothing to ask for");
+    until(&mut near, &mut far, |near, _| near.told.ended.len() == 6);
+}
+
+#[test]
 fn an_error_of_a_message_ends_all_channels_with_that_peer_and_no_other() {
     let (mut near, mut far) = sides();
     let mut third = Side::new(&settings());

@@ -171,6 +171,53 @@ fn a_connector_that_closes_is_reported_as_closed_and_delivers_what_it_sent() {
     assert!(all[0].peers.is_empty() && all[0].wires.is_empty());
 }
 
+/// A peer that has read all of it before makes room for the rest, which nobody has written yet.
+#[test]
+fn what_waits_for_a_silent_peer_when_a_connector_closes_is_written_first() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let there = all[1].own.clone();
+    let datagram = [1; 1000];
+    all[0].send(&there, &datagram).expect("room");
+    turn_until(&mut all, |all| !all[1].notices.is_empty());
+    let mut sent = 1;
+    while all[0].peers.values().all(|peer| peer.queue.is_empty()) {
+        all[0].send(&there, &datagram).expect("room");
+        sent += 1;
+    }
+    let mut frame = Vec::new();
+    crate::frame::put_datagram(&mut frame, &datagram);
+    let unsent: usize = all[0].wires.values().map(Wire::unsent).sum();
+    let written = sent - 1 - unsent.div_ceil(frame.len());
+    let mut seen = 0;
+    turn_until(&mut all[1..], |all| {
+        seen += all[0].notices.drain(..).count();
+        seen == written
+    });
+    drop(all.remove(0));
+    turn_until(&mut all, |all| {
+        let came = |notice: &Notice| matches!(notice, Notice::Datagram(..));
+        let notices: Vec<Notice> = all[0].notices.drain(..).collect();
+        seen += notices.iter().filter(|notice| came(notice)).count();
+        notices.iter().any(|notice| !came(notice))
+    });
+    assert_eq!(seen, sent);
+}
+
+#[test]
+fn a_connection_on_which_nothing_can_be_written_takes_nothing_more() {
+    let mut all = vec![open(&settings(512)), open(&settings(512))];
+    let there = all[1].own.clone();
+    all[0].send(&there, b"hello").expect("room");
+    turn_until(&mut all, |all| !all[1].notices.is_empty());
+    all[0].wires.values().for_each(Wire::end);
+    all[0].send(&there, b"it fails").expect("room");
+    assert!(all[0].wires.values().all(|wire| wire.failed.is_some()));
+    assert_eq!(taken(&mut all[0], &there, b"it waits"), WAITING);
+    let (_, status, words) = wait_left(&mut all);
+    assert_eq!(status, Status::Io);
+    assert!(words.contains("Broken pipe"), "{words}");
+}
+
 #[test]
 fn nobody_at_an_address_is_reported_with_every_place_that_was_tried() {
     let gone = open(&settings(512)).own.clone();

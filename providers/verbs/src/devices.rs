@@ -444,6 +444,10 @@ pub(crate) mod tests {
         let class = FakeClass::new("rate");
         class.file("rxe0/ports/1/rate", "40 Gb/sec (4X QDR)\n");
         assert_eq!(bytes_per_second(&class.0, &port("rxe0", 1)), 5e9);
-        assert!(bytes_per_second(&class.0, &port("rxe1", 1)) > 0.0);
+        for none in ["0 Gb/sec", "-40 Gb/sec", "inf", "NaN", "no number", ""] {
+            class.file("rxe1/ports/1/rate", none);
+            assert_eq!(bytes_per_second(&class.0, &port("rxe1", 1)), 2.5e9 / 8.0, "{none:?}");
+        }
+        assert_eq!(bytes_per_second(&class.0, &port("rxe2", 1)), 2.5e9 / 8.0, "no file");
     }
 }

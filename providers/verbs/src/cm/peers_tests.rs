@@ -255,6 +255,7 @@ fn a_connection_is_closed_when_it_was_not_used_for_as_long_as_the_setting_says()
     let mut world = World::new(2, 8);
     world.send(0, 1);
     world.deliver_all();
+    assert!(world.connectors.iter().all(Peers::has_links), "they look at the clock");
     assert_eq!(after_a_look(&mut world, 999, &[0, 1]), [1, 1]);
     world.send(0, 1);
     world.deliver_all();
@@ -360,6 +361,23 @@ fn what_was_queued_for_a_peer_to_whom_no_way_leads_is_not_counted_when_one_opens
         peers.handle(&mut net, Event::DialFailed { dial, status: Status::Unreachable, words });
         assert_eq!(left(peers), [(address_hash(&name(1)), Status::Unreachable)]);
     }
+}
+
+#[test]
+fn what_was_queued_for_a_connection_that_broke_is_not_counted_for_the_one_that_is_left() {
+    let mut world = World::new(2, 8);
+    let mut net = Member { network: &mut world.network, me: 0, room: false };
+    let peers = &mut world.connectors[0];
+    for (link, dial) in [(1, Some(1)), (2, None)] {
+        let fill = (0..).take_while(|_| peers.send(&mut net, &name(1), &[9; 4096]).is_ok());
+        assert_eq!(fill.count(), if link == 1 { QUEUE / 4096 } else { 0 });
+        peers.handle(&mut net, Event::Up { link, peer: name(1), dial });
+    }
+    let words = "killed".to_string();
+    peers.handle(&mut net, Event::Lost { link: 1, status: Status::PeerFailed, words });
+    assert_eq!(left(peers).len(), 1);
+    let fill = (0..).take_while(|_| peers.send(&mut net, &name(1), &[9; 4096]).is_ok());
+    assert_eq!(fill.count(), QUEUE / 4096);
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! Two interfaces of datagrams over a device that this process plays.
 
+use super::address::Address;
 use super::{MAX_IDENTITY, max_message};
 use crate::UD;
 use crate::abi::{IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR};
 use crate::double::clock::pass;
 use crate::double::world::{announce, fault};
 use crate::double::{Side, side_of};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{Endpoint, Interface, Packer, Posting, Status};
 
@@ -32,6 +34,18 @@ fn a_peer_arrives_with_its_identity_and_messages_come_once_in_order() {
     let headers: Vec<u64> = b.told.messages.iter().map(|(header, _)| *header).collect();
     assert_eq!(headers, (0..300).collect::<Vec<_>>());
     assert!(b.told.messages.iter().all(|(header, bytes)| *bytes == [*header as u8; 900]));
+}
+
+#[test]
+fn all_of_the_word_that_tells_interfaces_apart_is_random() {
+    let words: Vec<u64> = (0..8)
+        .map(|_| side_of(UD, &[]).interface.address())
+        .map(|address| Address::unpack(&address).unwrap().target.cookie)
+        .collect();
+    for half in [0, 32] {
+        let drawn: HashSet<u32> = words.iter().map(|word| (word >> half) as u32).collect();
+        assert!(drawn.len() > 1, "bits {half} and on: {words:x?}");
+    }
 }
 
 #[test]
