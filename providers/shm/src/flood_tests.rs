@@ -225,7 +225,7 @@ fn a_poll_reads_a_bounded_number_of_records_and_hears_every_socket_in_its_turn()
     assert!(*least > 0 && *largest <= 3 * *least, "from one socket {least} to {largest}");
 }
 
-/// A peer with a segment of the largest size, which it shows again and again.
+/// A peer with memory for a segment of more than the largest size, which it shows again and again.
 struct Hoarder {
     flooder: Flooder,
     file: OwnedFd,
@@ -234,25 +234,28 @@ struct Hoarder {
 
 impl Hoarder {
     fn greet(interface: &RingInterface) -> Hoarder {
-        let file = sys::memory_file(c"hoard", LARGEST_SEGMENT).unwrap();
-        sys::reserve(&file, 0, LARGEST_SEGMENT).unwrap();
+        let len = LARGEST_SEGMENT + sys::PAGE;
+        let file = sys::memory_file(c"hoard", len).unwrap();
+        sys::reserve(&file, 0, len).unwrap();
         Hoarder { flooder: Flooder::greet(interface, kind::POOLED), file, shown: 0 }
     }
 
     /// Shows segments until the socket is full; how many.
     fn show(&mut self) -> usize {
-        let socket = self.flooder.hostile.socket.as_ref().unwrap();
         let mut count = 0;
-        while self.shown < MAX_SEGMENTS as u64 {
-            let (number, len) = (self.shown as u32, LARGEST_SEGMENT as u64);
-            let record = Record::Segment { number, len }.pack();
-            if sys::send(socket, &record, &[self.file.as_fd()]).is_err() {
-                break;
-            }
-            self.shown += 1;
+        while self.shown < MAX_SEGMENTS as u64 && self.show_one(LARGEST_SEGMENT) {
             count += 1;
         }
         count
+    }
+
+    /// One more, of any size. False: the socket is full.
+    fn show_one(&mut self, len: usize) -> bool {
+        let socket = self.flooder.hostile.socket.as_ref().unwrap();
+        let record = Record::Segment { number: self.shown as u32, len: len as u64 }.pack();
+        let sent = sys::send(socket, &record, &[self.file.as_fd()]).is_ok();
+        self.shown += u64::from(sent);
+        sent
     }
 
     /// A message of so many bytes, at the end of the segment that was shown last.
@@ -302,6 +305,27 @@ fn a_poll_hands_on_and_maps_a_bounded_number_of_bytes() {
             .collect();
     }
     assert_eq!(left, [(0, Status::BadData as i32)]);
+}
+
+#[test]
+fn a_segment_that_is_too_large_or_one_too_many_ends_the_channel() {
+    // What comes of a message in the segment that was shown last.
+    let came = |interface: &RingInterface, hoarder: &mut Hoarder| {
+        assert!(hoarder.send(8));
+        let mut polls = std::iter::repeat_with(|| poll(interface));
+        polls.find_map(|events| events.first().map(|first| (first.0, first.2))).unwrap()
+    };
+    let (taken, ended) = ((event::MESSAGE, 0), (event::PEER_LEFT, Status::BadData as i32));
+    for (fills, len) in [(false, LARGEST_SEGMENT + sys::PAGE), (true, LARGEST_SEGMENT)] {
+        let interface = open(Settings::defaults());
+        let mut hoarder = Hoarder::greet(&interface);
+        arrive(&interface, 1);
+        while fills && hoarder.show() > 0 {
+            assert_eq!(came(&interface, &mut hoarder), taken);
+        }
+        assert!(hoarder.show_one(len));
+        assert_eq!(came(&interface, &mut hoarder), ended, "{} segments", hoarder.shown);
+    }
 }
 
 #[test]

@@ -526,6 +526,50 @@ pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    /// Whether closing a socket waits, and for how many seconds.
+    fn lingering(fd: &OwnedFd) -> libc::linger {
+        let mut linger = libc::linger { l_onoff: -1, l_linger: -1 };
+        let mut len = size_of::<libc::linger>() as libc::socklen_t;
+        // SAFETY: writes at most `len` bytes to `linger`.
+        let done = unsafe {
+            libc::getsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw mut linger).cast(),
+                &mut len,
+            )
+        };
+        assert_eq!(done, 0);
+        linger
+    }
+
+    #[test]
+    fn a_socket_that_came_along_does_not_linger_when_it_is_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let theirs = OwnedFd::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let minutes = libc::linger { l_onoff: 1, l_linger: 300 };
+        // SAFETY: a readable record of that length.
+        let set = unsafe {
+            libc::setsockopt(
+                theirs.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const minutes).cast(),
+                size_of::<libc::linger>() as libc::socklen_t,
+            )
+        };
+        assert_eq!((set, lingering(&theirs).l_onoff), (0, 1));
+        let (from, to) = UnixDatagram::pair().unwrap();
+        send(&from.into(), b"greeting", &[theirs.as_fd()]).unwrap();
+        let received = receive(&to.into(), &mut [0; 16]).unwrap();
+        assert_eq!(received.fds.len(), 1);
+        assert_eq!(lingering(&received.fds[0]).l_onoff, 0);
+    }
 
     #[test]
     fn what_was_taken_out_of_a_set_is_not_ready_there_although_a_copy_is_open() {
