@@ -185,19 +185,28 @@ impl Composition {
     /// The name that is missing, and the record that says why.
     pub(crate) fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
         let reason = |name: &str| {
-            let about =
-                |r: &&Record| r.subject() == name || r.subject().starts_with(&format!("{name}/"));
+            let about = |r: &&Record| {
+                let subject = r.subject();
+                subject == name
+                    || subject.starts_with(&format!("{name}/"))
+                    || name.starts_with(&format!("{subject}/"))
+            };
             self.records.iter().find(about).map(|record| record.verdict.to_string())
         };
         let domains: Vec<&str> = self.usable().map(|path| path.domain.as_str()).collect();
         preferences.domains.check_required(&domains, reason)?;
-        let fit = |at: &ModuleRef| {
-            let verdicts = self.records.iter().filter(|r| r.subject() == at.to_string());
-            verdicts.into_iter().all(|record| {
+        let fit = |ranked: &&Ranked| {
+            let name = ranked.at.to_string();
+            // Of a domain that carries no data this is said once. What only forms connections does so for others too.
+            let concerns = |r: &&Record| {
+                let subject = r.subject();
+                subject == name || subject == ranked.at.domain && !ranked.facts.connection_only
+            };
+            self.records.iter().filter(concerns).all(|record| {
                 !matches!(record.verdict, Verdict::Filtered { .. } | Verdict::Disabled { .. })
             })
         };
-        let there = || self.modules.iter().map(|ranked| &ranked.at).filter(|at| fit(at));
+        let there = || self.modules.iter().filter(fit).map(|ranked| &ranked.at);
         let modules: Vec<String> = there().map(ToString::to_string).collect();
         let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
         preferences.modules.check_required(&modules, reason)?;

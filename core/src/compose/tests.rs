@@ -378,6 +378,16 @@ fn what_is_required_and_missing_is_an_error() {
     assert!(error.why().contains("there are only shm"), "{error}");
     let error = required(&[("TIELINE_DOMAINS", "required:verbs:mlx5_0")], &[rc()]).unwrap_err();
     assert!(error.why().contains("form its connections"), "{error}");
+    let module = &[("TIELINE_MODULES", "required:verbs:mlx5_0/rc,verbs:mlx5_0/ud,shm/mem")];
+    assert!(required(module, &[rc(), ud(), shm()]).is_ok());
+    let error = required(module, &[rc(), shm()]).unwrap_err();
+    assert!(error.why().contains("form its connections"), "{error}");
+    let other = &[("TIELINE_MODULES", "required:shm/mem,verbs:mlx5_0/rc")];
+    assert!(required(other, &[rc(), shm()]).is_ok(), "what is wrong with another is no matter");
+    // Of a domain that is left out this is said once, and not of each of its modules.
+    let left_out = &[("TIELINE_MODULES", "required:shm/mem"), ("TIELINE_DOMAINS", "^shm")];
+    let error = required(left_out, &[shm(), cma()]).unwrap_err();
+    assert!(error.why().contains("left out by TIELINE_DOMAINS=^shm"), "{error}");
     let connect = &[("TIELINE_CONNECT", "required:tcp-connect")];
     assert!(required(connect, &[shm(), tcp_connect()]).is_ok());
     assert!(required(connect, &[shm()]).is_err());

@@ -91,6 +91,7 @@ mod tests {
         assert_eq!(wrap("aa bb", 4), ["aa", "bb"]);
         assert_eq!(wrap("aa bb c", 5), ["aa bb", "c"]);
         assert_eq!(wrap("ää bb", 5), ["ää bb"], "characters count, not bytes");
+        assert_eq!(wrap("aaaa bb", 3), ["aaaa", "bb"], "no empty line before a longer word");
     }
 
     #[test]

@@ -39,8 +39,9 @@ impl Drop for Machine {
 
 const KIB: u64 = 1024;
 const V2: &str = "30 25 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-const V1: &str =
-    "36 25 0:30 /docker/abc /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n";
+/// Each controller has a mount of its own.
+const V1: &str = "35 25 0:29 /docker/abc /sys/fs/cgroup/cpu rw shared:8 - cgroup cgroup rw,cpu\n\
+    36 25 0:30 /docker/abc /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n";
 
 #[test]
 fn without_groups_there_is_what_the_machine_has() {
