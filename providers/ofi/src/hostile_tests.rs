@@ -521,6 +521,10 @@ fn what_the_library_says_of_no_operation_ends_the_interface_in_words() {
         let endpoint = near.connected(&mut far, 7);
         exchange(&mut near, &mut far, &endpoint, 10);
         assert_eq!(complaints(), [] as [String; 0]);
+        let before = world(|world| world.looks);
+        (0..640).for_each(|_| near.poll());
+        let looks = world(|world| world.looks) - before;
+        assert_eq!(looks, if has_notices { 10 } else { 0 }, "each costs a call");
         manners(|manners| manners.trouble = Some(libc::EALREADY));
         for _ in 0..1000 {
             near.poll();

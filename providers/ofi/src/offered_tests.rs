@@ -1,11 +1,14 @@
 //! What a domain says of itself, whatever provider of libfabric is below it.
 
+use crate::Ofi;
 use crate::abi::{FI_MR_HMEM, FI_MR_LOCAL, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
+use crate::double::host::sys::host;
 use crate::double::world::{fail_receive, manners, world};
 use crate::double::{Side, domain, settings, until};
 use std::ffi::CStr;
+use std::sync::atomic::AtomicBool;
 use tieline_plugin_api::abi::ModuleAttr;
-use tieline_plugin_api::{Domain, Endpoint, Interface, caps, cost_class};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Provider, caps, cost_class};
 
 /// The module over a provider of this name, whose addresses have this format.
 fn offered(provider: &'static CStr, format: u32) -> ModuleAttr {
@@ -114,6 +117,17 @@ fn receives_that_fail_one_behind_the_other_end_the_interface_and_those_between_o
     fail(&mut far, 5000);
     let failure = far.interface.connect(&near.interface.address(), b"", 8).err().unwrap();
     assert!(failure.text.contains("receives fail"), "{failure}");
+}
+
+#[test]
+fn that_the_library_was_loaded_is_told_with_the_first_list_and_not_again() {
+    let ofi = Ofi { settings: settings(), host: host(), told: AtomicBool::new(false) };
+    for _ in 0..3 {
+        assert_eq!(ofi.domains().unwrap().len(), 1);
+        let told = world(|world| world.told.clone());
+        let loaded = told.iter().filter(|line| line.contains("was loaded in"));
+        assert_eq!(loaded.count(), 1, "{told:?}");
+    }
 }
 
 #[test]

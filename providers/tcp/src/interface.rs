@@ -103,6 +103,12 @@ impl StreamInterface {
     pub(crate) fn tick(&self, now: Instant) {
         self.state.borrow_mut().tick(&self.shared, now);
     }
+
+    /// It is not time to ask epoll.
+    #[cfg(test)]
+    pub(crate) fn ask_later(&self) {
+        self.state.borrow_mut().asked = Instant::now() + Duration::from_secs(3600);
+    }
 }
 
 impl Interface for StreamInterface {

@@ -488,16 +488,17 @@ impl Inner {
             return Ok(());
         };
         let Some(buffer) = &mut stream.buffer else { return Ok(()) };
-        let count = landing.left().min(buffer.unread().len());
-        let mut at = 0;
+        let room: usize = pieces.iter().map(|piece| piece.len()).sum();
+        // What goes nowhere has no pieces, and is read all the same.
+        let most = if room == 0 { landing.left() } else { landing.left().min(room) };
+        let count = most.min(buffer.unread().len());
+        let mut bytes = &buffer.unread()[..count];
         for piece in pieces {
-            if at < count {
-                sys::write_piece(&buffer.unread()[at..count], piece);
-            }
-            at += piece.len();
+            let (here, rest) = bytes.split_at(piece.len().min(bytes.len()));
+            sys::write_piece(here, piece);
+            bytes = rest;
         }
         drop(pin);
-        let count = if at == 0 { count } else { count.min(at) };
         buffer.consume(count);
         stream.landing = Some(landing);
         self.advance_landing(number, count).map_err(Failed::Broke)

@@ -3,6 +3,9 @@
 mod atomics {
     pub(crate) mod sys;
 }
+pub(crate) mod host {
+    pub(crate) mod sys;
+}
 mod memory {
     pub(crate) mod sys;
 }

@@ -248,6 +248,10 @@ pub(crate) struct World {
     pub(crate) lists: HashSet<usize>,
     /// A message that lets the next one pass.
     pub(crate) aside: Option<Vec<u8>>,
+    /// How often it was asked what belongs to no operation.
+    pub(crate) looks: usize,
+    /// What the host was told.
+    pub(crate) told: Vec<String>,
     /// What has been done wrong.
     pub(crate) complaints: Vec<String>,
 }

@@ -186,6 +186,26 @@ fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_
     }
 }
 
+/// Its host has lost the addresses that it was reached at.
+#[test]
+fn a_connection_that_broke_and_has_no_way_back_is_given_up_in_the_words_of_that() {
+    let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s"), BRIEF];
+    let mut sides = pair(&variables);
+    await_streams(&mut sides, 1);
+    let [side, _peer] = &mut sides;
+    inner(side).peer.as_mut().unwrap().contact.boot_id = [0xee; 16];
+    let broke = Broke { status: Status::PeerFailed, text: "it was cut".into() };
+    inner(side).stream_broke(0, &broke);
+    inner(side).links[0].dial_now();
+    inner(side).tend_links(Instant::now());
+    let (now, again) = (Instant::now(), inner(side).links[0].dials_at());
+    assert!(again.is_some_and(|at| at > now) && !has(side).1, "it is tried again later");
+    inner(side).tend_links(now + 7001 * MS);
+    let (status, words) = words(side);
+    assert_eq!(status, Status::TimedOut);
+    assert!(words.contains(" s: no way leads to the peer: "), "{words}");
+}
+
 /// Whoever has made a connection lives, although nothing has come over it.
 #[test]
 fn a_connection_that_is_made_is_a_sign_of_life_however_old_its_interface_is() {
@@ -319,13 +339,14 @@ fn a_closed_endpoint_is_visited_until_nobody_answers_its_goodbye() {
         sides[0].interface.tick(Instant::now());
         assert!(visits < 100, "it is visited for nothing");
     }
+    let before = Instant::now();
     sides[0].endpoint = None;
     assert_eq!(phase(), Phase::Closing);
     while !conn.inner.borrow().has_handed_over() {
         std::thread::yield_now();
     }
     let closed = conn.inner.borrow().since;
-    sides[0].interface.tick(closed + 5000 * MS);
+    sides[0].interface.tick(before + 5000 * MS);
     assert_eq!(phase(), Phase::Closing, "the peer may be computing");
     sides[0].interface.tick(closed + 5001 * MS);
     assert_eq!(phase(), Phase::Failed(Status::Closed));
@@ -423,4 +444,21 @@ fn a_stream_is_given_up_when_it_was_silent_for_the_stall_and_others_have_answere
     assert!(has_asked_after(1001) && stands(), "the others had not been asked");
     heard_until(other, 501);
     assert!(has_asked_after(1001) && !stands());
+}
+
+#[test]
+fn an_active_stream_is_read_and_does_not_wait_for_its_turn_while_epoll_is_not_asked() {
+    let mut sides = pair(&[]);
+    send(&mut sides, 1, b"a word");
+    let _ = receive(&mut sides);
+    let of = |side: &Side| {
+        let shared = side.interface.shared();
+        (shared.hot.borrow().len(), shared.readers.borrow().len())
+    };
+    while of(&sides[1]) != (1, 0) {
+        sides[1].turn();
+    }
+    sides[1].interface.ask_later();
+    sides[1].turn();
+    assert_eq!(of(&sides[1]), (1, 0));
 }

@@ -28,6 +28,9 @@ fn close(channel: VerbsEndpoint, a: &mut Side, b: &mut Side) {
     }
 }
 
+/// Those who are silent have no goodbye to wait for.
+const BRIEF: (&str, &str) = ("TIELINE_CLOSE_TIMEOUT", "1ms");
+
 /// Beyond the default of `TIELINE_FAILURE_TIMEOUT`.
 const LONG: Duration = Duration::from_secs(21);
 
@@ -174,4 +177,29 @@ fn whoever_was_closed_last_is_answered_and_however_many_were_closed_few_are_kept
     }
     assert_eq!(kept[MANY as usize - 1], kept[MANY as usize / 2], "{kept:?}");
     assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
+}
+
+/// It was killed before it had said who it is: a goodbye never comes.
+#[test]
+fn a_place_of_a_peer_that_began_and_never_went_on_is_anothers_before_there_is_a_new_one() {
+    let (a, mut b) = (side_of(UD, &[BRIEF]), side_of(UD, &[]));
+    let mut c = side_of(UD, &[BRIEF]);
+    let address = b.interface.address();
+    // As many as have places of their own whatever they owe, and some.
+    let begun: Vec<VerbsEndpoint> = (0..130)
+        .map(|n| {
+            let to_b = a.interface.connect(&address, b"a", n).unwrap();
+            b.poll();
+            to_b
+        })
+        .collect();
+    assert_eq!(b.interface.memory().peers, begun.len() as u64);
+    for _ in 0..4 {
+        pass(LONG);
+        (0..20).for_each(|_| b.poll());
+    }
+    let to_b = channel(&mut c, &mut b);
+    assert_eq!(b.interface.memory().peers, begun.len() as u64);
+    assert_eq!(b.told.left, 0, "nobody had heard of whose place it was");
+    close(to_b, &mut c, &mut b);
 }

@@ -44,7 +44,10 @@ unsafe extern "C" fn read_notice(
     _: usize,
     _: u64,
 ) -> isize {
-    let trouble = world(|world| world.manners.trouble.is_some());
+    let trouble = world(|world| {
+        world.looks += 1;
+        world.manners.trouble.is_some()
+    });
     -(if trouble { FI_EAVAIL } else { FI_EAGAIN } as isize)
 }
 
