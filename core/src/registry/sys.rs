@@ -58,6 +58,19 @@ pub(super) fn give_access(path: &Path, user: u32) -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Goes on as this user in a user namespace where nobody else is. For a forked child: it has one thread.
+#[cfg(test)]
+pub(super) fn enter_user_namespace(user: u32) -> io::Result<()> {
+    let done = |code: c_int| if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: these take numbers only. Who has become another user may write what is below his /proc once he can be traced again.
+    unsafe {
+        done(libc::setresuid(user, user, user))?;
+        done(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0))?;
+        done(libc::unshare(libc::CLONE_NEWUSER))?;
+    }
+    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1\n"))
+}
+
 /// A file as the mappings of a process name it: these numbers may be others than stat's (overlayfs, btrfs).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MappedFile(String);

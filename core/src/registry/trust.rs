@@ -220,6 +220,7 @@ fn outside_of(map: &str, overflow: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::ends_in_forked_child;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// A tree of its own below a directory that is trusted; gone when dropped.
@@ -351,5 +352,30 @@ mod tests {
         assert_eq!(outside_of("0 1000 1\n", 65534), Some(65534));
         assert_eq!(outside_of("0 1000 1\n1 100000 65536\n", 65534), None);
         assert_eq!(outside_of("", 65534), None);
+    }
+
+    /// Root's directories belong to nobody there: without them no path would be trusted.
+    #[test]
+    fn in_a_user_namespace_a_path_of_our_own_is_followed_and_what_is_from_outside_is_not_taken() {
+        let tree = Tree::new("namespace");
+        let user = if effective_uid() == 0 { 12_345 } else { effective_uid() };
+        let give = |path| std::os::unix::fs::chown(tree.at(path), Some(user), None).is_ok();
+        let given = ["", "a", "a/b", "a/b/file"].into_iter().all(give);
+        let file = tree.at("a/b/file");
+        let enters = || {
+            sys::enter_user_namespace(user).unwrap();
+            assert!(fs::metadata(&file).is_ok());
+        };
+        if !given || !ends_in_forked_child(enters) {
+            println!("skipped: no user namespace in which {} can be reached", file.display());
+            return;
+        }
+        assert!(ends_in_forked_child(|| {
+            enters();
+            let trust = Trust::of_this_process();
+            assert!(trust.follow(&file).is_ok(), "{trust:?}");
+            let above = fs::metadata("/").unwrap();
+            assert!(trust.check(Path::new("/"), &above, "a directory").is_err());
+        }));
     }
 }
