@@ -469,3 +469,35 @@ pub(crate) fn ask_for<'a>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Context;
+    use tieline_testing::Wait;
+
+    #[test]
+    fn an_endpoint_has_nothing_pending_beside_an_idle_one_to_the_service_worker() {
+        let open = |progress_thread: &str| {
+            let context = Context::builder().set("TIELINE_PROVIDERS", "shm");
+            context.set("TIELINE_PROGRESS_THREAD", progress_thread).open().unwrap()
+        };
+        let (here, there) = (open("0"), open("1"));
+        let (worker, target) = (here.worker().unwrap(), there.worker().unwrap());
+        let (source, region) = (here.alloc(64).unwrap(), there.register(vec![0; 64]).unwrap());
+        let endpoint = worker.connect(&target.address().unwrap()).unwrap();
+        let key = endpoint.import_key(&region.remote_key().unwrap()).unwrap();
+        let put = endpoint.put(&source, 0..64, &key, 0).unwrap();
+        assert!(!put.is_done() && endpoint.inner.has_pending(), "{}", key.path());
+        let _ = worker.finish(put).unwrap();
+        let control = endpoint.inner.open_control().expect("a peer with a progress thread");
+        let wait = Wait::new("the end of all to the service worker");
+        while worker.inner.shared.ops.borrow().open_of(control.index) > 0 {
+            wait.goes_on();
+            let _ = worker.progress();
+        }
+        assert!(!endpoint.inner.has_pending());
+        // So that a fence has nothing to keep apart.
+        endpoint.fence().unwrap();
+        assert_eq!(endpoint.inner.ways_posted(), 0);
+    }
+}

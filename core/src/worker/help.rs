@@ -177,3 +177,26 @@ fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> boo
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+
+    #[test]
+    fn a_key_that_a_peer_sends_again_is_not_imported_again() {
+        let context = Context::builder().set("TIELINE_PROVIDERS", "shm,shm-cma").open().unwrap();
+        let worker = context.worker().unwrap();
+        let endpoint = worker.connect(&worker.address().unwrap()).unwrap();
+        let [one, other] =
+            [64, 128].map(|len| context.alloc(len).unwrap().remote_key().unwrap().to_vec());
+        let helps = Helps::default();
+        let count = |peer, key: &[u8]| {
+            let _ = helps.imported(&endpoint, peer, key, false);
+            helps.keys.borrow().len()
+        };
+        assert_eq!([count(1, &one), count(1, &one), count(1, &other)], [1, 1, 2]);
+        // The same from another peer is another: its connection may end alone.
+        assert_eq!([count(2, &one), count(1, &one), count(2, &one)], [3, 3, 3]);
+    }
+}

@@ -20,10 +20,10 @@ use std::rc::Rc;
 use tieline_plugin_api::{event, event_flags};
 
 /// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
-const HOT: u32 = 2048;
+pub(super) const HOT: u32 = 2048;
 /// Progress calls between two such polls: ever more while it is quiet, so that what is polled every time is
 /// not slowed down; with connections there, some tens of microseconds at most.
-const FIRST_PAUSE: u32 = 64;
+pub(super) const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
 /// Between two looks for tasks of other threads, where there is a way for them.

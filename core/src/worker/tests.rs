@@ -1,5 +1,6 @@
 //! Tests of what a worker does when what it stands on goes away under it.
 
+use super::progress::{FIRST_PAUSE, HOT};
 use super::*;
 use crate::op::slab::LOOKS;
 use crate::rank::ModuleRef;
@@ -181,6 +182,24 @@ fn what_is_polled_in_every_call_is_what_has_to_be_and_asks_no_kernel() {
     };
     assert_eq!(polled(&worker.inner.fast), ["shm/ring"]);
     assert_eq!(polled(&worker.inner.slow), [] as [String; 0]);
+}
+
+#[test]
+fn what_asks_the_kernel_is_polled_ever_more_seldom_while_nothing_comes() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let polls_in = |calls: u32| {
+        let is_due = |_: &u32| {
+            let due = worker.inner.slow_in.get() == 0;
+            assert_eq!(worker.progress(), 0);
+            due
+        };
+        (0..calls).filter(is_due).count()
+    };
+    // Whatever opening brought has cooled down by then.
+    let _ = polls_in(2 * HOT);
+    let (some, later) = (polls_in(16 * FIRST_PAUSE), polls_in(256 * FIRST_PAUSE));
+    assert!(some <= 16 && (1..=16).contains(&later), "{some} and then {later}");
 }
 
 #[test]

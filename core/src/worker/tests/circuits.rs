@@ -4,7 +4,7 @@ use super::*;
 use crate::address::{Scheme, Via, WorkerEntry};
 use crate::proto::emulate::Answer;
 use crate::worker::wireup_transports::WireupTransport;
-use crate::{CompletionError, PostError};
+use crate::{CompletionError, ContextBuilder, PostError};
 use tieline_testing::Wait;
 
 /// The folder of the TCP provider, or why there is none.
@@ -19,11 +19,15 @@ fn tcp_folder() -> Option<String> {
 }
 
 fn over_tcp() -> Option<Context> {
+    Some(of_tcp()?.open().unwrap())
+}
+
+fn of_tcp() -> Option<ContextBuilder> {
     let context = Context::builder()
         .set("TIELINE_PROVIDER_PATH", &tcp_folder()?)
         .set("TIELINE_PROVIDERS", "tcp,tcp-connect")
         .set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
-    Some(context.open().unwrap())
+    Some(context)
 }
 
 /// Makes an operation of `asks` end while both make progress.
@@ -209,4 +213,35 @@ fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_take
         let peer = WorkerAddress { entry, ..peer.clone() };
         assert_eq!(worker.inner.choose_transport(&peer, 0, 0).ok(), best);
     }
+}
+
+/// Its peer waits for this, although no endpoint of its own does.
+#[test]
+fn a_worker_is_not_closed_before_the_datagrams_that_found_no_room_have_left() {
+    let by_hand =
+        || of_tcp().map(|of| of.set("TIELINE_CONNECT", "oob").out_of_band(true).open().unwrap());
+    let (Some(here), Some(there)) = (by_hand(), by_hand()) else { return };
+    let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
+    let requests: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+    let mail = requests.clone();
+    let post = move |_: &[u8], datagram: &[u8]| {
+        mail.borrow_mut().push(datagram.to_vec());
+        true
+    };
+    asks.set_out_of_band(b"asks", post).unwrap();
+    let tries = Rc::new(Cell::new(0));
+    let count = tries.clone();
+    let third = move |_: &[u8], _: &[u8]| count.replace(count.get() + 1) >= 2;
+    answers.set_out_of_band(b"answers", third).unwrap();
+    let endpoint = asks.connect(&answers.address().unwrap()).unwrap();
+    let _ = pending(endpoint.send(7, 0, b"")); // Forms the connection.
+    let wait = Wait::new("a datagram that asks for a connection");
+    while requests.borrow().is_empty() {
+        wait.goes_on();
+        let _ = asks.progress();
+    }
+    answers.deliver_out_of_band(&requests.borrow()[0]).unwrap();
+    assert_eq!(tries.get(), 1);
+    answers.close(Duration::from_secs(60)).unwrap();
+    assert!(tries.get() >= 3, "it left at the third try, and not after {}", tries.get());
 }
