@@ -6,6 +6,7 @@ mod connecting;
 mod hostile;
 mod moving;
 mod notifying;
+mod pieces;
 mod sharing;
 mod timing;
 mod waiting;
