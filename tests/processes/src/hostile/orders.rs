@@ -8,6 +8,7 @@ use crate::sys::{self, Memory};
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
+use std::thread::{JoinHandle, spawn};
 
 #[derive(Default)]
 struct Hostile {
@@ -17,6 +18,8 @@ struct Hostile {
     strangers: Vec<OwnedFd>,
     /// The other ends of what was sent, which nobody reads.
     unread: Vec<TcpListener>,
+    /// Threads that close what was sent.
+    closing: Vec<JoinHandle<()>>,
     impostor: Option<Impostor>,
 }
 
@@ -110,10 +113,17 @@ impl Hostile {
                     self.unread.push(unread);
                     let greeted = self.greet_with(std::slice::from_ref(&tcp));
                     // Where the victim closed first, or took nothing, it is this close that lasts.
-                    let _ = std::thread::spawn(move || drop(tcp));
+                    self.closing.push(spawn(move || drop(tcp)));
                     greeted?;
                 }
                 self.strangers.len().to_string()
+            }
+            // When all of them are closed here. What nobody has taken yet is then the victim's to close.
+            ["closed"] => {
+                for thread in self.closing.drain(..) {
+                    thread.join().expect("closing does not panic");
+                }
+                String::new()
             }
             // Greetings that bring other things than memory, and as many as the system takes.
             ["odd"] => {
