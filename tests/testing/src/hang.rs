@@ -74,12 +74,15 @@ fn state_and_parent(id: u32) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// What the descendants of a process wait for, in lines for a person. `own` is where the programs lie whose functions
-/// are of interest, such as cargo's folder.
+/// What a process and its descendants wait for, in lines for a person; of this process itself only those below it. `own` is where
+/// the programs lie whose functions are of interest, such as cargo's folder.
 #[must_use]
 pub fn told(of: u32, own: &Path) -> String {
     let mut text = String::new();
-    let all = descendants(of);
+    let mut all = descendants(of);
+    if of != std::process::id() {
+        all.insert(0, of);
+    }
     for id in &all {
         tell_process(&mut text, *id);
     }
@@ -236,7 +239,13 @@ mod tests {
         assert_eq!(below.len(), 1);
         let text = told(child.id(), Path::new("/nowhere"));
         assert!(text.contains(&format!("process {} (", below[0])), "{text}");
-        assert!(!text.contains(&format!("process {} (", child.id())), "{text}");
+        assert!(
+            text.contains(&format!("process {} (", child.id())),
+            "who asks is another one: {text}"
+        );
+        let below_us = told(std::process::id(), Path::new("/nowhere"));
+        assert!(!below_us.contains(&format!("process {} (", std::process::id())), "{below_us}");
+        assert!(below_us.contains(&format!("process {} (", child.id())), "{below_us}");
         end(child.id());
         // The shell goes on behind the sleep that was ended.
         assert!(child.wait().unwrap().success());

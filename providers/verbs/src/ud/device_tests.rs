@@ -84,6 +84,23 @@ fn a_packer_may_send_on_other_channels_and_make_progress_and_its_own_has_no_room
 }
 
 #[test]
+fn an_end_that_comes_while_a_message_is_packed_is_the_answer_whatever_was_packed() {
+    for packed in [Ok(3), Err(Status::Invalid)] {
+        let (mut a, b) = (side_of(UD, &[]), side_of(UD, &[]));
+        let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+        let mut write = |_: *mut u8, _: usize| {
+            announce(IBV_EVENT_DEVICE_FATAL);
+            while a.told.failed.is_empty() {
+                pass(Duration::from_millis(10));
+                a.poll();
+            }
+            packed
+        };
+        assert_eq!(to_b.am_packed(7, 1, Packer::new(&mut write), 10), Err(Status::NoDevice));
+    }
+}
+
+#[test]
 fn where_a_window_is_full_nobody_packs_until_the_peer_acknowledges() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();

@@ -83,8 +83,9 @@ impl State {
         if let Some(channel) = self.outbound.get_mut(number as usize).and_then(Option::as_mut) {
             channel.packing = false;
         }
-        let payload = packed?;
+        // An end that came meanwhile is the answer, whatever was packed.
         self.healthy(number)?;
+        let payload = packed?;
         self.queue_message(number, id, header, payload)
     }
 
