@@ -16,12 +16,12 @@ use crate::abi::IBV_LINK_LAYER_INFINIBAND;
 use crate::config::Settings;
 use crate::devices::PortName;
 use crate::devices::tests::FakeClass;
-use crate::{RC, Region, VerbsDomain, VerbsEndpoint, VerbsInterface};
+use crate::{RC, Region, RemoteKey, VerbsDomain, VerbsEndpoint, VerbsInterface};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tieline_plugin_api::abi::{Event, Iov};
-use tieline_plugin_api::{Domain, Endpoint, Events, Failure, Interface, Status, event};
+use tieline_plugin_api::abi::{Event, Iov, KeyParams, RegisterParams};
+use tieline_plugin_api::{Domain, Endpoint, Events, Failure, Interface, Status, access, event};
 
 /// What an interface told in one or more polls.
 #[derive(Debug, Default)]
@@ -157,6 +157,17 @@ pub(crate) fn connect(a: &mut Side, b: &mut Side) -> (VerbsEndpoint, VerbsEndpoi
     while poll(&a.interface, &mut a.told) + poll(&b.interface, &mut b.told) > 0 {}
     (a.told, b.told) = (Told::default(), Told::default());
     (at_a, at_b)
+}
+
+/// Memory of a side that peers may do everything with, and its key at the other's endpoint.
+pub(crate) fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
+    const ALL: u64 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let piece = piece(words);
+    let region = owner.domain.register(&RegisterParams::new(piece.base, piece.len, ALL)).unwrap();
+    let mut bytes = [0; 128];
+    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
+    let key = user.import_key(&bytes[..len]).unwrap();
+    (region, key)
 }
 
 /// Memory of words, as one piece.

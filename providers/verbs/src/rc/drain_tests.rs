@@ -4,13 +4,10 @@
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_RESET};
 use crate::double::clock::pass;
 use crate::double::world::{Faults, attributes, chatter, fault, pairs, receives, unread};
-use crate::double::{Side, connect, piece, poll, side};
+use crate::double::{Side, connect, piece, poll, share, side};
 use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
-use tieline_plugin_api::abi::{KeyParams, RegisterParams};
-use tieline_plugin_api::{
-    Domain, Endpoint, Failure, Interface, Posting, RmaOp, Status, access, op_flags,
-};
+use tieline_plugin_api::{Endpoint, Failure, Interface, Posting, RmaOp, Status, op_flags};
 
 /// The bound on draining, and more.
 const LONG: Duration = Duration::from_secs(2);
@@ -18,18 +15,6 @@ const LONG: Duration = Duration::from_secs(2);
 /// Less than a flood.
 const NARROW: [(&str, &str); 2] =
     [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
-
-/// A key to memory of `owner`, for `user`.
-fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> RemoteKey {
-    let piece = piece(words);
-    let region = owner
-        .domain
-        .register(&RegisterParams::new(piece.base, piece.len, access::REMOTE_WRITE))
-        .unwrap();
-    let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
-    user.import_key(&bytes[..len]).unwrap()
-}
 
 fn put(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) {
     let iov = [piece(words)];
@@ -74,7 +59,7 @@ fn receives_that_a_peer_had_taken_when_its_connection_ended_are_posted_again() {
             let (at_a, at_b) = connect(&mut a, &mut b);
             lie(&a);
             let mut target = vec![0u64; 4096];
-            let key = share(&a, &mut target, &at_b);
+            let (_region, key) = share(&a, &mut target, &at_b);
             // From here on every poll does what is due, before it reads completions.
             (0..33).for_each(|_| {
                 pass(Duration::from_millis(200));
@@ -111,7 +96,7 @@ fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
         let (at_a, at_b) = connect(&mut a, &mut b);
         let (mut target, mut source) = (vec![0u64; 4096], vec![7u64; 4096]);
-        let key = share(&a, &mut target, &at_b);
+        let (_region, key) = share(&a, &mut target, &at_b);
         lie(&a);
         flood(&at_a);
         fault(|faults| faults.stuck = true);
@@ -146,7 +131,7 @@ fn an_endpoint_that_is_closed_leaves_the_applications_memory_alone_though_the_de
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
         let (at_a, at_b) = connect(&mut a, &mut b);
         let (mut target, mut source) = (vec![0u64; 4096], vec![7u64; 4096]);
-        let key = share(&a, &mut target, &at_b);
+        let (_region, key) = share(&a, &mut target, &at_b);
         fault(|faults| *faults = Faults { stuck: true, hung, late, ..Faults::default() });
         put(&at_b, &key, &mut source, 1);
         drop(at_b);

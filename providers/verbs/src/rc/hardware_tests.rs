@@ -3,7 +3,7 @@
 
 use crate::abi::*;
 use crate::double::world::{counts, fault, pairs, registrations, rights};
-use crate::double::{Side, connect, domain, piece, piece_in, side};
+use crate::double::{Side, connect, domain, piece, piece_in, share, side};
 use crate::{RC, Region, RemoteKey, VerbsEndpoint, VerbsInterface};
 use tieline_plugin_api::abi::{KeyParams, RegisterParams};
 use tieline_plugin_api::{
@@ -16,13 +16,6 @@ fn key_of(owner: &Side, region: &Region, user: &VerbsEndpoint) -> RemoteKey {
     let mut bytes = [0; 128];
     let len = owner.domain.pack_key(region, &KeyParams::empty(), &mut bytes).unwrap();
     user.import_key(&bytes[..len]).unwrap()
-}
-
-fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
-    let piece = piece(words);
-    let region = owner.domain.register(&RegisterParams::new(piece.base, piece.len, ALL)).unwrap();
-    let key = key_of(owner, &region, user);
-    (region, key)
 }
 
 #[test]

@@ -4,27 +4,14 @@ use super::wire::HEADER_LEN;
 use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_SRQ_ERR};
 use crate::double::clock::pass;
 use crate::double::world::{self as device, fault};
-use crate::double::{Side, Told, connect, domain, piece, poll, side, side_of};
+use crate::double::{Told, connect, domain, piece, poll, share, side, side_of};
 use crate::keys::{KEY_LEN, PackedKey};
-use crate::{RC, Region, RemoteKey, UD, VerbsEndpoint};
+use crate::{RC, RemoteKey, UD, VerbsEndpoint};
 use core::time::Duration;
 use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{
     Domain, Endpoint, Interface, Posted, Posting, RmaOp, Status, access, op_flags,
 };
-
-/// Memory of a side, and its key at the other's endpoint.
-fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
-    let piece = piece(words);
-    let region = owner
-        .domain
-        .register(&RegisterParams::new(piece.base, piece.len, access::REMOTE_WRITE))
-        .unwrap();
-    let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
-    let key = user.import_key(&bytes[..len]).unwrap();
-    (region, key)
-}
 
 fn put(at: &VerbsEndpoint, key: &RemoteKey, iov: &[Iov]) -> Posted {
     let len = iov.iter().map(|piece| piece.len).sum();

@@ -1,11 +1,10 @@
 //! Receives that belong to somebody: a connection that is over, one whose queue pair takes none, one that was flushed.
 
+use crate::VerbsInterface;
 use crate::double::nature::{ADAPTERS, Nature, play};
 use crate::double::world::{counts, errs, fault, pairs, receives};
-use crate::double::{Side, connect, piece, side};
-use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
-use tieline_plugin_api::abi::{KeyParams, RegisterParams};
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, RmaOp, Status, access, op_flags};
+use crate::double::{Side, connect, piece, share, side};
+use tieline_plugin_api::{Endpoint, Interface, Posting, RmaOp, Status, op_flags};
 
 /// A window, and receives of a queue pair's own with what costs no credit.
 const NARROW: [(&str, &str); 2] =
@@ -16,16 +15,6 @@ const OWN: usize = 16 + 4;
 fn own_queues() {
     let own = |nature: &&Nature| !nature.shares_receives;
     play(*ADAPTERS.iter().find(own).unwrap());
-}
-
-/// A key to memory of `owner`, for `user`.
-fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> RemoteKey {
-    let piece = piece(words);
-    let params = RegisterParams::new(piece.base, piece.len, access::REMOTE_WRITE);
-    let region = owner.domain.register(&params).unwrap();
-    let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
-    user.import_key(&bytes[..len]).unwrap()
 }
 
 /// The queue pairs of a side, by slot.
@@ -40,7 +29,7 @@ fn a_message_of_a_connection_that_is_over_gives_no_receive_to_who_has_its_place_
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 4096];
-    let key = share(&a, &mut target, &at_b);
+    let (_region, key) = share(&a, &mut target, &at_b);
     (0..3).for_each(|n| assert_eq!(at_a.am_short(7, n, b"x"), Ok(Posting::Done)));
     fault(|faults| faults.stuck = true);
     let mut words = vec![1u64; 4096];

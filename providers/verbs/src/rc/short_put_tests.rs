@@ -5,26 +5,13 @@ use crate::abi::*;
 use crate::double::clock::pass;
 use crate::double::nature::{ADAPTERS, MLX5, Nature, play};
 use crate::double::world::{self as device, Faults, fault};
-use crate::double::{Side, connect, piece, side};
-use crate::{RC, Region, RemoteKey, VerbsEndpoint};
+use crate::double::{Side, connect, piece, share, side};
+use crate::{RC, RemoteKey, VerbsEndpoint};
 use core::time::Duration;
-use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
-use tieline_plugin_api::{Domain, Endpoint, Posted, Posting, RmaOp, Status, access, op_flags};
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Domain, Endpoint, Posted, Posting, RmaOp, Status, op_flags};
 
 const REMOTE: u64 = op_flags::REMOTE_COMPLETION;
-
-/// Memory of a side, and its key at the other's endpoint.
-fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
-    let piece = piece(words);
-    let region = owner
-        .domain
-        .register(&RegisterParams::new(piece.base, piece.len, access::REMOTE_WRITE))
-        .unwrap();
-    let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
-    let key = user.import_key(&bytes[..len]).unwrap();
-    (region, key)
-}
 
 /// A put of words that are written over as soon as it returns.
 fn put(at: &VerbsEndpoint, key: &RemoteKey, word: u64, words: usize, flags: u64) -> Posted {

@@ -2,8 +2,8 @@
 
 use crate::abi::*;
 use crate::double::world::{self as device, fault};
-use crate::double::{Side, clock, connect, domain, piece, piece_in, side};
-use crate::{RC, Region, RemoteKey, VerbsEndpoint};
+use crate::double::{Side, clock, connect, domain, piece, piece_in, share, side};
+use crate::{RC, RemoteKey, VerbsEndpoint};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::{Atomic, KeyParams, RegisterParams};
 use tieline_plugin_api::{
@@ -13,16 +13,6 @@ use tieline_plugin_api::{
 const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
 
 const REMOTE: u64 = op_flags::REMOTE_COMPLETION;
-
-/// Registers memory at one side and hands its key to an endpoint of the other.
-fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
-    let piece = piece(words);
-    let region = owner.domain.register(&RegisterParams::new(piece.base, piece.len, ALL)).unwrap();
-    let mut bytes = [0; 128];
-    let len = owner.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
-    let key = user.import_key(&bytes[..len]).unwrap();
-    (region, key)
-}
 
 fn put(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) -> Posted {
     let iov = [piece(words)];
