@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tieline_testing::hang::{self, Limit};
 
@@ -61,6 +62,9 @@ pub(crate) fn within<T>(limit: Duration, body: impl FnOnce() -> T) -> T {
     let _ = set(before.map(|at| at + began.elapsed()));
     result
 }
+
+/// How long a command that has ended is listened to where its output stays open and nothing comes.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A command that was started. One that does not end in time is ended, and what it waited for is told.
 struct Running {
@@ -134,20 +138,27 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcom
         running.child.stdout.take().map(|s| Box::new(s) as _),
         running.child.stderr.take().map(|s| Box::new(s) as _),
     ];
-    std::thread::scope(|scope| {
-        for stream in streams.into_iter().flatten() {
-            let sender = sender.clone();
-            let _ = scope.spawn(move || {
-                for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-                    let _ = sender.send(line); // the receiver stays until both streams have ended
-                }
-            });
+    for stream in streams.into_iter().flatten() {
+        let sender = sender.clone();
+        drop(std::thread::spawn(move || {
+            for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+                let _ = sender.send(line); // nobody listens any more to who outlives the command
+            }
+        }));
+    }
+    drop(sender);
+    let mut ended = false;
+    loop {
+        match receiver.recv_timeout(LAST_WORDS) {
+            Ok(line) => each(String::from_utf8_lossy(&line).trim_end()),
+            Err(RecvTimeoutError::Disconnected) => break,
+            // It ended a while ago, and somebody whom it has left behind keeps its output.
+            Err(RecvTimeoutError::Timeout) if ended => break,
+            Err(RecvTimeoutError::Timeout) => {
+                ended = !matches!(running.child.try_wait(), Ok(None));
+            }
         }
-        drop(sender);
-        for line in receiver {
-            each(String::from_utf8_lossy(&line).trim_end());
-        }
-    });
+    }
     running.succeeded()
 }
 
@@ -187,4 +198,20 @@ fn show(command: &Command) -> String {
     words.extend(command.get_args().take(4));
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     format!("`{}`", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_keeps_the_output_of_a_command_that_has_ended_is_not_waited_for() {
+        let mut said = Vec::new();
+        let mut shell = command("sh", &["-c", "sleep 600 & echo $!; echo last"]);
+        assert_eq!(lines(&mut shell, |line| said.push(line.to_owned())), Ok(true));
+        assert_eq!(said[1..], ["last"]);
+        let child = said[0].as_str();
+        assert!(Path::new("/proc").join(child).exists(), "it is still there");
+        assert!(run(&mut command("kill", &[child])).is_ok());
+    }
 }
