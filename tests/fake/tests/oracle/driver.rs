@@ -156,7 +156,7 @@ struct Run {
     closing: Closing,
     failing: Failing,
     told: Told,
-    prey: Prey,
+    prey: Rc<Prey>,
     long: Long,
 }
 
@@ -233,8 +233,10 @@ impl Run {
             })?;
         }
         long::listen(&b, &heard)?;
-        let (log, memory) = (heard.clone(), target.clone());
+        let prey = Rc::new(Prey::new(&at_a, &at_b)?);
+        let (log, memory, lied) = (heard.clone(), target.clone(), prey.clone());
         b.on_notification(move |_, word| {
+            lied.hear(word);
             let bytes = memory.to_vec(0..TARGET).unwrap_or_default();
             log.borrow_mut().told.push((word, bytes));
         })?;
@@ -246,7 +248,6 @@ impl Run {
             workers.push(Rc::new(worker));
         }
         WORKERS.set(workers.iter().chain([&b]).map(Rc::downgrade).collect());
-        let prey = Prey::new(&at_a, &at_b)?;
         let mut run = Run {
             model: Model::new(program.wants.values),
             world: providers.world,

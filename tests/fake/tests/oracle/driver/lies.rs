@@ -3,7 +3,7 @@
 
 use super::{ENDS, Run};
 use crate::program::Lie;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use tieline::{Access, Announcement, Context, Error, Region, Status, Worker};
 use tieline_fake::Slot;
@@ -38,6 +38,8 @@ pub(super) fn listen(b: &Worker) -> Result<(), Error> {
 pub(super) struct Prey {
     /// Of the ends' context, and of the target's.
     sides: [(Region, Vec<u8>); 2],
+    /// A lie told the word of its put, and had put nothing.
+    told_of_nothing: Cell<bool>,
 }
 
 impl Prey {
@@ -47,10 +49,21 @@ impl Prey {
             let key = region.remote_key()?;
             Ok((region, key))
         };
-        Ok(Prey { sides: [side(at_a)?, side(at_b)?] })
+        Ok(Prey { sides: [side(at_a)?, side(at_b)?], told_of_nothing: Cell::new(false) })
+    }
+
+    /// The target is told a word: if it is that of a lie's put, something has been put since the lie was told.
+    pub(super) fn hear(&self, word: u32) {
+        let bytes = self.sides[1].0.to_vec(FROM..FROM + 8);
+        if word == NO_PUT && bytes.is_ok_and(|bytes| bytes == [BEFORE; 8]) {
+            self.told_of_nothing.set(true);
+        }
     }
 
     pub(super) fn look(&self) -> Result<(), String> {
+        if self.told_of_nothing.get() {
+            return Err("the word of a put was told that was refused".into());
+        }
         for (region, _) in &self.sides {
             let bytes = region.to_vec(0..LEN).map_err(|error| error.to_string())?;
             if bytes[..FROM].iter().chain(&bytes[TO..]).any(|byte| *byte != BEFORE) {
@@ -236,6 +249,9 @@ impl Run {
             false => (a, b, &self.prey.sides[0].1, (&*at_end, &*at_target)),
         };
         let bytes = body(lie, key, said).spoilt(wrong / 64);
+        if lie == Lie::PutNotify {
+            let _ = self.prey.sides[1].0.write(FROM, &[BEFORE; 8]);
+        }
         // Now and then under another id than its own, of the library's or of nobody's.
         let id = match wrong % 16 {
             0 => 0xf000 + (wrong / 16 % 15) as u32,
