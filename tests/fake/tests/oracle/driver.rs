@@ -234,6 +234,7 @@ impl Run {
         }
         long::listen(&b, &heard)?;
         let prey = Rc::new(Prey::new(&at_a, &at_b)?);
+        lies::listen(&b, &prey)?;
         let (log, memory, lied) = (heard.clone(), target.clone(), prey.clone());
         b.on_notification(move |_, word| {
             lied.hear(word);
@@ -590,10 +591,7 @@ impl Run {
                 self.lie(end, id, of, status);
                 Ok(())
             }
-            Step::Forge { end, to_target, lie, wrong } => {
-                self.forge(end, to_target, lie, wrong);
-                Ok(())
-            }
+            Step::Forge { end, to_target, lie, wrong } => self.forge(end, to_target, lie, wrong),
         }
     }
 }

@@ -1,32 +1,36 @@
 //! What a peer says that is not so: answers that nobody gave, and bodies of the library's own messages with one field
 //! changed. Each names memory that is the prey; the rest of the program is not to notice.
 
-use super::{ENDS, Run};
+use super::long::NOT_SENT;
+use super::{ENDS, Run, progress};
 use crate::program::Lie;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 use tieline::{Access, Announcement, Context, Error, Region, Status, Worker};
 use tieline_fake::Slot;
 
 /// Bytes of the prey, and where a body that is well-formed may write.
-const LEN: usize = 64;
+pub(super) const LEN: usize = 64;
 const FROM: usize = 8;
 const TO: usize = 48;
-const BEFORE: u8 = 0x33;
+pub(super) const BEFORE: u8 = 0x33;
 /// Where numbers of the key begin: behind what it begins with, and the context's.
 const NUMBERS: usize = 5 + 16;
 
 /// The id of messages that are announced and that nobody has.
-const NEVER_SENT: u16 = 15;
+pub(super) const NEVER_SENT: u16 = 15;
 /// How many of them the target keeps, until the next ones come.
 const KEPT: usize = 3;
+/// How many announcements a lie remembers, to withdraw them.
+const REMEMBERED: usize = 8;
 
-/// The target keeps what was announced and is not there, so that it can be withdrawn too.
-pub(super) fn listen(b: &Worker) -> Result<(), Error> {
-    let kept = RefCell::<VecDeque<Announcement>>::default();
+/// The target keeps what was announced and is not there, so that it can be withdrawn and taken too.
+pub(super) fn listen(b: &Worker, prey: &Rc<Prey>) -> Result<(), Error> {
+    let prey = prey.clone();
     b.on_message(NEVER_SENT, move |message| {
         let oldest = {
-            let mut kept = kept.borrow_mut();
+            let mut kept = prey.kept.borrow_mut();
             kept.extend(message.announcement());
             if kept.len() > KEPT { kept.pop_front() } else { None }
         };
@@ -40,6 +44,10 @@ pub(super) struct Prey {
     sides: [(Region, Vec<u8>); 2],
     /// A lie told the word of its put, and had put nothing.
     told_of_nothing: Cell<bool>,
+    /// What was announced and is not there.
+    kept: RefCell<VecDeque<Announcement>>,
+    /// By which interface, and under which number.
+    announced: RefCell<VecDeque<(usize, u64)>>,
 }
 
 impl Prey {
@@ -49,7 +57,24 @@ impl Prey {
             let key = region.remote_key()?;
             Ok((region, key))
         };
-        Ok(Prey { sides: [side(at_a)?, side(at_b)?], told_of_nothing: Cell::new(false) })
+        Ok(Prey {
+            sides: [side(at_a)?, side(at_b)?],
+            told_of_nothing: Cell::new(false),
+            kept: RefCell::default(),
+            announced: RefCell::default(),
+        })
+    }
+
+    /// An interface was made to announce what is not there, where that is the lie.
+    fn remember(&self, lie: Lie, from: usize, number: u64) {
+        if lie != Lie::Announce {
+            return;
+        }
+        let mut announced = self.announced.borrow_mut();
+        announced.push_back((from, number));
+        if announced.len() > REMEMBERED {
+            let _ = announced.pop_front();
+        }
     }
 
     /// The target is told a word: if it is that of a lie's put, something has been put since the lie was told.
@@ -105,10 +130,11 @@ impl Body {
     }
 
     /// Bytes behind their length.
-    fn blob(self, right: &[u8]) -> Body {
+    fn blob(self, right: &[u8], wrong: &[&[u8]]) -> Body {
         let len = right.len() as u16;
+        let wrong = wrong.iter().map(|wrong| wrong.to_vec());
         self.short(len, &[0, 1, len.wrapping_sub(1), len + 1, u16::MAX])
-            .field(right, [vec![0xff; right.len()], Vec::new()])
+            .field(right, wrong.chain([vec![0xff; right.len()], Vec::new()]))
     }
 
     /// The region, by its numbers, and an offset; all but the first are outside.
@@ -143,8 +169,8 @@ fn worker_of(address: &[u8]) -> &[u8] {
     &address[60 + host..76 + host]
 }
 
-/// A body that would be right. `said` are the addresses of the one who is lied to and of the one who is said to speak.
-fn body(lie: Lie, key: &[u8], (to, from): (&[u8], &[u8])) -> Body {
+/// A body that would be right: by the keys of memory of the one who is lied to and of the one who is said to speak, and by their addresses.
+fn body(lie: Lie, (key, theirs): (&[u8], &[u8]), (to, from): (&[u8], &[u8])) -> Body {
     let ends = [1 << 40, 1 << 63, u64::MAX - 7, u64::MAX];
     match lie {
         Lie::Put => {
@@ -176,8 +202,8 @@ fn body(lie: Lie, key: &[u8], (to, from): (&[u8], &[u8])) -> Body {
             .number(LEN as u64, &ends)
             .number(0, &ends)
             .target(key)
-            .blob(key)
-            .blob(key),
+            .blob(key, &[])
+            .blob(key, &[]),
         Lie::Wireup => Body::default()
             .field(b"TW\x01", [b"TW\x02".to_vec(), b"TX\x01".to_vec()])
             .byte(1, &[0, 2, 3, 4, 5, 6, 255])
@@ -188,8 +214,8 @@ fn body(lie: Lie, key: &[u8], (to, from): (&[u8], &[u8])) -> Body {
             .byte(2, &[0, 1, 3, 255])
             .field(b"am", [b"xx".to_vec(), vec![0xff; 2]])
             .field(&1u32.to_le_bytes(), [vec![0; 4], vec![0xff; 4]])
-            .blob(from)
-            .blob(&1u64.to_le_bytes()),
+            .blob(from, &[])
+            .blob(&1u64.to_le_bytes(), &[]),
         Lie::Service => Body::default()
             .field(b"TS\x01", [b"TS\x02".to_vec(), b"TT\x01".to_vec()])
             .byte(1, &[0, 2, 3, 4, 5, 6, 255])
@@ -207,8 +233,8 @@ fn body(lie: Lie, key: &[u8], (to, from): (&[u8], &[u8])) -> Body {
             .short(NEVER_SENT, &[0xf000, 0xf00b, u16::MAX, 0])
             .field(&[0; 6], [vec![0xff; 6]])
             .number(3, &ends)
-            .number(LEN as u64, &[0, 1 << 40, 1 << 63, u64::MAX])
-            .blob(key),
+            .number(LEN as u64, &[0, 1, LEN as u64 + 1, 1 << 40, 1 << 63, u64::MAX])
+            .blob(theirs, &[key]),
         Lie::Withdraw => Body::default().field(&[], [vec![1], vec![0; 40]]),
         Lie::Key => Body::default().number(7, &ends),
         Lie::KeyIs => Body::default().field(key, [vec![0xff; key.len()], Vec::new()]),
@@ -237,18 +263,27 @@ impl Run {
     }
 
     /// A body with one field changed arrives: from the peer itself, from another peer, or from nobody.
-    pub(super) fn forge(&mut self, end: usize, to_target: bool, lie: Lie, wrong: usize) {
-        let Some(world) = self.world else { return };
+    pub(super) fn forge(
+        &mut self,
+        end: usize,
+        to_target: bool,
+        lie: Lie,
+        wrong: usize,
+    ) -> Result<(), String> {
+        let Some(world) = self.world else { return Ok(()) };
         let lane = world.lanes()[0];
         let (b, a) = (world.interface(0, lane), world.interface(end + 1, lane));
         let other = world.interface((end + 1) % ENDS + 1, lane);
         let (worker, target) = (&self.workers[end], &self.b);
-        let (Ok(at_end), Ok(at_target)) = (worker.address(), target.address()) else { return };
-        let (at, peer, key, said) = match to_target {
-            true => (b, a, &self.prey.sides[1].1, (&*at_target, &*at_end)),
-            false => (a, b, &self.prey.sides[0].1, (&*at_end, &*at_target)),
+        let (Ok(at_end), Ok(at_target)) = (worker.address(), target.address()) else {
+            return Ok(());
         };
-        let bytes = body(lie, key, said).spoilt(wrong / 64);
+        let [of_end, of_target] = self.prey.sides.each_ref().map(|(_, key)| &**key);
+        let (at, peer, keys, said) = match to_target {
+            true => (b, a, (of_target, of_end), (&*at_target, &*at_end)),
+            false => (a, b, (of_end, of_target), (&*at_end, &*at_target)),
+        };
+        let bytes = body(lie, keys, said).spoilt(wrong / 64);
         if lie == Lie::PutNotify {
             let _ = self.prey.sides[1].0.write(FROM, &[BEFORE; 8]);
         }
@@ -280,8 +315,42 @@ impl Run {
                 };
                 let number = number.map_or(strange, |call| call.cookie);
                 let _ = world.try_forge(other, at, id, number, &bytes);
+                self.prey.remember(lie, other, number);
             }
-            _ => drop(world.try_forge(peer, at, id, strange, &bytes)),
+            // Of what was announced and is not there.
+            2 if to_target && lie == Lie::Withdraw => {
+                let announced = self.prey.announced.borrow();
+                let nth = wrong / 256 % announced.len().max(1);
+                if let Some((from, number)) = announced.get(nth) {
+                    let _ = world.try_forge(*from, at, id, *number, &bytes);
+                }
+            }
+            _ => {
+                let _ = world.try_forge(peer, at, id, strange, &bytes);
+                if to_target {
+                    self.prey.remember(lie, peer, strange);
+                }
+            }
         }
+        if lie != Lie::Announce || !to_target {
+            return Ok(());
+        }
+        // What was heard may be withdrawn, and then taken all the same.
+        let _ = progress(&self.b);
+        let (last, end) = (self.prey.announced.borrow().back().copied(), wrong / 1024 % 4);
+        if let (Some((from, number)), 0 | 1) = (last, end) {
+            let body: &[u8] = if end == 0 { &[] } else { &[1] };
+            let _ = world.try_forge(from, at, Lie::Withdraw.id(), number, body);
+        }
+        if wrong / 4096 % 2 == 0 {
+            let _ = progress(&self.b);
+        }
+        if end > 0 { self.take_lie(wrong / 8192 % 5) } else { Ok(()) }
+    }
+
+    /// The target takes what it was told of and is not there, or as many bytes of it.
+    pub(super) fn take_lie(&mut self, quarters: usize) -> Result<(), String> {
+        let Some(announcement) = self.prey.kept.borrow_mut().pop_front() else { return Ok(()) };
+        self.take_this(NOT_SENT, announcement, quarters)
     }
 }

@@ -1,7 +1,7 @@
 //! Messages of more than their lane carries: the target keeps what is announced, and takes or refuses it later.
 
 use super::closing::{Closing, Own};
-use super::{Heard, Run, What};
+use super::{Heard, Run, What, lies};
 use crate::driver::sends::payload;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,6 +12,8 @@ use tieline::{
 
 /// Their id.
 pub(super) const LONG: u16 = 14;
+/// Stands for one that nobody has sent.
+pub(super) const NOT_SENT: u64 = u64::MAX;
 /// What stands around, and in, memory that is taken into.
 const GUARD: u8 = 0xee;
 /// Of which there is so much on either side.
@@ -96,17 +98,22 @@ impl Run {
         self.take_this(serial, announcement, quarters)
     }
 
-    fn take_this(
+    pub(super) fn take_this(
         &mut self,
         serial: u64,
         announcement: Announcement,
         quarters: usize,
     ) -> Result<(), String> {
         let sent = self.long.lens.get(&serial).copied();
-        if sent.is_some_and(|len| len != announcement.len()) || announcement.id() != LONG {
+        let id = if serial == NOT_SENT { lies::NEVER_SENT } else { LONG };
+        if sent.is_some_and(|len| len != announcement.len()) || announcement.id() != id {
             return Err(format!("{announcement:?}, of which {sent:?} bytes were sent"));
         }
-        let len = announcement.len() * quarters / 4;
+        let len = match serial {
+            // Who announces may say any length; more than all of it is refused, and its memory is left alone.
+            NOT_SENT => (lies::LEN * quarters / 4).min(announcement.len()),
+            _ => announcement.len() * quarters / 4,
+        };
         let own = Own::new(&self.at_b, &vec![GUARD; len + 2 * GUARDED]);
         let own = own.map_err(|error| error.to_string())?;
         match announcement.take_into(&own.region, GUARDED..GUARDED + len) {
@@ -115,14 +122,16 @@ impl Run {
                 self.long.taking.push(Taking { serial, request, own, len });
                 Ok(())
             }
-            Err(not) if matches!(not.error, PostError::Retry(_)) => {
+            Err(not) if matches!(not.error, PostError::Retry(_)) && serial != NOT_SENT => {
                 self.long.closing.add([Some(own)]);
                 self.heard.borrow_mut().kept.push((serial, not.announcement));
                 Ok(())
             }
-            Err(not) if self.may_fail(serial) => {
+            Err(not) if serial == NOT_SENT || self.may_fail(serial) => {
                 self.long.closing.add([Some(own)]);
-                self.heard.borrow_mut().refused.push(serial);
+                if serial != NOT_SENT {
+                    self.heard.borrow_mut().refused.push(serial);
+                }
                 not.announcement.refuse();
                 Ok(())
             }
@@ -161,6 +170,9 @@ impl Run {
         let kept = std::mem::take(&mut self.heard.borrow_mut().kept);
         for (at, (serial, announcement)) in kept.into_iter().enumerate() {
             self.take_this(serial, announcement, 4 - at % 4)?;
+        }
+        for quarters in (0..=4).rev() {
+            self.take_lie(quarters)?;
         }
         // Those that were to be tried again.
         while !self.heard.borrow().kept.is_empty() {
@@ -208,6 +220,13 @@ impl Run {
             return Err(format!("long message {serial:#x} was written beside its range"));
         }
         self.long.closing.add([Some(own)]);
+        if serial == NOT_SENT {
+            let whole = inner.iter().all(|byte| *byte == lies::BEFORE);
+            return match result {
+                Ok(_) if !whole => Err(format!("a lie was taken well, as {inner:x?}")),
+                _ => Ok(()),
+            };
+        }
         let what = What::Long(serial);
         let ended = match result {
             Ok(_) if inner != &payload(serial, len)[..] => {
@@ -297,7 +316,6 @@ impl Run {
 
 /// The target's handler of theirs.
 pub(super) fn listen(b: &Worker, heard: &Rc<RefCell<Heard>>) -> Result<(), Error> {
-    super::lies::listen(b)?;
     let log = heard.clone();
     b.on_message(LONG, move |message| hear(&log, message))
 }
