@@ -82,7 +82,7 @@ core_vars! {
     TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::TEXT,
         "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one.";
     SPIN = "TIELINE_SPIN", "", Kind::DURATION,
-        "How long a call that waits polls before it yields its processor to others (for a millisecond) and then sleeps; empty: 50us, and 0 where the job has more processes on this host than processors, or others turn out to want this one.";
+        "How long a call that waits polls before it yields its processor to others (for a millisecond) and then sleeps; empty: 100us, and 0 where the job has more processes on this host than processors, or others turn out to want this one.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::SIZE,
         "Smallest put or get that both ends copy together when both are making progress.";
 }

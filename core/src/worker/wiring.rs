@@ -134,6 +134,12 @@ impl Wiring {
         u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// Whether something has to be sent again or given up. While nothing waits for that the clock is not read, in any poll.
+    pub(super) fn is_due(&self) -> bool {
+        let at = self.timer.get();
+        at != u64::MAX && at <= self.now()
+    }
+
     /// How long until something has to be sent again or given up.
     pub(super) fn next_timer(&self) -> Option<Duration> {
         match self.timer.get() {

@@ -42,7 +42,7 @@ impl Inner {
                 }
             }
         }
-        if self.wiring.timer.get() <= self.wiring.now() {
+        if self.wiring.is_due() {
             self.wiring.machine.borrow_mut().tick(self.wiring.now());
             self.carry_out();
         }
