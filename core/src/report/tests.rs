@@ -68,7 +68,7 @@ fn sample() -> Report {
             memory: None,
             because: "priority 50".into(),
         }],
-        waits: "spin for 50µs, then yield their processor, then sleep: 1 process of the job on this host, 2 processors".into(),
+        waits: "spin for 100µs, then yield their processor, then sleep: 1 process of the job on this host, 2 processors".into(),
         records: vec![
             Record::provider(
                 "shm",

@@ -1,9 +1,10 @@
 //! Where a figure comes from: our own command, a rival's, or a program of a few lines.
 
 use super::ranks::{self, Counts};
-use crate::sh::{Outcome, capture, command, root, target, which};
+use crate::sh::{Outcome, capture, command, root, target};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -166,26 +167,36 @@ fn program() -> std::path::PathBuf {
 
 fn tieline(args: &[&str], settings: &[Setting], field: Field, quick: bool) -> Outcome<f64> {
     let seconds = if quick { "0.2" } else { "0.5" };
-    let alone = settings.contains(&OVER_LIBFABRIC[0]);
-    let mut perf =
-        if alone { on_a_loopback_of_its_own(program()) } else { command(program(), &[]) };
+    let mut perf = of_this_build(settings);
     let _ = perf.args(["perf", "--json", "--cpus", "0,1", "--seconds", seconds]);
-    let _ = perf.envs(settings.iter().copied());
     let out = capture(perf.args(args))?;
     let line = out.lines().last().ok_or("tieline perf printed nothing")?;
     number(line, field.name())
 }
 
-/// Where bytes come as fast as they are sent: in a network of its own, whose TCP paces nothing. The machine's own may be BBR, whose
-/// estimate of what a loopback carries, and not what stands above it, is what a megabyte then takes: the same program half as long
-/// again from one run to the next. Without the right to make one it is the machine's.
+/// `tieline` with settings: where its rival has a loopback of its own, it has one too.
+fn of_this_build(settings: &[Setting]) -> Command {
+    let over_libfabric = settings.contains(&OVER_LIBFABRIC[0]);
+    let mut tieline =
+        if over_libfabric { on_a_loopback_of_its_own(program()) } else { command(program(), &[]) };
+    let _ = tieline.envs(settings.iter().copied());
+    tieline
+}
+
+/// In a network of its own, whose TCP paces nothing. The machine's may be BBR, which paces a loopback by an estimate of what that carries:
+/// programs that take equally long for a megabyte without it differed by half with it, and one by as much from run to run. Where no network can
+/// be made it is the machine's.
 fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     const ALONE: &str =
         "ip link set lo up && echo reno > /proc/sys/net/ipv4/tcp_congestion_control && exec \"$@\"";
-    if !crate::sh::is_root() || which("unshare").is_none() || which("ip").is_none() {
+    static IS_POSSIBLE: LazyLock<bool> = LazyLock::new(|| capture(alone().arg("true")).is_ok());
+    fn alone() -> Command {
+        command("unshare", &["--net", "sh", "-c", ALONE, "sh"])
+    }
+    if !*IS_POSSIBLE {
         return command(program, &[]);
     }
-    let mut alone = command("unshare", &["--net", "sh", "-c", ALONE, "sh"]);
+    let mut alone = alone();
     let _ = alone.arg(program);
     alone
 }
@@ -201,8 +212,7 @@ fn tags(what: &str, bytes: u64, count: u64, field: Field) -> Outcome<f64> {
 }
 
 fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
-    let mut footprint = command(program(), &["footprint"]);
-    let out = capture(footprint.envs(settings.iter().copied()))?;
+    let out = capture(of_this_build(settings).arg("footprint"))?;
     number(out.trim(), field)
 }
 

@@ -156,6 +156,18 @@ cases! {
         assert!(got[..10].iter().chain(&got[1010..]).all(|byte| *byte == 0xee));
     }
 
+    fn more_than_was_announced_is_not_taken_although_the_key_leads_further() {
+        let liar = Liar::new();
+        let longer = liar.stage.local(vec![7; 1000]);
+        let memory = liar.untouched();
+        let announcement = liar.announced(1, 100, &longer.remote_key().unwrap());
+        let not = announcement.take_into(&memory, 0..101).unwrap_err();
+        assert_eq!(not.error.status(), Status::OutOfRange);
+        drop(not);
+        liar.stage.settle();
+        assert_untouched(memory);
+    }
+
     fn what_was_not_announced_is_not_withdrawn_and_who_finishes_it_is_counted() {
         let liar = Liar::new();
         let stage = &liar.stage;

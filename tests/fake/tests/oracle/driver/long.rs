@@ -110,13 +110,15 @@ impl Run {
             return Err(format!("{announcement:?}, of which {sent:?} bytes were sent"));
         }
         let len = match serial {
-            // Who announces may say any length; more than all of it is refused, and its memory is left alone.
-            NOT_SENT => (lies::LEN * quarters / 4).min(announcement.len()),
+            // Who announces may say any length.
+            NOT_SENT => lies::LEN * quarters / 4,
             _ => announcement.len() * quarters / 4,
         };
+        let more = len > announcement.len();
         let own = Own::new(&self.at_b, &vec![GUARD; len + 2 * GUARDED]);
         let own = own.map_err(|error| error.to_string())?;
         match announcement.take_into(&own.region, GUARDED..GUARDED + len) {
+            Ok(_) if more => Err(format!("{len} bytes of a shorter message were taken")),
             Ok(Outcome::Done(_)) => self.has_taken(serial, own, len, Ok(0)),
             Ok(Outcome::Pending(request)) => {
                 self.long.taking.push(Taking { serial, request, own, len });
