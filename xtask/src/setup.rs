@@ -57,6 +57,7 @@ pub(crate) const LAB: &[Need] = &[
     need("ibv_devinfo", "ibverbs-utils"),
     need("ib_write_bw", "perftest"),
     need("rping", "rdmacm-utils"),
+    need("fi_info", "libfabric-bin"),
 ];
 
 /// The rivals.

@@ -92,6 +92,23 @@ fn an_endpoint_that_does_not_become_whole_is_closed_only_where_that_is_safe() {
 }
 
 #[test]
+fn a_device_of_which_no_interface_can_be_opened_is_left_out_and_tried_again_by_the_next() {
+    manners(|manners| manners.bindings = Some(0));
+    let failure = crate::double::domain(&settings()).err().unwrap();
+    assert_eq!(failure.status, Status::NoDevice);
+    let words = "it is left out: binding a table of libfabric";
+    assert!(failure.text.starts_with("ofi:played:") && failure.text.contains(words), "{failure}");
+    manners(|manners| manners.bindings = None);
+    assert!(crate::double::domain(&settings()).is_ok(), "it was so once");
+    // Whoever believes the device finds out as an interface opens.
+    let trusting = crate::config::Settings { trust: "delivery".into(), ..settings() };
+    manners(|manners| manners.bindings = Some(0));
+    let domain = crate::double::domain(&trusting).unwrap();
+    assert!(domain.open_interface(crate::RDM, [0; 16]).is_err());
+    assert_eq!(complaints(), [] as [String; 0]);
+}
+
+#[test]
 fn what_an_endpoint_stands_on_stays_with_one_that_does_not_close() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let endpoint = near.connected(&mut far, 7);

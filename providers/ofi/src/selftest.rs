@@ -44,11 +44,13 @@ pub(crate) struct Found {
 enum No {
     Wrong(String),
     NotDone(String),
+    /// Not even the first interface could be opened.
+    NotOpened(String),
 }
 
 impl No {
     fn words(self) -> String {
-        let (No::Wrong(words) | No::NotDone(words)) = self;
+        let (No::Wrong(words) | No::NotDone(words) | No::NotOpened(words)) = self;
         words
     }
 }
@@ -56,7 +58,7 @@ impl No {
 impl Found {
     /// Why something is not claimed, in words.
     fn note(&mut self, no: No) -> String {
-        self.unsure |= matches!(no, No::NotDone(_));
+        self.unsure |= matches!(no, No::NotDone(_) | No::NotOpened(_));
         no.words()
     }
 }
@@ -142,7 +144,10 @@ fn tried_safely(offer: &Offer, settings: &Settings, case: &Case) -> Found {
         let device = format!("{}:{}@{:x}", offer.provider, offer.domain, settings.api);
         // Where no puts are claimed, none are tried.
         let case = Case { delivery: case.delivery || !offer.delivery, ..case.clone() };
-        let act = || drop(try_out(offer, settings, &case, &mut Found::default()));
+        let act = || match try_out(offer, settings, &case, &mut Found::default()) {
+            Ok(()) | Err(No::Wrong(_)) => true,
+            Err(No::NotDone(_) | No::NotOpened(_)) => false,
+        };
         if let Err(deadly) = crate::trial::survives(&settings.library, &device, act) {
             let (words, unsure) = (Some(deadly.words), deadly.may_change);
             return Found { deadly: words, unsure, ..Found::default() };
@@ -154,7 +159,9 @@ fn tried_safely(offer: &Offer, settings: &Settings, case: &Case) -> Found {
 fn tried(offer: &Offer, settings: &Settings, case: &Case) -> Found {
     let mut found = Found::default();
     if let Err(no) = try_out(offer, settings, case, &mut found) {
+        let is_closed = matches!(no, No::NotOpened(_));
         let why = found.note(no);
+        found.deadly = is_closed.then(|| format!("it is left out: {why}"));
         // Without anybody to try them on there is nothing to believe.
         found.lies = (!case.delivery).then_some(why.clone());
         found.broken_atomics = offer.atomics.then_some(why);
@@ -217,7 +224,7 @@ fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -
     let zeroes = || (0..LONG / 8).map(|_| AtomicU64::new(0)).collect();
     // Before the sides, which end first.
     let mut ground = Ground { here: zeroes(), there: zeroes(), eps: Vec::new() };
-    let mut near = Side::open(offer, &settings).map_err(words)?;
+    let mut near = Side::open(offer, &settings).map_err(|failure| No::NotOpened(failure.text))?;
     ground.eps.push(near.engine.ep());
     if case.delivery && case.atomics {
         // Nothing is tried: nobody has to answer.

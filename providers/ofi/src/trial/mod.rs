@@ -43,7 +43,7 @@ pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
     }
     let why = match sys::attempt(file, LIMIT) {
         // No child can be made, or the loader refuses, which it says again in this process: nothing is known.
-        None | Some(Trial::NotLoaded) => return Ok(()),
+        None | Some(Trial::NothingDone) => return Ok(()),
         Some(Trial::Answered) => None,
         Some(Trial::Ended(_)) => Some("ended without an answer"),
         Some(Trial::TimedOut) => Some("did not come back within 20 s"),
@@ -64,11 +64,16 @@ pub(crate) struct Deadly {
 /// How long a device's trial may take: its parts have limits of their own, but for what the library does in one call.
 const DEVICE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Does with a device, which this word stands for, in a child what this process is about to do, or asks the cache.
+/// Does with a device, which this word stands for, in a child what this process is about to do, or asks the cache. `act` says
+/// whether it could: who could not has proved nothing.
 ///
 /// # Errors
 /// The child did not survive.
-pub(crate) fn survives(library: &str, device: &str, act: impl FnOnce()) -> Result<(), Deadly> {
+pub(crate) fn survives(
+    library: &str,
+    device: &str,
+    act: impl FnOnce() -> bool,
+) -> Result<(), Deadly> {
     // What tests play is in no cache.
     let cache = cache_file().filter(|_| !cfg!(test));
     let file = known_place(library).as_deref().and_then(key).zip(cache);
@@ -80,7 +85,7 @@ fn tried_on(
     known: Option<&(String, PathBuf)>,
     device: &str,
     limit: Duration,
-    act: impl FnOnce(),
+    act: impl FnOnce() -> bool,
 ) -> Result<(), Deadly> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let one_word = |c: char| if c.is_whitespace() || c.is_control() { '_' } else { c };
@@ -99,7 +104,9 @@ fn tried_on(
         }
     }
     let why = match sys::attempt_here(act, limit) {
-        None | Some(Trial::Answered | Trial::NotLoaded) => None,
+        // No child can be made, or it lives and has found nothing out: the next one is asked again.
+        None | Some(Trial::NothingDone) => return Ok(()),
+        Some(Trial::Answered) => None,
         // A busy host may be why.
         Some(Trial::TimedOut) => {
             return Err(deadly(&format!("did not come back within {limit:?}"), true));
@@ -318,22 +325,25 @@ mod tests {
     fn a_device_that_a_child_does_not_survive_is_not_opened_and_remembered_for_its_file_alone() {
         let place = Place::new("devices");
         let known = |file: &str| Some((file.to_owned(), place.0.join("tieline/ofi-trials")));
-        let tried = |file: &str, device: &str, act: &dyn Fn()| {
+        let tried = |file: &str, device: &str, act: &dyn Fn() -> bool| {
             tried_on(known(file).as_ref(), device, LIMIT, act).map_err(|deadly| deadly.words)
         };
         let die = || std::process::abort();
         let words = tried("1 2", "ofi:one", &die).unwrap_err();
         assert!(words.contains("was ended by signal 6;"), "{words}");
-        let words = tried("1 2", "ofi:one", &|| ()).unwrap_err();
+        let words = tried("1 2", "ofi:one", &|| true).unwrap_err();
         assert!(words.contains("was ended by signal 6 (remembered);"), "{words}");
         for (file, device) in [("1 2", "ofi:other"), ("1 3", "ofi:one"), ("1 2", "with\na line")] {
-            assert_eq!(tried(file, device, &|| ()), Ok(()));
+            assert_eq!(tried(file, device, &|| true), Ok(()));
             assert_eq!(tried(file, device, &die), Ok(()), "remembered, and not done again");
         }
         let words = tried("1 2", "panics", &|| panic!()).unwrap_err();
         assert!(words.contains("ended without an answer;"), "{words}");
         let lines = read(&place.0.join("tieline/ofi-trials"));
         assert_eq!(lines.len(), 5, "{lines:?}");
+        // A queue that did not fit, for example, which the next one's settings may make fit.
+        assert_eq!(tried("1 2", "ofi:closed", &|| false), Ok(()));
+        assert!(tried("1 2", "ofi:closed", &die).is_err(), "who did nothing has proved nothing");
     }
 
     #[test]
@@ -345,12 +355,12 @@ mod tests {
         };
         let deadly = tried_on(known.as_ref(), "d", Duration::from_millis(50), hang).err().unwrap();
         assert!(deadly.may_change && deadly.words.contains("did not come back within 50ms"));
-        assert!(tried_on(known.as_ref(), "d", LIMIT, || ()).is_ok());
+        assert!(tried_on(known.as_ref(), "d", LIMIT, || true).is_ok());
     }
 
     #[test]
     fn a_child_that_cannot_load_the_file_says_nothing_against_it() {
         let trial = sys::attempt(c"/nonexistent/libfabric.so.1", LIMIT);
-        assert!(matches!(trial, Some(Trial::NotLoaded)));
+        assert!(matches!(trial, Some(Trial::NothingDone)));
     }
 }

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 /// How a trial ended.
 pub(super) enum Trial {
-    /// The first question was answered, whatever the answer was.
+    /// The first question was answered, whatever the answer was, or data was moved.
     Answered,
-    /// The loader refused the file, or it is another library.
-    NotLoaded,
+    /// Nothing was tried: the loader refused the file, it is another library, or no data went over the device.
+    NothingDone,
     /// The child died, by a signal if that is known.
     Ended(Option<i32>),
     TimedOut,
@@ -35,15 +35,17 @@ pub(super) fn attempt(file: &CStr, limit: Duration) -> Option<Trial> {
     in_child(limit, |answer| unsafe { child(file, answer) })
 }
 
-/// Does this in a child; `None`: no child can be made. What this process has open the child has, too: the library works with it.
-pub(super) fn attempt_here(act: impl FnOnce(), limit: Duration) -> Option<Trial> {
+/// Does this in a child, and hears whether anything came of it; `None`: no child can be made. What this process has open the child
+/// has, too: the library works with it.
+pub(super) fn attempt_here(act: impl FnOnce() -> bool, limit: Duration) -> Option<Trial> {
     in_child(limit, |answer| {
         // SAFETY: system calls on the child's own state.
         unsafe {
             prepare();
             // Nothing of this process runs on in the child, however this ends.
-            if catch_unwind(AssertUnwindSafe(act)).is_ok() {
-                let _ = libc::write(answer, b"y".as_ptr().cast(), 1);
+            if let Ok(done) = catch_unwind(AssertUnwindSafe(act)) {
+                let word = if done { b"y" } else { b"n" };
+                let _ = libc::write(answer, word.as_ptr().cast(), 1);
             }
             libc::_exit(0)
         }
@@ -120,7 +122,7 @@ fn wait(reader: OwnedFd, limit: Duration) -> Trial {
     let mut word = [0];
     match std::fs::File::from(reader).read(&mut word) {
         Ok(1) if word == *b"y" => Trial::Answered,
-        Ok(1) => Trial::NotLoaded,
+        Ok(1) => Trial::NothingDone,
         _ => Trial::Ended(None),
     }
 }
@@ -199,7 +201,7 @@ mod tests {
         for (signal, ends) in [(libc::SIGPIPE, false), (libc::SIGSEGV, true)] {
             let raise = || {
                 // SAFETY: it ends the child at most.
-                let _ = unsafe { libc::raise(signal) };
+                unsafe { libc::raise(signal) == 0 }
             };
             let trial = attempt_here(raise, Duration::from_secs(20));
             let ended = matches!(trial, Some(Trial::Ended(by)) if by == Some(signal));
