@@ -5,6 +5,7 @@ use super::arrivals::News;
 use super::service_state::ServiceState;
 use super::shown::Shown;
 use super::threads::Signal;
+use super::watched::Watched;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
 use super::{Counters, backoff, help, owed, peers};
@@ -81,6 +82,8 @@ pub(crate) struct Inner {
     /// Notes of what came for nobody.
     pub(super) told_unhandled: Cell<u32>,
     pub(super) poller: Rc<Poller>,
+    /// Whether it wakes for what comes over an interface.
+    pub(super) watched: Watched,
     pub(super) backoff: backoff::Backoff,
     /// What other threads end a sleep by, once somebody has asked for it.
     pub(super) signal: OnceCell<Signal>,
@@ -197,6 +200,7 @@ impl Inner {
             counters: Cell::default(),
             told_unhandled: Cell::default(),
             poller,
+            watched: Watched::new(),
             backoff: backoff::Backoff::new(core.spin.clone()),
             signal: OnceCell::new(),
             woken: Cell::new(false),

@@ -29,6 +29,7 @@ mod taking;
 mod tests;
 pub(crate) mod threads;
 mod wait;
+mod watched;
 mod wireup_transport;
 mod wireup_transports;
 mod wiring;

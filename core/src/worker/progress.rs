@@ -121,6 +121,7 @@ impl Inner {
         }
         count += self.poll_wiring();
         self.answer_names();
+        self.polls_on();
         let mut seldom = false;
         if count > 0 {
             self.hot.set(HOT);

@@ -8,7 +8,7 @@ use crate::config::Settings;
 use crate::double::world::{Atomics, Manners, manners};
 use crate::load::Library;
 use crate::offers::{self, Offer};
-use crate::sys::{Av, Cq, Domain, Ep, Local, Looked, Remote};
+use crate::sys::{Av, Cq, Domain, Ep, Local, Looked, Remote, Room};
 use core::ffi::c_void;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,15 +93,7 @@ impl Side {
 
     fn poll(&mut self) {
         let none = core::ptr::null_mut();
-        let mut batch = [const {
-            fi_cq_data_entry {
-                op_context: core::ptr::null_mut(),
-                flags: 0,
-                len: 0,
-                buf: core::ptr::null_mut(),
-                data: 0,
-            }
-        }; 8];
+        let mut room = Room::new();
         let mut tell = |context: *mut c_void, told| {
             if context != none {
                 let mut own = self.contexts.iter().map(|own| own.as_ptr().addr());
@@ -110,9 +102,9 @@ impl Side {
                 self.order.push(at);
             }
         };
-        match self.ep.cq.look(&mut batch) {
+        match self.ep.cq.look(&mut room) {
             Looked::Nothing => {}
-            Looked::Entries(count) => batch[..count].iter().for_each(|entry| {
+            Looked::Entries(entries) => entries.iter().for_each(|entry| {
                 let received = entry.flags & FI_RECV != 0;
                 let len = if received { entry.len } else { 0 };
                 tell(entry.op_context, (entry.flags & (FI_RECV | FI_MULTI_RECV), len, 0));

@@ -8,24 +8,55 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Instant;
 use tieline_net::{Interest, Poller, Timer};
 
+/// Polls without a sleep until the library's descriptor is not watched any more.
+const POLLS: u32 = 1024;
+
 pub(crate) struct Sleep {
     poller: Poller,
     timer: Timer,
     ticks: Cell<bool>,
+    library: RawFd,
+    /// Whether the library's descriptor is watched: what watches it, and behind it each connection, its peers pay for with each
+    /// message that they send on the same host. Who polls and does not sleep needs that not.
+    watched: Cell<bool>,
+    /// Since it was last asked for.
+    polls: Cell<u32>,
 }
 
 impl Sleep {
-    /// A descriptor that wakes for these, which are owned elsewhere and live as long.
-    pub(crate) fn new(woken_by: &[RawFd]) -> io::Result<Sleep> {
+    /// A descriptor that wakes for what the library's says, and for these. All are owned elsewhere and live as long.
+    pub(crate) fn new(library: RawFd, others: &[RawFd]) -> io::Result<Sleep> {
         let (poller, timer) = (Poller::new()?, Timer::new()?);
-        for fd in woken_by.iter().copied().chain([timer.as_fd().as_raw_fd()]) {
+        for fd in others.iter().copied().chain([timer.as_fd().as_raw_fd(), library]) {
             poller.watch(fd, Interest::READ, 0)?;
         }
-        Ok(Sleep { poller, timer, ticks: Cell::new(false) })
+        let (watched, polls) = (Cell::new(true), Cell::new(0));
+        Ok(Sleep { poller, timer, ticks: Cell::new(false), library, watched, polls })
     }
 
     pub(crate) fn raw(&self) -> RawFd {
         self.poller.as_fd().as_raw_fd()
+    }
+
+    /// The interface was polled.
+    #[inline]
+    pub(crate) fn polled(&self) {
+        if self.watched.get() {
+            self.polls.set(self.polls.get() + 1);
+            if self.polls.get() >= POLLS {
+                self.watched.set(false);
+                self.poller.forget(self.library);
+            }
+        }
+    }
+
+    /// Somebody is about to sleep; whether what the library says wakes him.
+    pub(crate) fn watch(&self) -> bool {
+        self.polls.set(0);
+        if !self.watched.get() {
+            self.watched.set(self.poller.watch(self.library, Interest::READ, 0).is_ok());
+        }
+        self.watched.get()
     }
 
     /// Wakes who falls asleep now behind so much time, for what nobody tells of.
@@ -33,5 +64,45 @@ impl Sleep {
         if self.ticks.replace(time.is_some()) || time.is_some() {
             self.timer.set(time.map(|time| Instant::now() + time));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tieline_net::Waker;
+
+    fn wakes(sleep: &Sleep) -> bool {
+        let mut ready = Vec::new();
+        let poller = Poller::new().unwrap();
+        poller.watch(sleep.raw(), Interest::READ, 0).unwrap();
+        poller.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+        !ready.is_empty()
+    }
+
+    #[test]
+    fn what_the_library_says_wakes_a_sleeper_and_after_many_polls_nobody_else() {
+        let (library, bell) = (Waker::new().unwrap(), Waker::new().unwrap());
+        let fd = |waker: &Waker| waker.as_fd().as_raw_fd();
+        let sleep = Sleep::new(fd(&library), &[fd(&bell)]).unwrap();
+        library.wake();
+        assert!(wakes(&sleep), "from the beginning");
+        for _ in 0..POLLS - 1 {
+            sleep.polled();
+        }
+        assert!(sleep.watch() && wakes(&sleep));
+        for _ in 0..POLLS {
+            sleep.polled();
+        }
+        assert!(!wakes(&sleep), "who polls so often does not sleep");
+        bell.wake();
+        assert!(wakes(&sleep), "what other threads say is always heard");
+        bell.clear();
+        assert!(!wakes(&sleep));
+        for _ in 0..2 {
+            assert!(sleep.watch() && wakes(&sleep), "it sleeps, though the library spoke before");
+        }
+        library.clear();
+        assert!(!wakes(&sleep));
     }
 }

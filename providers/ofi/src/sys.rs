@@ -9,8 +9,8 @@ use crate::abi::*;
 use crate::notices::sys::Notices;
 use crate::offers::sys::Info;
 use core::ffi::{c_char, c_int, c_void};
-use core::mem::ManuallyDrop;
-use core::ptr;
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::{ptr, slice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tieline_plugin_api::Failure;
@@ -130,9 +130,23 @@ impl Drop for Cq {
     }
 }
 
+/// Completions of one look at most.
+pub(crate) const BATCH: usize = 16;
+
+/// Room for completions; nobody clears it for a look that mostly brings none.
+pub(crate) struct Room([MaybeUninit<fi_cq_data_entry>; BATCH]);
+
+impl Room {
+    #[inline]
+    pub(crate) fn new() -> Room {
+        Room([const { MaybeUninit::uninit() }; BATCH])
+    }
+}
+
 /// What a look into the queue brings.
-pub(crate) enum Looked {
-    Entries(usize),
+pub(crate) enum Looked<'a> {
+    /// At least one; `BATCH` of them say that there may be more.
+    Entries(&'a [fi_cq_data_entry]),
     Nothing,
     /// One operation has failed.
     Failed(fi_cq_err_entry),
@@ -179,13 +193,16 @@ impl Cq {
     }
 
     #[inline]
-    pub(crate) fn look(&self, entries: &mut [fi_cq_data_entry]) -> Looked {
+    pub(crate) fn look<'a>(&self, room: &'a mut Room) -> Looked<'a> {
         // SAFETY: an open queue, whose format these records have; room for as many as are asked for.
-        let code = unsafe {
-            ((*(*self.raw).ops).read)(self.raw, entries.as_mut_ptr().cast(), entries.len())
-        };
+        let code =
+            unsafe { ((*(*self.raw).ops).read)(self.raw, room.0.as_mut_ptr().cast(), BATCH) };
         match code {
-            1.. => Looked::Entries((code as usize).min(entries.len())),
+            1.. => {
+                let count = (code as usize).min(BATCH);
+                // SAFETY: the library has written so many from the beginning; any bytes are a record of integers and pointers.
+                Looked::Entries(unsafe { slice::from_raw_parts(room.0.as_ptr().cast(), count) })
+            }
             0 => Looked::Nothing,
             code if code == -(FI_EAGAIN as isize) => Looked::Nothing,
             code if code == -(FI_EAVAIL as isize) => self.failed(),
@@ -193,7 +210,8 @@ impl Cq {
         }
     }
 
-    fn failed(&self) -> Looked {
+    #[cold]
+    fn failed(&self) -> Looked<'static> {
         // SAFETY: integers and pointers, all zero: nothing asks for the details of an error.
         let mut entry: fi_cq_err_entry = unsafe { core::mem::zeroed() };
         // SAFETY: an open queue; a record with room behind it for longer ones.
@@ -301,18 +319,19 @@ pub(crate) struct Local {
 /// Pieces of one operation at most.
 pub(crate) const MAX_IOV: usize = 16;
 
-/// Pieces as the library wants them.
-struct Pieces {
-    iov: [libc::iovec; MAX_IOV],
-    desc: [*mut c_void; MAX_IOV],
+/// Up to so many pieces as the library wants them.
+struct Pieces<const MOST: usize> {
+    iov: [libc::iovec; MOST],
+    desc: [*mut c_void; MOST],
     len: usize,
 }
 
-impl Pieces {
-    fn of(pieces: &[Local]) -> Pieces {
+impl<const MOST: usize> Pieces<MOST> {
+    #[inline]
+    fn of(pieces: &[Local]) -> Pieces<MOST> {
         let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-        let mut out = Pieces { iov: [none; MAX_IOV], desc: [ptr::null_mut(); MAX_IOV], len: 0 };
-        for piece in pieces.iter().take(MAX_IOV) {
+        let mut out = Pieces { iov: [none; MOST], desc: [ptr::null_mut(); MOST], len: 0 };
+        for piece in pieces.iter().take(MOST) {
             out.iov[out.len] = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.len };
             out.desc[out.len] = piece.desc;
             out.len += 1;
@@ -454,7 +473,7 @@ impl Ep {
         context: *mut c_void,
     ) -> Result<(), c_int> {
         self.is_open()?;
-        let mut pieces = Pieces::of(&[room]);
+        let mut pieces = Pieces::<1>::of(&[room]);
         let message = fi_msg {
             msg_iov: pieces.iov.as_ptr(),
             desc: pieces.desc.as_mut_ptr(),
@@ -472,7 +491,7 @@ impl Ep {
     #[inline]
     pub(crate) fn send(&self, peer: u64, piece: Local, context: *mut c_void) -> Result<(), c_int> {
         self.is_open()?;
-        let mut pieces = Pieces::of(&[piece]);
+        let mut pieces = Pieces::<1>::of(&[piece]);
         let message = fi_msg {
             msg_iov: pieces.iov.as_ptr(),
             desc: pieces.desc.as_mut_ptr(),
@@ -495,9 +514,22 @@ impl Ep {
         to: Remote,
         context: *mut c_void,
     ) -> Result<(), c_int> {
+        match local.len() {
+            1 => self.transfer_pieces(put, Pieces::<1>::of(local), to, context),
+            _ => self.transfer_pieces(put, Pieces::<MAX_IOV>::of(local), to, context),
+        }
+    }
+
+    #[inline]
+    fn transfer_pieces<const MOST: usize>(
+        &self,
+        put: bool,
+        mut pieces: Pieces<MOST>,
+        to: Remote,
+        context: *mut c_void,
+    ) -> Result<(), c_int> {
         self.is_open()?;
-        let mut pieces = Pieces::of(local);
-        let len = local.iter().map(|piece| piece.len).sum();
+        let len = pieces.iov[..pieces.len].iter().map(|piece| piece.iov_len).sum();
         let there = fi_rma_iov { addr: to.address, len, key: to.key };
         let message = fi_msg_rma {
             msg_iov: pieces.iov.as_ptr(),

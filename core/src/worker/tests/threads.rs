@@ -61,6 +61,32 @@ fn a_set_is_readable_for_what_comes_between_arming_and_the_sleep() {
 }
 
 #[test]
+fn who_has_polled_for_long_is_watched_no_more_and_is_woken_all_the_same() {
+    let context = over_shm(false);
+    let (worker, sender) = (context.worker().unwrap(), context.worker().unwrap());
+    worker.on_message(1, |_| {}).unwrap();
+    let there = sender.connect(&worker.address().unwrap()).unwrap();
+    let inner = &worker.inner;
+    for _ in 0..3 {
+        let _ = there.send(1, 0, b"while it polls").unwrap();
+        while worker.progress() == 0 {}
+        assert!(inner.watched.is_watched());
+        for _ in 0..crate::worker::watched::POLLS {
+            inner.look_at_all();
+            let _ = worker.progress();
+        }
+        assert!(!inner.watched.is_watched());
+        while !worker.arm().unwrap() {
+            let _ = worker.progress();
+        }
+        assert!(!inner.poller.wait(Some(Duration::ZERO)).unwrap(), "nothing has come yet");
+        let _ = there.send(1, 0, b"to a sleeper").unwrap();
+        assert!(inner.poller.wait(Some(Duration::ZERO)).unwrap(), "the sleep would not end");
+        while worker.progress() == 0 {}
+    }
+}
+
+#[test]
 fn a_worker_that_ends_leaves_its_set_though_its_descriptor_is_held() {
     let context = over_shm(false);
     let (one, two) = (context.worker().unwrap(), context.worker().unwrap());

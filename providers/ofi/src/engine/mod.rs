@@ -26,7 +26,7 @@ use crate::config::Settings;
 use crate::memory::{Inbox, LocalMemory, Registry, Revocation};
 use crate::offers::Offer;
 use crate::sleep::Sleep;
-use crate::sys::{Av, Cq, Ep, Looked};
+use crate::sys::{Av, BATCH, Cq, Ep, Looked, Room};
 use buffers::{Buffers, Mishap, Slots};
 pub use channels::RemoteKey;
 use channels::{Ghost, Inbound, Outbound};
@@ -44,8 +44,6 @@ use tieline_registration::{Arena, Lender, Limits};
 
 /// The longest identity: it travels in one packet.
 pub(crate) const MAX_IDENTITY: usize = 4096;
-/// Completions that are read at once.
-const BATCH: usize = 16;
 /// Polls between looks for events that belong to no operation.
 const POLLS: u32 = 64;
 /// Polls behind which every sender hears what has been handed out: one that closes waits for that.
@@ -122,7 +120,6 @@ pub(crate) struct Engine {
     atomics: crate::atomics::Masks,
     pub(crate) address: Address,
     next_peer: u64,
-    batch: [fi_cq_data_entry; BATCH],
     /// Why nothing goes any more.
     broken: Option<Failure>,
 }
@@ -162,8 +159,8 @@ impl Engine {
         let io = |error| Failure::from_io("a descriptor to sleep on", &error);
         let (number, bell) = (registry.new_interface(), Waker::new().map_err(io)?);
         let others = [Some(bell.as_fd().as_raw_fd()), watch.as_ref().map(crate::watch::Watch::fd)];
-        let woken_by = |fd| others.into_iter().flatten().chain([fd]).collect::<Vec<_>>();
-        let sleep = fd.map(|fd| Sleep::new(&woken_by(fd))).transpose().map_err(io)?;
+        let others: Vec<_> = others.into_iter().flatten().collect();
+        let sleep = fd.map(|fd| Sleep::new(fd, &others)).transpose().map_err(io)?;
         let memory = LocalMemory::new(registry.clone(), ep.clone());
         // Nothing is kept beyond its operations: nobody tells when memory is unmapped.
         let limits = Limits { keep: false, bytes: 1 << 30, entries: 1024 };
@@ -183,13 +180,6 @@ impl Engine {
             fabric: offer.fabric.clone(),
             name,
             watch: watch.as_ref().map(crate::watch::Watch::contact),
-        };
-        let none = fi_cq_data_entry {
-            op_context: core::ptr::null_mut(),
-            flags: 0,
-            len: 0,
-            buf: core::ptr::null_mut(),
-            data: 0,
         };
         let (many, most) = (holds_many(offer), offer.info.rx().size);
         let buffers = Buffers::new(&arena, many, packet, settings.receive, most)?;
@@ -225,7 +215,6 @@ impl Engine {
             atomics: Default::default(),
             address,
             next_peer: 1,
-            batch: [none; BATCH],
             broken: None,
             ep,
         };
@@ -290,14 +279,12 @@ impl Engine {
         if self.broken.is_some() {
             return 0;
         }
-        let mut batch = self.batch;
-        match self.ep.cq.look(&mut batch) {
+        let mut room = Room::new();
+        match self.ep.cq.look(&mut room) {
             Looked::Nothing => 0,
-            Looked::Entries(count) => {
-                for entry in &batch[..count] {
-                    self.came(entry);
-                }
-                count
+            Looked::Entries(entries) => {
+                entries.iter().for_each(|entry| self.came(entry));
+                entries.len()
             }
             Looked::Failed(entry) => {
                 self.went_wrong(&entry);
@@ -410,6 +397,9 @@ impl Engine {
     /// What has to happen beside messages: packets that wait, acknowledgements, ends of regions and of processes. `empty`: the
     /// library has had nothing for us just now.
     fn attend(&mut self, empty: bool) {
+        if let Some(sleep) = &self.sleep {
+            sleep.polled();
+        }
         self.polls = self.polls.wrapping_add(1);
         if self.polls % TELLING == 0 {
             self.tell_all();
@@ -489,6 +479,8 @@ impl Engine {
         let unposted = self.buffers.is_any_free() && self.broken.is_none();
         let ticks = self.waiting > 0 || self.starving || unposted || !self.acks.is_empty();
         if let Some(sleep) = &self.sleep {
+            // Where the kernel watches no more descriptors, somebody has to look again and again.
+            let ticks = !sleep.watch() || ticks;
             sleep.wake_in(if ticks { Some(TICK) } else { self.next_look() });
         }
         let asleep = quiet && empty && (self.broken.is_some() || self.ep.cq.may_sleep());

@@ -147,28 +147,31 @@ impl Engine {
             return Ok(Posting::Done);
         }
         self.admits(&target)?;
-        let (mut loans, mut back) = (Vec::new(), Vec::new());
-        // What is short goes through a slot of ours: it needs no registration, and holds nobody up who closes its endpoint.
-        let (slot, local) = match op.len <= self.settings.eager {
-            true => {
-                let slot = self.slots.take()?;
-                let pieces: Vec<(*mut u8, usize)> =
-                    op.iov.iter().map(|iov| (iov.base, iov.len)).collect();
-                let pieces: Vec<_> = pieces.into_iter().filter(|piece| piece.1 > 0).collect();
-                match put {
-                    true => memory::sys::copy(&pieces, self.slots.bytes_mut(slot, op.len), false),
-                    false => back = pieces,
-                }
-                (Some(slot), vec![self.slots.local(slot, op.len)])
-            }
-            false => {
-                let own = self.inbox.number;
-                (None, memory::pieces(&self.lender, op.iov, own, !put, &mut loans)?)
-            }
-        };
-        let held = Held { slot, back, value: 0, loans };
+        if op.len <= self.settings.eager {
+            return self.short_transfer(&target, put, op);
+        }
+        let (own, mut loans) = (self.inbox.number, Vec::new());
+        let local = memory::pieces(&self.lender, op.iov, own, !put, &mut loans)?;
+        let held = Held { slot: None, back: Vec::new(), value: 0, loans };
         self.begin_transfer(&target, op.cookie, held, |ep, to, context| {
             ep.transfer(put, &local, to, context)
+        })
+    }
+
+    /// What is short goes through a slot of ours: it needs no registration, and holds nobody up who closes its endpoint.
+    fn short_transfer(&mut self, target: &Target, put: bool, op: &RmaOp<'_>) -> Posted {
+        let slot = self.slots.take()?;
+        // An empty piece may lie nowhere.
+        let pieces = op.iov.iter().filter(|iov| iov.len > 0).map(|iov| (iov.base, iov.len));
+        let mut back = Vec::new();
+        match put {
+            true => memory::sys::copy(pieces, self.slots.bytes_mut(slot, op.len), false),
+            false => back.extend(pieces),
+        }
+        let local = self.slots.local(slot, op.len);
+        let held = Held { slot: Some(slot), back, value: 0, loans: Vec::new() };
+        self.begin_transfer(target, op.cookie, held, |ep, to, context| {
+            ep.transfer(put, &[local], to, context)
         })
     }
 
@@ -253,7 +256,8 @@ impl Engine {
             }
             if open && result.is_ok() && !transfer.back.is_empty() {
                 let len = transfer.back.iter().map(|piece| piece.1).sum();
-                memory::sys::copy(&transfer.back, self.slots.bytes_mut(slot, len), true);
+                let pieces = transfer.back.iter().copied();
+                memory::sys::copy(pieces, self.slots.bytes_mut(slot, len), true);
             }
             self.slots.give(slot);
         }

@@ -20,13 +20,15 @@ pub(super) struct Vigil {
     pub(super) watch: Watch,
     polls: u32,
     looked: Instant,
+    /// Something is going on, as far as was known at the last look: every poll asks.
+    busy: bool,
     /// Processes that have ended, and when something of each was last heard.
     dying: Vec<(Ended, Instant)>,
 }
 
 impl Vigil {
     pub(super) fn new(watch: Watch) -> Vigil {
-        Vigil { watch, polls: 0, looked: Instant::now(), dying: Vec::new() }
+        Vigil { watch, polls: 0, looked: Instant::now(), busy: false, dying: Vec::new() }
     }
 
     fn is_busy(&self) -> bool {
@@ -39,6 +41,7 @@ impl Engine {
     pub(super) fn meet(&mut self, epoch: u64, contact: Option<&Contact>) {
         if let Some(vigil) = &mut self.vigil {
             vigil.watch.join(epoch, contact);
+            vigil.busy = true;
         }
     }
 
@@ -71,7 +74,7 @@ impl Engine {
         }
         let Some(vigil) = &mut self.vigil else { return };
         vigil.polls = vigil.polls.wrapping_add(1);
-        if vigil.polls % POLLS == 0 || vigil.is_busy() {
+        if vigil.polls % POLLS == 0 || vigil.busy {
             self.watch_now(empty, false);
         }
     }
@@ -80,13 +83,15 @@ impl Engine {
     pub(super) fn watch_now(&mut self, empty: bool, at_once: bool) {
         let Some(vigil) = &mut self.vigil else { return };
         let now = Instant::now();
-        let pause = if vigil.is_busy() { SOON } else { NOW_AND_THEN };
+        vigil.busy = vigil.is_busy();
+        let pause = if vigil.busy { SOON } else { NOW_AND_THEN };
         if !at_once && now - vigil.looked < pause {
             return;
         }
         vigil.looked = now;
         for ended in vigil.watch.turn(now) {
             vigil.dying.push((ended, now));
+            vigil.busy = true;
         }
         if !empty {
             return;

@@ -27,9 +27,10 @@ pub(super) fn populate(base: *mut u8, len: usize) -> bool {
 ///
 /// The pieces are memory of the caller of the data call: borrowed for the call, and when they are written until its
 /// completion, or until its endpoint is closed (the ABI's promise).
-pub(crate) fn copy(pieces: &[(*mut u8, usize)], buffer: &mut [u8], back: bool) {
+#[inline]
+pub(crate) fn copy(pieces: impl Iterator<Item = (*mut u8, usize)>, buffer: &mut [u8], back: bool) {
     let mut at = 0;
-    for &(base, len) in pieces {
+    for (base, len) in pieces {
         let here = &mut buffer[at..at + len];
         // SAFETY: the application's piece is valid for its length, as said above; `here` is as long and is ours alone.
         unsafe {
