@@ -115,6 +115,8 @@ impl Domain for OfiDomain {
             atomic_fetch64: self.atomics.fetch64,
             max_put: longest,
             max_get: longest,
+            // Copied into a slot while it is posted.
+            max_short_put: self.settings.eager.min(longest),
             max_address_len: MAX_ADDRESS as u32,
             max_identity_len: MAX_IDENTITY as u32,
             ..ModuleAttr::empty()

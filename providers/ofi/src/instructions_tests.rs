@@ -7,7 +7,7 @@ use crate::double::{Side, settings};
 use crate::{OfiEndpoint, RemoteKey};
 use core::mem::MaybeUninit;
 use tieline_plugin_api::abi::{Event, Iov};
-use tieline_plugin_api::{Domain, Endpoint, Events, Interface, RmaOp};
+use tieline_plugin_api::{Domain, Endpoint, Events, Interface, RmaOp, op_flags};
 
 /// As many as one peer may have under way over the played library.
 const BATCH: usize = 8;
@@ -44,7 +44,8 @@ fn measured_ofi_put(near: &Side, endpoint: &OfiEndpoint, key: &RemoteKey) {
     let mut word = [5; 8];
     for n in 0..BATCH as u64 {
         let iov = [Iov::new(word.as_mut_ptr(), word.len())];
-        let op = RmaOp { iov: &iov, len: word.len(), offset: 8 * n, cookie: n, flags: 0 };
+        let flags = op_flags::REMOTE_COMPLETION;
+        let op = RmaOp { iov: &iov, len: word.len(), offset: 8 * n, cookie: n, flags };
         assert!(endpoint.put(key, &op).is_ok());
     }
     let mut ended = 0;

@@ -1,8 +1,10 @@
-//! What comes, or ends, in another order than it was posted in.
+//! What comes, or ends, in another order than it was posted in, or ends and is told by what is posted later.
 
 use crate::double::world::{let_go, manners};
 use crate::double::{Side, settings, transfer, until};
-use tieline_plugin_api::{Endpoint, Posting, Status};
+use crate::{OfiEndpoint, RemoteKey};
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Endpoint, Posted, Posting, RmaOp, Status};
 
 fn sides() -> (Side, Side) {
     (Side::new(&settings()), Side::new(&settings()))
@@ -53,4 +55,76 @@ fn completions_in_the_opposite_order_end_each_its_own_operation() {
     drop(region);
     let put: Vec<u8> = (0..8).flat_map(|n| [if n % 2 == 0 && n < 6 { n } else { 0 }; 8]).collect();
     assert_eq!(there.to_vec(), put);
+}
+
+/// A put of one piece that completes as soon as its bytes are taken.
+fn put_locally(endpoint: &OfiEndpoint, key: &RemoteKey, mut bytes: [u8; 8], offset: u64) -> Posted {
+    let iov = [Iov::new(bytes.as_mut_ptr(), bytes.len())];
+    let posted = endpoint.put(key, &RmaOp { iov: &iov, len: 8, offset, cookie: 99, flags: 0 });
+    bytes.fill(0xee); // they are the caller's again
+    let _ = core::hint::black_box(bytes);
+    posted
+}
+
+#[test]
+fn a_short_put_that_completes_locally_is_over_at_once_and_the_next_flush_waits_for_it() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0u8; 32];
+    let region = far.region(&mut there);
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    manners(|manners| manners.late = true);
+    for n in 0..3 {
+        let posted = put_locally(&endpoint, &key, [n as u8 + 1; 8], 8 * n);
+        assert_eq!(posted, Ok(Posting::Done));
+    }
+    assert_eq!(endpoint.flush(1), Ok(Posting::Pending));
+    for _ in 0..10 {
+        near.poll();
+        far.poll();
+    }
+    assert_eq!(near.told.ended, [], "nobody hears of the puts, and the flush waits for them");
+    let_go();
+    until(&mut near, &mut far, |near, _| near.told.ended == [(1, Ok(()))]);
+    assert_eq!(endpoint.flush(2), Ok(Posting::Done));
+    // More than one piece is not taken at once: its end is told.
+    let mut pieces = [[7u8; 4]; 2];
+    let iov = pieces.each_mut().map(|piece| Iov::new(piece.as_mut_ptr(), piece.len()));
+    let op = RmaOp { iov: &iov, len: 8, offset: 24, cookie: 3, flags: 0 };
+    assert_eq!(endpoint.put(&key, &op), Ok(Posting::Pending));
+    let_go();
+    until(&mut near, &mut far, |near, _| near.told.ended.last() == Some(&(3, Ok(()))));
+    drop(region);
+    assert_eq!(there, [[1; 8], [2; 8], [3; 8], [7; 8]].concat()[..]);
+}
+
+#[test]
+fn what_became_of_a_put_that_nobody_hears_of_one_flush_tells_and_no_later_one() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0u8; 32];
+    let region = far.region(&mut there);
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    // It has failed before the flush is asked for, and while one waits.
+    for (late, flush) in [(false, 1), (true, 2)] {
+        manners(|manners| (manners.fail_transfer, manners.late) = (Some(libc::EACCES), late));
+        assert_eq!(put_locally(&endpoint, &key, [1; 8], 0), Ok(Posting::Done));
+        for _ in 0..4 {
+            near.poll();
+            far.poll();
+        }
+        assert_eq!(endpoint.flush(flush), Ok(Posting::Pending));
+        let_go();
+        let told = (flush, Err(Status::KeyRejected));
+        until(&mut near, &mut far, |near, _| near.told.ended.last() == Some(&told));
+        assert_eq!(endpoint.flush(9), Ok(Posting::Done), "it was told");
+    }
+    assert_eq!(near.told.failed, [], "the endpoint goes on");
+    // A lost connection is the endpoint's end.
+    manners(|manners| manners.fail_transfer = Some(libc::ECANCELED));
+    assert_eq!(put_locally(&endpoint, &key, [1; 8], 0), Ok(Posting::Done));
+    let_go();
+    until(&mut near, &mut far, |near, _| near.told.failed.len() == 1);
+    assert_eq!(near.told.ended.len(), 2);
+    drop(region);
 }

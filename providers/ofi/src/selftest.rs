@@ -304,7 +304,8 @@ impl Sides {
             source.iter().for_each(|word| word.store(value, Ordering::Relaxed));
             target.iter().for_each(|word| word.store(!value, Ordering::Relaxed));
             let iov = [Iov::new(here.as_ptr().cast::<u8>().cast_mut(), *len)];
-            let op = RmaOp { iov: &iov, len: *len, offset: 0, cookie: round as u64, flags: 0 };
+            let flags = op_flags::REMOTE_COMPLETION;
+            let op = RmaOp { iov: &iov, len: *len, offset: 0, cookie: round as u64, flags };
             self.near.ended.clear();
             let until = Instant::now() + PATIENCE;
             match self.post(until, |engine, channel, key| engine.transfer(channel, *put, key, &op))

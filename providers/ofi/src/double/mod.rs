@@ -162,7 +162,7 @@ pub(crate) fn until(
     panic!("it does not come: {:?} and {:?}", near.told, far.told);
 }
 
-/// A put or get of one piece.
+/// A put or get of one piece, whose end is told.
 pub(crate) fn transfer(
     endpoint: &OfiEndpoint,
     put: bool,
@@ -172,6 +172,7 @@ pub(crate) fn transfer(
     cookie: u64,
 ) -> tieline_plugin_api::Posted {
     let iov = [Iov::new(local.as_mut_ptr(), local.len())];
-    let op = RmaOp { iov: &iov, len: local.len(), offset, cookie, flags: 0 };
+    let flags = tieline_plugin_api::op_flags::REMOTE_COMPLETION;
+    let op = RmaOp { iov: &iov, len: local.len(), offset, cookie, flags };
     if put { endpoint.put(key, &op) } else { endpoint.get(key, &op) }
 }

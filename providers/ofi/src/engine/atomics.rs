@@ -48,7 +48,8 @@ impl Engine {
         parts[RESULT..PARTS].fill(0);
         let local = self.slots.local(slot, PARTS);
         let value = if fetch { width } else { 0 };
-        let held = Held { slot: Some(slot), back: Vec::new(), value, loans: Vec::new() };
+        let (back, loans) = (Vec::new(), Vec::new());
+        let held = Held { slot: Some(slot), back, value, silent: false, loans };
         self.begin_transfer(&target, op.cookie, held, |ep, to, context| {
             ep.atomic(native, local, to, context)
         })

@@ -34,6 +34,18 @@ pub(super) struct Flush {
     pub(super) number: u64,
 }
 
+/// Transfers without an end of their own that failed, and of which no flush has told yet: of more than these the last counts for all.
+const UNTOLD: usize = 16;
+
+/// How a transfer has failed of which nobody heard.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    number: u64,
+    pub(super) status: Status,
+    pub(super) errno: i32,
+    pub(super) words: String,
+}
+
 /// A channel that begins here.
 pub(super) struct Outbound {
     pub(super) cookie: u64,
@@ -64,6 +76,7 @@ pub(super) struct Outbound {
     /// Transfers in their order: the number of the first, and which have ended.
     pub(super) first: u64,
     pub(super) ended: VecDeque<bool>,
+    lost: Vec<Lost>,
     keys: Vec<Weak<Imported>>,
     revoked: VecDeque<u64>,
     /// Regions of which the owner has asked, and to which transfers are under way.
@@ -92,6 +105,7 @@ impl Outbound {
             flushes: Vec::new(),
             first: 0,
             ended: VecDeque::new(),
+            lost: Vec::new(),
             keys: Vec::new(),
             revoked: VecDeque::new(),
             revoking: Vec::new(),
@@ -140,6 +154,24 @@ impl Outbound {
             let _ = self.ended.pop_front();
             self.first += 1;
         }
+    }
+
+    /// A transfer has failed, and the next flush that it is before is to tell that.
+    pub(super) fn lose(&mut self, number: u64, status: Status, errno: i32, words: String) {
+        let full = self.lost.len() == UNTOLD;
+        match self.lost.last_mut().filter(|_| full) {
+            Some(last) => last.number = last.number.max(number),
+            None => self.lost.push(Lost { number, status, errno, words }),
+        }
+    }
+
+    /// What a flush has to tell of the transfers before `number`; it is told with that.
+    pub(super) fn lost_before(&mut self, number: u64) -> Option<Lost> {
+        let is_before = |lost: &Lost| lost.number < number;
+        let first = self.lost.iter().position(is_before)?;
+        let told = self.lost.swap_remove(first);
+        self.lost.retain(|lost| !is_before(lost));
+        Some(told)
     }
 
     /// What the receiver says: everything before `next` has arrived, and so many bytes have been handed out.
@@ -242,6 +274,28 @@ mod tests {
         channel.acknowledged(5, 0);
         assert_eq!(channel.flushed().map(|f| f.cookie), Some(7));
         assert!(!channel.is_quiet(), "the sixth");
+    }
+
+    #[test]
+    fn a_flush_tells_what_was_lost_before_it_once_and_nothing_of_what_came_behind() {
+        let mut channel = channel();
+        let lose = |channel: &mut Outbound, number| {
+            channel.lose(number, Status::Io, 5, format!("number {number}"));
+        };
+        lose(&mut channel, 6);
+        lose(&mut channel, 3);
+        assert_eq!(channel.lost_before(3), None);
+        assert_eq!(channel.lost_before(4).map(|lost| lost.words), Some("number 3".into()));
+        assert_eq!(channel.lost_before(6), None, "told, and the other one is behind it");
+        lose(&mut channel, 4);
+        assert_eq!(channel.lost_before(9).map(|lost| lost.number), Some(6));
+        assert_eq!(channel.lost_before(9), None, "one word for all that it covers");
+        // However many there are, each is before some flush that tells of it.
+        (10..1000).for_each(|number| lose(&mut channel, number));
+        assert_eq!(channel.lost.len(), UNTOLD);
+        assert!(channel.lost_before(11).is_some());
+        assert!(channel.lost_before(26).is_some() && channel.lost_before(999).is_none());
+        assert!(channel.lost_before(1000).is_some() && channel.lost_before(2000).is_none());
     }
 
     #[test]

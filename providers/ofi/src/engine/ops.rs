@@ -21,6 +21,8 @@ pub(super) struct Transfer {
     pub(super) back: Vec<(*mut u8, usize)>,
     /// Bytes of the value that an atomic fetches into its slot.
     pub(super) value: usize,
+    /// Nobody hears of its end: what went wrong the next flush tells.
+    pub(super) silent: bool,
     /// Registrations that it has borrowed.
     pub(super) _loans: Vec<Loan>,
     /// The key that it goes by, where that is mapped for as long as somebody has it.

@@ -1,6 +1,6 @@
 //! What leaves: messages and packets of our own, and what they find out about a peer.
 
-use super::channels::{Flush, Outbound};
+use super::channels::{Flush, Lost, Outbound};
 use super::ops::Work;
 use super::sys::Room;
 use super::{Engine, Ready};
@@ -320,8 +320,10 @@ impl Engine {
 
     /// Something of a channel has ended: flushes may have, too, and the channel itself.
     pub(super) fn settle(&mut self, at: usize) {
-        while let Some(flush) = self.outbound[at].as_mut().and_then(Outbound::flushed) {
-            self.completed(flush.cookie, Ok(0), "");
+        while let Some(channel) = self.outbound[at].as_mut() {
+            let Some(flush) = channel.flushed() else { break };
+            let lost = channel.lost_before(flush.number);
+            self.flushed(flush.cookie, lost);
         }
         let Some(channel) = self.outbound[at].as_mut().filter(|channel| channel.ended.is_empty())
         else {
@@ -363,6 +365,16 @@ impl Engine {
         self.ready.push_back(Ready::Event(event, text));
     }
 
+    /// A flush has ended, and tells what went wrong before it.
+    fn flushed(&mut self, cookie: u64, lost: Option<Lost>) {
+        match lost {
+            None => self.completed(cookie, Ok(0), ""),
+            Some(Lost { status, errno, words, .. }) => {
+                self.completed(cookie, Err((status, errno)), &words);
+            }
+        }
+    }
+
     pub(crate) fn flush(&mut self, at: usize, cookie: u64) -> Posted {
         let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else {
             return Err(Status::Closed);
@@ -370,10 +382,17 @@ impl Engine {
         if let Some(status) = channel.failed {
             return Err(status);
         }
-        if channel.is_quiet() {
-            return Ok(Posting::Done);
-        }
         let (next, number) = (channel.next, channel.first + channel.ended.len() as u64);
+        if channel.is_quiet() {
+            let lost = channel.lost_before(number);
+            return Ok(match lost {
+                None => Posting::Done,
+                lost => {
+                    self.flushed(cookie, lost);
+                    Posting::Pending
+                }
+            });
+        }
         channel.flushes.push(Flush { cookie, next, number });
         let (peer, asks) = (channel.peer, channel.acked != next && channel.synced != next);
         if let (true, Some((to, token))) = (asks, channel.remote) {

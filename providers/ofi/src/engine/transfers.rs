@@ -12,7 +12,7 @@ use crate::registered::sys::Mapped;
 use crate::sys::{Ep, Remote};
 use core::ffi::{c_int, c_void};
 use std::rc::Rc;
-use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_flags};
 
 /// What a transfer is posted to.
 pub(super) struct Target {
@@ -32,6 +32,7 @@ pub(super) struct Held {
     pub(super) slot: Option<u32>,
     pub(super) back: Vec<(*mut u8, usize)>,
     pub(super) value: usize,
+    pub(super) silent: bool,
     pub(super) loans: Vec<Loan>,
 }
 
@@ -152,7 +153,7 @@ impl Engine {
         }
         let (own, mut loans) = (self.inbox.number, Vec::new());
         let local = memory::pieces(&self.lender, op.iov, own, !put, &mut loans)?;
-        let held = Held { slot: None, back: Vec::new(), value: 0, loans };
+        let held = Held { slot: None, back: Vec::new(), value: 0, silent: false, loans };
         self.begin_transfer(&target, op.cookie, held, |ep, to, context| {
             ep.transfer(put, &local, to, context)
         })
@@ -169,10 +170,14 @@ impl Engine {
             false => back.extend(pieces),
         }
         let local = self.slots.local(slot, op.len);
-        let held = Held { slot: Some(slot), back, value: 0, loans: Vec::new() };
-        self.begin_transfer(target, op.cookie, held, |ep, to, context| {
+        // Of what completes locally, and is taken with the call, no end is told (`max_short_put`).
+        let named = op_flags::REMOTE_COMPLETION | op_flags::MORE;
+        let silent = put && op.iov.len() == 1 && op.flags & named == 0;
+        let held = Held { slot: Some(slot), back, value: 0, silent, loans: Vec::new() };
+        let posted = self.begin_transfer(target, op.cookie, held, |ep, to, context| {
             ep.transfer(put, &[local], to, context)
-        })
+        });
+        if silent { posted.map(|_| Posting::Done) } else { posted }
     }
 
     /// Posts what a transfer is, and keeps what it needs until it has ended.
@@ -184,7 +189,7 @@ impl Engine {
         post: impl FnOnce(&Ep, Remote, *mut c_void) -> Result<(), c_int>,
     ) -> Posted {
         let Target { at, token, peer, address, key, generation, .. } = *target;
-        let Held { slot, back, value, loans } = held;
+        let Held { slot, back, value, silent, loans } = held;
         let Some(number) = self.outbound[at].as_mut().map(super::Outbound::began) else {
             return Err(Status::Closed);
         };
@@ -198,6 +203,7 @@ impl Engine {
             slot,
             back,
             value,
+            silent,
             _loans: loans,
             _mapped: target.mapped.clone(),
         }));
@@ -277,10 +283,16 @@ impl Engine {
         };
         if open {
             match &result {
+                Ok(()) if transfer.silent => {}
                 Ok(()) => self.completed(transfer.cookie, Ok(value), ""),
                 Err((errno, words)) => {
                     let status = failed.unwrap_or(self.status_of(*errno));
-                    self.completed(transfer.cookie, Err((status, *errno)), words);
+                    match self.outbound[at].as_mut().filter(|_| transfer.silent) {
+                        Some(channel) => {
+                            channel.lose(transfer.number, status, *errno, words.clone());
+                        }
+                        None => self.completed(transfer.cookie, Err((status, *errno)), words),
+                    }
                 }
             }
         }
