@@ -109,6 +109,20 @@ fn a_device_of_which_no_interface_can_be_opened_is_left_out_and_tried_again_by_t
 }
 
 #[test]
+fn messages_that_lie_in_the_queue_of_a_layer_are_taken_out_before_its_endpoint_closes() {
+    for provider in [c"played;ofi_rxm", c"played"] {
+        manners(|manners| manners.provider = provider);
+        let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+        let endpoint = near.connected(&mut far, 7);
+        exchange(&mut near, &mut far, &endpoint, 3);
+        let sent = (0..20).take_while(|n| endpoint.am_short(1, *n, &[1; 100]).is_ok()).count();
+        assert!(sent > 0 && world(|world| world.ends[1].entries.len()) >= sent, "{sent}");
+        drop(far);
+        assert_eq!(complaints(), [] as [String; 0], "{provider:?}");
+    }
+}
+
+#[test]
 fn what_an_endpoint_stands_on_stays_with_one_that_does_not_close() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let endpoint = near.connected(&mut far, 7);

@@ -267,6 +267,20 @@ pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> O
     (!all.is_empty()).then(|| all.join(", "))
 }
 
+/// What a provider of libfabric may do to this process under its settings, and what to do against it.
+pub(crate) fn dangers(provider: &str, shared_receives: Option<OsString>) -> Option<String> {
+    let on = |value: &OsString| {
+        ["1", "y", "yes", "true", "on"].iter().any(|on| value.eq_ignore_ascii_case(on))
+    };
+    // Over `tcp` connections share their receives unasked.
+    let is_safe = !provider.ends_with(";ofi_rxm")
+        || provider.starts_with("tcp")
+        || shared_receives.as_ref().is_some_and(on);
+    let words = "ofi_rxm may end the process where a message comes as an interface closes (libfabric's issue 11828); set \
+                 FI_OFI_RXM_USE_SRX=1";
+    (!is_safe).then(|| words.to_owned())
+}
+
 /// A version as operators write it.
 fn asked_version(text: &str) -> Result<u32, String> {
     let number = |digits: &str| {
@@ -404,6 +418,20 @@ mod tests {
         }
         for none in ["", "2", "2.", ".5", "2.x", "1.17.0", "+1.17", "1.-17", "1.65536", "65536.0"] {
             assert!(asked_version(none).unwrap_err().contains("no version"), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn who_uses_a_layer_whose_connections_do_not_share_receives_is_told_what_to_set() {
+        let words = |provider, set: Option<&str>| super::dangers(provider, set.map(Into::into));
+        let told = words("verbs;ofi_rxm", None).unwrap();
+        assert!(told.contains("FI_OFI_RXM_USE_SRX=1"), "{told}");
+        assert!(words("verbs;ofi_rxm", Some("0")).is_some());
+        for set in ["1", "Yes", "true", "on"] {
+            assert_eq!(words("verbs;ofi_rxm", Some(set)), None, "{set}");
+        }
+        for provider in ["tcp;ofi_rxm", "tcp", "cxi", "sockets"] {
+            assert_eq!(words(provider, None), None, "{provider}");
         }
     }
 

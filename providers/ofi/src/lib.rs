@@ -66,6 +66,9 @@ mod offers;
 mod order_tests;
 #[cfg(test)]
 mod played_tests;
+mod queue {
+    pub(crate) mod sys;
+}
 #[cfg(test)]
 mod real_tests;
 #[cfg(test)]
@@ -180,10 +183,15 @@ impl Provider for Ofi {
             return Err(missing()); // to ask libfabric costs a millisecond
         }
         let offer = self.offers()?.used.into_iter().find(|offer| offer.domain == name);
-        let domain = OfiDomain::open(offer.ok_or_else(missing)?, self.settings.clone())?;
+        let offer = offer.ok_or_else(missing)?;
+        let provider = offer.provider.clone();
+        let domain = OfiDomain::open(offer, self.settings.clone())?;
         if let Some(words) = &domain.broken_promise {
             let text = format!("{name} has messages only: {words} (TIELINE_OFI_TRUST)");
             self.host.message(0, &text);
+        }
+        if let Some(words) = config::dangers(&provider, std::env::var_os("FI_OFI_RXM_USE_SRX")) {
+            self.host.message(0, &format!("{name}: {words}"));
         }
         if let Some(words) = &domain.broken_atomics {
             self.host.message(0, &format!("atomics of {name}: {words} (TIELINE_OFI_TRUST)"));

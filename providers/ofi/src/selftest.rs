@@ -141,7 +141,9 @@ fn is_proven(offer: &Offer) -> bool {
 
 fn tried_safely(offer: &Offer, settings: &Settings, case: &Case) -> Found {
     if !is_proven(offer) {
-        let device = format!("{}:{}@{:x}", offer.provider, offer.domain, settings.api);
+        // What one setting of libfabric's does another one does not: it may be what to do against a death.
+        let own = crate::config::librarys_own(std::env::vars_os()).unwrap_or_default();
+        let device = format!("{own};{}:{}@{:x}", offer.provider, offer.domain, settings.api);
         // Where no puts are claimed, none are tried.
         let case = Case { delivery: case.delivery || !offer.delivery, ..case.clone() };
         let act = || match try_out(offer, settings, &case, &mut Found::default()) {
@@ -149,8 +151,11 @@ fn tried_safely(offer: &Offer, settings: &Settings, case: &Case) -> Found {
             Err(No::NotDone(_) | No::NotOpened(_)) => false,
         };
         if let Err(deadly) = crate::trial::survives(&settings.library, &device, act) {
-            let (words, unsure) = (Some(deadly.words), deadly.may_change);
-            return Found { deadly: words, unsure, ..Found::default() };
+            let advice =
+                crate::config::dangers(&offer.provider, std::env::var_os("FI_OFI_RXM_USE_SRX"));
+            let advice = advice.map_or(String::new(), |advice| format!("; {advice}"));
+            let (words, unsure) = (deadly.words + &advice, deadly.may_change);
+            return Found { deadly: Some(words), unsure, ..Found::default() };
         }
     }
     if offer.delivery { tried(offer, settings, case) } else { Found::default() }

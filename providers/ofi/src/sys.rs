@@ -7,10 +7,11 @@
 
 use crate::abi::*;
 use crate::notices::sys::Notices;
-use crate::offers::sys::Info;
-use core::ffi::{c_char, c_int, c_void};
-use core::mem::{ManuallyDrop, MaybeUninit};
-use core::{ptr, slice};
+use crate::offers::{self, sys::Info};
+pub(crate) use crate::queue::sys::{BATCH, Cq, Looked, Room};
+use core::ffi::{c_int, c_void};
+use core::mem::ManuallyDrop;
+use core::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tieline_plugin_api::Failure;
@@ -23,21 +24,21 @@ macro_rules! shared {
         unsafe impl Sync for $type {}
     )* };
 }
-shared!(Fabric, Domain, Cq, Av, Ep);
+shared!(Fabric, Domain, Av, Ep);
 
 fn failed(what: &str, code: isize) -> Failure {
     let error = std::io::Error::from_raw_os_error((-code) as i32);
     Failure::from_io(&format!("{what} of libfabric"), &error)
 }
 
-fn checked(what: &str, code: c_int) -> Result<(), Failure> {
+pub(crate) fn checked(what: &str, code: c_int) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(failed(what, code as isize)) }
 }
 
 /// `verbs;ofi_rxm` wants a queue of completions for as many peers as FI_UNIVERSE_SIZE says, which many devices have not (run: soft RoCE),
 /// and registers buffers of its own, 16 MiB at a time (read in rxm_ep.c).
 fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
-    let is_layered = crate::offers::sys::text(domain.info.fabric().prov_name) == "verbs;ofi_rxm";
+    let is_layered = offers::sys::text(domain.info.fabric().prov_name) == "verbs;ofi_rxm";
     let advice = match -code {
         libc::EINVAL if is_layered => {
             "the device's queues may be too short for the 1024 peers that ofi_rxm reckons with; set FI_UNIVERSE_SIZE to how many there are"
@@ -58,7 +59,7 @@ pub(crate) unsafe fn close(fid: *mut fid) -> c_int {
 }
 
 pub(crate) struct Fabric {
-    raw: *mut fid_fabric,
+    pub(crate) raw: *mut fid_fabric,
     /// Its name and attributes are borrowed from there.
     _info: Info,
 }
@@ -73,7 +74,7 @@ impl Drop for Fabric {
 pub(crate) struct Domain {
     pub(crate) raw: *mut fid_domain,
     /// Closed behind it.
-    fabric: ManuallyDrop<Fabric>,
+    pub(crate) fabric: ManuallyDrop<Fabric>,
     /// A registration has not ended: what is registered may still be reached.
     pub(crate) keeps: AtomicBool,
     pub(crate) info: Info,
@@ -117,140 +118,8 @@ impl Domain {
     }
 }
 
-pub(crate) struct Cq {
-    raw: *mut fid_cq,
-    fd: Option<i32>,
-    domain: Arc<Domain>,
-}
-
-impl Drop for Cq {
-    fn drop(&mut self) {
-        // SAFETY: its endpoint holds it, so that is closed.
-        let _ = unsafe { close(self.raw.cast()) };
-    }
-}
-
-/// Completions of one look at most.
-pub(crate) const BATCH: usize = 16;
-
-/// Room for completions; nobody clears it for a look that mostly brings none.
-pub(crate) struct Room([MaybeUninit<fi_cq_data_entry>; BATCH]);
-
-impl Room {
-    #[inline]
-    pub(crate) fn new() -> Room {
-        Room([const { MaybeUninit::uninit() }; BATCH])
-    }
-}
-
-/// What a look into the queue brings.
-pub(crate) enum Looked<'a> {
-    /// At least one; `BATCH` of them say that there may be more.
-    Entries(&'a [fi_cq_data_entry]),
-    Nothing,
-    /// One operation has failed.
-    Failed(fi_cq_err_entry),
-    /// The queue is of no use any more.
-    Broken(c_int),
-}
-
-impl Cq {
-    /// A queue; with a descriptor to wait for, if that is asked for.
-    pub(crate) fn open(domain: &Arc<Domain>, size: usize, wait: bool) -> Result<Cq, Failure> {
-        let mut attr = fi_cq_attr {
-            size,
-            flags: 0,
-            format: FI_CQ_FORMAT_DATA,
-            wait_obj: if wait { FI_WAIT_FD } else { FI_WAIT_NONE },
-            signaling_vector: 0,
-            wait_cond: 0,
-            wait_set: ptr::null_mut(),
-            spare: [0; 8],
-        };
-        let mut raw = ptr::null_mut();
-        // SAFETY: an open domain, a filled record with room behind it for longer ones.
-        let code = unsafe {
-            let ops = &*(*domain.raw).ops;
-            (ops.cq_open)(domain.raw, &raw mut attr, &raw mut raw, ptr::null_mut())
-        };
-        checked("fi_cq_open", code)?;
-        let mut cq = Cq { raw, fd: None, domain: domain.clone() };
-        if wait {
-            let mut fd: c_int = -1;
-            // SAFETY: an open queue; FI_GETWAIT writes a descriptor.
-            let code = unsafe {
-                let ops = &*(*raw).fid.ops;
-                (ops.control)(raw.cast(), FI_GETWAIT, (&raw mut fd).cast())
-            };
-            checked("FI_GETWAIT", code)?;
-            cq.fd = (fd >= 0).then_some(fd);
-        }
-        Ok(cq)
-    }
-
-    pub(crate) fn fd(&self) -> Option<i32> {
-        self.fd
-    }
-
-    #[inline]
-    pub(crate) fn look<'a>(&self, room: &'a mut Room) -> Looked<'a> {
-        // SAFETY: an open queue, whose format these records have; room for as many as are asked for.
-        let code =
-            unsafe { ((*(*self.raw).ops).read)(self.raw, room.0.as_mut_ptr().cast(), BATCH) };
-        match code {
-            1.. => {
-                let count = (code as usize).min(BATCH);
-                // SAFETY: the library has written so many from the beginning; any bytes are a record of integers and pointers.
-                Looked::Entries(unsafe { slice::from_raw_parts(room.0.as_ptr().cast(), count) })
-            }
-            0 => Looked::Nothing,
-            code if code == -(FI_EAGAIN as isize) => Looked::Nothing,
-            code if code == -(FI_EAVAIL as isize) => self.failed(),
-            code => Looked::Broken((-code) as c_int),
-        }
-    }
-
-    #[cold]
-    fn failed(&self) -> Looked<'static> {
-        // SAFETY: integers and pointers, all zero: nothing asks for the details of an error.
-        let mut entry: fi_cq_err_entry = unsafe { core::mem::zeroed() };
-        // SAFETY: an open queue; a record with room behind it for longer ones.
-        let code = unsafe { ((*(*self.raw).ops).readerr)(self.raw, &raw mut entry, 0) };
-        match code {
-            1.. => Looked::Failed(entry),
-            code if code == -(FI_EAGAIN as isize) => Looked::Nothing,
-            0 => Looked::Nothing,
-            code => Looked::Broken((-code) as c_int),
-        }
-    }
-
-    /// The provider's own words for an error.
-    pub(crate) fn words(&self, entry: &fi_cq_err_entry) -> String {
-        let mut room = [0 as c_char; 256];
-        // SAFETY: an open queue; the details are those of the entry that was read last; the text is terminated and copied.
-        let said = unsafe {
-            let words = (*(*self.raw).ops).strerror;
-            let (at, len) = (room.as_mut_ptr(), room.len());
-            crate::offers::sys::text(words(self.raw, entry.prov_errno, entry.err_data, at, len))
-        };
-        let error = std::io::Error::from_raw_os_error(entry.err);
-        let error = match entry.err {
-            FI_ENOKEY => "required key not available".to_owned(),
-            err if err > FI_ENOKEY - 10 => format!("error {err} of libfabric"),
-            _ => error.to_string(),
-        };
-        if said.is_empty() { error } else { format!("{error} ({said})") }
-    }
-
-    /// Whether a sleeper on the descriptor is woken by whatever comes.
-    pub(crate) fn may_sleep(&self) -> bool {
-        let mut fids = [self.raw.cast::<fid>()];
-        let fabric = self.domain.fabric.raw;
-        // SAFETY: the open fabric that the queue belongs to, and one object.
-        let code = unsafe { ((*(*fabric).ops).trywait)(fabric, fids.as_mut_ptr(), 1) };
-        code == 0
-    }
-}
+/// Into a queue that is to be empty, to which peers may send on.
+const MOST_LOOKS: usize = 4096;
 
 pub(crate) struct Av {
     raw: *mut fid_av,
@@ -351,6 +220,7 @@ pub(crate) struct Remote {
 /// An endpoint, enabled, with its queue and its table of peers.
 pub(crate) struct Ep {
     pub(crate) raw: *mut fid_ep,
+    enabled: bool,
     shut: AtomicBool,
     /// The library has refused to close it.
     stays: AtomicBool,
@@ -379,11 +249,33 @@ impl Drop for Ep {
 impl Ep {
     /// Closes it; whether it has closed: then the library touches no memory of its operations any more. Queue and table stay.
     pub(crate) fn shut(&self) -> bool {
-        // SAFETY: closed once, by the swap; queue and table are closed behind it.
-        if !self.shut.swap(true, Ordering::AcqRel) && unsafe { close(self.raw.cast()) } != 0 {
-            self.stays.store(true, Ordering::Release);
+        if !self.shut.swap(true, Ordering::AcqRel) {
+            self.empty_queue();
+            // SAFETY: closed once, by the swap; queue and table are closed behind it.
+            if unsafe { close(self.raw.cast()) } != 0 {
+                self.stays.store(true, Ordering::Release);
+            }
         }
         !self.stays.load(Ordering::Acquire)
+    }
+
+    /// What lies in the queue as a connection closes `ofi_rxm` gives back to that connection, which it has freed (`rxm_close_conn`;
+    /// run: SIGSEGV with verbs;ofi_rxm of 1.17; over `tcp` connections share their receives). So it is taken out; whose end it is
+    /// nobody asks any more.
+    fn empty_queue(&self) {
+        let provider = offers::sys::text(self.domain.info.fabric().prov_name);
+        if !self.enabled || !provider.ends_with(";ofi_rxm") || provider.starts_with("tcp") {
+            return;
+        }
+        let (mut room, mut nothing) = (Room::new(), 0);
+        for _ in 0..MOST_LOOKS {
+            match self.cq.look(&mut room) {
+                Looked::Entries(_) | Looked::Failed(_) => nothing = 0,
+                // It may have moved something on that is the library's own.
+                Looked::Nothing if nothing < 16 => nothing += 1,
+                Looked::Nothing | Looked::Broken(_) => break,
+            }
+        }
     }
 
     /// Whether a registration of its domain has not ended, though the library was asked for that.
@@ -416,6 +308,7 @@ impl Ep {
         checked("fi_endpoint", code)?;
         let mut ep = Ep {
             raw,
+            enabled: false,
             shut: false.into(),
             stays: false.into(),
             cq: ManuallyDrop::new(cq),
@@ -448,6 +341,7 @@ impl Ep {
             let code = (ops.control)(raw.cast(), FI_ENABLE, ptr::null_mut());
             checked("FI_ENABLE", code).map_err(|why| explained(why, code, domain))?;
         }
+        ep.enabled = true;
         Ok(ep)
     }
 

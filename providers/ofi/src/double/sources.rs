@@ -155,7 +155,11 @@ const MANNERS: &[(&str, Source, Against)] = &[
         Read("prov/rxm/src/rxm_ep.c: a queue of rx_attr.size receives, and EAGAIN behind them"),
         Nothing("2048 receives of a real library are 16 MiB, and say the same"),
     ),
-    ("kills", Run("verbs;ofi_rxm of 1.17 over soft RoCE, once"), Nothing("no device here does so")),
+    (
+        "kills",
+        Run("verbs;ofi_rxm of 1.17 over soft RoCE, as a message came while its interface closed"),
+        Nothing("no device here does so"),
+    ),
     (
         "bindings",
         Page(

@@ -1,0 +1,151 @@
+//! The queue of completions.
+
+#![allow(unsafe_code)]
+
+use crate::abi::*;
+use crate::sys::{Domain, checked, close};
+use core::ffi::{c_char, c_int};
+use core::mem::MaybeUninit;
+use core::{ptr, slice};
+use std::sync::Arc;
+use tieline_plugin_api::Failure;
+
+pub(crate) struct Cq {
+    pub(crate) raw: *mut fid_cq,
+    fd: Option<i32>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: an object of the library's, opened for use by any thread (FI_THREAD_SAFE), and closed once.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: its endpoint holds it, so that is closed.
+        let _ = unsafe { close(self.raw.cast()) };
+    }
+}
+
+/// Completions of one look at most.
+pub(crate) const BATCH: usize = 16;
+
+/// Room for completions; nobody clears it for a look that mostly brings none.
+pub(crate) struct Room([MaybeUninit<fi_cq_data_entry>; BATCH]);
+
+impl Room {
+    #[inline]
+    pub(crate) fn new() -> Room {
+        Room([const { MaybeUninit::uninit() }; BATCH])
+    }
+}
+
+/// What a look into the queue brings.
+pub(crate) enum Looked<'a> {
+    /// At least one; `BATCH` of them say that there may be more.
+    Entries(&'a [fi_cq_data_entry]),
+    Nothing,
+    /// One operation has failed.
+    Failed(fi_cq_err_entry),
+    /// The queue is of no use any more.
+    Broken(c_int),
+}
+
+impl Cq {
+    /// A queue; with a descriptor to wait for, if that is asked for.
+    pub(crate) fn open(domain: &Arc<Domain>, size: usize, wait: bool) -> Result<Cq, Failure> {
+        let mut attr = fi_cq_attr {
+            size,
+            flags: 0,
+            format: FI_CQ_FORMAT_DATA,
+            wait_obj: if wait { FI_WAIT_FD } else { FI_WAIT_NONE },
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: ptr::null_mut(),
+            spare: [0; 8],
+        };
+        let mut raw = ptr::null_mut();
+        // SAFETY: an open domain, a filled record with room behind it for longer ones.
+        let code = unsafe {
+            let ops = &*(*domain.raw).ops;
+            (ops.cq_open)(domain.raw, &raw mut attr, &raw mut raw, ptr::null_mut())
+        };
+        checked("fi_cq_open", code)?;
+        let mut cq = Cq { raw, fd: None, domain: domain.clone() };
+        if wait {
+            let mut fd: c_int = -1;
+            // SAFETY: an open queue; FI_GETWAIT writes a descriptor.
+            let code = unsafe {
+                let ops = &*(*raw).fid.ops;
+                (ops.control)(raw.cast(), FI_GETWAIT, (&raw mut fd).cast())
+            };
+            checked("FI_GETWAIT", code)?;
+            cq.fd = (fd >= 0).then_some(fd);
+        }
+        Ok(cq)
+    }
+
+    pub(crate) fn fd(&self) -> Option<i32> {
+        self.fd
+    }
+
+    #[inline]
+    pub(crate) fn look<'a>(&self, room: &'a mut Room) -> Looked<'a> {
+        // SAFETY: an open queue, whose format these records have; room for as many as are asked for.
+        let code =
+            unsafe { ((*(*self.raw).ops).read)(self.raw, room.0.as_mut_ptr().cast(), BATCH) };
+        match code {
+            1.. => {
+                let count = (code as usize).min(BATCH);
+                // SAFETY: the library has written so many from the beginning; any bytes are a record of integers and pointers.
+                Looked::Entries(unsafe { slice::from_raw_parts(room.0.as_ptr().cast(), count) })
+            }
+            0 => Looked::Nothing,
+            code if code == -(FI_EAGAIN as isize) => Looked::Nothing,
+            code if code == -(FI_EAVAIL as isize) => self.failed(),
+            code => Looked::Broken((-code) as c_int),
+        }
+    }
+
+    #[cold]
+    fn failed(&self) -> Looked<'static> {
+        // SAFETY: integers and pointers, all zero: nothing asks for the details of an error.
+        let mut entry: fi_cq_err_entry = unsafe { core::mem::zeroed() };
+        // SAFETY: an open queue; a record with room behind it for longer ones.
+        let code = unsafe { ((*(*self.raw).ops).readerr)(self.raw, &raw mut entry, 0) };
+        match code {
+            1.. => Looked::Failed(entry),
+            code if code == -(FI_EAGAIN as isize) => Looked::Nothing,
+            0 => Looked::Nothing,
+            code => Looked::Broken((-code) as c_int),
+        }
+    }
+
+    /// The provider's own words for an error.
+    pub(crate) fn words(&self, entry: &fi_cq_err_entry) -> String {
+        let mut room = [0 as c_char; 256];
+        // SAFETY: an open queue; the details are those of the entry that was read last; the text is terminated and copied.
+        let said = unsafe {
+            let words = (*(*self.raw).ops).strerror;
+            let (at, len) = (room.as_mut_ptr(), room.len());
+            crate::offers::sys::text(words(self.raw, entry.prov_errno, entry.err_data, at, len))
+        };
+        let error = std::io::Error::from_raw_os_error(entry.err);
+        let error = match entry.err {
+            FI_ENOKEY => "required key not available".to_owned(),
+            err if err > FI_ENOKEY - 10 => format!("error {err} of libfabric"),
+            _ => error.to_string(),
+        };
+        if said.is_empty() { error } else { format!("{error} ({said})") }
+    }
+
+    /// Whether a sleeper on the descriptor is woken by whatever comes.
+    pub(crate) fn may_sleep(&self) -> bool {
+        let mut fids = [self.raw.cast::<fid>()];
+        let fabric = self.domain.fabric.raw;
+        // SAFETY: the open fabric that the queue belongs to, and one object.
+        let code = unsafe { ((*(*fabric).ops).trywait)(fabric, fids.as_mut_ptr(), 1) };
+        code == 0
+    }
+}
