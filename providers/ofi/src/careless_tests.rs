@@ -214,9 +214,7 @@ fn a_name_of_another_family_does_not_come_as_far_as_the_library_whatever_sockets
 
 #[test]
 fn a_device_that_ends_a_process_is_found_out_in_a_child_and_this_process_does_not_open_it() {
-    for (provider, delivery) in
-        [(c"verbs;ofi_rxm", true), (c"efa", true), (c"verbs;ofi_rxm", false)]
-    {
+    for (provider, delivery) in [(c"opx", true), (c"efa", true), (c"opx", false)] {
         manners(|manners| {
             (manners.provider, manners.delivery) = (provider, delivery);
             manners.kills = Some(libc::SIGSEGV);

@@ -7,7 +7,7 @@
 //! only a shortcut: one that cannot be used, or that somebody else could have written, is not.
 //!
 //! A device of a provider over which nobody is known to have moved data gets a trial of its own, in the same way, before this process
-//! opens it: `verbs;ofi_rxm` of 1.17 has ended a process by a segmentation fault (run).
+//! opens it.
 
 mod sys;
 

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 /// How a trial ended.
 pub(super) enum Trial {
-    /// The first question was answered, whatever the answer was, or data was moved.
+    /// The first question was answered, whatever the answer was, or a device was opened.
     Answered,
-    /// Nothing was tried: the loader refused the file, it is another library, or no data went over the device.
+    /// Nothing was tried: the loader refused the file, it is another library, or the device cannot be opened.
     NothingDone,
     /// The child died, by a signal if that is known.
     Ended(Option<i32>),
