@@ -31,6 +31,7 @@ impl Outcome {
 /// A pending operation of one worker, which alone can say how it stands.
 pub struct Request {
     pub(crate) shared: Rc<Shared>,
+    /// None: its result has been taken, and it is on its way out.
     pub(crate) id: Id,
 }
 
@@ -51,7 +52,9 @@ impl fmt::Debug for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.shared.ops.borrow_mut().forget(self.id);
+        if self.id != Id::NONE {
+            self.shared.ops.borrow_mut().forget(self.id);
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::registry::abi::objects::OpenInterface;
 use crate::setup::{ModuleUse, Roles};
 use crate::sys::Poller;
 use crate::{Error, Status};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -60,6 +60,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) interface: OpenInterface,
     /// Why it serves no new endpoint: its device is gone, or its provider broke.
     pub(crate) out_of_use: RefCell<Option<Error>>,
+    /// Looks since it brought something.
+    pub(crate) quiet: Cell<u32>,
     /// What the worker sleeps on, until it is out of use: nobody reads it empty any more.
     pub(crate) watched: Option<RawFd>,
     /// Both sides make an endpoint, and wire-up carries their addresses.
@@ -93,6 +95,7 @@ impl InterfaceSlot {
             to_endpoint: module.attr.connects & connects::TO_INTERFACE == 0,
             interface,
             out_of_use: RefCell::default(),
+            quiet: Cell::new(0),
             watched,
             peers: RefCell::default(),
             keys: abi::SharedKeys::default(),

@@ -26,6 +26,9 @@ impl Id {
         NonZeroU64::new(raw).map(Id)
     }
 
+    /// The number of no entry: a place that none has.
+    pub(crate) const NONE: Id = Id(NonZeroU64::MAX);
+
     /// The number as it is given to providers and peers.
     pub(crate) fn raw(self) -> u64 {
         self.0.get()
@@ -67,6 +70,15 @@ impl<H: Copy + Default, C: Default> Page<H, C> {
         self.free[word] &= self.free[word] - 1;
         self.used += 1;
         Some(word * 64 + bit)
+    }
+
+    /// Puts an entry into a free place, if there is one: its number, of this page and serial.
+    #[inline]
+    fn put(&mut self, page: usize, serial: u64, hot: H) -> Option<u64> {
+        let at = self.take_place()?;
+        let number = serial << PLACE_BITS | (page * PAGE + at) as u64;
+        *self.slots.get_mut(at)? = Slot { number, hot };
+        Some(number)
     }
 
     fn give_place(&mut self, at: usize) {
@@ -126,27 +138,24 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
     /// A new entry; none when the table is full.
     #[inline]
     pub(crate) fn insert(&mut self, hot: H) -> Option<Id> {
-        let top = self.roomy.last().map_or(usize::MAX, |page| *page as usize);
-        let found = self.pages.get_mut(top).and_then(Option::as_mut).and_then(Page::take_place);
         look();
-        let (page, at) = match found {
-            Some(at) => (top, at),
-            None => self.place_elsewhere()?,
+        let serial = if self.serial == LAST_SERIAL { 1 } else { self.serial + 1 };
+        let top = self.roomy.last().map_or(usize::MAX, |page| *page as usize);
+        let page = self.pages.get_mut(top).and_then(Option::as_mut);
+        let number = match page.and_then(|page| page.put(top, serial, hot)) {
+            Some(number) => number,
+            None => self.put_elsewhere(serial, hot)?,
         };
-        self.serial = if self.serial == LAST_SERIAL { 1 } else { self.serial + 1 };
-        let number = self.serial << PLACE_BITS | (page * PAGE + at) as u64;
-        let slot = self.pages.get_mut(page)?.as_mut()?.slots.get_mut(at)?;
-        *slot = Slot { number, hot };
+        self.serial = serial;
         self.len += 1;
         Id::from_raw(number)
     }
 
-    /// A place in a page that is not the top.
+    /// Puts an entry into a page that is not the top.
     #[cold]
-    fn place_elsewhere(&mut self) -> Option<(usize, usize)> {
+    fn put_elsewhere(&mut self, serial: u64, hot: H) -> Option<u64> {
         let page = self.roomy_page()?;
-        let at = self.pages[page].as_mut()?.take_place()?;
-        Some((page, at))
+        self.pages[page].as_mut()?.put(page, serial, hot)
     }
 
     fn roomy_page(&mut self) -> Option<usize> {
@@ -242,14 +251,21 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
 
     /// Takes an entry out whose second part nobody has changed.
     pub(crate) fn remove_hot(&mut self, id: Id) {
+        let _ = self.remove_hot_if(id, |_| true);
+    }
+
+    /// The same if it is one of those; whether it is out.
+    #[inline(always)]
+    pub(crate) fn remove_hot_if(&mut self, id: Id, is: impl FnOnce(&H) -> bool) -> bool {
         look();
         let number = id.place() / PAGE;
-        let Some(page) = self.pages.get_mut(number).and_then(Option::as_mut) else { return };
+        let Some(page) = self.pages.get_mut(number).and_then(Option::as_mut) else { return false };
         let at = id.place() % PAGE;
-        if page.slots[at].number != id.raw() {
-            return;
+        let slot = &mut page.slots[at];
+        if slot.number != id.raw() || !is(&slot.hot) {
+            return false;
         }
-        page.slots[at].number = 0;
+        slot.number = 0;
         let was_full = page.used == PAGE;
         page.give_place(at);
         let empty = page.used == 0;
@@ -258,12 +274,18 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
             self.list(number);
         }
         if empty {
-            // One empty page stays, so that one entry more or less costs no allocation.
-            let spare = self.spare.replace(number);
-            if let Some(spare) = spare.filter(|spare| *spare != number && self.is_empty(*spare)) {
-                self.pages[spare] = None;
-                self.vacant.push(spare as u32);
-            }
+            self.emptied(number);
+        }
+        true
+    }
+
+    /// One empty page stays, so that one entry more or less costs no allocation.
+    #[inline(never)] // a page that has others need not pay for it
+    fn emptied(&mut self, number: usize) {
+        let spare = self.spare.replace(number);
+        if let Some(spare) = spare.filter(|spare| *spare != number && self.is_empty(*spare)) {
+            self.pages[spare] = None;
+            self.vacant.push(spare as u32);
         }
     }
 
@@ -326,6 +348,8 @@ mod tests {
         assert!(slab.remove(all[12_345]).is_some());
         assert_eq!(slab.insert(1).map(Id::place), Some(all[12_345].place()));
         assert_eq!(slab.insert(1), None);
+        assert_eq!(slab.get(Id::NONE), None);
+        assert_eq!(slab.remove(Id::NONE), None);
     }
 
     proptest! {

@@ -363,7 +363,12 @@ impl Table {
 
     /// Takes an operation out of its owner's list. Returns a flush that thereby is at the head.
     fn unlink(&mut self, hot: Hot) -> Option<Id> {
-        let (before, after) = (hot.before, hot.after);
+        self.unlink_between(hot.owner(), hot.before, hot.after)
+    }
+
+    /// The same of one that stands between these.
+    #[inline(always)]
+    fn unlink_between(&mut self, owner: u32, before: u32, after: u32) -> Option<Id> {
         let mut flush = false;
         if after != NONE {
             if let Some(hot) = self.hot_at(after) {
@@ -371,7 +376,7 @@ impl Table {
                 flush = hot.is_kind(Kind::Flush);
             }
         }
-        let list = self.list(hot.owner());
+        let list = self.list(owner);
         list.open -= 1;
         if after == NONE {
             list.last = before;

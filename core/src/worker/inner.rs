@@ -2,6 +2,7 @@
 
 use super::announced::Announcements;
 use super::arrivals::News;
+use super::rounds::Rounds;
 use super::service_state::ServiceState;
 use super::shown::Shown;
 use super::threads::Signal;
@@ -51,7 +52,7 @@ pub(crate) struct Inner {
     pub(super) news: RefCell<VecDeque<News>>,
     pub(super) peers: RefCell<peers::Peers>,
     /// Interfaces that every progress call polls, and those that are asked less often.
-    pub(super) fast: Vec<usize>,
+    pub(super) fast: Rounds,
     pub(super) slow: Vec<usize>,
     /// Progress calls until the slow ones are polled, and polls that they are still asked every time.
     pub(super) slow_in: Cell<u32>,
@@ -178,7 +179,7 @@ impl Inner {
             on_notification: RefCell::default(),
             news: RefCell::default(),
             peers: RefCell::default(),
-            fast: polled(false),
+            fast: Rounds::of(polled(false).into_iter()),
             slow: polled(true),
             slow_in: Cell::new(0),
             hot: Cell::new(0),

@@ -19,7 +19,9 @@ mod inner;
 mod names;
 mod owed;
 mod peers;
+mod polling;
 mod progress;
+mod rounds;
 mod service_state;
 pub(crate) mod services;
 mod shown;
@@ -44,6 +46,7 @@ use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::Message;
+use crate::op::Id;
 use crate::request::{Outcome, Request};
 use crate::setup::Core;
 use crate::shared::Lease;
@@ -306,14 +309,20 @@ impl Worker {
         self.inner.shared.check_no_handler("finish").map_err(CompletionError::Pending)?;
         match outcome {
             Outcome::Done(value) => Ok(value),
-            Outcome::Pending(request) => {
-                if let Some(value) = self.take_plain(&request) {
-                    return Ok(value);
+            Outcome::Pending(mut request) => match self.take_plain(&request) {
+                Some(value) => {
+                    request.id = Id::NONE;
+                    Ok(value)
                 }
-                self.check_asked(&request)?;
-                self.inner.finish(&request)
-            }
+                None => self.finish_pending(&request),
+            },
         }
+    }
+
+    #[inline(never)] // what has ended need not pay for it
+    fn finish_pending(&self, request: &Request) -> Result<u64, CompletionError> {
+        self.check_asked(request)?;
+        self.inner.finish(request)
     }
 
     /// The value of an operation of this worker's that has ended well already, and beside which there is nothing.

@@ -1,7 +1,8 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
-use super::abi::{all_of, kept};
+use super::abi::kept;
 use super::inner::set_handler;
+use super::rounds::EACH;
 use super::wireup_transports::TRANSPORT_COOKIE;
 use super::{Counters, Inner};
 use crate::address::WorkerAddress;
@@ -93,12 +94,17 @@ impl Inner {
         if self.has_left_over.get() {
             count += self.hand_on_left_over();
         }
-        for &index in &self.fast {
-            count += self.poll(index);
+        for index in self.fast.awake() {
+            count += self.poll(index.get());
         }
         match self.slow_in.get() {
             0 => count += self.poll_slow(),
-            left => self.slow_in.set(left - 1),
+            left => {
+                self.slow_in.set(left - 1);
+                if left % EACH == 0 {
+                    count += self.poll_resting();
+                }
+            }
         }
         if self.shared.has_work.get() {
             count += self.work();
@@ -123,6 +129,7 @@ impl Inner {
         self.answer_names();
         self.polls_on();
         let mut seldom = false;
+        let resting = self.poll_resting();
         if count > 0 {
             self.hot.set(HOT);
             self.pause.set(FIRST_PAUSE);
@@ -135,10 +142,11 @@ impl Inner {
             };
             self.pause_for(self.pause.get());
             self.pause.set((self.pause.get() * 2).min(last));
+            self.let_quiet_rest();
             seldom = true;
         }
         self.show_poll(seldom);
-        count
+        count + resting
     }
 
     /// So many calls pass until what asks the kernel is polled; where other threads may hand over tasks, these are looked for in between.
@@ -189,27 +197,7 @@ impl Inner {
     }
 
     #[inline]
-    fn poll(self: &Rc<Self>, index: usize) -> usize {
-        let slot = &self.shared.interfaces[index];
-        match all_of(&slot.interface, |events| self.hand_on(index, events)) {
-            Ok(count) => count,
-            Err(status) => self.poll_failed(index, status),
-        }
-    }
-
-    /// The first failure is news; who waits must not be kept awake by one that says it again and again.
-    #[cold]
-    fn poll_failed(&self, index: usize, status: Status) -> usize {
-        let news = self.shared.interfaces[index].out_of_use.borrow().is_none();
-        match status {
-            Status::ProviderFailed => self.provider_failed(index),
-            status => self.interface_failed(index, status),
-        }
-        usize::from(news)
-    }
-
-    #[inline]
-    fn hand_on(self: &Rc<Self>, index: usize, events: &[Polled]) {
+    pub(super) fn hand_on(self: &Rc<Self>, index: usize, events: &[Polled]) {
         let Some(first) = events.first() else { return };
         let handlers = self.handlers.borrow();
         let mut hand = Hand { worker: self, interface: index, rest: events };
@@ -425,7 +413,7 @@ impl Inner {
 
     /// An interface is finished: endpoints whose messages go through it end, and others go on without it.
     #[cold]
-    fn interface_failed(&self, index: usize, status: Status) {
+    pub(super) fn interface_failed(&self, index: usize, status: Status) {
         let Some(error) = self.take_out(index, status) else { return };
         for endpoint in self.all_endpoints() {
             endpoint.leave_interface(index, &error);

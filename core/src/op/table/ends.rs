@@ -15,15 +15,19 @@ impl Table {
     }
 
     /// Nobody will ask for the result any more: a failure that nobody has heard of is for the next flush.
+    #[inline]
     pub(crate) fn forget(&mut self, id: Id) {
+        if !self.slab.remove_hot_if(id, |hot| hot.kind_and_flags == plain::ENDED_PLAIN) {
+            self.forget_other(id);
+        }
+    }
+
+    fn forget_other(&mut self, id: Id) {
         let asked = |hot: &&mut Hot| !hot.is(TRACKED | COUNTED);
         let Some(hot) = self.slab.get_mut(id).filter(asked) else { return };
         if !hot.is(ENDED) {
             hot.set(DETACHED);
             return;
-        }
-        if hot.is(PLAIN) {
-            return self.slab.remove_hot(id);
         }
         self.forget_ended(id);
     }

@@ -9,7 +9,7 @@ use super::*;
 const POSTED_PLAIN: u16 = (Kind::Native as u16) << KIND_SHIFT | POSTED | PLAIN;
 
 /// It has ended well, and its value stands in it.
-const ENDED_PLAIN: u16 = POSTED_PLAIN & !POSTED | ENDED;
+pub(super) const ENDED_PLAIN: u16 = POSTED_PLAIN & !POSTED | ENDED;
 
 impl Table {
     /// Opens an operation that is posted to this interface at once, and of whose memory nothing is to be kept. `Again`: the
@@ -58,11 +58,11 @@ impl Table {
         {
             return None;
         }
-        let open = *hot;
+        let (owner, before, after) = (hot.owner(), hot.before, hot.after);
         hot.kind_and_flags = ENDED_PLAIN;
         hot.set_value(value);
         self.open -= 1;
-        match self.unlink(open) {
+        match self.unlink_between(owner, before, after) {
             None => Some(false),
             Some(head) => {
                 self.at_head(head);
@@ -73,12 +73,14 @@ impl Table {
     }
 
     /// The value of one that has ended well, which is forgotten then. None: it has not, or is none of these.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_plain(&mut self, id: Id) -> Option<u64> {
-        let hot = self.slab.get(id).filter(|hot| hot.kind_and_flags == ENDED_PLAIN)?;
-        let value = hot.value();
-        self.slab.remove_hot(id);
-        Some(value)
+        let mut value = 0;
+        let is = |hot: &Hot| {
+            value = hot.value();
+            hot.kind_and_flags == ENDED_PLAIN
+        };
+        self.slab.remove_hot_if(id, is).then_some(value)
     }
 
     /// The cold side of an operation, to be changed.
@@ -119,7 +121,7 @@ mod tests {
         for put in [puts[1], puts[2]] {
             assert!(completed(&mut table, put, 1, Ok(7)));
             assert!(!completed(&mut table, put, 1, Ok(7)), "it ends once");
-            assert_eq!(table.take_plain(put), Some(7));
+            assert_eq!((table.take_plain(put), table.take_plain(puts[0])), (Some(7), None));
             assert_eq!(table.take(put).unwrap().unwrap_err().status(), Status::Closed);
         }
         assert!(table.is_open(covers) && completed(&mut table, puts[0], 1, Ok(0)));

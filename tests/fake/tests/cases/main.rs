@@ -24,6 +24,7 @@ mod panics;
 mod pieces;
 mod pointers;
 mod progress_thread;
+mod resting;
 mod shared;
 mod short_puts;
 mod small;

@@ -1,0 +1,48 @@
+//! Polling one interface, and the turns of those that rest.
+
+use super::Inner;
+use super::abi::all_of;
+use crate::Status;
+use crate::registry::abi::events::Polled;
+use std::rc::Rc;
+
+impl Inner {
+    /// Polls an interface and hands on what it brings; how much that was.
+    #[inline]
+    pub(super) fn poll(self: &Rc<Self>, index: usize) -> usize {
+        let slot = &self.shared.interfaces[index];
+        let hand_on = |events: &[Polled]| {
+            slot.quiet.set(0);
+            self.hand_on(index, events);
+        };
+        match all_of(&slot.interface, hand_on) {
+            Ok(count) => count,
+            Err(status) => self.poll_failed(index, status),
+        }
+    }
+
+    /// The first failure is news; who waits must not be kept awake by one that says it again and again.
+    #[cold]
+    fn poll_failed(&self, index: usize, status: Status) -> usize {
+        let news = self.shared.interfaces[index].out_of_use.borrow().is_none();
+        match status {
+            Status::ProviderFailed => self.provider_failed(index),
+            status => self.interface_failed(index, status),
+        }
+        usize::from(news)
+    }
+
+    /// The turn of those that rest.
+    #[cold]
+    pub(super) fn poll_resting(self: &Rc<Self>) -> usize {
+        let count = self.fast.resting().iter().map(|index| self.poll(index.get())).sum();
+        if count > 0 {
+            self.fast.wake(|index| &self.shared.interfaces[index].quiet);
+        }
+        count
+    }
+
+    pub(super) fn let_quiet_rest(&self) {
+        self.fast.look(|index| &self.shared.interfaces[index].quiet);
+    }
+}
