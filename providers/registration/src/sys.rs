@@ -91,6 +91,7 @@ unsafe impl<D: Device> Sync for Piece<D> where D::Registration: Send + Sync {}
 
 impl<D: Device> Piece<D> {
     /// The address of `len` bytes from `at` on, which must be inside.
+    #[inline]
     pub fn address(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at, "bytes inside their piece");
         // SAFETY: inside the piece, as just checked.
@@ -98,6 +99,7 @@ impl<D: Device> Piece<D> {
     }
 
     /// The same bytes. The device must be done with them: a provider hands a buffer either to it or to itself.
+    #[inline]
     pub fn bytes(&self, at: usize, len: usize) -> &[u8] {
         // SAFETY: inside the piece, which is this object's own; initialised, because the kernel gives zeroed pages.
         unsafe { core::slice::from_raw_parts(self.address(at, len), len) }

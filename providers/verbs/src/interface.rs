@@ -45,7 +45,7 @@ impl Interface for VerbsInterface {
         }
     }
 
-    #[inline]
+    #[inline(always)] // into the call that the core makes
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         either!(self, interface => interface.poll(events))
     }

@@ -12,6 +12,12 @@ pub(crate) struct Notices<M> {
     messages: Vec<M>,
 }
 
+/// That an operation has ended well, with this value.
+#[inline(always)]
+pub(crate) fn completion(cookie: u64, value: u64) -> Event {
+    Event { kind: event::COMPLETION, header: value, cookie, ..Event::empty() }
+}
+
 /// What an event points to.
 pub(crate) enum Attached<M> {
     Nothing,
@@ -55,6 +61,21 @@ impl<M> Notices<M> {
         }
     }
 
+    /// The same, where nothing waits. `false`: there is no room, and nothing has happened.
+    #[inline(always)]
+    pub(crate) fn message_at_once(
+        &mut self,
+        event: Event,
+        message: M,
+        events: &mut Events<'_>,
+    ) -> bool {
+        let goes = events.push(event);
+        if goes {
+            self.messages.push(message);
+        }
+        goes
+    }
+
     /// An operation has ended.
     #[inline]
     pub(crate) fn completed(
@@ -63,11 +84,10 @@ impl<M> Notices<M> {
         result: Result<u64, Status>,
         events: Option<&mut Events<'_>>,
     ) {
-        let (status, header) = match result {
-            Ok(value) => (0, value),
-            Err(status) => (status as i32, 0),
+        let event = match result {
+            Ok(value) => completion(cookie, value),
+            Err(status) => Event { status: status as i32, ..completion(cookie, 0) },
         };
-        let event = Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() };
         match events {
             Some(events) if self.backlog.is_empty() && events.room() > 0 => {
                 let _ = events.push(event);
@@ -135,6 +155,12 @@ impl<M> Notices<M> {
     #[inline]
     pub(crate) fn are_out(&self) -> bool {
         !self.messages.is_empty() || !self.texts.is_empty()
+    }
+
+    /// Whether anything waits or is out: not 0.
+    #[inline(always)]
+    pub(crate) fn waits(&self) -> usize {
+        self.backlog.len() | self.messages.len() | self.texts.len()
     }
 
     /// The application is done with what events pointed to. Then [`Notices::taken`] has the messages.

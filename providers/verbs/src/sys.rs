@@ -362,16 +362,25 @@ impl Cq {
     }
 
     /// Fetches completions into `room` and returns how many.
-    #[inline]
     pub(crate) fn poll(&self, room: &mut [Wc]) -> Result<usize, Failure> {
+        let most = room.len();
+        self.fetch(room).map(|count| count.min(most)).ok_or_else(Cq::not_polled)
+    }
+
+    #[cold]
+    pub(crate) fn not_polled() -> Failure {
+        Failure::new(Status::NoDevice, "the completion queue cannot be polled any more")
+    }
+
+    /// The same, as the device says it; none: it cannot be polled any more.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, room: &mut [Wc]) -> Option<usize> {
         // SAFETY: a live queue, whose context has the function; it writes at most as many records as there is room for.
         let count = unsafe {
             let poll = (*self.raw.as_ref().context).ops.poll_cq;
             poll(self.raw.as_ptr(), room.len() as c_int, room.as_mut_ptr())
         };
-        usize::try_from(count).map(|count| count.min(room.len())).map_err(|_| {
-            Failure::new(Status::NoDevice, "the completion queue cannot be polled any more")
-        })
+        usize::try_from(count).ok()
     }
 
     /// Takes the wake-ups that have come.

@@ -90,7 +90,7 @@ impl Pool {
         self.total() * self.size
     }
 
-    #[inline]
+    #[inline(always)]
     fn locate(&self, buffer: u32) -> (usize, usize) {
         let slot = buffer as usize & ((1 << self.shift) - 1);
         (buffer as usize >> self.shift, slot * self.size)
@@ -110,6 +110,7 @@ impl Pool {
     }
 
     /// The first `len` bytes.
+    #[inline(always)]
     pub(crate) fn bytes(&self, buffer: u32, len: usize) -> &[u8] {
         let (chunk, at) = self.locate(buffer);
         self.chunks[chunk].piece.bytes(at, len.min(self.size))

@@ -295,10 +295,10 @@ impl Cleanup {
         }
     }
 
-    /// Whether it does not matter what is read of completions.
-    #[inline]
-    pub(crate) fn is_done(&self) -> bool {
-        self.endings.is_empty() && self.stale == 0
+    /// Whether it matters what is read of completions: not 0.
+    #[inline(always)]
+    pub(crate) fn waits(&self) -> usize {
+        self.endings.len() | self.stale
     }
 
     /// So many completions were read; `all`: there were no more.

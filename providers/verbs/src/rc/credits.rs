@@ -70,6 +70,20 @@ impl Credits {
         if self.here + self.owed > self.granted { Err(Status::BadData) } else { Ok(()) }
     }
 
+    /// Both at once: a message of the peer's that gives credits back. `false`: it makes no sense, and nothing has changed.
+    #[inline(always)]
+    pub(crate) fn message(&mut self, grant: Grant) -> bool {
+        let (here, credits) = (self.here + 1, u32::from(grant.credits));
+        if credits > self.used || here + self.owed > self.granted {
+            return false;
+        }
+        (self.here, self.used) = (here, self.used - credits);
+        if grant.growth > 0 {
+            self.window = (self.window + u32::from(grant.growth)).min(WIDEST);
+        }
+        true
+    }
+
     /// The application is done with a message.
     #[inline]
     pub(crate) fn taken(&mut self) {
@@ -171,6 +185,33 @@ mod tests {
         credits.grow(2);
         assert_eq!((credits.arrived(), credits.arrived()), (Ok(()), Ok(())), "granted is granted");
         assert_eq!(credits.arrived(), Err(Status::BadData));
+    }
+
+    #[test]
+    fn a_message_with_credits_counts_as_one_and_the_other_do_or_changes_nothing() {
+        let mut credits = Credits::new(2);
+        credits.open(8);
+        (0..3).for_each(|_| credits.sent());
+        let grants = [(0, 0), (2, 5), (1, 0), (2, 0), (0, 255)]
+            .map(|(credits, growth)| Grant { credits, growth });
+        for grant in grants {
+            let (mut one_by_one, before) = (credits, credits);
+            let both = one_by_one.grant_received(grant).and_then(|()| one_by_one.arrived());
+            assert_eq!(credits.message(grant), both.is_ok(), "{grant:?}");
+            let expected = if both.is_ok() { one_by_one } else { before };
+            assert_eq!(format!("{credits:?}"), format!("{expected:?}"));
+        }
+        assert_eq!(
+            (credits.here, credits.used, credits.window),
+            (2, 1, 13),
+            "the third has no room"
+        );
+        credits.taken();
+        let grant = credits.next_grant();
+        credits.grant_sent(grant);
+        assert!(!credits.message(Grant { credits: 2, growth: 0 }), "that many were not used");
+        assert!(credits.message(Grant { credits: 1, growth: 255 }));
+        assert_eq!((credits.used, credits.window), (0, 268));
     }
 
     #[test]

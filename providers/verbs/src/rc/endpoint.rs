@@ -224,7 +224,7 @@ impl RcEndpoint {
         Ok(Posting::Pending)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&self, key: &PackedKey, op: &RmaOp<'_>) -> Posted {
         let state = &mut *self.state.borrow_mut();
         match op.iov {

@@ -38,7 +38,7 @@ impl RcInterface {
         Ok(RcEndpoint::new(self.state.clone(), slot))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         self.state.borrow_mut().poll(events);
         Ok(())

@@ -51,6 +51,10 @@ const BUFFER: u8 = 4;
 const RESULT: u8 = 8;
 const FOREIGN: u8 = 16;
 const BORROWED: u8 = 32;
+/// It is none of the application's.
+const CONTROL: u8 = 64;
+/// What has one of these has more to end with than a word for the application.
+const NOT_PLAIN: u8 = BUFFER | RESULT | BORROWED | CONTROL;
 
 /// The sends on their way, oldest first.
 pub(crate) struct SendQueue {
@@ -135,7 +139,10 @@ impl SendQueue {
         let Some(sent) = self.sends.get_mut(place) else { return };
         let mut flags =
             if ends.silent { SILENT } else { 0 } | if ends.foreign { FOREIGN } else { 0 };
-        sent.role = ends.role;
+        if ends.role != Role::User {
+            sent.role = ends.role;
+            flags |= CONTROL;
+        }
         if let Some(cookie) = ends.cookie {
             sent.cookie = cookie;
             flags |= COOKIE;
@@ -177,6 +184,22 @@ impl SendQueue {
         }
     }
 
+    /// Takes out those not younger than `number` with which nothing ends but what the application is told: `tell` hears the word that
+    /// it waits for, if it does, and whether there was room for it. Whether all that are not younger are out.
+    #[inline(always)]
+    pub(crate) fn retire_plain(&mut self, number: u32, mut tell: impl FnMut(u64) -> bool) -> bool {
+        while self.holds(number) {
+            let Some(sent) = self.sends.get(self.place(self.first)) else { return false };
+            let told = sent.flags & (COOKIE | SILENT) == COOKIE;
+            if sent.flags & NOT_PLAIN != 0 || told && !tell(sent.cookie) {
+                return false;
+            }
+            self.first = self.first.wrapping_add(1);
+            self.len -= 1;
+        }
+        true
+    }
+
     /// Takes the oldest out, if it is not younger than `number`.
     #[inline]
     pub(crate) fn retire(&mut self, number: u32) -> Option<Ends> {
@@ -195,7 +218,7 @@ impl SendQueue {
             result: has(RESULT).then_some(result),
             borrowed: if has(BORROWED) { self.borrowed.pop_front() } else { None },
             foreign: has(FOREIGN),
-            role,
+            role: if has(CONTROL) { role } else { Role::User },
         })
     }
 
@@ -247,6 +270,37 @@ mod tests {
         assert_eq!(retired, [0, 1, 2, 3]);
         assert!(queue.holds(numbers[4]) && !queue.holds(numbers[3]));
         assert!(queue.retire(numbers[3]).is_none(), "a number that has passed retires nothing");
+    }
+
+    #[test]
+    fn what_ends_with_a_word_alone_is_told_until_there_is_no_room_or_more_ends() {
+        let mut queue = SendQueue::new(16);
+        queue.push(user(1), false);
+        queue.push(Ends { foreign: true, ..Ends::default() }, false);
+        queue.push(Ends { silent: true, ..user(2) }, false);
+        queue.push(user(3), true);
+        queue.push(Ends { buffer: Some(7), ..user(4) }, true);
+        queue.push(Ends { role: Role::Keepalive, ..Ends::default() }, true);
+        queue.push(user(5), true);
+        let mut told = Vec::new();
+        let mut tell = |queue: &mut SendQueue, number: u32, room: usize| {
+            let all = queue.retire_plain(number, |cookie| {
+                let fits = told.len() < room;
+                told.extend(fits.then_some(cookie));
+                fits
+            });
+            (all, told.clone(), queue.len())
+        };
+        assert_eq!(tell(&mut queue, 1, 9), (true, vec![1], 5), "those behind have not ended");
+        assert_eq!(tell(&mut queue, 6, 1), (false, vec![1], 4), "there is no room for the third");
+        assert_eq!(tell(&mut queue, 6, 9), (false, vec![1, 3], 3), "a buffer ends with the next");
+        assert_eq!(
+            queue.retire(6).map(|ends| (ends.cookie, ends.buffer)),
+            Some((Some(4), Some(7)))
+        );
+        assert_eq!(tell(&mut queue, 6, 9), (false, vec![1, 3], 2));
+        assert_eq!(queue.retire(6).map(|ends| ends.role), Some(Role::Keepalive));
+        assert_eq!(tell(&mut queue, 6, 9), (true, vec![1, 3, 5], 0));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::abi::*;
 use crate::buffers::Pool;
 #[cfg(test)]
 use crate::double::clock::Instant;
-use crate::notices::Notices;
+use crate::notices::{Notices, completion};
 use crate::queue_pair::{self, Cleanup, Work};
 use crate::shared::DomainState;
 use crate::sys::{Cq, WC_BATCH, Wc};

@@ -54,14 +54,27 @@ impl Header {
             4 => Kind::Bye,
             _ => return Err(Status::BadData),
         };
+        Ok(Header::read(head, kind))
+    }
+
+    /// The same, and the payload behind it, if it is a message of the application's.
+    #[inline(always)]
+    pub(crate) fn of_message(bytes: &[u8]) -> Option<(Header, &[u8])> {
+        let (head, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;
+        let is_message = head[14] == Kind::Message as u8;
+        is_message.then(|| (Header::read(head, Kind::Message), payload))
+    }
+
+    #[inline(always)]
+    fn read(head: &[u8; HEADER_LEN], kind: Kind) -> Header {
         let mut header = [0; 8];
         header.copy_from_slice(&head[..8]);
-        Ok(Header {
+        Header {
             header: u64::from_le_bytes(header),
             id: u32::from_le_bytes([head[8], head[9], head[10], head[11]]),
             grant: Grant { credits: u16::from_le_bytes([head[12], head[13]]), growth: head[15] },
             kind,
-        })
+        }
     }
 }
 
@@ -75,8 +88,11 @@ mod tests {
             let grant = Grant { credits: 513, growth: 200 };
             let header = Header { header: 0x1122_3344_5566_7788, id: 9, grant, kind };
             assert_eq!(Header::unpack(&header.pack()), Ok(header));
+            let message = (kind == Kind::Message).then_some((header, &[7][..]));
+            assert_eq!(Header::of_message(&[&header.pack()[..], &[7]].concat()), message);
         }
         assert_eq!(Header::unpack(&[1; 15]), Err(Status::BadData));
+        assert_eq!(Header::of_message(&[1; 15]), None);
         for kind in [0, 5, 255] {
             let grant = Grant::default();
             let mut bytes = Header { header: 0, id: 0, grant, kind: Kind::Message }.pack();

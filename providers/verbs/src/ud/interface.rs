@@ -49,7 +49,7 @@ impl UdInterface {
         Ok(UdEndpoint::new(self.state.clone(), number))
     }
 
-    #[inline]
+    #[inline(never)] // `rc` need not pay for it
     pub(crate) fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         self.state.borrow_mut().poll(events);
         Ok(())

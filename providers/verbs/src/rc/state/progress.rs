@@ -3,28 +3,24 @@
 use super::*;
 
 impl State {
-    #[inline]
+    #[inline(always)] // into the call that the core makes
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         self.countdown -= 1;
         if self.has_more_to_do() || events.room() == 0 {
             return self.poll_all(events);
         }
-        match self.cq.poll(&mut self.batch) {
-            Ok(0) => {}
-            Ok(count) => self.fetched(count, Some(events)),
-            Err(failure) => self.cannot_be_polled(&failure, Some(events)),
+        match self.cq.fetch(&mut self.batch) {
+            Some(0) => {}
+            Some(count) => self.fetched(count, Some(events)),
+            None => self.cannot_be_polled(Some(events)),
         }
     }
 
     /// Whether a poll is more than a look at the completion queue.
-    #[inline]
+    #[inline(always)]
     fn has_more_to_do(&self) -> bool {
-        self.countdown == 0
-            || self.notices.are_out()
-            || !self.notices.is_empty()
-            || !self.unposted.is_empty()
-            || self.connections.is_empty()
-            || !self.cleanup.is_done()
+        let waits = self.notices.waits() | self.unposted.len() | self.cleanup.waits();
+        self.countdown == 0 || waits != 0 || self.connections.is_empty()
     }
 
     #[inline(never)] // who finds nothing need not pay for it
@@ -72,14 +68,14 @@ impl State {
             // Within a batch: what came before is told from there.
             return false;
         }
-        match self.cq.poll(&mut self.batch) {
-            Ok(0) => self.cleanup.fetched(0, true),
-            Ok(count) => {
+        match self.cq.fetch(&mut self.batch) {
+            Some(0) => self.cleanup.fetched(0, true),
+            Some(count) => {
                 self.fetched(count, events);
                 return true;
             }
-            Err(failure) => {
-                self.cannot_be_polled(&failure, events);
+            None => {
+                self.cannot_be_polled(events);
                 self.cleanup.fetched(0, true);
             }
         }
@@ -91,24 +87,18 @@ impl State {
     fn fetched(&mut self, count: usize, mut events: Option<&mut Events<'_>>) {
         self.cleanup.fetched(count, false);
         let batch = core::mem::take(&mut self.batch);
-        for wc in &batch[..count] {
-            match about(wc.wr_id) {
-                About::Receive { buffer, stamp } => {
-                    let (came, last) = self.receives.came(buffer, stamp);
-                    if last.is_some() {
-                        self.cleanup.last_receive(last, 0);
-                    }
-                    if came {
-                        self.receive_completed(buffer, wc, events.as_deref_mut());
-                    }
-                }
-                About::Send { slot, generation, number } if wc.status == IBV_WC_SUCCESS => {
-                    self.sends_completed(slot, generation, number, events.as_deref_mut());
-                }
-                About::Send { slot, generation, number } => {
-                    self.send_not_completed(slot, generation, number, wc, events.as_deref_mut());
+        let mut rest = batch[..count.min(batch.len())].iter();
+        if let Some(events) = events.as_deref_mut() {
+            // Nothing waits before them, and there is room.
+            while self.notices.is_empty() {
+                let Some(wc) = rest.next() else { break };
+                if !self.completed_simply(wc, events) {
+                    self.completed(wc, Some(&mut *events));
                 }
             }
+        }
+        for wc in rest {
+            self.completed(wc, events.as_deref_mut());
         }
         self.batch = batch;
         if let Err(refused) = self.post_receives() {
@@ -116,8 +106,47 @@ impl State {
         }
     }
 
+    /// A completion as nearly all are. `false`: it is another one, or there is no room for it, and [`State::completed`] is to see to it.
+    #[inline(always)]
+    fn completed_simply(&mut self, wc: &Wc, events: &mut Events<'_>) -> bool {
+        if wc.status != IBV_WC_SUCCESS {
+            return false;
+        }
+        match about(wc.wr_id) {
+            About::Send { slot, generation, number } => {
+                self.plain_sends_completed(slot, generation, number, events)
+            }
+            // Of a shared queue all are of the present that are told.
+            About::Receive { buffer, .. } => {
+                self.receives.shared().is_some() && self.message_arrived(buffer, wc, events)
+            }
+        }
+    }
+
+    #[inline(never)] // those that are simple need not pay for it
+    fn completed(&mut self, wc: &Wc, events: Option<&mut Events<'_>>) {
+        match about(wc.wr_id) {
+            About::Receive { buffer, stamp } => {
+                let (came, last) = self.receives.came(buffer, stamp);
+                if last.is_some() {
+                    self.cleanup.last_receive(last, 0);
+                }
+                if came {
+                    self.receive_completed(buffer, wc, events);
+                }
+            }
+            About::Send { slot, generation, number } if wc.status == IBV_WC_SUCCESS => {
+                self.sends_completed(slot, generation, number, events);
+            }
+            About::Send { slot, generation, number } => {
+                self.send_not_completed(slot, generation, number, wc, events);
+            }
+        }
+    }
+
     #[cold]
-    fn cannot_be_polled(&mut self, failure: &Failure, events: Option<&mut Events<'_>>) {
+    fn cannot_be_polled(&mut self, events: Option<&mut Events<'_>>) {
+        let failure = Cq::not_polled();
         // Nothing is fetched meanwhile.
         let batch = core::mem::take(&mut self.batch);
         self.fail_all(failure.status, &failure.text, events);
@@ -142,7 +171,42 @@ impl State {
         owner.map_or(u32::MAX, |connection| connection.own.slot)
     }
 
-    /// A message has arrived, or a receive has failed.
+    /// A message of the application's over a connection that stands, which is what arrives nearly always. `false`: it is something
+    /// else, or there is no room for it, and nothing has happened.
+    #[inline(always)]
+    fn message_arrived(&mut self, buffer: u32, wc: &Wc, events: &mut Events<'_>) -> bool {
+        if wc.wc_flags & IBV_WC_WITH_IMM == 0 || wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
+            return false;
+        }
+        let slot = u32::from_be(wc.imm_data);
+        let connection = self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut);
+        let Some(connection) = connection else { return false };
+        // Whoever sent this is whoever the queue pair is connected to: the number must be that connection's.
+        let stands = connection.phase == Phase::Established && !connection.closing;
+        if connection.own.qpn != wc.qp_num || !stands || events.room() == 0 {
+            return false;
+        }
+        let bytes = self.receives.bytes(buffer, wc.byte_len as usize);
+        let Some((head, payload)) = Header::of_message(bytes) else { return false };
+        if !connection.credits.message(head.grant) {
+            return false;
+        }
+        connection.active = true;
+        let event = Event {
+            kind: event::MESSAGE,
+            id: head.id,
+            peer: connection.cookie,
+            header: head.header,
+            data: payload.as_ptr(),
+            len: payload.len(),
+            ..Event::empty()
+        };
+        let message = Delivered { buffer, slot, generation: connection.generation };
+        self.notices.message_at_once(event, message, events)
+    }
+
+    /// Whatever else has arrived, or a receive has failed.
+    #[inline(never)] // messages need not pay for it
     pub(super) fn receive_completed(
         &mut self,
         buffer: u32,

@@ -3,8 +3,27 @@
 use super::*;
 
 impl State {
-    /// A send has completed, and with it all before it.
-    #[inline]
+    /// A send has completed, and with it all before it, of which most end with no more than a word for the application. `false`: there
+    /// is more to be seen to, or no room for it.
+    #[inline(always)]
+    pub(super) fn plain_sends_completed(
+        &mut self,
+        slot: u32,
+        generation: u8,
+        number: u32,
+        events: &mut Events<'_>,
+    ) -> bool {
+        let Some(connection) = current(&mut self.connections, slot, generation) else {
+            return true;
+        };
+        connection.active = true;
+        !connection.closing
+            && connection.queue.retire_plain(number, |cookie| events.push(completion(cookie, 0)))
+            && connection.ending.is_none()
+    }
+
+    /// The same, whatever ends with them.
+    #[inline(never)] // those with which little does need not pay for it
     pub(super) fn sends_completed(
         &mut self,
         slot: u32,
