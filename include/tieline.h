@@ -103,6 +103,12 @@ extern "C" {
 /* Peers may do all three. */
 #define TIELINE_ALL 7
 
+/*
+ * No right, but a promise: nobody looks at the memory to see whether a put has arrived, before a completion, a notification or a
+ * message has said so. A device may then let writes of peers pass each other on the bus.
+ */
+#define TIELINE_RELAXED_ORDERING 8
+
 /* The end of an operation is told by a number: tieline_worker_finish, _test, _forget. */
 #define TIELINE_TELL_REQUEST 0
 

@@ -152,6 +152,8 @@ extern "C" {
 
 /* the memory is that of the descriptor dmabuf, from dmabuf_offset on */
 #define TIELINE_REGISTER_DMABUF UINT64_C(0x1)
+/* a hint: writes of peers to this region may pass each other on the bus; what says that they are there (a completion, a notification, a message) comes behind their bytes all the same */
+#define TIELINE_REGISTER_RELAXED_ORDERING UINT64_C(0x100000000)
 
 /* ---- What a module is for (module_attr.role) ---- */
 

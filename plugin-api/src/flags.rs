@@ -96,6 +96,7 @@ table! {
     /// Flags of a registration.
     pub mod register_flags: u64, "REGISTER_" {
         DMABUF = 1 << 0, "the memory is that of the descriptor dmabuf, from dmabuf_offset on";
+        RELAXED_ORDERING = 1 << 32, "a hint: writes of peers to this region may pass each other on the bus; what says that they are there (a completion, a notification, a message) comes behind their bytes all the same";
     }
 }
 

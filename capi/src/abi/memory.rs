@@ -4,7 +4,9 @@ use super::bytes::Room;
 use super::context::{ContextHandle, ContextObject, keep, take, try_take};
 use super::enter::{guarded, object};
 use super::error::{Fault, done};
-use super::numbers::{TIELINE_ALL, TIELINE_ATOMIC, TIELINE_READ, TIELINE_WRITE};
+use super::numbers::{
+    TIELINE_ALL, TIELINE_ATOMIC, TIELINE_READ, TIELINE_RELAXED_ORDERING, TIELINE_WRITE,
+};
 use super::records::{null, out, out_handle};
 use super::table::Object;
 use std::ffi::c_void;
@@ -37,19 +39,20 @@ impl Object for RegionObject {
 }
 
 fn access(rights: u64) -> Result<Access, Fault> {
-    if rights & !TIELINE_ALL != 0 {
+    if rights & !(TIELINE_ALL | TIELINE_RELAXED_ORDERING) != 0 {
         let why = format!("{rights:#x} has bits that are not known here");
         return Err(Fault::new(
             Status::Invalid,
             "rights",
             why,
-            "use TIELINE_READ, _WRITE, _ATOMIC",
+            "use TIELINE_READ, _WRITE, _ATOMIC, _RELAXED_ORDERING",
         ));
     }
     let each = [
         (TIELINE_READ, Access::READ),
         (TIELINE_WRITE, Access::WRITE),
         (TIELINE_ATOMIC, Access::ATOMIC),
+        (TIELINE_RELAXED_ORDERING, Access::RELAXED_ORDERING),
     ];
     let granted = each.iter().filter(|(bit, _)| rights & bit != 0);
     Ok(granted.fold(Access::LOCAL, |all, (_, right)| all | *right))

@@ -1,7 +1,10 @@
 //! Access rights of peers to a region.
 
 use std::ops::BitOr;
-use tieline_plugin_api::access;
+use tieline_plugin_api::{access, register_flags};
+
+/// Beside the rights, which are the low bits; no peer and no key knows of it.
+const RELAXED: u64 = 1 << 63;
 
 /// What peers may do with a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +23,28 @@ impl Access {
     /// None: only a local buffer for puts and gets.
     pub const LOCAL: Access = Access(0);
 
+    /// Not a right, but a promise of who registers: nobody looks at this memory to see whether a peer's put has arrived, before a
+    /// completion, a notification or a message has said so. A device may then let writes of peers pass each other on the bus,
+    /// which some processors (AMD) need for full speed; others do as ever: `docs/ordering.md` has the row.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tieline::Error> {
+    /// # let context = tieline::Context::builder().set("TIELINE_PROVIDERS", "shm").open()?;
+    /// use tieline::Access;
+    /// let landing = context.alloc_with(1 << 20, Access::ALL | Access::RELAXED_ORDERING)?;
+    /// # drop(landing);
+    /// # Ok(()) }
+    /// ```
+    pub const RELAXED_ORDERING: Access = Access(RELAXED);
+
+    /// The rights, as keys and providers know them.
     pub(crate) fn bits(self) -> u64 {
-        self.0
+        self.0 & Access::ALL.0
+    }
+
+    /// Flags of a registration.
+    pub(crate) fn register_flags(self) -> u64 {
+        if self.0 & RELAXED != 0 { register_flags::RELAXED_ORDERING } else { 0 }
     }
 
     pub(crate) fn from_bits(bits: u64) -> Access {

@@ -132,7 +132,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_VERBS_RELAXED_ORDERING",
         "off",
-        "Whether writes of peers to a region may pass each other on the bus, which some processors (AMD) need for full speed: \
+        "Whether writes of peers to any region, not only to one that asked for it, may pass each other on the bus, which some processors (AMD) need for full speed: \
               then only completion, a notification or a message says that bytes are there; docs/ordering.md has the row.",
     )
     .one_of("off|on"),

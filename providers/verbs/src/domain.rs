@@ -158,7 +158,8 @@ impl Domain for VerbsDomain {
             return self.state.registry.register_dmabuf(memory);
         }
         let (base, len, access) = memory.of_host()?;
-        self.state.registry.register(base, len, access)
+        let relaxed = memory.flags & register_flags::RELAXED_ORDERING != 0;
+        self.state.registry.register(base, len, access, relaxed)
     }
 
     fn deregister(&self, region: Region) -> Result<(), Failure> {

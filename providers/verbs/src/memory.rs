@@ -31,7 +31,7 @@ pub(crate) struct Registry {
     pub(crate) lender: Arc<Lender<LocalMemory>>,
     seal: Seal,
     next: AtomicU64,
-    /// Peers' writes to regions may pass each other on their way to memory.
+    /// Peers' writes to all regions, and not only to those that ask for it, may pass each other on their way to memory.
     relaxed: bool,
 }
 
@@ -46,6 +46,7 @@ impl Registry {
         base: *mut u8,
         len: usize,
         rights: u64,
+        relaxed: bool,
     ) -> Result<Region, Failure> {
         let start = base.expose_provenance() as u64;
         if start == 0 || start.checked_add(len as u64).is_none() {
@@ -54,7 +55,7 @@ impl Registry {
         }
         // The device refuses to register nothing; one byte more than asked for is never put into a key.
         let (mr, writable) = self.lender.pressed(|| {
-            let relaxed = if self.relaxed { IBV_ACCESS_RELAXED_ORDERING } else { 0 };
+            let relaxed = if self.relaxed || relaxed { IBV_ACCESS_RELAXED_ORDERING } else { 0 };
             let rights = verbs_rights(rights) | relaxed;
             register(&self.lender.device().0, base, len.max(1), rights)
         })?;

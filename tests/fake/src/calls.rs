@@ -193,7 +193,7 @@ pub struct Call {
     pub id: u32,
     /// Its length.
     pub len: usize,
-    /// The flags of an operation.
+    /// The flags of an operation, or of a registration.
     pub flags: u64,
     /// Whether it was refused, or panicked.
     pub refused: bool,

@@ -171,7 +171,11 @@ impl Domain for FakeDomain {
 
     fn register(&self, memory: &RegisterParams) -> Result<FakeRegion, Failure> {
         let (base, len, access) = memory.of_host()?;
-        ask(self.world, self.lane, usize::MAX, Slot::Register)?;
+        let (interface, flags) = (usize::MAX, memory.flags);
+        let call =
+            Call { slot: Slot::Register, interface, cookie: 0, id: 0, len, flags, refused: false };
+        let verdict = self.world.state().call(self.lane, call);
+        let _ = settled(self.world, verdict)?;
         let piece = Piece::registered(base, len);
         Ok(FakeRegion(self.world.state().register(self.lane, piece, access)))
     }

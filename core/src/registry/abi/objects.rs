@@ -5,6 +5,7 @@ use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
 use super::{ConnectorTable, EndpointTable, InterfaceTable, RawEndpoint};
 use crate::Error;
+use crate::mem::access::Access;
 use crate::registry::load::LoadedProvider;
 use crate::sys::Span;
 use std::cell::Cell;
@@ -176,17 +177,15 @@ impl OpenDomain {
     }
 
     /// Registers memory of this process. Whoever made the span has promised that it stays mapped.
-    pub(crate) fn register(&self, span: Span, access: u64) -> Result<Registered, Error> {
+    pub(crate) fn register(&self, span: Span, access: Access) -> Result<Registered, Error> {
         let what = || format!("{} could not register {} bytes", self.name(), span.len());
         self.provider().usable(&what)?;
         let mut region = MemoryRegion::empty();
+        let host = RegisterParams::new(span.base(), span.len(), access.bits());
+        let memory = RegisterParams { flags: access.register_flags(), ..host };
         // SAFETY: an open domain's handle; the span's maker keeps the memory mapped (see `Span::new`).
         let code = unsafe {
-            (self.provider().tables.domain.register)(
-                self.inner.handle,
-                &RegisterParams::new(span.base(), span.len(), access),
-                &mut region,
-            )
+            (self.provider().tables.domain.register)(self.inner.handle, &memory, &mut region)
         };
         let _ = self.provider().checked(i64::from(code), &what)?;
         if region.handle.is_null() {

@@ -125,13 +125,17 @@ fn memory_of_another_device_is_named_by_its_descriptor_and_never_touched_by_the_
 }
 
 #[test]
-fn writes_may_pass_each_other_on_the_bus_only_where_the_operator_says_so() {
-    for (setting, relaxed) in [("off", false), ("on", true)] {
+fn writes_may_pass_each_other_on_the_bus_only_where_the_region_or_the_operator_says_so() {
+    let hint = register_flags::RELAXED_ORDERING;
+    for (setting, flags, relaxed) in
+        [("off", 0, false), ("off", hint, true), ("on", 0, true), ("on", hint, true)]
+    {
         let a = side(&[("TIELINE_VERBS_RELAXED_ORDERING", setting)]);
         let before = rights().len();
         let mut words = vec![0u64; 8];
         let all = piece(&mut words);
-        let region = a.domain.register(&RegisterParams::new(all.base, all.len, ALL)).unwrap();
+        let memory = RegisterParams { flags, ..RegisterParams::new(all.base, all.len, ALL) };
+        let region = a.domain.register(&memory).unwrap();
         let hinted = rights().into_iter().filter(|r| r & IBV_ACCESS_RELAXED_ORDERING != 0).count();
         assert_eq!((rights().len(), hinted), (before + 1, usize::from(relaxed)), "no buffers");
         a.domain.deregister(region).unwrap();

@@ -1,10 +1,11 @@
-//! Keys that serve all endpoints of an interface: imported once for each peer, let go with the last who uses them.
+//! What is told of regions and keys; keys that serve all endpoints of an interface: imported once for each peer, let go with the last who uses them.
 
 use crate::cases;
 use crate::stage::Stage;
 use tieline::{Access, Endpoint, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps::{INTERFACE_KEYS, KEY_POINTER};
+use tieline_plugin_api::register_flags;
 
 const MANY: usize = 50;
 
@@ -26,6 +27,24 @@ fn calls(stage: &Stage) -> [usize; 4] {
 }
 
 cases! {
+    /// It is no right: keys and peers know nothing of it.
+    fn who_promises_not_to_look_for_puts_in_memory_tells_that_with_the_registration_alone() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
+        for (access, flags) in [
+            (Access::ALL, 0),
+            (Access::ALL | Access::RELAXED_ORDERING, register_flags::RELAXED_ORDERING),
+        ] {
+            let region = stage.at_b.register_with(vec![0; 8], access).unwrap();
+            let told = stage.world.calls(Slot::Register);
+            assert_eq!(told.last().map(|call| call.flags), Some(flags));
+            let key = stage.ab.import_key(&region.remote_key().unwrap()).unwrap();
+            let put = stage.ab.put_bytes(&[7; 8], &key, 0).unwrap();
+            assert_eq!(stage.finish(put), Ok(0));
+            assert_eq!(region.to_vec(0..8).unwrap(), [7; 8]);
+        }
+        stage.assert_no_faults();
+    }
+
     /// What a provider keeps of a key it keeps once, and not for every endpoint.
     fn one_import_serves_all_endpoints_to_a_peer_and_the_last_of_them_lets_it_go() {
         let stage = Stage::new(vec![Lane::whole("all").with(INTERFACE_KEYS)]);
