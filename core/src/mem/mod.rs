@@ -4,7 +4,7 @@
 //! endpoints. A region keeps what is in here alive, and nothing else of its context.
 
 mod abi;
-pub(crate) mod access;
+mod access;
 pub(crate) mod key;
 pub mod region;
 mod room;
@@ -142,7 +142,7 @@ impl Memory {
             if known || !can || span.len() == 0 {
                 continue;
             }
-            match slot.domain.register(span, access) {
+            match slot.domain.register(span, access.bits(), access.register_flags()) {
                 Ok(memory) => {
                     let gives = false;
                     inner.registrations.push(Registration { domain: index, memory, gives });

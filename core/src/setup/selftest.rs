@@ -91,7 +91,7 @@ impl Trial<'_> {
             let buffer = buffer.insert(OwnedBuffer::zeroed(LEN).map_err(|s| s.to_string())?);
             // SAFETY: `Target` keeps the buffer until the registration has ended.
             let span = unsafe { buffer.span() };
-            domain.register(span, rights)
+            domain.register(span, rights, 0)
         };
         let memory = memory.map_err(|e| format!("no memory to try with: {e}"))?;
         let mut target = Target { memory, buffer };

@@ -127,7 +127,7 @@ impl Inner {
         }
         count += self.poll_wiring();
         self.answer_names();
-        self.polls_on();
+        self.watched.polled(&self.poller, &self.shared.interfaces);
         let mut seldom = false;
         let resting = self.poll_resting();
         if count > 0 {

@@ -257,7 +257,7 @@ impl Inner {
         self.shared.core.check_process("a worker")?;
         // Whatever ends the sleep is to be looked at.
         self.look_at_all();
-        self.watch_for_sleep()?;
+        self.watched.begin(&self.poller, &self.shared.interfaces)?;
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
             if slot.attr.caps & caps::NEEDS_POLL == 0 || slot.out_of_use.borrow().is_some() {
                 continue;

@@ -4,8 +4,9 @@
 //! own call (half a microsecond of a message over `ofi` that took seven, measured). So who has polled for a while is watched for no
 //! more, until it prepares to sleep.
 
-use super::Inner;
 use crate::Error;
+use crate::interface::InterfaceSlot;
+use crate::sys::Poller;
 use std::cell::Cell;
 
 /// Polls without a sleep until nothing is watched: half a millisecond or so, beside which watching anew is cheap.
@@ -22,39 +23,35 @@ impl Watched {
     pub(super) fn new() -> Watched {
         Watched { now: Cell::new(true), polls: Cell::new(0) }
     }
-}
 
-impl Inner {
     /// What asks the kernel has been polled.
     #[inline]
-    pub(super) fn polls_on(&self) {
-        if self.watched.now.get() {
-            let polls = self.watched.polls.get() + 1;
-            self.watched.polls.set(polls);
+    pub(super) fn polled(&self, poller: &Poller, interfaces: &[InterfaceSlot]) {
+        if self.now.get() {
+            let polls = self.polls.get() + 1;
+            self.polls.set(polls);
             if polls >= POLLS {
-                self.unwatch();
+                self.end(poller, interfaces);
             }
         }
     }
 
     #[cold]
-    fn unwatch(&self) {
-        self.watched.now.set(false);
-        for fd in self.shared.interfaces.iter().filter_map(|slot| slot.watched) {
-            self.poller.remove(fd);
-        }
+    fn end(&self, poller: &Poller, interfaces: &[InterfaceSlot]) {
+        self.now.set(false);
+        interfaces.iter().filter_map(|slot| slot.watched).for_each(|fd| poller.remove(fd));
     }
 
     /// A sleep is prepared: whatever wakes an interface wakes the worker.
-    pub(super) fn watch_for_sleep(&self) -> Result<(), Error> {
-        self.watched.polls.set(0);
-        if self.watched.now.replace(true) {
+    pub(super) fn begin(&self, poller: &Poller, interfaces: &[InterfaceSlot]) -> Result<(), Error> {
+        self.polls.set(0);
+        if self.now.replace(true) {
             return Ok(());
         }
-        let open = self.shared.interfaces.iter().filter(|slot| slot.out_of_use.borrow().is_none());
-        let watched = open.filter_map(|slot| slot.watched).try_for_each(|fd| self.poller.add(fd));
+        let open = interfaces.iter().filter(|slot| slot.out_of_use.borrow().is_none());
+        let watched = open.filter_map(|slot| slot.watched).try_for_each(|fd| poller.add(fd));
         if watched.is_err() {
-            self.unwatch();
+            self.end(poller, interfaces);
         }
         watched
     }

@@ -5,7 +5,6 @@ use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
 use super::{ConnectorTable, EndpointTable, InterfaceTable, RawEndpoint};
 use crate::Error;
-use crate::mem::access::Access;
 use crate::registry::load::LoadedProvider;
 use crate::sys::Span;
 use std::cell::Cell;
@@ -176,16 +175,16 @@ impl OpenDomain {
         Ok(Registered { handle: Some(region.handle), span, domain: self.inner.clone() })
     }
 
-    /// Registers memory of this process. Whoever made the span has promised that it stays mapped.
-    pub(crate) fn register(&self, span: Span, access: Access) -> Result<Registered, Error> {
+    /// Registers memory of this process, with rights and flags. Whoever made the span has promised that it stays mapped.
+    pub(crate) fn register(&self, span: Span, may: u64, flags: u64) -> Result<Registered, Error> {
         let what = || format!("{} could not register {} bytes", self.name(), span.len());
         self.provider().usable(&what)?;
         let mut region = MemoryRegion::empty();
-        let host = RegisterParams::new(span.base(), span.len(), access.bits());
-        let memory = RegisterParams { flags: access.register_flags(), ..host };
+        let params = RegisterParams::new(span.base(), span.len(), may);
+        let params = RegisterParams { flags, ..params };
         // SAFETY: an open domain's handle; the span's maker keeps the memory mapped (see `Span::new`).
         let code = unsafe {
-            (self.provider().tables.domain.register)(self.inner.handle, &memory, &mut region)
+            (self.provider().tables.domain.register)(self.inner.handle, &params, &mut region)
         };
         let _ = self.provider().checked(i64::from(code), &what)?;
         if region.handle.is_null() {

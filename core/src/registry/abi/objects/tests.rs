@@ -141,7 +141,7 @@ fn a_registration_without_a_handle_is_refused_and_the_provider_is_out_of_use() {
     // SAFETY: the memory outlives the span.
     let span = unsafe { Span::new(memory.as_mut_ptr(), memory.len()) };
     for _ in 0..2 {
-        let error = domain.register(span, 0).err().expect("a refusal");
+        let error = domain.register(span, 0, 0).err().expect("a refusal");
         let why = "its register has succeeded with a null handle (built in)";
         assert_eq!((error.status(), error.why()), (Status::ProviderFailed, why));
         assert!(error.fix().contains("TIELINE_PROVIDERS=^answers"), "{error}");
