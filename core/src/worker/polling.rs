@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 impl Inner {
     /// Polls an interface and hands on what it brings; how much that was.
-    #[inline]
+    #[inline(always)] // into progress
     pub(super) fn poll(self: &Rc<Self>, index: usize) -> usize {
         let slot = &self.shared.interfaces[index];
         let hand_on = |events: &[Polled]| {
@@ -32,10 +32,19 @@ impl Inner {
         usize::from(news)
     }
 
+    /// The same of one that is not polled in every call.
+    #[inline(never)]
+    pub(super) fn poll_rarely(self: &Rc<Self>, index: usize) -> usize {
+        self.poll(index)
+    }
+
     /// The turn of those that rest.
     #[cold]
     pub(super) fn poll_resting(self: &Rc<Self>) -> usize {
-        let count = self.fast.resting().iter().map(|index| self.poll(index.get())).sum();
+        if self.fast.all_are_awake() {
+            return 0;
+        }
+        let count = self.fast.resting().iter().map(|index| self.poll_rarely(index.get())).sum();
         if count > 0 {
             self.fast.wake(|index| &self.shared.interfaces[index].quiet);
         }

@@ -101,7 +101,7 @@ impl Inner {
             0 => count += self.poll_slow(),
             left => {
                 self.slow_in.set(left - 1);
-                if left % EACH == 0 {
+                if left % EACH == 0 && !self.fast.all_are_awake() {
                     count += self.poll_resting();
                 }
             }
@@ -123,7 +123,7 @@ impl Inner {
         self.take_out_broken();
         self.let_closed_go();
         for &index in &self.slow {
-            count += self.poll(index);
+            count += self.poll_rarely(index);
         }
         count += self.poll_wiring();
         self.answer_names();

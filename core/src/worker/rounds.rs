@@ -32,6 +32,11 @@ impl Rounds {
         self.all.get(..self.awake.get()).unwrap_or_default()
     }
 
+    #[inline]
+    pub(super) fn all_are_awake(&self) -> bool {
+        self.awake.get() == self.all.len()
+    }
+
     pub(super) fn resting(&self) -> &[Cell<usize>] {
         self.all.get(self.awake.get()..).unwrap_or_default()
     }
@@ -86,6 +91,7 @@ mod tests {
             rounds.look(|index| &quiet[index]);
         }
         assert_eq!((indexes(rounds.awake()), indexes(rounds.resting())), (vec![2], vec![1, 3, 4]));
+        assert!(!rounds.all_are_awake());
         quiet[4].set(0);
         rounds.wake(|index| &quiet[index]);
         assert_eq!((indexes(rounds.awake()), indexes(rounds.resting())), (vec![2, 4], vec![1, 3]));
@@ -109,6 +115,6 @@ mod tests {
             quiet[0].set(n % 3);
             only.look(|index| &quiet[index]);
         }
-        assert_eq!((indexes(only.awake()), only.is_empty()), (vec![0], false));
+        assert!(only.all_are_awake() && !only.is_empty());
     }
 }
