@@ -98,6 +98,8 @@ struct State {
     /// What is to be taken, in this order, and by which receive.
     due: RefCell<VecDeque<(usize, Announcement)>>,
     failed: RefCell<Option<Error>>,
+    /// A handler has changed something of these since it was last looked at.
+    stirred: Cell<bool>,
 }
 
 /// One rank.
@@ -266,7 +268,7 @@ impl Runtime {
                     Kept::Bytes(kept) => state.got(number, from, kept.payload())?,
                     Kept::Announced(what) => {
                         state.announced(number, from, what)?;
-                        self.advance()?;
+                        let _ = self.advance()?;
                     }
                 }
             }
@@ -283,7 +285,10 @@ impl Runtime {
     }
 
     fn waited(&self, number: usize) -> Result<Received, Error> {
-        self.until(|| self.state.transfer(number).is_ok_and(|transfer| transfer.has_ended))?;
+        let has_ended = || self.state.transfer(number).is_ok_and(|transfer| transfer.has_ended);
+        if !has_ended() {
+            self.until(|moved| moved && has_ended())?;
+        }
         let ended = self.state.transfers.borrow_mut().take(number);
         ended.map(|transfer| transfer.message).ok_or_else(|| Status::Invalid.into())
     }
@@ -312,7 +317,7 @@ impl Runtime {
         ignore: u64,
     ) -> Result<Option<(usize, u64)>, Error> {
         let _ = self.worker.progress();
-        self.advance()?;
+        let _ = self.advance()?;
         let mut matcher = self.state.matcher.borrow_mut();
         let found = matcher.peek(application(source, tag, ignore));
         Ok(found.map(|message| (message.source as usize, message.tag)))
@@ -348,7 +353,7 @@ impl Runtime {
     ) -> Result<Outcome, Error> {
         let mut posted = post();
         if matches!(posted, Err(PostError::Retry(_))) {
-            self.until(|| {
+            self.until(|_| {
                 posted = post();
                 !matches!(posted, Err(PostError::Retry(_)))
             })?;
@@ -356,37 +361,41 @@ impl Runtime {
         Ok(posted?)
     }
 
-    /// Makes progress until something is so.
-    fn until(&self, mut done: impl FnMut() -> bool) -> Result<(), Error> {
-        let mut advanced = Ok(());
+    /// Makes progress until something is so, which is told whether anything of the runtime's own has changed.
+    fn until(&self, mut done: impl FnMut(bool) -> bool) -> Result<(), Error> {
+        let mut advanced = Ok(false);
         let ends = || {
-            done() || {
-                advanced = self.advance();
-                advanced.is_err() || done()
-            }
+            advanced = self.advance();
+            advanced.as_ref().map_or(true, |moved| done(*moved))
         };
         let _ = self.worker.wait_until(ends, None)?;
-        advanced
+        advanced.map(drop)
     }
 
-    /// Deals with what has ended, and posts what handlers have left.
-    fn advance(&self) -> Result<(), Error> {
-        if let Some(error) = self.state.failed.borrow().as_ref() {
-            return Err(error.clone());
-        }
+    /// Deals with what has ended, and posts what handlers have left; whether there was anything.
+    fn advance(&self) -> Result<bool, Error> {
         let mut ended = Ok(());
-        let _ = self.worker.take_completed(AT_ONCE, |word, result| {
+        let count = self.worker.take_completed(AT_ONCE, |word, result| {
             let dealt_with = result.map_err(Error::from).and_then(|_| self.ended(word));
             ended = std::mem::replace(&mut ended, Ok(())).and(dealt_with);
         });
+        let stirred = &self.state.stirred;
+        if count == 0 && !stirred.take() && self.leaving.borrow().is_empty() {
+            return Ok(false);
+        }
+        if let Some(error) = self.state.failed.borrow().as_ref() {
+            stirred.set(true);
+            return Err(error.clone());
+        }
         self.leaving.take().into_iter().try_for_each(|number| self.ended(number))?;
         ended?;
         loop {
             let next = self.state.due.borrow_mut().pop_front();
-            let Some((number, what)) = next else { return Ok(()) };
+            let Some((number, what)) = next else { return Ok(true) };
             if let Some(again) = self.take(number, what)? {
                 self.state.due.borrow_mut().push_front((number, again));
-                return Ok(());
+                stirred.set(true);
+                return Ok(true);
             }
         }
     }
@@ -460,6 +469,7 @@ impl State {
 
     /// The first reason counts.
     fn fail(&self, error: Error) {
+        self.stirred.set(true);
         let _ = self.failed.borrow_mut().get_or_insert(error);
     }
 
@@ -496,6 +506,7 @@ impl State {
         let mut transfer = self.transfer(number)?;
         (transfer.message.source, transfer.message.tag) = from;
         transfer.id = None;
+        self.stirred.set(true);
         self.due.borrow_mut().push_back((number, what));
         Ok(())
     }
@@ -505,6 +516,7 @@ impl State {
         let Received { source, tag, len, bytes } = &mut transfer.message;
         (*source, *tag, *len) = (from.0, from.1, payload.len());
         (transfer.id, transfer.has_ended) = (None, true);
+        self.stirred.set(true);
         if let Some((into, range)) = transfer.into.take() {
             return into.write(part(&range, payload.len())?.start, payload);
         }

@@ -95,7 +95,7 @@ impl Window<'_> {
                 // Nobody tells when it is free; who holds it may need the processor.
                 _ => _ = self.runtime.worker.wait(Some(nap))?,
             }
-            self.runtime.advance()?;
+            let _ = self.runtime.advance()?;
             nap = LONGEST_NAP.min(nap * 2);
         }
     }
@@ -162,7 +162,7 @@ impl Window<'_> {
             Outcome::Pending(request) => request,
         };
         let mut ended = None;
-        self.runtime.until(|| {
+        self.runtime.until(|_| {
             ended = self.runtime.worker.test(&request);
             ended.is_some()
         })?;
