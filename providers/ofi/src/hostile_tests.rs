@@ -5,7 +5,8 @@ use crate::double::sys::inject;
 use crate::double::world::{Entry, fail_receive, manners, registrations, world};
 use crate::double::{Side, domain, settings, transfer, until};
 use crate::wire::{Greeting, HEAD, Head, Kind, hello};
-use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, Status};
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status};
 
 fn sides() -> (Side, Side) {
     (Side::new(&settings()), Side::new(&settings()))
@@ -543,6 +544,11 @@ fn of_an_endpoint_that_does_not_close_nothing_is_given_back_that_the_library_may
     let key = endpoint.import_key(&far.packed(&region)).unwrap();
     let mut here = vec![0u8; 20_000];
     assert_eq!(transfer(&endpoint, false, &key, &mut here, 0, 1), Ok(Posting::Pending));
+    // Of a short put that completes locally nobody waits for the end.
+    let mut short = [1u8; 8];
+    let iov = [Iov::new(short.as_mut_ptr(), 8)];
+    let op = RmaOp { iov: &iov, len: 8, offset: 0, cookie: 99, flags: 0 };
+    assert_eq!(endpoint.put(&key, &op), Ok(Posting::Done));
     manners(|manners| (manners.stays_open, manners.overrun) = (true, true));
     near.poll();
     near.poll();

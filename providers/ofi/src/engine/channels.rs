@@ -32,15 +32,13 @@ pub(super) struct Flush {
     pub(super) next: u32,
     /// Transfers before this one have to have ended.
     pub(super) number: u64,
+    /// What it has to tell.
+    pub(super) lost: Option<Lost>,
 }
-
-/// Transfers without an end of their own that failed, and of which no flush has told yet: of more than these the last counts for all.
-const UNTOLD: usize = 16;
 
 /// How a transfer has failed of which nobody heard.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Lost {
-    number: u64,
     pub(super) status: Status,
     pub(super) errno: i32,
     pub(super) words: String,
@@ -76,7 +74,8 @@ pub(super) struct Outbound {
     /// Transfers in their order: the number of the first, and which have ended.
     pub(super) first: u64,
     pub(super) ended: VecDeque<bool>,
-    lost: Vec<Lost>,
+    /// What the next flush has to tell, be it of one transfer or of many.
+    pub(super) lost: Option<Lost>,
     keys: Vec<Weak<Imported>>,
     revoked: VecDeque<u64>,
     /// Regions of which the owner has asked, and to which transfers are under way.
@@ -105,7 +104,7 @@ impl Outbound {
             flushes: Vec::new(),
             first: 0,
             ended: VecDeque::new(),
-            lost: Vec::new(),
+            lost: None,
             keys: Vec::new(),
             revoked: VecDeque::new(),
             revoking: Vec::new(),
@@ -156,22 +155,10 @@ impl Outbound {
         }
     }
 
-    /// A transfer has failed, and the next flush that it is before is to tell that.
-    pub(super) fn lose(&mut self, number: u64, status: Status, errno: i32, words: String) {
-        let full = self.lost.len() == UNTOLD;
-        match self.lost.last_mut().filter(|_| full) {
-            Some(last) => last.number = last.number.max(number),
-            None => self.lost.push(Lost { number, status, errno, words }),
-        }
-    }
-
-    /// What a flush has to tell of the transfers before `number`; it is told with that.
-    pub(super) fn lost_before(&mut self, number: u64) -> Option<Lost> {
-        let is_before = |lost: &Lost| lost.number < number;
-        let first = self.lost.iter().position(is_before)?;
-        let told = self.lost.swap_remove(first);
-        self.lost.retain(|lost| !is_before(lost));
-        Some(told)
+    /// A transfer has failed, which the first flush behind it is to tell, whether that waits or is still to come.
+    pub(super) fn lose(&mut self, number: u64, lost: Lost) {
+        let waits = self.flushes.iter_mut().find(|flush| flush.number > number);
+        let _ = waits.map_or(&mut self.lost, |flush| &mut flush.lost).get_or_insert(lost);
     }
 
     /// What the receiver says: everything before `next` has arrived, and so many bytes have been handed out.
@@ -263,7 +250,7 @@ mod tests {
         let mut channel = channel();
         let (first, second) = (channel.began(), channel.began());
         channel.next = 5;
-        let flush = |cookie, next, number| Flush { cookie, next, number };
+        let flush = |cookie, next, number| Flush { cookie, next, number, lost: None };
         channel.flushes = vec![flush(7, 5, 2), flush(8, 0, 1)];
         channel.ended(second);
         assert!(channel.flushed().is_none(), "the first one is under way");
@@ -277,25 +264,29 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_tells_what_was_lost_before_it_once_and_nothing_of_what_came_behind() {
+    fn the_first_flush_behind_what_was_lost_tells_it_and_no_other() {
         let mut channel = channel();
-        let lose = |channel: &mut Outbound, number| {
-            channel.lose(number, Status::Io, 5, format!("number {number}"));
+        let wait = |channel: &mut Outbound, number| {
+            let lost = channel.lost.take();
+            channel.flushes.push(Flush { cookie: number, next: 0, number, lost });
         };
-        lose(&mut channel, 6);
-        lose(&mut channel, 3);
-        assert_eq!(channel.lost_before(3), None);
-        assert_eq!(channel.lost_before(4).map(|lost| lost.words), Some("number 3".into()));
-        assert_eq!(channel.lost_before(6), None, "told, and the other one is behind it");
-        lose(&mut channel, 4);
-        assert_eq!(channel.lost_before(9).map(|lost| lost.number), Some(6));
-        assert_eq!(channel.lost_before(9), None, "one word for all that it covers");
-        // However many there are, each is before some flush that tells of it.
-        (10..1000).for_each(|number| lose(&mut channel, number));
-        assert_eq!(channel.lost.len(), UNTOLD);
-        assert!(channel.lost_before(11).is_some());
-        assert!(channel.lost_before(26).is_some() && channel.lost_before(999).is_none());
-        assert!(channel.lost_before(1000).is_some() && channel.lost_before(2000).is_none());
+        let lose = |channel: &mut Outbound, number| {
+            let words = format!("number {number}");
+            channel.lose(number, Lost { status: Status::Io, errno: 5, words });
+        };
+        for number in [4, 7] {
+            wait(&mut channel, number);
+        }
+        // However many are lost behind a flush, it tells none of them, and what is before it.
+        (7..1000).for_each(|number| lose(&mut channel, number));
+        for number in [6, 4, 3] {
+            lose(&mut channel, number);
+        }
+        wait(&mut channel, 1000);
+        let words = |lost: Option<Lost>| lost.map(|lost| lost.words).unwrap_or_default();
+        let told: Vec<_> = channel.flushes.drain(..).map(|flush| words(flush.lost)).collect();
+        assert_eq!(told, ["number 3", "number 6", "number 7"]);
+        assert_eq!(channel.lost, None, "it was told");
     }
 
     #[test]

@@ -184,7 +184,8 @@ impl Engine {
             return;
         };
         channel.ended(transfer.number);
-        if channel.open {
+        // Of one that nobody hears of the channel's end has told.
+        if channel.open && !transfer.silent {
             self.completed(transfer.cookie, Err((Status::OutcomeUnknown, 0)), why);
         }
         self.settle(transfer.channel as usize);

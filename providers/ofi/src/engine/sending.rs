@@ -322,8 +322,7 @@ impl Engine {
     pub(super) fn settle(&mut self, at: usize) {
         while let Some(channel) = self.outbound[at].as_mut() {
             let Some(flush) = channel.flushed() else { break };
-            let lost = channel.lost_before(flush.number);
-            self.flushed(flush.cookie, lost);
+            self.flushed(flush.cookie, flush.lost);
         }
         let Some(channel) = self.outbound[at].as_mut().filter(|channel| channel.ended.is_empty())
         else {
@@ -383,8 +382,8 @@ impl Engine {
             return Err(status);
         }
         let (next, number) = (channel.next, channel.first + channel.ended.len() as u64);
+        let lost = channel.lost.take();
         if channel.is_quiet() {
-            let lost = channel.lost_before(number);
             return Ok(match lost {
                 None => Posting::Done,
                 lost => {
@@ -393,7 +392,7 @@ impl Engine {
                 }
             });
         }
-        channel.flushes.push(Flush { cookie, next, number });
+        channel.flushes.push(Flush { cookie, next, number, lost });
         let (peer, asks) = (channel.peer, channel.acked != next && channel.synced != next);
         if let (true, Some((to, token))) = (asks, channel.remote) {
             channel.synced = next;

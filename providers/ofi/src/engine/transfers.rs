@@ -1,7 +1,7 @@
 //! Puts and gets, and how atomics are posted and end.
 
 use super::Engine;
-use super::channels::{Imported, RemoteKey};
+use super::channels::{Imported, Lost, RemoteKey};
 use super::ops::{Transfer, Work};
 use super::sending::share;
 use crate::abi::{FI_EAGAIN, FI_ENOKEY};
@@ -289,7 +289,8 @@ impl Engine {
                     let status = failed.unwrap_or(self.status_of(*errno));
                     match self.outbound[at].as_mut().filter(|_| transfer.silent) {
                         Some(channel) => {
-                            channel.lose(transfer.number, status, *errno, words.clone());
+                            let (errno, words) = (*errno, words.clone());
+                            channel.lose(transfer.number, Lost { status, errno, words });
                         }
                         None => self.completed(transfer.cookie, Err((status, *errno)), words),
                     }
