@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
-/// While work is queued, or a key settles, that no descriptor announces, a sleep is no longer than this, by the worker's timer.
+/// While work is queued, or a key settles, that no descriptor announces, or none is watched, a sleep is no longer than this, by the
+/// worker's timer.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
 /// Between two looks at a module that has no descriptor to sleep on.
@@ -257,7 +258,7 @@ impl Inner {
         self.shared.core.check_process("a worker")?;
         // Whatever ends the sleep is to be looked at.
         self.look_at_all();
-        self.watched.begin(&self.poller, &self.shared.interfaces)?;
+        let watched = self.watched.begin(&self.poller, &self.shared.interfaces);
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
             if slot.attr.caps & caps::NEEDS_POLL == 0 || slot.out_of_use.borrow().is_some() {
                 continue;
@@ -293,7 +294,9 @@ impl Inner {
         }
         let owed = (!self.owed.is_empty()).then_some(OWED_NAP);
         let queued = self.is_to_look().then_some(QUEUED_NAP);
-        let timers = [self.wiring.next_timer(), self.next_service_timer(), owed, queued, soon];
+        let unwatched = (!watched).then_some(QUEUED_NAP);
+        let (forms, serves) = (self.wiring.next_timer(), self.next_service_timer());
+        let timers = [forms, serves, owed, queued, unwatched, soon];
         match timers.into_iter().flatten().min() {
             Some(Duration::ZERO) => return Ok(false),
             next => self.timer.set(next)?,

@@ -4,7 +4,6 @@
 //! own call (half a microsecond of a message over `ofi` that took seven, measured). So who has polled for a while is watched for no
 //! more, until it prepares to sleep.
 
-use crate::Error;
 use crate::interface::InterfaceSlot;
 use crate::sys::Poller;
 use std::cell::Cell;
@@ -42,15 +41,16 @@ impl Watched {
         interfaces.iter().filter_map(|slot| slot.watched).for_each(|fd| poller.remove(fd));
     }
 
-    /// A sleep is prepared: whatever wakes an interface wakes the worker.
-    pub(super) fn begin(&self, poller: &Poller, interfaces: &[InterfaceSlot]) -> Result<(), Error> {
+    /// A sleep is prepared: whatever wakes an interface wakes the worker. False: the kernel watches no more descriptors now, so that
+    /// somebody has to look again and again.
+    pub(super) fn begin(&self, poller: &Poller, interfaces: &[InterfaceSlot]) -> bool {
         self.polls.set(0);
         if self.now.replace(true) {
-            return Ok(());
+            return true;
         }
         let open = interfaces.iter().filter(|slot| slot.out_of_use.borrow().is_none());
-        let watched = open.filter_map(|slot| slot.watched).try_for_each(|fd| poller.add(fd));
-        if watched.is_err() {
+        let watched = open.filter_map(|slot| slot.watched).all(|fd| poller.add(fd).is_ok());
+        if !watched {
             self.end(poller, interfaces);
         }
         watched

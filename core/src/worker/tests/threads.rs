@@ -87,6 +87,25 @@ fn who_has_polled_for_long_is_watched_no_more_and_is_woken_all_the_same() {
 }
 
 #[test]
+fn who_cannot_be_watched_anew_naps_and_is_watched_when_that_is_possible_again() {
+    let context = over_shm(false);
+    let worker = context.worker().unwrap();
+    let inner = &worker.inner;
+    for _ in 0..crate::worker::watched::POLLS {
+        inner.look_at_all();
+        let _ = worker.progress();
+    }
+    // The kernel refuses one that is watched, as it does any behind the most that a user may watch.
+    let mut descriptors = inner.shared.interfaces.iter().filter_map(|slot| slot.watched);
+    let taken = descriptors.next().unwrap();
+    inner.poller.add(taken).unwrap();
+    assert!(worker.arm().unwrap());
+    assert!(!inner.watched.is_watched());
+    assert!(inner.poller.wait(None).unwrap(), "the nap has no end");
+    assert!(worker.arm().unwrap() && inner.watched.is_watched());
+}
+
+#[test]
 fn a_worker_that_ends_leaves_its_set_though_its_descriptor_is_held() {
     let context = over_shm(false);
     let (one, two) = (context.worker().unwrap(), context.worker().unwrap());
