@@ -380,24 +380,26 @@ impl Runtime {
             ended = std::mem::replace(&mut ended, Ok(())).and(dealt_with);
         });
         let stirred = &self.state.stirred;
-        if count == 0 && !stirred.take() && self.leaving.borrow().is_empty() {
+        // Until all is dealt with: what an error leaves is looked at by the next call.
+        if count == 0 && !stirred.replace(true) && self.leaving.borrow().is_empty() {
+            stirred.set(false);
             return Ok(false);
         }
         if let Some(error) = self.state.failed.borrow().as_ref() {
-            stirred.set(true);
             return Err(error.clone());
         }
         self.leaving.take().into_iter().try_for_each(|number| self.ended(number))?;
         ended?;
         loop {
             let next = self.state.due.borrow_mut().pop_front();
-            let Some((number, what)) = next else { return Ok(true) };
+            let Some((number, what)) = next else { break };
             if let Some(again) = self.take(number, what)? {
                 self.state.due.borrow_mut().push_front((number, again));
-                stirred.set(true);
                 return Ok(true);
             }
         }
+        stirred.set(false);
+        Ok(true)
     }
 
     /// What was sent was taken, or what is taken is here.

@@ -125,6 +125,27 @@ fn death(runtime: &Runtime) -> Result<(), Error> {
     std::process::exit(0) // nothing is closed
 }
 
+/// Two messages come at once, of which the first has no room: the second is taken all the same.
+fn failure_beside(runtime: &Runtime) -> Result<(), Error> {
+    const LEN: usize = 300_000;
+    let me = runtime.rank();
+    runtime.wait_sent(runtime.send(me, 1, b"the way stands")?)?;
+    let _ = runtime.wait(runtime.receive(Some(me), 1, 0)?)?;
+    let (out, room) = (runtime.lend(vec![7; LEN])?, runtime.lend(vec![0; LEN])?);
+    let short = runtime.receive_lent(Some(me), 2, 0, (&room, 0..LEN - 1))?;
+    let fits = runtime.receive_lent(Some(me), 3, 0, (&room, 0..LEN))?;
+    let _refused = runtime.send_lent(me, 2, (&out, 0..LEN))?;
+    let sending = runtime.send_lent(me, 3, (&out, 0..LEN))?;
+    assert!(runtime.wait(short).is_err(), "it has no room");
+    // The sender hears that nobody takes the first; that is the same runtime.
+    let mut failures = 0;
+    while failures == 0 || room.to_vec(0..LEN)? != [7; LEN] {
+        failures += usize::from(runtime.probe(None, 0, u64::MAX).is_err());
+    }
+    assert_eq!((runtime.wait(fits)?.len, failures), (LEN, 1));
+    runtime.wait_sent(sending)
+}
+
 fn all(runtime: &Runtime) -> Result<(), Error> {
     parts::ALL.iter().try_for_each(|(_, part)| part(runtime).and_then(|()| runtime.barrier()))
 }
@@ -186,6 +207,9 @@ both_ways! {
     death:
         a_rank_that_dies_ends_what_the_others_wait_for,
         a_rank_that_dies_ends_what_the_others_wait_for_over_tcp;
+    failure_beside:
+        a_message_without_room_keeps_no_other_from_being_taken,
+        a_message_without_room_keeps_no_other_from_being_taken_over_tcp;
     parts::collectives::all:
         collectives_agree_on_every_rank,
         collectives_agree_on_every_rank_over_tcp;
