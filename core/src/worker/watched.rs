@@ -38,7 +38,9 @@ impl Watched {
     #[cold]
     fn end(&self, poller: &Poller, interfaces: &[InterfaceSlot]) {
         self.now.set(false);
-        interfaces.iter().filter_map(|slot| slot.watched).for_each(|fd| poller.remove(fd));
+        // What is out of use has left already, and its number may be another descriptor's by now.
+        let open = interfaces.iter().filter(|slot| slot.out_of_use.borrow().is_none());
+        open.filter_map(|slot| slot.watched).for_each(|fd| poller.remove(fd));
     }
 
     /// A sleep is prepared: whatever wakes an interface wakes the worker. False: the kernel watches no more descriptors now, so that
