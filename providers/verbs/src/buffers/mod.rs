@@ -38,6 +38,11 @@ impl Pool {
         Pool { arena: arena.clone(), chunks: Vec::new(), free: Vec::new(), size, shift, most }
     }
 
+    /// From now on there may be any number.
+    pub(crate) fn unbounded(&mut self) {
+        self.most = usize::MAX;
+    }
+
     /// Makes one more chunk, unless the bound is reached.
     ///
     /// # Errors

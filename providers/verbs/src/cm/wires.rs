@@ -84,7 +84,7 @@ impl Wires {
         let contact = Contact { boot_id, net_namespace, cookie, target, addresses };
         let secret = domain.settings.secret.clone();
         let cq = Cq::new(&domain.device, 8 * COMPLETIONS)?;
-        let sleep = Sleep::new(&domain.watch, &cq)?;
+        let sleep = Sleep::new(&domain.watch, Some(&cq))?;
         sleep.also(channel.fd())?;
         let most = (domain.settings.cm_connections + 2 * HALF_OPEN) * usize::from(WINDOW);
         Ok(Wires {

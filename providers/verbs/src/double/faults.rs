@@ -29,6 +29,9 @@ pub(crate) struct Faults {
     pub(crate) refuse_receives_of: Option<(u32, usize)>,
     /// There is no memory for so many of the next queue pairs.
     pub(crate) refuse_pairs: usize,
+    /// There is no memory for so many of the next completion queues, nor for shared receive queues.
+    pub(crate) refuse_completion_queues: usize,
+    pub(crate) no_receive_queues: bool,
     /// Queue pairs that there may be, and completions that a queue may be made for.
     pub(crate) most_pairs: Option<usize>,
     pub(crate) most_completions: Option<c_int>,

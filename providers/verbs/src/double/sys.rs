@@ -278,6 +278,13 @@ unsafe extern "C" fn create_cq(
     if !(1..=most_completions()).contains(&cqe) {
         return refused(libc::EINVAL);
     }
+    let fewer = world(|world| {
+        let left = world.faults.refuse_completion_queues.checked_sub(1);
+        left.map(|left| world.faults.refuse_completion_queues = left)
+    });
+    if fewer.is_some() {
+        return refused(libc::ENOMEM);
+    }
     let cq = made(ibv_cq { context, channel, cq_context, handle: 0, cqe });
     let _ = world(|world| world.room.insert(cq.addr(), cqe as usize));
     cq
@@ -321,6 +328,9 @@ unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, count: c_uint) {
 unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     if !world(|world| world.nature.shares_receives) {
         return refused(libc::EOPNOTSUPP);
+    }
+    if world(|world| world.faults.no_receive_queues) {
+        return refused(libc::ENOMEM);
     }
     // SAFETY: a live protection domain and a filled record.
     let (context, depth) = unsafe { ((*pd).context, (*init).max_wr as usize) };
@@ -500,6 +510,7 @@ unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, out: *mut ibv_wc) -> c_int {
     world(|world| {
+        world.counts.looks += 1;
         if world.faults.polls_fail {
             return -1;
         }
@@ -519,6 +530,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, out: *mut ibv_wc) -> 
 }
 
 unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
+    world(|world| world.counts.asks += 1);
     0
 }
 

@@ -26,6 +26,9 @@ pub(crate) struct Counts {
     /// Calls that post receives.
     pub(crate) receive_calls: usize,
     pub(crate) registrations: usize,
+    /// Looks at completion queues, and how often one was asked to wake who sleeps.
+    pub(crate) looks: usize,
+    pub(crate) asks: usize,
     /// Address handles that were asked for.
     pub(crate) handles: usize,
 }
@@ -205,6 +208,11 @@ pub(crate) fn unread(qpn: u32) -> usize {
 /// Receives that are posted now, to all queues.
 pub(crate) fn receives() -> usize {
     world(|world| world.receives.values().map(VecDeque::len).sum())
+}
+
+/// Completion queues, and queues of receives, that are there now.
+pub(crate) fn queues() -> (usize, usize) {
+    world(|world| (world.room.len(), world.depths.len()))
 }
 
 /// The numbers of all queue pairs.

@@ -229,6 +229,8 @@ fn windows_that_grow_leave_half_of_the_receives_to_peers_that_are_still_to_come(
 fn an_endpoint_for_which_there_is_no_memory_for_receives_shares_those_that_are_there() {
     let settings = [("TIELINE_VERBS_WINDOW", "1024"), ("TIELINE_VERBS_RX_BUFFERS", "32768")];
     let (mut a, mut b) = (side(&settings), side(&settings));
+    let small = [a.interface.connect(&[], &[], 8), b.interface.connect(&[], &[], 8)];
+    assert!(small.iter().all(Result::is_ok), "the first brings receives for all");
     let (held, posted) = (locked(), receives());
     fault(|faults| faults.locked = Some(held));
     let (at_a, _at_b) = connect(&mut a, &mut b);

@@ -11,6 +11,8 @@ mod credits;
 mod drain_tests;
 mod endpoint;
 #[cfg(test)]
+mod first_use_tests;
+#[cfg(test)]
 mod hardware_tests;
 mod interface;
 #[cfg(test)]

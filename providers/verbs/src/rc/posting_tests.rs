@@ -78,11 +78,12 @@ fn a_fence_holds_for_what_is_posted_next_and_for_nothing_else() {
 fn every_wake_up_that_is_taken_from_a_device_is_acknowledged() {
     for module in [RC, UD] {
         let side = side_of(module, &[]);
+        let endpoint = (module == RC).then(|| side.interface.connect(&[], &[], 1).unwrap());
         device::wake(3);
         assert!(side.interface.arm().is_ok());
         assert_eq!(device::wakes(), (0, 0), "{module}");
         device::wake(2);
-        drop(side);
+        drop((endpoint, side));
         assert_eq!(device::wakes(), (0, 0), "{module}");
     }
 }

@@ -25,14 +25,16 @@ pub(super) struct Refused {
 }
 
 /// Where the receives of an interface are posted.
-enum Queues {
+pub(super) enum Queues {
+    /// Nowhere: nobody has connected yet.
+    Unmade,
     Shared(Srq),
     Own(Owners),
 }
 
 /// What is posted to queues of connections.
 #[derive(Default)]
-struct Owners {
+pub(super) struct Owners {
     /// Of each buffer: the queue pair that it is posted to, and the stamp of that.
     of: Vec<Option<(u32, u32)>>,
     /// How many are posted to a queue pair.
@@ -42,7 +44,7 @@ struct Owners {
     stamp: u32,
 }
 
-/// Buffers and queues, which go first.
+/// Queues and buffers; queues go first.
 pub(super) struct Receives {
     queues: Queues,
     pool: Pool,
@@ -50,32 +52,37 @@ pub(super) struct Receives {
 }
 
 impl Receives {
-    /// None posted yet: they come `chunk` at a time.
-    pub(super) fn new(
-        domain: &DomainState,
-        size: usize,
-        chunk: usize,
-    ) -> Result<Receives, Failure> {
+    /// No buffer yet, and no queue: [`Receives::open`] has them posted, `chunk` at a time.
+    pub(super) fn new(domain: &DomainState, size: usize, chunk: usize) -> Receives {
         let most = domain.settings.rx_buffers;
-        let shared = Srq::new(&domain.pd, most.next_multiple_of(chunk));
-        let (queues, most) = match shared {
-            Ok(srq) => (Queues::Shared(srq), most),
-            Err(_) if !domain.shares_receives => (Queues::Own(Owners::default()), usize::MAX),
+        let pool = Pool::new(&domain.buffers, size, chunk, most);
+        Receives { queues: Queues::Unmade, pool, to_post: Vec::new() }
+    }
+
+    /// The queue that all connections share; or that each has its own, where the device has no such.
+    pub(super) fn queue(domain: &DomainState, chunk: usize) -> Result<Queues, Failure> {
+        let most = domain.settings.rx_buffers;
+        match Srq::new(&domain.pd, most.next_multiple_of(chunk)) {
+            Ok(srq) => Ok(Queues::Shared(srq)),
+            Err(_) if !domain.shares_receives => Ok(Queues::Own(Owners::default())),
             // There is such a queue, and not for us: too many, too little memory.
-            Err(failure) => return Err(failure),
-        };
-        Ok(Receives {
-            queues,
-            pool: Pool::new(&domain.buffers, size, chunk, most),
-            to_post: Vec::new(),
-        })
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// From now on receives are posted there.
+    pub(super) fn open(&mut self, queues: Queues) {
+        if matches!(queues, Queues::Own(_)) {
+            self.pool.unbounded();
+        }
+        self.queues = queues;
     }
 
     /// The queue that all share.
     pub(super) fn shared(&self) -> Option<&Srq> {
         match &self.queues {
             Queues::Shared(srq) => Some(srq),
-            Queues::Own(_) => None,
+            Queues::Own(_) | Queues::Unmade => None,
         }
     }
 
@@ -131,6 +138,7 @@ impl Receives {
     pub(super) fn came(&mut self, buffer: u32, stamp: u32) -> (bool, Option<u32>) {
         match &mut self.queues {
             Queues::Shared(_) => (true, None),
+            Queues::Unmade => (false, None),
             Queues::Own(owners) => owners.came(buffer, stamp),
         }
     }
@@ -144,6 +152,7 @@ impl Receives {
                 self.to_post.push(Receive { id: receive_id(buffer, 0), sge });
             }
             Queues::Own(owners) => owners.to_post.push((slot, buffer)),
+            Queues::Unmade => self.pool.give(buffer),
         }
     }
 
@@ -152,6 +161,7 @@ impl Receives {
         match &self.queues {
             Queues::Shared(_) => self.to_post.is_empty(),
             Queues::Own(owners) => owners.to_post.is_empty(),
+            Queues::Unmade => true,
         }
     }
 
@@ -161,6 +171,7 @@ impl Receives {
     /// Not all was taken: what is left of a shared queue's is still to be posted, and of a queue's own it is free.
     pub(super) fn post(&mut self, connections: &[Option<Box<Connection>>]) -> Result<(), Refused> {
         let owners = match &mut self.queues {
+            Queues::Unmade => return Ok(()),
             Queues::Own(owners) => owners,
             Queues::Shared(srq) => {
                 let Err(Untaken { taken, failure }) = srq.post(&self.to_post) else {
@@ -203,7 +214,7 @@ impl Receives {
     /// How many are posted to a queue pair; of a shared queue that is not known.
     pub(super) fn posted_to(&self, qpn: u32) -> Option<usize> {
         match &self.queues {
-            Queues::Shared(_) => None,
+            Queues::Shared(_) | Queues::Unmade => None,
             Queues::Own(owners) => Some(owners.posted.get(&qpn).copied().unwrap_or(0)),
         }
     }

@@ -2,6 +2,7 @@
 
 mod connections;
 mod progress;
+mod queues;
 mod sends;
 
 use super::address::EndpointAddress;
@@ -49,7 +50,8 @@ pub(crate) struct State {
     cleanup: Cleanup,
     receives: Receives,
     sleep: Sleep,
-    cq: Cq,
+    /// None before anybody has connected: a worker opens every device, and uses few.
+    cq: Option<Cq>,
     /// The completion queue can be made for more.
     grows: bool,
     /// Connections share its places.
@@ -84,37 +86,6 @@ pub(crate) struct State {
     timeouts_checked: Instant,
 }
 
-/// Places in a completion queue that cannot grow are enough for so many endpoints that use all of their sends; of more, each
-/// has fewer, and no fewer than these, nor than it takes to get into as many pieces as there may be ([`fewest_sends`]).
-const FIXED_FOR: usize = 64;
-/// One that can grow has places for all sends up to this many, 8 MiB of them; beyond it for so many of each endpoint.
-const WIDE: usize = 1 << 17;
-const SHARED_SENDS: usize = 16;
-const FEWEST_SENDS: usize = 4;
-
-/// A get into more pieces than the device reads into at once is as many sends.
-fn fewest_sends(domain: &DomainState) -> usize {
-    FEWEST_SENDS.max(domain.max_iov.div_ceil(domain.max_read_pieces.max(1)))
-}
-
-/// A completion queue with so many places, and whether it can grow: if not, it has as many as it will ever need.
-fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), Failure> {
-    let make = |entries: usize| Cq::new(&domain.device, entries.min(domain.max_cqe));
-    let cq = make(entries)?;
-    if cq.resize(cq.capacity()).is_ok() {
-        return Ok((cq, true));
-    }
-    drop(cq);
-    let settings = &domain.settings;
-    // For as many as use all of their sends, or for as many as there may be that use few.
-    let all = FIXED_FOR * (settings.tx_depth + RESERVE);
-    let own = if domain.shares_receives { 0 } else { settings.window + CONTROL };
-    let few = settings.connections.saturating_mul(fewest_sends(domain) + RESERVE + own);
-    let large = settings.rx_buffers.saturating_add(all.max(few));
-    let cq = make(large).or_else(|_| make(settings.rx_buffers + all)).or_else(|_| make(entries))?;
-    Ok((cq, false))
-}
-
 /// Whether a peer with receive buffers of `theirs` takes the longest message of this side.
 pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
     if theirs >= ours {
@@ -128,21 +99,19 @@ pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
 }
 
 impl State {
-    /// Everything, with the first receives posted.
+    /// What is needed to be named and woken. The device makes its queues when somebody connects ([`State::open_queues`]).
     pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
         let settings = &domain.settings;
-        let entries = settings.rx_buffers + 4 * (settings.tx_depth + RESERVE);
-        let (cq, grows) = completion_queue(&domain, entries)?;
-        let sleep = Sleep::new(&domain.watch, &cq)?;
+        let sleep = Sleep::new(&domain.watch, None)?;
         let message = HEADER_LEN + settings.segment;
         let now = Instant::now();
-        let mut state = State {
+        Ok(State {
             connections: Vec::new(),
             cleanup: Cleanup::default(),
-            receives: Receives::new(&domain, message, CHUNK)?,
+            receives: Receives::new(&domain, message, CHUNK),
             sleep,
-            cq,
-            grows,
+            cq: None,
+            grows: false,
             shares: false,
             share_later: false,
             sends: Pool::new(&domain.buffers, message, CHUNK, settings.tx_buffers),
@@ -164,9 +133,7 @@ impl State {
             slow_progress_at: now,
             timeouts_checked: now,
             domain,
-        };
-        state.provide_receives(0, 0)?;
-        Ok(state)
+        })
     }
 
     pub(crate) fn event_fd(&self) -> i32 {
@@ -197,7 +164,7 @@ impl State {
             + SendQueue::bytes(self.domain.settings.tx_depth)
             + size_of::<Connection>();
         MemoryReport {
-            base_bytes: (size_of::<State>() + self.cq.capacity() * 64) as u64,
+            base_bytes: (size_of::<State>() + self.places() * 64) as u64,
             peer_bytes: peers * each as u64,
             peers,
             buffer_bytes: (self.receives.committed()
@@ -231,57 +198,6 @@ impl State {
         self.sleep.wake_every(any.then_some(interval));
     }
 
-    /// Room in the completion queue for everything that can complete at once, with one connection more. How many sends that one
-    /// may have.
-    fn provide_completions(&mut self) -> Result<usize, Failure> {
-        let settings = &self.domain.settings;
-        let depth = settings.tx_depth;
-        let connections = self.live + 1;
-        let receives = self.receives_at_most(1);
-        let need = receives + self.cleanup.stale() + connections * (depth + RESERVE);
-        if need <= self.cq.capacity() {
-            return Ok(depth);
-        }
-        if !self.grows {
-            self.shares = true;
-            return self.share_completions(1);
-        }
-        if need <= WIDE.min(self.domain.max_cqe) {
-            let entries = need.next_power_of_two().min(self.domain.max_cqe);
-            return self.cq.resize(entries).map(|()| depth);
-        }
-        // Of so many few send much at once: what there is they share.
-        let each = RESERVE + depth.min(SHARED_SENDS);
-        let entries = (receives + connections * each).next_power_of_two().max(WIDE);
-        let entries = entries.min(self.domain.max_cqe);
-        if entries > self.cq.capacity() {
-            self.cq.resize(entries)?;
-        }
-        self.shares = true;
-        loop {
-            let shared = self.share_completions(1);
-            // Those that are there have not ended what they have on the way.
-            let (had, most) = (self.cq.capacity(), self.domain.max_cqe);
-            if shared.is_ok() || had >= most || self.cq.resize((had * 2).min(most)).is_err() {
-                return shared;
-            }
-            if self.cq.capacity() <= had {
-                return shared;
-            }
-        }
-    }
-
-    /// Receives that can complete at once, with `more` connections to come.
-    fn receives_at_most(&self, more: usize) -> usize {
-        let settings = &self.domain.settings;
-        let there = settings.rx_buffers.next_multiple_of(CHUNK).max(self.receives.total());
-        match self.receives.shared() {
-            Some(_) => there,
-            // Buffers are made for it, whole chunks of them.
-            None => there + more * (settings.window + CONTROL + CHUNK),
-        }
-    }
-
     /// The places of a connection are free.
     fn forget_connection(&mut self, slot: u32) {
         let Some(gone) = self.connections.get_mut(slot as usize).and_then(Option::take) else {
@@ -291,53 +207,6 @@ impl State {
         self.windows -= gone.credits.granted() as usize + CONTROL;
         self.free.push(slot);
         self.share_later |= self.shares;
-    }
-
-    /// Where the completion queue cannot grow, its places are shared by all connections: what each may have on the way. How
-    /// much that is for one of `more` that are to come.
-    fn share_completions(&mut self, more: usize) -> Result<usize, Failure> {
-        // What has ended takes no place.
-        let _ = self.catch_up(None);
-        let receives = self.receives_at_most(more);
-        let room = self.cq.capacity().saturating_sub(receives + self.cleanup.stale());
-        let connections = self.live + more;
-        let share = (room / connections.max(1)).saturating_sub(RESERVE);
-        let fewest = fewest_sends(&self.domain);
-        let mut taken = 0;
-        let mut silent = Vec::new();
-        for connection in self.connections.iter_mut().flatten() {
-            if connection.queue.limit(share.max(fewest)) {
-                silent.push(connection.own.slot);
-            }
-            taken += connection.queue.completions();
-        }
-        for slot in silent {
-            // It waits for one of them: so the device is asked to tell.
-            let _ = self.keepalive(slot);
-        }
-        let left = room.saturating_sub(taken).saturating_sub(RESERVE);
-        match share.min(left) {
-            depth if depth >= fewest => Ok(depth.min(self.domain.settings.tx_depth)),
-            _ if more == 0 => Ok(0),
-            _ => {
-                // What the others have let go of for it they get back.
-                self.share_later = true;
-                // Where there could be a longer one it is as long as the buffers ask for, and where each has its own there are more
-                // of them than the setting says.
-                let shared = self.receives.shared().is_some();
-                let lower = match shared && self.cq.capacity() >= self.domain.max_cqe {
-                    true => "TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS",
-                    false => "TIELINE_VERBS_CONNECTIONS",
-                };
-                let text = format!(
-                    "the completion queue of {} has {} places and cannot have more, which is not enough for {connections} \
-                     endpoints: lower {lower}, so that others serve the rest",
-                    self.domain.name.device,
-                    self.cq.capacity()
-                );
-                Err(Failure::new(Status::NoMemory, text))
-            }
-        }
     }
 
     /// Posts a write of nothing: acknowledged by the peer's device, and nothing to the peer itself. Whether it was.

@@ -464,9 +464,15 @@ fn sends_that_neither_complete_nor_fail_are_given_up_sooner_when_the_port_is_dow
 fn too_little_locked_memory_is_said_where_it_is_met() {
     fault(|faults| faults.locked = Some(64 << 10));
     let domain = domain(&[]).unwrap();
-    let failure = domain.open_interface(RC, [0; 16]).err().unwrap();
-    assert_eq!(failure.status, Status::NoMemory);
-    assert!(failure.text.starts_with("registering "), "{}", failure.text);
+    let interface = domain.open_interface(RC, [0; 16]).unwrap();
+    let failures = [
+        domain.open_interface(crate::UD, [0; 16]).err().unwrap(),
+        interface.connect(&[], &[], 1).err().unwrap(),
+    ];
+    for failure in failures {
+        assert_eq!(failure.status, Status::NoMemory);
+        assert!(failure.text.starts_with("registering "), "{}", failure.text);
+    }
     let mut words = vec![0u64; 16 << 10];
     let piece = piece(&mut words);
     let failure = domain.register(&RegisterParams::new(piece.base, piece.len, ALL)).err().unwrap();

@@ -249,7 +249,7 @@ impl State {
     /// Everything, with all receives posted.
     pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
         let cq = Cq::new(&domain.device, RECEIVES + SENDS)?;
-        let sleep = Sleep::new(&domain.watch, &cq)?;
+        let sleep = Sleep::new(&domain.watch, Some(&cq))?;
         let shape = QpShape {
             kind: IBV_QPT_UD,
             cq: &cq,

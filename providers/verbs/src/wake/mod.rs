@@ -12,7 +12,7 @@ use crate::sys::{AsyncEvent, Cq, Device};
 use core::time::Duration;
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[cfg(not(test))]
 use std::time::Instant;
@@ -45,8 +45,8 @@ const ENTRY_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Inbox {
     events: Mutex<Vec<AsyncEvent>>,
     bell: Bell,
-    /// The interface's completion queue: the address of the library's object.
-    cq: usize,
+    /// The interface's completion queue: the address of the library's object; 0 before there is one.
+    cq: AtomicUsize,
 }
 
 impl Watch {
@@ -72,9 +72,9 @@ impl Watch {
         }
     }
 
-    /// A new place for events, of the interface with this completion queue.
-    fn join(&self, cq: &Cq) -> Result<Arc<Inbox>, Failure> {
-        let cq = cq.raw.as_ptr().addr();
+    /// A new place for events, of an interface without a completion queue.
+    fn join(&self) -> Result<Arc<Inbox>, Failure> {
+        let cq = AtomicUsize::new(0);
         let inbox = Arc::new(Inbox { events: Mutex::default(), bell: Bell::new()?, cq });
         let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         inboxes.retain(|inbox| inbox.strong_count() > 0);
@@ -156,7 +156,9 @@ impl Watch {
 
     fn deliver(&self, event: AsyncEvent) {
         let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        let concerns = |inbox: &Arc<Inbox>| event.qp.is_none() || event.queue == Some(inbox.cq);
+        let concerns = |inbox: &Arc<Inbox>| {
+            event.qp.is_none() || event.queue == Some(inbox.cq.load(Ordering::Relaxed))
+        };
         for inbox in inboxes.iter().filter_map(Weak::upgrade).filter(concerns) {
             let mut events = inbox.events.lock().unwrap_or_else(PoisonError::into_inner);
             events.push(event);
@@ -185,12 +187,22 @@ pub(crate) struct Sleep {
 }
 
 impl Sleep {
-    pub(crate) fn new(watch: &Arc<Watch>, cq: &Cq) -> Result<Sleep, Failure> {
-        let (epoll, ticker, inbox) = (Epoll::new()?, Ticker::new()?, watch.join(cq)?);
-        for fd in [cq.fd(), watch.device.async_fd(), inbox.bell.raw(), ticker.raw()] {
+    pub(crate) fn new(watch: &Arc<Watch>, cq: Option<&Cq>) -> Result<Sleep, Failure> {
+        let (epoll, ticker, inbox) = (Epoll::new()?, Ticker::new()?, watch.join()?);
+        for fd in [watch.device.async_fd(), inbox.bell.raw(), ticker.raw()] {
             epoll.add(fd)?;
         }
-        Ok(Sleep { epoll, ticker, interval: Cell::new(None), inbox, watch: watch.clone() })
+        let sleep = Sleep { epoll, ticker, interval: Cell::new(None), inbox, watch: watch.clone() };
+        cq.map_or(Ok(()), |cq| sleep.watch(cq))?;
+        Ok(sleep)
+    }
+
+    /// Wakes a sleeper for this completion queue, too, and takes what the device says of its queue pairs. It goes before or
+    /// with this object.
+    pub(crate) fn watch(&self, cq: &Cq) -> Result<(), Failure> {
+        self.epoll.add(cq.fd())?;
+        self.inbox.cq.store(cq.raw.as_ptr().addr(), Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn raw(&self) -> i32 {

@@ -25,7 +25,7 @@ fn rings(inbox: &Inbox) -> bool {
 fn a_timer_that_has_run_up_wakes_a_sleeper_once_and_goes_on() {
     let domain = domain(&[]).unwrap();
     let cq = Cq::new(&domain.state.device, 16).unwrap();
-    let sleep = Sleep::new(&domain.state.watch, &cq).unwrap();
+    let sleep = Sleep::new(&domain.state.watch, Some(&cq)).unwrap();
     let interval = || info(sleep.ticker.raw(), "it_interval:");
     let wakes = || info(sleep.ticker.raw(), "ticks:") != "0";
     let every = Some(Duration::from_millis(20));
@@ -51,7 +51,7 @@ fn who_has_taken_an_event_that_another_thread_brought_is_not_woken_again() {
     const ROUNDS: usize = 1_000;
     let domain = domain(&[]).unwrap();
     let watch = &domain.state.watch;
-    let sleep = Sleep::new(watch, &Cq::new(&domain.state.device, 16).unwrap()).unwrap();
+    let sleep = Sleep::new(watch, Some(&Cq::new(&domain.state.device, 16).unwrap())).unwrap();
     let (round, brought) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let event = AsyncEvent { kind: IBV_EVENT_PORT_ACTIVE, qp: None, queue: None, port: Some(1) };
     let mut woken = 0;
@@ -83,7 +83,7 @@ fn what_the_device_says_of_a_queue_pair_is_for_its_owner_alone() {
     let domain = domain(&[]).unwrap();
     let (watch, device) = (&domain.state.watch, &domain.state.device);
     let queues = [Cq::new(device, 16).unwrap(), Cq::new(device, 16).unwrap()];
-    let [owner, other] = queues.each_ref().map(|cq| Sleep::new(watch, cq).unwrap());
+    let [owner, other] = queues.each_ref().map(|cq| Sleep::new(watch, Some(cq)).unwrap());
     let srq = Srq::new(&domain.state.pd, 32).unwrap();
     let shape = QpShape {
         kind: IBV_QPT_RC,
@@ -108,7 +108,7 @@ fn what_the_device_says_of_a_queue_pair_is_for_its_owner_alone() {
 fn the_link_of_another_port_is_none_of_ours_and_whoever_left_is_told_nothing() {
     let domain = domain(&[]).unwrap();
     let watch = &domain.state.watch;
-    let sleep = || Sleep::new(watch, &Cq::new(&domain.state.device, 16).unwrap()).unwrap();
+    let sleep = || Sleep::new(watch, Some(&Cq::new(&domain.state.device, 16).unwrap())).unwrap();
     (0..5).for_each(|_| drop(sleep()));
     let here = sleep();
     assert_eq!(watch.inboxes.lock().unwrap().len(), 1);
@@ -133,7 +133,7 @@ fn a_device_whose_entry_vanishes_is_gone_though_it_says_nothing() {
     let name = PortName { device: "double0".into(), port: 1 };
     let published = Published::new(&entry, &name, None, 0, 0);
     let watch = Arc::new(Watch::new(device.clone(), &name, Some(entry.clone()), published, host()));
-    let sleep = Sleep::new(&watch, &Cq::new(&device, 16).unwrap()).unwrap();
+    let sleep = Sleep::new(&watch, Some(&Cq::new(&device, 16).unwrap())).unwrap();
     pass(ENTRY_EVERY);
     assert!(sleep.async_events().is_empty() && !watch.device_gone(), "it is there");
     std::fs::remove_dir_all(entry).unwrap();
@@ -154,7 +154,7 @@ fn a_device_whose_entry_vanishes_is_gone_though_it_says_nothing() {
 fn the_host_hears_once_that_the_port_or_the_device_is_gone() {
     let domain = domain(&[]).unwrap();
     let watch = &domain.state.watch;
-    let sleep = || Sleep::new(watch, &Cq::new(&domain.state.device, 16).unwrap()).unwrap();
+    let sleep = || Sleep::new(watch, Some(&Cq::new(&domain.state.device, 16).unwrap())).unwrap();
     let both = [sleep(), sleep()];
     for (port, kind) in [
         (1, IBV_EVENT_PORT_ACTIVE),

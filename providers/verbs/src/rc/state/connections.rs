@@ -13,6 +13,9 @@ fn is_transient(errno: i32) -> bool {
 
 impl State {
     pub(crate) fn new_connection(&mut self, cookie: u64) -> Result<u32, Failure> {
+        if self.cq.is_none() {
+            let _ = self.read_async_events(None); // perhaps nobody has looked yet
+        }
         if self.domain.watch.device_gone() {
             let text = format!("the device {} was removed", self.domain.name.device);
             return Err(Failure::new(Status::NoDevice, text));
@@ -28,6 +31,7 @@ impl State {
                 return Err(Failure::new(Status::Unreachable, text));
             }
         }
+        self.open_queues()?;
         let depth = self.provide_completions()?;
         let slot = self.free_slot();
         let mut psn = [0; 4];
@@ -45,8 +49,9 @@ impl State {
         };
         let generation = self.generations[slot];
         let make = |state: &State| {
+            let cq = state.cq.as_ref().ok_or(Status::Closed)?;
             let srq = state.receives.shared();
-            Connection::new(&state.domain, &state.cq, srq, own, cookie, generation)
+            Connection::new(&state.domain, cq, srq, own, cookie, generation)
         };
         let made = match make(self) {
             // Devices differ in how they say that they have no room for it: what is ending has some.
@@ -92,7 +97,7 @@ impl State {
         let _ = self.read_async_events(None);
         let _ = self.catch_up(None);
         let down = self.domain.watch.port_down();
-        self.cleanup.destroy_drained(Instant::now(), down, self.cq.capacity());
+        self.cleanup.destroy_drained(Instant::now(), down, self.places());
         if !down {
             self.cleanup.make_room(all);
         }

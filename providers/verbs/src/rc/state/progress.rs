@@ -9,7 +9,8 @@ impl State {
         if self.has_more_to_do() || events.room() == 0 {
             return self.poll_all(events);
         }
-        match self.cq.fetch(&mut self.batch) {
+        let Some(cq) = &self.cq else { return };
+        match cq.fetch(&mut self.batch) {
             Some(0) => {}
             Some(count) => self.fetched(count, Some(events)),
             None => self.cannot_be_polled(Some(events)),
@@ -20,7 +21,7 @@ impl State {
     #[inline(always)]
     fn has_more_to_do(&self) -> bool {
         let waits = self.notices.waits() | self.unposted.len() | self.cleanup.waits();
-        self.countdown == 0 || waits != 0 || self.connections.is_empty()
+        self.countdown == 0 || waits != 0
     }
 
     #[inline(never)] // who finds nothing need not pay for it
@@ -34,8 +35,7 @@ impl State {
         if self.countdown == 0 {
             self.slow_progress(Some(events), false);
         }
-        // Before anybody has connected the device has nothing of ours.
-        if self.notices.hand_out(events) && !self.connections.is_empty() {
+        if self.notices.hand_out(events) {
             let _ = self.fetch(Some(events));
         }
     }
@@ -68,7 +68,9 @@ impl State {
             // Within a batch: what came before is told from there.
             return false;
         }
-        match self.cq.fetch(&mut self.batch) {
+        // Before anybody has connected the device has nothing of ours.
+        let Some(cq) = &self.cq else { return false };
+        match cq.fetch(&mut self.batch) {
             Some(0) => self.cleanup.fetched(0, true),
             Some(count) => {
                 self.fetched(count, events);
@@ -156,8 +158,8 @@ impl State {
     /// Fetches everything that had completed before the call, and no more than the queue can hold: a peer may go on
     /// sending as fast as it is read. Whether nothing was left.
     pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
-        let batches = self.cq.capacity().div_ceil(WC_BATCH);
-        !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
+        let batches = self.places().div_ceil(WC_BATCH);
+        batches == 0 || !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
     }
 
     /// Whose queue pair this is. A shared queue does not need to know.
@@ -366,9 +368,7 @@ impl State {
                     let text = format!("the device {} was removed", self.domain.name.device);
                     self.fail_all(Status::NoDevice, &text, events.as_deref_mut());
                 }
-                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR
-                    if self.cq.is(event.queue) || self.receives.is(event.queue) =>
-                {
+                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR if self.is_ours(event.queue) => {
                     // What arrived before is told first, as far as the queue still says it.
                     let _ = self.catch_up(events.as_deref_mut());
                     let text = format!("a queue of {} failed", self.domain.name.words());
@@ -378,7 +378,7 @@ impl State {
                     self.queue_pair_failed(event.kind, event.qp, events.as_deref_mut());
                 }
                 IBV_EVENT_QP_LAST_WQE_REACHED => {
-                    self.cleanup.last_receive(event.qp, self.cq.capacity());
+                    self.cleanup.last_receive(event.qp, self.places());
                 }
                 IBV_EVENT_PORT_ERR => port_changed = true,
                 _ => {}
@@ -391,6 +391,11 @@ impl State {
             }
         }
         port_changed
+    }
+
+    /// Whether an event is about a queue that all connections share.
+    fn is_ours(&self, queue: Option<usize>) -> bool {
+        self.cq.as_ref().is_some_and(|cq| cq.is(queue)) || self.receives.is(queue)
     }
 
     pub(super) fn queue_pair_failed(
@@ -443,7 +448,7 @@ impl State {
         // While it is up, a receiver may have no buffer posted for a while, and the sender's device waits for it.
         let down = self.domain.watch.port_down();
         let limit = self.domain.settings.failure * if down { 1 } else { 3 };
-        self.cleanup.destroy_drained(now, down, self.cq.capacity());
+        self.cleanup.destroy_drained(now, down, self.places());
         self.reclaim_receives();
         let mut late = Vec::new();
         for slot in 0..self.connections.len() as u32 {
@@ -497,8 +502,9 @@ impl State {
         if self.notices.are_out() || !self.notices.is_empty() || !self.unposted.is_empty() {
             return Armed::Ready;
         }
-        self.cq.drain_channel();
-        if let Err(failure) = self.cq.arm() {
+        let Some(cq) = &self.cq else { return Armed::Sleep };
+        cq.drain_channel();
+        if let Err(failure) = cq.arm() {
             self.fail_all(failure.status, &failure.text, None);
         }
         // What came before the request wakes nobody.
