@@ -1,6 +1,7 @@
 //! The settings: names, defaults, one sentence each, and the values as numbers.
 
 use crate::gid::Subnet;
+use crate::port::Router;
 use core::time::Duration;
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
@@ -27,6 +28,13 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "",
         "Networks that the GID lies in, such as 10.1.0.0/16 or fd00:1::/64; on InfiniBand prefixes, such as \
               fec0:0:0:1::/64; empty: any. A port with none of them is not used.",
+    ),
+    ConfigDoc::text(
+        "TIELINE_VERBS_ROUTER",
+        "off",
+        "How peers in other InfiniBand subnets are reached: off, not at all; the LID of the router's port in this subnet, such \
+              as 0x12; or flid: by the LID in the peer's subnet prefix, fec0:0:LID:subnet, where the routers are set up for that. \
+              The same kind on both sides.",
     ),
     ConfigDoc::text(
         "TIELINE_VERBS_PATH_MTU",
@@ -114,7 +122,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "TIELINE_VERBS_CONNECTIONS",
         "4096",
         "Connections that rc of one worker has at most, each with some 100 KiB in the driver and here, and 290 KiB more of \
-              receives where the device shares none; further peers are served by ud, or what else reaches them.",
+              receives where the device shares none; further peers are served by other devices and providers that reach them.",
     )
     .between(1, 1 << 22),
     ConfigDoc::count(
@@ -176,6 +184,7 @@ pub(crate) struct Settings {
     pub(crate) devices: String,
     pub(crate) gid_index: Option<u32>,
     pub(crate) subnets: Vec<Subnet>,
+    pub(crate) router: Router,
     pub(crate) path_mtu: Option<usize>,
     pub(crate) traffic_class: u8,
     pub(crate) service_level: u8,
@@ -237,6 +246,7 @@ impl Settings {
             devices: own("DEVICES").text,
             gid_index: (gid_index.word == 0).then_some(gid_index.number as u32),
             subnets: subnets(&own("SUBNET").text)?,
+            router: router(&own("ROUTER").text)?,
             path_mtu: own("PATH_MTU").text.parse().ok(),
             traffic_class: number("TRAFFIC_CLASS") as u8,
             service_level: number("SERVICE_LEVEL") as u8,
@@ -282,6 +292,27 @@ fn subnets(text: &str) -> Result<Vec<Subnet>, Failure> {
         })
     });
     parsed.collect()
+}
+
+fn router(text: &str) -> Result<Router, Failure> {
+    let text = text.trim();
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(Router::None);
+    }
+    if text.eq_ignore_ascii_case("flid") {
+        return Ok(Router::ByPrefix);
+    }
+    let lid = match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    // From 0xc000 on they are of multicast groups.
+    lid.filter(|lid| (1..0xc000).contains(lid)).map(Router::At).ok_or_else(|| {
+        let text = format!(
+            "TIELINE_VERBS_ROUTER={text:?} is neither off nor flid, nor the LID of a port such as 0x12"
+        );
+        Failure::new(Status::Invalid, text)
+    })
 }
 
 fn partition_key(text: &str) -> Result<Option<u16>, Failure> {
@@ -361,6 +392,27 @@ mod tests {
         assert_eq!(rnr_code(Duration::from_micros(10)), 1);
         assert_eq!(rnr_code(Duration::from_millis(10)), 20);
         assert_eq!(rnr_code(Duration::from_secs(5)), 0);
+    }
+
+    #[test]
+    fn a_router_is_a_lid_of_one_port_or_a_word() {
+        let read = |text: &str| {
+            let text = text.to_string();
+            Settings::of(move |n| (n == "TIELINE_VERBS_ROUTER").then(|| text.clone()))
+        };
+        assert_eq!(Settings::defaults().router, Router::None);
+        for (text, router) in [
+            ("off", Router::None),
+            ("FLID", Router::ByPrefix),
+            ("0x12", Router::At(0x12)),
+            ("18", Router::At(18)),
+            ("0xbfff", Router::At(0xbfff)),
+        ] {
+            assert_eq!(read(text).unwrap().router, router, "{text}");
+        }
+        for wrong in ["0", "0xc000", "65536", "on", "-1", "0x"] {
+            assert!(read(wrong).unwrap_err().text.contains("is neither off nor flid"), "{wrong}");
+        }
     }
 
     #[test]

@@ -49,6 +49,8 @@ mod load;
 mod memory;
 mod notices;
 mod port;
+#[cfg(test)]
+mod ports_tests;
 mod queue_pair;
 mod rc;
 mod shared;

@@ -78,7 +78,7 @@ impl Port {
     ///
     /// # Errors
     /// Why not, in words.
-    pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
+    pub(crate) fn reaches(&self, peer: &Port, router: Router) -> Result<(), Failure> {
         let no = |text: String| Err(Failure::new(Status::Unreachable, text));
         let layer = |port: &Port| if port.ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
         if self.ethernet != peer.ethernet {
@@ -99,12 +99,22 @@ impl Port {
                 gid::words(&peer.gid)
             ));
         }
-        if !self.ethernet && self.gid[..8] != peer.gid[..8] {
-            return no(format!(
-                "the peer is in another InfiniBand subnet ({} and {})",
-                prefix(&self.gid),
-                prefix(&peer.gid)
-            ));
+        if self.is_beyond_router(peer) {
+            let why = match router {
+                Router::At(_) => None,
+                Router::None => Some("TIELINE_VERBS_ROUTER names no router"),
+                // And the way back.
+                Router::ByPrefix => [peer, self]
+                    .iter()
+                    .any(|port| routed_lid(&port.gid).is_none())
+                    .then_some("TIELINE_VERBS_ROUTER=flid wants prefixes fec0:0:LID:..."),
+            };
+            if let Some(why) = why {
+                let (ours, theirs) = (prefix(&self.gid), prefix(&peer.gid));
+                return no(format!(
+                    "the peer is in another InfiniBand subnet ({ours} and {theirs}), and {why}"
+                ));
+            }
         }
         if (self.partition ^ peer.partition) & 0x7fff != 0 {
             return no(format!(
@@ -121,21 +131,32 @@ impl Port {
         Ok(())
     }
 
-    /// How to address `self` from a port that sends with its GID `source`.
-    pub(crate) fn route(&self, local: &Local, settings: &Settings) -> ibv_ah_attr {
+    /// Whether packets to this InfiniBand port have to leave the subnet.
+    fn is_beyond_router(&self, peer: &Port) -> bool {
+        !self.ethernet && !peer.ethernet && self.gid[..8] != peer.gid[..8]
+    }
+
+    /// How to address a peer's port from here.
+    pub(crate) fn route(&self, peer: &Port, local: &Local, settings: &Settings) -> ibv_ah_attr {
+        let beyond = self.is_beyond_router(peer);
+        let dlid = match settings.router {
+            Router::At(lid) if beyond => lid,
+            Router::ByPrefix if beyond => routed_lid(&peer.gid).unwrap_or(peer.lid),
+            _ => peer.lid,
+        };
         ibv_ah_attr {
             grh: ibv_global_route {
-                dgid: ibv_gid { raw: self.gid },
+                dgid: ibv_gid { raw: peer.gid },
                 flow_label: 0,
                 sgid_index: local.gid_index,
                 hop_limit: 64,
                 traffic_class: settings.traffic_class,
             },
-            dlid: self.lid,
+            dlid,
             sl: settings.service_level,
             src_path_bits: 0,
             static_rate: 0,
-            is_global: u8::from(self.ethernet || local.needs_grh),
+            is_global: u8::from(self.ethernet || local.needs_grh || beyond),
             port_num: local.number,
         }
     }
@@ -149,6 +170,24 @@ pub(crate) struct Local {
     pub(crate) partition_index: u16,
     /// Every packet needs a global header.
     pub(crate) needs_grh: bool,
+}
+
+/// How packets come to other InfiniBand subnets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Router {
+    /// Not at all.
+    None,
+    /// Over the port of a router that has this LID in our subnet.
+    At(u16),
+    /// Over the LID that the peer's subnet prefix names.
+    ByPrefix,
+}
+
+/// The LID that leads to a subnet from every other one, in a site-local prefix: fec0:0:LID:subnet (UCX reads it so,
+/// src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
+fn routed_lid(gid: &[u8; 16]) -> Option<u16> {
+    let lid = u16::from_be_bytes([gid[4], gid[5]]);
+    (gid[..4] == [0xfe, 0xc0, 0, 0] && lid != 0).then_some(lid)
 }
 
 fn prefix(gid: &[u8; 16]) -> String {
@@ -190,14 +229,14 @@ pub(crate) mod tests {
 
     #[test]
     fn ports_of_one_fabric_reach_each_other() {
-        assert_eq!(ethernet(1).reaches(&ethernet(2)), Ok(()));
-        assert_eq!(ethernet(1).reaches(&ethernet(1)), Ok(()));
-        assert_eq!(infiniband(1).reaches(&infiniband(1)), Ok(()));
+        assert_eq!(ethernet(1).reaches(&ethernet(2), Router::None), Ok(()));
+        assert_eq!(ethernet(1).reaches(&ethernet(1), Router::None), Ok(()));
+        assert_eq!(infiniband(1).reaches(&infiniband(1), Router::None), Ok(()));
     }
 
     #[test]
     fn what_separates_two_ports_is_said_in_words() {
-        let words = |a: Port, b: Port| a.reaches(&b).unwrap_err().text;
+        let words = |a: Port, b: Port| a.reaches(&b, Router::None).unwrap_err().text;
         assert!(words(ethernet(1), infiniband(1)).contains("the peer's is InfiniBand"));
         let subnets = words(infiniband(1), infiniband(2));
         assert!(subnets.contains("another InfiniBand subnet"), "{subnets}");
@@ -214,6 +253,39 @@ pub(crate) mod tests {
         assert!(words(infiniband(1), other).contains("partition 0x8001"));
         let limited = Port { partition: 1, ..infiniband(1) };
         assert!(words(limited, limited).contains("limited members"));
+    }
+
+    #[test]
+    fn a_router_leads_to_other_subnets_by_its_lid_or_by_the_one_in_their_prefix() {
+        let site = |lid: u16, subnet: u8| {
+            let mut port = infiniband(subnet);
+            port.gid[..8].copy_from_slice(&[0xfe, 0xc0, 0, 0, 0, 0, 0, subnet]);
+            port.gid[4..6].copy_from_slice(&lid.to_be_bytes());
+            port
+        };
+        let local = Local { number: 1, gid_index: 0, partition_index: 0, needs_grh: false };
+        let settings = |router| Settings { router, ..Settings::defaults() };
+        let way = |a: Port, b: Port, router| {
+            a.reaches(&b, router)?;
+            let way = a.route(&b, &local, &settings(router));
+            assert_eq!((way.grh.dgid.raw, way.grh.hop_limit), (b.gid, 64));
+            Ok::<_, Failure>((way.is_global, way.dlid))
+        };
+        let (here, near, far) = (site(0x4001, 1), site(0x4001, 1), site(0x4002, 2));
+        for router in [Router::None, Router::At(9), Router::ByPrefix] {
+            assert_eq!(way(here, near, router), Ok((0, 7)), "within a subnet nobody is asked");
+            assert_eq!(way(ethernet(1), ethernet(2), router), Ok((1, 0)));
+        }
+        assert_eq!(way(here, far, Router::At(9)), Ok((1, 9)));
+        assert_eq!(way(here, far, Router::ByPrefix), Ok((1, 0x4002)));
+        assert_eq!(way(infiniband(1), infiniband(2), Router::At(9)), Ok((1, 9)));
+        let text = way(here, far, Router::None).unwrap_err().text;
+        assert!(text.ends_with("and TIELINE_VERBS_ROUTER names no router"), "{text}");
+        // Neither there nor back without one.
+        for (a, b) in [(here, site(0, 2)), (site(0, 2), here), (here, infiniband(2))] {
+            let text = way(a, b, Router::ByPrefix).unwrap_err().text;
+            assert!(text.ends_with("wants prefixes fec0:0:LID:..."), "{text}");
+        }
     }
 
     #[test]

@@ -92,6 +92,16 @@ impl DomainState {
         (sends * each).next_power_of_two() + receiving
     }
 
+    /// Whether packets can come to a peer's port, as far as can be told without sending one.
+    pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
+        self.port.reaches(peer, self.settings.router)
+    }
+
+    /// How to address a peer's port.
+    pub(crate) fn route(&self, peer: &Port) -> ibv_ah_attr {
+        self.port.route(peer, &self.local, &self.settings)
+    }
+
     /// Puts up to this length are inlined; where a queue pair inlines less than was asked for, a buffer takes them.
     pub(crate) fn max_short_put(&self) -> usize {
         self.settings.inline.min(self.settings.segment).min(self.max_message)

@@ -71,7 +71,7 @@ impl Qp {
             rq_psn: peer.psn,
             max_dest_rd_atomic: domain.reads_served,
             min_rnr_timer: settings.rnr_timer,
-            ah_attr: peer.port.route(&domain.local, settings),
+            ah_attr: domain.route(peer.port),
             ..ibv_qp_attr::default()
         };
         let mask = IBV_QP_STATE

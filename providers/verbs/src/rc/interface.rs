@@ -29,7 +29,7 @@ impl RcInterface {
 
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         let peer = InterfaceAddress::unpack(address)?;
-        self.address.port.reaches(&peer.port)?;
+        self.state.borrow().domain.reaches(&peer.port)?;
         fits(self.address.segment, peer.segment)
     }
 

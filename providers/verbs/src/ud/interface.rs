@@ -29,7 +29,7 @@ impl UdInterface {
 
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         let peer = Address::unpack(address)?;
-        self.address.port.reaches(&peer.port)
+        self.state.borrow().reaches(&peer.port)
     }
 
     pub(crate) fn connect(

@@ -315,6 +315,11 @@ impl State {
         (self.early, EARLY)
     }
 
+    /// Whether packets can come to a peer's port.
+    pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
+        self.domain.reaches(peer)
+    }
+
     pub(crate) fn event_fd(&self) -> i32 {
         self.sleep.raw()
     }
@@ -355,7 +360,7 @@ impl State {
         if let Some(handle) = self.handles.get(&key) {
             return Ok(handle.clone());
         }
-        let route = port.route(&self.domain.local, &self.domain.settings);
+        let route = self.domain.route(port);
         let handle = Rc::new(AddressHandle::new(&self.domain.pd, route)?);
         let _ = self.handles.insert(key, handle.clone());
         Ok(handle)

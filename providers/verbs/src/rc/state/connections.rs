@@ -218,7 +218,7 @@ impl State {
             Phase::Failed(status) => return Err(connection.over(status)),
             _ => return Err(Failure::new(Status::Busy, "this endpoint is connected already")),
         }
-        domain.port.reaches(&peer.port)?;
+        domain.reaches(&peer.port)?;
         fits(domain.settings.segment as u32, peer.segment)?;
         connection.peer = Some(peer);
         connection.ready(&domain, &peer)?;
