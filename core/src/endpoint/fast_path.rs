@@ -13,7 +13,10 @@ pub(super) struct FastPath {
     pub(super) get_below: Cell<usize>,
     /// Puts up to this length go the way of `short_put`; 0: none does.
     pub(super) short_puts: Cell<usize>,
+    /// Puts, and gets, up to these lengths may go the way of `direct`; 0: none does.
+    pub(super) direct: [Cell<usize>; 2],
     pub(super) interface: Cell<usize>,
+    pub(super) caps: Cell<u64>,
     /// The bit of its lane, see `order`.
     pub(super) way: Cell<u64>,
     /// Pieces of local memory that one call takes.
@@ -33,7 +36,9 @@ impl FastPath {
             put_below: Cell::new(0),
             get_below: Cell::new(0),
             short_puts: Cell::new(0),
+            direct: [const { Cell::new(0) }; 2],
             interface: Cell::new(0),
+            caps: Cell::new(0),
             way: Cell::new(0),
             max_iov: Cell::new(1),
             words: Cell::new(0),

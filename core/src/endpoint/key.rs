@@ -88,6 +88,7 @@ impl FastPath {
             self.interface.set(native.interface);
             self.way.set(way::lane(native.rank));
         }
+        self.set_direct(native.filter(|native| !native.synchronous));
         let Some(native) = native.filter(|native| native.synchronous) else {
             self.put_below.set(0);
             self.get_below.set(0);

@@ -13,6 +13,7 @@ mod calls;
 mod cancel;
 mod close;
 mod counters;
+mod direct;
 mod emulated;
 mod end;
 mod fast_path;

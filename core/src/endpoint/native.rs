@@ -200,7 +200,7 @@ impl Inner {
 
     /// The registration of a region that a provider wants to know, or null.
     #[inline]
-    fn registration(&self, caps: u64, interface: usize, region: &Region) -> *mut c_void {
+    pub(super) fn registration(&self, caps: u64, interface: usize, region: &Region) -> *mut c_void {
         if caps & (caps::TAKES_REGIONS | caps::SYNCHRONOUS) != caps::TAKES_REGIONS {
             return std::ptr::null_mut();
         }

@@ -8,7 +8,7 @@ use super::{Inner, State};
 use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
 use crate::region::{Access, Region};
 use crate::registry::abi::PackBuffer;
-use crate::request::{Outcome, Request};
+use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::ops::Range;
 use std::rc::Rc;
@@ -170,6 +170,13 @@ impl Inner {
         transfer: &Transfer<'_>,
         code: i32,
     ) -> Result<Outcome, PostError> {
+        let code = match code {
+            OK => match self.post_direct(transfer) {
+                Ok(outcome) => return Ok(outcome),
+                Err(code) => code,
+            },
+            code => code,
+        };
         self.check_fast_path(transfer.key, code)?;
         let best = transfer.key.inner.best.get();
         let declined = match best.filter(|_| code == Status::Declined as i32) {
@@ -186,14 +193,7 @@ impl Inner {
                 return Ok(outcome);
             }
         }
-        let mut declined = declined;
         let refused = |error| self.refused::<Error>(error);
-        // A lane that has just refused it is asked again in its turn, and one that has declined is not.
-        if code == OK {
-            if let Some(outcome) = self.post_now(transfer, &mut declined).map_err(refused)? {
-                return Ok(outcome);
-            }
-        }
         if let Some(outcome) = self.try_native(transfer, declined).map_err(refused)? {
             return Ok(outcome);
         }
@@ -281,51 +281,6 @@ impl Inner {
             self.shared.with_ops(|ops| ops.withdraw(id));
         }
         posted
-    }
-
-    /// Posts to a module that says later how it ended, where nothing waits and one lane carries all of it: what most
-    /// puts and gets of a network do. `None`: nothing was posted.
-    #[inline(always)]
-    fn post_now(
-        &self,
-        transfer: &Transfer<'_>,
-        declined: &mut u64,
-    ) -> Result<Option<Outcome>, Error> {
-        let &Transfer { put, at, len, key, offset, completion, .. } = transfer;
-        let Some(native) = key.inner.best.get() else { return Ok(None) };
-        let ways = self.ways_posted();
-        let waits = self.queue_len() > 0 || !self.may_post_memory();
-        let waits = waits || matches!(transfer.local, Local::Pieces(_));
-        if native.synchronous || len >= super::rails::SHARED_FROM || waits {
-            return Ok(None);
-        }
-        if len > native.most(put) || !self.may_go(way::lane(native.rank)) {
-            return Ok(None);
-        }
-        let memory = self.hold_memory(transfer)?;
-        let iov = self.piece(&native, &memory, at, len)?;
-        let request = self.open_native(None, memory, at, len)?;
-        let record = rma_op(&iov, native.key, offset, request.raw(), completion);
-        let code = native.post(put, &record);
-        let posted = self.post_record(&native, request, &record, code);
-        match self.or_withdrawn(request, posted) {
-            // How it ended, only progress can bring.
-            Ok(Posted::Pending) => {
-                let shared = self.shared.clone();
-                Ok(Some(Outcome::Pending(Request::new(shared, request))))
-            }
-            Ok(Posted::Done(_)) => Ok(Some(Outcome::Done(0))),
-            // Asked again it might go on as if nothing had happened.
-            Err(Failed { status: Status::ProviderFailed, .. }) => {
-                Err(self.memory_failure(&native, key, Status::ProviderFailed))
-            }
-            Err(Failed { status: Status::Declined, .. }) => {
-                *declined = native.mark();
-                self.went_nowhere(ways);
-                Ok(None)
-            }
-            _ => Ok(None),
-        }
     }
 
     /// Posts natively, splits, shares the work with the peer, or queues; `None`: no lane leads there but those that have

@@ -66,7 +66,7 @@ impl Inner {
 
     /// It is over already, or was not taken.
     #[cold]
-    fn not_pending(&self, id: Id, code: i32) -> Result<Outcome, i32> {
+    pub(super) fn not_pending(&self, id: Id, code: i32) -> Result<Outcome, i32> {
         self.shared.with_ops(|ops| ops.withdraw(id));
         if code == OK { Ok(Outcome::Done(0)) } else { Err(code) }
     }

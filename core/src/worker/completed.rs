@@ -126,14 +126,15 @@ impl Inner {
     pub(super) fn ended_well(&self, index: usize, event: &Polled) -> bool {
         let ended = self.shared.ops.borrow_mut().completed_plain(event.cookie, index, event.header);
         if ended == Some(true) {
-            self.flush_moved();
+            self.let_go();
         }
         ended.is_some()
     }
 
-    /// A flush has nothing before it any more: it asks its lanes, or has ended, and what waited for it may have with its memory.
-    #[cold]
-    fn flush_moved(&self) {
+    /// Its memory is let go; and a flush that has nothing before it any more asks its lanes, or has ended, and what waited for it may
+    /// have with its own.
+    #[inline(never)]
+    fn let_go(&self) {
         self.shared.with_ops(|_| ());
     }
 }

@@ -8,6 +8,9 @@ use super::*;
 /// A put that a provider has, of which nothing else is to be said.
 const POSTED_PLAIN: u16 = (Kind::Native as u16) << KIND_SHIFT | POSTED | PLAIN;
 
+/// The same of one whose memory is kept, which may be all that there is on the cold side.
+const POSTED_HELD: u16 = POSTED_PLAIN & !PLAIN;
+
 /// It has ended well, and its value stands in it.
 pub(super) const ENDED_PLAIN: u16 = POSTED_PLAIN & !POSTED | ENDED;
 
@@ -16,6 +19,31 @@ impl Table {
     /// endpoint has as many as it may.
     #[inline]
     pub(crate) fn open_plain(&mut self, owner: usize, interface: usize) -> Result<Id, Status> {
+        self.open_posted(owner, interface, POSTED_PLAIN)
+    }
+
+    /// The same of one whose memory is kept until it has ended.
+    #[inline]
+    pub(crate) fn open_held(
+        &mut self,
+        owner: usize,
+        interface: usize,
+        memory: LocalBuffer,
+    ) -> Result<Id, Status> {
+        let id = self.open_posted(owner, interface, POSTED_HELD)?;
+        if let Some(cold) = self.slab.cold_mut(id) {
+            cold.local_buffer = Some(memory);
+        }
+        Ok(id)
+    }
+
+    #[inline(always)]
+    fn open_posted(
+        &mut self,
+        owner: usize,
+        interface: usize,
+        kind_and_flags: u16,
+    ) -> Result<Id, Status> {
         if owner >= apart::APART as usize {
             return Err(Status::NoMemory);
         }
@@ -26,7 +54,7 @@ impl Table {
         }
         let before = list.last;
         let owner_and_interface = owner as u32 | (narrow(interface) as u32) << 24;
-        let (kind_and_flags, after) = (POSTED_PLAIN, NONE);
+        let after = NONE;
         let hot = Hot { kind_and_flags, parts: 1, owner_and_interface, before, after, user: 0 };
         let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
         let at = id.place() as u32;
@@ -41,8 +69,9 @@ impl Table {
         Ok(id)
     }
 
-    /// A provider says that what was posted to this interface has ended well. `None`: it is none of these, and nothing has happened.
-    /// `Some(true)`: a flush was next behind it, and what that ends is to be seen to as `Shared::with_ops` does.
+    /// A provider says that what was posted to this interface has ended well. `None`: it is none of these, nor one with nothing but
+    /// memory beside it, and nothing has happened. `Some(true)`: it had memory, or a flush was next behind it: what that leaves is to be
+    /// seen to as `Shared::with_ops` does.
     #[inline]
     pub(crate) fn completed_plain(
         &mut self,
@@ -52,18 +81,26 @@ impl Table {
     ) -> Option<bool> {
         let id = Id::from_raw(cookie)?;
         let hot = self.slab.get_mut(id)?;
-        if hot.kind_and_flags != POSTED_PLAIN
+        if hot.kind_and_flags | PLAIN != POSTED_PLAIN
             || hot.parts != 1
             || usize::from(hot.interface()) != narrow(interface)
         {
             return None;
         }
-        let (owner, before, after) = (hot.owner(), hot.before, hot.after);
+        let (held, owner, before, after) = (!hot.is(PLAIN), hot.owner(), hot.before, hot.after);
+        if held {
+            let cold = self.slab.cold_mut(id)?;
+            if cold.is_more_than_memory() {
+                return None;
+            }
+            self.freed.extend(cold.local_buffer.take());
+        }
+        let hot = self.slab.get_mut(id)?;
         hot.kind_and_flags = ENDED_PLAIN;
         hot.set_value(value);
         self.open -= 1;
         match self.unlink_between(owner, before, after) {
-            None => Some(false),
+            None => Some(held),
             Some(head) => {
                 self.at_head(head);
                 self.run();
@@ -89,6 +126,15 @@ impl Table {
             hot.kind_and_flags &= !PLAIN;
         }
         self.slab.cold_mut(id)
+    }
+}
+
+impl Cold {
+    /// Whether its end takes more than letting its memory go.
+    #[inline]
+    fn is_more_than_memory(&self) -> bool {
+        let Cold { local_buffer: _, error, wanted_back, lanes, then } = self;
+        error.is_some() || *wanted_back || *lanes != 0 || !then.is_empty()
     }
 }
 
@@ -144,6 +190,45 @@ mod tests {
         let lost = open(&mut table);
         assert_eq!(table.fail_owner(3, &bare(Status::PeerFailed)).len(), 1);
         assert!(table.take(lost).is_some_and(|result| result.is_err()));
+    }
+    #[test]
+    fn one_with_memory_keeps_it_until_it_has_ended_and_no_longer() {
+        let mut table = Table::new(8);
+        let bytes: std::rc::Rc<[u8]> = [7; 8].into();
+        let open = |table: &mut Table| {
+            let memory = crate::op::Memory::Bytes(bytes.clone());
+            table.open_held(3, 1, LocalBuffer::held(memory, 0, 8)).unwrap()
+        };
+        let kept = || std::rc::Rc::strong_count(&bytes) - 1;
+        let [plain, tracked, failed, wanted, dropped] = [(); 5].map(|()| open(&mut table));
+        assert_eq!((kept(), table.open_of(3)), (5, 5));
+        assert_eq!(table.completed_plain(plain.raw(), 2, 0), None, "posted elsewhere");
+        assert_eq!((table.completed_plain(plain.raw(), 1, 9), kept()), (Some(true), 5));
+        drop(table.take_freed());
+        assert_eq!((kept(), table.take_plain(plain)), (4, Some(9)));
+        // What else there is to do at its end is done the long way.
+        table.track(tracked, 17);
+        table.forget(dropped);
+        table.want_back(wanted);
+        for id in [tracked, wanted, dropped] {
+            assert_eq!(table.completed_plain(id.raw(), 1, 8), None);
+            assert!(table.completed(id.raw(), 1, Ok(8)));
+            drop(table.take_freed());
+        }
+        assert!(table.completed(failed.raw(), 1, Err(bare(Status::Io))));
+        drop(table.take_freed());
+        assert_eq!((kept(), table.open_count()), (0, 0));
+        assert_eq!(table.take_completed(), Some((17, Ok(8))));
+        assert_eq!(
+            (table.take(failed), table.take(wanted)),
+            (Some(Err(bare(Status::Io))), Some(Ok(8)))
+        );
+        // A flush behind one, and something that waits for it.
+        let last = open(&mut table);
+        let waits = table.open(3, Kind::Whole).unwrap();
+        table.then(last, waits);
+        assert_eq!(table.completed_plain(last.raw(), 1, 0), None);
+        assert!(table.completed(last.raw(), 1, Ok(0)) && table.is_open(waits));
     }
     /// It has gone to this endpoint's list when another one took over what was open there, see `hand_over`.
     #[test]

@@ -1,0 +1,80 @@
+//! Puts and gets of one range that a module ends later, where nothing is left to choose: one lane carries all of it, nothing
+//! waits before it, and no better lane may come. What most transfers over a network are.
+
+use super::Inner;
+use super::fast_path::FastPath;
+use super::order::way;
+use super::post::{Local, Transfer};
+use super::rails::SHARED_FROM;
+use super::record::{Completion, rma_op};
+use crate::op::{LocalBuffer, Memory};
+use crate::region::Access;
+use crate::request::{Outcome, Request};
+use std::sync::Arc;
+use tieline_plugin_api::abi::Iov;
+use tieline_plugin_api::{OK, PENDING};
+
+impl FastPath {
+    /// Opens this way over a lane that ends what it is given later, or closes it.
+    pub(super) fn set_direct(&self, native: Option<super::key::ImportedKey>) {
+        let longest = |put| native.map_or(0, |native| native.most(put).min(SHARED_FROM - 1));
+        self.direct[0].set(longest(true));
+        self.direct[1].set(longest(false));
+        self.caps.set(native.map_or(0, |native| native.caps));
+        debug_assert!(native.is_none_or(|native| self.way.get() == way::lane(native.rank)));
+    }
+}
+
+impl Inner {
+    /// Posts one. Its memory is kept from before the module is asked until it has ended.
+    ///
+    /// # Errors
+    /// What the module answered that did not take it, or `OK` where it was not asked: the long way says why.
+    pub(super) fn post_direct(&self, transfer: &Transfer<'_>) -> Result<Outcome, i32> {
+        let &Transfer { put, local, at, len, key, offset, completion } = transfer;
+        let (fast, record) = (&key.inner.fast, &key.inner.record);
+        // Of no bytes it is more than any number here.
+        if len.wrapping_sub(1) >= fast.direct[usize::from(!put)].get() || transfer.is_small() {
+            return Err(OK);
+        }
+        let (way, fenced) = (fast.way.get(), self.order.fenced.get());
+        let needed = if put { Access::WRITE } else { Access::READ };
+        let inside = offset.checked_add(len as u64).is_some_and(|end| end <= record.len);
+        let own = std::ptr::eq(&raw const *key.inner.endpoint, self)
+            && match local {
+                Local::Region(region) => {
+                    Arc::ptr_eq(&region.inner.memory, &self.shared.core.memory)
+                }
+                Local::Bytes(_) => true,
+                Local::Pieces(_) => false,
+            };
+        let allowed = own && inside && record.access.allows(needed);
+        let waits = fenced != 0 && fenced != way || !self.may_post_memory();
+        if !allowed || waits || !self.shared.same_process() {
+            return Err(OK);
+        }
+        let memory = self.hold_memory(transfer).map_err(|_| OK)?;
+        let interface = fast.interface.get();
+        let mut iov = Iov::new(memory.at(at, len).map_err(|_| OK)?, len);
+        if let Memory::Region(region) = &memory {
+            iov.region = self.registration(fast.caps.get(), interface, region);
+        }
+        let held = LocalBuffer::held(memory, at, len);
+        let opened = self.shared.ops.borrow_mut().open_held(self.index, interface, held);
+        // Whose memory this was has a handle of it: nothing of the application's is run where it is let go.
+        let id = opened.map_err(|_| OK)?;
+        let op = rma_op(&iov, fast.key.get(), offset, id.raw(), completion);
+        let code = if put { fast.put(&op) } else { fast.get(&op) };
+        if code != PENDING && code != OK {
+            return self.not_pending(id, code);
+        }
+        self.note_posted(way);
+        if completion == Completion::Local {
+            self.order.local.set(self.order.local.get() | way);
+        }
+        match code {
+            PENDING => Ok(Outcome::Pending(Request::new(self.shared.clone(), id))),
+            code => self.not_pending(id, code),
+        }
+    }
+}
