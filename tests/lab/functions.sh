@@ -73,6 +73,14 @@ verbs_job() {
     export TIELINE_VERBS_ACK_TIMEOUT=1s
 }
 
+# over_ofi_verbs: libfabric's verbs;ofi_rxm and nothing else, with queues that fit two hosts.
+over_ofi_verbs() {
+    built libtieline_ofi.so
+    ldconfig -p | grep -q 'libfabric\.so\.1 ' || skip "no libfabric: install libfabric1"
+    export TIELINE_PROVIDERS=ofi TIELINE_OFI_PROVIDERS=verbs
+    export FI_UNIVERSE_SIZE=8 FI_OFI_RXM_USE_SRX=1 FI_OFI_RXM_MSG_RX_SIZE=256
+}
+
 # by_rdmacm: connections are formed by rdmacm and nothing else.
 by_rdmacm() { export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'; }
 
@@ -83,15 +91,20 @@ gives_up_soon() {
 
 # conformance MODULE: everything that a provider must do, of a module of verbs.
 conformance() {
+    export TIELINE_VERBS_ACK_TIMEOUT=200ms
+    checks libtieline_verbs.so "$1"
+}
+
+# checks FILE MODULE [OPTION...]: the same of a provider of the build.
+checks() {
     need tieline
-    built libtieline_verbs.so
+    built "$1"
     # Times that suit an emulated machine: a dead peer is given up after some seconds, a slow one is not, and one that
     # never comes before a check loses patience, which is half of its limit.
-    export TIELINE_VERBS_ACK_TIMEOUT=200ms TIELINE_FAILURE_TIMEOUT=$((8 * SLOWNESS))s
-    export TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s
+    export TIELINE_FAILURE_TIMEOUT=$((8 * SLOWNESS))s TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s
     # One thread is both ends in most checks: who closes waits in vain for acknowledgements that the other's poll gives.
     export TIELINE_CLOSE_TIMEOUT=300ms
-    tieline check "$TARGET/debug/libtieline_verbs.so" --module "$1" --limit $((60 * SLOWNESS))
+    tieline check "$TARGET/debug/$1" --module "$2" --limit $((60 * SLOWNESS)) "${@:3}"
 }
 
 # traffic SECONDS [PAUSE_MS [revoke]]: messages and puts from h0 to h1 for so long, checked there. Returns 0 when

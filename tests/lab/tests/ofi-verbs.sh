@@ -36,8 +36,8 @@ every() {
     [ "$HOST" != h0 ] || grep -q '^messages over tcp/stream' words || fail "it does not run by tcp"
 
     echo "they fit:"
-    export TIELINE_PROVIDERS=ofi FI_UNIVERSE_SIZE=8 FI_OFI_RXM_USE_SRX=1 FI_OFI_RXM_MSG_RX_SIZE=256
-    job 29432 $asked || fail "the job does not run by verbs of libfabric"
+    over_ofi_verbs
+    job 29432 || fail "the job does not run by verbs of libfabric"
     [ "$HOST" != h0 ] || grep -q '^messages over ofi:verbs:rxe0/rdm, puts and gets over ofi:verbs:rxe0/rdm' words ||
         fail "they run by something else"
 }

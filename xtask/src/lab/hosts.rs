@@ -64,7 +64,7 @@ impl Hosts {
             timeout,
             modules: false,
             last: false,
-            unsteady: None,
+            by_name: None,
         };
         let mut lab = match self.lab.take() {
             Some(lab) => lab,

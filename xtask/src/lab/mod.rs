@@ -202,7 +202,7 @@ impl Wish {
                 tests.retain(|test| {
                     filters.is_empty() || filters.iter().any(|filter| test.name.contains(filter))
                 });
-                tests.retain(|test| match &test.unsteady {
+                tests.retain(|test| match &test.by_name {
                     Some(why) if !filters.contains(&test.name) => {
                         let name = &test.name;
                         left_out.push(format!("{name}: {why}; `cargo xtask lab {name}` runs it"));
@@ -383,7 +383,7 @@ impl Wish {
             timeout: self.timeout,
             modules: false,
             last: false,
-            unsteady: None,
+            by_name: None,
         })
     }
 

@@ -25,8 +25,8 @@ pub(super) struct Test {
     pub(super) modules: bool,
     /// Nothing else runs on its hosts after it: what it changes lasts as long as the kernel runs.
     pub(super) last: bool,
-    /// Why it is run only when it is named: it does not always end the same way yet.
-    pub(super) unsteady: Option<String>,
+    /// Why it is run only when it is named: it takes long, or does not always end the same way yet.
+    pub(super) by_name: Option<String>,
 }
 
 impl Test {
@@ -65,7 +65,7 @@ pub(super) fn all() -> Outcome<Vec<Test>> {
 }
 
 impl Test {
-    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=`, `cpus=`, `modules=`, `last=` and `unsteady=` of a test's file.
+    /// Reads the assignments `about=`, `timeout=`, `hosts=`, `devices=`, `cpus=`, `modules=`, `last=` and `by_name=` of a test's file.
     pub(super) fn read(file: &Path) -> Outcome<Test> {
         let said = |text: String| format!("{}: {text}", file.display());
         let text = std::fs::read_to_string(file).map_err(|e| said(e.to_string()))?;
@@ -91,7 +91,7 @@ impl Test {
             timeout: Duration::from_secs(number("timeout", 30, 3600)? as u64),
             modules: number("modules", 0, 1)? == 1,
             last: number("last", 0, 1)? == 1,
-            unsteady: value("unsteady"),
+            by_name: value("by_name"),
         })
     }
 }

@@ -1,0 +1,5 @@
+about="the module rdm of provider ofi over libfabric's verbs;ofi_rxm does everything that a provider must do"
+by_name="it takes a quarter of an hour, and ofi-verbs-processes does some of it"
+hosts=1
+timeout=900
+h0() { over_ofi_verbs && checks libtieline_ofi.so rdm; }

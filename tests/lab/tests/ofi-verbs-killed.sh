@@ -1,0 +1,28 @@
+about="libfabric's verbs;ofi_rxm: a peer that is killed in the middle of messages and puts is reported in words, whichever side it is, and nothing hangs"
+timeout=150
+port=29440
+# round VICTIM: traffic from h0 to h1, of which that one is killed once it runs.
+round() {
+    port=$((port + 1))
+    export TIELINE_RENDEZVOUS=$H0:$port
+    : > words
+    [ "$HOST" != h0 ] || { until_true grep -q running words && signal "running-$port"; } &
+    traffic 60 &
+    if [ "$HOST" = "$1" ]; then
+        await "running-$port" > /dev/null
+        kill -KILL $(pidof verbs_traffic) || fail "there is nothing to kill"
+        wait
+        await "survived-$port" > /dev/null
+    else
+        wait $!
+        failed_with 'is gone\|has ended\|the peer'
+        signal "survived-$port"
+    fi
+}
+every() {
+    export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_SECRET=lab TIELINE_SIZE=2 TIELINE_RANK=${HOST#h}
+    over_ofi_verbs
+    gives_up_soon
+    round h1
+    round h0
+}
