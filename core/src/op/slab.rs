@@ -136,7 +136,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
     }
 
     /// A new entry; none when the table is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, hot: H) -> Option<Id> {
         look();
         let serial = if self.serial == LAST_SERIAL { 1 } else { self.serial + 1 };
@@ -224,6 +224,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
     }
 
     /// The entry at a place, if there is one, to change it.
+    #[inline(always)]
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut H> {
         look();
         let page = self.pages.get_mut(place / PAGE)?.as_mut()?;

@@ -12,6 +12,9 @@ use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider, m
 /// Half of what a peer may have on its way at first: nobody waits for credits.
 const BATCH: usize = 8;
 
+/// Bytes of a put that no work request carries.
+const LONGER: usize = 4096;
+
 /// The provider, with the played device as the only one.
 struct Played;
 
@@ -85,6 +88,20 @@ fn measured_rc_put(endpoint: &Endpoint, key: &RemoteKey, posted: &mut Vec<Outcom
     }
 }
 
+/// The same of what the device reads where it lies.
+#[inline(never)]
+fn measured_rc_region_put(endpoint: &Endpoint, local: &Region, key: &RemoteKey) -> Vec<Outcome> {
+    let put = |_| endpoint.put(local, 0..LONGER, key, 0);
+    (0..BATCH).map(put).filter_map(Result::ok).collect()
+}
+
+#[inline(never)]
+fn measured_rc_region_end(worker: &Worker, posted: &mut Vec<Outcome>) {
+    for outcome in posted.drain(..) {
+        assert!(worker.finish(outcome).is_ok());
+    }
+}
+
 /// Each ends, and is asked for.
 #[inline(never)]
 fn measured_rc_end(worker: &Worker, posted: &mut Vec<Outcome>) {
@@ -116,8 +133,7 @@ fn messages_and_puts_arrive_however_many_there_are() {
     let times: usize = times.unwrap_or(800);
     let (near, far) = (Half::open(), Half::open());
     let endpoint = near.worker.connect(&far.worker.address().unwrap()).unwrap();
-    let (there, here) = (far.context.alloc(8 * BATCH).unwrap(), near.context.alloc(8 * BATCH));
-    let here = here.unwrap();
+    let (there, here) = (far.context.alloc(LONGER).unwrap(), near.context.alloc(LONGER).unwrap());
     let key = endpoint.import_key(&there.remote_key().unwrap()).unwrap();
     let progress = || near.worker.progress() + far.worker.progress();
     let _ = endpoint.send(1, 0, b"warm up!").unwrap();
@@ -132,6 +148,9 @@ fn messages_and_puts_arrive_however_many_there_are() {
         measured_rc_put(&endpoint, &key, &mut posted);
         assert_eq!(posted.len(), BATCH);
         measured_rc_end(&near.worker, &mut posted);
+        let mut longer = measured_rc_region_put(&endpoint, &here, &key);
+        assert_eq!(longer.len(), BATCH);
+        measured_rc_region_end(&near.worker, &mut longer);
         put_locally += measured_rc_local(&endpoint, &here, &key);
         let _ = near.worker.finish(endpoint.flush().unwrap()).unwrap();
         while progress() > 0 {}

@@ -85,6 +85,8 @@ struct Transfer {
     /// The runtime's buffer, while it is read from or written to.
     lent: Option<Region>,
     has_ended: bool,
+    /// How it ended, if not well.
+    failure: Option<Error>,
 }
 
 /// What handlers share with the calls.
@@ -290,7 +292,8 @@ impl Runtime {
             self.until(|moved| moved && has_ended())?;
         }
         let ended = self.state.transfers.borrow_mut().take(number);
-        ended.map(|transfer| transfer.message).ok_or_else(|| Status::Invalid.into())
+        let Transfer { message, failure, .. } = ended.ok_or(Status::Invalid)?;
+        failure.map_or(Ok(message), Err)
     }
 
     /// Ends a receive that has no message; gives it back if it has.
@@ -376,7 +379,8 @@ impl Runtime {
     fn advance(&self) -> Result<bool, Error> {
         let mut ended = Ok(());
         let count = self.worker.take_completed(AT_ONCE, |word, result| {
-            let dealt_with = result.map_err(Error::from).and_then(|_| self.ended(word));
+            let dealt_with = result.map_err(|error| self.state.lost(word, error.into()));
+            let dealt_with = dealt_with.and_then(|_| self.ended(word));
             ended = std::mem::replace(&mut ended, Ok(())).and(dealt_with);
         });
         let stirred = &self.state.stirred;
@@ -393,7 +397,8 @@ impl Runtime {
         loop {
             let next = self.state.due.borrow_mut().pop_front();
             let Some((number, what)) = next else { break };
-            if let Some(again) = self.take(number, what)? {
+            let taken = self.take(number, what);
+            if let Some(again) = taken.map_err(|error| self.state.lost(number as u64, error))? {
                 self.state.due.borrow_mut().push_front((number, again));
                 return Ok(true);
             }
@@ -414,7 +419,10 @@ impl Runtime {
                 self.leaving.borrow_mut().push(number);
                 return Ok(());
             }
-            Some(Err(not)) => return Err(not.into()),
+            Some(Err(not)) => {
+                drop(transfer);
+                return Err(self.state.lost(number, not.into()));
+            }
         }
         transfer.has_ended = true;
         Ok(())
@@ -473,6 +481,14 @@ impl State {
     fn fail(&self, error: Error) {
         self.stirred.set(true);
         let _ = self.failed.borrow_mut().get_or_insert(error);
+    }
+
+    /// A transfer has failed: who waits for it is told, whoever else is.
+    fn lost(&self, number: u64, error: Error) -> Error {
+        if let Ok(mut transfer) = self.transfer(number as usize) {
+            (transfer.has_ended, transfer.failure) = (true, Some(error.clone()));
+        }
+        error
     }
 
     fn rank(&self, peer: PeerId) -> Result<usize, Error> {

@@ -134,7 +134,7 @@ fn failure_beside(runtime: &Runtime) -> Result<(), Error> {
     let (out, room) = (runtime.lend(vec![7; LEN])?, runtime.lend(vec![0; LEN])?);
     let short = runtime.receive_lent(Some(me), 2, 0, (&room, 0..LEN - 1))?;
     let fits = runtime.receive_lent(Some(me), 3, 0, (&room, 0..LEN))?;
-    let _refused = runtime.send_lent(me, 2, (&out, 0..LEN))?;
+    let refused = runtime.send_lent(me, 2, (&out, 0..LEN))?;
     let sending = runtime.send_lent(me, 3, (&out, 0..LEN))?;
     assert!(runtime.wait(short).is_err(), "it has no room");
     // The sender hears that nobody takes the first; that is the same runtime.
@@ -143,6 +143,7 @@ fn failure_beside(runtime: &Runtime) -> Result<(), Error> {
         failures += usize::from(runtime.probe(None, 0, u64::MAX).is_err());
     }
     assert_eq!((runtime.wait(fits)?.len, failures), (LEN, 1));
+    assert!(runtime.wait_sent(refused).is_err(), "it has ended, and nobody took it");
     runtime.wait_sent(sending)
 }
 

@@ -136,7 +136,16 @@ fn played() -> Outcome<Vec<Subject>> {
             calls_it: None,
         })
     };
-    let over_rc = ["rc_post", "rc_receive", "rc_put", "rc_local", "rc_end", "rc_idle"];
+    let over_rc = [
+        "rc_post",
+        "rc_receive",
+        "rc_put",
+        "rc_local",
+        "rc_end",
+        "rc_region_put",
+        "rc_region_end",
+        "rc_idle",
+    ];
     Ok(vec![
         subject("tieline_provider_ofi", &["ofi_post", "ofi_poll", "ofi_put"])?,
         subject("tieline_provider_verbs", &over_rc)?,

@@ -81,32 +81,46 @@ impl Table {
     ) -> Option<bool> {
         let id = Id::from_raw(cookie)?;
         let hot = self.slab.get_mut(id)?;
-        if hot.kind_and_flags | PLAIN != POSTED_PLAIN
-            || hot.parts != 1
-            || usize::from(hot.interface()) != narrow(interface)
-        {
+        if hot.parts != 1 || usize::from(hot.interface()) != narrow(interface) {
             return None;
         }
-        let (held, owner, before, after) = (!hot.is(PLAIN), hot.owner(), hot.before, hot.after);
-        if held {
-            let cold = self.slab.cold_mut(id)?;
-            if cold.is_more_than_memory() {
-                return None;
-            }
-            self.freed.extend(cold.local_buffer.take());
+        if hot.kind_and_flags != POSTED_PLAIN {
+            return self.completed_held(id, value);
         }
+        let (owner, before, after) = (hot.owner(), hot.before, hot.after);
+        hot.kind_and_flags = ENDED_PLAIN;
+        hot.set_value(value);
+        Some(self.ended_plain(owner, before, after))
+    }
+
+    /// The same of one that is not plain, but may be when its memory is let go.
+    #[inline(never)]
+    fn completed_held(&mut self, id: Id, value: u64) -> Option<bool> {
+        let hot = self.slab.get_mut(id).filter(|hot| hot.kind_and_flags == POSTED_HELD)?;
+        let (owner, before, after) = (hot.owner(), hot.before, hot.after);
+        let cold = self.slab.cold_mut(id)?;
+        if cold.is_more_than_memory() {
+            return None;
+        }
+        let memory = cold.local_buffer.take();
+        self.freed.extend(memory);
         let hot = self.slab.get_mut(id)?;
         hot.kind_and_flags = ENDED_PLAIN;
         hot.set_value(value);
+        let _ = self.ended_plain(owner, before, after);
+        Some(true)
+    }
+
+    /// One of them has ended that stood between these; whether a flush was next behind it.
+    #[inline(always)]
+    fn ended_plain(&mut self, owner: u32, before: u32, after: u32) -> bool {
         self.open -= 1;
-        match self.unlink_between(owner, before, after) {
-            None => Some(held),
-            Some(head) => {
-                self.at_head(head);
-                self.run();
-                Some(true)
-            }
+        let head = self.unlink_between(owner, before, after);
+        if let Some(head) = head {
+            self.at_head(head);
+            self.run();
         }
+        head.is_some()
     }
 
     /// The value of one that has ended well, which is forgotten then. None: it has not, or is none of these.
