@@ -102,8 +102,9 @@ impl Table {
         if cold.is_more_than_memory() {
             return None;
         }
-        let memory = cold.local_buffer.take();
-        self.freed.extend(memory);
+        if let Some(memory) = cold.local_buffer.take() {
+            self.freed.push(memory);
+        }
         let hot = self.slab.get_mut(id)?;
         hot.kind_and_flags = ENDED_PLAIN;
         hot.set_value(value);
