@@ -73,18 +73,23 @@ impl WorkerName {
     /// `BadData` for bytes that are no name, `Unsupported` for one of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<WorkerName, Error> {
         let no = |status, why: &str| {
+            let fix = match status {
+                Status::Unsupported => "use versions of Tieline that go together on both sides",
+                _ => "pass the bytes of WorkerName::as_bytes() unchanged",
+            };
             Error::new(
                 status,
                 "this is no worker's name",
                 format!("{why} ({} bytes)", bytes.len()),
-                "pass the bytes of WorkerName::as_bytes() unchanged",
+                fix,
             )
         };
         let [format, counts, ..] = *bytes else {
             return Err(no(Status::BadData, "it is too short"));
         };
         if format != FORMAT {
-            return Err(no(Status::Unsupported, "it is of another version"));
+            let why = format!("it is of format {format}, and this library reads format {FORMAT}");
+            return Err(no(Status::Unsupported, &why));
         }
         let len =
             len_of(counts).ok_or_else(|| no(Status::BadData, "no such number of addresses"))?;
@@ -346,6 +351,7 @@ impl Asking {
                 Progress::Failed(why) => {
                     let status = match () {
                         () if dial.is_wrong_secret() => Status::Permission,
+                        () if dial.is_other_version() => Status::Unsupported,
                         () if dial.is_refused() => Status::PeerFailed,
                         () if dial.is_starved() => Status::NoMemory,
                         () if dial.is_busy() => Status::Again,

@@ -6,7 +6,7 @@ use crate::{Error, Status};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
-use tieline_net::{Acceptor, Dialler, HandshakeError, Hello, Key, Refusal};
+use tieline_net::{Acceptor, Dialler, HandshakeError, Hello, Key, Refusal, VERSION};
 
 /// What a connection to the exchange says it wants.
 const PURPOSE: u8 = 16;
@@ -46,11 +46,12 @@ impl Handshake {
             bytes = later;
             let hello = self.acceptor.receive(now).map_err(|error| {
                 match error {
-                    HandshakeError::BadProof => "a process with another secret",
-                    HandshakeError::OtherVersion(_) => "a process of another version",
-                    HandshakeError::NotOurs | HandshakeError::BadHello => "a stranger",
+                    HandshakeError::BadProof => "a process with another secret".into(),
+                    HandshakeError::OtherVersion(theirs) => format!(
+                        "a process that speaks version {theirs} of the handshake, where this side speaks version {VERSION}"
+                    ),
+                    HandshakeError::NotOurs | HandshakeError::BadHello => "a stranger".into(),
                 }
-                .to_owned()
             })?;
             match hello {
                 Some(hello) if hello.purpose == PURPOSE => {

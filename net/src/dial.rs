@@ -45,6 +45,8 @@ pub struct Dial {
     failures: Vec<String>,
     refusals: usize,
     wrong_secrets: usize,
+    /// A listener speaks another version.
+    other_version: bool,
     /// A listener had no room.
     busy: bool,
     /// Routes that could not even be begun here: they say nothing about the peer.
@@ -71,6 +73,8 @@ struct Attempt {
     rejected: bool,
     /// The listener said that the proof is wrong.
     wrong_secret: bool,
+    /// The listener speaks another version.
+    other_version: bool,
     /// The listener said that it has no room.
     busy: bool,
 }
@@ -89,6 +93,7 @@ impl Dial {
             failures: Vec::new(),
             refusals: 0,
             wrong_secrets: 0,
+            other_version: false,
             busy: false,
             unusable: 0,
             advice: None,
@@ -134,6 +139,12 @@ impl Dial {
         self.wrong_secrets > 0
     }
 
+    /// Whether a listener there speaks another version: trying again brings the same answer.
+    #[must_use]
+    pub fn is_other_version(&self) -> bool {
+        self.other_version
+    }
+
     /// Whether this process or the system had no descriptor left for a socket: nothing was asked of the peer.
     #[must_use]
     pub fn is_starved(&self) -> bool {
@@ -167,6 +178,7 @@ impl Dial {
                     let what = std::mem::take(&mut attempt.what);
                     self.refusals += usize::from(attempt.refused);
                     self.wrong_secrets += usize::from(attempt.wrong_secret);
+                    self.other_version |= attempt.other_version;
                     self.busy |= attempt.busy;
                     let (unanswered, rejected) = (attempt.unanswered, attempt.rejected);
                     self.advise(unanswered, rejected);
@@ -214,6 +226,7 @@ impl Dial {
                         what,
                         refused,
                         wrong_secret,
+                        other_version: false,
                         busy: false,
                         unanswered: false,
                         rejected: false,
@@ -295,6 +308,7 @@ impl Attempt {
                     let received = self.dialler.receive(&bytes[..count]);
                     self.refused = received == Err(Refusal::UnknownTarget);
                     self.wrong_secret = received == Err(Refusal::WrongSecret);
+                    self.other_version = matches!(received, Err(Refusal::OtherVersion(_)));
                     self.busy = received == Err(Refusal::Busy);
                     if received.map_err(|why| why.to_string())? {
                         return Ok(true);

@@ -61,6 +61,8 @@ enum Outcome {
     Proven(Hello),
     /// Its proof is wrong.
     Unproven,
+    /// It speaks another version.
+    Version(u8),
     Fails,
 }
 
@@ -124,6 +126,11 @@ impl Handshakes {
         let Some(handshake) = self.pending.get_mut(&token) else { return };
         match handshake.receive(now) {
             Outcome::Waits => {}
+            Outcome::Version(version) => {
+                hub.heard_version(version);
+                count(&hub.counts.unproven);
+                drop(self.pending.remove(&token));
+            }
             Outcome::Fails => {
                 count(&hub.counts.unproven);
                 drop(self.pending.remove(&token));
@@ -294,10 +301,11 @@ impl Handshake {
                         Ok(None) => return Outcome::Fails,
                         Ok(Some(hello)) => return Outcome::Proven(hello),
                         Err(HandshakeError::BadProof) => return Outcome::Unproven,
-                        Err(_) => {
-                            let _ = self.flush(); // may name the reason
-                            return Outcome::Fails;
+                        Err(HandshakeError::OtherVersion(version)) => {
+                            let _ = self.flush(); // names ours
+                            return Outcome::Version(version);
                         }
+                        Err(_) => return Outcome::Fails,
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,12 @@ struct Counts {
     unknown_target: AtomicU64,
     refused: AtomicU64,
     reported: AtomicU64,
+    /// The version that somebody spoke last who speaks another one, and [`ANOTHER`].
+    other_version: AtomicU16,
 }
+
+/// That somebody spoke another version, beside which.
+const ANOTHER: u16 = 1 << 8;
 
 /// A proven connection, as its target finds it.
 #[derive(Debug)]
@@ -250,6 +255,18 @@ impl Hub {
             self.counts.reported.compare_exchange(from, came, Ordering::Relaxed, Ordering::Relaxed)
         };
         (due && swap(reported).is_ok()).then_some(came)
+    }
+
+    /// The version of the handshake that was spoken last by somebody who was turned away because it is not [`VERSION`](crate::VERSION).
+    #[must_use]
+    pub fn other_version(&self) -> Option<u8> {
+        let version = self.counts.other_version.load(Ordering::Relaxed);
+        (version & ANOTHER != 0).then_some(version as u8)
+    }
+
+    /// Somebody speaks another version.
+    fn heard_version(&self, version: u8) {
+        self.counts.other_version.store(ANOTHER | u16::from(version), Ordering::Relaxed);
     }
 
     /// Whether the target of a proven hello takes one more connection.

@@ -89,7 +89,9 @@ fn a_name_survives_its_bytes_and_no_other_length() {
     }
     let (mut later, mut empty) = (bytes.clone(), bytes);
     later[0] = 2;
-    assert_eq!(WorkerName::from_bytes(&later).unwrap_err().status(), Status::Unsupported);
+    let error = WorkerName::from_bytes(&later).unwrap_err();
+    assert_eq!(error.status(), Status::Unsupported);
+    assert!(error.why().contains("format 2, and this library reads format 1"), "{error}");
     empty[1] = 0;
     assert_eq!(WorkerName::from_bytes(&empty).unwrap_err().status(), Status::BadData);
     assert_eq!(format!("{name:?}"), "WorkerName(10.0.0.1:2, 10.0.0.2:3)", "no proof in a log");

@@ -18,6 +18,7 @@ pub struct Record {
 }
 
 /// The size of the field that `_of` shows.
+#[allow(dead_code)] // Rust 1.85 does not see that constants use it
 const fn size_of_field<T, F>(_of: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use tieline_net::{Contact, Hub, Key, Mailbox, random, routes};
+use tieline_net::{Contact, Hub, Key, Mailbox, VERSION, random, routes};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{
     Armed, Connector, Events, Failure, HostHandle, Status, address_hash, event, log_level,
@@ -56,10 +56,16 @@ impl Stream {
     /// An operator whose processes have different secrets finds the reason on the listening side, too.
     fn warn(&self, hub: &Hub) {
         if let Some((count, host)) = hub.unproven_to_report().zip(self.host) {
+            let other = hub.other_version().map_or_else(String::new, |version| {
+                format!(
+                    "; one spoke version {version} of the handshake, where this side speaks version {VERSION}: use versions of \
+                     Tieline that go together on both sides"
+                )
+            });
             let text = format!(
                 "tcp-connect: {count} connections to this process were closed, because they did not prove to \
                  belong to the job: port scanners, an outdated address, another TIELINE_SECRET, or a peer that hears nothing \
-                 on a connection of its own and looks whether this host answers"
+                 on a connection of its own and looks whether this host answers{other}"
             );
             host.log(log_level::WARN, &text);
         }

@@ -78,6 +78,8 @@ impl Peers {
                     Status::PeerFailed
                 } else if dial.is_wrong_secret() {
                     Status::Permission
+                } else if dial.is_other_version() {
+                    Status::Unsupported
                 } else if dial.is_starved() {
                     Status::NoMemory
                 } else {

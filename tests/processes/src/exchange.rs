@@ -21,6 +21,8 @@ pub enum Fate {
     Unreliable,
     /// None arrives.
     Lost,
+    /// Each arrives as one of the next version of the wire-up.
+    OfTheNextVersion,
 }
 
 #[derive(Default)]
@@ -29,6 +31,10 @@ struct Exchange {
     fate: Fate,
     carried: u64,
 }
+
+/// How a datagram of the wire-up begins: `TW` and the version.
+const WIRE_UP: &str = "545701";
+const NEXT_WIRE_UP: &str = "545702";
 
 static EXCHANGE: Mutex<Option<Exchange>> = Mutex::new(None);
 
@@ -63,14 +69,15 @@ pub(crate) fn join(name: &str, mailbox: Mailbox) {
 pub(crate) fn takes(report: &str) -> bool {
     let Some(datagram) = report.strip_prefix("datagram ") else { return false };
     let Some((to, bytes)) = datagram.split_once(' ') else { return true };
-    let (mailbox, times) = with(|exchange| {
+    let (mailbox, times, bytes) = with(|exchange| {
         exchange.carried += 1;
-        let times = match exchange.fate {
-            Fate::Arrives => 1,
-            Fate::Unreliable if exchange.carried % 2 == 0 => 2,
-            Fate::Unreliable | Fate::Lost => 0,
+        let (times, bytes) = match exchange.fate {
+            Fate::Arrives => (1, bytes.to_string()),
+            Fate::Unreliable if exchange.carried % 2 == 0 => (2, bytes.to_string()),
+            Fate::Unreliable | Fate::Lost => (0, String::new()),
+            Fate::OfTheNextVersion => (1, bytes.replacen(WIRE_UP, NEXT_WIRE_UP, 1)),
         };
-        (exchange.mailboxes.get(to).cloned(), times)
+        (exchange.mailboxes.get(to).cloned(), times, bytes)
     });
     let Some(mailbox) = mailbox else { return true };
     let mut input = mailbox.lock().unwrap_or_else(PoisonError::into_inner);

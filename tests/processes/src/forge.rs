@@ -10,6 +10,11 @@ const WORKER: usize = 16;
 /// The magic of an address or key, and its version: what differs there is not even looked at.
 const MAGIC: usize = 3 + 2;
 
+/// Where the version of an address or key begins: the major, then the minor.
+pub const MAJOR: usize = 3;
+/// Where an address says which version of the library's own messages its worker speaks: the major, then the minor.
+pub const MESSAGES: usize = MAGIC + 16;
+
 /// Where a byte can be changed.
 #[must_use]
 pub fn places(bytes: &[u8]) -> Range<usize> {
@@ -19,13 +24,33 @@ pub fn places(bytes: &[u8]) -> Range<usize> {
 /// The same bytes but for one, with the right checksum.
 #[must_use]
 pub fn flipped(bytes: &[u8], at: usize, bits: u8) -> Vec<u8> {
+    with(bytes, at, bytes[at] ^ bits)
+}
+
+/// The same bytes but for this one, with the right checksum.
+#[must_use]
+pub fn with(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
     let mut forged = bytes[..bytes.len() - CHECKSUM].to_vec();
-    forged[at] ^= bits;
-    let sum = forged
+    forged[at] = byte;
+    sealed(forged)
+}
+
+/// A worker's address as later minors may write it, of the record and of the messages: with something behind what is known.
+#[must_use]
+pub fn of_a_later_minor(address: &[u8]) -> Vec<u8> {
+    let mut later = address[..address.len() - CHECKSUM].to_vec();
+    (later[MAJOR + 1], later[MESSAGES + 1]) = (99, 99);
+    later.extend_from_slice(b"what nobody knows yet");
+    sealed(later)
+}
+
+/// Puts the checksum behind it.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = bytes
         .iter()
         .fold(0x811c_9dc5u32, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
-    forged.extend_from_slice(&sum.to_le_bytes());
-    forged
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
 }
 
 /// Where the worker's number lies in its address.

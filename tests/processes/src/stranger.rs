@@ -1,5 +1,6 @@
 //! The role `stranger`: somebody on the network who speaks no word of ours. Answers are as a node's.
 
+use crate::interpreter::hex;
 use crate::parent::Parent;
 use crate::sys;
 use std::io::{Read, Write};
@@ -33,6 +34,16 @@ pub fn stranger(parent: Parent) {
                 listeners.push(listener);
                 Ok(bound)
             }),
+            // A listener of another version of the handshake: it answers each greeting with one of its own.
+            ["speak", at, version] => {
+                let version = version.parse().expect("a version");
+                TcpListener::bind(address(at)).map(|listener| {
+                    drop(std::thread::spawn(move || speak(&listener, version)));
+                    String::new()
+                })
+            }
+            // A dialler of another version: what it is answered.
+            ["greet", to, version] => greet(address(to), version.parse().expect("a version")),
             // Bytes that mean nothing, until the other side hangs up: how many it took.
             ["garbage", to, len] => garbage(address(to), len.parse().expect("bytes")),
             // A byte, and then nothing more: connections that stay open, as many as the other side takes.
@@ -67,6 +78,26 @@ pub fn stranger(parent: Parent) {
             Err(e) => parent.say(&format!("error {now} {:?} System {e}", e.kind())),
         }
     }
+}
+
+/// The greeting of the handshake, in a version.
+fn greeting(version: u8) -> Vec<u8> {
+    [&b"TLN"[..], &[version], &[7; 32]].concat()
+}
+
+fn speak(listener: &TcpListener, version: u8) {
+    for mut stream in listener.incoming().flatten() {
+        let _ = stream.write_all(&greeting(version));
+        while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {}
+    }
+}
+
+fn greet(to: SocketAddr, version: u8) -> Result<String, std::io::Error> {
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.write_all(&greeting(version))?;
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said)?;
+    Ok(hex(&said))
 }
 
 fn garbage(to: SocketAddr, len: usize) -> Result<String, std::io::Error> {

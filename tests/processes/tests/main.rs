@@ -23,6 +23,7 @@ mod random_kills;
 mod scale;
 mod settings;
 mod strangers;
+mod versions;
 
 use std::process::ExitCode;
 use tieline_processes::{Role, hostile, interpreter, runner, stranger};
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
             killed::TESTS,
             random_kills::TESTS,
             strangers::TESTS,
+            versions::TESTS,
             hostile_shm::TESTS,
             misuse::TESTS,
             names::TESTS,

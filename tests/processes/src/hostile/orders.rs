@@ -70,6 +70,8 @@ impl Hostile {
                 self.channels.push(channel);
                 self.channels.len().to_string()
             }
+            // What somebody of the next version is told.
+            ["greet-in-the-next-version"] => hex(&self.target().greet_in_the_next_version()?),
             // Connections without a word.
             ["silent", count] => {
                 for _ in 0..number(count) {

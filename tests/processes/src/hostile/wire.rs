@@ -2,8 +2,9 @@
 
 use crate::forge;
 use crate::sys::{self, Memory};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 const PAGE: usize = 4096;
 /// The fast box that its channels have.
@@ -92,6 +93,22 @@ impl Target {
         out.extend((identity.len() as u32).to_le_bytes());
         out.extend(identity);
         out
+    }
+
+    /// What the owner answers to a greeting of the next version, until it hangs up.
+    ///
+    /// # Errors
+    /// When nobody takes it, or answers.
+    pub fn greet_in_the_next_version(&self) -> io::Result<Vec<u8>> {
+        let memory = Memory::sealed(PAGE + FAST_BOX)?;
+        let socket = self.connect()?;
+        let next = Target { version: self.version + 1, ..self.clone() };
+        sys::send_record(&socket, &next.hello(b"a later one"), &[memory.file()])?;
+        let mut said = Vec::new();
+        let mut socket = UnixStream::from(socket);
+        socket.set_nonblocking(false)?;
+        let _ = socket.read_to_end(&mut said)?;
+        Ok(said)
     }
 
     /// A channel that is greeted as it should be.
