@@ -364,7 +364,8 @@ impl Cq {
     /// Fetches completions into `room` and returns how many.
     pub(crate) fn poll(&self, room: &mut [Wc]) -> Result<usize, Failure> {
         let most = room.len();
-        self.fetch(room).map(|count| count.min(most)).ok_or_else(Cq::not_polled)
+        let count = usize::try_from(self.fetch(room)).map_err(|_| Cq::not_polled())?;
+        Ok(count.min(most))
     }
 
     #[cold]
@@ -372,15 +373,14 @@ impl Cq {
         Failure::new(Status::NoDevice, "the completion queue cannot be polled any more")
     }
 
-    /// The same, as the device says it; none: it cannot be polled any more.
+    /// The same, as the device says it; negative: it cannot be polled any more.
     #[inline(always)]
-    pub(crate) fn fetch(&self, room: &mut [Wc]) -> Option<usize> {
+    pub(crate) fn fetch(&self, room: &mut [Wc]) -> c_int {
         // SAFETY: a live queue, whose context has the function; it writes at most as many records as there is room for.
-        let count = unsafe {
+        unsafe {
             let poll = (*self.raw.as_ref().context).ops.poll_cq;
             poll(self.raw.as_ptr(), room.len() as c_int, room.as_mut_ptr())
-        };
-        usize::try_from(count).ok()
+        }
     }
 
     /// Takes the wake-ups that have come.

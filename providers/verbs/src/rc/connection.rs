@@ -45,11 +45,16 @@ pub(crate) fn own_receives(settings: &Settings) -> usize {
     settings.window.max(settings.max_window) + CONTROL
 }
 
+/// Of no connection's sends: of this one more is to be seen to than the word that an operation ended.
+pub(crate) const NOT_PLAIN: u32 = u32::MAX;
+
 /// One end.
 pub(crate) struct Connection {
     pub(crate) cookie: u64,
     /// Tells the completions of this connection from those of an earlier one in the same slot.
     pub(crate) generation: u8,
+    /// What [`whose`] says of its sends as long as it is neither closing nor ending; else [`NOT_PLAIN`], for good.
+    pub(crate) plain: u32,
     pub(crate) phase: Phase,
     /// The application has closed it; the goodbye is on its way.
     pub(crate) closing: bool,
@@ -115,6 +120,7 @@ impl Connection {
         Ok(Connection {
             cookie,
             generation,
+            plain: whose(send_id(own.slot, generation, 0)),
             phase: Phase::Unconnected,
             closing: false,
             qp: Some(qp),
@@ -307,6 +313,12 @@ pub(crate) fn send_id(slot: u32, generation: u8, number: u32) -> u64 {
     (u64::from(slot & 0x7f_ffff) << 40) | (u64::from(generation) << 32) | u64::from(number)
 }
 
+/// Of which connection the send of this number is: its slot and generation in one.
+#[inline]
+pub(crate) fn whose(id: u64) -> u32 {
+    (id >> 32) as u32
+}
+
 /// The number of a receive. The stamp, of 31 bits, tells one posting of the buffer from another.
 #[inline]
 pub(crate) fn receive_id(buffer: u32, stamp: u32) -> u64 {
@@ -330,10 +342,10 @@ mod tests {
     #[test]
     fn the_number_of_a_completion_says_what_it_is_about() {
         for (slot, generation, number) in [(0, 0, 0), (0x7f_ffff, 255, u32::MAX), (9, 1, 77)] {
-            assert_eq!(
-                about(send_id(slot, generation, number)),
-                About::Send { slot, generation, number }
-            );
+            let id = send_id(slot, generation, number);
+            assert_eq!(about(id), About::Send { slot, generation, number });
+            assert_eq!(whose(id), slot << 8 | u32::from(generation));
+            assert_ne!(whose(id), NOT_PLAIN);
         }
         for (buffer, stamp) in [(12345, 0), (1, 0x7fff_ffff)] {
             assert_eq!(about(receive_id(buffer, stamp)), About::Receive { buffer, stamp });

@@ -188,16 +188,27 @@ impl SendQueue {
     /// it waits for, if it does, and whether there was room for it. Whether all that are not younger are out.
     #[inline(always)]
     pub(crate) fn retire_plain(&mut self, number: u32, mut tell: impl FnMut(u64) -> bool) -> bool {
-        while self.holds(number) {
-            let Some(sent) = self.sends.get(self.place(self.first)) else { return false };
-            let told = sent.flags & (COOKIE | SILENT) == COOKIE;
-            if sent.flags & NOT_PLAIN != 0 || told && !tell(sent.cookie) {
-                return false;
-            }
-            self.first = self.first.wrapping_add(1);
-            self.len -= 1;
+        if !self.holds(number) {
+            return true;
         }
-        true
+        let mut first = self.first;
+        let all = loop {
+            let Some(sent) = self.sends.get(self.place(first)) else { break false };
+            let goes = match sent.flags & (NOT_PLAIN | COOKIE | SILENT) {
+                COOKIE => tell(sent.cookie),
+                flags => flags & NOT_PLAIN == 0,
+            };
+            if !goes {
+                break false;
+            }
+            first = first.wrapping_add(1);
+            if first.wrapping_sub(1) == number {
+                break true;
+            }
+        };
+        self.len -= first.wrapping_sub(self.first);
+        self.first = first;
+        all
     }
 
     /// Takes the oldest out, if it is not younger than `number`.

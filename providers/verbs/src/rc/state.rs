@@ -6,7 +6,7 @@ mod queues;
 mod sends;
 
 use super::address::EndpointAddress;
-use super::connection::{About, Connection, NotPosted, Phase, about, own_receives};
+use super::connection::{About, Connection, NotPosted, Phase, about, own_receives, whose};
 use super::queue::{Ends, RESERVE, Role, SendQueue};
 use super::receives::{CONTROL, NOBODY, Receives, Refused};
 use super::wire::{HEADER_LEN, Header, Kind};
@@ -80,7 +80,9 @@ pub(crate) struct State {
     goodbyes: Vec<(u32, u8)>,
     /// Whose put told something last.
     notified_last: u32,
+    /// Polls until the clock is read; and that the next one is more than a look at the completion queue anyway.
     countdown: u32,
+    has_more_to_do: bool,
     clock_every: u32,
     slow_progress_at: Instant,
     timeouts_checked: Instant,
@@ -129,6 +131,7 @@ impl State {
             goodbyes: Vec::new(),
             notified_last: 0,
             countdown: 1,
+            has_more_to_do: false,
             clock_every: 1,
             slow_progress_at: now,
             timeouts_checked: now,

@@ -1,7 +1,7 @@
 //! Connections from beginning to end: made, connected, closed, failed.
 
 use super::*;
-use crate::rc::connection::Packed;
+use crate::rc::connection::{NOT_PLAIN, Packed};
 
 /// How long who closes an endpoint waits for the device to give back memory of the application: most need microseconds.
 const MOMENT: Duration = Duration::from_micros(500);
@@ -94,6 +94,7 @@ impl State {
     /// what is unread, is read before.
     #[cold]
     fn finish_endings(&mut self, all: bool) {
+        self.has_more_to_do = true;
         let _ = self.read_async_events(None);
         let _ = self.catch_up(None);
         let down = self.domain.watch.port_down();
@@ -157,6 +158,7 @@ impl State {
 
     /// Notes that a connection has something for the device.
     pub(crate) fn post_later(&mut self, slot: u32) {
+        self.has_more_to_do = true;
         if !self.unposted.contains(&slot) {
             self.unposted.push(slot);
         }
@@ -239,7 +241,7 @@ impl State {
     /// Closes an endpoint. What was sent before still arrives, unless the device works on memory of the application.
     pub(crate) fn close(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
-        connection.closing = true;
+        (connection.closing, connection.plain) = (true, NOT_PLAIN);
         let _ = self.post_packed_of(slot); // one that the device takes later goes before the goodbye, too
         let Some(connection) = self.connection(slot) else { return };
         let touches = |c: &mut Connection| c.queue.touches_application();
@@ -288,7 +290,7 @@ impl State {
     /// Destroys a connection; everything that it held is given back, without an event.
     pub(super) fn destroy(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
-        connection.closing = true;
+        (connection.closing, connection.plain) = (true, NOT_PLAIN);
         self.end(slot, Status::Closed.into(), None);
     }
 
@@ -311,6 +313,7 @@ impl State {
     /// so that is [`State::ended`], when the device has given back the last send.
     #[cold]
     fn end(&mut self, slot: u32, failure: Failure, events: Option<&mut Events<'_>>) {
+        self.has_more_to_do = true;
         let Some(connection) = self.connection(slot).filter(|c| c.ending.is_none()) else { return };
         // Of an operation, a rejected key says that the endpoint lives on. Only one of them was to blame.
         connection.phase = Phase::Failed(match failure.status {
@@ -321,6 +324,7 @@ impl State {
         let lost =
             matches!(failure.status, Status::TimedOut | Status::Unreachable | Status::NoDevice);
         connection.ending = Some((failure, Instant::now()));
+        connection.plain = NOT_PLAIN;
         let packed = std::mem::replace(&mut connection.packed, Packed::Nothing);
         let waits = !connection.queue.is_empty();
         let drains = connection.peer.is_some()
@@ -360,6 +364,7 @@ impl State {
     /// The device has given back what was posted: what was on its way has ended.
     #[cold]
     pub(super) fn ended(&mut self, slot: u32, mut events: Option<&mut Events<'_>>) {
+        self.has_more_to_do = true;
         let Some(connection) = self.connection(slot) else { return };
         let Some((failure, _)) = connection.ending.take() else { return };
         let Phase::Failed(status) = connection.phase else { return };

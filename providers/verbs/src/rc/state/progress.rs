@@ -6,22 +6,21 @@ impl State {
     #[inline(always)] // into the call that the core makes
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         self.countdown -= 1;
-        if self.has_more_to_do() || events.room() == 0 {
+        if self.countdown == 0 || self.has_more_to_do || events.room() == 0 {
             return self.poll_all(events);
         }
         let Some(cq) = &self.cq else { return };
         match cq.fetch(&mut self.batch) {
-            Some(0) => {}
-            Some(count) => self.fetched(count, Some(events)),
-            None => self.cannot_be_polled(Some(events)),
+            0 => {}
+            count @ 1.. => self.fetched(count as usize, Some(events)),
+            _ => self.cannot_be_polled(Some(events)),
         }
     }
 
     /// Whether a poll is more than a look at the completion queue.
-    #[inline(always)]
-    fn has_more_to_do(&self) -> bool {
+    pub(super) fn look_for_more_to_do(&mut self) {
         let waits = self.notices.waits() | self.unposted.len() | self.cleanup.waits();
-        self.countdown == 0 || waits != 0
+        self.has_more_to_do = waits != 0;
     }
 
     #[inline(never)] // who finds nothing need not pay for it
@@ -38,6 +37,7 @@ impl State {
         if self.notices.hand_out(events) {
             let _ = self.fetch(Some(events));
         }
+        self.look_for_more_to_do();
     }
 
     /// The application is done with what the poll before delivered.
@@ -71,12 +71,12 @@ impl State {
         // Before anybody has connected the device has nothing of ours.
         let Some(cq) = &self.cq else { return false };
         match cq.fetch(&mut self.batch) {
-            Some(0) => self.cleanup.fetched(0, true),
-            Some(count) => {
-                self.fetched(count, events);
+            0 => self.cleanup.fetched(0, true),
+            count @ 1.. => {
+                self.fetched(count as usize, events);
                 return true;
             }
-            None => {
+            _ => {
                 self.cannot_be_polled(events);
                 self.cleanup.fetched(0, true);
             }
@@ -90,12 +90,15 @@ impl State {
         self.cleanup.fetched(count, false);
         let batch = core::mem::take(&mut self.batch);
         let mut rest = batch[..count.min(batch.len())].iter();
-        if let Some(events) = events.as_deref_mut() {
-            // Nothing waits before them, and there is room.
-            while self.notices.is_empty() {
-                let Some(wc) = rest.next() else { break };
-                if !self.completed_simply(wc, events) {
-                    self.completed(wc, Some(&mut *events));
+        // Nothing waits before them, and there is room.
+        if let (Some(events), true) = (events.as_deref_mut(), self.notices.is_empty()) {
+            for wc in rest.by_ref() {
+                if self.completed_simply(wc, events) {
+                    continue;
+                }
+                self.completed(wc, Some(&mut *events));
+                if !self.notices.is_empty() {
+                    break;
                 }
             }
         }
@@ -103,9 +106,12 @@ impl State {
             self.completed(wc, events.as_deref_mut());
         }
         self.batch = batch;
-        if let Err(refused) = self.post_receives() {
-            self.receives_refused(refused, events);
+        if !self.receives.has_none_to_post() {
+            if let Err(refused) = self.post_receives() {
+                self.receives_refused(refused, events);
+            }
         }
+        self.look_for_more_to_do();
     }
 
     /// A completion as nearly all are. `false`: it is another one, or there is no room for it, and [`State::completed`] is to see to it.
@@ -115,8 +121,8 @@ impl State {
             return false;
         }
         match about(wc.wr_id) {
-            About::Send { slot, generation, number } => {
-                self.plain_sends_completed(slot, generation, number, events)
+            About::Send { slot, number, .. } => {
+                self.plain_sends_completed(wc.wr_id, slot, number, events)
             }
             // Of a shared queue all are of the present that are told.
             About::Receive { buffer, .. } => {
@@ -332,6 +338,7 @@ impl State {
         mut events: Option<&mut Events<'_>>,
         now_or_never: bool,
     ) {
+        self.has_more_to_do = true;
         if !self.goodbyes.is_empty() {
             self.retry_goodbyes();
         }

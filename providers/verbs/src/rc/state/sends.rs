@@ -4,22 +4,19 @@ use super::*;
 
 impl State {
     /// A send has completed, and with it all before it, of which most end with no more than a word for the application. `false`: there
-    /// is more to be seen to, or no room for it.
+    /// is more to be seen to, or no room for it, or its connection is not as most are.
     #[inline(always)]
     pub(super) fn plain_sends_completed(
         &mut self,
+        id: u64,
         slot: u32,
-        generation: u8,
         number: u32,
         events: &mut Events<'_>,
     ) -> bool {
-        let Some(connection) = current(&mut self.connections, slot, generation) else {
-            return true;
-        };
+        let entry = self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut);
+        let Some(connection) = entry.filter(|c| c.plain == whose(id)) else { return false };
         connection.active = true;
-        !connection.closing
-            && connection.queue.retire_plain(number, |cookie| events.push(completion(cookie, 0)))
-            && connection.ending.is_none()
+        connection.queue.retire_plain(number, |cookie| events.push(completion(cookie, 0)))
     }
 
     /// The same, whatever ends with them.
