@@ -49,6 +49,7 @@ fn is_good(folder: &Path, file: &Path, name: &str, variable: &str) {
         .unwrap();
     let shown = text(&shown.stdout) + &text(&shown.stderr);
     assert!(shown.contains("65") && shown.contains("environment"), "{shown}");
+    assert!(!shown.contains("not known"), "{shown}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! `cargo xtask install --prefix DIR`: the library, its headers and pkg-config files, the providers, the command, manual pages.
 
 use crate::c_library::{self, SONAME};
-use crate::sh::{Outcome, cargo, root, run, target};
+use crate::sh::{self, Outcome, cargo, root, run, target};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The crates that make provider files, and the names of those.
 const PROVIDERS: &[&str] =
@@ -20,6 +21,8 @@ struct Places {
     /// Before all paths: where a package is laid out.
     destination: PathBuf,
     profile: &'static str,
+    /// Whether each file is said as it is laid.
+    tells: bool,
 }
 
 impl Places {
@@ -43,7 +46,7 @@ impl Places {
             );
         }
         let destination = std::env::var_os("DESTDIR").map(PathBuf::from).unwrap_or_default();
-        Ok(Places { prefix, libdir, destination, profile })
+        Ok(Places { prefix, libdir, destination, profile, tells: true })
     }
 
     /// Where a path of the installation lies now.
@@ -65,7 +68,7 @@ impl Places {
         let _ = fs::copy(from, &new).map_err(|e| format!("{}: {e}", from.display()))?;
         fs::set_permissions(&new, fs::Permissions::from_mode(mode)).map_err(said)?;
         fs::rename(&new, &to).map_err(said)?;
-        println!("{}", to.display());
+        self.tell(&to.display().to_string());
         Ok(())
     }
 
@@ -79,16 +82,31 @@ impl Places {
         let to = self.laid(to);
         let _ = fs::remove_file(&to);
         symlink(target, &to).map_err(|e| format!("{}: {e}", to.display()))?;
-        println!("{} -> {target}", to.display());
+        self.tell(&format!("{} -> {target}", to.display()));
         Ok(())
     }
+
+    fn tell(&self, line: &str) {
+        if self.tells {
+            println!("{line}");
+        }
+    }
 }
+
+/// The release profile optimizes everything once more as it links: a busy machine takes its time.
+const BUILD: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// `cargo xtask install ...`.
 pub(crate) fn install(words: &[&str]) -> Outcome {
     let places = Places::of(words)?;
-    build(&places)?;
+    sh::within(BUILD, || build(&places))?;
     lay(&places)
+}
+
+/// The same without building, of what is there in the development profile.
+pub(crate) fn lay_what_is_built(prefix: &Path) -> Outcome {
+    let (prefix, destination) = (prefix.to_path_buf(), PathBuf::new());
+    lay(&Places { libdir: prefix.join("lib"), prefix, destination, profile: "debug", tells: false })
 }
 
 fn build(places: &Places) -> Outcome {

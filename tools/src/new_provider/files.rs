@@ -99,7 +99,7 @@ fn rust(name: &str) -> Vec<(String, String)> {
         ("cargo build -p tieline-example-loopback", "cargo build --release".to_owned()),
         ("target/debug/libloopback_rust.so", format!("target/release/libtieline_{file}.so")),
         ("The same provider as `docs/examples/loopback.c`: messages", "Messages".to_owned()),
-        ("TIELINE_LOOPBACK_", format!("TIELINE_{}_", variable(name))),
+        ("TIELINE_LOOPBACK_RUST_", format!("TIELINE_{}_", variable(name))),
         ("loopback-rust", name.to_owned()),
         ("\"loopback connects", format!("\"{name} connects")),
     ];

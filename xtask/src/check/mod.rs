@@ -7,6 +7,7 @@ mod c_programs;
 mod circles;
 mod examples;
 pub(crate) mod instructions;
+mod kit;
 mod least;
 mod licences;
 mod memory;
@@ -84,6 +85,7 @@ const CHECKS: &[Check] = &[
         suite::with_build(c_programs::surface)
     }),
     ("the Python module, over the C library", 5, || suite::with_build(python::check)),
+    ("a vendor's provider, from what is installed alone", 10, || suite::with_build(kit::check)),
     ("an unmodified Open MPI over the C library", 10, || suite::with_build(open_mpi::run)),
     ("examples, each as a job of processes", 15, || suite::with_build(examples::run)),
     ("every order of the shared-memory ring (loom)", 15, suite::loom),

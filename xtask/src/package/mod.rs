@@ -16,6 +16,11 @@ use std::path::Path;
 const USAGE: &str =
     "cargo xtask package deb | rpm | test [bookworm|trixie|rpm...] | stage LIBDIR FOLDER";
 
+/// Lays the crate that providers in Rust are made with below a folder, as the development package has it.
+pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
+    stage::Tree::there(folder).crate_for_providers()
+}
+
 /// The command.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     match words {

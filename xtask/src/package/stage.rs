@@ -73,7 +73,7 @@ impl Tree {
     }
 
     /// The crate that providers in Rust are made with, as source: as it would be published, but for what only that needs.
-    fn crate_for_providers(&self) -> Outcome {
+    pub(super) fn crate_for_providers(&self) -> Outcome {
         let made = target().join("packages/crate");
         let args =
             ["package", "--no-verify", "--allow-dirty", "--locked", "-p", "tieline-plugin-api"];

@@ -1,0 +1,132 @@
+//! The vendor's kit: a provider that `tieline new-provider` writes is built, checked and found with nothing of this tree but what
+//! `cargo xtask install` and the development package lay under a prefix. That it makes packages is tried in clean roots
+//! (`cargo xtask package test`).
+
+use super::Count;
+use crate::sh::{Outcome, capture, root, target, which};
+use crate::{install, package};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What a provider that is written is called here, its file and a variable that it declares.
+const NAME: &str = "vendor-net";
+const FILE: &str = "libtieline_vendor_net.so";
+const VARIABLE: &str = "TIELINE_VENDOR_NET_ROOM";
+
+/// What cargo needs to know of where it keeps things.
+const CARGO: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
+
+pub(super) fn check() -> Count {
+    let missing = ["make", "cc", "pkg-config"].into_iter().find(|name| which(name).is_none());
+    if let Some(program) = missing {
+        return Count::skip(format!("a vendor's provider: there is no {program} here"));
+    }
+    let kit = match Kit::laid(target().join("kit")) {
+        Ok(kit) => kit,
+        Err(text) => return Count::one(Err(text)),
+    };
+    let mut total = Count::one(kit.of_c().map_err(|text| format!("in C: {text}")));
+    total.add(Count::one(kit.of_rust().map_err(|text| format!("in Rust: {text}"))));
+    total
+}
+
+/// What is installed, and beside it what a vendor writes.
+struct Kit {
+    folder: PathBuf,
+    prefix: PathBuf,
+}
+
+impl Kit {
+    /// From the build that is there.
+    fn laid(folder: PathBuf) -> Outcome<Kit> {
+        let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).map_err(failed)?;
+        }
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        let prefix = folder.join("usr");
+        install::lay_what_is_built(&prefix)?;
+        package::crate_for_providers(&folder)?;
+        Ok(Kit { folder, prefix })
+    }
+
+    /// A command that finds the prefix and the system's programs, and knows nothing else.
+    fn command(&self, program: &str, args: &[&str], place: &Path) -> Command {
+        let mut command = Command::new(program);
+        let _ = command.args(args).current_dir(place).env_clear();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let paths = std::iter::once(self.prefix.join("bin")).chain(std::env::split_paths(&path));
+        let _ = command.env("PATH", std::env::join_paths(paths).unwrap_or(path.clone()));
+        let _ = command.env("PKG_CONFIG_LIBDIR", self.prefix.join("lib/pkgconfig"));
+        let kept = CARGO.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        let _ = command.envs(kept);
+        command
+    }
+
+    /// Writes a provider in a language; returns its folder.
+    fn written(&self, language: &str, more: &[&str]) -> Outcome<PathBuf> {
+        let place = self.folder.join(language);
+        std::fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+        let words = [&["new-provider", NAME, "--lang", language], more].concat();
+        let _ = capture(&mut self.command("tieline", &words, &place))?;
+        Ok(place.join(format!("tieline-provider-{NAME}")))
+    }
+
+    fn of_c(&self) -> Outcome {
+        let made = self.written("c", &[])?;
+        let _ = capture(&mut self.command("make", &["check"], &made))?;
+        let laid = self.folder.join("c-installed");
+        let destination = format!("DESTDIR={}", laid.display());
+        let _ = capture(&mut self.command("make", &["install", &destination], &made))?;
+        // Where the prefix has its own providers, below that destination.
+        let place = self.prefix.strip_prefix("/").unwrap_or(&self.prefix);
+        self.is_found(&laid.join(place).join("lib/tieline-1/providers"), &made)
+    }
+
+    fn of_rust(&self) -> Outcome {
+        let api = self.prefix.join("share/tieline/plugin-api");
+        let made = self.written("rust", &["--plugin-api", &api.display().to_string()])?;
+        // The versions that are at hand, of what it needs; nothing is fetched.
+        let lock = std::fs::copy(root().join("Cargo.lock"), made.join("Cargo.lock"));
+        let _ = lock.map_err(|e| format!("Cargo.lock: {e}"))?;
+        let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
+        let _ = capture(&mut self.command(&cargo, &["update", "--workspace", "--offline"], &made))?;
+        // Kept between runs, so that what it uses is compiled once; and shared with a test of the command's.
+        let built = target().join("tmp/new-provider");
+        let mut build = self.command(&cargo, &["build", "--offline", "--locked"], &made);
+        let _ = capture(build.arg("--target-dir").arg(&built))?;
+        let providers = self.folder.join("rust-installed");
+        std::fs::create_dir_all(&providers).map_err(|e| format!("{}: {e}", providers.display()))?;
+        let from = built.join("debug").join(FILE);
+        let copied = std::fs::copy(&from, providers.join(FILE));
+        let _ = copied.map_err(|e| format!("{}: {e}", from.display()))?;
+        self.is_found(&providers, &made)
+    }
+
+    /// The provider in a folder keeps the contract, is found beside those of the prefix, and says what it is.
+    fn is_found(&self, providers: &Path, place: &Path) -> Outcome {
+        let file = providers.join(FILE);
+        let file = file.display().to_string();
+        let _ = capture(&mut self.command("tieline", &["check", &file], place))?;
+        let path = format!("{}:{}", providers.display(), self.providers().display());
+        let show = |words: &[&str]| {
+            let mut tieline = self.command("tieline", words, place);
+            capture(tieline.env("TIELINE_PROVIDER_PATH", &path).env(VARIABLE, "65"))
+        };
+        let said = show(&["info"])?;
+        for (name, file) in [(NAME, &*file), ("tcp ", "/libtieline_tcp.so")] {
+            if !said.lines().any(|line| line.starts_with(name) && line.ends_with(file)) {
+                return Err(format!("`tieline info` has no line of {name} with {file}:\n{said}"));
+            }
+        }
+        let said = show(&["config", VARIABLE])?;
+        match said.contains("65") && said.contains("environment") && !said.contains("not known") {
+            true => Ok(()),
+            false => Err(format!("`tieline config {VARIABLE}` says {said}")),
+        }
+    }
+
+    fn providers(&self) -> PathBuf {
+        self.prefix.join("lib/tieline-1/providers")
+    }
+}
