@@ -53,21 +53,10 @@ pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<V
     }
     let source = folder.join("tieline");
     std::fs::create_dir_all(&source).map_err(failed)?;
-    copy(&root().join("packaging/debian"), &source.join("debian"))?;
-    let perl = source.join("debian/perl");
-    let packaging = root().join("packaging");
-    copy_file(
-        &packaging.join("debhelper/tieline.pm"),
-        &perl.join("Debian/Debhelper/Sequence/tieline.pm"),
-    )?;
-    copy_file(&packaging.join("debhelper/dh_tieline"), &perl.join("bin/dh_tieline"))?;
-    copy_file(&packaging.join("tieline-note"), &perl.join("bin/tieline-note"))?;
+    describe(&source, version)?;
     copy_file(&root().join("CHANGELOG.md"), &source.join("CHANGELOG.md"))?;
     let symbols = "capi/libtieline.symbols";
     copy_file(&root().join(symbols), &source.join(symbols))?;
-    let changelog = source.join("debian/changelog");
-    let text = std::fs::read_to_string(&changelog).map_err(failed)?;
-    std::fs::write(&changelog, text.replacen(VERSION, version, 1)).map_err(failed)?;
     let mut dpkg =
         command("dpkg-buildpackage", &["--build=binary", "--no-sign", "--no-check-builddeps"]);
     let _ = dpkg.current_dir(&source).env("TIELINE_STAGE", &tree.folder);
@@ -77,6 +66,24 @@ pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<V
     let mut packages = build::files(folder)?;
     packages.retain(|file| file.extension().is_some_and(|e| e == "deb"));
     Ok(packages)
+}
+
+/// Puts into a tree how Debian's packages of this version are made of it: `debian`, with the helpers of this very source, which
+/// others get from libtieline-dev.
+pub(super) fn describe(tree: &Path, version: &str) -> Outcome {
+    let (packaging, debian) = (root().join("packaging"), tree.join("debian"));
+    copy(&packaging.join("debian"), &debian)?;
+    for (file, place) in [
+        ("debhelper/tieline.pm", "perl/Debian/Debhelper/Sequence/tieline.pm"),
+        ("debhelper/dh_tieline", "perl/bin/dh_tieline"),
+        ("tieline-note", "perl/bin/tieline-note"),
+    ] {
+        copy_file(&packaging.join(file), &debian.join(place))?;
+    }
+    let changelog = debian.join("changelog");
+    let failed = |e: std::io::Error| format!("{}: {e}", changelog.display());
+    let text = std::fs::read_to_string(&changelog).map_err(failed)?;
+    std::fs::write(&changelog, text.replacen(VERSION, version, 1)).map_err(failed)
 }
 
 /// Runs a command that says a lot; that is shown when it fails.

@@ -1,31 +1,41 @@
 //! `cargo xtask package`: what distributions install, cut from one staged tree.
 //!
-//! `deb` makes Debian's packages in `target/packages/deb`, `rpm` those of others, `stage` the tree that they are cut from. docs/packaging.md has what
-//! is in which, and why.
+//! `deb` makes Debian's packages in `target/packages/deb`, `rpm` those of others, `stage` the tree that they are cut from, `source` what Debian
+//! builds its own from. docs/packaging.md has what is in which, and why.
 
 mod build;
 mod deb;
 mod notices;
 mod rpm;
+mod source;
 mod stage;
 mod test;
 
-use crate::sh::Outcome;
+use crate::sh::{self, Outcome};
 use std::path::Path;
+use std::time::Duration;
 
-const USAGE: &str =
-    "cargo xtask package deb | rpm | test [bookworm|trixie|rpm...] | stage LIBDIR FOLDER";
+const USAGE: &str = "cargo xtask package deb | rpm | source | test [bookworm|trixie|rpm|source...] | stage LIBDIR FOLDER";
 
 /// Lays the crate that providers in Rust are made with below a folder, as the development package has it.
 pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
     stage::Tree::there(folder).crate_for_providers()
 }
 
+/// Everything is compiled anew for each directory of libraries, and once more from the source package: that takes its time on a
+/// busy machine.
+const LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
+
 /// The command.
 pub(crate) fn run(words: &[&str]) -> Outcome {
+    sh::within(LIMIT, || obey(words))
+}
+
+fn obey(words: &[&str]) -> Outcome {
     match words {
         ["deb"] => deb::make(deb::VERSION).map(|packages| deb::show(&packages)),
         ["rpm"] => rpm::make().map(|packages| deb::show(&packages)),
+        ["source"] => source::make().map(|files| deb::show(&files)),
         ["stage", libdir, folder] => stage::make(libdir, Path::new(folder)).map(|tree| {
             println!("what packages are made of is in {}", tree.folder.display());
         }),

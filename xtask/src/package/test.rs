@@ -3,7 +3,7 @@
 //! A root is made by mmdebstrap once, and kept as an archive in `target/packages/roots`. Each is unpacked anew, and the steps of
 //! `packaging/test` run in it, in order: a step is a shell script whose first line says what it shows.
 
-use super::{build, deb, rpm};
+use super::{build, deb, rpm, source};
 use crate::check::Count;
 use crate::sh::{self, Outcome, command, is_root, lines, root, target, which};
 use std::path::{Path, PathBuf};
@@ -15,9 +15,13 @@ const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 /// What the steps need there: what authors of providers have, and programs that look.
 const INCLUDE: &str = "build-essential,debhelper,pkg-config,iproute2,rpm";
 
+/// Where the source package is built, the oldest release whose compiler suffices, and what is needed for that besides.
+const BUILDS: &str = "trixie";
+const COMPILER: &str = "cargo,rustc";
+
 const ARCHIVE: &str = "http://deb.debian.org/debian";
 
-/// Everything, or what is named: a release, or `rpm`.
+/// Everything, or what is named: a release, `rpm`, or `source`.
 pub(crate) fn run(named: &[&str]) -> Count {
     if let Err(text) = known(named) {
         return Count::one(Err(text));
@@ -31,12 +35,15 @@ pub(crate) fn run(named: &[&str]) -> Count {
     if is_wanted("rpm") {
         count.add(rpms());
     }
+    if is_wanted("source") {
+        count.add(sources());
+    }
     count
 }
 
 /// Whether all that is named can be tried.
 fn known(named: &[&str]) -> Outcome {
-    let all = [&RELEASES[..], &["rpm"]].concat();
+    let all = [&RELEASES[..], &["rpm", "source"]].concat();
     match named.iter().find(|name| !all.contains(name)) {
         Some(name) => Err(format!("`{name}` cannot be tried: {} can", all.join(", "))),
         None => Ok(()),
@@ -57,7 +64,7 @@ fn debian(releases: &[&str]) -> Count {
         Err(text) => total.add(Count::one(Err(text))),
     }
     for release in releases {
-        match unpacked(release) {
+        match unpacked(release, "") {
             Ok(folder) => {
                 total.add(steps(release, &folder, &packages));
                 // It holds devices and other users' files: not left to be cleaned by somebody else.
@@ -103,8 +110,8 @@ impl From<String> for Without {
     }
 }
 
-/// A root of a release, unpacked.
-fn unpacked(release: &str) -> Result<PathBuf, Without> {
+/// A root of a release, unpacked; with these packages besides.
+fn unpacked(release: &str, more: &str) -> Result<PathBuf, Without> {
     let skipped = |reason: String| Err(Without::Skipped(reason));
     if !is_root() {
         return skipped("a clean root needs root's rights here".into());
@@ -115,19 +122,24 @@ fn unpacked(release: &str) -> Result<PathBuf, Without> {
         }
     }
     let roots = target().join("packages/roots");
-    let archive = roots.join(format!("{release}.tar"));
+    let name = if more.is_empty() { release.to_owned() } else { format!("{release}-{more}") };
+    let archive = roots.join(format!("{name}.tar"));
     std::fs::create_dir_all(&roots).map_err(|e| format!("{}: {e}", roots.display()))?;
     if !archive.exists() {
         if which("mmdebstrap").is_none() {
             return skipped("there is no mmdebstrap".into());
         }
-        println!("making a clean {release}: a minute or two, once");
-        let part = roots.join(format!("{release}.part.tar"));
+        println!("making a clean {name}: a minute or two, once");
+        let part = roots.join(format!("{name}.part.tar"));
         // What fails before anything was unpacked is the archive, which cannot be reached; what fails after that is a failure.
-        let begun = roots.join(format!("{release}.begun"));
+        let begun = roots.join(format!("{name}.begun"));
         let _ = std::fs::remove_file(&begun);
         let mut make = command("mmdebstrap", &["--quiet", "--variant=minbase"]);
-        let _ = make.arg(format!("--include={INCLUDE}")).arg(release).arg(&part).arg(ARCHIVE);
+        let _ = make.arg(format!("--include={INCLUDE}"));
+        if !more.is_empty() {
+            let _ = make.arg(format!("--include={more}"));
+        }
+        let _ = make.arg(release).arg(&part).arg(ARCHIVE);
         let _ = make.arg("--extract-hook=touch \"$TIELINE_BEGUN\"").env("TIELINE_BEGUN", &begun);
         if let Err(text) = sh::run(&mut make) {
             let _ = std::fs::remove_file(&part);
@@ -139,7 +151,7 @@ fn unpacked(release: &str) -> Result<PathBuf, Without> {
         let _ = std::fs::remove_file(&begun);
         std::fs::rename(&part, &archive).map_err(|e| format!("{}: {e}", archive.display()))?;
     }
-    let folder = roots.join(format!("{release}.root"));
+    let folder = roots.join(format!("{name}.root"));
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     }
@@ -147,6 +159,39 @@ fn unpacked(release: &str) -> Result<PathBuf, Without> {
     let mut tar = command("tar", &["--extract", "--numeric-owner", "--file"]);
     sh::run(tar.arg(&archive).arg("--directory").arg(&folder))?;
     Ok(folder)
+}
+
+/// The source package: the same bytes when it is made again, nothing to remark, and built where there is no network.
+fn sources() -> Count {
+    if let Some(program) = source::missing().or_else(deb::missing) {
+        return Count::skip(format!("the source package: there is no {program} here"));
+    }
+    let made = deb::make(deb::VERSION).and_then(|_| source::make());
+    if let Err(text) = made {
+        return Count::one(Err(text));
+    }
+    let mut total = same_bytes("dsc", &source::folder(), source::again);
+    let lint = files_of(&root().join("packaging/test/source/outside"), "sh");
+    match lint {
+        Ok(scripts) => total.add(each("source", &scripts, |name| outside("source/outside", name))),
+        Err(text) => total.add(Count::one(Err(text))),
+    }
+    match unpacked(BUILDS, COMPILER) {
+        Ok(folder) => {
+            let given = [
+                (source::folder(), "packages", &["dsc", "xz"][..]),
+                (target().join("packages/deb"), "debs", &["deb"]),
+            ];
+            let steps = root().join("packaging/test/source");
+            total.add(match given_to(&folder, &given).and_then(|()| laid(&folder, &steps)) {
+                Ok(scripts) => each("source", &scripts, |name| inside(&folder, name)),
+                Err(text) => Count::one(Err(text)),
+            });
+            let _ = std::fs::remove_dir_all(&folder);
+        }
+        Err(without) => total.add(without.count("source")),
+    }
+    total
 }
 
 fn steps(release: &str, folder: &Path, packages: &Packages) -> Count {
@@ -200,7 +245,7 @@ fn rpms() -> Count {
         Err(text) => return Count::one(Err(text)),
     };
     let mut count = same_bytes("rpm", &target().join("packages/rpm"), rpm::again);
-    let debian = match unpacked(RELEASES[0]) {
+    let debian = match unpacked(RELEASES[0], "") {
         Ok(folder) => Some(folder),
         // The step that wants it says that it is skipped.
         Err(Without::Skipped(_)) => None,
@@ -231,6 +276,7 @@ fn outside(kind: &str, name: &str) -> Command {
     let _ = bash.env("STEP", format!("{kind}/{name}"));
     let _ = bash.env("RPMS", target().join("packages/rpm/RPMS"));
     let _ = bash.env("DEBS", target().join("packages/deb"));
+    let _ = bash.env("SOURCES", source::folder());
     let _ = bash.env("PACKAGING", packaging).env("SOURCE", root()).env("LC_ALL", "C.UTF-8");
     bash
 }
@@ -239,7 +285,7 @@ fn outside(kind: &str, name: &str) -> Command {
 fn same_bytes(kind: &str, first: &Path, again: impl FnOnce() -> Outcome<PathBuf>) -> Count {
     let compared = again().and_then(|second| {
         let mut files = build::files(first)?;
-        files.retain(|file| file.extension().is_some_and(|e| e == kind));
+        files.retain(|file| file.extension().is_some_and(|e| e == kind || e == "xz"));
         for file in &files {
             let name = file.strip_prefix(first).unwrap_or(file);
             let read =
@@ -261,28 +307,37 @@ fn title(text: &str) -> Option<&str> {
 
 /// Puts packages and steps into a root; returns the steps in order.
 fn prepared(folder: &Path, packages: &Packages) -> Outcome<Vec<PathBuf>> {
-    let failed = |at: &Path| {
-        let at = at.display().to_string();
-        move |e: std::io::Error| format!("{at}: {e}")
-    };
-    std::fs::create_dir_all(folder.join("scratch")).map_err(failed(folder))?;
-    for (from, to) in [(&packages.now, "packages"), (&packages.next, "next")] {
-        let to = folder.join(to);
-        std::fs::create_dir_all(&to).map_err(failed(&to))?;
-        for file in files_of(from, "deb")? {
-            let copied = std::fs::copy(&file, to.join(file.file_name().unwrap_or_default()));
-            let _ = copied.map_err(failed(&file))?;
+    let (now, next) = (packages.now.clone(), packages.next.clone());
+    given_to(folder, &[(now, "packages", &["deb"]), (next, "next", &["deb"])])?;
+    laid(folder, &root().join("packaging/test"))
+}
+
+/// Puts files of folders, by their endings, into folders of a root.
+fn given_to(root: &Path, given: &[(PathBuf, &str, &[&str])]) -> Outcome {
+    for (from, to, endings) in given {
+        for ending in *endings {
+            copied(&files_of(from, ending)?, &root.join(to))?;
         }
     }
-    let source = root().join("packaging/test");
-    let to = folder.join("steps");
-    std::fs::create_dir_all(&to).map_err(failed(&to))?;
-    let scripts = files_of(&source, "sh")?;
-    for file in scripts.iter().chain([&source.join("prelude")]) {
-        let copied = std::fs::copy(file, to.join(file.file_name().unwrap_or_default()));
-        let _ = copied.map_err(failed(file))?;
-    }
+    Ok(())
+}
+
+/// Puts the steps of a folder into a root; returns them in order.
+fn laid(folder: &Path, steps: &Path) -> Outcome<Vec<PathBuf>> {
+    copied(&[], &folder.join("scratch"))?;
+    let scripts = files_of(steps, "sh")?;
+    copied(&scripts, &folder.join("steps"))?;
+    copied(&[root().join("packaging/test/prelude")], &folder.join("steps"))?;
     Ok(scripts)
+}
+
+fn copied(files: &[PathBuf], to: &Path) -> Outcome {
+    std::fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;
+    for file in files {
+        let copied = std::fs::copy(file, to.join(file.file_name().unwrap_or_default()));
+        let _ = copied.map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// The files of a folder with this ending, in order.
@@ -357,7 +412,7 @@ mod tests {
     fn a_slip_in_a_name_is_refused_with_the_names_and_a_root_by_half_is_a_failure() {
         assert_eq!(known(&["bookworm", "rpm"]), Ok(()));
         let slip = run(&["bookwrm"]);
-        assert_eq!(slip.failed, ["`bookwrm` cannot be tried: bookworm, trixie, rpm can"]);
+        assert_eq!(slip.failed, ["`bookwrm` cannot be tried: bookworm, trixie, rpm, source can"]);
         assert_eq!(Without::from("no disk".to_owned()).count("trixie").failed, ["trixie: no disk"]);
         assert_eq!(Without::Skipped("no tar".into()).count("trixie").skipped, ["trixie: no tar"]);
     }
@@ -366,7 +421,9 @@ mod tests {
     fn every_step_says_what_it_shows_and_none_hopes_that_a_negation_ends_it() {
         let folder = root().join("packaging/test");
         let mut scripts = files_of(&folder, "sh").unwrap();
-        scripts.extend(files_of(&folder.join("rpm"), "sh").unwrap());
+        for more in ["deb", "rpm", "source", "source/outside"] {
+            scripts.extend(files_of(&folder.join(more), "sh").unwrap());
+        }
         assert!(scripts.len() > 12, "{scripts:?}");
         for script in scripts {
             let text = std::fs::read_to_string(&script).unwrap();

@@ -1,0 +1,223 @@
+//! Debian's source package: everything that its packages are built from, so that a machine without a network builds them.
+//!
+//! The sources are the files that git knows, in one archive; the crates that they need are in a second one, `vendor` in the unpacked
+//! tree, where `debian/rules` finds them.
+
+use super::{build, deb};
+use crate::sh::{Outcome, capture, cargo, command, root, target, which};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the tree is called.
+const NAME: &str = concat!("tieline-", env!("CARGO_PKG_VERSION"));
+
+/// What the names of the archives begin with.
+const ORIGINAL: &str = concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig");
+
+/// What is compiled for: the crates that only others need are there by name, since `Cargo.lock` names them, and empty.
+const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
+
+/// What has to be there to make it.
+pub(super) fn missing() -> Option<&'static str> {
+    ["dpkg-source", "git", "tar", "xz"].into_iter().find(|program| which(program).is_none())
+}
+
+/// Makes the source package; returns its files.
+pub(super) fn make() -> Outcome<Vec<PathBuf>> {
+    make_in(&folder())
+}
+
+/// Where it lies.
+pub(super) fn folder() -> PathBuf {
+    target().join("packages/source")
+}
+
+/// The same once more, in another folder; returns it.
+pub(super) fn again() -> Outcome<PathBuf> {
+    let folder = target().join("packages/source-again");
+    make_in(&folder).map(|_| folder)
+}
+
+fn make_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    if let Some(program) = missing() {
+        return Err(format!("{program} is not installed: cargo xtask setup package"));
+    }
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).map_err(failed)?;
+    }
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let files = known_to_git()?;
+    let mut tar = archive(&folder.join(format!("{ORIGINAL}.tar.xz")), &root())?;
+    // Links lead to files of the tree, and stay as they are.
+    let _ = tar.args(["--no-recursion", &format!("--transform=s,^,{NAME}/,S")]);
+    fed(tar.args(["--null", "--files-from=-"]), &files.join("\0"))?;
+    let unpacked = folder.join("unpacked");
+    vendor(&unpacked.join("vendor"))?;
+    let mut tar = archive(&folder.join(format!("{ORIGINAL}-vendor.tar.xz")), &unpacked)?;
+    let _ = capture(tar.arg("vendor"))?;
+    let tree = unpacked.join(NAME);
+    std::fs::create_dir_all(&tree).map_err(failed)?;
+    let mut tar = command("tar", &["--extract", "--file"]);
+    let _ = tar.arg(folder.join(format!("{ORIGINAL}.tar.xz"))).arg("--directory");
+    let _ = capture(tar.arg(&unpacked))?;
+    std::fs::rename(unpacked.join("vendor"), tree.join("vendor")).map_err(failed)?;
+    deb::describe(&tree, deb::VERSION)?;
+    let mut dpkg = command("dpkg-source", &["--build"]);
+    // Where the archives of the sources are, and where it puts its own.
+    deb::told_in(dpkg.arg(&tree).current_dir(folder), &folder.join("build.log"))?;
+    std::fs::remove_dir_all(&unpacked).map_err(failed)?;
+    let mut made = build::files(folder)?;
+    made.retain(|file| file.extension().is_some_and(|e| e == "dsc" || e == "xz"));
+    Ok(made)
+}
+
+/// What git knows of this tree and what is new in it, but for what is gone: from the root, sorted.
+fn known_to_git() -> Outcome<Vec<String>> {
+    let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let said = capture(&mut command("git", &words))
+        .map_err(|text| format!("a source package is made of what git knows: {text}"))?;
+    let there = |file: &&str| std::fs::symlink_metadata(root().join(file)).is_ok();
+    let files: BTreeSet<&str> = said.split('\0').filter(|f| !f.is_empty()).filter(there).collect();
+    Ok(files.into_iter().map(str::to_owned).collect())
+}
+
+/// An archive of something in a folder, which is the same whoever makes it and when.
+fn archive(file: &Path, folder: &Path) -> Outcome<Command> {
+    let mut date = command("dpkg-parsechangelog", &["--show-field", "Timestamp", "--file"]);
+    let date = capture(date.arg(root().join("packaging/debian/changelog")))?;
+    let args = ["--create", "--xz", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"];
+    let mut tar = command("tar", &args);
+    let _ = tar.args(["--format=gnu", "--mode=u=rwX,go=rX", &format!("--mtime=@{}", date.trim())]);
+    let _ = tar.arg("--file").arg(file).arg("--directory").arg(folder);
+    // Several threads would cut it where their number says.
+    let _ = tar.env("XZ_OPT", "--threads=1");
+    Ok(tar)
+}
+
+/// Runs a command that reads this.
+fn fed(command: &mut Command, text: &str) -> Outcome {
+    let failed = |e: std::io::Error| format!("tar: {e}");
+    let mut child = command.stdin(Stdio::piped()).spawn().map_err(failed)?;
+    let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(text.as_bytes()));
+    let status = child.wait().map_err(failed)?;
+    written.map_err(failed)?;
+    if status.success() { Ok(()) } else { Err(format!("tar ended with {status}")) }
+}
+
+/// The crates of `Cargo.lock`, in a folder.
+fn vendor(folder: &Path) -> Outcome {
+    let args = ["vendor", "--quiet", "--locked", "--versioned-dirs"];
+    let _ = capture(cargo(&args).arg(folder))?;
+    let needed = needed()?;
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for entry in entries.flatten() {
+        match needed.contains(&*entry.file_name().to_string_lossy()) {
+            true => without_foreign_programs(&entry.path())?,
+            false => empty(&entry.path())?,
+        }
+    }
+    Ok(())
+}
+
+/// Crates of which something is compiled on a platform that we compile for: `name-version`.
+fn needed() -> Outcome<BTreeSet<String>> {
+    let mut needed = BTreeSet::new();
+    for platform in PLATFORMS {
+        let args = ["metadata", "--format-version", "1", "--locked", "--filter-platform"];
+        let said = capture(cargo(&args).arg(platform))?;
+        let metadata: Value =
+            serde_json::from_str(&said).map_err(|e| format!("cargo metadata: {e}"))?;
+        let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
+        needed.extend(packages.iter().filter_map(|package| {
+            Some(format!("{}-{}", package["name"].as_str()?, package["version"].as_str()?))
+        }));
+    }
+    Ok(needed)
+}
+
+/// Leaves of a crate what cargo reads to see that nobody needs it: its manifest, and the sum that `Cargo.lock` has.
+fn empty(krate: &Path) -> Outcome {
+    let failed = |e: std::io::Error| format!("{}: {e}", krate.display());
+    let manifest = std::fs::read(krate.join("Cargo.toml")).map_err(failed)?;
+    let mut sums = sums(krate)?;
+    sums["files"] = serde_json::json!({});
+    std::fs::remove_dir_all(krate).map_err(failed)?;
+    std::fs::create_dir_all(krate.join("src")).map_err(failed)?;
+    std::fs::write(krate.join("Cargo.toml"), manifest).map_err(failed)?;
+    std::fs::write(krate.join("src/lib.rs"), "").map_err(failed)?;
+    std::fs::write(krate.join(SUMS), sums.to_string()).map_err(failed)
+}
+
+/// Takes out of a crate what was compiled for Windows: no source leads to it, and nothing here reads it.
+fn without_foreign_programs(krate: &Path) -> Outcome {
+    let failed = |e: std::io::Error| format!("{}: {e}", krate.display());
+    let mut sums = sums(krate)?;
+    let files = sums["files"].as_object_mut().ok_or(format!("{}: {SUMS}", krate.display()))?;
+    let before = files.len();
+    for file in build::files(krate)? {
+        if file.extension().is_some_and(|end| FOREIGN.iter().any(|foreign| end == *foreign)) {
+            let name = file.strip_prefix(krate).unwrap_or(&file).to_string_lossy().into_owned();
+            let _ = files.remove(&name);
+            std::fs::remove_file(&file).map_err(failed)?;
+        }
+    }
+    match files.len() == before {
+        true => Ok(()),
+        false => std::fs::write(krate.join(SUMS), sums.to_string()).map_err(failed),
+    }
+}
+
+/// How the names of what is compiled for Windows end.
+const FOREIGN: [&str; 3] = ["dll", "exe", "lib"];
+
+fn sums(krate: &Path) -> Outcome<Value> {
+    let failed = |e: String| format!("{}: {e}", krate.join(SUMS).display());
+    let text = std::fs::read_to_string(krate.join(SUMS)).map_err(|e| failed(e.to_string()))?;
+    serde_json::from_str(&text).map_err(|e| failed(e.to_string()))
+}
+
+/// What cargo compares a vendored crate's files with.
+const SUMS: &str = ".cargo-checksum.json";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_is_what_git_knows_and_of_a_crate_that_nobody_needs_the_manifest_alone() {
+        match known_to_git() {
+            Ok(files) => {
+                for file in [".cargo/config.toml", "Cargo.lock", "packaging/debian/rules"] {
+                    assert!(files.iter().any(|known| known == file), "{file}");
+                }
+                assert!(files.iter().all(|file| !file.starts_with("target/")));
+            }
+            Err(reason) => println!("no git here: {reason}"),
+        }
+        let krate = std::env::temp_dir().join(format!("tieline-vendor-{}", std::process::id()));
+        std::fs::create_dir_all(krate.join("src")).unwrap();
+        for (file, text) in [
+            ("Cargo.toml", "[package]"),
+            ("src/lib.rs", "fn main() {}"),
+            ("foreign.dll", "MZ"),
+            (SUMS, r#"{"files":{"foreign.dll":"12","src/lib.rs":"56"},"package":"34"}"#),
+        ] {
+            std::fs::write(krate.join(file), text).unwrap();
+        }
+        without_foreign_programs(&krate).unwrap();
+        assert!(!krate.join("foreign.dll").exists());
+        let sums = std::fs::read_to_string(krate.join(SUMS)).unwrap();
+        assert_eq!(sums, r#"{"files":{"src/lib.rs":"56"},"package":"34"}"#);
+        empty(&krate).unwrap();
+        let left: Vec<PathBuf> = build::files(&krate).unwrap();
+        assert_eq!(left, [SUMS, "Cargo.toml", "src/lib.rs"].map(|file| krate.join(file)));
+        let sums = std::fs::read_to_string(krate.join(SUMS)).unwrap();
+        assert_eq!(sums, r#"{"files":{},"package":"34"}"#);
+        assert_eq!(std::fs::read_to_string(krate.join("src/lib.rs")).unwrap(), "");
+        std::fs::remove_dir_all(&krate).unwrap();
+    }
+}
