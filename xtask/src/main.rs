@@ -22,7 +22,7 @@ cargo xtask COMMAND
   bench [--lab]     measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}. With --lab: in
                     the lab, beside perftest; writes target/bench/lab.{json,svg,md}. See bench --help
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
-  package ...       packages for distributions: deb, rpm; test tries them in a clean root (docs/packaging.md)
+  package ...       packages for distributions: deb, rpm, source; test tries them in clean roots (docs/packaging.md)
   setup [bench|package]
                     install the system packages that test (and bench, or package) need, or name them
   header [--check]  write include/tieline.h and include/tieline_provider.h, or see that they are fresh
