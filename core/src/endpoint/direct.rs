@@ -33,6 +33,9 @@ impl Inner {
     pub(super) fn post_direct(&self, transfer: &Transfer<'_>) -> Result<Outcome, i32> {
         let &Transfer { put, local, at, len, key, offset, completion } = transfer;
         let (fast, record) = (&key.inner.fast, &key.inner.record);
+        if fast.asks.get() {
+            key.inner.resolve_now_and_then();
+        }
         // Of no bytes it is more than any number here.
         if len.wrapping_sub(1) >= fast.direct[usize::from(!put)].get() || transfer.is_small() {
             return Err(OK);

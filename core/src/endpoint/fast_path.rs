@@ -17,6 +17,8 @@ pub(super) struct FastPath {
     pub(super) direct: [Cell<usize>; 2],
     pub(super) interface: Cell<usize>,
     pub(super) caps: Cell<u64>,
+    /// A worse lane may still come: it is asked for now and then, so that it is there when this one ends.
+    pub(super) asks: Cell<bool>,
     /// The bit of its lane, see `order`.
     pub(super) way: Cell<u64>,
     /// Pieces of local memory that one call takes.
@@ -39,6 +41,7 @@ impl FastPath {
             direct: [const { Cell::new(0) }; 2],
             interface: Cell::new(0),
             caps: Cell::new(0),
+            asks: Cell::new(false),
             way: Cell::new(0),
             max_iov: Cell::new(1),
             words: Cell::new(0),

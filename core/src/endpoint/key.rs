@@ -264,6 +264,7 @@ impl KeyInner {
         self.small.set(self.best.get().map_or(0, |native| ep.small(native.interface)));
         let best = self.best.get().filter(|_| !ep.closing.get());
         self.fast.set(best, self.small.get() > 0, ep.shared.core.assist_size);
+        self.fast.asks.set(!waiting.is_empty());
     }
 
     fn import_over(&self, rank: usize) {

@@ -33,6 +33,13 @@ impl Inner {
         completion: Completion,
     ) -> Result<Outcome, i32> {
         let (fast, record) = (&key.inner.fast, &key.inner.record);
+        if fast.asks.get() {
+            key.inner.resolve_now_and_then();
+            // The application may have been called.
+            if !self.may_post_memory() || !fast.is_short(len) {
+                return Err(OK);
+            }
+        }
         let way = fast.way.get();
         let fenced = self.order.fenced.get();
         let inside = offset.checked_add(len as u64).is_some_and(|end| end <= record.len);

@@ -10,12 +10,15 @@ round() {
     traffic 60 &
     if [ "$HOST" = "$1" ]; then
         await "running-$port" > /dev/null
+        signal "killing-$port"
         kill -KILL $(pidof verbs_traffic) || fail "there is nothing to kill"
         wait
         await "survived-$port" > /dev/null
     else
         wait $!
         failed_with 'is gone\|has ended\|the peer'
+        [ -e "$RESULTS/signals/killing-$port" ] || fail "it had failed before anybody was killed"
+        [ "$HOST" != h0 ] || grep -q '^running by ofi:verbs:rxe0/rdm' words || fail "it ran by something else"
         signal "survived-$port"
     fi
 }

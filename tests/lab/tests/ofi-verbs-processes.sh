@@ -4,7 +4,15 @@ timeout=240
 h0() {
     over_ofi_verbs
     for some in process killed put; do
-        checks libtieline_ofi.so rdm --filter "$some" | tee words
-        grep -q '^[1-9][0-9]* passed, 0 failed' words || fail "the checks of $some do not pass"
+        checks libtieline_ofi.so rdm --filter "$some" > "$some" 2>&1
+        local status=$?
+        cat "$some"
+        [ "$status" = 0 ] || fail "the checks of $some ended with $status"
+    done
+    # What a module does not claim is skipped: these it has to claim.
+    for check in two_processes_exchange_messages put_and_get_reach_another_process \
+        a_killed_peer_is_reported_and_posting_to_it_fails a_peer_killed_in_mid_stream_leaves_whole_messages \
+        a_put_to_a_killed_peer_fails a_put_writes_exactly_its_range; do
+        cat process killed put | grep -q "^ofi:verbs:rxe0/rdm $check: ok" || fail "$check has not run"
     done
 }

@@ -258,4 +258,28 @@ cases! {
         assert_eq!(target.to_vec(0..8).unwrap(), [2; 8]);
         stage.assert_no_faults();
     }
+    fn a_worse_lane_that_comes_late_takes_over_however_puts_went_before() {
+        for (short, status) in [
+            (MOST, Status::Unreachable),
+            (MOST, Status::PeerFailed),
+            (0, Status::Unreachable),
+            (0, Status::PeerFailed),
+            (0, Status::Io),
+        ] {
+            let whole = Lane { priority: 9, max_short_put: short, ..Lane::whole("first") };
+            let stage = Stage::new(vec![whole, Lane::memory("late").of_the_other()]);
+            let busy = Rule::every(Slot::ImportKey, Act::Refuse(Status::Again));
+            stage.world.rule(Rule { times: 2, ..busy }.on("late"));
+            let (target, key) = stage.target(vec![0; 64]);
+            let local = stage.local(vec![7; 64]);
+            for _ in 0..20 {
+                assert_eq!(stage.ended(stage.ab.put(&local, 0..8, &key, 0)), Ok(0));
+            }
+            stage.world.rule(Rule::every(Slot::Put, Act::Refuse(status)).on("first"));
+            assert_eq!(stage.ended(stage.ab.put(&local, 32..40, &key, 32)), Ok(0), "{status}");
+            assert_eq!(target.to_vec(32..40).unwrap(), [7; 8]);
+            assert_eq!(key.path(), "other:late/late");
+            assert_eq!(stage.ab.error(), None);
+        }
+    }
 }
