@@ -257,10 +257,11 @@ impl Hub {
         (due && swap(reported).is_ok()).then_some(came)
     }
 
-    /// The version of the handshake that was spoken last by somebody who was turned away because it is not [`VERSION`](crate::VERSION).
+    /// The version of the handshake that was spoken last by somebody who was turned away because it is not [`VERSION`](crate::VERSION),
+    /// since this was last asked: a scanner of long ago is no news of those who come now.
     #[must_use]
-    pub fn other_version(&self) -> Option<u8> {
-        let version = self.counts.other_version.load(Ordering::Relaxed);
+    pub fn take_other_version(&self) -> Option<u8> {
+        let version = self.counts.other_version.swap(0, Ordering::Relaxed);
         (version & ANOTHER != 0).then_some(version as u8)
     }
 

@@ -161,12 +161,13 @@ fn a_scanner_costs_one_closed_socket_and_a_counter() {
 #[test]
 fn who_speaks_another_version_is_answered_with_ours_and_remembered() {
     let hub = open(Settings::default());
-    assert_eq!(hub.other_version(), None);
+    assert_eq!(hub.take_other_version(), None);
     let mut other = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
     let greeting = [&b"TLN"[..], &[crate::VERSION + 1], &[1; 32]].concat();
     other.write_all(&greeting).expect("connected");
     until(&hub, None, |_| (hub.counters().unproven == 1).then_some(()));
-    assert_eq!(hub.other_version(), Some(crate::VERSION + 1));
+    assert_eq!(hub.take_other_version(), Some(crate::VERSION + 1));
+    assert_eq!(hub.take_other_version(), None, "it is told once");
     let mut said = Vec::new();
     let _ = other.read_to_end(&mut said).expect("it is answered, then closed");
     assert_eq!(said[..4], [&b"TLN"[..], &[crate::VERSION]].concat());

@@ -56,7 +56,7 @@ impl Stream {
     /// An operator whose processes have different secrets finds the reason on the listening side, too.
     fn warn(&self, hub: &Hub) {
         if let Some((count, host)) = hub.unproven_to_report().zip(self.host) {
-            let other = hub.other_version().map_or_else(String::new, |version| {
+            let other = hub.take_other_version().map_or_else(String::new, |version| {
                 format!(
                     "; one spoke version {version} of the handshake, where this side speaks version {VERSION}: use versions of \
                      Tieline that go together on both sides"

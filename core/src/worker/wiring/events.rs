@@ -262,9 +262,10 @@ impl Inner {
             ReasonKind::Transport if hopeless == Some(Status::Permission) => {
                 (Status::Permission, "give all processes the same TIELINE_SECRET")
             }
-            ReasonKind::Transport if hopeless == Some(Status::Unsupported) => {
-                (Status::Unsupported, "use versions of Tieline that go together on both sides")
-            }
+            ReasonKind::Transport if hopeless == Some(Status::Unsupported) => (
+                Status::Unsupported,
+                "use versions of Tieline and of this provider that go together on both sides",
+            ),
             ReasonKind::Transport if hopeless == Some(Status::NoMemory) => {
                 (Status::NoMemory, "raise the limit on open descriptors (ulimit -n), or close some")
             }
