@@ -150,7 +150,7 @@ pub(crate) fn lanes(
 ) -> Lanes {
     let mut reached: Vec<(ModuleRef, Result<usize, String>)> = Vec::new();
     for path in composition.usable() {
-        for at in Role::DATA.into_iter().filter_map(|role| path.module(role)) {
+        for at in Role::DATA.into_iter().flat_map(|role| path.serving(role)) {
             if !reached.iter().any(|(known, _)| known == at) {
                 let taken: Vec<usize> =
                     reached.iter().filter_map(|(_, result)| result.clone().ok()).collect();
@@ -167,8 +167,7 @@ pub(crate) fn lanes(
     }
     for role in Role::DATA {
         let mut fit: Vec<(&Ranked, usize)> = Vec::new();
-        for path in composition.usable() {
-            let Some(at) = path.module(role) else { continue };
+        for at in composition.usable().flat_map(|path| path.serving(role)) {
             let there = reached.iter().find(|(known, _)| known == at).map(|(_, result)| result);
             if let (Some(ranked), Some(Ok(index))) = (composition.ranked(at), there) {
                 fit.push((ranked, *index));

@@ -102,6 +102,15 @@ pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &P
     if path.connections.is_empty() {
         path.disabled = Some(nobody(path, &needy, contenders, list));
     }
+    path.reserve = reserve(path, contenders);
+}
+
+/// What connects the path, where it can carry messages of the same domain's memory instead of the message module.
+fn reserve(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
+    let (message, at) = (path.message.as_ref()?, &path.connection()?.at);
+    let contender = contenders.iter().find(|contender| contender.ranked.at == *at)?;
+    let able = contender.may_carry_data() && Role::Message.lacks(&contender.ranked.facts).is_none();
+    (able && at.domain == path.domain && at != message).then(|| at.clone())
 }
 
 const PREFER: &str = "TIELINE_CONNECT_POLICY=prefer";

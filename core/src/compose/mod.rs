@@ -8,6 +8,8 @@
 //! 2. A chosen module that connects to an endpoint needs a connection module ([`connection`]).
 //! 3. A connection-only module that no path needs is closed again.
 //! 4. A path that can get no connection module is disabled; others stay.
+//! 5. What connects a path and is of its domain carries messages to the peers that the message module has no connection
+//!    for: its *reserve*.
 //!
 //! A data-path module and a connection-only module cannot be taken for one another: what a connection-only
 //! one is opened through has no data slots.
@@ -106,6 +108,9 @@ pub(crate) struct Path {
     /// What can form connections: the first does, the others are for peers that lack it. Empty: nothing here
     /// needs one, or there is none and the path is disabled.
     pub(crate) connections: Vec<Connection>,
+    /// Carries messages to peers that the message module has no connection for: the first of `connections`, where that is of
+    /// this domain.
+    pub(crate) reserve: Option<ModuleRef>,
     /// Why the path cannot be used.
     pub(crate) disabled: Option<String>,
     /// What the core does over this path's messages.
@@ -130,6 +135,12 @@ impl Path {
             Role::Atomic => self.atomic.as_ref(),
             Role::Connection => self.connection().map(|connection| &connection.at),
         }
+    }
+
+    /// The modules that serve peers in a role, the chosen one first.
+    pub(crate) fn serving(&self, role: Role) -> impl Iterator<Item = &ModuleRef> {
+        let reserve = self.reserve.as_ref().filter(|_| role == Role::Message);
+        self.module(role).into_iter().chain(reserve)
     }
 
     /// What forms its connections.
@@ -349,6 +360,7 @@ fn data_path(modules: &[&Contender]) -> Option<Path> {
         rma,
         atomic,
         connections: Vec::new(),
+        reserve: None,
         disabled: None,
         emulated,
     })

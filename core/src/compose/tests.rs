@@ -97,6 +97,32 @@ fn verdicts(composition: &Composition, subject: &str) -> Vec<String> {
     about.map(|record| record.verdict.to_string()).collect()
 }
 
+/// What connects a path serves messages, too, where it is of the domain, may carry data and is not the message module anyway.
+#[test]
+fn what_connects_a_path_is_its_reserve_for_messages() {
+    let none: &[(&str, &str)] = &[];
+    for (candidates, set, reserve) in [
+        (vec![rc(), ud()], none, Some("ud")),
+        (vec![rc(), ud(), tcp_connect()], none, Some("ud")),
+        (vec![rc(), tcp_connect()], none, None),
+        (vec![rc(), rdmacm()], none, None),
+        (vec![ud()], none, None),
+        (
+            vec![rc(), ud(), tcp_connect()],
+            &[("TIELINE_CONNECT", "tcp-connect"), ("TIELINE_CONNECT_POLICY", "prefer")],
+            None,
+        ),
+    ] {
+        let composition = compose(&candidates, &preferences(set));
+        let [path] = &composition.paths[..] else { panic!("{:?}", composition.paths) };
+        let names: Vec<&str> = path.serving(Role::Message).map(|at| &*at.module).collect();
+        let expected: Vec<&str> =
+            path.message.iter().map(|at| &*at.module).chain(reserve).collect();
+        assert_eq!(names, expected, "{set:?}");
+        assert_eq!(path.serving(Role::Rma).count(), usize::from(path.rma.is_some()));
+    }
+}
+
 #[test]
 fn paths_follow_the_rules() {
     struct Row {

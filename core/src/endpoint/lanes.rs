@@ -23,7 +23,11 @@ impl Inner {
                 Err(error) => {
                     // Nothing was sent yet: what is queued may take the next lane.
                     let path = self.message_path();
-                    if !self.route.next_message() {
+                    // Who did not answer what carries a device's addresses does not hear that device's messages.
+                    let silent = matches!(error.status(), Status::TimedOut | Status::PeerFailed);
+                    let domain = |pair: ModulePair| &*self.shared.interfaces[pair.interface].domain;
+                    let may = |next: &ModulePair| !silent || domain(*next) != domain(pair);
+                    if !self.route.next_message(may) {
                         return Err(error);
                     }
                     self.refresh_keys();

@@ -150,13 +150,13 @@ impl Route {
         self.messages.get(self.chosen.get()).copied()
     }
 
-    /// Turns to the next message lane; false when there is none.
-    pub(super) fn next_message(&self) -> bool {
-        let next = self.chosen.get() + 1;
-        if next < self.messages.len() {
+    /// Turns to the next message lane that may do instead; false when there is none.
+    pub(super) fn next_message(&self, may: impl Fn(&ModulePair) -> bool) -> bool {
+        let next = (self.chosen.get() + 1..self.messages.len()).find(|at| may(&self.messages[*at]));
+        if let Some(next) = next {
             self.chosen.set(next);
         }
-        next < self.messages.len()
+        next.is_some()
     }
 
     /// The error for a peer that no message module reaches.

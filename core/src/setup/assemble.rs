@@ -449,7 +449,8 @@ fn modules_in_use(
         let Some((at, attr, domain)) = found.iter().find(|(at, _, _)| *at == ranked.at) else {
             continue;
         };
-        let plays = |role: Role| composition.usable().any(|path| path.module(role) == Some(at));
+        let plays =
+            |role: Role| composition.usable().any(|path| path.serving(role).any(|m| m == at));
         let roles = Roles {
             message: plays(Role::Message),
             memory: plays(Role::Rma) || plays(Role::Atomic),

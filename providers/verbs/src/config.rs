@@ -122,7 +122,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "TIELINE_VERBS_CONNECTIONS",
         "4096",
         "Connections that rc of one worker has at most, each with some 100 KiB in the driver and here, and 290 KiB more of \
-              receives where the device shares none; further peers are served by other devices and providers that reach them.",
+              receives where the device shares none; further peers are served by other devices and providers that reach them, or by ud.",
     )
     .between(1, 1 << 22),
     ConfigDoc::count(

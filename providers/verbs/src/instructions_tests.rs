@@ -16,13 +16,15 @@ const BATCH: usize = 8;
 const LONGER: usize = 4096;
 
 /// The provider, with the played device as the only one.
-struct Played;
+struct Played {
+    connections: usize,
+}
 
 impl Provider for Played {
     type Domain = VerbsDomain;
 
-    fn open(_: HostHandle) -> Result<Played, Failure> {
-        Ok(Played)
+    fn open(host: HostHandle) -> Result<Played, Failure> {
+        Ok(Played { connections: host.config("TIELINE_VERBS_CONNECTIONS").size() })
     }
 
     fn config() -> &'static [ConfigDoc] {
@@ -40,23 +42,29 @@ impl Provider for Played {
     }
 
     fn open_domain(&self, _: &str, _: [u8; 16]) -> Result<VerbsDomain, Failure> {
-        double::domain(&[])
+        double::domain(&[("TIELINE_VERBS_CONNECTIONS", &self.connections.to_string())])
     }
 }
 
 /// One process's half.
 pub(crate) struct Half {
     pub(crate) worker: Worker,
-    seen: Rc<Cell<usize>>,
+    pub(crate) seen: Rc<Cell<usize>>,
     pub(crate) context: Context,
 }
 
 impl Half {
     pub(crate) fn open() -> Half {
+        Half::with(&[])
+    }
+
+    /// The same with settings of its own.
+    pub(crate) fn with(more: &[(&str, &str)]) -> Half {
         tieline::link_provider("verbs", "1.0.0", entry::<Played>);
         // A file of the provider's that lies beside this program is of another version.
         let settings = [("TIELINE_PROVIDERS", "verbs@^1.0"), ("TIELINE_LIVE", "off")];
-        let builder = settings.iter().fold(Context::builder(), |b, (name, to)| b.set(name, to));
+        let settings = settings.iter().chain(more);
+        let builder = settings.fold(Context::builder(), |b, (name, to)| b.set(name, to));
         let context = builder.set("TIELINE_PROVIDER_PATH", "").open().unwrap();
         let (worker, seen) = (context.worker().unwrap(), Rc::new(Cell::new(0)));
         let count = seen.clone();

@@ -136,3 +136,60 @@ fn a_short_put_to_memory_that_is_no_more_is_told_by_its_flush() {
         drop(far);
     }
 }
+
+/// Both ends of a pair make progress until something is so.
+fn until(halves: &[&Half], mut so: impl FnMut() -> bool) {
+    while !so() {
+        for half in halves {
+            let _ = half.worker.progress();
+        }
+    }
+}
+
+/// Whoever has no connection left, at either end, is served by datagrams: messages, and puts and atomics in them.
+#[test]
+fn peers_beyond_the_bound_on_connections_are_served_by_datagrams() {
+    let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
+    let others = [Half::open(), Half::open(), Half::open()];
+    let all = [&near, &others[0], &others[1], &others[2]];
+    let [first, second, third] = &others;
+    let address = near.worker.address().unwrap();
+    // The second is asked by who is full, the third asks who is full.
+    let mut open = Vec::new();
+    for (from, to, path) in [
+        (&near, address_of(first), "verbs:double0/rc"),
+        (&near, address_of(second), "verbs:double0/ud"),
+        (third, address, "verbs:double0/ud"),
+    ] {
+        let endpoint = from.worker.connect(&to).unwrap();
+        for half in all {
+            half.seen.set(0);
+        }
+        for number in 0..100 {
+            until(&all, || endpoint.send(1, number, b"a message").is_ok());
+        }
+        until(&all, || all.iter().any(|half| half.seen.get() == 100));
+        assert_eq!(endpoint.message_path(), path);
+        open.push(endpoint);
+    }
+    for (endpoint, there) in open.iter().zip([first, second]) {
+        let memory = there.context.alloc(4096).unwrap();
+        let key = endpoint.import_key(&memory.remote_key().unwrap()).unwrap();
+        let put = endpoint.put_bytes(&[7; 3000], &key, 0).unwrap();
+        finish(&all, &near, put);
+        assert_eq!(memory.to_vec(0..3000).unwrap(), [7; 3000]);
+        let add = endpoint.fetch_add(&key, 8, 1).unwrap();
+        finish(&all, &near, add);
+        assert_eq!(memory.to_vec(8..16).unwrap(), [8, 7, 7, 7, 7, 7, 7, 7]);
+    }
+}
+
+fn address_of(half: &Half) -> Vec<u8> {
+    half.worker.address().unwrap()
+}
+
+fn finish(all: &[&Half], at: &Half, outcome: Outcome) {
+    if let Outcome::Pending(request) = outcome {
+        until(all, || at.worker.test(&request).is_some_and(|ended| ended.map(drop) == Ok(())));
+    }
+}

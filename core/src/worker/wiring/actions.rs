@@ -181,7 +181,7 @@ impl Inner {
             match reason.map(|reason| reason.kind) {
                 None => {
                     let (worker, interface) = (circuit.peer.entry.worker, circuit.pair.interface);
-                    let _ = self.wiring.avoided.borrow_mut().remove(&(worker, interface));
+                    let _ = self.wiring.avoided.borrow_mut().remove(&self.way(worker, interface));
                     let peer = self.shared.interfaces[interface].peer(number);
                     self.peers.borrow_mut().stands(peer.0);
                 }

@@ -418,21 +418,33 @@ impl Inner {
         u32::try_from(of_it.count()).unwrap_or(u32::MAX)
     }
 
+    /// A way to a worker: the modules of one domain are one.
+    pub(super) fn way(&self, worker: [u8; 16], interface: usize) -> ([u8; 16], usize) {
+        let interfaces = &self.shared.interfaces;
+        let domain = &interfaces[interface].domain;
+        (worker, interfaces.iter().position(|slot| slot.domain == *domain).unwrap_or(interface))
+    }
+
     /// This way to a worker failed: for a while it is tried after all others.
     pub(super) fn avoid(&self, worker: [u8; 16], interface: usize) {
+        let way = self.way(worker, interface);
         let now = self.wiring.now();
         let mut avoided = self.wiring.avoided.borrow_mut();
         if avoided.len() >= AVOIDED {
             avoided.retain(|_, until| *until > now);
         }
         if avoided.len() < AVOIDED {
-            let _ = avoided.insert((worker, interface), now.saturating_add(AVOIDED_FOR));
+            let _ = avoided.insert(way, now.saturating_add(AVOIDED_FOR));
         }
     }
 
     /// Until when this way to a worker is avoided, because it failed lately; 0 where it is not.
     pub(crate) fn avoided_until(&self, worker: [u8; 16], interface: usize) -> u64 {
-        let until = self.wiring.avoided.borrow().get(&(worker, interface)).copied();
+        let avoided = self.wiring.avoided.borrow();
+        if avoided.is_empty() {
+            return 0;
+        }
+        let until = avoided.get(&self.way(worker, interface)).copied();
         until.filter(|until| *until > self.wiring.now()).unwrap_or(0)
     }
 
