@@ -86,7 +86,7 @@ struct Transfer {
     lent: Option<Region>,
     has_ended: bool,
     /// How it ended, if not well.
-    failure: Option<Error>,
+    failure: Option<Box<Error>>,
 }
 
 /// What handlers share with the calls.
@@ -216,7 +216,7 @@ impl Runtime {
         if sent.is_done() {
             return Ok(Sending(None));
         }
-        let number = self.state.transfers.borrow_mut().add(Transfer::default());
+        let (number, _) = self.state.transfers.borrow_mut().add();
         self.worker.track(sent, number as u64)?;
         Ok(Sending(Some(number)))
     }
@@ -252,15 +252,21 @@ impl Runtime {
         source: Option<usize>,
         tag: u64,
         ignore: u64,
-        (into, range): Part<'_>,
+        into: Part<'_>,
     ) -> Result<Receiving, Error> {
         check_tag(tag)?;
-        self.receive_any(application(source, tag, ignore), Some((into.clone(), range)))
+        self.receive_any(application(source, tag, ignore), Some(into))
     }
 
-    fn receive_any(&self, pattern: Pattern, into: Option<Room>) -> Result<Receiving, Error> {
+    #[inline]
+    fn receive_any(&self, pattern: Pattern, into: Option<Part<'_>>) -> Result<Receiving, Error> {
         let state = &self.state;
-        let number = state.transfers.borrow_mut().add(Transfer { into, ..Transfer::default() });
+        let number = {
+            let mut transfers = state.transfers.borrow_mut();
+            let (number, transfer) = transfers.add();
+            transfer.into = into.map(|(region, range)| (region.clone(), range));
+            number
+        };
         let post = state.matcher.borrow_mut().post(pattern, number as u64);
         match post {
             Post::Waiting(id) => _ = state.transfer(number)?.id.insert(id),
@@ -291,9 +297,15 @@ impl Runtime {
         if !has_ended() {
             self.until(|moved| moved && has_ended())?;
         }
-        let ended = self.state.transfers.borrow_mut().take(number);
-        let Transfer { message, failure, .. } = ended.ok_or(Status::Invalid)?;
-        failure.map_or(Ok(message), Err)
+        let mut transfers = self.state.transfers.borrow_mut();
+        let transfer = transfers.get_mut(number).ok_or(Status::Invalid)?;
+        if let Some(failure) = transfer.failure.take() {
+            transfers.free(number);
+            return Err(*failure);
+        }
+        let message = std::mem::take(&mut transfer.message);
+        transfers.free(number);
+        Ok(message)
     }
 
     /// Ends a receive that has no message; gives it back if it has.
@@ -305,7 +317,7 @@ impl Runtime {
             return Err(receiving);
         };
         let _ = self.state.matcher.borrow_mut().cancel(id);
-        drop(self.state.transfers.borrow_mut().take(receiving.0));
+        self.state.transfers.borrow_mut().free(receiving.0);
         Ok(())
     }
 
@@ -486,7 +498,7 @@ impl State {
     /// A transfer has failed: who waits for it is told, whoever else is.
     fn lost(&self, number: u64, error: Error) -> Error {
         if let Ok(mut transfer) = self.transfer(number as usize) {
-            (transfer.has_ended, transfer.failure) = (true, Some(error.clone()));
+            (transfer.has_ended, transfer.failure) = (true, Some(Box::new(error.clone())));
         }
         error
     }

@@ -13,22 +13,27 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    pub(crate) fn add(&mut self, thing: T) -> usize {
-        if let Some(number) = self.free.pop() {
-            self.slots[number] = Some(thing);
-            return number;
-        }
-        self.slots.push(Some(thing));
-        self.slots.len() - 1
+    /// A new one, to be filled where it lies.
+    pub(crate) fn add(&mut self) -> (usize, &mut T)
+    where
+        T: Default,
+    {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        (number, self.slots[number].insert(T::default()))
     }
 
     pub(crate) fn get_mut(&mut self, number: usize) -> Option<&mut T> {
         self.slots.get_mut(number)?.as_mut()
     }
 
-    pub(crate) fn take(&mut self, number: usize) -> Option<T> {
-        let taken = self.slots.get_mut(number)?.take()?;
-        self.free.push(number);
-        Some(taken)
+    /// Lets go of a thing where it lies.
+    pub(crate) fn free(&mut self, number: usize) {
+        if let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.is_some()) {
+            *slot = None;
+            self.free.push(number);
+        }
     }
 }
