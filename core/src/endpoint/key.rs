@@ -132,6 +132,8 @@ pub(crate) struct KeyInner {
     pub(super) kept: RefCell<Vec<ImportedKey>>,
     /// A peer that helps with a copy is given a key of the bytes that it is about, never of the whole local region.
     pub(crate) in_parts: Cell<bool>,
+    /// What goes by it is copied by this end alone.
+    pub(crate) alone: Cell<bool>,
     /// Operations until providers are asked again, and how many there were before the last time.
     ask_in: Cell<u32>,
     asked_after: Cell<u32>,
@@ -160,6 +162,7 @@ impl RemoteKey {
             pointers: Cell::new(0),
             kept: RefCell::default(),
             in_parts: Cell::default(),
+            alone: Cell::default(),
             ask_in: Cell::new(0),
             asked_after: Cell::new(0),
         };

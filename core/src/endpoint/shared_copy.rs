@@ -40,6 +40,7 @@ impl Inner {
         let core = &self.shared.core;
         let needed = if put { Access::READ } else { Access::WRITE };
         if len < core.assist_size
+            || key.inner.alone.get()
             || !native.copies_between_processes()
             || !(local.is_lent() || local.inner.access.allows(needed))
             || self.address.context == core.id

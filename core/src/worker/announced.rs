@@ -43,6 +43,11 @@ impl Announcements {
         self.current.take()
     }
 
+    /// How many of a peer's there are.
+    pub(super) fn of(&self, peer: u32) -> u32 {
+        self.of_peer.borrow().get(&peer).map_or(0, |(count, _)| *count)
+    }
+
     /// Notes a new one. The error: why it is not to be handed on.
     pub(super) fn insert(&self, announced: &Rc<Announced>) -> Result<(), Status> {
         let mut known = self.known.borrow_mut();

@@ -20,6 +20,9 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 use tieline_plugin_api::abi::Event;
 
+/// While a peer has announced other messages, a shorter one is copied by one end: what it is written to stays in one processor's cache.
+const WORTH_SHARING: usize = 1 << 20;
+
 impl Inner {
     /// A peer announces a message. `None`: nobody is told of it.
     pub(super) fn announced(
@@ -188,6 +191,7 @@ impl Inner {
         let key = endpoint.import_key(&announced.key)?;
         // The sender helps with a copy, and reaches what was given for it alone.
         key.inner.in_parts.set(true);
+        key.inner.alone.set(len < WORTH_SHARING && self.announcements.of(announced.from.peer) > 1);
         let whole = endpoint.inner.open(crate::op::Kind::Whole)?;
         match endpoint.get(local, range, &key, 0) {
             Ok(Outcome::Pending(transfer)) => {

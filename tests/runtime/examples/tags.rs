@@ -2,7 +2,8 @@
 //! a line of JSON.
 //!
 //! `lat` sends there and back, one at a time, and takes the median of half of that; `rate` and `bandwidth` send one way, and end when the
-//! receiver has all and has said so, with as many under way as the rivals' programs are given (`OUTSTANDING`).
+//! receiver has all and has said so, with as many under way as the rivals' programs are given (`OUTSTANDING`). Memory is the library's own,
+//! as that of the rivals' programs is theirs.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -50,7 +51,7 @@ fn measured() -> Result<(), String> {
 
 fn there_and_back(runtime: &Runtime, len: usize, count: usize) -> Result<String, Error> {
     let peer = 1 - runtime.rank();
-    let (out, room) = (runtime.lend(vec![1; len])?, runtime.lend(vec![0; len])?);
+    let (out, room) = (runtime.alloc(len)?, runtime.alloc(len)?);
     let send = || send(runtime, peer, &out);
     let mut times = Vec::with_capacity(count);
     let receive = || {
@@ -86,7 +87,7 @@ fn send(runtime: &Runtime, to: usize, memory: &Rc<Region>) -> Result<Sending, Er
 }
 
 fn one_way(runtime: &Runtime, len: usize, count: usize) -> Result<String, Error> {
-    let memory = runtime.lend(vec![1; len])?;
+    let memory = runtime.alloc(len)?;
     stream(runtime, &memory, count / WARM_UP)?;
     let began = Instant::now();
     stream(runtime, &memory, count)?;

@@ -175,6 +175,14 @@ impl Runtime {
         self.send_any(to, tag, bytes)
     }
 
+    /// Memory of the library's to send from and to receive into, which peers of this host can map.
+    ///
+    /// # Errors
+    /// Of the library.
+    pub fn alloc(&self, len: usize) -> Result<Rc<Region>, Error> {
+        Ok(Rc::new(self.context.alloc(len)?))
+    }
+
     /// Memory to send from and to receive into; [`Region::into_buffer`] gives it back.
     ///
     /// # Errors

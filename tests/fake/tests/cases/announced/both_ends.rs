@@ -115,6 +115,38 @@ cases! {
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
 
+    /// What it is written to stays in one processor's cache, and both ends have enough to do.
+    fn while_others_wait_a_shorter_message_is_copied_by_its_receiver_alone() {
+        let copying = Copying::new();
+        let Copying { world, at_a, at_b, a, ab, came, .. } = &copying;
+        let len = 512 << 10;
+        let asks = || {
+            let calls = [Slot::Short, Slot::Packed].map(|slot| world.calls(slot));
+            calls.iter().flatten().filter(|call| call.id == ASSIST).count()
+        };
+        let (out, room) = (at_a.lend(vec![7; len]).unwrap(), at_b.lend(vec![0; len]).unwrap());
+        // One that comes by itself is shared.
+        let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
+        assert_eq!(copying.end_of(&taken), Ok(0));
+        let mut sent = vec![sent];
+        sent.extend((0..3).map(|_| pending(ab.send_regions(5, 0, &[(&out, 0..len)]))));
+        while came.borrow().len() < 3 {
+            let _ = copying.turn();
+        }
+        let (before, mut waiting) = (asks(), came.take());
+        for announcement in waiting.drain(..2) {
+            assert!(announcement.take_into(&room, 0..len).unwrap().is_done());
+        }
+        assert_eq!(asks(), before);
+        drop(waiting);
+        for sent in &sent {
+            while a.test(sent).is_none() {
+                let _ = copying.turn();
+            }
+        }
+        assert!(room.into_buffer().unwrap().iter().all(|byte| *byte == 7));
+    }
+
     fn a_take_whose_lane_has_no_room_in_the_middle_goes_on_later() {
         let copying = Copying::new();
         let len = 8 << 20;
