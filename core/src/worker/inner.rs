@@ -138,7 +138,7 @@ impl Inner {
         poller.add(timer.as_raw_fd())?;
         let mut interfaces: Vec<InterfaceSlot> = Vec::new();
         let mut words = Vec::new();
-        let mut refused = None;
+        let (mut refused, mut not_opened) = (None, Vec::new());
         for module in &core.modules {
             let domain = &core.memory.domains[module.domain];
             match InterfaceSlot::open(module, domain, id, &poller) {
@@ -149,6 +149,7 @@ impl Inner {
                 // The others may do without it; the report says why it is missing.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
+                    not_opened.push((module.path.clone(), error.clone()));
                     refused = Some(error);
                 }
             }
@@ -156,7 +157,7 @@ impl Inner {
         if let (Some(error), false) = (refused, interfaces.iter().any(|i| i.roles.message)) {
             return Err(error);
         }
-        let transports = WireupTransports::open(&core, id, &poller);
+        let transports = WireupTransports::open(&core, id, &poller, not_opened);
         let wiring = Wiring::new(id, transports, core.connect_timeout);
         let services = ServiceState::new(core.connect_timeout);
         let polled = |slow: bool| {

@@ -120,7 +120,7 @@ impl Inner {
             .collect();
         let local: Vec<_> = mine.iter().map(|(name, rank, _)| (name.as_str(), *rank)).collect();
         let remote: Vec<_> = theirs.iter().map(|(s, rank)| (s.name.as_str(), *rank)).collect();
-        let name = agree(&local, &remote)?;
+        let name = agree(&local, &remote).map_err(|error| self.for_want_of(interface, error))?;
         let domain = &self.shared.interfaces[interface].domain;
         let ours: Vec<_> = mine
             .iter()
@@ -151,6 +151,19 @@ impl Inner {
                 "use the same version on both sides",
             )),
         }
+    }
+
+    /// The same, with what could have connected an interface here and could not be opened.
+    fn for_want_of(&self, interface: usize, error: Error) -> Error {
+        let composition = &self.shared.core.composition;
+        let mut ways = composition.schemes(&self.shared.interfaces[interface].domain);
+        let missing = ways.find_map(|way| {
+            let path = way.at.to_string();
+            self.wiring.transports.not_opened.iter().find(|(known, _)| *known == path)
+        });
+        let Some((path, cause)) = missing else { return error };
+        let why = format!("{path} was not opened here: {}; {}", cause.why(), error.why());
+        Error::new(error.status(), error.what(), why, cause.fix())
     }
 
     /// Whether the peer can be reached by what the two sides agree on, as far as that can be told now: the module here

@@ -2,6 +2,7 @@
 //! messages. Which of them carries what, and the sending, is in `wireup_transport.rs`.
 
 use super::abi;
+use crate::Error;
 use crate::compose;
 use crate::interface::Said;
 use crate::rank::ModuleRef;
@@ -55,6 +56,8 @@ pub(super) struct OutOfBand {
 /// Everything on a worker that can carry datagrams. Nothing is sent while a cell is borrowed, nor what the application gave let go.
 pub(super) struct WireupTransports {
     pub(super) connectors: Vec<ConnectorSlot>,
+    /// Modules that were to be opened and could not be.
+    pub(super) not_opened: Vec<(String, Error)>,
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,
     /// What that has panicked with, until a progress call has ended with it.
     pub(super) panic: RefCell<Option<Box<dyn Any + Send>>>,
@@ -72,8 +75,13 @@ pub(super) enum WireupTransport {
 }
 
 impl WireupTransports {
-    /// Opens the connectors that the composition needs.
-    pub(super) fn open(core: &Core, worker: [u8; 16], poller: &Poller) -> WireupTransports {
+    /// Opens the connectors that the composition needs; `not_opened` has the interfaces that could not be.
+    pub(super) fn open(
+        core: &Core,
+        worker: [u8; 16],
+        poller: &Poller,
+        mut not_opened: Vec<(String, Error)>,
+    ) -> WireupTransports {
         let mut connectors = Vec::new();
         for module in &core.connectors {
             let domain = &core.memory.domains[module.domain];
@@ -88,6 +96,7 @@ impl WireupTransports {
                 // A connection that needs it fails with what both sides have.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
+                    not_opened.push((module.path.clone(), error));
                     continue;
                 }
             };
@@ -105,7 +114,7 @@ impl WireupTransports {
         }
         let messages = RefCell::new(Carried::new(MOST_CARRIED, TRANSPORT_COOKIE));
         let (out_of_band, panic) = (RefCell::default(), RefCell::default());
-        WireupTransports { connectors, out_of_band, panic, messages }
+        WireupTransports { connectors, not_opened, out_of_band, panic, messages }
     }
 
     pub(super) fn set_out_of_band(&self, address: &[u8], send: SendOut) {

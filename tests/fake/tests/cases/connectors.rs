@@ -85,6 +85,16 @@ cases! {
         }
     }
 
+    fn who_finds_nothing_that_forms_a_connection_hears_what_could_not_be_opened_here() {
+        let stage = Stage::new(vec![Lane::whole("all").over_circuits(), Lane::connector("mail")]);
+        stage.world.rule(Rule::next(Slot::OpenConnector, Act::Refuse(Status::NoMemory)));
+        let fresh = stage.at_a.worker().unwrap();
+        let error = fresh.connect(&stage.b.address().unwrap()).expect_err("nothing forms it");
+        let cause = "other:mail/mail was not opened here: out of memory";
+        assert!(error.to_string().contains(cause), "{error}");
+        stage.assert_no_faults();
+    }
+
     fn a_module_that_breaks_where_a_worker_goes_to_sleep_is_taken_out_and_no_other() {
         let lanes = vec![Lane::messages("am").sleeping(), Lane::memory("rma").sleeping().of_the_other()];
         let stage = Stage::new(lanes);
