@@ -354,6 +354,15 @@ impl Decoder {
         let bytes = &self.bytes[self.at..];
         let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head) as usize;
+        // Of another version not even the length is believed: it may have more to say than this one listens to.
+        if let Some([1, version]) = bytes[4..].first_chunk::<2>() {
+            if length > 1 && *version != VERSION {
+                return Err(format!(
+                    "it speaks version {version} of the exchange, and this side version {VERSION}: one version of \
+                     the library is needed in the whole job"
+                ));
+            }
+        }
         if length > self.limit {
             return Err(format!(
                 "a frame of {length} bytes, and at most {} are allowed",
@@ -361,16 +370,8 @@ impl Decoder {
             ));
         }
         let Some(frame) = bytes.get(4..4 + length) else { return Ok(None) };
-        let frame = match (Frame::decode(frame), frame) {
-            (Some(frame), _) => frame,
-            (None, [1, version, ..]) if *version != VERSION => {
-                return Err(format!(
-                    "it speaks version {version} of the exchange, and this side version {VERSION}: one version of \
-                     the library is needed in the whole job"
-                ));
-            }
-            _ => return Err(format!("a malformed frame of {length} bytes")),
-        };
+        let frame =
+            Frame::decode(frame).ok_or_else(|| format!("a malformed frame of {length} bytes"))?;
         self.at += 4 + length;
         if self.at == self.bytes.len() {
             (self.bytes, self.at) = (Vec::new(), 0);
@@ -475,6 +476,13 @@ mod tests {
             let said = decoder.next().unwrap_err();
             assert!(said.contains(&format!("version {version} ")), "{said}");
             assert!(said.contains(&format!("version {VERSION}:")), "{said}");
+        }
+        // Its hello may be longer than ours ever is, and need not have come.
+        for length in [3, HELLO_LIMIT as u32 + 1, u32::MAX] {
+            let mut decoder = Decoder::new(HELLO_LIMIT);
+            decoder.push(&[&length.to_le_bytes()[..], &[1, 9]].concat());
+            let said = decoder.next().unwrap_err();
+            assert!(said.contains("version 9 ") && said.contains(&format!("{VERSION}:")), "{said}");
         }
         let mut bytes = Frame::Hello(hello.clone()).encode();
         bytes.extend([7; 9]);

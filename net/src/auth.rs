@@ -206,14 +206,28 @@ fn greeting(nonce: &[u8; NONCE]) -> Vec<u8> {
     [&MAGIC[..], &[VERSION], nonce].concat()
 }
 
-/// Reads magic and version; `Err(None)`: not ours at all.
-fn read_greeting(bytes: &[u8]) -> Result<[u8; NONCE], Option<u8>> {
-    let rest = bytes.strip_prefix(&MAGIC).ok_or(None)?;
-    let (version, nonce) = rest.split_first().ok_or(None)?;
-    if *version != VERSION {
-        return Err(Some(*version));
+/// Looks at magic and version, as far as they have come: what follows them is not waited for where another version, whose greeting
+/// may be shorter, or a stranger speaks. `Err(None)`: not ours at all.
+fn check_greeting(begun: &[u8]) -> Result<(), Option<u8>> {
+    let (magic, rest) = begun.split_at(begun.len().min(MAGIC.len()));
+    if magic != &MAGIC[..magic.len()] {
+        return Err(None);
     }
-    nonce.try_into().map_err(|_| None)
+    match rest.first() {
+        Some(version) if *version != VERSION => Err(Some(*version)),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a whole greeting; `Err` as [`check_greeting`].
+fn read_greeting(bytes: &[u8]) -> Result<[u8; NONCE], Option<u8>> {
+    check_greeting(bytes)?;
+    bytes.get(MAGIC.len() + 1..).and_then(|nonce| nonce.try_into().ok()).ok_or(None)
+}
+
+/// What a dialler makes of a greeting that it cannot go on with.
+fn refusal_of_greeting(version: Option<u8>) -> Refusal {
+    version.map_or(Refusal::NotOurs, Refusal::OtherVersion)
 }
 
 /// Bytes on their way in and out, shared by both sides. Reading never goes beyond what the next message
@@ -288,13 +302,15 @@ impl Dialler {
     /// Why not. The connection is to be closed.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<bool, Refusal> {
         if !self.pipe.take(bytes) {
+            if self.other.is_none() {
+                check_greeting(&self.pipe.inbox).map_err(refusal_of_greeting)?;
+            }
             return Ok(false);
         }
         match self.other {
             None => {
                 let challenge = self.pipe.next(ANSWER);
-                let other = read_greeting(&challenge)
-                    .map_err(|version| version.map_or(Refusal::NotOurs, Refusal::OtherVersion))?;
+                let other = read_greeting(&challenge).map_err(refusal_of_greeting)?;
                 let tag = self.key.tag(&[b"dialler", &self.own, &other, &self.hello]);
                 self.pipe.outbox.extend_from_slice(&self.hello);
                 self.pipe.outbox.extend_from_slice(&tag.finalize().into_bytes());
@@ -366,24 +382,15 @@ impl Acceptor {
     /// Why the connection is to be closed.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Hello>, HandshakeError> {
         if !self.pipe.take(bytes) {
-            // Bytes that cannot become a greeting are not waited for.
-            let begun = self.pipe.inbox.len().min(MAGIC.len());
-            let ours = self.pipe.inbox[..begun] == MAGIC[..begun];
-            let start = matches!(self.step, Step::Start);
-            return if ours || !start { Ok(None) } else { Err(HandshakeError::NotOurs) };
+            if matches!(self.step, Step::Start) {
+                check_greeting(&self.pipe.inbox).map_err(|version| self.refuse(version))?;
+            }
+            return Ok(None);
         }
         match std::mem::replace(&mut self.step, Step::Start) {
             Step::Start => {
                 let start = self.pipe.next(HELLO_HEAD);
-                let other = match read_greeting(&start) {
-                    Ok(other) => other,
-                    Err(None) => return Err(HandshakeError::NotOurs),
-                    Err(Some(version)) => {
-                        // The other side can say so in words.
-                        self.pipe.outbox = greeting(&self.own);
-                        return Err(HandshakeError::OtherVersion(version));
-                    }
-                };
+                let other = read_greeting(&start).map_err(|version| self.refuse(version))?;
                 self.pipe.outbox = greeting(&self.own);
                 self.step = Step::Head { other };
                 Ok(None)
@@ -412,6 +419,14 @@ impl Acceptor {
             }
             Step::Proven { .. } => Ok(None),
         }
+    }
+
+    /// A greeting that cannot be gone on with.
+    fn refuse(&mut self, version: Option<u8>) -> HandshakeError {
+        let Some(version) = version else { return HandshakeError::NotOurs };
+        // The other side can say so in words.
+        self.pipe.outbox = greeting(&self.own);
+        HandshakeError::OtherVersion(version)
     }
 
     /// After a wrong proof: whom the dialler asked for. It is not proven, so it may only choose the words of the

@@ -126,6 +126,26 @@ fn another_version_is_named_on_both_sides() {
 }
 
 #[test]
+fn another_version_is_known_by_its_number_whatever_it_says_behind_that() {
+    for behind in [&[][..], &[0; 7]] {
+        let said = [&b"TLN\x02"[..], behind].concat();
+        let mut a = acceptor(b"s");
+        assert_eq!(a.receive(&said), Err(HandshakeError::OtherVersion(2)));
+        assert_eq!(a.output()[..4], *b"TLN\x01");
+        assert_eq!(dialler(b"s", &a_hello()).receive(&said), Err(Refusal::OtherVersion(2)));
+    }
+    let mut d = dialler(b"s", &a_hello());
+    assert_eq!(d.receive(b"TLN"), Ok(false));
+    assert_eq!(d.receive(b"\x02"), Err(Refusal::OtherVersion(2)));
+}
+
+#[test]
+fn what_greets_in_another_language_is_not_listened_to_until_it_has_said_as_much_as_a_greeting() {
+    assert_eq!(dialler(b"s", &a_hello()).receive(b"220 mail\r\n"), Err(Refusal::NotOurs));
+    assert_eq!(dialler(b"s", &a_hello()).receive(b"TL"), Ok(false));
+}
+
+#[test]
 fn an_acceptor_without_the_key_is_not_believed() {
     let mut d = dialler(b"s", &a_hello());
     assert_eq!(d.receive(&greeting(&[2; 32])), Ok(false));
