@@ -87,6 +87,7 @@ pub(crate) fn all() -> Vec<Group> {
 }
 
 fn messages() -> Vec<Group> {
+    const RING: &str = "limit: a bare ring in C";
     let posix = "-x posix -d memory -t";
     vec![
         Group {
@@ -100,6 +101,7 @@ fn messages() -> Vec<Group> {
                 ("UCX ucp tag", Source::ucx("-t", "tag_lat -s 8", 300_000, Field::P50)),
                 ("Open MPI (NetPIPE)", Source::NetPipe { bytes: 8, field: Field::P50 }),
                 ("limit: a cache line crosses", Source::tieline("crossing", "8", "", Field::P50)),
+                (RING, Source::Ring { field: Field::P50 }),
             ],
             comparisons: vec![
                 against("UCX uct posix", 0.60),
@@ -107,6 +109,7 @@ fn messages() -> Vec<Group> {
                 against("UCX ucp tag", None),
                 against("Open MPI (NetPIPE)", None),
                 against("limit: a cache line crosses", 1.5),
+                against(RING, None),
             ],
         },
         Group {
@@ -120,8 +123,13 @@ fn messages() -> Vec<Group> {
                     Source::ucx(posix, "am_bw -s 8 -D short", 3_000_000, Field::Rate),
                 ),
                 ("UCX ucp am", Source::ucx("-t", "ucp_am_bw -s 8", 1_000_000, Field::Rate)),
+                (RING, Source::Ring { field: Field::Rate }),
             ],
-            comparisons: vec![against("UCX uct posix", 4.0), against("UCX ucp am", None)],
+            comparisons: vec![
+                against("UCX uct posix", 4.0),
+                against("UCX ucp am", None),
+                against(RING, 0.9),
+            ],
         },
         Group {
             what: "4 KiB messages",

@@ -56,6 +56,8 @@ pub(crate) enum Source {
     BareMemory { provider: &'static str, field: &'static str },
     /// xtask/src/ucp_startup.c.
     UcpStartup,
+    /// xtask/src/bench/ring.c: two processes with a ring in each direction and nothing else.
+    Ring { field: Field },
     /// The example of `tests/runtime` under `tieline run`, a rank on each processor: what it measures, of how many bytes and messages.
     Tags { what: &'static str, bytes: u64, count: u64, field: Field },
     /// `tieline footprint`, with settings.
@@ -126,6 +128,7 @@ impl Source {
             Source::SockPerf => Some("sockperf"),
             Source::Iperf3 { .. } => Some("iperf3"),
             Source::Ranks(..) | Source::Tags { .. } => Some("taskset"),
+            Source::Ring { .. } => Some("cc"),
             Source::UcpStartup | Source::Bare { .. } | Source::BareMemory { .. } => Some("cc"),
             Source::MpiRanks(..) => Some("mpicc"),
             Source::Shows(name, _) if *name != "tieline" => Some(name),
@@ -150,6 +153,10 @@ impl Source {
             }
             Source::BareMemory { provider, field } => bare(provider, "memory", 8, field, quick),
             Source::UcpStartup => ucp_startup(),
+            Source::Ring { field } => {
+                let program = compiled("ring", "xtask/src/bench/ring.c", &[], "libc6-dev")?;
+                number(capture(&mut command(&program, &[]))?.trim(), field.name())
+            }
             Source::Footprint(settings, field) => footprint(settings, field),
             Source::Ranks(name, ranks, size, counts) => ranks::ours(name, *ranks, *size, *counts),
             Source::MpiRanks(name, ranks, size, counts) => {
