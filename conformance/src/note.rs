@@ -1,6 +1,6 @@
 //! Reads a provider's note from the bytes of its file, as the core does before it loads one.
 
-use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE, fixed_str};
+use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE};
 
 /// The length of the note's record in ABI 1.0, which no provider's is below.
 pub(crate) const FIRST_LENGTH: usize = 76;
@@ -8,7 +8,10 @@ pub(crate) const FIRST_LENGTH: usize = 76;
 /// What the note says.
 #[derive(Debug)]
 pub(crate) struct Note {
+    /// How long its record says that it is.
     pub(crate) desc_len: usize,
+    /// How long it is.
+    pub(crate) held: usize,
     pub(crate) revision: u16,
     pub(crate) abi_major: u16,
     pub(crate) abi_minor: u16,
@@ -44,32 +47,63 @@ pub(crate) fn read(file: &[u8]) -> Result<Note, String> {
         let name = strings.get(u32_at(header, 0).ok_or_else(broken)? as usize..).unwrap_or(&[]);
         if name.strip_prefix(NOTE_SECTION.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)) {
             let note = content(header).ok_or_else(broken)?;
-            return parse(note)
-                .ok_or_else(|| format!("section {NOTE_SECTION} holds no valid note"));
+            return parse(note);
         }
     }
     Err(format!("the file has no section {NOTE_SECTION}"))
 }
 
-fn parse(note: &[u8]) -> Option<Note> {
-    let desc_len = u32_at(note, 4)? as usize;
-    let owned =
-        u32_at(note, 0)? == 8 && u32_at(note, 8)? == NOTE_TYPE && &note[12..20] == NOTE_OWNER;
-    let desc = note.get(20..20 + desc_len.min(note.len()))?;
-    if !owned || desc.len() < FIRST_LENGTH {
-        return None;
+fn parse(note: &[u8]) -> Result<Note, String> {
+    let invalid = || format!("section {NOTE_SECTION} holds no valid note");
+    let number = |at: usize| u32_at(note, at).ok_or_else(invalid);
+    let owned = number(0)? == 8 && number(8)? == NOTE_TYPE && note.get(12..20) == Some(NOTE_OWNER);
+    let held = number(4)? as usize;
+    let desc = note.get(20..).and_then(|rest| rest.get(..held)).ok_or_else(invalid)?;
+    if !owned || held < FIRST_LENGTH {
+        return Err(invalid());
     }
-    let text = |at: usize| fixed_str(&desc[at..at + 32]).map(str::to_string);
-    Some(Note {
-        desc_len: usize::from(u16_at(desc, 0)?),
-        revision: u16_at(desc, 2)?,
-        abi_major: u16_at(desc, 4)?,
-        abi_minor: u16_at(desc, 6)?,
-        min_core_minor: u16_at(desc, 8)?,
-        flags: u16_at(desc, 10)?,
-        name: text(12)?,
-        version: text(44)?,
+    let number = |at: usize| u16_at(desc, at).ok_or_else(invalid);
+    let text = |at: usize, what: &str| {
+        let found = padded(&desc[at..at + 32]).map(str::to_string);
+        found.ok_or_else(|| {
+            format!("{what} in the note is no text of at most 31 bytes with zeros behind it")
+        })
+    };
+    Ok(Note {
+        desc_len: usize::from(number(0)?),
+        held,
+        revision: number(2)?,
+        abi_major: number(4)?,
+        abi_minor: number(6)?,
+        min_core_minor: number(8)?,
+        flags: number(10)?,
+        name: text(12, "the name")?,
+        version: text(44, "the version")?,
     })
+}
+
+/// Text with a zero behind it, and nothing but zeros after that.
+fn padded(bytes: &[u8]) -> Option<&str> {
+    let (text, padding) = bytes.split_at(bytes.iter().position(|&byte| byte == 0)?);
+    padding.iter().all(|&byte| byte == 0).then(|| std::str::from_utf8(text).ok())?
+}
+
+/// Whether this is a semantic version.
+pub(crate) fn is_version(version: &str) -> bool {
+    let (rest, build) = version.split_once('+').map_or((version, None), |(a, b)| (a, Some(b)));
+    let (numbers, before) = rest.split_once('-').map_or((rest, None), |(a, b)| (a, Some(b)));
+    let is_word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    let is_number = |word: &str| word.bytes().all(|b| b.is_ascii_digit());
+    let begins_well = |word: &str| !is_number(word) || word == "0" || !word.starts_with('0');
+    numbers.split('.').count() == 3
+        && numbers
+            .split('.')
+            .all(|word| word.parse::<u64>().is_ok() && is_number(word) && begins_well(word))
+        && before
+            .is_none_or(|words| words.split('.').all(|word| is_word(word) && begins_well(word)))
+        && build.is_none_or(|words| words.split('.').all(is_word))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -87,6 +121,58 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A note with this in its record, which says that it has so many bytes.
+    fn note(len: u16, name: &[u8], version: &[u8]) -> Vec<u8> {
+        let words = [8, 76, NOTE_TYPE].map(u32::to_le_bytes).concat();
+        let numbers = [len, 1, 1, 0, 0, 0].map(u16::to_le_bytes).concat();
+        let mut bytes = [&words[..], NOTE_OWNER, &numbers, name].concat();
+        bytes.resize(20 + 44, 0);
+        bytes.extend(version);
+        bytes.resize(20 + 76, 0);
+        bytes
+    }
+
+    #[test]
+    fn a_note_is_read_as_the_core_reads_it_and_no_cut_of_it_is_one_or_panics() {
+        let whole = note(76, b"mine", b"1.0.0");
+        let read = parse(&whole).unwrap();
+        assert_eq!((&*read.name, &*read.version, read.held), ("mine", "1.0.0", 76));
+        assert!((0..whole.len()).all(|len| parse(&whole[..len]).is_err()));
+        // 31 bytes and a zero are the most, and what is behind the zero is zero.
+        for name in [&[b'm'; 32][..], b"mine\0x"] {
+            assert!(parse(&note(76, name, b"1.0.0")).unwrap_err().contains("the name"));
+        }
+        for version in [&b"1.0.0-rc.1+build.20261128.abcdef"[..], b"1.0.0\0x"] {
+            assert!(parse(&note(76, b"mine", version)).unwrap_err().contains("the version"));
+        }
+    }
+
+    #[test]
+    fn a_version_is_what_the_core_takes_for_one() {
+        for good in
+            ["0.0.0", "1.2.3-rc.1-x+b-1.01", "1.0.0-0a.0", "1.0.0+007", "18446744073709551615.0.1"]
+        {
+            assert!(is_version(good), "{good}");
+        }
+        for bad in [
+            "",
+            "1.0",
+            "1.0.0.0",
+            "01.0.0",
+            "1.0.0abc",
+            "1.0.0-",
+            "1.0.0-01",
+            "1.0.0-a..b",
+            "1.0.0+",
+            "+1.0.0",
+            "1.0.0\n",
+            "18446744073709551616.0.1",
+            "1.0.0+a+b",
+        ] {
+            assert!(!is_version(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn no_truncation_of_a_file_is_taken_for_a_note_or_panics() {

@@ -221,8 +221,32 @@ fn a_name_and_a_version_are_those_that_the_library_takes_and_no_newline_passes()
         let why = refusal(&note(name, "1.0.0").unwrap()).unwrap();
         assert!(why.contains("the name `") && why.lines().count() == 1, "{why}");
     }
+    // A zero has to stand behind either; one of 32 bytes compiles, and the library refuses the file.
+    for (name, version) in [
+        ("mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmm", "1.0.0"),
+        ("mine", "1.0.0-rc.1+build.20261128.abcdef"),
+    ] {
+        let why = refusal(&note(name, version).unwrap()).unwrap();
+        assert!(why.contains("longer than 31 bytes") && why.lines().count() == 1, "{why}");
+    }
     for version in ["1.0.0\\n", "01.0.0", "1.0", "1.0.0-", "1.0.0-01", "1.0.0-a..b", "1.0.0+", ""] {
         let why = refusal(&note("mine", version).unwrap()).unwrap();
         assert!(why.contains("the version `") && why.lines().count() == 1, "{why}");
+    }
+}
+
+#[test]
+fn a_record_is_as_long_as_it_says_or_longer() {
+    let folder = Folder::new("notes-length");
+    let note = "TIELINE_PROVIDER_NOTE(\"mine\", \"1.0.0\", 0)";
+    let Some(file) = folder.provider("libtieline_mine.so", note) else { return };
+    let mut bytes = std::fs::read(&file).unwrap();
+    let name = [&b"mine"[..], &[0; 28], b"1.0.0\0"].concat();
+    let at = bytes.windows(name.len()).position(|window| window == name).unwrap() - 12;
+    for len in [0_u16, 75, 77, u16::MAX] {
+        bytes[at..at + 2].copy_from_slice(&len.to_le_bytes());
+        std::fs::write(&file, &bytes).unwrap();
+        let Some(why) = refusal(&file) else { return };
+        assert!(why.contains(&format!("says {len} bytes in a note of 76")), "{why}");
     }
 }

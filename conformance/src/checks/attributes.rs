@@ -12,9 +12,9 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
     let file = std::fs::read(&case.path).map_err(|e| Stop::Fail(e.to_string()))?;
     let note = note::read(&file).map_err(|why| fail("the note", "one that can be read", why))?;
     holds(
-        note.desc_len >= note::FIRST_LENGTH,
-        "the note's length",
-        note::FIRST_LENGTH,
+        (note::FIRST_LENGTH..=note.held).contains(&note.desc_len),
+        "the length that the note's record says",
+        format!("{} to the {} that it has", note::FIRST_LENGTH, note.held),
         note.desc_len,
     )?;
     equal("the note's revision", 1, note.revision)?;
@@ -32,18 +32,21 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
         table,
     )?;
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_name = note.name.starts_with(|c: char| c.is_ascii_lowercase())
+        && note.name.chars().all(allowed)
+        && note.name != "oob";
     holds(
-        !note.name.is_empty() && note.name.chars().all(allowed),
+        is_name,
         "the provider's name",
-        "lower-case letters, digits and hyphens",
+        "a lower-case letter, and behind it those, digits and hyphens; not `oob`, which is the core's",
         format!("`{}`", note.name),
     )?;
-    let parts: Vec<&str> = note.version.splitn(3, '.').collect();
-    let is_number = |part: &&str| part.parse::<u64>().is_ok();
-    let versioned = parts.len() == 3
-        && parts[..2].iter().all(is_number)
-        && parts[2].starts_with(|c: char| c.is_ascii_digit());
-    holds(versioned, "the provider's version", "MAJOR.MINOR.PATCH", format!("`{}`", note.version))?;
+    holds(
+        note::is_version(&note.version),
+        "the provider's version",
+        "a semantic version, such as 1.2.0",
+        format!("`{}`", note.version),
+    )?;
     let known = match note.abi_minor > ABI_MINOR {
         true => u16::MAX,
         false => note_flags::UNWIND | note_flags::RUST,
