@@ -6,6 +6,9 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 
+/// The last day that is written with a year of four digits.
+const LAST_DAY: u64 = 2_932_896;
+
 /// A day.
 pub(super) struct Date {
     weekday: &'static str,
@@ -20,7 +23,12 @@ impl Date {
         let named =
             std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        Date::of(named.unwrap_or(now) / 86400)
+        Date::of_second(named.unwrap_or(now))
+    }
+
+    /// That of so many seconds after the beginning of 1970; what is later than the year 9999 is written as its last day.
+    fn of_second(second: u64) -> Date {
+        Date::of((second / 86400).min(LAST_DAY))
     }
 
     /// So many days after the first of January 1970.
@@ -75,6 +83,9 @@ mod tests {
             (20_818, "Thu Dec 31 2026"),
         ] {
             assert_eq!(Date::of(days).rpm(), rpm);
+        }
+        for later in [LAST_DAY * 86400, u64::MAX] {
+            assert_eq!(Date::of_second(later).rpm(), "Fri Dec 31 9999");
         }
         assert_eq!(Date::of(20_782).debian(), "Wed, 25 Nov 2026 12:00:00 +0000");
     }

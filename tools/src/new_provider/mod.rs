@@ -69,10 +69,23 @@ fn api(given: Option<PathBuf>) -> String {
     match given.or_else(installed) {
         Some(path) => {
             let path = std::fs::canonicalize(&path).unwrap_or(path);
-            format!("{{ path = {:?} }}", path.display().to_string())
+            format!("{{ path = {} }}", quoted(&path.display().to_string()))
         }
         None => format!("{:?}", crate::VERSION),
     }
+}
+
+/// A string as TOML writes it, whatever is in it.
+fn quoted(text: &str) -> String {
+    let mut whole = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => whole.extend(['\\', c]),
+            c if c.is_control() => whole += &format!("\\u{:04x}", u32::from(c)),
+            c => whole.push(c),
+        }
+    }
+    whole + "\""
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
@@ -135,6 +148,10 @@ mod tests {
     #[test]
     fn the_crate_is_named_by_where_it_is_and_else_by_its_version() {
         assert_eq!(api(Some("/nowhere/api".into())), "{ path = \"/nowhere/api\" }");
+        // Whatever its path has: a quote, a backslash, an accent that stands by itself, the end of a line.
+        let odd = "/a \"b\"\\c/e\u{301}\n\u{7f}";
+        let said = "{ path = \"/a \\\"b\\\"\\\\c/e\u{301}\\u000a\\u007f\" }";
+        assert_eq!(api(Some(odd.into())), said);
         if !std::path::Path::new(INSTALLED_API).exists() {
             assert_eq!(api(None), format!("\"{}\"", crate::VERSION));
         }
