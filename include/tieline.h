@@ -1037,8 +1037,8 @@ int32_t tieline_job_barrier(const struct tieline_job *job,
                             const struct tieline_worker *worker);
 
 /*
- * Lets the caller carry the few datagrams that form connections: `address` is how it names this worker to itself. The context was opened with
- * TIELINE_CONTEXT_OUT_OF_BAND; call it before tieline_worker_address.
+ * Lets the caller carry the few datagrams that form connections: `address` is how it names this worker to itself, in at most 4096 bytes. The context was
+ * opened with TIELINE_CONTEXT_OUT_OF_BAND; call it before tieline_worker_address.
  */
 int32_t tieline_worker_set_out_of_band(const struct tieline_worker *worker,
                                        const void *address,

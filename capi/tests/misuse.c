@@ -559,6 +559,12 @@ static void a_job_may_be_closed_inside_of_a_call(void)
     memset(&own, 0, sizeof own);
     own.size = sizeof own;
     own.ranks = 1;
+    /* No host has more ranks than the job, nor a rank beyond its own. */
+    own.local_ranks = 2;
+    refused(tieline_job_open(&own, &job), TIELINE_INVALID, "rank 0 of 2 of its host, in a job of 1");
+    own.local_ranks = own.local_rank = 1;
+    refused(tieline_job_open(&own, &job), TIELINE_INVALID, "rank 1 of 1 of its host");
+    own.local_ranks = own.local_rank = 0;
     own.allgather = closes_and_gathers;
     own.barrier = meets_when_it_is_closed;
     check(tieline_job_open(&own, &job));

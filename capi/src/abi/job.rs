@@ -230,6 +230,13 @@ pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut J
                 let fix = format!("ranks run from 0, and there are {MOST_RANKS} at most");
                 return Err(Fault::new(Status::Invalid, "a job", why, fix));
             }
+            let (local, locals) = (own.local_rank, own.local_ranks);
+            if locals > own.ranks || locals > 0 && local >= locals {
+                let why =
+                    format!("rank {local} of {locals} of its host, in a job of {}", own.ranks);
+                let fix = "a host has no more ranks than the job, and its own run from 0";
+                return Err(Fault::new(Status::Invalid, "a job", why, fix));
+            }
             Source::Callers(own)
         };
         out.set(keep(JobObject { source: Arc::new(source) })?.to_c());

@@ -19,8 +19,8 @@ pub type DatagramFn = Option<
     ) -> i32,
 >;
 
-/// Lets the caller carry the few datagrams that form connections: `address` is how it names this worker to itself. The context was opened with
-/// TIELINE_CONTEXT_OUT_OF_BAND; call it before tieline_worker_address.
+/// Lets the caller carry the few datagrams that form connections: `address` is how it names this worker to itself, in at most 4096 bytes. The context was
+/// opened with TIELINE_CONTEXT_OUT_OF_BAND; call it before tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_set_out_of_band(
     worker: *const WorkerHandle,

@@ -8,7 +8,7 @@ use tieline_plugin_api::Status;
 /// The version this code speaks.
 pub(super) const VERSION: u8 = 1;
 /// The most bytes a worker gives of itself.
-pub(super) const MAX_IDENTITY: usize = 8 * 1024;
+pub(crate) const MAX_IDENTITY: usize = 8 * 1024;
 /// The most bytes of an endpoint address.
 pub(super) const MAX_ADDRESS: usize = 4 * 1024;
 const MAGIC: [u8; 2] = *b"TW";

@@ -23,7 +23,7 @@ mod transitions;
 pub(crate) use machine::Machine;
 #[cfg(test)]
 pub(crate) use message::{Body, Header, encode};
-pub(crate) use message::{Malformed, Spoken, spoken};
+pub(crate) use message::{MAX_IDENTITY, Malformed, Spoken, spoken};
 
 use std::fmt;
 

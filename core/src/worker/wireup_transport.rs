@@ -332,6 +332,9 @@ fn best_pair<T: Copy, U: Copy>(
     pair.or_else(|| pairs().next()).map(|(ours, theirs)| (ours.0, theirs.0))
 }
 
+/// The longest name of a worker that carries its own datagrams: half of what a request has room for.
+const MAX_OWN_NAME: usize = crate::wireup::MAX_IDENTITY / 2;
+
 impl Worker {
     /// Lets the application carry the datagrams that form connections: `address` is how it names this
     /// worker to itself (a rank, for example), `send(to, datagram)` hands one over to the peer of that name,
@@ -344,7 +347,7 @@ impl Worker {
     ///
     /// # Errors
     /// `Unsupported` unless the context was opened with [`out_of_band`](crate::ContextBuilder::out_of_band) and a path of
-    /// it needs `oob`; `Closed` when the worker is.
+    /// it needs `oob`; `TooLarge` for a name of more than 4096 bytes, which stands in every request; `Closed` when the worker is.
     pub fn set_out_of_band(
         &self,
         address: &[u8],
@@ -357,6 +360,14 @@ impl Worker {
                 "datagrams of the application are not needed",
                 "no path of this context forms its connections by `oob`",
                 "open the context with out_of_band(true) and see `tieline info --why`",
+            ));
+        }
+        if address.len() > MAX_OWN_NAME {
+            return Err(Error::new(
+                Status::TooLarge,
+                "the name by which the application's datagrams find this worker",
+                format!("it has {} bytes, and {MAX_OWN_NAME} are the most", address.len()),
+                "name it shorter: a rank, or a host and a number",
             ));
         }
         self.inner.wiring.transports.set_out_of_band(address, Box::new(send));

@@ -308,6 +308,12 @@ fn the_application_carries_the_datagrams_that_form_a_connection() {
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
     let mail: Mail = Rc::default();
     let lost = Rc::new(Cell::new(0));
+    // A longer name would be cut off in what asks for a connection, and nobody could answer.
+    let long = a.set_out_of_band(&[0; 4097], |_, _| true).unwrap_err();
+    assert_eq!(long.status(), Status::TooLarge);
+    assert!(long.why().contains("4097") && !long.fix().is_empty(), "{long}");
+    a.set_out_of_band(&[0; 4096], |_, _| true).unwrap();
+    assert!(a.address().is_ok());
     for (worker, name) in [(&a, 0u8), (&b, 1)] {
         let (post, lost) = (mail.clone(), lost.clone());
         let send = move |to: &[u8], datagram: &[u8]| {
