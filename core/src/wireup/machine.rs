@@ -118,7 +118,7 @@ impl Machine {
         machine
     }
 
-    /// What messages say of this worker from now on; what is longer than [`MAX_IDENTITY`] is cut off.
+    /// What messages say of this worker from now on: at most [`MAX_IDENTITY`], as who calls this has seen to.
     pub(crate) fn set_identity(&mut self, mut identity: Vec<u8>) {
         identity.truncate(MAX_IDENTITY);
         self.identity = identity;

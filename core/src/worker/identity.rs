@@ -4,6 +4,8 @@ use super::Inner;
 use crate::Error;
 use crate::address::{Candidate, WorkerAddress, WorkerEntry};
 use crate::interface::{InterfaceSlot, Said};
+use crate::wireup::MAX_IDENTITY;
+use tieline_plugin_api::Status;
 
 impl Inner {
     /// The bytes of this worker's address.
@@ -18,6 +20,23 @@ impl Inner {
             polls_often: core.promises_to_poll(),
         }
         .pack()
+    }
+
+    /// The same, as requests of wire-up carry it.
+    ///
+    /// # Errors
+    /// `TooLarge`: a peer could not answer what is cut off.
+    pub(crate) fn identity_to_carry(&self) -> Result<Vec<u8>, Error> {
+        let identity = self.identity()?;
+        if identity.len() <= MAX_IDENTITY {
+            return Ok(identity);
+        }
+        Err(Error::new(
+            Status::TooLarge,
+            "this worker's address does not fit into a request for a connection",
+            format!("it has {} bytes, and a request carries {MAX_IDENTITY}", identity.len()),
+            "leave providers or devices out (TIELINE_PROVIDERS), or do without a progress thread",
+        ))
     }
 
     /// How this worker is reached.

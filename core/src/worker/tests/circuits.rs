@@ -245,3 +245,21 @@ fn a_worker_is_not_closed_before_the_datagrams_that_found_no_room_have_left() {
     answers.close(Duration::from_secs(60)).unwrap();
     assert!(tries.get() >= 3, "it left at the third try, and not after {}", tries.get());
 }
+
+/// A peer could not answer what is cut off, and would be asked in vain until the time is up.
+#[test]
+fn an_address_that_no_request_carries_is_said_at_once_and_nobody_is_asked() {
+    let Some(builder) = of_tcp() else { return };
+    let context = builder.set("TIELINE_CONNECT", "oob").out_of_band(true).open().unwrap();
+    let (asks, answers) = (context.worker().unwrap(), context.worker().unwrap());
+    let never = |_: &[u8], _: &[u8]| -> bool { panic!("nothing is sent") };
+    asks.inner.wiring.transports.set_out_of_band(&[1; 9000], Box::new(never));
+    answers.set_out_of_band(b"answers", never).unwrap();
+    let endpoint = asks.connect(&answers.address().unwrap()).unwrap();
+    let said = match endpoint.send(7, 0, b"") {
+        Ok(Outcome::Pending(request)) => end(&asks, &answers, &request).unwrap_err().to_string(),
+        Ok(Outcome::Done(_)) => panic!("it is sent"),
+        Err(error) => error.to_string(),
+    };
+    assert!(said.contains("a request carries 8192"), "{said}");
+}

@@ -74,7 +74,7 @@ impl Circuits for Inner {
             }
         }
         let transport = self.choose_transport(&endpoint.address, pair.interface, pair.candidate)?;
-        let identity = self.identity()?;
+        let identity = self.identity_to_carry()?;
         let claim = {
             let mut machine = self.wiring.machine.borrow_mut();
             machine.set_identity(identity);
