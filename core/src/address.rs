@@ -27,6 +27,8 @@ pub(crate) const NOTIFICATIONS: u8 = 1;
 pub(crate) const ANNOUNCEMENTS: u8 = 2;
 /// The minor that added keys by their handles.
 pub(crate) const HANDLES: u8 = 3;
+/// The priority in an address of what forms connections and carries nothing else: whoever opened it bars it from data.
+pub(crate) const CONNECTS_ONLY: i32 = i32::MIN;
 const MAX_CANDIDATES: usize = 64;
 const MAX_SCHEMES: usize = 64;
 /// Names of hosts are for people: a longer one is cut.

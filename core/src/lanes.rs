@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use tieline_plugin_api::caps;
 
+use crate::address::CONNECTS_ONLY;
 use crate::compose::Composition;
 use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, Ranked, Role, compare};
@@ -238,7 +239,9 @@ fn counterpart(
         theirs.iter().enumerate().filter(|(_, there)| same(&there.at)).collect();
     fit.sort_by_key(|(index, there)| (there.at.domain != at.domain, taken.contains(index)));
     for (index, there) in fit {
-        match reach(at, there) {
+        let carries = there.priority != CONNECTS_ONLY;
+        let only = || Err("the peer forms connections by it, and has it carry nothing else".into());
+        match if carries { reach(at, there) } else { only() } {
             Ok(()) => return Ok(index),
             Err(why) if reasons.contains(&why) => {}
             Err(why) => reasons.push(why),

@@ -24,10 +24,11 @@ impl Inner {
                     // Nothing was sent yet: what is queued may take the next lane.
                     let path = self.message_path();
                     // Who did not answer what carries a device's addresses does not hear that device's messages.
-                    let silent = matches!(error.status(), Status::TimedOut | Status::PeerFailed);
-                    let domain = |pair: ModulePair| &*self.shared.interfaces[pair.interface].domain;
-                    let may = |next: &ModulePair| !silent || domain(*next) != domain(pair);
-                    if !self.route.next_message(may) {
+                    if matches!(error.status(), Status::TimedOut | Status::PeerFailed) {
+                        self.route.is_silent();
+                    }
+                    let domain = |at: usize| &self.shared.interfaces[at].domain;
+                    if !self.route.next_message(|a, b| domain(a) == domain(b)) {
                         return Err(error);
                     }
                     self.refresh_keys();

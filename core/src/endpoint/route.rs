@@ -9,7 +9,7 @@ use crate::rank::{ModuleRef, Role};
 use crate::setup::Core;
 use crate::shared::Shared;
 use crate::{Error, Status};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 /// An interface of ours, and the peer's candidate that it reaches.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Route {
     messages: Vec<ModulePair>,
     /// The one that is used: a later one when those before could not be opened.
     chosen: Cell<usize>,
+    /// Interfaces over which the peer did not answer.
+    silent: RefCell<Vec<usize>>,
     /// Lanes for put, get and atomics, best first.
     pub(crate) memory: Vec<ModulePair>,
     /// Interfaces to memory instead of which small puts and gets go by messages, and how long those are.
@@ -96,6 +98,7 @@ impl Route {
         Route {
             messages,
             chosen: Cell::new(0),
+            silent: RefCell::default(),
             memory,
             small,
             small_over,
@@ -130,6 +133,7 @@ impl Route {
         Route {
             messages: vec![pair],
             chosen: Cell::new(0),
+            silent: RefCell::default(),
             memory: Vec::new(),
             small: Vec::new(),
             small_over: None,
@@ -150,9 +154,19 @@ impl Route {
         self.messages.get(self.chosen.get()).copied()
     }
 
-    /// Turns to the next message lane that may do instead; false when there is none.
-    pub(super) fn next_message(&self, may: impl Fn(&ModulePair) -> bool) -> bool {
-        let next = (self.chosen.get() + 1..self.messages.len()).find(|at| may(&self.messages[*at]));
+    /// The peer did not answer over the message lane.
+    pub(super) fn is_silent(&self) {
+        self.silent.borrow_mut().extend(self.message().map(|pair| pair.interface));
+    }
+
+    /// Turns to the next message lane that may do instead: one of no domain over which the peer did not answer. False when there is none.
+    pub(super) fn next_message(&self, same_domain: impl Fn(usize, usize) -> bool) -> bool {
+        let silent = self.silent.borrow();
+        let may = |at: &usize| {
+            let next = self.messages[*at].interface;
+            !silent.iter().any(|known| same_domain(*known, next))
+        };
+        let next = (self.chosen.get() + 1..self.messages.len()).find(may);
         if let Some(next) = next {
             self.chosen.set(next);
         }

@@ -75,6 +75,17 @@ fn lanes_stand_by_rank_and_emulation_comes_last() {
 }
 
 #[test]
+fn what_the_peer_bars_from_data_carries_none() {
+    let all = [tcp(), shm()];
+    let mut theirs = peers(&all);
+    theirs[0].priority = CONNECTS_ONLY;
+    let lanes = lanes("p1", &composed(&all), &theirs, |_, _| Ok(()));
+    assert_eq!(row(&lanes.message), "shm/mem");
+    let said = |record: &Record| record.verdict.to_string().contains("has it carry nothing else");
+    assert!(lanes.records.iter().any(said), "{:?}", lanes.records);
+}
+
+#[test]
 fn a_priority_of_the_user_moves_a_lane_to_the_front() {
     let mut cma = module("shm-cma", "copy", RMA, 39);
     cma.priority = Some((60, "TIELINE_PRIORITY_SHM_CMA=60 (environment)".into()));

@@ -2,7 +2,7 @@
 
 use super::Inner;
 use crate::Error;
-use crate::address::{Candidate, WorkerAddress, WorkerEntry};
+use crate::address::{CONNECTS_ONLY, Candidate, WorkerAddress, WorkerEntry};
 use crate::interface::{InterfaceSlot, Said};
 use crate::wireup::MAX_IDENTITY;
 use tieline_plugin_api::Status;
@@ -45,7 +45,10 @@ impl Inner {
             provider: slot.provider.name.clone(),
             domain: slot.domain.clone(),
             module: slot.module.clone(),
-            priority: slot.priority,
+            priority: match slot.roles.message || slot.roles.memory {
+                true => slot.priority.max(CONNECTS_ONLY + 1),
+                false => CONNECTS_ONLY,
+            },
             address: slot.address(said),
         };
         let candidates = self.shared.interfaces.iter().zip(&self.said).map(candidate).collect();

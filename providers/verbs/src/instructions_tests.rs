@@ -15,16 +15,18 @@ const BATCH: usize = 8;
 /// Bytes of a put that no work request carries.
 const LONGER: usize = 4096;
 
-/// The provider, with the played device as the only one.
+/// The provider, with the played device as the only one, under as many names as `TIELINE_VERBS_DEVICES` has.
 struct Played {
     connections: usize,
+    names: String,
 }
 
 impl Provider for Played {
     type Domain = VerbsDomain;
 
     fn open(host: HostHandle) -> Result<Played, Failure> {
-        Ok(Played { connections: host.config("TIELINE_VERBS_CONNECTIONS").size() })
+        let connections = host.config("TIELINE_VERBS_CONNECTIONS").size();
+        Ok(Played { connections, names: host.config("TIELINE_VERBS_DEVICES").text })
     }
 
     fn config() -> &'static [ConfigDoc] {
@@ -32,13 +34,15 @@ impl Provider for Played {
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        Ok(vec![DomainInfo {
-            name: "verbs:double0".into(),
+        let names = if self.names.is_empty() { "double0" } else { &self.names };
+        let domain = |name| DomainInfo {
+            name: format!("verbs:{name}"),
             caps: memory_caps::REGISTER,
             max_key_len: crate::keys::KEY_LEN as u32,
             register_ns: 15_000.0,
             register_ns_per_byte: 0.06,
-        }])
+        };
+        Ok(names.split(',').map(domain).collect())
     }
 
     fn open_domain(&self, _: &str, _: [u8; 16]) -> Result<VerbsDomain, Failure> {

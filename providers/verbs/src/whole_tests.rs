@@ -2,6 +2,8 @@
 
 use crate::double::world::fault;
 use crate::instructions_tests::Half;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 use tieline::endpoint::Completion;
 use tieline::{Endpoint, Error, Outcome, PostError, Region, RemoteKey, Status};
@@ -182,6 +184,77 @@ fn peers_beyond_the_bound_on_connections_are_served_by_datagrams() {
         finish(&all, &near, add);
         assert_eq!(memory.to_vec(8..16).unwrap(), [8, 7, 7, 7, 7, 7, 7, 7]);
     }
+}
+
+/// What waited while `rc` was asked for goes over `ud` in its order, none of it lost or twice, with what a datagram cannot carry.
+#[test]
+fn what_waited_for_a_connection_goes_by_datagrams_in_its_order() {
+    let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
+    let (first, second) = (Half::open(), Half::open());
+    let all = [&near, &first, &second];
+    let served = near.worker.connect(&address_of(&first)).unwrap();
+    until(&all, || served.send(1, 0, b"a message").is_ok());
+    until(&all, || first.seen.get() == 1);
+    let (came, told) = (Rc::<RefCell<Vec<u64>>>::default(), Rc::<RefCell<Vec<u32>>>::default());
+    let (log, words) = (came.clone(), told.clone());
+    near.worker.on_message(2, move |message| log.borrow_mut().push(message.header())).unwrap();
+    near.worker.on_notification(move |_, word| words.borrow_mut().push(word)).unwrap();
+    let memory = near.context.alloc(64).unwrap();
+    let to_near = second.worker.connect(&address_of(&near)).unwrap();
+    let mut open: Vec<Outcome> = Vec::new();
+    for number in 0..20 {
+        open.push(to_near.send(2, number, &[7; 20]).unwrap());
+    }
+    let key = to_near.import_key(&memory.remote_key().unwrap()).unwrap();
+    open.push(to_near.put_bytes_notify(&[9; 8], &key, 0, 5).unwrap());
+    to_near.fence().unwrap();
+    open.push(to_near.put_bytes(&[8; 8], &key, 0).unwrap());
+    open.push(to_near.flush().unwrap());
+    open.into_iter().for_each(|outcome| finish(&all, &second, outcome));
+    finish(&all, &second, to_near.flush_messages().unwrap());
+    assert_eq!(to_near.message_path(), "verbs:double0/ud");
+    assert_eq!(*came.borrow(), (0..20).collect::<Vec<_>>());
+    assert_eq!(*told.borrow(), [5]);
+    assert_eq!(memory.to_vec(0..8).unwrap(), [8; 8]);
+}
+
+/// What the user of either end bars from data carries none: where `rc` has no connection left, nobody is served.
+#[test]
+fn datagrams_carry_no_messages_where_the_user_of_either_end_lets_them_only_connect() {
+    let barred = [
+        ("TIELINE_VERBS_CONNECTIONS", "1"),
+        ("TIELINE_MODULES", "^verbs:double0/ud"),
+        ("TIELINE_CONNECT", "verbs:double0/ud"),
+    ];
+    let near = Half::with(&barred);
+    let others = [Half::open(), Half::open(), Half::open()];
+    let all = [&near, &others[0], &others[1], &others[2]];
+    let [first, second, third] = &others;
+    let served = near.worker.connect(&address_of(first)).unwrap();
+    until(&all, || served.send(1, 0, b"a message").is_ok());
+    until(&all, || first.seen.get() == 1);
+    for (from, to) in [(&near, second), (third, &near)] {
+        let endpoint = from.worker.connect(&address_of(to)).unwrap();
+        let _ = endpoint.send(1, 0, b"a message");
+        until(&all, || endpoint.error().is_some() || endpoint.message_path() != "verbs:double0/rc");
+        assert_eq!(endpoint.message_path(), "verbs:double0/rc");
+    }
+    assert_eq!([&near, second, third].map(|half| half.seen.get()), [0; 3]);
+}
+
+/// It did not answer what went over either device: no datagram of theirs has its messages.
+#[test]
+fn a_peer_that_is_silent_on_two_devices_is_not_served_by_datagrams_of_either() {
+    let two = ("TIELINE_VERBS_DEVICES", "double0,double1");
+    let near = Half::with(&[two, ("TIELINE_CONNECT_TIMEOUT", "50ms")]);
+    let far = Half::with(&[two]);
+    let endpoint = near.worker.connect(&address_of(&far)).unwrap();
+    let _ = endpoint.send(1, 0, b"a message");
+    until(&[&near], || endpoint.error().is_some() || endpoint.message_path().ends_with("/ud"));
+    let error = endpoint.error().expect("nobody answers");
+    assert_eq!(error.status(), Status::TimedOut);
+    assert!(error.to_string().contains("came about"), "{error}");
+    assert_eq!(endpoint.message_path(), "verbs:double1/rc");
 }
 
 fn address_of(half: &Half) -> Vec<u8> {
