@@ -144,7 +144,13 @@ impl Inner {
         owner: Owner,
     ) -> Inner {
         let attr = |pair: ModulePair| &shared.interfaces[pair.interface].attr;
-        let limits = route.message().map(|pair| LaneLimits::of_module(attr(pair)));
+        // Until its connection stands a message may have to go by the reserve: see `compose::Path`.
+        let domain = |pair: &ModulePair| &*shared.interfaces[pair.interface].domain;
+        let first = route.message();
+        let alike = |pair: &&ModulePair| first.is_some_and(|first| domain(pair) == domain(&first));
+        let each =
+            route.messages().iter().filter(alike).map(|pair| LaneLimits::of_module(attr(*pair)));
+        let limits = each.reduce(LaneLimits::for_messages_of_either);
         Inner {
             state: Cell::new(State::New),
             message: Cell::new(RawEndpoint::nowhere()),

@@ -238,8 +238,9 @@ impl Endpoint {
         Ok(ep.outcome(request)?)
     }
 
-    /// The longest message that this endpoint carries at once; longer ones are announced. Where the module that was to carry its messages is given up before the first
-    /// was sent, the next one's may be less: what is queued and too long for it ends as `TooLarge`.
+    /// The longest message that this endpoint carries at once; longer ones are announced. Before its connection stands it may be less than
+    /// afterwards. Where the module that was to carry its messages is given up before the first was sent, and another device or provider takes over,
+    /// it may be less from then on: what is queued and too long for that ends as `TooLarge`.
     ///
     /// # Errors
     /// [`PostError::Reconnect`] when the endpoint has ended, or no connection comes about.

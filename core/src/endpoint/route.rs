@@ -149,6 +149,11 @@ impl Route {
         self.memory.sort_by_key(&avoided_until);
     }
 
+    /// All message lanes, best first.
+    pub(super) fn messages(&self) -> &[ModulePair] {
+        &self.messages
+    }
+
     /// The message lane.
     pub(crate) fn message(&self) -> Option<ModulePair> {
         self.messages.get(self.chosen.get()).copied()

@@ -34,6 +34,15 @@ impl LaneLimits {
         .within_packed()
     }
 
+    /// The same for messages that may go by another as well.
+    pub(crate) fn for_messages_of_either(self, other: LaneLimits) -> LaneLimits {
+        LaneLimits {
+            max_short: self.max_short.min(other.max_short),
+            max_packed: self.max_packed.min(other.max_packed),
+            ..self
+        }
+    }
+
     /// An application is told of one longest message, and may pack it.
     fn within_packed(self) -> LaneLimits {
         let most = if self.max_packed == 0 { usize::MAX } else { self.max_packed };

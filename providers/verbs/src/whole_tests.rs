@@ -266,3 +266,31 @@ fn finish(all: &[&Half], at: &Half, outcome: Outcome) {
         until(all, || at.worker.test(&request).is_some_and(|ended| ended.map(drop) == Ok(())));
     }
 }
+
+/// What is posted before it is known who carries it is announced where the datagrams would be too short for it.
+#[test]
+fn a_message_that_no_datagram_carries_arrives_although_it_was_posted_while_rc_was_to_carry_it() {
+    let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
+    let others = [Half::open(), Half::open()];
+    let all = [&near, &others[0], &others[1]];
+    let came = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let log = came.clone();
+    let kept =
+        move |message: &tieline::Message<'_>| log.borrow_mut().extend(message.announcement());
+    others[1].worker.on_message(2, kept).unwrap();
+    let first = near.worker.connect(&address_of(&others[0])).unwrap();
+    until(&all, || first.send(1, 0, b"").is_ok());
+    until(&all, || others[0].seen.get() == 1);
+    let standing = first.max_message().unwrap();
+    let second = near.worker.connect(&address_of(&others[1])).unwrap();
+    let sent = second.send(2, 0, &vec![7; standing]).unwrap();
+    until(&all, || !came.borrow().is_empty());
+    assert_eq!(second.message_path(), "verbs:double0/ud");
+    let room = others[1].context.alloc(standing).unwrap();
+    let announcement = came.borrow_mut().pop().unwrap();
+    let taken = announcement.take_into(&room, 0..standing).unwrap();
+    finish(&all, &others[1], taken);
+    finish(&all, &near, sent);
+    assert_eq!(room.to_vec(0..standing).unwrap(), vec![7; standing]);
+    assert!(second.max_message().unwrap() < standing);
+}
