@@ -10,6 +10,8 @@
 //! far as another path has opened them anyway: [`Composition::schemes`] is what a peer is told, and the rank in it is
 //! what both sides decide by ([`crate::rank::agree`]).
 
+use tieline_plugin_api::caps;
+
 use super::{Composition, Contender, LeftOut, Path, Policy, Preferences, Role, compare};
 use crate::rank::{ModuleRef, Ranked};
 use crate::select::Selection;
@@ -105,11 +107,11 @@ pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &P
     path.reserve = reserve(path, contenders);
 }
 
-/// What connects the path, where it can carry messages of the same domain's memory instead of the message module.
+/// What connects the path, where it can carry messages instead of the message module, and puts, gets and atomics packed in them.
 fn reserve(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
     let (message, at) = (path.message.as_ref()?, &path.connection()?.at);
     let contender = contenders.iter().find(|contender| contender.ranked.at == *at)?;
-    let able = contender.may_carry_data() && Role::Message.lacks(&contender.ranked.facts).is_none();
+    let able = contender.may_carry_data() && contender.ranked.facts.caps & caps::AM_PACKED != 0;
     (able && at.domain == path.domain && at != message).then(|| at.clone())
 }
 

@@ -101,7 +101,10 @@ fn verdicts(composition: &Composition, subject: &str) -> Vec<String> {
 #[test]
 fn what_connects_a_path_is_its_reserve_for_messages() {
     let none: &[(&str, &str)] = &[];
+    let mut packs_nothing = ud();
+    packs_nothing.facts.caps = caps::AM_SHORT;
     for (candidates, set, reserve) in [
+        (vec![rc(), packs_nothing], none, None),
         (vec![rc(), ud()], none, Some("ud")),
         (vec![rc(), ud(), tcp_connect()], none, Some("ud")),
         (vec![rc(), tcp_connect()], none, None),
