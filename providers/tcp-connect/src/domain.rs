@@ -110,4 +110,26 @@ mod tests {
         assert!(domain.open_connector("streams", [1; 16]).is_err());
         assert!(domain.open_interface(MODULE, [1; 16]).is_err());
     }
+
+    #[test]
+    fn the_module_says_what_it_does_and_what_that_costs() {
+        let domain =
+            TcpConnectDomain::new(Settings::of(|_| None).expect("defaults"), Arc::default(), None);
+        let modules = domain.modules();
+        let [attr] = modules.as_slice() else { panic!("one module") };
+        let all = [
+            caps::PEER_FAILURE,
+            caps::EVENT_FD,
+            caps::NEEDS_POLL,
+            caps::SLOW_POLL,
+            caps::ANY_THREAD,
+        ];
+        assert_eq!(attr.caps, all.iter().sum::<u64>());
+        assert_eq!((attr.role, attr.reliable), (role::CONNECTION_ONLY, 1));
+        assert_eq!(attr.max_datagram as usize, MAX_DATAGRAM);
+        let cost = attr.cost[cost_class::SMALL_MESSAGE];
+        assert!(cost.overhead_ns > 0.0 && cost.latency_ns > cost.overhead_ns);
+        let refused = domain.open_connector("streams", [1; 16]).err().unwrap();
+        assert_eq!(refused.text, "there is no module \"streams\"");
+    }
 }

@@ -505,3 +505,50 @@ fn a_dial_that_nobody_answers_ends_at_its_deadline_and_wakes_who_sleeps() {
     assert!(words.starts_with("no address of the peer can be reached: "), "{words}");
     assert!(all[0].peers.is_empty() && all[0].dials.is_empty());
 }
+
+#[test]
+fn what_a_peer_may_say_depends_on_how_far_the_connection_is_closed_and_anything_else_ends_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let at = listener.local_addr().expect("bound");
+    let hello = Some((None, "hello".to_owned()));
+    let closed = format!("the peer at {at} has closed its connector");
+    let wrong = |what, phase: Phase| {
+        let text = format!(
+            "the connection to the peer at {at} broke: the peer broke the protocol: {what} in phase {phase:?}"
+        );
+        Some((Some(Status::BadData), text))
+    };
+    let mut peers = open(&settings(512));
+    for from in [Phase::Open, Phase::Asked, Phase::Done, Phase::Last] {
+        let (closes, may_close) = match from {
+            Phase::Open => (Some(Phase::Done), None),
+            Phase::Asked => (Some(Phase::Last), None),
+            Phase::Done | Phase::Last => (None, wrong("a note", from)),
+        };
+        let takes = matches!(from, Phase::Open | Phase::Asked);
+        let datagram = if takes { hello.clone() } else { wrong("a datagram", from) };
+        let bye = if from == Phase::Asked { None } else { wrong("a note", from) };
+        for (frame, phase, told) in [
+            (Frame::Datagram(b"hello".to_vec()), takes.then_some(from), datagram),
+            (Frame::Note(Note::MayClose), closes, may_close),
+            (Frame::Note(Note::Bye), None, bye),
+            (Frame::Note(Note::Gone), None, Some((Some(Status::Closed), closed.clone()))),
+        ] {
+            let what = format!("{frame:?} in {from:?}");
+            let stream = TcpStream::connect(at).expect("loopback");
+            stream.set_nonblocking(true).expect("a socket");
+            peers.adopt(stream, b"them"[..].into(), false);
+            let token = *peers.wires.keys().next().expect("one");
+            peers.wires.get_mut(&token).expect("it").phase = from;
+            peers.take(token, frame);
+            assert_eq!(peers.wires.get(&token).map(|wire| wire.phase), phase, "{what}");
+            let heard = peers.notices.drain(..).map(|notice| match notice {
+                Notice::Datagram(_, bytes) => (None, String::from_utf8(bytes).expect("words")),
+                Notice::Left { status, words, .. } => (Some(status), words),
+            });
+            assert_eq!(heard.collect::<Vec<_>>(), Vec::from_iter(told), "{what}");
+            peers.forget(&b"them"[..].into());
+            assert!(peers.wires.is_empty() && peers.peers.is_empty(), "{what}");
+        }
+    }
+}
