@@ -236,6 +236,20 @@ mod tests {
     }
 
     #[test]
+    fn both_sides_say_how_many_pages_there_are_for_the_places_that_were_ever_taken() {
+        let owner = Announcements::new(&[10; 16]).unwrap();
+        assert_eq!(owner.bytes(), PAGE, "the header");
+        // The first place is the header's.
+        let all: Vec<Accessor> = (1..=PER_PAGE).map(|_| open(&owner, [10; 16]).unwrap()).collect();
+        let (first, last) = (&all[..PER_PAGE - 1], &all[PER_PAGE - 1]);
+        assert!(first.iter().all(|accessor| accessor.bytes() == PAGE));
+        assert_eq!((last.bytes(), owner.bytes()), (2 * PAGE, 2 * PAGE));
+        drop(all);
+        assert_eq!(owner.bytes(), 2 * PAGE, "that memory stays");
+        assert_eq!(open(&owner, [10; 16]).unwrap().slot, 1);
+    }
+
+    #[test]
     fn of_owners_that_nobody_accesses_any_more_nothing_is_kept() {
         for n in 100..120 {
             let owner = Announcements::new(&[n; 16]).unwrap();

@@ -202,6 +202,22 @@ mod tests {
     }
 
     #[test]
+    fn the_price_of_a_range_is_reckoned_from_what_its_parts_cost() {
+        let costs =
+            Costs { attach: 100.0, fault: 10.0, warm_byte: 0.5, call: 20.0, call_byte: 0.25 };
+        let reach = 33 * 4096;
+        for (len, warming) in [(0, 100.0), (1, 110.0), (reach, 110.0), (reach + 1, 120.0)] {
+            assert_eq!(costs.warming(len), warming, "{len}");
+        }
+        assert_eq!((costs.warm(80), costs.by_the_kernel(80)), (40.0, 40.0));
+        assert_eq!((costs.leaves(133), costs.leaves(134)), (false, true));
+        // Each access saves 110, which is the price of the window.
+        let even = Costs { call: 110.5, call_byte: 0.0, ..costs };
+        let mut accounts = Accounts::default();
+        assert_eq!([(); 4].map(|()| accounts.pays(&even, &[(7, 1)])), [false, true, false, true]);
+    }
+
+    #[test]
     fn what_things_cost_is_said_as_it_was_measured() {
         let said = COSTS.to_string();
         for words in
