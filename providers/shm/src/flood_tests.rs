@@ -429,3 +429,36 @@ fn a_ring_that_was_full_when_its_bell_came_is_not_looked_at_any_more_once_the_be
         }
     }
 }
+
+#[test]
+fn a_descriptor_to_say_no_with_is_kept_free_again_once_there_is_one() {
+    let interface = open(Settings::defaults());
+    assert!(interface.lose_spare());
+    assert!(!interface.lose_spare(), "nobody has come");
+    let honest = greet(&interface);
+    while poll(&interface).iter().all(|e| e.0 != event::PEER_ARRIVED) {}
+    assert!(interface.lose_spare());
+    drop(honest);
+}
+
+#[test]
+fn as_many_peers_are_let_in_as_there_are_bells_and_the_last_one_is_heard_by_its_own() {
+    let interface = open(Settings::defaults());
+    let last = interface.leave_bells(1);
+    let mut peer = Flooder::greet(&interface, kind::INLINE);
+    while !poll(&interface).contains(&(event::PEER_ARRIVED, last, 0)) {}
+    let late = greet(&interface);
+    let (socket, mut buffer) = (late.socket.as_ref().unwrap(), [0; MAX_RECORD]);
+    let got = loop {
+        assert_eq!(poll(&interface), []);
+        if let Ok(got) = sys::receive(socket, &mut buffer) {
+            break got.len;
+        }
+    };
+    let said = Record::parse(&buffer[..got]);
+    assert!(matches!(said, Ok(Record::Refused(Refusal::Resources))), "{said:?}");
+    assert_eq!(interface.refused_connections(), 1);
+    assert!(peer.push(kind::BELL_ON) && peer.push(kind::INLINE));
+    interface.ring_all_bells(last as usize / 64);
+    while !poll(&interface).contains(&(event::MESSAGE, last, 0)) {}
+}

@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Endpoint, Interface, Status, event};
 
+use crate::channel;
 use crate::config::Settings;
 use crate::endpoint::RingEndpoint;
 use crate::hello::{Address, Record};
 use crate::hostile_tests::{greet, open, poll};
 use crate::interface::RingInterface;
 use crate::pool::MAX_CHUNK;
+use crate::receiver::RecvChannel;
+use crate::sender::SendChannel;
 use crate::sys;
 
 /// Polls until something of this kind comes: from whom, and its status.
@@ -374,4 +377,37 @@ fn endpoints_that_were_closed_give_everything_back_when_their_peer_has_hung_up()
         }
     }
     assert_eq!([&a, &b].map(RingInterface::memory), before);
+}
+
+#[test]
+fn what_a_channel_takes_is_told_at_both_ends_and_its_fast_box_once_there_is_one() {
+    let settings = || Settings { threshold: 1, ..Settings::defaults() };
+    let (a, b) = (open(settings()), open(settings()));
+    let none = a.memory();
+    assert_eq!((none.peers, none.peer_bytes, none.buffer_bytes), (0, 0, 0));
+    assert!(none.base_bytes > 0);
+    let (endpoint, _) = meet(&a, &b);
+    let page = sys::PAGE as u64;
+    let ends = [size_of::<SendChannel>(), size_of::<RecvChannel>()].map(|end| page + end as u64);
+    let bells = [none.base_bytes, none.base_bytes + page];
+    let told = || [&a, &b].map(Interface::memory);
+    let fast = channel::memory_len(settings().fastbox_size) as u64 - page;
+    let start = Instant::now();
+    loop {
+        let told = told();
+        assert_eq!(told.each_ref().map(|told| (told.peers, told.buffer_bytes)), [(1, 0); 2]);
+        assert_eq!(told.each_ref().map(|told| told.base_bytes), bells);
+        let more: Vec<u64> =
+            told.iter().zip(ends).map(|(told, end)| told.peer_bytes - end).collect();
+        assert!(more.iter().all(|more| [0, fast].contains(more)), "{more:?}");
+        if more == [fast; 2] {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not become fast: {more:?}");
+        let _ = (endpoint.am_short(1, 1, b"more"), look(&a), look(&b));
+    }
+    while endpoint.am_short(1, 1, &[7; LONG]).is_err() {
+        let _ = (look(&a), look(&b));
+    }
+    assert!(a.memory().buffer_bytes > 0, "of the pool");
 }

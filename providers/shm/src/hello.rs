@@ -360,6 +360,33 @@ mod tests {
         assert_eq!(Address::parse(&bytes).unwrap_err().status, Status::Unreachable);
     }
 
+    #[test]
+    fn names_and_identities_are_as_long_as_they_may_be_and_no_longer() {
+        for (len, good) in [(0, false), (1, true), (107, true), (108, false)] {
+            let address = Address { socket: vec![b'x'; len], ..address() };
+            let read = Address::parse(&address.pack()).map_err(|failure| failure.text);
+            assert_eq!(read, good.then_some(address).ok_or("a malformed shm address".into()));
+        }
+        for (len, good) in [(0, true), (MAX_IDENTITY, true), (MAX_IDENTITY + 1, false)] {
+            let Record::Hello(hello) = records().remove(0) else { panic!("a greeting") };
+            let hello = Record::Hello(Hello { identity: vec![7; len], ..hello });
+            let read = Record::parse(&hello.pack());
+            assert_eq!(read, good.then_some(hello).ok_or(Refusal::Malformed), "{len}");
+        }
+        assert_eq!(Address::parse(&[]).unwrap_err().text, "an empty shm address");
+    }
+
+    #[test]
+    fn a_secret_is_the_same_only_where_every_bit_is() {
+        let secret: Id = core::array::from_fn(|at| at as u8 * 17);
+        assert!(same_secret(&secret, &secret));
+        for bit in 0..128 {
+            let mut other = secret;
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert!(!same_secret(&secret, &other), "{bit}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_bytes_break_a_parser(bytes in prop::collection::vec(any::<u8>(), 0..400)) {

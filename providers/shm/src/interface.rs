@@ -212,6 +212,19 @@ impl RingInterface {
         self.shared.attention.get()
     }
 
+    /// The descriptor that is kept free is gone, as when the process has none left; returns whether it was there.
+    #[cfg(test)]
+    pub(crate) fn lose_spare(&self) -> bool {
+        self.state.borrow_mut().spare.take().is_some()
+    }
+
+    /// As if all bells but so many were taken; returns the first of those.
+    #[cfg(test)]
+    pub(crate) fn leave_bells(&self, count: usize) -> u64 {
+        self.state.borrow_mut().inbound.resize_with(MAX_INBOUND - count, || None);
+        (MAX_INBOUND - count) as u64
+    }
+
     /// Whether nobody is accepted until the next maintenance.
     #[cfg(test)]
     pub(crate) fn accepts_nobody(&self) -> bool {

@@ -261,4 +261,18 @@ mod tests {
         exports.free(&regions[0]);
         assert_eq!(alloc().unwrap().key.slot as usize, ENTRIES - 2);
     }
+
+    #[test]
+    fn a_region_is_whole_pages_and_no_longer_than_any_can_be() {
+        let exports = Exports::default();
+        for len in [0, 1 << 62, usize::MAX] {
+            let refused = exports.alloc([7; 16], len, access::REMOTE_READ).err().unwrap();
+            assert_eq!(refused.status, Status::Invalid);
+            assert_eq!(refused.text, format!("no region can have {len} bytes"));
+        }
+        for (len, pages) in [(1, 1), (sys::PAGE, 1), (sys::PAGE + 1, 2)] {
+            let region = exports.alloc([7; 16], len, access::REMOTE_READ).unwrap();
+            assert_eq!((region.key.len, region.map.len()), (len as u64, pages * sys::PAGE));
+        }
+    }
 }

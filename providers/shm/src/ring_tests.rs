@@ -211,6 +211,29 @@ mod with_memory {
     }
 
     #[test]
+    fn what_was_consumed_is_counted_until_it_is_told_and_a_quarter_is_one_of_the_ring_that_is_in_use()
+     {
+        let (sender, mut receiver, map) = pair(1024);
+        let cold = channel::COLD.count as u64;
+        assert_eq!((receiver.quarter(), receiver.unpublished()), (cold / 4, 0));
+        for count in 1..=3 {
+            sender.push(head(1, 0, 1), 0, &[]);
+            receiver.advance();
+            assert_eq!((receiver.position(), receiver.unpublished()), (count, count));
+        }
+        assert_eq!((sender.tail_now(), sender.seen()), (0, 0));
+        receiver.publish();
+        assert_eq!((receiver.unpublished(), sender.tail_now(), sender.seen()), (0, 3, 0));
+        assert_eq!((sender.refresh(), sender.seen()), (Ok(3), 3));
+        let fast = channel::fast(1024);
+        assert!(receiver.switch(fast) && sender.switch(fast));
+        let begins = 3u64.next_multiple_of(fast.count as u64);
+        assert_eq!(receiver.quarter(), fast.count as u64 / 4);
+        assert_eq!((receiver.position(), sender.position()), (begins, begins));
+        drop(map);
+    }
+
+    #[test]
     fn a_tail_that_runs_ahead_or_backwards_is_nonsense() {
         let (sender, _, map) = pair(1024);
         sender.push(head(1, 0, 0), 0, &[]);

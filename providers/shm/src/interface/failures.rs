@@ -86,3 +86,28 @@ impl State {
         left
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls in which failures still wait, while so much is left each time.
+    fn patience(telling: &mut Telling, left: u64, channels: usize) -> usize {
+        (0..10_000).take_while(|_| !telling.is_stuck(left, channels)).count()
+    }
+
+    #[test]
+    fn failures_wait_as_long_as_less_is_left_and_else_for_a_bounded_number_of_polls() {
+        for channels in [0, 1, 100] {
+            let polls = WITHOUT_PROGRESS + 2 * channels;
+            let mut telling = Telling { left: u64::MAX, ..Telling::default() };
+            assert_eq!(patience(&mut telling, 10, channels), polls, "{channels}");
+            assert!(telling.is_stuck(10, channels) && telling.is_stuck(11, channels));
+            assert_eq!(patience(&mut telling, 9, channels), polls, "one less is progress");
+            for left in (0..9).rev() {
+                assert!(!telling.is_stuck(left, channels));
+            }
+            assert_eq!(patience(&mut telling, 0, channels), polls - 1);
+        }
+    }
+}
