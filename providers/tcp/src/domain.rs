@@ -123,3 +123,38 @@ impl Domain for TcpDomain {
         Ok(KEY_LEN)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The core chooses by them: a class that costs nothing is always chosen.
+    #[test]
+    fn each_class_that_the_module_serves_has_its_cost_and_atomics_have_none() {
+        let costs = costs();
+        for class in [
+            cost_class::SMALL_MESSAGE,
+            cost_class::BULK_MESSAGE,
+            cost_class::SMALL_RMA,
+            cost_class::BULK_RMA,
+        ] {
+            let Cost { overhead_ns, latency_ns, bytes_per_second } = costs[class];
+            assert!(overhead_ns > 0.0 && latency_ns > overhead_ns && bytes_per_second > 1e9);
+        }
+        assert_eq!(costs[cost_class::ATOMIC].overhead_ns, 0.0, "the core makes them of messages");
+    }
+
+    #[test]
+    fn a_module_and_a_domain_that_there_are_not_are_refused_by_their_name() {
+        let settings = Settings::of(|name| (name == "TIELINE_TCP_INTERFACES").then(|| "lo".into()));
+        let domain = TcpDomain::open(settings.unwrap()).unwrap();
+        let refused = domain.open_interface("ring", [0; 16]).err().unwrap();
+        assert_eq!(refused, Failure::new(Status::NoDevice, "tcp has no module \"ring\""));
+        let mut room = [0; KEY_LEN];
+        let region = domain.register(&RegisterParams::new(room.as_mut_ptr(), KEY_LEN, 0)).unwrap();
+        let packed = |out: &mut [u8]| domain.pack_key(&region, &KeyParams::empty(), out);
+        assert_eq!(packed(&mut [0; KEY_LEN]), Ok(KEY_LEN));
+        assert_eq!(packed(&mut [0; KEY_LEN - 1]).unwrap_err().status, Status::TooLarge);
+        assert_eq!(domain.deregister(region), Ok(()));
+    }
+}

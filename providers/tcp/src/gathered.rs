@@ -39,3 +39,28 @@ impl Gathered {
         self.len = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_call_takes_so_many_pieces_or_bytes_and_empty_ones_are_none() {
+        let bytes = vec![0; MOST_BYTES];
+        let mut gathered = Gathered::default();
+        for count in 0..MOST_PIECES {
+            assert_eq!((gathered.is_full(), gathered.len), (false, count));
+            gathered.add(&bytes[..1]);
+            gathered.add(&[]);
+        }
+        assert!(gathered.is_full());
+        assert_eq!((gathered.pieces.len(), gathered.len), (MOST_PIECES, MOST_PIECES));
+        gathered.clear();
+        assert_eq!((gathered.pieces.len(), gathered.len, gathered.is_full()), (0, 0, false));
+        gathered.add(&bytes[1..]);
+        assert!(!gathered.is_full());
+        gathered.add(&bytes[..1]);
+        assert!(gathered.is_full());
+        assert_eq!((gathered.pieces.len(), gathered.len), (2, MOST_BYTES));
+    }
+}

@@ -155,4 +155,62 @@ mod tests {
         let text = said(&Found::NotAsked, 46_336, "10.50.0.2:1");
         assert!(text.contains("was not asked") && !text.contains("MTU"), "{text}");
     }
+
+    #[test]
+    fn a_way_that_drops_large_packets_is_said_only_where_a_whole_segment_is_missing() {
+        let whole = said(&Found::Answers, 1448, "10.50.0.2:34582");
+        assert!(whole.contains("of up to 1500 bytes (MTU)"), "{whole}");
+        let part = said(&Found::Answers, 1447, "10.50.0.2:34582");
+        assert!(part.ends_with("has forgotten this one, or drops it"), "{part}");
+        assert_eq!(cause(None, &Found::Answers, None, None), part);
+    }
+
+    #[test]
+    fn a_stream_that_broke_says_between_whom_and_what_its_probe_found_against_the_last_try() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap();
+        let socket = std::net::TcpStream::connect(there).unwrap();
+        let mut stream = Stream::new(0, socket.into(), Some(there));
+        let at = |interface: &str, ip: &str| LocalAddress {
+            interface: interface.into(),
+            ip: ip.parse().unwrap(),
+            prefix: 8,
+            scope_id: 0,
+            loopback: false,
+            last_resort: false,
+            mtu: 0,
+            speed_mbps: None,
+        };
+        let (lo, other) = (at("lo", "127.0.0.1"), at("rail0", "10.50.0.2"));
+        let said = |stream: &Stream, tried, locals: &[LocalAddress]| {
+            let broke = silent(stream, Duration::from_millis(3230), tried, locals);
+            assert_eq!(broke.status, Status::TimedOut);
+            broke.text
+        };
+        let begin = |from: &str| {
+            format!(
+                "the connection to {there} broke (from {from}): 0 bytes are not acknowledged for \
+                 3.2 s, sent again 0 times; "
+            )
+        };
+        let why = |found| cause(None, &found, Some(there), None);
+        let now = Instant::now();
+        let text = said(&stream, now, &[other.clone(), lo.clone()]);
+        assert_eq!(text, begin("127.0.0.1 on lo") + &why(Found::NotAsked));
+        assert_eq!(said(&stream, now, &[other]), begin("127.0.0.1") + &why(Found::NotAsked));
+        stream.probe = Probe::begin(None, there, &crate::probe::Token::default());
+        assert_eq!(said(&stream, now, &[]), begin("127.0.0.1") + &why(Found::Silence));
+        let came = loop {
+            let probe = stream.probe.as_mut().unwrap();
+            probe.look(Instant::now());
+            if let Some(Answer::Came { at }) = probe.answer() {
+                break *at;
+            }
+        };
+        let text = said(&stream, came, &[]);
+        assert_eq!(text, begin("127.0.0.1") + &why(Found::AnswersAgain));
+        let text = said(&stream, came + Duration::from_nanos(1), &[lo]);
+        assert!(text.starts_with(&begin("127.0.0.1 on lo")), "{text}");
+        assert!(!text.contains("answers again"), "{text}");
+    }
 }

@@ -17,7 +17,7 @@ use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER};
 const MAX_HOT: usize = 4;
 const ASK_EVERY: Duration = Duration::from_micros(50);
 /// Streams without news for this many polls are left to epoll.
-const COOL_AFTER: u32 = 100_000;
+pub(crate) const COOL_AFTER: u32 = 100_000;
 /// The bytes after which a poll reads no further connection.
 const MOST_BYTES: usize = 4 << 20;
 /// Of an event array, what a connection may fill at least before it is the next one's turn.

@@ -263,10 +263,8 @@ impl Inner {
                     pieces.push(region.piece(offset + landing.at as u64, landing.left()));
                     return Some(pin);
                 }
-                None => {
-                    landing.destination = Destination::Nowhere;
-                    landing.result = Err(Status::KeyRejected);
-                }
+                // It has no pieces from here on, and so its bytes go nowhere.
+                None => landing.result = Err(Status::KeyRejected),
             },
             Destination::Get => {
                 match self.ops.as_ref().and_then(|ops| ops.get(landing.head.number)) {

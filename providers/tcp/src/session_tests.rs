@@ -440,3 +440,86 @@ fn an_outbox_with_nothing_in_it_gives_its_memory_back_and_no_other_does() {
     outbox.trim();
     assert_eq!(outbox.committed(), 0);
 }
+
+/// What a stream would write next.
+fn offered(outbox: &mut Outbox, track: &Track) -> Vec<u8> {
+    let mut gathered = Gathered::default();
+    outbox.gather(track, &mut gathered);
+    let mut bytes = Vec::new();
+    for &piece in &gathered.pieces {
+        let at = bytes.len();
+        bytes.resize(at + piece.len(), 0);
+        sys::read_piece(piece, &mut bytes[at..]);
+    }
+    bytes
+}
+
+#[test]
+fn short_messages_that_are_not_kept_share_a_frame_until_it_is_long_or_begun() {
+    const LONG: usize = 16 << 10;
+    // The lengths of frames, how much of them a stream takes before the last one comes, and how many frames there are.
+    for (retain, lens, begun, frames) in [
+        (false, &[100, 100, 100][..], 0, 1),
+        (true, &[100, 100, 100], 0, 3),
+        (false, &[LONG - 1, 100], 0, 1),
+        (false, &[LONG, 100], 0, 2),
+        (false, &[LONG - 1, 100, 100], 0, 2),
+        (false, &[100, 100], 1, 2),
+        (false, &[100, 100], 99, 2),
+    ] {
+        let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
+        for (n, len) in lens.iter().enumerate() {
+            if n + 1 == lens.len() {
+                assert_eq!(take(&mut outbox, &mut track, begun, 0), begun);
+            }
+            message(&mut outbox, len - HEAD);
+        }
+        let behind = Head::bare(Kind::GetData, 1, 0);
+        assert_eq!(outbox.push_bulk(behind, None, Vec::new(), None), frames, "{retain} {lens:?}");
+        let all = lens.iter().sum::<usize>() + HEAD - begun;
+        assert_eq!(offered(&mut outbox, &track).len(), all, "{retain} {lens:?} {begun}");
+        // Nothing is put into one behind which another kind waits.
+        message(&mut outbox, 0);
+        let last = outbox.push_bulk(behind, None, Vec::new(), None);
+        assert_eq!(last, frames + 2, "{retain} {lens:?}");
+    }
+}
+
+#[test]
+fn what_is_sent_from_an_operations_memory_is_copied_before_that_is_given_back() {
+    let (mut outbox, mut track) = (Outbox::new(ROOM, true), Track::new(0));
+    let mut memory: Vec<u8> = (0..100).collect();
+    let pieces = vec![sys::piece(&memory[..30]), sys::piece(&memory[50..])];
+    let _ = outbox.push_bulk(Head::bare(Kind::Put, 1, 0), None, pieces, None);
+    let before = offered(&mut outbox, &track);
+    assert_eq!(before[before.len() - 80..], [&memory[..30], &memory[50..]].concat());
+    outbox.own_payloads();
+    memory.fill(0xee);
+    drop(memory);
+    assert_eq!(offered(&mut outbox, &track), before);
+    assert_eq!(take(&mut outbox, &mut track, before.len() - 60, 0), before.len() - 60);
+    assert_eq!(offered(&mut outbox, &track), before[before.len() - 60..]);
+}
+
+#[test]
+fn of_frames_without_a_number_the_latest_is_sent_unless_one_has_begun_and_none_splits_another() {
+    let (mut outbox, mut track) = (Outbox::new(ROOM, true), Track::new(0));
+    message(&mut outbox, 100);
+    assert_eq!(take(&mut outbox, &mut track, 10, 0), 10);
+    let aside = |number| Head::bare(Kind::Ack, number, 0);
+    assert!(track.send_aside(&aside(1)) && track.send_aside(&aside(2)) && !track.is_idle());
+    message(&mut outbox, 0);
+    let all = offered(&mut outbox, &track);
+    let rest = HEAD + 90;
+    assert_eq!(all.len(), rest + HEAD + HEAD, "the rest, what came aside, and the next one");
+    assert_eq!(all[rest..rest + HEAD], aside(2).pack());
+    assert_eq!(take(&mut outbox, &mut track, rest, 0), rest);
+    assert!(track.send_aside(&aside(3)), "nothing of the other one is gone");
+    assert_eq!(take(&mut outbox, &mut track, 1, 0), 1);
+    assert!(!track.send_aside(&aside(4)));
+    assert_eq!(offered(&mut outbox, &track)[..HEAD - 1], aside(3).pack()[1..]);
+    assert_eq!(take(&mut outbox, &mut track, HEAD - 1, 0), HEAD - 1);
+    assert!(track.is_idle() && track.send_aside(&aside(4)));
+    assert_eq!(take(&mut outbox, &mut track, usize::MAX, 0), HEAD + HEAD);
+    assert!(track.is_idle() && outbox.is_written_out());
+}

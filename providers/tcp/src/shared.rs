@@ -179,22 +179,73 @@ impl Shared {
     /// Ways to a peer for one of its streams: rails take turns, and each falls back on the others.
     pub(crate) fn routes(&self, contact: &Contact, number: usize) -> Result<Vec<Route>, String> {
         let routes = tieline_net::routes(self.hub.local(), contact)?;
-        let mut rails: Vec<String> = Vec::new();
-        for route in &routes {
-            let name = rail_of(route);
-            if !rails.contains(&name) {
-                rails.push(name);
-            }
-        }
-        let used = self.settings.rails(rails.len());
-        let rail = rails[number % used].clone();
-        let (mut first, rest): (Vec<Route>, Vec<Route>) =
-            routes.into_iter().partition(|route| rail_of(route) == rail);
-        first.extend(rest);
-        Ok(first)
+        Ok(in_turn(routes, number, |rails| self.settings.rails(rails)))
     }
+}
+
+/// The routes for one of several streams, those of its rail first; of so many rails as many are used as `used` says.
+fn in_turn(routes: Vec<Route>, number: usize, used: impl FnOnce(usize) -> usize) -> Vec<Route> {
+    let mut rails: Vec<String> = Vec::new();
+    for route in &routes {
+        let name = rail_of(route);
+        if !rails.contains(&name) {
+            rails.push(name);
+        }
+    }
+    let used = used(rails.len());
+    let rail = rails[number % used].clone();
+    let (mut first, rest): (Vec<Route>, Vec<Route>) =
+        routes.into_iter().partition(|route| rail_of(route) == rail);
+    first.extend(rest);
+    first
 }
 
 fn rail_of(route: &Route) -> String {
     route.local.as_ref().map_or_else(|| route.why.clone(), |local| local.interface.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tieline_net::LocalAddress;
+
+    #[test]
+    fn a_descriptor_is_known_by_its_connection_its_stream_and_what_it_is_for() {
+        for (index, number, what, token_of) in [
+            (0, 0, Watched::Stream, 0),
+            (5, 3, Watched::Dial, 0x5_0301),
+            (u32::MAX, 7, Watched::Standby, 0xffff_ffff_0702),
+        ] {
+            assert_eq!(token(index, number, what), 1 << 63 | token_of);
+        }
+    }
+
+    fn route(interface: Option<&str>, port: u16) -> Route {
+        let ip = std::net::Ipv4Addr::LOCALHOST.into();
+        let local = interface.map(|name| LocalAddress {
+            interface: name.to_string(),
+            ip,
+            prefix: 24,
+            scope_id: 0,
+            loopback: false,
+            last_resort: false,
+            mtu: 1500,
+            speed_mbps: None,
+        });
+        Route { local, remote: (ip, port).into(), why: "this host".to_string() }
+    }
+
+    #[test]
+    fn streams_take_turns_on_the_rails_that_are_used_and_fall_back_on_all_others() {
+        let order = |number: usize, most: usize| {
+            let routes = [Some("eth0"), Some("eth1"), Some("eth0"), None];
+            let routes = routes.iter().zip(1..).map(|(name, port)| route(*name, port)).collect();
+            let order = in_turn(routes, number, |rails| most.min(rails));
+            order.iter().map(|route| route.remote.port()).collect::<Vec<_>>()
+        };
+        let (first, second, third) = ([1, 3, 2, 4], [2, 1, 3, 4], [4, 1, 2, 3]);
+        assert_eq!([0, 1, 2, 3, 4].map(|n| order(n, 9)), [first, second, third, first, second]);
+        assert_eq!([0, 1, 2].map(|n| order(n, 2)), [first, second, first]);
+        assert_eq!([0, 1, 2].map(|n| order(n, 1)), [first; 3]);
+    }
 }

@@ -171,4 +171,29 @@ mod tests {
     fn a_stream_whose_bytes_are_acknowledged_is_at_rest() {
         assert!(!seen(false, false, false, 5, 5).is_busy());
     }
+
+    #[test]
+    fn each_thing_that_is_not_through_keeps_a_stream_busy_and_probes_have_their_time() {
+        for (in_flight, waits, asked) in
+            [(true, false, false), (false, true, false), (false, false, true)]
+        {
+            let seen = seen(in_flight, waits, asked, 0, 0);
+            assert!(seen.is_busy(), "{seen:?}");
+            let limits = [S, PROBES, 3 * S].map(|limit| seen.timeout(limit));
+            let least = if in_flight { S } else { PROBES };
+            assert_eq!(limits, [least, PROBES, 3 * S], "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_should_have_sent_again_is_overdue_once_its_timers_may_be_no_later() {
+        let nanosecond = Duration::from_nanos(1);
+        let at = |since_ack, since_sent| {
+            let seen = seen(true, false, false, 0, 0);
+            Unanswered { since_ack, since_sent, again_after: S, ..seen }.is_overdue()
+        };
+        let latest = S + COARSE;
+        assert!(!at(latest, latest) && at(latest + nanosecond, latest + nanosecond));
+        assert!(!at(latest, 9 * S) && !at(9 * S, latest), "the younger of the two counts");
+    }
 }

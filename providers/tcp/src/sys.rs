@@ -233,3 +233,31 @@ pub(crate) fn poll<I: tieline_plugin_api::Interface>(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_is_of_so_many_bytes_from_a_place_and_of_no_empty_piece() {
+        let bytes = [0u8; 16];
+        let pieces = [piece(&bytes[..3]), piece(&bytes[3..3]), piece(&bytes[3..8])];
+        let lies = |piece: &Piece| (piece.base.addr() - bytes.as_ptr().addr(), piece.len);
+        for (at, len, parts) in [
+            (0, 8, &[(0, 3), (3, 5)][..]),
+            (0, usize::MAX, &[(0, 3), (3, 5)]),
+            (0, 3, &[(0, 3)]),
+            (2, 2, &[(2, 1), (3, 1)]),
+            (3, 5, &[(3, 5)]),
+            (7, 9, &[(7, 1)]),
+            (8, 1, &[]),
+            (0, 0, &[]),
+        ] {
+            let mut out = Vec::new();
+            cut(&pieces, at, len, &mut out);
+            assert_eq!(out.iter().map(lies).collect::<Vec<_>>(), parts, "{len} from {at}");
+        }
+        let tails = [0, 2, 3, 4].map(|at| lies(&tail(pieces[0], at)));
+        assert_eq!(tails, [(0, 3), (2, 1), (3, 0), (3, 0)]);
+    }
+}

@@ -6,6 +6,7 @@ use crate::address;
 use crate::conn::{Inner, Phase};
 use crate::frame::{HEAD, Head, Kind};
 use crate::link::{Greeting, PURPOSE};
+use crate::poll::COOL_AFTER;
 use crate::stream::Broke;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -461,4 +462,38 @@ fn an_active_stream_is_read_and_does_not_wait_for_its_turn_while_epoll_is_not_as
     sides[1].interface.ask_later();
     sides[1].turn();
     assert_eq!(of(&sides[1]), (1, 0));
+}
+
+#[test]
+fn a_stream_that_was_active_for_nothing_keeps_its_buffer_for_so_many_polls_and_no_more() {
+    let mut sides = pair(&[]);
+    // The second time it begins to count anew.
+    for word in 0..2 {
+        send(&mut sides, word, b"a word");
+        let _ = receive(&mut sides);
+        let hot = |side: &Side| side.interface.shared().hot.borrow().len();
+        let waits = |side: &Side| !side.interface.shared().readers.borrow().is_empty();
+        while hot(&sides[1]) == 0 || waits(&sides[1]) {
+            sides[1].turn();
+        }
+        sides[1].interface.ask_later();
+        let sent = sides[0].endpoint().am_short(7, word, b"another");
+        assert_eq!(sent, Ok(Posting::Done));
+        while sides[1].messages.is_empty() {
+            sides[1].turn();
+        }
+        sides[1].messages.clear();
+        let stands = |side: &Side| {
+            let inner = inner(side);
+            let stream = inner.links[0].stream.as_ref().unwrap();
+            (stream.hot, stream.buffer.is_some())
+        };
+        for _ in 0..COOL_AFTER {
+            sides[1].turn();
+            assert_eq!(hot(&sides[1]), 1);
+        }
+        assert_eq!(stands(&sides[1]), (true, true));
+        sides[1].turn();
+        assert_eq!((hot(&sides[1]), stands(&sides[1])), (0, (false, false)));
+    }
 }
