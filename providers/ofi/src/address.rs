@@ -328,4 +328,60 @@ pub(crate) mod tests {
         let there = Address { host: 99, ..here.clone() };
         assert!(here.reaches(&there).unwrap_err().text.contains("loopback"));
     }
+
+    #[test]
+    fn who_talks_otherwise_or_is_of_another_family_is_told_so_in_the_same_words_from_both_sides() {
+        let (mut near, mut odd) = (address(), address());
+        near.name[4] = 127;
+        odd.name[0] = 77;
+        let there = Address { host: 99, ..address() };
+        let other = Address { protocol: 13, mr_mode: 0x34, ..address() };
+        let need = "both sides need the same";
+        let (ours, theirs) = ("12 version 1, registration 0x30", "13 version 1, registration 0x34");
+        let loops = "a loopback address leads to no other host: see TIELINE_OFI_INTERFACES";
+        for (here, there, words) in [
+            (&near, &there, loops.to_owned()),
+            (&there, &near, loops.to_owned()),
+            (&there, &other, format!("the protocol is {ours} here and {theirs} there: {need}")),
+            (&other, &there, format!("the protocol is {theirs} here and {ours} there: {need}")),
+            (
+                &near,
+                &odd,
+                format!("the family of addresses is [2, 0] here and [77, 0] there: {need}"),
+            ),
+        ] {
+            assert_eq!(here.reaches(there), Err(Failure::new(Status::Unreachable, words)));
+        }
+        for (format, sockets) in
+            [FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB, 9].map(|f| (f, f != 9))
+        {
+            let of = Address { format, ..address() };
+            assert!(of.has_family_of(&address().name), "{format}");
+            assert_eq!(of.has_family_of(&odd.name), !sockets, "{format}");
+            assert_eq!(of.has_family_of(&[2]), !sockets, "{format}");
+        }
+    }
+
+    #[test]
+    fn the_longest_address_is_taken_and_a_longer_one_is_not() {
+        let ip = "fd00::1".parse().unwrap();
+        let at = tieline_net::ListenAddress { ip, prefix: 24, port: 4000, speed_mbps: 0 };
+        let watch = Some(Contact {
+            boot_id: [1; 16],
+            net_namespace: 2,
+            cookie: [3; 16],
+            target: [4; 16],
+            addresses: vec![at; Contact::MAX_ADDRESSES],
+        });
+        let whole = |more: usize| {
+            let full = Address { watch: watch.clone(), fabric: String::new(), ..address() };
+            let rest = MAX_ADDRESS - full.pack().len() + more;
+            let (fabric, provider) = ("f".repeat(255), "p".repeat(rest + 11 - 255));
+            Address { fabric, provider, ..full }
+        };
+        assert_eq!(Address::unpack(&whole(0).pack()), Ok(whole(0)));
+        let words = "an address of ofi that has another length than it says";
+        let refused = Err(Failure::new(Status::BadData, words));
+        assert_eq!(Address::unpack(&whole(1).pack()), refused);
+    }
 }

@@ -403,7 +403,7 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
     }
     let fd = near.interface.event_fd().unwrap();
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
-    assert!(!wakes(fd, Duration::ZERO));
+    assert!(!wakes(fd, Duration::ZERO) && !near.interface.ticks());
     // A message is there, and then in the application's hands.
     assert!(endpoint.am_short(1, 1, b"comes").is_ok());
     assert_eq!(far.interface.arm(), Ok(Armed::Ready), "it waits to be handed out");
@@ -418,7 +418,7 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
     let mut pack = |_: *mut u8, _| Ok(0);
     assert_eq!(endpoint.am_packed(1, 2, Packer::new(&mut pack), 5), Ok(0));
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
-    assert!(wakes(fd, LONG));
+    assert!(wakes(fd, LONG) && near.interface.ticks());
     manners(|manners| manners.deaf = None);
     until(&mut near, &mut far, |_, far| far.told.messages.len() == 2);
     for _ in 0..5 {
@@ -426,15 +426,15 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
         far.poll();
     }
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
-    assert!(!wakes(fd, Duration::ZERO), "nothing is left");
+    assert!(!wakes(fd, Duration::ZERO) && !near.interface.ticks(), "nothing is left");
     // Who was told AGAIN by the library.
     manners(|manners| manners.eagain = 1);
     assert_eq!(endpoint.am_short(1, 3, b""), Err(Status::Again));
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
-    assert!(wakes(fd, LONG));
+    assert!(wakes(fd, LONG) && near.interface.ticks());
     near.poll();
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
-    assert!(!wakes(fd, Duration::ZERO));
+    assert!(!wakes(fd, Duration::ZERO) && !near.interface.ticks());
     // Another thread ends a region.
     let mut memory = [0u8; 64];
     let region = near.region(&mut memory);
@@ -460,6 +460,7 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
     assert_eq!(near.interface.arm(), Ok(Armed::Ready));
     near.poll();
     assert_eq!(near.told.failed.len(), 1);
+    assert!(!near.interface.ticks(), "nobody waits for what has ended");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::abi::{API, version};
 use core::time::Duration;
 use std::ffi::OsString;
 use tieline_net::{Filter, Listen, Ports};
-use tieline_plugin_api::config::shared;
+use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, raised_rights};
 
 const PROVIDERS: &str = "TIELINE_OFI_PROVIDERS";
@@ -27,6 +27,8 @@ pub(crate) const MOST_EAGER: usize = 8 << 10;
 
 /// The fewest bytes that any interface may have on their way to a peer.
 pub(crate) const LEAST_WINDOW: usize = 16 << 10;
+// While one message is under way there is room for another.
+const _: () = assert!(LEAST_WINDOW >= 2 * MOST_EAGER);
 
 /// Every variable: its own, and those of the core's that it reads.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
@@ -133,11 +135,11 @@ pub(crate) struct Settings {
 }
 
 /// How processes of peers are watched.
-fn watch(host: &HostHandle) -> Result<Option<crate::watch::Settings>, Failure> {
-    if !host.config(WATCH).is_yes() {
+fn watch(value: &impl Fn(&str) -> Value) -> Result<Option<crate::watch::Settings>, Failure> {
+    if !value(WATCH).is_yes() {
         return Ok(None);
     }
-    let text = |name: &str| host.config(name).text;
+    let text = |name: &str| value(name).text;
     let refuse = |name: &str, why: String| {
         Failure::new(Status::Invalid, format!("{name}={:?} {why}", text(name)))
     };
@@ -151,15 +153,19 @@ fn watch(host: &HostHandle) -> Result<Option<crate::watch::Settings>, Failure> {
             listen: Listen::Ports(range),
             ..tieline_net::Settings::default()
         },
-        silence: host.config(shared::FAILURE_TIMEOUT.name).duration(),
-        connect_timeout: host.config(shared::CONNECT_TIMEOUT.name).duration(),
+        silence: value(shared::FAILURE_TIMEOUT.name).duration(),
+        connect_timeout: value(shared::CONNECT_TIMEOUT.name).duration(),
     }))
 }
 
 impl Settings {
     pub(crate) fn from_host(host: &HostHandle) -> Result<Settings, Failure> {
-        let text = |name| host.config(name).text;
-        let library = host.config(LIBRARY);
+        Settings::read(|name| host.config(name))
+    }
+
+    fn read(value: impl Fn(&str) -> Value) -> Result<Settings, Failure> {
+        let text = |name: &str| value(name).text;
+        let library = value(LIBRARY);
         if raised_rights() && !library.is_default {
             let text = format!(
                 "{LIBRARY} ({}) names a file to load, and this process runs with raised rights",
@@ -168,7 +174,7 @@ impl Settings {
             return Err(Failure::new(Status::Permission, text));
         }
         let asked_for =
-            names_us(&text(SELECTION)) || !library.is_default || !host.config(PROVIDERS).is_default;
+            names_us(&text(SELECTION)) || !library.is_default || !value(PROVIDERS).is_default;
         let interfaces = Filter::parse(&text(INTERFACES)).map_err(|why| {
             let text = format!("{INTERFACES}={:?} {why}", text(INTERFACES));
             Failure::new(Status::Invalid, text)
@@ -185,13 +191,7 @@ impl Settings {
             let text = format!("{TRUST}={:?} {why}", text(TRUST));
             Failure::new(Status::Invalid, text)
         })?;
-        let (window, eager) = (host.config(WINDOW).size(), host.config(EAGER).size());
-        if window < 2 * eager {
-            let text = format!(
-                "{WINDOW}={window} is too little for {EAGER}={eager}: twice that is needed"
-            );
-            return Err(Failure::new(Status::Invalid, text));
-        }
+        let (window, eager) = (value(WINDOW).size(), value(EAGER).size());
         Ok(Settings {
             providers: text(PROVIDERS),
             asked_for,
@@ -199,24 +199,24 @@ impl Settings {
             api,
             trust: text(TRUST),
             interfaces,
-            format: match host.config(FORMAT).word {
+            format: match value(FORMAT).word {
                 2 => Format::Ipv4,
                 3 => Format::Ipv6,
                 _ => Format::Any,
             },
-            progress: match host.config(PROGRESS).word {
+            progress: match value(PROGRESS).word {
                 2 => crate::abi::FI_PROGRESS_AUTO,
                 3 => crate::abi::FI_PROGRESS_MANUAL,
                 _ => 0,
             },
             window,
             eager,
-            receive: host.config(RECEIVE).size(),
-            queue: host.config(QUEUE).size(),
-            connect_timeout: host.config(shared::CONNECT_TIMEOUT.name).duration(),
-            close_timeout: host.config(shared::CLOSE_TIMEOUT.name).duration(),
-            failure_timeout: host.config(shared::FAILURE_TIMEOUT.name).duration(),
-            watch: watch(host)?,
+            receive: value(RECEIVE).size(),
+            queue: value(QUEUE).size(),
+            connect_timeout: value(shared::CONNECT_TIMEOUT.name).duration(),
+            close_timeout: value(shared::CLOSE_TIMEOUT.name).duration(),
+            failure_timeout: value(shared::FAILURE_TIMEOUT.name).duration(),
+            watch: watch(&value)?,
         })
     }
 }
@@ -446,5 +446,60 @@ mod tests {
         assert!(admits("tcp;ofi_rxm", "tcp;ofi_rxm") && !admits("tcp;ofi_rxm", "tcp"));
         assert!(!admits("^tcp;ofi_rxm", "tcp;ofi_rxm") && admits("^tcp;ofi_rxm", "tcp"));
         assert!(admits("*;ofi_rxm", "verbs;ofi_rxm") && !admits("*;ofi_rxm", "efa"));
+    }
+
+    fn read(set: &[(&str, &str)]) -> Result<Settings, Failure> {
+        let set = |name: &str| {
+            set.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_string())
+        };
+        Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
+    }
+
+    #[test]
+    fn libfabric_is_asked_for_by_whatever_names_it_and_by_nothing_else() {
+        assert!(!read(&[]).unwrap().asked_for);
+        for set in [(SELECTION, "ofi"), (LIBRARY, "libfabric.so.1"), (PROVIDERS, "cxi")] {
+            assert!(read(&[set]).unwrap().asked_for, "{set:?}");
+        }
+        for set in [(SELECTION, "^ofi"), (EAGER, "4k"), (API_ASKED, "2.0"), (TRUST, "delivery")] {
+            assert!(!read(&[set]).unwrap().asked_for, "{set:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_used_and_a_value_that_is_none_is_named() {
+        let defaults = read(&[]).unwrap();
+        assert_eq!((defaults.format, defaults.progress), (Format::Any, 0));
+        assert_eq!((defaults.window, defaults.eager), (256 << 10, 8 << 10));
+        assert_eq!((defaults.receive, defaults.queue), (512 << 10, 256));
+        assert!(!defaults.trusts("delivery") && !defaults.trusts("atomics"));
+        let watch = defaults.watch.unwrap();
+        assert_eq!(
+            (watch.silence, watch.connect_timeout.as_secs()),
+            (defaults.failure_timeout, 30)
+        );
+        assert!(read(&[(WATCH, "off")]).unwrap().watch.is_none());
+        for (word, format) in [("any", Format::Any), ("ipv4", Format::Ipv4), ("ipv6", Format::Ipv6)]
+        {
+            assert_eq!(read(&[(FORMAT, word)]).unwrap().format, format);
+        }
+        use crate::abi::{FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL};
+        for (word, progress) in
+            [("provider", 0), ("auto", FI_PROGRESS_AUTO), ("manual", FI_PROGRESS_MANUAL)]
+        {
+            assert_eq!(read(&[(PROGRESS, word)]).unwrap().progress, progress);
+        }
+        let trusting = read(&[(TRUST, "atomics, delivery")]).unwrap();
+        assert!(trusting.trusts("delivery") && trusting.trusts("atomics"));
+        for (name, wrong) in [
+            (API_ASKED, "1.16"),
+            (PROVIDERS, "tcp,^verbs"),
+            (TRUST, "delivry"),
+            (shared::TCP_PORTS.name, "7-3"),
+        ] {
+            let refused = read(&[(name, wrong)]).unwrap_err();
+            assert_eq!(refused.status, Status::Invalid);
+            assert!(refused.text.starts_with(&format!("{name}={wrong:?} ")), "{}", refused.text);
+        }
     }
 }

@@ -43,6 +43,15 @@ impl OfiInterface {
         self.address.epoch
     }
 
+    pub(crate) fn engine(&self) -> std::cell::Ref<'_, Engine> {
+        self.engine.borrow()
+    }
+
+    /// Whether a sleeper would be woken again and again.
+    pub(crate) fn ticks(&self) -> bool {
+        self.engine.borrow().ticks()
+    }
+
     /// Channels that begin or end here.
     pub(crate) fn channels(&self) -> usize {
         self.engine.borrow().channels()

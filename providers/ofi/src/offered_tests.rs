@@ -8,7 +8,7 @@ use crate::double::{Side, domain, settings, until};
 use std::ffi::CStr;
 use std::sync::atomic::AtomicBool;
 use tieline_plugin_api::abi::ModuleAttr;
-use tieline_plugin_api::{Domain, Endpoint, Interface, Provider, caps, cost_class};
+use tieline_plugin_api::{Domain, Endpoint, Interface, Provider, Status, caps, cost_class};
 
 /// The module over a provider of this name, whose addresses have this format.
 fn offered(provider: &'static CStr, format: u32) -> ModuleAttr {
@@ -36,6 +36,13 @@ fn each_provider_has_its_place_below_transports_of_our_own_for_what_they_drive()
 #[test]
 fn the_capabilities_say_what_is_below() {
     let more = caps::SLOW_POLL | caps::TAKES_REGIONS | caps::PEER_FAILURE | caps::EVENT_FD;
+    let messages = caps::AM_SHORT | caps::AM_PACKED | caps::NEEDS_POLL | caps::ANY_THREAD;
+    let memory = caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
+    let always = !more & !(caps::ATOMICS | caps::DEVICE_ATOMICS);
+    assert_eq!(offered(c"played", OTHER).caps & always, messages | memory);
+    manners(|manners| manners.delivery = false);
+    assert_eq!(offered(c"played", OTHER).caps, messages);
+    manners(|manners| manners.delivery = true);
     assert_eq!(offered(c"played", OTHER).caps & more, 0);
     assert_eq!(offered(c"sockets", FI_SOCKADDR_IN).caps & more, caps::SLOW_POLL);
     // Its queues have no descriptor here.
@@ -60,6 +67,7 @@ fn sockets_cost_more_than_a_device_in_every_class() {
         cost_class::BULK_MESSAGE,
         cost_class::SMALL_RMA,
         cost_class::BULK_RMA,
+        cost_class::ATOMIC,
     ] {
         let (slow, quick) = (sockets.cost[class], device.cost[class]);
         assert!(quick.overhead_ns > 0.0 && slow.overhead_ns > quick.overhead_ns, "{class}");
@@ -142,4 +150,48 @@ fn every_list_of_offers_is_given_back_once() {
     assert!(domain(&settings()).is_err());
     assert_eq!(kept(), 0);
     assert_eq!(world(|world| world.complaints.clone()), Vec::<String>::new());
+}
+
+fn provider(settings: crate::config::Settings) -> Ofi {
+    Ofi { settings, host: host(), told: AtomicBool::new(false) }
+}
+
+fn told() -> Vec<String> {
+    world(|world| core::mem::take(&mut world.told))
+}
+
+#[test]
+fn a_domain_that_there_is_not_is_refused_by_its_name_and_one_that_keeps_less_says_so() {
+    let ofi = provider(settings());
+    let name = ofi.domains().unwrap().remove(0).name;
+    for missing in ["tcp", "ofi:played", &format!("{name}0")] {
+        let refused = ofi.open_domain(missing, [0; 16]).err().unwrap();
+        assert_eq!(refused.status, Status::NoDevice);
+        assert_eq!(refused.text, format!("there is no domain \"{missing}\""));
+    }
+    let _ = told();
+    drop(ofi.open_domain(&name, [0; 16]).unwrap());
+    assert_eq!(told(), [] as [String; 0], "it keeps what it promises");
+    manners(|manners| manners.lies = true);
+    drop(ofi.open_domain(&name, [0; 16]).unwrap());
+    let told = told();
+    let line = told.iter().find(|line| line.starts_with(&format!("{name} has messages only: ")));
+    assert!(line.is_some_and(|line| line.ends_with(" (TIELINE_OFI_TRUST)")), "{told:?}");
+}
+
+#[test]
+fn what_is_left_out_is_told_with_the_reason_and_a_library_with_nothing_says_what_it_had() {
+    manners(|manners| manners.provider = c"shm");
+    let ofi = provider(settings());
+    let refused = ofi.domains().err().unwrap();
+    assert_eq!(refused.status, Status::NoDevice);
+    let words = "libfabric offers nothing that is used: shm on ";
+    assert!(refused.text.starts_with(words), "{}", refused.text);
+    let told = told();
+    let line = told.iter().find(|line| line.starts_with("left out: shm on "));
+    assert!(line.is_some_and(|line| line.contains(": the provider shm is better")), "{told:?}");
+    manners(|manners| (manners.provider, manners.mr_mode) = (c"played", FI_MR_HMEM));
+    let refused = ofi.domains().err().unwrap();
+    let words = "it has no reliable datagrams with messages and puts here";
+    assert!(refused.text.contains(words), "{}", refused.text);
 }

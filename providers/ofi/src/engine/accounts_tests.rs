@@ -28,6 +28,10 @@ impl Engine {
         self.waiting
     }
 
+    pub(crate) fn ticks(&self) -> bool {
+        self.needs_ticks()
+    }
+
     fn check_watched(&self) {
         let Some(vigil) = &self.vigil else { return };
         let epochs = self.outbound.iter().flatten().map(|channel| channel.epoch);

@@ -9,6 +9,8 @@
 mod accounts_tests;
 mod atomics;
 mod buffers;
+#[cfg(test)]
+mod buffers_tests;
 mod channels;
 mod ending;
 mod hellos;
@@ -476,15 +478,19 @@ impl Engine {
             && self.shown.is_empty()
             && self.texts.is_empty()
             && self.inbox.is_empty();
-        let unposted = self.buffers.is_any_free() && self.broken.is_none();
-        let ticks = self.waiting > 0 || self.starving || unposted || !self.acks.is_empty();
         if let Some(sleep) = &self.sleep {
             // Where the kernel watches no more descriptors, somebody has to look again and again.
-            let ticks = !sleep.watch() || ticks;
+            let ticks = !sleep.watch() || self.needs_ticks();
             sleep.wake_in(if ticks { Some(TICK) } else { self.next_look() });
         }
         let asleep = quiet && empty && (self.broken.is_some() || self.ep.cq.may_sleep());
         if asleep { Armed::Sleep } else { Armed::Ready }
+    }
+
+    /// Whether something waits that the library tells nobody of.
+    fn needs_ticks(&self) -> bool {
+        let unposted = self.buffers.is_any_free() && self.broken.is_none();
+        self.waiting > 0 || self.starving || unposted || !self.acks.is_empty()
     }
 
     /// Whether the peer of a channel has answered.

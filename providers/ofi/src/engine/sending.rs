@@ -220,13 +220,9 @@ impl Engine {
             peer.refused = None;
             return;
         }
-        let now = Instant::now();
-        let (since, last) = *peer.refused.get_or_insert((now, now));
-        peer.refused = match now - last > Duration::from_secs(1) {
-            true => Some((now, now)), // nobody has asked meanwhile
-            false => Some((since, now)),
-        };
-        if now - since > patience && now - last <= Duration::from_secs(1) {
+        let (refused, too_long) = refusals(peer.refused, Instant::now(), patience);
+        peer.refused = Some(refused);
+        if too_long {
             let text = format!(
                 "libfabric has formed no connection within {patience:?} (TIELINE_CONNECT_TIMEOUT)"
             );
@@ -403,6 +399,21 @@ impl Engine {
     }
 }
 
+/// Since when the library has taken nothing, and when it did so last, with this time; and whether that is for too long. Where nobody
+/// has asked meanwhile it begins anew.
+fn refusals(
+    before: Option<(Instant, Instant)>,
+    now: Instant,
+    patience: Duration,
+) -> ((Instant, Instant), bool) {
+    match before {
+        Some((since, last)) if now - last <= Duration::from_secs(1) => {
+            ((since, now), now - since > patience)
+        }
+        _ => ((now, now), false),
+    }
+}
+
 /// What one peer may have of so many.
 pub(super) fn share(most: usize) -> usize {
     (most / 4).max(4)
@@ -412,4 +423,39 @@ pub(super) fn share(most: usize) -> usize {
 fn not_posted(code: c_int) -> Failure {
     let error = std::io::Error::from_raw_os_error(code);
     Failure::new(Status::PeerFailed, format!("libfabric cannot send to this peer: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_does_not_form_is_given_up_after_its_time_if_it_was_asked_for_all_along() {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        assert_eq!(refusals(None, begun, PATIENCE), ((begun, begun), false));
+        for (last, now, since, too_long) in [
+            (500, 900, 0, false),
+            (4500, 5000, 0, false),
+            (4500, 5001, 0, true),
+            (4001, 5001, 0, true),
+            (4000, 5001, 5001, false),
+            (0, 9000, 9000, false),
+        ] {
+            let found = refusals(Some((begun, at(last))), at(now), PATIENCE);
+            assert_eq!(found, ((at(since), at(now)), too_long), "{last} {now}");
+        }
+    }
+
+    #[test]
+    fn one_peer_has_a_quarter_and_never_less_than_four() {
+        assert_eq!([0, 4, 16, 19, 20, 256].map(share), [4, 4, 4, 4, 5, 64]);
+    }
+
+    #[test]
+    fn what_the_library_refuses_for_good_is_said_in_the_systems_words() {
+        let words = "libfabric cannot send to this peer: No such file or directory (os error 2)";
+        assert_eq!(not_posted(libc::ENOENT), Failure::new(Status::PeerFailed, words));
+    }
 }

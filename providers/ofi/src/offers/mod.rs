@@ -133,7 +133,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     }
     let device = text(offer.info.domain().name);
     match settings.interfaces.is_empty() {
-        true if is_private(&device, &offer.info) => {
+        true if is_private(&device, offer.info.address_format(), offer.info.source()) => {
             Some("it leads nowhere else; TIELINE_OFI_INTERFACES asks for it by name".into())
         }
         false if !settings.interfaces.allows(&device, address_of(&offer.info)) => {
@@ -144,8 +144,8 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
 }
 
 /// Whether a device is one that nobody means: loopback, bridges of containers, link-local addresses.
-fn is_private(device: &str, info: &Info) -> bool {
-    let link_local = match (info.address_format(), info.source()) {
+fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
+    let link_local = match (format, source) {
         (FI_SOCKADDR_IN, [_, _, _, _, 169, 254, ..]) => true,
         (FI_SOCKADDR_IN6, [_, _, _, _, _, _, _, _, 0xfe, second, ..]) => second & 0xc0 == 0x80,
         _ => false,
@@ -473,6 +473,24 @@ mod tests {
         for (format, bytes) in [(FI_SOCKADDR_IN, &v4[..7]), (FI_SOCKADDR_IN6, &v6[..23]), (9, &v6)]
         {
             assert_eq!(ip(format, bytes), None);
+        }
+    }
+
+    #[test]
+    fn an_address_of_one_link_is_one_that_nobody_means() {
+        let v4 = |a: u8, b: u8| [2, 0, 0, 0, a, b, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        for ((a, b), private) in
+            [((169, 254), true), ((169, 253), false), ((168, 254), false), ((10, 0), false)]
+        {
+            assert_eq!(is_private("eth0", FI_SOCKADDR_IN, &v4(a, b)), private, "{a}.{b}");
+            assert!(!is_private("eth0", 9, &v4(a, b)), "it is none of IP");
+        }
+        for (first, second, private) in
+            [(0xfe, 0x80, true), (0xfe, 0xbf, true), (0xfe, 0xc0, false), (0xfd, 0x80, false)]
+        {
+            let mut v6 = [0; 28];
+            (v6[8], v6[9]) = (first, second);
+            assert_eq!(is_private("eth0", FI_SOCKADDR_IN6, &v6), private, "{second:x}");
         }
     }
 }

@@ -168,3 +168,82 @@ fn a_peer_that_never_comes_to_be_watched_is_given_up_when_its_time_is_over() {
     assert_eq!((told[0].epoch, told[0].status), (2, Status::PeerFailed));
     assert_eq!(here.turn(Instant::now() + 2 * PATIENCE), [], "and never again");
 }
+
+#[test]
+fn a_peer_is_missed_from_the_end_of_its_time_on_and_dialled_again_when_its_pause_is_over() {
+    const NANO: Duration = Duration::from_nanos(1);
+    for connect in [30, 200] {
+        let settings = Settings { connect_timeout: Duration::from_secs(connect), ..settings() };
+        let patience = Duration::from_secs(connect.max(120));
+        let mut here = opened(&settings, 1);
+        assert_eq!(here.next_turn(), None);
+        here.join(2, None);
+        let since = here.peers[&2].since;
+        assert_eq!(here.next_turn(), Some(since + patience));
+        let again = since + 2 * PAUSE;
+        here.peers.get_mut(&2).unwrap().again = Some(again);
+        assert_eq!(here.next_turn(), Some(again), "that is sooner");
+        here.look_for_missing(again - NANO);
+        assert_eq!(here.peers[&2].again, Some(again));
+        here.look_for_missing(again);
+        assert_eq!(here.peers[&2].again, None);
+        here.look_for_missing(since + patience - NANO);
+        assert_eq!(here.ended, []);
+        here.look_for_missing(since + patience);
+        let words = "the process of this peer cannot be watched: it has not come to be watched \
+                     (TIELINE_TCP_INTERFACES; TIELINE_OFI_WATCH=off does without)";
+        let ended = Ended { epoch: 2, status: Status::PeerFailed, words: words.into() };
+        assert_eq!((&here.ended[..], here.next_turn()), (&[ended][..], None));
+        // Whoever joins it later hears the same.
+        here.join(2, None);
+        assert_eq!((here.ended.len(), &here.ended[0]), (2, &here.ended[1]));
+        assert_eq!(here.channels(), [(2, 2)].into());
+    }
+}
+
+#[test]
+fn who_leaves_calls_unanswered_is_called_again_until_its_time_is_over() {
+    const NANO: Duration = Duration::from_nanos(1);
+    let (mut here, silent) = (opened(&settings(), 1), opened(&settings(), 2));
+    let call = |here: &mut Watch, after: Duration| {
+        here.reach(2);
+        assert!(here.is_dialling());
+        let deadline = here.peers[&2].dial.as_ref().unwrap().dial.timeout();
+        assert_eq!(here.next_turn(), Some(deadline));
+        let now = here.peers[&2].since + after;
+        here.advance(2, now);
+        assert!(!here.is_dialling());
+        now
+    };
+    here.join(2, Some(&silent.contact()));
+    let now = call(&mut here, PATIENCE - NANO);
+    assert_eq!((here.ended.len(), here.peers[&2].again), (0, Some(now + PAUSE)));
+    let _ = call(&mut here, PATIENCE);
+    assert_eq!((here.ended.len(), here.ended[0].status), (1, Status::Unreachable));
+    here.reach(2);
+    assert!(!here.is_dialling(), "and never again");
+}
+
+#[test]
+fn of_processes_that_come_and_say_nothing_else_only_so_many_are_taken_in_and_of_known_ones_all() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let from = listener.local_addr().unwrap();
+    let mut here = opened(&settings(), 1);
+    let comes = |here: &mut Watch, purpose, payload: &[u8]| {
+        let hello = Hello::new(purpose, [0; 16], payload).unwrap();
+        here.welcome(Incoming { stream: TcpStream::connect(from).unwrap(), hello, from });
+        here.peers.len()
+    };
+    let number = |epoch: u64| epoch.to_le_bytes();
+    assert_eq!(comes(&mut here, PURPOSE + 1, &number(7)), 0, "it wants something else");
+    assert_eq!(comes(&mut here, PURPOSE, &number(1)), 0, "it has our own number");
+    assert_eq!(comes(&mut here, PURPOSE, &[7; 7]), 0, "it says no number");
+    here.join(5, None);
+    for epoch in 0..UNHEARD as u64 - 1 {
+        let _ = here.peers.insert(1000 + epoch, Peer::new());
+    }
+    assert_eq!(comes(&mut here, PURPOSE, &number(7)), UNHEARD + 1, "the last one");
+    assert_eq!(comes(&mut here, PURPOSE, &number(8)), UNHEARD + 1, "one too many");
+    let _ = (comes(&mut here, PURPOSE, &number(5)), comes(&mut here, PURPOSE, &number(1000)));
+    assert_eq!([7, 8, 5, 1000].map(|epoch| here.streams(epoch)), [1, 0, 1, 1]);
+}
