@@ -424,4 +424,33 @@ mod tests {
         assert_eq!(read("0x8001").unwrap().partition_key, Some(0x8001));
         assert!(read("0x8000").is_err() && read("0").is_err() && read("12345").is_err());
     }
+
+    #[test]
+    fn a_timer_is_as_long_as_was_asked_for_or_the_next_longer_one() {
+        for exponent in 1..31 {
+            let exact = Duration::from_nanos(4096 << exponent);
+            assert_eq!(ack_exponent(exact), exponent);
+            assert_eq!(ack_exponent(exact + Duration::from_nanos(1)), exponent + 1);
+        }
+        assert_eq!(ack_exponent(Duration::MAX), 31);
+        for (us, code) in [(0, 1), (11, 2), (640, 12), (641, 13), (491_520, 31), (491_521, 0)] {
+            assert_eq!(rnr_code(Duration::from_micros(us)), code, "{us} us");
+        }
+        let settings = Settings { ack_timeout: 17, retry_count: 6, ..Settings::defaults() };
+        assert_eq!(settings.retry_time(), Duration::from_nanos(7 * (4096 << 17)));
+    }
+
+    #[test]
+    fn what_is_set_is_used_and_empty_items_of_a_list_are_none() {
+        let read = |name: &str, text: &str| {
+            let (name, text) = (name.to_string(), text.to_string());
+            Settings::of(move |n| (n == name).then(|| text.clone())).unwrap()
+        };
+        assert!(!Settings::defaults().relaxed_ordering);
+        assert!(read("TIELINE_VERBS_RELAXED_ORDERING", "on").relaxed_ordering);
+        assert_eq!(read("TIELINE_VERBS_GID_INDEX", "3").gid_index, Some(3));
+        assert_eq!(read("TIELINE_VERBS_PATH_MTU", "512").path_mtu, Some(512));
+        let subnets = ["10.1.0.0/16", "fd00::/8"].map(|text| Subnet::parse(text).unwrap());
+        assert_eq!(read("TIELINE_VERBS_SUBNET", "10.1.0.0/16,, fd00::/8,").subnets, subnets);
+    }
 }

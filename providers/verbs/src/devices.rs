@@ -43,10 +43,7 @@ pub(crate) fn list(class: &Path, filter: &str) -> Result<Vec<PortName>, Failure>
     let none = |text: String| Failure::new(Status::NoDevice, text);
     let names = |folder: &Path| -> Vec<String> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut names: Vec<String> =
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort();
-        names
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     };
     let mut ports = Vec::new();
     for device in names(class) {
@@ -449,5 +446,102 @@ pub(crate) mod tests {
             assert_eq!(bytes_per_second(&class.0, &port("rxe1", 1)), 2.5e9 / 8.0, "{none:?}");
         }
         assert_eq!(bytes_per_second(&class.0, &port("rxe2", 1)), 2.5e9 / 8.0, "no file");
+    }
+
+    #[test]
+    fn ports_and_tables_come_in_the_order_of_their_numbers_whatever_the_folder_says() {
+        let class = FakeClass::new("order");
+        for n in [3, 10, 0, 11, 7, 1, 9, 4, 8, 2, 6, 5] {
+            class.file(&format!("b/ports/{}/state", n + 1), "4: ACTIVE\n");
+            class.file(&format!("a/ports/{}/state", n + 1), "4: ACTIVE\n");
+            let gid = format!("fe80:0000:0000:0000:0000:0000:0000:{:04x}", n + 1);
+            class.gid("a/ports/1", n, &gid, "RoCE v2");
+            class.file(&format!("a/ports/1/pkeys/{n}"), &format!("{:#06x}\n", 0x8100 + n));
+        }
+        let all = ["a", "b"].map(|device| (1..=12).map(move |number| port(device, number)));
+        assert_eq!(list(&class.0, ""), Ok(all.into_iter().flatten().collect()));
+        let indices: Vec<u32> = gids(&class.0, &port("a", 1)).iter().map(|gid| gid.index).collect();
+        assert_eq!(indices, (0..12).collect::<Vec<_>>());
+        assert_eq!(partition(&class.0, &port("a", 1), None), Ok((0, 0x8100)));
+    }
+
+    #[test]
+    fn a_partition_with_full_membership_goes_before_others_and_a_missing_one_is_said_with_the_table()
+     {
+        let class = FakeClass::new("members");
+        for (index, key) in [(0, "0x7fff"), (1, "0x0001"), (2, "0x8001"), (3, "0x8003")] {
+            class.file(&format!("rxe0/ports/1/pkeys/{index}"), key);
+        }
+        let of = |wanted| partition(&class.0, &port("rxe0", 1), wanted);
+        assert_eq!((of(None), of(Some(1))), (Ok((2, 0x8001)), Ok((2, 0x8001))));
+        assert_eq!((of(Some(0xffff)), of(Some(3))), (Ok((0, 0x7fff)), Ok((3, 0x8003))));
+        let words = "rxe0 port 1 has no partition key 0x8002 (TIELINE_VERBS_PARTITION_KEY); it has \
+                     0x7fff, 0x0001, 0x8001, 0x8003";
+        assert_eq!(of(Some(0x8002)), Err(Failure::new(Status::NoDevice, words)));
+    }
+
+    #[test]
+    fn a_glob_takes_the_whole_name() {
+        for (pattern, fits, does_not) in [
+            ("", &[""][..], &["a"][..]),
+            ("*", &["", "a", "ab"], &[]),
+            ("a*b", &["ab", "axb", "abxb"], &["ac", "a", "abx", "b"]),
+            ("*a*", &["a", "bab"], &["", "b"]),
+            ("a?c", &["abc"], &["ac", "abbc"]),
+            ("?", &["a"], &["", "ab"]),
+        ] {
+            let taken = |text: &&str| glob(pattern.as_bytes(), text.as_bytes());
+            assert!(fits.iter().all(&taken), "{pattern}");
+            assert!(!does_not.iter().any(taken), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_gid_names_its_network_device_and_whether_that_is_a_vlan() {
+        let folder = FakeClass::new("vlans");
+        let class = folder.0.join("infiniband");
+        let at = "infiniband/rxe0/ports/1";
+        for index in 0..3 {
+            let gid = format!("0000:0000:0000:0000:0000:ffff:0a00:000{index}");
+            folder.gid(at, index, &gid, "RoCE v2");
+            folder.file(&format!("{at}/gid_attrs/ndevs/{index}"), &format!("eth{index}\n"));
+        }
+        folder.file("net/eth0/uevent", "INTERFACE=eth0\nIFINDEX=2\n");
+        folder.file("net/eth1/uevent", "DEVTYPE=vlan\nINTERFACE=eth1\n");
+        let read = gids(&class, &port("rxe0", 1));
+        let vlans: Vec<(&str, bool)> = read.iter().map(|g| (g.netdev.as_str(), g.vlan)).collect();
+        assert_eq!(vlans, [("eth0", false), ("eth1", true), ("eth2", false)]);
+    }
+
+    #[test]
+    fn an_address_that_peers_know_and_that_is_another_now_is_said_unless_it_is_only_away() {
+        let class = FakeClass::new("published");
+        let at = "rxe0/ports/1";
+        let first = [("gids/3", "fe80:0::1\n"), ("pkeys/2", "0x8001\n"), ("lid", "0x4\n")];
+        let reset = || first.map(|(file, text)| class.file(&format!("{at}/{file}"), text));
+        reset();
+        let known = |lid| Published::new(&class.0, &port("rxe0", 1), lid, 3, 2);
+        let (ethernet, infiniband) = (known(None), known(Some(4)));
+        let say = |what, then, now| {
+            format!(
+                "the {what} of rxe0 port 1 was {then}, is {now} now, and peers know the old one: \
+                 its address is made when the worker is"
+            )
+        };
+        for (file, text, on_ethernet, on_infiniband) in [
+            ("gids/3", "fe80:0::1", None, None),
+            ("gids/3", "0000:0000:0000", None, None),
+            ("gids/3", "fe80:0::2", Some(say("GID", "fe80:0::1", "fe80:0::2")), None),
+            ("gids/4", "fe80:0::2", None, None),
+            ("pkeys/2", "0x1", Some(say("partition key", "0x8001", "0x1")), None),
+            ("lid", "0x5", None, Some(say("LID", "0x4", "0x5"))),
+        ] {
+            reset();
+            class.file(&format!("{at}/{file}"), text);
+            assert_eq!(ethernet.changed(), on_ethernet, "{file} {text}");
+            assert_eq!(infiniband.changed(), on_infiniband.or(on_ethernet), "{file} {text}");
+        }
+        fs::remove_dir_all(class.0.join(at)).unwrap();
+        assert_eq!(infiniband.changed(), None, "the device is gone, which says so itself");
     }
 }

@@ -187,4 +187,54 @@ mod tests {
         assert!(failure.text.contains("3 (10.0.0.1)"), "{}", failure.text);
         assert!(choose(&[], true, None, &[], |_| true, "p").is_err());
     }
+
+    #[test]
+    fn a_subnet_holds_the_addresses_from_its_first_to_its_last_and_no_others() {
+        for (subnet, inside, outside) in [
+            ("10.1.0.0/16", &["10.1.0.0", "10.1.255.255"][..], &["10.0.255.255", "10.2.0.0"][..]),
+            ("10.1.2.3/32", &["10.1.2.3"], &["10.1.2.2", "10.1.2.4"]),
+            ("0.0.0.0/0", &["0.0.0.1", "255.0.0.1"], &["fd00::1"]),
+            ("::/0", &["10.1.2.3", "fd00::1"], &[]),
+            ("fd00::/8", &["fd00::1", "fdff::1"], &["fe00::1", "fc00::1"]),
+            ("fd00::1/128", &["fd00::1"], &["fd00::2"]),
+        ] {
+            let range = Subnet::parse(subnet).unwrap();
+            let holds = |address: &&str| range.holds(&gid(0, address, RoceV2).raw);
+            assert!(inside.iter().all(&holds), "{subnet}");
+            assert!(!outside.iter().any(holds), "{subnet}");
+        }
+        for wrong in ["10.1.0.0/33", "fd00::/129", "10.1.0.0", "10.1/16", "10.1.0.0/-1", "/16"] {
+            assert_eq!(Subnet::parse(wrong), None, "{wrong}");
+        }
+        for (address, local) in [
+            ("fe80::1", true),
+            ("fd00::a9fe:1", false),
+            ("169.254.0.1", true),
+            ("169.253.255.255", false),
+        ] {
+            assert_eq!(is_link_local(&gid(0, address, RoceV2).raw), local, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_work_here_is_passed_over_on_ethernet_alone_and_taken_where_nothing_works() {
+        let gids = [gid(0, "10.0.0.1", RoceV2), gid(1, "10.0.0.2", RoceV2)];
+        let chosen = |ethernet: bool, works: u32| {
+            choose(&gids, ethernet, None, &[], |gid| gid.index == works, "p").map(|gid| gid.index)
+        };
+        assert_eq!((chosen(true, 1), chosen(true, 9), chosen(false, 1)), (Ok(1), Ok(0), Ok(0)));
+        let none = |ethernet| choose(&[], ethernet, None, &[], |_| true, "p").unwrap_err().text;
+        assert_eq!(none(true), "p has no GID: its network device has no address, or is not up");
+        assert_eq!(none(false), "p has no GID: no subnet manager has set the port up");
+        let within = [Subnet::parse("10.1.0.0/16").unwrap()];
+        let outside = choose(&gids, true, None, &within, |_| true, "p").unwrap_err().text;
+        assert_eq!(
+            outside,
+            "p has no GID in a subnet of TIELINE_VERBS_SUBNET; it has 10.0.0.1, 10.0.0.2"
+        );
+        assert_eq!(
+            choose(&gids, true, Some(7), &[], |_| true, "p").unwrap_err().text,
+            "p has no GID with index 7 (TIELINE_VERBS_GID_INDEX); it has 0 (10.0.0.1), 1 (10.0.0.2)"
+        );
+    }
 }

@@ -264,4 +264,62 @@ mod tests {
         }
         assert!(!refusal(4096, libc::EINVAL).text.contains("ulimit"));
     }
+
+    #[test]
+    fn only_refusals_that_the_limit_can_explain_are_told_as_a_lack_of_memory() {
+        use libc::{EAGAIN, EFAULT, EINVAL, ENOMEM, EPERM};
+        for (errno, lacks) in
+            [(ENOMEM, true), (EAGAIN, true), (EPERM, true), (EINVAL, false), (EFAULT, false)]
+        {
+            assert_eq!(refusal(1, errno).status == Status::NoMemory, lacks, "{errno}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_range_is_not_registered() {
+        let domain = crate::double::domain(&[]).unwrap();
+        let registry = &domain.state.registry;
+        let at = core::ptr::without_provenance_mut;
+        for (base, len) in [(0, 8), (1, usize::MAX)] {
+            let text = registry.register(at(base), len, 0, false).err().unwrap().text;
+            assert_eq!(
+                text,
+                format!("{len} bytes at address {base:#x} are no memory of this process")
+            );
+        }
+        for (base, len) in [(4096, 0), (1, usize::MAX)] {
+            let buffer = RegisterParams { dmabuf: 3, ..RegisterParams::new(at(base), len, 0) };
+            let text = registry.register_dmabuf(&buffer).err().unwrap().text;
+            assert_eq!(
+                text,
+                format!("{len} bytes of a DMA buffer at address {base:#x} are no range")
+            );
+        }
+    }
+
+    #[test]
+    fn a_piece_lies_in_its_region_from_the_first_byte_to_the_last() {
+        let domain = crate::double::domain(&[]).unwrap();
+        let mut words = [0u64; 8];
+        let all = crate::double::piece(&mut words);
+        let region = domain.state.registry.register(all.base, 64, access::REMOTE_READ, false);
+        let region = region.unwrap();
+        let handle = core::ptr::from_ref(&region).cast_mut().cast();
+        let lies = |from: isize, len: usize| {
+            let base = all.base.wrapping_offset(from);
+            registered(&Iov { region: handle, ..Iov::new(base, len) }, false).is_some()
+        };
+        for (from, len, inside) in [
+            (0, 64, true),
+            (0, 65, false),
+            (-1, 1, false),
+            (63, 1, true),
+            (63, 2, false),
+            (64, 0, true),
+            (64, 1, false),
+            (65, 0, false),
+        ] {
+            assert_eq!(lies(from, len), inside, "{len} from {from}");
+        }
+    }
 }

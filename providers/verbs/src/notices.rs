@@ -175,3 +175,77 @@ impl<M> Notices<M> {
         self.messages.pop()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double::sys::{payload, pushed};
+    use core::mem::MaybeUninit;
+
+    /// What `act` hands to the application, which has so much room: the cookies and the words.
+    fn with_room<T>(
+        room: usize,
+        act: impl FnOnce(&mut Events<'_>) -> T,
+    ) -> (T, Vec<(u64, Vec<u8>)>) {
+        let mut slots = [const { MaybeUninit::uninit() }; 8];
+        let mut events = Events::new(&mut slots[..room]);
+        let of_act = act(&mut events);
+        let len = events.len();
+        let told = pushed(&slots, len);
+        (of_act, told.iter().map(|event| (event.cookie, payload(event))).collect())
+    }
+
+    fn message(cookie: u64) -> Event {
+        Event { kind: event::MESSAGE, cookie, ..Event::empty() }
+    }
+
+    #[test]
+    fn events_keep_their_order_and_wait_for_room() {
+        let mut notices = Notices::<u8>::default();
+        assert_eq!((notices.waits(), notices.is_empty(), notices.are_out()), (0, true, false));
+        notices.completed(1, Ok(0), None);
+        assert!(notices.waits() != 0 && !notices.is_empty() && !notices.are_out());
+        let ((), told) = with_room(8, |events| {
+            notices.message(message(2), 22, Some(&mut *events));
+            notices.completed(3, Ok(0), Some(&mut *events));
+            notices.failed(4, Status::Io, 0, "why", Some(events));
+        });
+        assert_eq!(told, [], "nobody overtakes the first");
+        let (more, told) = with_room(3, |events| notices.hand_out(events));
+        assert_eq!((more, told), (false, [1, 2, 3].map(|cookie| (cookie, Vec::new())).to_vec()));
+        assert!(notices.are_out() && !notices.is_empty());
+        notices.release_texts();
+        assert_eq!((notices.taken(), notices.taken()), (Some(22), None));
+        assert!(!notices.are_out());
+        let (more, told) = with_room(2, |events| notices.hand_out(events));
+        assert_eq!((more, told), (true, vec![(4, b"why".to_vec())]));
+        assert!(notices.are_out() && notices.is_empty() && notices.waits() != 0);
+        notices.release_texts();
+        assert_eq!((notices.are_out(), notices.waits()), (false, 0));
+    }
+
+    #[test]
+    fn what_finds_room_goes_at_once_and_what_finds_none_is_not_lost() {
+        let mut notices = Notices::<u8>::default();
+        let all = |notices: &mut Notices<u8>, events: &mut Events<'_>| {
+            notices.message(message(1), 11, Some(&mut *events));
+            notices.completed(2, Ok(0), Some(&mut *events));
+            notices.endpoint_failed(3, &Failure::new(Status::Io, "end"), Some(events));
+        };
+        let expected = [(1, Vec::new()), (2, Vec::new()), (3, b"end".to_vec())];
+        let ((), told) = with_room(3, |events| all(&mut notices, events));
+        assert_eq!(told, expected);
+        assert!(notices.is_empty() && notices.are_out());
+        notices.release_texts();
+        assert_eq!(notices.taken(), Some(11));
+        let ((), told) = with_room(0, |events| all(&mut notices, events));
+        assert!(told.is_empty() && !notices.are_out());
+        let (more, told) = with_room(4, |events| notices.hand_out(events));
+        assert_eq!((more, told), (true, expected.to_vec()));
+        let (goes, _) = with_room(0, |events| notices.message_at_once(message(4), 44, events));
+        assert!(!goes);
+        assert_eq!((notices.taken(), notices.taken()), (Some(11), None), "it is not ours");
+        let (goes, told) = with_room(1, |events| notices.message_at_once(message(4), 44, events));
+        assert_eq!((goes, told, notices.taken()), (true, vec![(4, Vec::new())], Some(44)));
+    }
+}

@@ -292,4 +292,24 @@ pub(crate) mod tests {
     fn mtu_codes_are_bytes() {
         assert_eq!((1..=5).map(mtu_bytes).collect::<Vec<_>>(), [256, 512, 1024, 2048, 4096]);
     }
+
+    #[test]
+    fn a_limited_member_of_a_partition_reaches_a_full_one_and_is_reached() {
+        let (full, limited) = (infiniband(1), Port { partition: 1, ..infiniband(1) });
+        assert_eq!(full.reaches(&limited, Router::None), Ok(()));
+        assert_eq!(limited.reaches(&full, Router::None), Ok(()));
+    }
+
+    #[test]
+    fn only_a_port_of_another_infiniband_subnet_is_behind_a_router() {
+        assert!(infiniband(1).is_beyond_router(&infiniband(2)));
+        for (a, b) in [
+            (infiniband(1), infiniband(1)),
+            (infiniband(1), ethernet(1)),
+            (ethernet(1), infiniband(1)),
+            (ethernet(1), ethernet(2)),
+        ] {
+            assert!(!a.is_beyond_router(&b), "{a:?} {b:?}");
+        }
+    }
 }

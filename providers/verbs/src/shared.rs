@@ -77,7 +77,7 @@ const INLINE_STEPS: [usize; 4] = [96, 64, 48, 0];
 
 /// So many pieces, of 16 bytes each, are no longer than what is inlined: drivers make every work request as long as the
 /// longer of the two.
-fn pieces_beside(inline: usize) -> usize {
+pub(crate) fn pieces_beside(inline: usize) -> usize {
     (inline + 4).div_ceil(16).clamp(4, 17)
 }
 

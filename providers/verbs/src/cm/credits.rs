@@ -155,4 +155,22 @@ mod tests {
         let taken = (0..100).take_while(|_| credits.received(0).is_ok()).count();
         assert_eq!(taken, usize::from(WINDOW));
     }
+
+    #[test]
+    fn the_last_credits_are_for_notes_and_for_credits_and_half_of_them_are_told_alone() {
+        let mut credits = Credits::default();
+        for have in (0..=WINDOW).rev() {
+            let allowed =
+                [Weight::Data, Weight::Note, Weight::Credits].map(|weight| credits.allows(weight));
+            assert_eq!(allowed, [have > 2, have > 1, have > 0], "{have}");
+            assert_eq!(credits.send(), 0);
+        }
+        for owed in 1..=WINDOW / 2 {
+            assert!(!credits.is_due(), "{owed}");
+            assert_eq!(credits.received(1), Ok(()));
+        }
+        assert!(credits.is_due());
+        assert_eq!((credits.send(), credits.is_due()), (WINDOW / 2, false), "all are told at once");
+        assert_eq!((credits.have, credits.send()), (WINDOW / 2 - 1, 0));
+    }
 }

@@ -154,4 +154,32 @@ mod tests {
         }
         assert!(read(&[]).is_err() && read(&[0]).is_err() && read(&[7, 0]).is_err());
     }
+
+    #[test]
+    fn the_longest_datagram_arrives_and_what_is_no_frame_is_refused_in_words() {
+        let longest = vec![7; MAX_DATAGRAM];
+        let mut reader = Reader::default();
+        let cuts: Vec<(Kind, &[u8])> = cut(&longest).collect();
+        let (last, parts) = cuts.split_last().unwrap();
+        assert!(parts.iter().all(|(kind, part)| *kind == Kind::Part && part.len() == MAX_PAYLOAD));
+        for (_, part) in parts {
+            assert_eq!(reader.part(part), Ok(()));
+        }
+        assert_eq!((last.0, reader.last(last.1)), (Kind::Datagram, Ok(longest.clone())));
+        for (_, part) in parts {
+            assert_eq!(reader.part(part), Ok(()));
+        }
+        let words = format!("the peer sent a datagram of more than {MAX_DATAGRAM} bytes");
+        assert_eq!(reader.last(&[last.1, &[7]].concat()), Err(words));
+        let exact = vec![7; MAX_PAYLOAD];
+        assert_eq!(cut(&exact).collect::<Vec<_>>(), [(Kind::Datagram, &exact[..])]);
+        for (bytes, words) in [
+            (&[5, 0, 9][..], "the peer sent Bye with 1 bytes"),
+            (&[1, 0, 9, 9], "the peer sent Part with 2 bytes"),
+            (&[7, 0], "the peer sent a frame of kind 7"),
+            (&[0], "the peer sent 1 bytes, which are no frame"),
+        ] {
+            assert_eq!(read(bytes), Err(words.to_string()));
+        }
+    }
 }

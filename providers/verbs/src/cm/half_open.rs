@@ -39,6 +39,8 @@ mod tests {
         let all = HALF_OPEN as u64;
         assert_eq!(room((1..all).map(heard), begun), Room::Free);
         assert_eq!(room((1..=all).map(heard), begun + GRACE), Room::Full, "they may only be slow");
+        let just = begun + GRACE + Duration::from_millis(1);
+        assert_eq!(room((1..=all).map(heard), just), Room::Of(1), "the whole of it");
         let later = begun + GRACE + Duration::from_millis(10);
         assert_eq!(room((1..=all).map(heard), later), Room::Of(1), "the longest silent one");
         let one_spoke = (2..=all).map(heard).chain([(1, later)]);

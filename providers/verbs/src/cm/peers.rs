@@ -15,6 +15,7 @@ use tieline_plugin_api::{Status, address_hash};
 
 /// Bytes that may wait for one peer; a datagram always fits into an empty queue.
 const QUEUE: usize = 256 << 10;
+const _: () = assert!(MAX_DATAGRAM <= QUEUE);
 /// Datagrams that may wait for one peer, and for the core before no more are taken.
 pub(super) const WAITING: usize = 1024;
 
@@ -143,8 +144,7 @@ impl Peers {
         }
         let key = self.key(address);
         let peer = self.peers.entry(Rc::clone(&key)).or_default();
-        let full = peer.queued > 0 && peer.queued + datagram.len() > QUEUE;
-        if full || peer.queue.len() >= WAITING {
+        if peer.queued + datagram.len() > QUEUE || peer.queue.len() >= WAITING {
             return Err(Status::Again);
         }
         peer.queued += datagram.len();

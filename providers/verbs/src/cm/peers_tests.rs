@@ -388,3 +388,19 @@ fn a_flood_without_room_is_answered_again() {
         (0..).take_while(|_| world.connectors[0].send(&mut net, &name(1), &[0; 4096]).is_ok());
     assert_eq!(taken.count(), QUEUE / 4096);
 }
+
+#[test]
+fn so_many_datagrams_wait_for_a_peer_or_for_ourselves_however_short_they_are() {
+    let mut world = World::new(2, 8);
+    let mut net = Member { network: &mut world.network, me: 0, room: false };
+    let peers = &mut world.connectors[0];
+    for to in [0, 1] {
+        let taken = (0..).take_while(|_| peers.send(&mut net, &name(to), b"").is_ok());
+        assert_eq!(taken.count(), WAITING, "to {to}");
+        assert_eq!(peers.send(&mut net, &name(to), b""), Err(Status::Again));
+    }
+    let hash = address_hash(&name(0));
+    assert_eq!(peers.notices.pop_front(), Some(Notice::Datagram(hash, Vec::new())));
+    assert_eq!(peers.send(&mut net, &name(0), b"x"), Ok(()), "there is room again");
+    assert_eq!(peers.notices.pop_back(), Some(Notice::Datagram(hash, b"x".to_vec())));
+}

@@ -11,7 +11,7 @@ use super::wire::{Phase, Wire};
 use super::wires::Wires;
 use crate::abi::IBV_EVENT_DEVICE_FATAL;
 use crate::double::world::{announce, fault, pairs};
-use crate::double::{domain, sys};
+use crate::double::{domain, interval, sys};
 use core::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 use tieline_net::{Acceptor, Dialler, Hello, Key, LocalAddress};
@@ -97,6 +97,31 @@ fn what_the_device_has_said_is_read_before_sleep_since_it_would_wake_at_once() {
         panic!("it is not told")
     };
     assert!(wires.arm(false));
+}
+
+#[test]
+fn whoever_sleeps_is_woken_often_while_something_is_formed_and_else_as_peers_need_it() {
+    let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
+    let here = vec![local("10.77.0.2")];
+    let mut wires = Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap();
+    let armed = |wires: &mut Wires, has_links: bool| {
+        assert!(wires.arm(has_links));
+        interval(wires.fd())
+    };
+    let (often, now_and_then, never) = ("(0, 50000000)", "(0, 500000000)", "(0, 0)");
+    assert_eq!(armed(&mut wires, false), never);
+    assert_eq!(armed(&mut wires, true), now_and_then, "one of them may fall silent");
+    manager::fault(|faults| faults.silent = true);
+    let _ = wires.dial(&address::pack(&contact(1)));
+    assert_eq!(armed(&mut wires, false), often);
+    // Each of the two alone: a dial that waits to be tried again, and a connection that has so much time.
+    let attempts = core::mem::take(&mut wires.wires);
+    assert_eq!((armed(&mut wires, true), wires.dials.len()), (often.to_string(), 1));
+    (wires.wires, wires.dials) = (attempts, Default::default());
+    assert_eq!(armed(&mut wires, false), often);
+    wires.wires.values_mut().for_each(|wire| wire.deadline = None);
+    assert_eq!(armed(&mut wires, true), now_and_then);
+    assert_eq!(armed(&mut wires, false), never);
 }
 
 #[test]

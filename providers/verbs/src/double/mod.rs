@@ -179,3 +179,16 @@ pub(crate) fn piece(words: &mut [u64]) -> Iov {
 pub(crate) fn piece_in(region: &Region, words: &mut [u64]) -> Iov {
     Iov { region: core::ptr::from_ref(region).cast_mut().cast(), ..piece(words) }
 }
+
+/// The interval at which whoever sleeps on this descriptor is woken.
+pub(crate) fn interval(epoll: i32) -> String {
+    let info = |fd: &str| std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+    let sleep = info(&epoll.to_string());
+    let watched = sleep
+        .lines()
+        .filter_map(|line| line.strip_prefix("tfd:")?.split(' ').find(|n| !n.is_empty()));
+    let said = watched
+        .map(info)
+        .find_map(|info| Some(info.split_once("it_interval: ")?.1.trim().to_string()));
+    said.unwrap()
+}

@@ -174,4 +174,43 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn numbers_that_cannot_be_are_refused_in_words() {
+        let said = |address: EndpointAddress| {
+            EndpointAddress::unpack(&address.pack()).map_err(|failure| failure.text)
+        };
+        let largest = 0xff_ffff;
+        for window in [2, 1024] {
+            for segment in [1024, 1 << 20] {
+                let edge =
+                    EndpointAddress { qpn: largest, psn: largest, window, segment, ..end(1) };
+                assert_eq!(said(edge), Ok(edge));
+            }
+        }
+        for (wrong, what) in [
+            (EndpointAddress { qpn: largest + 1, ..end(1) }, "queue pair"),
+            (EndpointAddress { psn: largest + 1, ..end(1) }, "queue pair"),
+            (EndpointAddress { window: 1, ..end(1) }, "window"),
+            (EndpointAddress { window: 1025, ..end(1) }, "window"),
+            (EndpointAddress { segment: 1023, ..end(1) }, "segment size"),
+            (EndpointAddress { segment: (1 << 20) + 1, ..end(1) }, "segment size"),
+        ] {
+            assert_eq!(said(wrong), Err(format!("an rc address that names an impossible {what}")));
+        }
+        let mut reserved = end(1).pack();
+        reserved[19] = 1;
+        assert!(EndpointAddress::unpack(&reserved).is_err());
+        let interface = InterfaceAddress { port: ethernet(1), segment: 1024 }.pack();
+        let none = "an rc address that is none of this version";
+        for at in 0..4 {
+            let (mut interface, mut endpoint) = (interface.clone(), end(1).pack());
+            (interface[at], endpoint[at]) = (0, 0);
+            assert_eq!(InterfaceAddress::unpack(&interface).unwrap_err().text, none);
+            assert_eq!(EndpointAddress::unpack(&endpoint).unwrap_err().text, none);
+        }
+        for bytes in [&interface[..31], &[&interface[..], &[0]].concat()] {
+            assert_eq!(InterfaceAddress::unpack(bytes).unwrap_err().text, none);
+        }
+    }
 }

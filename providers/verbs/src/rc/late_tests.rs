@@ -3,7 +3,7 @@
 use crate::abi::IBV_EVENT_PORT_ERR;
 use crate::double::clock::{self, pass};
 use crate::double::world::{announce, chatter, counts, fault};
-use crate::double::{Side, connect, side, side_of};
+use crate::double::{Side, connect, interval, side, side_of};
 use crate::{RC, UD};
 use std::time::Duration;
 use tieline_plugin_api::{Armed, Endpoint, Interface, Posting, Status};
@@ -151,19 +151,6 @@ fn peers_are_asked_for_a_sign_of_life_at_once_when_the_port_loses_its_link() {
     assert_eq!(counts().sends, before + 1);
 }
 
-/// The interval at which whoever sleeps on this is woken.
-fn interval(side: &Side) -> String {
-    let info = |fd: &str| std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
-    let sleep = info(&side.interface.event_fd().unwrap().to_string());
-    let watched = sleep
-        .lines()
-        .filter_map(|line| line.strip_prefix("tfd:")?.split(' ').find(|n| !n.is_empty()));
-    let said = watched
-        .map(info)
-        .find_map(|info| Some(info.split_once("it_interval: ")?.1.trim().to_string()));
-    said.unwrap()
-}
-
 #[test]
 fn whoever_sleeps_is_woken_as_often_as_peers_and_messages_need_it_and_else_never() {
     let armed = |side: &mut Side| {
@@ -172,7 +159,7 @@ fn whoever_sleeps_is_woken_as_often_as_peers_and_messages_need_it_and_else_never
             side.interface.arm() == Ok(Armed::Sleep)
         };
         assert!((0..1000).any(sleeps), "it never sleeps");
-        interval(side)
+        interval(side.interface.event_fd().unwrap())
     };
     for (failure, every) in [("100ms", "(0, 20000000)"), ("4s", "(0, 500000000)"), ("1h", "(1, 0)")]
     {

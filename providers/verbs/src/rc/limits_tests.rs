@@ -441,3 +441,59 @@ fn memory_that_is_registered_in_part_or_not_said_to_be_is_lent_to_the_device() {
     }
     a.domain.deregister(own).unwrap();
 }
+
+#[test]
+fn an_atomic_that_the_device_does_not_do_or_that_lies_elsewhere_is_refused_before_it_is_posted() {
+    let (a, b) = (&mut side(&[]), &mut side(&[]));
+    let (at_a, _at_b) = connect(a, b);
+    let mut words = [0u64; 4];
+    let (_region, key) = share(b, &mut words, &at_a);
+    // A region that begins in the middle of a word.
+    let base = words.as_mut_ptr().cast::<u8>().wrapping_add(4);
+    let odd = |access| {
+        let region = b.domain.register(&RegisterParams::new(base, 16, access)).unwrap();
+        let mut bytes = [0; 128];
+        let len = b.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
+        (at_a.import_key(&bytes[..len]).unwrap(), region)
+    };
+    let ((askew, _askew), (read, _read)) = (odd(access::REMOTE_ATOMIC), odd(access::REMOTE_READ));
+    let post = |key: &RemoteKey, op: u32, width: u32, offset: u64| {
+        let op = Atomic {
+            op,
+            width,
+            key: core::ptr::null_mut(),
+            offset,
+            operand: 1,
+            compare: 0,
+            result: core::ptr::null_mut(),
+            cookie: 3,
+            flags: op_flags::REMOTE_COMPLETION,
+        };
+        at_a.atomic(key, &op, &mut 0)
+    };
+    let add = atomic_op::ADD;
+    let sends = counts().sends;
+    for (key, op, width, offset, status) in [
+        (&key, add, 4, 0, Status::Unsupported),
+        (&key, atomic_op::AND, 8, 0, Status::Unsupported),
+        (&key, atomic_op::MAX, 8, 0, Status::Unsupported),
+        (&key, add, 8, 4, Status::Misaligned),
+        (&key, add, 8, 1, Status::Misaligned),
+        (&askew, add, 8, 0, Status::Misaligned),
+        (&askew, add, 8, 4, Status::Misaligned),
+        (&key, add, 8, 32, Status::OutOfRange),
+        (&key, add, 8, 1 << 40, Status::OutOfRange),
+    ] {
+        assert_eq!(post(key, op, width, offset), Err(status), "{op} {width} {offset}");
+    }
+    assert_eq!(post(&read, add, 8, 0), Err(Status::Misaligned), "that is seen first");
+    assert_eq!(counts().sends, sends);
+    for op in [add, atomic_op::COMPARE_SWAP] {
+        assert_eq!(post(&key, op, 8, 24), Ok(Posting::Pending));
+    }
+    assert_eq!(counts().sends, sends + 2);
+    while a.told.ended.len() < 2 {
+        a.poll();
+        b.poll();
+    }
+}

@@ -4,6 +4,8 @@ mod address;
 #[cfg(test)]
 mod any_order_tests;
 #[cfg(test)]
+mod attributes_tests;
+#[cfg(test)]
 mod close_tests;
 mod connection;
 mod credits;

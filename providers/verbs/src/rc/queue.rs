@@ -372,4 +372,46 @@ mod tests {
             assert!(queue.has_reserve());
         }
     }
+
+    #[test]
+    fn room_reserve_and_requests_for_a_completion_are_counted_to_the_last_place() {
+        let mut queue = SendQueue::new(16);
+        let mut asked = Vec::new();
+        for cookie in 0..16 {
+            assert_eq!((queue.room(), queue.has_room()), (16 - cookie as usize, true));
+            let asks = queue.must_signal();
+            asked.push(asks);
+            queue.push(user(cookie), asks);
+        }
+        assert_eq!(asked, [[false, false, false, true]; 4].concat());
+        assert_eq!((queue.room(), queue.has_room()), (0, false));
+        for _ in 1..RESERVE {
+            assert!(queue.has_reserve());
+            queue.push(Ends { role: Role::Keepalive, ..Ends::default() }, true);
+        }
+        assert!(!queue.has_reserve(), "the last place is for the send that ends all");
+        assert_eq!((queue.room(), queue.len()), (0, 16 + RESERVE - 1));
+        let each = size_of::<Sent>();
+        for (depth, places) in [(1, 16), (8, 16), (9, 32), (24, 32), (120, 128), (121, 256)] {
+            assert_eq!(SendQueue::bytes(depth), places * each, "{depth}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_is_filled_by_sends_whose_end_nobody_tells_says_so() {
+        let mut queue = SendQueue::new(16);
+        assert!(!queue.awaits_completion() && !queue.touches_application());
+        queue.push(Ends { foreign: true, ..user(0) }, false);
+        (1..4).for_each(|cookie| queue.push(user(cookie), false));
+        assert!(!queue.awaits_completion() && queue.touches_application());
+        assert!(!queue.limit(5), "there is room for one more");
+        assert!(queue.limit(4));
+        assert_eq!((queue.limit(100), queue.room()), (false, 12), "it was made for no more");
+        queue.push(user(4), true);
+        assert!(queue.awaits_completion() && !queue.limit(5));
+        queue.push(user(5), false);
+        assert!(queue.awaits_completion(), "that of the one before");
+        assert_eq!(core::iter::from_fn(|| queue.retire(4)).count(), 5);
+        assert!(!queue.awaits_completion() && !queue.touches_application());
+    }
 }

@@ -199,3 +199,94 @@ proptest! {
         }
     }
 }
+
+/// Polls when it is due: just before nothing is sent, and then how many packets.
+fn due_at(sender: &mut Sender, at: Duration) -> Result<usize, Status> {
+    let mut sent = 0;
+    assert!(!sender.is_due(at - MS) && sender.is_due(at), "{at:?}");
+    assert_eq!(sender.retransmit(at - MS, &mut |_| panic!("before its time")), Ok(()));
+    sender.retransmit(at, &mut |_| sent += 1).map(|()| sent)
+}
+
+#[test]
+fn what_is_not_acknowledged_is_sent_again_after_times_that_double_up_to_a_second() {
+    let mut sender = Sender::new(SENDER, 5, b"", MS * 9260);
+    sender.start(MS * 10, &mut |_| {});
+    let mut at = MS * 10;
+    for wait in [20, 40, 80, 160, 320, 640, 1000, 1000, 1000, 1000, 1000, 1000, 1000] {
+        at += MS * wait;
+        assert_eq!(due_at(&mut sender, at), Ok(1));
+    }
+    // The time is over to the millisecond.
+    assert_eq!(at, MS * 8270);
+    assert_eq!(due_at(&mut sender, MS * 9270), Err(Status::TimedOut));
+    assert!(!sender.is_waiting() && !sender.is_due(MS * 99_999));
+}
+
+#[test]
+fn a_peer_is_given_up_only_after_three_repetitions_however_short_its_time_was() {
+    let mut sender = Sender::new(SENDER, 5, b"", MS);
+    sender.start(Duration::ZERO, &mut |_| {});
+    let ends = [20, 60, 140, 300].map(|at| due_at(&mut sender, MS * at));
+    assert_eq!(ends, [Ok(1), Ok(1), Ok(1), Err(Status::TimedOut)]);
+}
+
+#[test]
+fn a_gap_is_filled_once_with_what_is_missing_and_the_clock_begins_anew() {
+    let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(20));
+    let mut wire = Vec::new();
+    let mut carry = |bytes: &[u8]| wire.push(Packet::unpack(bytes).unwrap().0.sequence);
+    sender.start(Duration::ZERO, &mut |_| {});
+    sender.acked(0, true, MS, &mut |_| panic!("nobody has opened the other end"));
+    for header in 0..3 {
+        sender.offer(Kind::Message, 3, header, &[], MS, &mut |_| panic!("nor is it known"));
+    }
+    sender.acked(3, false, MS, &mut |_| {});
+    assert!(!sender.is_quiet(), "nor has it acknowledged anything");
+    sender.welcomed(RECEIVER, MS * 2, &mut carry);
+    sender.welcomed(RECEIVER, MS * 3, &mut |_| panic!("a second time"));
+    sender.acked(0, true, MS * 5, &mut carry);
+    sender.acked(0, true, MS * 6, &mut |_| panic!("it is on its way"));
+    assert!(!sender.is_due(MS * 24) && sender.is_due(MS * 25));
+    sender.acked(1, true, MS * 10, &mut carry);
+    sender.acked(4, true, MS * 11, &mut |_| panic!("what was never sent"));
+    assert!(!sender.is_due(MS * 29) && sender.is_due(MS * 30) && !sender.is_quiet());
+    sender.acked(3, true, MS * 12, &mut |_| panic!("nothing is missing"));
+    assert!(sender.is_quiet() && !sender.is_waiting());
+    assert_eq!((wire, sender.next()), (vec![0, 1, 2, 0, 1], 3));
+    for (number, past) in [(3, true), (4, false), (3 | 1 << 31, false), (4 | 1 << 31, true)] {
+        assert_eq!(sender.is_past(number), past, "{number:#x}");
+    }
+}
+
+#[test]
+fn a_peer_makes_the_window_as_narrow_as_one_message_and_no_wider_than_it_is() {
+    for (said, window) in [(0, WINDOW), (1, 1), (2, 2), (32, 32), (33, WINDOW)] {
+        let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(20));
+        sender.allow(said);
+        let mut sent = 0;
+        while sender.has_room() {
+            sender.offer(Kind::Message, 3, 0, &[], MS, &mut |_| {});
+            sent += 1;
+        }
+        assert_eq!(sent, window, "{said}");
+    }
+}
+
+#[test]
+fn what_is_a_window_ahead_is_too_far_and_what_lies_behind_came_before() {
+    let mut receiver = Receiver::<u8>::default();
+    let mut accept = |sequence| (receiver.accept(sequence), receiver.gap);
+    let far = WINDOW as u32;
+    assert_eq!(accept(u32::MAX), (Verdict::Duplicate, false));
+    assert_eq!(accept(1 << 31), (Verdict::Duplicate, false));
+    assert_eq!(accept(far - 1), (Verdict::Early, true));
+    assert_eq!(accept(far), (Verdict::Gap, true));
+    assert_eq!(accept((1 << 31) - 1), (Verdict::Gap, true));
+    assert_eq!(accept(0), (Verdict::Deliver, false), "nothing is kept");
+    receiver.keep(2, 7);
+    assert_eq!((receiver.accept(2), receiver.gap), (Verdict::Duplicate, true));
+    assert_eq!((receiver.accept(1), receiver.gap), (Verdict::Deliver, true));
+    assert_eq!((receiver.following(), receiver.gap), (Some(7), false));
+    assert_eq!((receiver.following(), receiver.next), (None, 3));
+}

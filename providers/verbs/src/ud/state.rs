@@ -1,5 +1,7 @@
 //! What an interface and its endpoints work on: one queue pair, the channels that begin here and those that end here.
 
+#[cfg(test)]
+mod activity_tests;
 mod arrivals;
 mod channels;
 
