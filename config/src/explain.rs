@@ -211,3 +211,52 @@ impl std::fmt::Display for Verdict {
         write!(f, "{}{joint}{}", self.state(), self.detail())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_decision_has_its_words() {
+        let because = || "why".to_owned();
+        let (name, roles) = (|| "it".to_owned(), vec!["message".to_owned(), "RMA".to_owned()]);
+        for (verdict, words) in [
+            (Verdict::Found { origin: name(), version: "1.2".into() }, "found: version 1.2, it"),
+            (
+                Verdict::NotFound { looked: "/a".into(), nearest: Some(name()) },
+                "not found: did you mean it? looked in /a",
+            ),
+            (Verdict::NotFound { looked: "/a".into(), nearest: None }, "not found: looked in /a"),
+            (
+                Verdict::Refused { phase: "elf".into(), expected: "a".into(), found: "b".into() },
+                "refused: elf: b; expected a",
+            ),
+            (Verdict::Filtered { by: name() }, "left out by it"),
+            (
+                Verdict::LacksCapability { capability: "put".into(), role: "RMA".into() },
+                "unfit: for RMA: lacks put",
+            ),
+            (Verdict::OutrankedBy { winner: name(), rule: because() }, "outranked by it: why"),
+            (Verdict::Unreachable { because: because() }, "unreachable: why"),
+            (Verdict::NotUsed { because: because() }, "not used: why"),
+            (Verdict::NotNeeded { because: because() }, "not needed: why"),
+            (Verdict::Disabled { because: because() }, "disabled: why"),
+            (Verdict::ChosenFor { roles, because: because() }, "used for message, RMA: why"),
+        ] {
+            assert_eq!(verdict.to_string(), words);
+            assert_eq!(verdict.is_used(), words.starts_with("used"), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_record_is_about_the_smallest_thing_that_it_names() {
+        let verdict = || Verdict::NotUsed { because: "why".into() };
+        let mut record = Record::module("verbs", "verbs:mlx5_0", "rc", verdict());
+        assert_eq!(record.to_string(), "verbs:mlx5_0/rc: not used: why");
+        record.peer = Some("p1".into());
+        assert_eq!(record.subject(), "verbs:mlx5_0/rc to p1");
+        record.module = None;
+        assert_eq!(record.subject(), "verbs:mlx5_0 to p1");
+        assert_eq!(Record::provider("verbs", verdict()).subject(), "verbs");
+    }
+}

@@ -183,3 +183,55 @@ Modules are written with their domain: `verbs:mlx5_0/rc`. Including and excludin
 may a name stand twice. A plain name decides before a glob: `*,tcp` is everything, `tcp` last. A name that matches nothing
 is a warning with the nearest spelling.
 "#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_filled_to_their_last_place_and_a_longer_word_stays_whole() {
+        assert_eq!(wrapped("aa bb c", 5), ["aa bb", "c"]);
+        assert_eq!(wrapped("aa bb c", 7), ["aa bb c"]);
+        assert_eq!(wrapped("aa bb c", 6), ["aa bb", "c"]);
+        assert_eq!(wrapped("  aa \n bb", 4), ["aa", "bb"]);
+        assert_eq!(wrapped("aaaaaa b", 3), ["aaaaaa", "b"]);
+        assert_eq!(wrapped("", 3), [""]);
+    }
+
+    fn of(name: &str, owner: &str) -> ValueView {
+        ValueView {
+            name: name.into(),
+            value: "set".into(),
+            origin: crate::Origin::Environment,
+            default: "a|b".into(),
+            kind: "on|off".into(),
+            owner: owner.into(),
+            doc: "See <this>.".into(),
+            overridden: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_other_providers_read_stands_behind_the_cores_own_each_once() {
+        let loaded = [
+            of("TIELINE_ODD_SIZE", "odd"),
+            of("TIELINE_PROBE", "odd"),
+            of("TIELINE_RANK", "launcher"),
+            of("TIELINE_WHAT", "unknown"),
+            of("TIELINE_NEW", "core"),
+        ];
+        let text = markdown(Vec::new(), &loaded);
+        let table = "| variable | kind | default | meaning |\n|---|---|---|---|\n";
+        let row = "| `TIELINE_ODD_SIZE` | on \\| off | `a\\|b` | See &lt;this>. |\n";
+        assert!(text.ends_with(&format!("\n## Provider odd\n\n{table}{row}")), "{text}");
+        assert_eq!(text.matches("## Variables of the core\n").count(), 1);
+        assert_eq!(text.matches("| `TIELINE_PROBE` |").count(), 1);
+        let text = settings_file(Vec::new(), &loaded);
+        let end =
+            "\n# ---- Provider odd ----\n\n# See <this>. (on|off)\n#TIELINE_ODD_SIZE = \"a|b\"\n";
+        assert!(text.ends_with(end), "{text}");
+        assert_eq!(text.matches("\n# ---- The core ----\n").count(), 1);
+        assert!(text.contains("\n# TIELINE_PRIORITY_<NAME> = \"\"\n"), "{text}");
+        assert!(text.contains("\n#TIELINE_SECRET_FILE = ") && !text.contains("#TIELINE_SECRET ="));
+    }
+}

@@ -53,6 +53,41 @@ mod tests {
         assert_eq!(nearest("x", []), None);
     }
 
+    /// A third of the letters may change, at least one; of those that are as near the first by name.
+    #[test]
+    fn what_is_near_is_counted_in_letters() {
+        assert_eq!(nearest("abcdef", ["abcdxy"]), Some("abcdxy"));
+        assert_eq!(nearest("abcdef", ["abcxyz"]), None);
+        assert_eq!(nearest("abcde", ["abcxy"]), None);
+        assert_eq!(nearest("ab", ["ax"]), Some("ax"));
+        assert_eq!(nearest("ab", ["xy"]), None);
+        assert_eq!(nearest("shm", ["sim", "sham"]), Some("sham"));
+        assert_eq!(nearest("shmem", ["shm", "shmen"]), Some("shmen"));
+        assert_eq!(nearest("shm", ["shm"]), None, "it is there");
+        assert_eq!(nearest("äöü", ["äöx"]), Some("äöx"));
+    }
+
+    #[test]
+    fn letters_are_added_dropped_changed_and_swapped_at_either_end() {
+        for (a, b, steps) in [
+            ("abc", "abc", 0),
+            ("abc", "ABC", 0),
+            ("abc", "bac", 1),
+            ("abc", "acb", 1),
+            ("abc", "cab", 2),
+            ("abc", "bca", 2),
+            ("ab", "xba", 2),
+            ("abc", "xabc", 1),
+            ("abc", "abcx", 1),
+            ("abc", "bc", 1),
+            ("abc", "", 3),
+            ("abab", "baba", 2),
+            ("aab", "aba", 1),
+        ] {
+            assert_eq!((distance(a, b), distance(b, a)), (steps, steps), "{a} {b}");
+        }
+    }
+
     #[test]
     fn a_swap_of_neighbours_counts_once() {
         assert_eq!(distance("abcd", "abdc"), 1);

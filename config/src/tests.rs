@@ -2,6 +2,8 @@ use super::*;
 use std::path::Path;
 use tieline_plugin_api::{ConfigDoc, config::shared};
 
+mod names;
+
 fn env(variables: &[(&str, &str)]) -> ConfigBuilder {
     Config::builder().environment(variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())))
 }

@@ -75,5 +75,25 @@ mod tests {
         assert!(Kind::Path.admits("/a:/b"));
         assert!(!Kind::Path.admits("/a:b"));
         assert!(Kind::Integer.admits("-1"));
+        assert!(!Kind::Integer.admits("1.5") && !Kind::Integer.admits(""));
+        assert!(Kind::Path.admits("/a::/b") && !Kind::Path.admits("a:/b"));
+        assert!(Kind::Selection.admits("a,^b"), "it is checked where it is read");
+    }
+
+    #[test]
+    fn a_kind_has_a_name_and_says_what_it_accepts() {
+        let of = |kind: Kind| (kind.name(), kind.accepted());
+        let word = |name: &str, accepted: &str| (name.to_owned(), accepted.to_owned());
+        assert_eq!(
+            of(Kind::Integer),
+            word("integer", "an integer is a whole number such as 50 or -1")
+        );
+        assert_eq!(
+            of(Kind::Path),
+            word("path", "accepted are absolute directories with colons between them")
+        );
+        let selection = "accepted is a comma list of names or globs, with ^ in front of the whole list to exclude";
+        assert_eq!(of(Kind::Selection), word("selection", selection));
+        assert_eq!(of(Kind::one_of("a|b")), word("a|b", "accepted are a, b"));
     }
 }

@@ -320,4 +320,81 @@ mod tests {
         assert_eq!(list([1, 4, 7].into_iter(), 3), "ranks 1, 4 and 7");
         assert_eq!(list(0..100, 100), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more");
     }
+
+    #[test]
+    fn who_does_not_belong_is_told_why() {
+        let said = |job: &str, hello: Hello| {
+            let (text, told) = Gather::new(2, job).join(&hello).unwrap_err();
+            assert_eq!(told, Reply::Nobody);
+            text
+        };
+        assert_eq!(said("j", hello(2, 2)), "there is no rank 2 in this job of 2");
+        let other = |job: &str| Hello { job: job.into(), ..hello(1, 2) };
+        assert_eq!(said("j", other("k")), "TIELINE_JOB is not this job's");
+        let slurm = "its Slurm job and step (or TIELINE_JOB) are not this job's";
+        assert_eq!(said("j slurm - 1.0", other("j")), slurm);
+        assert_eq!(said("j", other("j slurm - 1.0")), slurm);
+        let (text, _) = Gather::new(2, "j").join(&hello(1, 4)).unwrap_err();
+        assert_eq!(text, "rank 1 (pid 71 on a) has size 4, rank 0 has 2");
+    }
+
+    #[test]
+    fn who_was_turned_away_is_named_once_and_not_without_end() {
+        let mut gather = Gather::new(3, "j");
+        assert_eq!(gather.join(&hello(0, 3)), Ok(0));
+        assert_eq!(gather.absent(), 2);
+        assert_eq!(gather.has_come(1), "rank 1 has not come");
+        assert_eq!(gather.has_come(0), "rank 0 (pid 70 on a) has not published it");
+        for n in [1, 1, 2, 3, 4, 5, 6, 7, 8, 9] {
+            assert_eq!(gather.turn_away(format!("s{n}")), format!("s{n}"));
+        }
+        let those = "(turned away: s1; s2; s3; s4; s5; s6; s7; s8)";
+        assert_eq!(gather.has_come(1), format!("rank 1 has not come {those}"));
+        let late = |text: String| Reply::All(Frame::Late { text });
+        assert_eq!(
+            gather.give_up(Duration::from_millis(1500)),
+            late(format!(
+                "ranks 1 and 2 of 3 have not come within 1.5s, and rank 0 of 3 has not called exchange within 1.5s {those}"
+            ))
+        );
+        let mut gather = joined(3);
+        assert_eq!(
+            gather.give_up(Duration::from_secs(1)),
+            late("ranks 0, 1 and 2 of 3 have not called exchange within 1s".into())
+        );
+        let mut gather = Gather::new(2, "j");
+        assert_eq!(gather.join(&hello(0, 2)), Ok(0));
+        assert_eq!(gather.contribute(0, 0, vec![]), Ok(Reply::Nobody));
+        assert_eq!(
+            gather.give_up(Duration::from_secs(1)),
+            late("rank 1 of 2 has not come within 1s".into())
+        );
+    }
+
+    #[test]
+    fn an_answer_is_no_longer_than_its_length_can_say() {
+        let with = |given: u64| {
+            let mut gather = joined(2);
+            gather.given_bytes = given;
+            gather.contribute(0, 0, vec![0; 10]).unwrap()
+        };
+        assert_eq!(with(MOST - 14), Reply::Nobody);
+        let text = "the contributions to one exchange are together more than 4294967231 bytes";
+        assert_eq!(with(MOST - 13), Reply::All(Frame::Refused { text: text.into() }));
+        // Each exchange counts anew.
+        let mut gather = joined(1);
+        assert!(matches!(gather.contribute(0, 0, vec![0; 10]), Ok(Reply::All(_))));
+        assert_eq!((gather.given, gather.given_bytes), (0, 0));
+        assert_eq!(
+            gather.contribute(0, 0, vec![]),
+            Err("rank 0 spoke out of turn, in exchange 0 of 1".into())
+        );
+    }
+
+    #[test]
+    fn the_ninth_rank_is_counted() {
+        assert_eq!(list(0..8, 8), "ranks 0, 1, 2, 3, 4, 5, 6 and 7");
+        assert_eq!(list(0..9, 9), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1 more");
+        assert_eq!(list(0..0, 0), "nobody");
+    }
 }

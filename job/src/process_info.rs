@@ -146,3 +146,86 @@ pub(super) fn timeout(get: Get<'_>) -> Result<Duration, Error> {
 pub(super) fn refuse(why: String) -> Error {
     Error::new(Status::Invalid, "cannot join the job", why, FIX_LAUNCH)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: &[(&str, &str)]) -> Result<Option<ProcessInfo>, String> {
+        let get = |name: &str| {
+            set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        let own = ProcessInfo::of_tieline(&get).map_err(|error| error.why().to_owned())?;
+        match own {
+            Some(info) => Ok(Some(info)),
+            None => ProcessInfo::of_any(&get).map_err(|error| error.why().to_owned()),
+        }
+    }
+
+    fn info(
+        rank: usize,
+        size: usize,
+        local: (Option<usize>, Option<usize>),
+        id: &str,
+    ) -> ProcessInfo {
+        ProcessInfo { rank, size, local_rank: local.0, local_size: local.1, id: id.into() }
+    }
+
+    #[test]
+    fn each_launcher_says_it_by_its_own_names_and_ours_goes_first() {
+        let (none, ompi) =
+            ((None, None), [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")]);
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&ompi), Ok(Some(info(1, 3, none, ""))));
+        let own = [("TIELINE_RANK", "0"), ("TIELINE_SIZE", " 2 "), ("TIELINE_JOB", "j")];
+        assert_eq!(read(&[&ompi[..], &own].concat()), Ok(Some(info(0, 2, none, "j"))));
+        let local = [("TIELINE_LOCAL_RANK", "4"), ("TIELINE_LOCAL_SIZE", "5")];
+        let all = info(0, 2, (Some(4), Some(5)), "j");
+        assert_eq!(read(&[&own[..], &local].concat()), Ok(Some(all)));
+        assert_eq!(read(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]), Ok(Some(info(1, 2, none, ""))));
+        assert_eq!(read(&[("PMI_RANK", "1")]), Ok(None), "half of a pair says nothing");
+        assert_eq!(read(&[("SLURM_PROCID", "0")]), Ok(None), "the script around a step");
+        let torch = [("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")];
+        assert_eq!(read(&torch), Ok(Some(info(1, 2, (Some(0), None), ""))));
+        let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_JOB_ID", "7")];
+        assert_eq!(read(&step), Ok(Some(info(1, 2, none, "slurm - 7.-"))));
+        assert_eq!(ProcessInfo::alone(), info(0, 1, (Some(0), Some(1)), ""));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_the_name_of_its_variable() {
+        let of = |rank: &str, size: &str, more: &[(&str, &str)]| {
+            let set = [("TIELINE_RANK", rank), ("TIELINE_SIZE", size)];
+            let set: Vec<_> = set.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+            read(&[&set[..], more].concat()).map(|info| info.is_some())
+        };
+        let why = |words: &str| Err(words.to_owned());
+        assert_eq!(of("0", "", &[]), why("TIELINE_SIZE is not set, and should be a number"));
+        assert_eq!(of("", "2", &[]), why("TIELINE_RANK is not set, and should be a number"));
+        assert_eq!(of("-1", "2", &[]), why("TIELINE_RANK is `-1`, and should be a number"));
+        let ranks = "TIELINE_RANK is 2 and TIELINE_SIZE is 2: ranks run from 0 to size - 1";
+        assert_eq!((of("2", "2", &[]), of("1", "2", &[])), (why(ranks), Ok(true)));
+        let (most, more) = (MAX_RANKS.to_string(), (MAX_RANKS + 1).to_string());
+        assert_eq!(of("0", &most, &[]), Ok(true));
+        let beyond = |name: &str| Err(format!("{name} is {more}, and the most is {most}"));
+        assert_eq!(of("0", &more, &[]), beyond("TIELINE_SIZE"));
+        for name in ["TIELINE_LOCAL_RANK", "TIELINE_LOCAL_SIZE"] {
+            assert_eq!(of("0", "2", &[(name, &most)]), Ok(true));
+            assert_eq!(of("0", "2", &[(name, &more)]), beyond(name));
+        }
+        let long = "j".repeat(MAX_JOB + 1);
+        assert_eq!(of("0", "2", &[("TIELINE_JOB", &long[1..])]), Ok(true));
+        let words = format!("TIELINE_JOB has {} bytes, and the most is {MAX_JOB}", MAX_JOB + 1);
+        assert_eq!(of("0", "2", &[("TIELINE_JOB", &long)]), Err(words));
+    }
+
+    #[test]
+    fn how_long_is_waited_is_a_duration_or_the_usual_one() {
+        let of = |text: Option<&str>| timeout(&|_| text.map(str::to_owned));
+        assert_eq!(of(None), Ok(super::super::DEADLINE));
+        assert_eq!(of(Some(" 500ms ")), Ok(Duration::from_millis(500)));
+        let why = of(Some("20")).map_err(|error| error.why().to_owned());
+        let words = "TIELINE_RENDEZVOUS_TIMEOUT: `20` is no duration: write 500ms, 20s or 2min";
+        assert_eq!(why, Err(words.into()));
+    }
+}

@@ -352,3 +352,45 @@ pub(super) fn unknown_exchange(spoken: &str) -> Error {
         "TIELINE_EXCHANGE is `{spoken}` and TIELINE_RENDEZVOUS is not set: there is no way to the others"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(addresses: &str, secret: &str) -> Result<Rendezvous, Error> {
+        let secret = secret.as_bytes().to_vec();
+        Rendezvous::new(addresses.into(), "TIELINE_RENDEZVOUS", &|| Ok(secret.clone()))
+    }
+
+    #[test]
+    fn each_address_has_a_host_and_a_port() {
+        for good in ["nodea:1", "a:65535", "[::1]:9", "a:1,b:2"] {
+            assert!(made(good, "").is_ok(), "{good}");
+        }
+        for bad in ["", "nodea", ":1", "a:0", "a:65536", "a:x", "a:1,", "a:1,b"] {
+            let error = made(bad, "").err().map(|error| error.to_string());
+            let words = format!(
+                "cannot join the job: TIELINE_RENDEZVOUS is `{bad}`; write host:port, such as TIELINE_RENDEZVOUS=nodea:29400"
+            );
+            assert_eq!(error, Some(words));
+        }
+    }
+
+    #[test]
+    fn without_a_secret_nothing_leaves_this_host() {
+        let reaches = |ip: &str, secret: &str| {
+            let made = made("a:1", secret).unwrap();
+            match made.check_reach(ip.parse().unwrap()) {
+                Ok(()) => String::new(),
+                Err(NotYet::Never(error)) => error.why().to_owned(),
+                Err(NotYet::Later(why)) => panic!("{why}"),
+            }
+        };
+        assert_eq!(
+            [reaches("127.0.0.1", ""), reaches("::1", ""), reaches("10.0.0.1", "s")],
+            ["", "", ""]
+        );
+        let words = "TIELINE_RENDEZVOUS is a:1, where other hosts reach it (10.0.0.1), and there is no secret";
+        assert_eq!(reaches("10.0.0.1", ""), words);
+    }
+}

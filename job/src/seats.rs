@@ -113,3 +113,73 @@ impl Seats {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::stream::Stream;
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    /// A connection that is there since then, and its other end.
+    fn since(at: Instant) -> (Connection, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut connection = Connection::new(Stream::Unix(ours), None);
+        connection.since = at;
+        (connection, theirs)
+    }
+
+    #[test]
+    fn the_oldest_without_a_name_is_found_and_a_name_takes_one_out_of_the_row() {
+        let (t0, s) = (Instant::now(), Duration::from_secs);
+        let mut seats = Seats::default();
+        let mut ends = Vec::new();
+        for after in [2, 0, 1] {
+            let (connection, end) = since(t0 + s(after));
+            assert_eq!(seats.insert(connection), ends.len());
+            ends.push(end);
+        }
+        assert_eq!((seats.nameless(), seats.oldest()), (3, Some(t0)));
+        let any = |seats: &Seats, by| seats.oldest_of(by, |_| true);
+        assert_eq!(any(&seats, t0), Some(1), "it was there by then");
+        assert_eq!(any(&seats, t0 - Duration::from_nanos(1)), None);
+        assert_eq!(seats.oldest_of(t0 + s(2), |c| c.since > t0), Some(2));
+        assert_eq!(seats.oldest_of(t0 + s(2), |c| c.handshake.is_some()), None);
+
+        seats.name(1, 7);
+        assert_eq!((seats.nameless(), seats.oldest()), (2, Some(t0 + s(1))));
+        assert_eq!((seats.of_rank(7), seats.of_rank(1)), (Some(1), None));
+        assert_eq!(seats.ranks().collect::<Vec<_>>(), [7]);
+        // Who is turned away has its time from then.
+        assert_eq!(seats.unname(1, t0 + s(3)), Some(7));
+        assert_eq!((seats.nameless(), seats.of_rank(7)), (3, None));
+        assert_eq!(any(&seats, t0 + s(2)), Some(2));
+        assert_eq!(seats.unname(1, t0 + s(4)), None, "it had no name any more");
+        assert_eq!(seats.nameless(), 3);
+    }
+
+    #[test]
+    fn what_is_closed_leaves_its_place_and_its_other_end_is_told() {
+        let poller = Poller::new().unwrap();
+        let (mut seats, t0) = (Seats::default(), Instant::now());
+        let (connection, mut end) = since(t0);
+        let seat = seats.insert(connection);
+        seats.name(seat, 3);
+        seats.settle(seat, &poller).unwrap();
+        assert!(seats.get(seat).unwrap().watched.is_some());
+        seats.get(seat).unwrap().open = false;
+        seats.settle(seat, &poller).unwrap();
+        assert!(seats.get(seat).is_none() && seats.get(seat + 1).is_none());
+        assert_eq!((seats.of_rank(3), seats.all().count()), (None, 0));
+        assert_eq!(end.read(&mut [0]).unwrap(), 0);
+        seats.settle(seat, &poller).unwrap();
+        let (nameless, _end) = since(t0);
+        assert_eq!(seats.insert(nameless), seat);
+        let (next, _other) = since(t0);
+        assert_eq!(seats.insert(next), seat + 1, "a place is given once");
+        seats.get(seat).unwrap().open = false;
+        seats.settle(seat, &poller).unwrap();
+        assert_eq!(seats.nameless(), 1);
+    }
+}

@@ -499,4 +499,32 @@ mod tests {
         assert_eq!(plain("\x1b[2J\nx\u{202e}", 64), "\\u{1b}[2J\\nx\\u{202e}");
         assert_eq!(plain(&"x".repeat(100), 10), format!("{}...", "x".repeat(10)));
     }
+
+    #[test]
+    fn limits_are_the_last_lengths_that_pass() {
+        let frame = Frame::Contribute { round: 0, bytes: vec![7; 7] };
+        for (limit, passes) in [(15, false), (16, true)] {
+            let mut decoder = Decoder::new(limit);
+            decoder.push(&frame.encode());
+            assert_eq!(decoder.next().is_ok(), passes, "{limit}");
+        }
+        assert_eq!(plain(&"x".repeat(10), 10), "x".repeat(10));
+        assert_eq!(plain(&"x".repeat(11), 10), format!("{}...", "x".repeat(10)));
+        // What stands for one that is not shown is shown whole or not at all.
+        assert_eq!(plain("abc\n", 5), "abc\\n");
+        assert_eq!(plain("abc\n", 4), "abc...");
+        for turns in ['\u{202a}', '\u{2066}', '\u{2069}', '\u{200e}', '\u{200f}'] {
+            assert_eq!(plain(&turns.to_string(), 64), turns.escape_default().to_string());
+        }
+        assert_eq!(gathered_limit(2), 2 * (MAX_CONTRIBUTION + 4) + 4096);
+        assert_eq!(gathered_limit(usize::MAX), u32::MAX as usize);
+    }
+
+    /// The byte behind such a one is the next frame's.
+    #[test]
+    fn a_hello_of_one_byte_has_no_version() {
+        let mut decoder = Decoder::new(1024);
+        decoder.push(&[1, 0, 0, 0, 1, 9, 0, 0, 0]);
+        assert_eq!(decoder.next(), Err("a malformed frame of 1 bytes".into()));
+    }
 }

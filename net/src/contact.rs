@@ -242,4 +242,64 @@ pub(crate) mod tests {
             }
         }
     }
+
+    /// A contact of this one address, and what is wrong with it.
+    fn wrong(ip: &str, prefix: u8, port: u16) -> Option<Malformed> {
+        let ip = ip.parse().expect("an address");
+        let address = ListenAddress { ip, prefix, port, speed_mbps: 0 };
+        let contact = Contact {
+            boot_id: [1; 16],
+            net_namespace: 2,
+            cookie: [3; 16],
+            target: [4; 16],
+            addresses: vec![address],
+        };
+        Contact::parse(&contact.pack()).err()
+    }
+
+    #[test]
+    fn an_address_that_nobody_listens_at_is_refused() {
+        assert_eq!((wrong("10.0.0.1", 32, 1), wrong("fd00::1", 128, 1)), (None, None));
+        for (ip, prefix, port) in [
+            ("10.0.0.1", 33, 1),
+            ("fd00::1", 129, 1),
+            ("10.0.0.1", 8, 0),
+            ("0.0.0.0", 8, 1),
+            ("::", 8, 1),
+            ("224.0.0.1", 8, 1),
+            ("ff02::1", 8, 1),
+        ] {
+            assert_eq!(wrong(ip, prefix, port), Some(Malformed::Address), "{ip}/{prefix} {port}");
+        }
+    }
+
+    #[test]
+    fn so_many_addresses_are_carried_and_no_more() {
+        let address = |n: u8| ListenAddress {
+            ip: IpAddr::from([10, 0, 0, n]),
+            prefix: 8,
+            port: 1,
+            speed_mbps: 0,
+        };
+        let mut contact = Contact {
+            boot_id: [1; 16],
+            net_namespace: 2,
+            cookie: [3; 16],
+            target: [4; 16],
+            addresses: (1..=17).map(address).collect(),
+        };
+        let bytes = contact.pack();
+        contact.addresses.truncate(16);
+        assert_eq!(Contact::parse(&bytes).as_ref(), Ok(&contact));
+        let with = |at: usize, value: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = value;
+            Contact::parse(&bytes).expect_err("refused").to_string()
+        };
+        assert_eq!(with(FIXED - 1, 0), "the address lists 0 listening addresses");
+        assert_eq!(with(FIXED - 1, 17), "the address lists 17 listening addresses");
+        assert_eq!(with(0, 9), "the address has format 9, this side knows format 1");
+        assert_eq!(with(FIXED, 5), "the address has a listening address that cannot be");
+        assert_eq!(with(FIXED - 1, 15), "the address is cut off or has bytes too many");
+    }
 }

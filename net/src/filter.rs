@@ -224,4 +224,33 @@ mod tests {
             prop_assert_eq!(same, 127 - flip >= u32::from(prefix));
         }
     }
+
+    #[test]
+    fn who_asks_for_an_interface_names_it_in_a_list_that_includes() {
+        let of = |text: &str| {
+            let filter = Filter::parse(text).expect("a filter");
+            let ip = ip("10.0.0.1");
+            (filter.allows("eth0", ip), filter.asks_for("eth0", ip), filter.is_empty())
+        };
+        assert_eq!(of(""), (true, false, true));
+        assert_eq!(of("eth0"), (true, true, false));
+        assert_eq!(of("10.0.0.0/8"), (true, true, false));
+        assert_eq!(of("ib0"), (false, false, false));
+        assert_eq!(of("^eth0"), (false, false, false));
+        assert_eq!(of("^ib0"), (true, false, false));
+        assert_eq!(Filter::parse(" ^ib0 ").expect("a filter").text(), "^ib0");
+        for text in ["10.0.0.0/32", "fd00::/128", "0.0.0.0/0", "::/0"] {
+            assert!(Filter::parse(text).is_ok(), "{text}");
+        }
+        let six = Filter::parse("fd00::7").expect("a filter");
+        assert!(six.allows("eth0", ip("fd00::7")) && !six.allows("eth0", ip("fd00::6")));
+    }
+
+    #[test]
+    fn a_prefix_that_is_longer_than_an_address_fits_none() {
+        let (four, six) = (ip("10.0.0.1"), ip("fd00::1"));
+        assert!(same_subnet(four, four, 32) && !same_subnet(four, four, 33));
+        assert!(same_subnet(six, six, 128) && !same_subnet(six, six, 129));
+        assert!(!same_subnet(four, six, 0));
+    }
 }

@@ -251,9 +251,18 @@ fn an_answer_is_said_whole_also_where_a_socket_holds_little_at_first() {
     let mailbox = hub.register(ME).expect("free");
     let mut there = dial(&hub, hello(0)).expect("room");
     let incoming = mailbox.take().expect("it came");
-    socket2::SockRef::from(&incoming.stream).set_send_buffer_size(4096).expect("an option");
+    let here = incoming.stream.try_clone().expect("a descriptor");
+    let here = socket2::SockRef::from(&here);
+    let held = |bytes: usize| {
+        here.set_send_buffer_size(bytes).expect("an option");
+        here.send_buffer_size().expect("an option")
+    };
+    // As the kernel counts, what waits takes a few times its bytes.
+    let enough = held(400_000);
+    assert!(held(4096) < enough);
     let answer = vec![7; 100_000];
     incoming.answer(&answer).expect("said");
+    assert_eq!(here.send_buffer_size().expect("an option"), enough);
     there.set_nonblocking(false).expect("an option");
     let mut heard = Vec::new();
     let _ = there.read_to_end(&mut heard).expect("heard");

@@ -125,4 +125,43 @@ mod tests {
         assert!(is_last_resort("eth0", "169.254.1.1".parse().expect("an address")));
         assert!(!is_last_resort("eth0", ordinary));
     }
+
+    #[test]
+    fn link_local_addresses_are_those_of_their_subnets() {
+        for (ip, is) in [
+            ("169.254.0.0", true),
+            ("169.253.255.255", false),
+            ("169.255.0.0", false),
+            ("fe80::", true),
+            ("febf:ffff::1", true),
+            ("fec0::", false),
+            ("fe7f::1", false),
+            ("fd00::1", false),
+        ] {
+            assert_eq!(is_link_local(ip.parse().expect("an address")), is, "{ip}");
+        }
+    }
+
+    #[test]
+    fn what_there_is_instead_is_listed_with_what_is_down() {
+        let raw = |interface: &str, ip: &str, up| sys::RawAddress {
+            interface: interface.into(),
+            ip: ip.parse().expect("an address"),
+            prefix: 8,
+            scope_id: 0,
+            up,
+            carrier: true,
+            loopback: false,
+        };
+        let all = [raw("lo", "127.0.0.1", true), raw("eth0", "10.0.0.1", false)];
+        let said = |all: &[sys::RawAddress], filter: &str| {
+            none_left(all, &Filter::parse(filter).expect("a filter"))
+        };
+        let there = "there are lo 127.0.0.1, eth0 10.0.0.1 (down)";
+        assert_eq!(said(&all, ""), format!("no network interface is up: {there}"));
+        let matches = format!("no interface that is up matches `ib*`: {there}");
+        assert_eq!(said(&all, "ib*"), matches);
+        let none = "no network interface has an address: not even lo is up";
+        assert_eq!(said(&[], "ib*"), none);
+    }
 }

@@ -111,4 +111,23 @@ mod tests {
             assert_eq!((every * probes).as_secs(), then, "for {silence} s");
         }
     }
+
+    #[test]
+    fn ports_are_said_as_they_are_written() {
+        for text in ["0", "20000", "20000-20002", "1-65535"] {
+            assert_eq!(Ports::parse(text).map(Ports::text).as_deref(), Ok(text));
+        }
+        assert_eq!(Ports::parse(" 7 - 9 ").map(Ports::text).as_deref(), Ok("7-9"));
+        assert_eq!(Ports::parse("5-5").map(Ports::text).as_deref(), Ok("5"));
+        let words = "`0-5` is no range of ports: write 0 for any, or 20000-20100";
+        assert_eq!(Ports::parse("0-5"), Err(words.into()));
+        let range = Ports::parse("20000-20002").expect("a range");
+        // Wherever it starts.
+        for start in [2, 3, u32::MAX] {
+            let mut each: Vec<u16> = range.each(start).collect();
+            assert_eq!(each[0], 20000 + (start % 3) as u16);
+            each.sort_unstable();
+            assert_eq!(each, [20000, 20001, 20002]);
+        }
+    }
 }

@@ -319,4 +319,74 @@ mod tests {
         let (a, b) = (values("TIELINE_A"), values("TIELINE_B"));
         assert_eq!(((a.number, a.is_default), (b.number, b.is_default)), ((3, true), (5, false)));
     }
+
+    #[test]
+    fn bytes_are_said_with_the_largest_unit_that_leaves_a_whole_number() {
+        for (number, words) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1 << 10, "1k"),
+            (1025, "1025"),
+            (3 << 10, "3k"),
+            (1 << 20, "1m"),
+            (5 << 30, "5g"),
+            (1 << 40, "1t"),
+            (1025 << 10, "1025k"),
+        ] {
+            assert_eq!(bytes(number), words);
+        }
+    }
+
+    #[test]
+    fn what_is_accepted_is_said_with_its_limits_and_words() {
+        let of = |doc: ConfigDoc| (doc.accepts.name(), doc.accepts.accepted());
+        let word = |name: &str, accepted: &str| (name.to_owned(), accepted.to_owned());
+        let doc =
+            |make: fn(&'static str, &'static str, &'static str) -> ConfigDoc| make("X", "", "");
+        let count = "a count is a whole number such as 16, or inf";
+        assert_eq!(of(doc(ConfigDoc::count)), word("count", count));
+        let (least, both) = (
+            format!("{count}; it is 2 at least"),
+            format!("{count}; it lies between 2 and 9; accepted is also all"),
+        );
+        assert_eq!(of(doc(ConfigDoc::count).between(2, 0)), word("count", &least));
+        assert_eq!(of(doc(ConfigDoc::count).between(2, 9).one_of("all")), word("count|all", &both));
+        assert_eq!(
+            of(doc(ConfigDoc::count).between(0, 9)).1,
+            format!("{count}; it lies between 0 and 9")
+        );
+        let time =
+            "a duration is a whole number with ns, us, ms, s, min or h, such as 10ms or 1s, or inf";
+        assert_eq!(of(doc(ConfigDoc::duration)), word("duration", time));
+        let flag = "accepted are y, yes, on, true, 1 and n, no, off, false, 0";
+        assert_eq!(of(doc(ConfigDoc::flag)), word("bool", flag));
+        assert_eq!(of(doc(ConfigDoc::list)), word("list", "any text is accepted"));
+        assert_eq!(of(doc(ConfigDoc::text)), word("text", "any text is accepted"));
+        assert_eq!(of(doc(ConfigDoc::text).one_of("a|b")), word("a|b", "accepted are a, b"));
+    }
+
+    #[test]
+    fn limits_belong_to_what_is_accepted() {
+        let read = |doc: ConfigDoc, text: &str| doc.read(text).ok().map(|value| value.number);
+        let count = ConfigDoc::count("X", "", "").between(2, 9);
+        assert_eq!(
+            ["1", "2", "9", "10"].map(|text| read(count, text)),
+            [None, Some(2), Some(9), None]
+        );
+        let least = ConfigDoc::count("X", "", "").between(2, 0);
+        assert_eq!(
+            ["1", "2", "inf"].map(|text| read(least, text)),
+            [None, Some(2), Some(u64::MAX)]
+        );
+        let time = ConfigDoc::duration("X", "", "");
+        assert_eq!(
+            ["1us", "1", "inf"].map(|text| read(time, text)),
+            [Some(1000), None, Some(u64::MAX)]
+        );
+        assert_eq!(
+            read(ConfigDoc { accepts: Accepts::any(99), ..time }, "x"),
+            None,
+            "no such kind"
+        );
+    }
 }

@@ -100,4 +100,27 @@ mod tests {
         assert!(!events.push(Event::empty()));
         assert!((events.len(), events.room(), events.is_empty()) == (2, 0, false));
     }
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn what_is_pushed_is_what_the_core_reads() {
+        let mut slots = [core::mem::MaybeUninit::uninit(); 3];
+        let mut events = Events::new(&mut slots);
+        let data = [7u8; 4];
+        assert!(events.push_message(1, 2, 3, data.as_ptr(), 4));
+        assert!(events.push_completion(5, Ok(6)));
+        assert!(events.push_completion(7, Err(Status::PeerFailed)));
+        // SAFETY: all three were written.
+        let [message, done, failed] = slots.map(|slot| unsafe { slot.assume_init() });
+        assert_eq!((message.kind, message.peer, message.id), (event::MESSAGE, 1, 2));
+        assert_eq!((message.header, message.data, message.len), (3, data.as_ptr(), 4));
+        assert_eq!((message.status, message.flags, message.cookie), (0, 0, 0));
+        assert_eq!(
+            (done.kind, done.cookie, done.status, done.header),
+            (event::COMPLETION, 5, 0, 6)
+        );
+        let status = Status::PeerFailed as i32;
+        assert_eq!((failed.kind, failed.cookie), (event::COMPLETION, 7));
+        assert_eq!((failed.status, failed.header), (status, 0));
+    }
 }

@@ -181,4 +181,42 @@ mod tests {
     fn a_code_of_a_newer_minor_is_still_an_error() {
         assert_eq!(Status::from_code(-9999), Status::Io);
     }
+
+    #[test]
+    fn a_failure_of_the_system_has_the_status_that_tells_what_to_do() {
+        use std::io::{Error, ErrorKind};
+        let of = |error: Error| Failure::from_io("opening it", &error);
+        for (kind, status) in [
+            (ErrorKind::PermissionDenied, Status::Permission),
+            (ErrorKind::NotFound, Status::NoDevice),
+            (ErrorKind::OutOfMemory, Status::NoMemory),
+            (ErrorKind::WouldBlock, Status::Again),
+            (ErrorKind::ConnectionRefused, Status::PeerFailed),
+            (ErrorKind::ConnectionReset, Status::PeerFailed),
+            (ErrorKind::BrokenPipe, Status::PeerFailed),
+            (ErrorKind::InvalidInput, Status::Invalid),
+            (ErrorKind::Unsupported, Status::Unsupported),
+            (ErrorKind::TimedOut, Status::TimedOut),
+            (ErrorKind::AddrInUse, Status::Io),
+        ] {
+            assert_eq!(of(kind.into()).status, status, "{kind:?}");
+        }
+        for full in [23, 24, 28] {
+            let failure = of(Error::from_raw_os_error(full));
+            assert_eq!(failure.status, Status::NoMemory);
+            let error = Error::from_raw_os_error(full);
+            let repair = match full {
+                24 => "; close what is not needed, or raise the limit of open files (ulimit -n)",
+                _ => "",
+            };
+            assert_eq!(failure.text, format!("opening it: {error}{repair}"));
+        }
+    }
+
+    #[test]
+    fn a_failure_is_said_with_its_status() {
+        let status = Status::NoMemory;
+        assert_eq!(Failure::from(status).to_string(), status.to_string());
+        assert_eq!(Failure::new(status, "no room").to_string(), format!("no room ({status})"));
+    }
 }

@@ -141,4 +141,34 @@ mod tests {
         assert_eq!(time_limit("20s"), Some(Duration::from_secs(20)));
         assert_eq!(time_limit("20"), None);
     }
+
+    #[test]
+    fn every_unit_has_its_spellings() {
+        for (texts, bytes) in [
+            (["1", "1b", "1B"], 1),
+            (["1k", "1kb", "1KiB"], 1 << 10),
+            (["1m", "1mb", "1MiB"], 1 << 20),
+            (["1g", "1gb", "1GiB"], 1 << 30),
+            (["1t", "1tb", "1TiB"], 1 << 40),
+        ] {
+            assert_eq!(texts.map(size), [Some(bytes); 3]);
+        }
+        assert_eq!(size("INF"), Some(usize::MAX));
+        assert_eq!(
+            ["0", "16", "inf", "16k", "", "x"].map(count),
+            [Some(0), Some(16), Some(u64::MAX), None, None, None]
+        );
+        let times = ["5ns", "2h", "0s", "307445734561825860min", "307445734561825861min"];
+        let s = Duration::from_secs;
+        assert_eq!(
+            times.map(duration),
+            [
+                Some(Duration::from_nanos(5)),
+                Some(s(7200)),
+                Some(s(0)),
+                Some(s(307_445_734_561_825_860 * 60)),
+                None
+            ]
+        );
+    }
 }

@@ -277,4 +277,75 @@ mod tests {
     fn no_two_matchers_hash_alike() {
         assert_ne!(Hash::new().of(1, 2), Hash::new().of(1, 2));
     }
+
+    struct Entry {
+        key: u64,
+        link: Link,
+    }
+
+    impl Linked for Entry {
+        fn link(&self, _: usize) -> Link {
+            self.link
+        }
+
+        fn link_mut(&mut self, _: usize) -> &mut Link {
+            &mut self.link
+        }
+    }
+
+    fn hash(key: u64) -> u64 {
+        key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// A table of the keys from 0, and where each is.
+    fn filled(count: u64) -> (Slab<Entry>, Index, Vec<u32>) {
+        let (mut slab, mut index) = (Slab::new(), Index::new());
+        let mut push = |key| {
+            let place = slab.insert(Entry { key, link: Link::OUT });
+            index.push(&mut slab, 0, place, hash(key), |entry| hash(entry.key));
+            place
+        };
+        let places = (0..count).map(&mut push).collect();
+        (slab, index, places)
+    }
+
+    fn lists(index: &Index) -> usize {
+        index.bytes() / size_of::<List>()
+    }
+
+    #[test]
+    fn a_table_doubles_when_it_is_full() {
+        for (count, wanted) in
+            [(0, 0), (1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (1025, 2048)]
+        {
+            let (slab, index, places) = filled(count);
+            assert_eq!((lists(&index), index.is_empty()), (wanted, count == 0), "{count}");
+            for (key, place) in (0..count).zip(places) {
+                let found = index.find(&slab, 0, hash(key), |entry| entry.key == key);
+                assert_eq!(found, Some(place));
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_table_becomes_a_quarter_when_an_eighth_of_it_is_left_and_a_small_one_stays() {
+        for (count, left, wanted) in [
+            (1025, 256, 2048),
+            (1025, 255, 512),
+            (1025, 0, 512),
+            (1024, 0, 1024),
+            (2049, 511, 1024),
+        ] {
+            let (mut slab, mut index, places) = filled(count);
+            for (key, place) in (left..count).zip(&places[left as usize..]) {
+                let entry = slab.remove(*place);
+                index.close(&mut slab, 0, entry.link, hash(key), |entry| hash(entry.key));
+            }
+            assert_eq!((lists(&index), index.is_empty()), (wanted, left == 0), "{left} of {count}");
+            for (key, place) in (0..count).zip(places) {
+                let found = index.find(&slab, 0, hash(key), |entry| entry.key == key);
+                assert_eq!(found, Some(place).filter(|_| key < left), "{key}");
+            }
+        }
+    }
 }

@@ -284,4 +284,57 @@ mod tests {
         }
         assert_eq!(slab.chunks.len(), 1);
     }
+
+    /// How many chunks have memory, and what the slab says of it.
+    fn chunks(slab: &Slab<u64>) -> usize {
+        let table = slab.chunks.capacity() * size_of::<Chunk<u64>>();
+        let rest = slab.bytes() - table - slab.idle.capacity() * size_of::<u32>();
+        let held = slab.chunks.iter().filter(|chunk| chunk.slots.is_some()).count();
+        assert_eq!(rest, held * CHUNK as usize * size_of::<Slot<u64>>());
+        held
+    }
+
+    /// A slab of so many full chunks, of which so many then lose all that they have.
+    fn emptied(full: u32, empty: u32) -> Slab<u64> {
+        let mut slab = Slab::new();
+        (0..full * CHUNK).for_each(|place| assert_eq!(slab.insert(0), place));
+        (0..empty * CHUNK).for_each(|place| _ = slab.remove(place));
+        slab
+    }
+
+    #[test]
+    fn a_chunk_is_opened_when_the_others_are_full() {
+        let mut slab = Slab::new();
+        for (entry, held) in [(0, 1), (62, 1), (63, 1), (64, 2), (127, 2), (128, 3)] {
+            while slab.len() <= entry {
+                let _ = slab.insert(0);
+            }
+            assert_eq!(chunks(&slab), held, "{entry}");
+        }
+    }
+
+    /// As many as have entries, and sixteen.
+    #[test]
+    fn of_empty_chunks_so_many_are_kept_and_their_places_are_given_again() {
+        for (full, empty, held) in
+            [(18, 17, 18), (19, 18, 18), (40, 10, 40), (40, 28, 40), (40, 29, 38)]
+        {
+            let mut slab = emptied(full, empty);
+            assert_eq!(chunks(&slab), held, "{empty} of {full}");
+            (0..empty * CHUNK).for_each(|_| _ = slab.insert(1));
+            assert_eq!((slab.chunks.len(), chunks(&slab)), (full as usize, full as usize));
+            let places: Vec<u32> = slab.iter().map(|(place, _)| place).collect();
+            assert_eq!(places, (0..full * CHUNK).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_place_without_an_entry_has_none() {
+        let mut slab = emptied(40, 30);
+        // Of a chunk without memory, of one with it, and behind the last.
+        for place in [0, 29 * CHUNK, 29 * CHUNK + 1, 40 * CHUNK] {
+            assert!(slab.get(place).is_none() && slab.get_mut(place).is_none(), "{place}");
+        }
+        assert!(slab.get(30 * CHUNK).is_some() && slab.get(40 * CHUNK - 1).is_some());
+    }
 }

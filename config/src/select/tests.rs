@@ -135,6 +135,112 @@ fn a_default_warns_about_nothing() {
     assert!(list.unmatched(&["shm"], "").is_empty());
 }
 
+#[test]
+fn only_a_list_that_names_what_is_to_be_used_has_an_order_and_asks_for_names() {
+    let of = |value: &str| {
+        let list = parse(value);
+        (list.includes(), list.asks_for("shm"), list.asks_for("shm-cma"), list.bars("shm"))
+    };
+    assert_eq!(of(""), (false, false, false, false));
+    assert_eq!(of("tcp,shm"), (true, true, false, false));
+    assert_eq!(of("shm*"), (true, false, false, false));
+    assert_eq!(of("^shm"), (false, false, false, true));
+    assert_eq!(of("^tcp"), (false, false, false, false));
+}
+
+#[test]
+fn a_required_name_is_refused_with_what_is_there_and_what_is_nearest() {
+    let error = |value: &str, usable: &[&str]| {
+        parse(value).check_required(usable, |_| None).unwrap_err().to_string()
+    };
+    let missing = "is required by TIELINE_PROVIDERS=required:shm-cam and cannot be used";
+    assert_eq!(
+        error("required:shm-cam", &["tcp", "shm-cma"]),
+        format!(
+            "shm-cam {missing}: there are only tcp, shm-cma; did you mean shm-cma? Otherwise make it available, or drop `required:`"
+        )
+    );
+    assert_eq!(
+        error("required:shm-cam", &[]),
+        format!("shm-cam {missing}: nothing was found; make it available, or drop `required:`")
+    );
+    // A glob is met by any that fits, and what is not required may be missing.
+    assert!(parse("required:shm*,verbs").check_required(&["tcp", "shm-cma"], |_| None).is_ok());
+    assert!(parse("required:shm*").check_required(&["tcp"], |_| None).is_err());
+}
+
+/// Why, and what to do, word for word.
+#[test]
+fn each_slip_in_a_list_is_told_with_how_to_write_it() {
+    let of = |variable: &str, value: &str| {
+        let error = Selection::parse(variable, value).unwrap_err();
+        assert_eq!(error.setting().unwrap().0, variable);
+        format!("{}; {}", error.why(), error.fix())
+    };
+    let said = |value: &str| of(P, value);
+    let commas = "write names with single commas between them";
+    assert_eq!(said("^"), format!("it excludes nothing; {commas}"));
+    assert_eq!(said("shm,,tcp"), format!("a name is missing at a comma; {commas}"));
+    assert_eq!(
+        said("^shm,^tcp"),
+        "the first ^ holds for the whole list, `^tcp` needs none; write `^shm,tcp`"
+    );
+    assert_eq!(
+        said("shm,^tcp"),
+        "a list either includes or excludes: `^tcp` excludes, what comes before includes; leave `^tcp` out (what the list does not name is not used), or write `^tcp` alone"
+    );
+    assert_eq!(said("shm,shm"), "`shm` is there twice; leave one out");
+    assert_eq!(
+        said("^required:shm"),
+        "`required:shm` is required and excluded at once; leave `required:` out of a list that begins with ^"
+    );
+    assert!(said("shm@new").ends_with("; write for example `shm@^1.2` or `shm@=1.2.3`"));
+    assert_eq!(
+        of(vars::DOMAINS, "shm@1"),
+        "`shm@1` asks for a version, and only providers have one; put the version into TIELINE_PROVIDERS"
+    );
+    assert_eq!(said("required:"), "`required:` holds no name; write a name");
+    assert_eq!(
+        said("shm\ttcp"),
+        "`shm\ttcp` has '\\t' in it; write names with commas between them, no blanks"
+    );
+    assert_eq!(
+        said("a\u{1}b"),
+        "`a\u{1}b` has '\\u{1}' in it; write names with commas between them, no blanks"
+    );
+    for (value, why) in [
+        ("a[b", "a `[` has no `]`"),
+        ("a]b", "a `]` has no `[`"),
+        ("a[]", "a `[]` is empty"),
+        ("a[!]", "a `[]` is empty"),
+        ("[z-a]", "a range in `[]` runs backwards"),
+    ] {
+        assert_eq!(said(value), format!("`{value}` is no glob: {why}; globs are *, ? and [a-c]"));
+    }
+}
+
+#[test]
+fn what_a_list_is_cited_as_says_which_file_or_that_the_program_set_it() {
+    let cited = |origin: Origin| {
+        let setting = Setting { value: " ^shm ".into(), origin };
+        Selection::parse_from(P, setting).unwrap().cite()
+    };
+    let file = Origin::File("/etc/tieline/tieline.toml".into(), 3);
+    assert_eq!(cited(file), "TIELINE_PROVIDERS=^shm (/etc/tieline/tieline.toml:3)");
+    assert_eq!(cited(Origin::Program), "TIELINE_PROVIDERS=^shm (program)");
+    assert_eq!(cited(Origin::Environment), "TIELINE_PROVIDERS=^shm");
+}
+
+#[test]
+fn a_list_is_read_with_blanks_around_its_parts() {
+    let list = parse(" required: verbs @ ^1.2 , shm ");
+    assert_eq!(list.admits("verbs", Some(&Version::new(1, 2, 0))), Ok(0));
+    assert_eq!(list.admits("shm", None), Ok(1));
+    assert!(parse("^ shm").bars("shm"));
+    let Err(Verdict::Filtered { by }) = list.admits("verbs", None) else { panic!("admitted") };
+    assert!(by.ends_with("; its version is not known"), "{by}");
+}
+
 proptest! {
     #[test]
     fn no_list_however_odd_ends_the_process(list in "[a-c^,@:*?!\\[\\]0-9. -]{0,24}|\\PC{0,24}", name in "\\PC{0,8}") {

@@ -378,4 +378,79 @@ mod tests {
         let value = value_of(&declared, Some((" ".into(), Some("environment".into())))).unwrap();
         assert_eq!((value.number, value.is_default, &value.origin[..]), (4096, true, "default"));
     }
+
+    #[test]
+    fn a_text_is_as_long_as_may_be_and_no_longer() {
+        let of = |len: usize| {
+            let bytes = vec![b'x'; len];
+            // SAFETY: so many bytes that can be read.
+            unsafe { text(bytes.as_ptr(), len) }.map_err(|failure| failure.text)
+        };
+        assert_eq!(of(MOST_TEXT), Ok("x".repeat(MOST_TEXT)));
+        let begin = "x".repeat(32);
+        let words = format!("the text that begins \"{begin}\" is longer than 4096 bytes");
+        assert_eq!(of(MOST_TEXT + 1), Err(words));
+        assert_eq!(of(0), Ok(String::new()));
+        // SAFETY: nothing is read at null; bytes that can be read.
+        let (null, odd) = unsafe { (text(core::ptr::null(), 9), text([0xff].as_ptr(), 1)) };
+        assert_eq!(null.map_err(|failure| failure.text), Ok(String::new()));
+        assert_eq!(odd.unwrap_err().text, "a text is not UTF-8");
+    }
+
+    #[test]
+    fn of_several_values_that_are_none_the_first_is_told_and_good_ones_are_kept() {
+        let declarations = Declarations::new();
+        let doc = |name| crate::ConfigDoc::count(name, "4", "");
+        let vars = list([doc("TIELINE_A"), doc("TIELINE_B"), doc("TIELINE_C")]);
+        let set = |var: &mut Declared| {
+            let text = if var.name == "TIELINE_B" { "5" } else { "none" };
+            Ok(Some((text.to_owned(), Some("program".to_owned()))))
+        };
+        // SAFETY: records with their texts.
+        let failure = unsafe { declarations.declare(vars.as_ptr(), 3, set) }.unwrap_err();
+        let words =
+            "TIELINE_A=none (program) is not valid: a count is a whole number such as 16, or inf";
+        assert_eq!((failure.status, &*failure.text), (Status::Invalid, words));
+        let get = |name: &str| {
+            let mut out = ConfigValue { size: size_of::<ConfigValue>(), ..ConfigValue::empty() };
+            // SAFETY: the name's bytes, and a record of the size that it says.
+            let code = unsafe { declarations.get(name.as_ptr(), name.len(), &mut out) };
+            (code, out.number, out.is_default)
+        };
+        assert_eq!(get("TIELINE_B"), (OK, 5, 0));
+        assert_eq!(get("TIELINE_A").0, Status::NoDevice as i32);
+        // SAFETY: no list is read.
+        assert!(unsafe { declarations.declare(core::ptr::null(), 0, |_| Ok(None)) }.is_ok());
+        // SAFETY: as above.
+        let null = unsafe { declarations.declare(core::ptr::null(), 1, |_| Ok(None)) };
+        assert!(null.unwrap_err().text.contains("null"));
+        // A second list does not declare anew.
+        // SAFETY: records with their texts.
+        let twice = unsafe { declarations.declare(vars[1..].as_ptr(), 1, |_| Ok(None)) };
+        assert_eq!(twice.unwrap_err().text, "variable \"TIELINE_B\" is declared twice");
+        declarations.clear();
+        assert_eq!(get("TIELINE_B").0, Status::NoDevice as i32);
+    }
+
+    #[test]
+    fn a_host_that_is_played_says_what_was_set_and_by_whom() {
+        let host = played_host(|name| (name == "TIELINE_A").then(|| "7".to_owned()));
+        let doc = |name| crate::ConfigDoc::count(name, "4", "");
+        let vars = list([doc("TIELINE_A"), doc("TIELINE_B")]);
+        let (declare, get) = (host.config_declare.unwrap(), host.config_get.unwrap());
+        // SAFETY: the table's own context, and records with their texts.
+        assert_eq!(unsafe { declare(host.context, vars.as_ptr(), 2) }, OK);
+        let get = |name: &str| {
+            let mut out = ConfigValue { size: size_of::<ConfigValue>(), ..ConfigValue::empty() };
+            // SAFETY: the name's bytes, and a record of the size that it says.
+            let code = unsafe { get(host.context, name.as_ptr(), name.len(), &mut out) };
+            (code, out.number, out.is_default)
+        };
+        assert_eq!((get("TIELINE_A"), get("TIELINE_B")), ((OK, 7, 0), (OK, 4, 1)));
+        let mut newer = list([doc("TIELINE_C")]);
+        newer[0].kind = 77;
+        // SAFETY: as above.
+        let code = unsafe { declare(host.context, newer.as_ptr(), 1) };
+        assert_eq!(code, Status::UnsupportedParam as i32);
+    }
 }

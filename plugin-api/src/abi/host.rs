@@ -163,3 +163,45 @@ impl core::fmt::Debug for HostHandle {
         f.write_str("HostHandle")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::declared::played_host;
+    use super::*;
+
+    const VARIABLES: &[ConfigDoc] = &[ConfigDoc::count("TIELINE_A", "4", "")];
+
+    fn handle(host: Host) -> Option<HostHandle> {
+        // SAFETY: a table that is never freed.
+        unsafe { HostHandle::new(Box::leak(Box::new(host))) }
+    }
+
+    #[test]
+    fn a_table_that_is_too_short_is_none_and_what_one_lacks_is_done_without() {
+        let least = core::mem::offset_of!(Host, context);
+        let of = |size| handle(Host { size, ..Host::empty() });
+        assert!(of(least - 1).is_none() && of(least).is_some());
+        // SAFETY: null is no table.
+        assert!(unsafe { HostHandle::new(core::ptr::null()) }.is_none());
+        let bare = of(least).unwrap().declare(VARIABLES).unwrap();
+        bare.message(0, "to nobody");
+        assert_eq!(bare.clock_ns(), 0);
+        let value = bare.config("TIELINE_A");
+        assert_eq!((value.number, &*value.text, value.is_default), (4, "4", true));
+        let value = bare.config("TIELINE_B");
+        assert_eq!((value.number, &*value.text, value.is_default), (0, "", true));
+    }
+
+    #[test]
+    fn what_a_host_says_of_a_variable_holds_and_what_it_refuses_is_a_failure() {
+        let set = |text: &'static str| {
+            handle(played_host(move |_| Some(text.to_owned()))).unwrap().declare(VARIABLES)
+        };
+        let value = set(" 7 ").unwrap().config("TIELINE_A");
+        assert_eq!((value.number, &*value.text, &*value.origin), (7, "7", "here"));
+        assert!(!value.is_default);
+        assert_eq!(set("none").unwrap_err().status, Status::Invalid);
+        let value = set("7").unwrap().config("TIELINE_B");
+        assert_eq!((value.number, value.is_default), (0, true), "it was not declared");
+    }
+}
