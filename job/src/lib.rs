@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tieline_config::{Config, Error};
-use tieline_plugin_api::Status;
+use tieline_plugin_api::{Status, raised_rights};
 
 mod alone;
 mod connection;
@@ -125,12 +125,12 @@ impl Job {
     /// cannot be reached, `TimedOut` with the ranks that have not come, `Permission` for a wrong secret.
     pub fn from_env() -> Result<Job, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let job = Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()))?;
+        let job = Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()), raised_rights())?;
         let _ = JOINED.fetch_max(job.local_size, Ordering::Relaxed);
         Ok(job)
     }
 
-    fn from_variables(get: Get<'_>, secret: Secret<'_>) -> Result<Job, Error> {
+    fn from_variables(get: Get<'_>, secret: Secret<'_>, raised_rights: bool) -> Result<Job, Error> {
         let timeout = process_info::timeout(get)?;
         let deadline = Deadline::new(timeout);
         let own = ProcessInfo::of_tieline(get)?;
@@ -155,7 +155,7 @@ impl Job {
                 _ => return Err(rendezvous::unknown_exchange("")),
             }
         } else if pmix::is_there(get) {
-            let (info, pmix) = pmix::Pmix::join(&deadline)?;
+            let (info, pmix) = pmix::Pmix::join(&deadline, raised_rights)?;
             Job::new(info, Box::new(pmix))
         } else if let Some(info) = ProcessInfo::of_slurm(get)? {
             Job::at_rendezvous(&info, &slurm::rendezvous(get, &info, secret)?, &deadline)?

@@ -21,8 +21,34 @@ pub(super) fn name(kind: &str, what: &str) -> String {
 /// Connects to a listener of this process's user.
 pub(super) fn connect(name: &str, timeout: Duration) -> Result<UnixStream, Refused> {
     let stream = sys::connect_local(name.as_bytes(), timeout).map_err(Refused::System)?;
-    match sys::user_of(&stream).map_err(Refused::System)? {
-        user if user == sys::user() => Ok(stream),
-        user => Err(Refused::User(format!("user {user}"))),
+    check_user(&stream)?;
+    Ok(stream)
+}
+
+/// Whether the other end is a process of this one's user.
+pub(super) fn check_user(stream: &UnixStream) -> Result<(), Refused> {
+    same_user(sys::user_of(stream).map_err(Refused::System)?, sys::user())
+}
+
+/// Nobody but the user is believed: neither root, nor by root.
+fn same_user(theirs: u32, ours: u32) -> Result<(), Refused> {
+    if theirs == ours { Ok(()) } else { Err(Refused::User(format!("user {theirs}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_but_the_user_is_believed_whoever_is_root() {
+        for user in [0, 1, 1000, u32::MAX] {
+            assert!(same_user(user, user).is_ok());
+        }
+        for (theirs, ours) in [(0, 1000), (1000, 0), (1000, 1001), (1001, 1000), (u32::MAX, 0)] {
+            let Err(Refused::User(who)) = same_user(theirs, ours) else {
+                panic!("user {ours} believed user {theirs}")
+            };
+            assert_eq!(who, format!("user {theirs}"));
+        }
     }
 }

@@ -40,7 +40,7 @@ impl Serving {
             ("TIELINE_JOB", "j".to_owned()),
             ("TIELINE_EXCHANGE", self.exchange.clone()),
         ]);
-        Job::from_variables(&|name| set.get(name).cloned(), &|| Ok(Vec::new())).unwrap()
+        Job::from_variables(&|name| set.get(name).cloned(), &|| Ok(Vec::new()), false).unwrap()
     }
 
     /// A process that says what it likes.
@@ -90,7 +90,7 @@ fn what_a_rank_publishes_is_looked_up_before_and_behind_it_also_by_itself() {
         assert_eq!(job.lookup(0, 7).unwrap(), b"zero");
         assert_eq!(job.lookup(0, 8).unwrap(), b"");
     }
-    let alone = Job::from_variables(&|_| None, &|| Ok(Vec::new())).unwrap();
+    let alone = Job::from_variables(&|_| None, &|| Ok(Vec::new()), false).unwrap();
     alone.publish(7, b"me").unwrap();
     assert_eq!(alone.lookup(0, 7).unwrap(), b"me");
 }

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use sys::{Failed, How, Library, Value};
-use tieline_plugin_api::raised_rights;
 
 /// How long to ask who is missing, once the deadline has passed.
 const ASK_WHO: Duration = Duration::from_secs(2);
@@ -56,8 +55,11 @@ impl Pmix {
     /// Joins; the place is the server's word.
     ///
     /// Under raised rights nobody joins: libpmix looks for code where the environment says (`PMIX_MCA_*`).
-    pub(super) fn join(deadline: &Deadline) -> Result<(ProcessInfo, Pmix), Error> {
-        if raised_rights() {
+    pub(super) fn join(
+        deadline: &Deadline,
+        raised_rights: bool,
+    ) -> Result<(ProcessInfo, Pmix), Error> {
+        if raised_rights {
             return Err(Error::new(
                 Status::Permission,
                 "cannot join the job that PMIx started",

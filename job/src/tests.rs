@@ -9,7 +9,16 @@ fn variables(set: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
 }
 
 fn join(get: Get<'_>) -> Result<Job, Error> {
-    Job::from_variables(get, &|| Ok(Vec::new()))
+    Job::from_variables(get, &|| Ok(Vec::new()), false)
+}
+
+/// libpmix is not even looked for: where there is none, that would be what is said.
+#[test]
+fn under_raised_rights_nobody_joins_the_job_of_pmix() {
+    let set = variables(&[("PMIX_NAMESPACE", "tieline.test"), ("PMIX_RANK", "0")]);
+    let error = Job::from_variables(&set, &|| Ok(Vec::new()), true).unwrap_err();
+    assert_eq!(error.status(), Status::Permission, "{error}");
+    assert!(error.to_string().contains("this process runs with raised rights"), "{error}");
 }
 
 #[test]

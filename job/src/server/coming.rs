@@ -3,8 +3,8 @@
 use super::{LISTENERS, Listener, Server};
 use crate::connection::Connection;
 use crate::handshake::Handshake;
+use crate::local;
 use crate::stream::Stream;
-use crate::sys;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 use tieline_net::Interest;
@@ -42,12 +42,12 @@ impl Server {
             }
             let accepted = match &self.listeners[index] {
                 Listener::Unix(listener) => {
-                    listener.accept().map(|(stream, _)| match sys::user_of(&stream) {
-                        Ok(user) if user == sys::user() => {
-                            Ok(Connection::new(Stream::Unix(stream), None))
+                    listener.accept().map(|(stream, _)| match local::check_user(&stream) {
+                        Ok(()) => Ok(Connection::new(Stream::Unix(stream), None)),
+                        Err(local::Refused::User(user)) => Err(format!("a process of {user}")),
+                        Err(local::Refused::System(_)) => {
+                            Err("a process of an unknown user".to_owned())
                         }
-                        Ok(user) => Err(format!("a process of user {user}")),
-                        Err(_) => Err("a process of an unknown user".to_owned()),
                     })
                 }
                 Listener::Tcp(listener, secret) => listener.accept().map(|(stream, _)| {
