@@ -76,6 +76,24 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "an endpoint that was closed posts on",
     ),
     ("core/src/endpoint/strided.rs", "fn runs(", "0", "more blocks are posted than fit"),
+    (
+        "core/src/endpoint/strided.rs",
+        "ep.check_local(local)?;",
+        "",
+        "blocks of memory that another context registered are posted",
+    ),
+    (
+        "core/src/endpoint/notify.rs",
+        "self.check_local(local)?;",
+        "",
+        "a put that tells the target takes memory that another context registered",
+    ),
+    (
+        "core/src/worker/taking.rs",
+        "endpoint.inner.check_local(local)?;",
+        "",
+        "an announced message is taken into memory that another context registered",
+    ),
     ("core/src/worker/incoming.rs", "fn check_answer(", "Ok(())", "anybody answers a question"),
     (
         "core/src/endpoint/by_handle.rs",

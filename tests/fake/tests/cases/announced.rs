@@ -22,10 +22,10 @@ const WITHDRAW: u32 = 0xf00c;
 /// So many takes ask for help more than once.
 const TAKES: usize = 100;
 
-type Came = Rc<RefCell<Vec<Announcement>>>;
+pub(crate) type Came = Rc<RefCell<Vec<Announcement>>>;
 
 /// What is announced to `b`, which keeps it.
-fn kept_at_b(stage: &Stage, id: u16) -> Came {
+pub(crate) fn kept_at_b(stage: &Stage, id: u16) -> Came {
     let came = Came::default();
     let log = came.clone();
     stage.b.on_message(id, move |message| log.borrow_mut().extend(message.announcement())).unwrap();

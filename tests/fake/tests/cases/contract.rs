@@ -1,11 +1,12 @@
 //! What the documentation of workers, endpoints and regions says of their methods: what may be called from where.
 
+use crate::announced::kept_at_b;
 use crate::cases;
 use crate::stage::{Stage, pending};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
-use tieline::{Context, Error, Outcome, Region, Status};
+use tieline::{Blocks, Context, Error, Outcome, Region, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
 /// The status of what has to be refused.
@@ -231,5 +232,55 @@ cases! {
         assert_eq!(region.to_vec(0..8).unwrap(), b"handlers");
         assert_eq!(refused(region.remote_key()), Status::Closed, "it was asked to close");
         std::thread::scope(|scope| scope.spawn(|| region.close()).join().unwrap()).unwrap();
+    }
+
+    /// A lane that is through when the call returns keeps nothing, and puts and gets over it ask for nothing: so these do not lean on it.
+    fn local_memory_of_another_context_is_refused_by_what_may_keep_it_or_go_in_parts() {
+        let at_once = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
+        let telling = vec![Lane::whole("all").late(3).telling(32)];
+        for lanes in [at_once, telling, vec![Lane::messages("am")]] {
+            for lent in [false, true] {
+                let stage = Stage::new(lanes.clone());
+                let (_target, key) = stage.target(vec![0; 64]);
+                let came = kept_at_b(&stage, 5);
+                let long = vec![3; stage.ab.max_message().unwrap() + 1];
+                let sent = pending(stage.ab.send(5, 0, &long));
+                assert!(stage.until(|| !came.borrow().is_empty()));
+                let foreign = |context: &Context| match lent {
+                    true => context.lend(vec![0xee; long.len()]).unwrap(),
+                    false => context.register(vec![0xee; long.len()]).unwrap(),
+                };
+                let (of_a, of_b) = (foreign(&stage.at_a), foreign(&stage.at_b));
+                let two = Blocks { offset: 0, block: 8, stride: 16, count: 2 };
+                let take = |len| {
+                    let announcement = came.borrow_mut().pop().unwrap();
+                    let taken = announcement.take_into(&of_a, 0..len);
+                    taken.map_err(|not| {
+                        came.borrow_mut().push(not.announcement);
+                        not.error
+                    })
+                };
+                let all = [
+                    ("put_notify", stage.ab.put_notify(&of_b, 0..8, &key, 0, 1)),
+                    ("put_strided", stage.ab.put_strided(&of_b, two, &key, two)),
+                    ("get_strided", stage.ab.get_strided(&of_b, two, &key, two)),
+                    ("take_into", take(long.len())),
+                    ("take_into of nothing", take(0)),
+                ];
+                for (call, posted) in all {
+                    let Err(error) = posted else { panic!("{call} took it: {lanes:?}") };
+                    let words = error.what().to_string();
+                    assert_eq!((error.status(), &*words), (Status::Invalid, "local memory of another context"), "{call}");
+                }
+                for foreign in [of_a, of_b] {
+                    assert!(foreign.to_vec(0..long.len()).unwrap().iter().all(|byte| *byte == 0xee));
+                    foreign.close().unwrap();
+                }
+                // Who refused it is as it was.
+                came.borrow_mut().clear();
+                assert!(stage.end_of(&sent).is_some_and(|ended| ended.is_err()));
+                stage.assert_no_faults();
+            }
+        }
     }
 }
