@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tieline_plugin_api::{Failure, Status};
 
-use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, has_nonce, inside, used};
+use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, fenced, has_nonce, inside, used};
 use crate::sys::{self, Holder, Mapping, PAGE};
 
 /// The files of owners that this process has open. One descriptor for each, whatever asks for it: where the locks have to be the
@@ -154,7 +154,7 @@ impl Accessor {
         let word = self.file.as_ref().map_or(&NOWHERE, |file| inside(&file.map, self.slot));
         word.store(token, Ordering::Relaxed);
         // The owner revokes, fences and looks here: one of the two sees the other.
-        fence(Ordering::SeqCst);
+        fenced(word);
         Inside { word }
     }
 }
@@ -210,6 +210,20 @@ mod tests {
         assert!(!owner.is_inside(5) && owner.is_inside(6));
         drop(other);
         assert!(!owner.is_inside(6));
+    }
+
+    #[test]
+    fn who_enters_and_who_looks_for_it_have_a_fence_behind_what_they_did_and_before_their_look() {
+        use crate::announcements::STEPS;
+        let owner = Announcements::new(&[8; 16]).unwrap();
+        let accessor = open(&owner, [8; 16]).unwrap();
+        let _ = STEPS.take();
+        let inside = accessor.enter(5);
+        assert_eq!(STEPS.take(), [("fence", 5)], "it is announced by then");
+        assert!(!owner.is_inside(4));
+        let steps: Vec<_> = STEPS.take().iter().map(|(step, _)| *step).collect();
+        assert_eq!(steps, ["fence", "look"]);
+        drop(inside);
     }
 
     #[test]

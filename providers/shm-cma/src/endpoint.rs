@@ -10,7 +10,7 @@
 use crate::keys::{IMAGE_LEN, RemoteKey};
 use crate::probe::{self, Address, Miss};
 use crate::sys::{self, Direction, Errno};
-use tieline_memory_file::{Accessor, Cursor, HeldByEndpoint, Piece};
+use tieline_memory_file::{Accessor, Cursor, HeldByEndpoint, Inside, Piece};
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
 
 /// The kernel's `IOV_MAX`. Longer lists work, too; they take more calls.
@@ -57,11 +57,15 @@ impl CmaEndpoint {
         key.range(op.offset, op.len)
     }
 
-    /// Compares the target's table entry with the key.
-    fn verify(&self, key: &RemoteKey) -> Result<(), Status> {
+    /// Compares the target's table entry with the key, for an access that was announced before.
+    fn verify(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         let mut image = [0; IMAGE_LEN];
         match sys::read(self.peer.facts.pid, key.entry, &mut image) {
-            Ok(()) if image == key.image => Ok(()),
+            Ok(()) if image == key.image => {
+                #[cfg(feature = "test-hooks")]
+                crate::hooks::found_valid();
+                Ok(())
+            }
             Ok(()) | Err(libc::EFAULT) => Err(self.mismatch()),
             Err(errno) => Err(status(errno)),
         }
@@ -85,6 +89,7 @@ impl CmaEndpoint {
         key: &RemoteKey,
         op: &RmaOp<'_>,
         target: u64,
+        announced: &Inside<'_>,
     ) -> Result<(), Status> {
         let mut cursor = Cursor::new(op.iov);
         let mut done = 0;
@@ -100,7 +105,7 @@ impl CmaEndpoint {
                     cursor.advance(copied);
                     done += copied;
                 }
-                Err(libc::EFAULT) => return Err(self.fault(key, pieces)),
+                Err(libc::EFAULT) => return Err(self.fault(key, pieces, announced)),
                 Err(errno) => return Err(status(errno)),
             }
         }
@@ -109,8 +114,8 @@ impl CmaEndpoint {
 
     /// A page could not be reached: whose?
     #[cold]
-    fn fault(&self, key: &RemoteKey, local: &[Piece<'_>]) -> Status {
-        if let Err(status) = self.verify(key) {
+    fn fault(&self, key: &RemoteKey, local: &[Piece<'_>], announced: &Inside<'_>) -> Status {
+        if let Err(status) = self.verify(key, announced) {
             return status;
         }
         let mut byte = [0];
@@ -127,17 +132,15 @@ impl Endpoint for CmaEndpoint {
 
     fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let target = self.admit(key, op, access::REMOTE_WRITE)?;
-        let _inside = self.accessor.enter(key.generation);
-        self.verify(key)?;
-        #[cfg(feature = "test-hooks")]
-        crate::hooks::between_check_and_copy();
-        self.copy(Direction::Put, key, op, target)?;
+        let inside = self.accessor.enter(key.generation);
+        self.verify(key, &inside)?;
+        self.copy(Direction::Put, key, op, target, &inside)?;
         Ok(Posting::Done)
     }
 
     fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let target = self.admit(key, op, access::REMOTE_READ)?;
-        let _inside = self.accessor.enter(key.generation);
+        let inside = self.accessor.enter(key.generation);
         if op.iov.len() <= FEW && op.len <= self.limits.bytes - IMAGE_LEN {
             let mut image = [0u8; IMAGE_LEN];
             let mut local = [Piece::NONE; FEW + 1];
@@ -160,12 +163,10 @@ impl Endpoint for CmaEndpoint {
                 Err(errno) => return Err(status(errno)),
             }
         }
-        self.verify(key)?;
-        #[cfg(feature = "test-hooks")]
-        crate::hooks::between_check_and_copy();
-        self.copy(Direction::Get, key, op, target)?;
+        self.verify(key, &inside)?;
+        self.copy(Direction::Get, key, op, target, &inside)?;
         // What was read is the region's only if it was still registered after the last byte.
-        self.verify(key)?;
+        self.verify(key, &inside)?;
         Ok(Posting::Done)
     }
 

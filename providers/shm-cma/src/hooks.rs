@@ -1,12 +1,12 @@
-//! A place where tests stop a process: after it has found a key valid and before it copies.
+//! A place where tests stop a process: right after it has found a key valid, before it does anything else.
 //!
-//! `TIELINE_SHM_CMA_TEST_STOP_AT=3`: the process stops itself (SIGSTOP) in its third put or get. Only with the
-//! feature `test-hooks`, which nothing but the project's tests turns on.
+//! `TIELINE_SHM_CMA_TEST_STOP_AT=3`: the process stops itself (SIGSTOP) as it finds a key valid for the third time. Only with
+//! the feature `test-hooks`, which nothing but the project's tests turns on.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) fn between_check_and_copy() {
+pub(crate) fn found_valid() {
     static AT: OnceLock<Option<u64>> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let at = AT.get_or_init(|| std::env::var("TIELINE_SHM_CMA_TEST_STOP_AT").ok()?.parse().ok());

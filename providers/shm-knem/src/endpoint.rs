@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use tieline_memory_file::{Cursor, HeldByEndpoint, Piece};
+use tieline_memory_file::{Cursor, HeldByEndpoint, Inside, Piece};
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
 
 use crate::keys::RemoteKey;
@@ -58,8 +58,8 @@ impl KnemEndpoint {
             return Err(Status::KeyRejected);
         }
         key.holds(op.offset, op.len)?;
-        let _inside = self.peer.accessor.enter(key.place.generation);
-        self.still_theirs(key)?;
+        let inside = self.peer.accessor.enter(key.place.generation);
+        self.still_theirs(key, &inside)?;
         let mut cursor = Cursor::new(op.iov);
         let mut done = 0;
         while done < op.len {
@@ -68,17 +68,17 @@ impl KnemEndpoint {
             let (offset, len) = (op.offset + done as u64, bytes as u64);
             self.kernel
                 .copy(direction, pieces, key.cookie, offset, len)
-                .map_err(|miss| self.why(key, miss))?;
+                .map_err(|miss| self.why(key, miss, &inside))?;
             cursor.advance(bytes);
             done += bytes;
         }
         // A get is of the region only if that was registered after the last byte, and neither is through if the process has ended.
-        self.still_theirs(key)?;
+        self.still_theirs(key, &inside)?;
         Ok(Posting::Done)
     }
 
-    /// Whether the key's registration lives, and its process.
-    fn still_theirs(&self, key: &RemoteKey) -> Result<(), Status> {
+    /// Whether the key's registration lives, and its process: asked for an access that was announced before.
+    fn still_theirs(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         if !self.peer.process.is_alive() {
             return Err(Status::PeerFailed);
         }
@@ -89,8 +89,8 @@ impl KnemEndpoint {
     }
 
     #[cold]
-    fn why(&self, key: &RemoteKey, miss: Miss) -> Status {
-        if let Err(status) = self.still_theirs(key) {
+    fn why(&self, key: &RemoteKey, miss: Miss, announced: &Inside<'_>) -> Status {
+        if let Err(status) = self.still_theirs(key, announced) {
             return status;
         }
         match miss {

@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tieline_memory_file::{Cursor, Nonce, Piece};
+use tieline_memory_file::{Cursor, Inside, Nonce, Piece};
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
 
@@ -92,8 +92,8 @@ impl XpmemEndpoint {
     /// All of a put or get.
     fn access(&self, direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let mut address = Self::admit(direction, key, op)?;
-        let _inside = self.peer.accessor.enter(key.place.generation);
-        self.is_valid(key)?;
+        let inside = self.peer.accessor.enter(key.place.generation);
+        self.is_valid(key, &inside)?;
         if let Some(costs) = self.costs {
             if !self.is_worth_it(&costs, key, address, op.len as u64) {
                 return Err(Status::Declined);
@@ -113,14 +113,14 @@ impl XpmemEndpoint {
             // A get is of the region only if that was registered after the last byte, and neither is through if the process has
             // ended.
             Reach::Copy => self.still_theirs(key)?,
-            Reach::Direct => self.is_valid(key)?,
+            Reach::Direct => self.is_valid(key, &inside)?,
         }
         Ok(Posting::Done)
     }
 
-    /// Whether the key's registration lives: no call.
+    /// Whether the key's registration lives, for an access that was announced before: no call.
     #[inline]
-    fn is_valid(&self, key: &RemoteKey) -> Result<(), Status> {
+    fn is_valid(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         if key.is_live() {
             return Ok(());
         }
@@ -290,8 +290,8 @@ impl Endpoint for XpmemEndpoint {
         if address & u64::from(op.width - 1) != 0 {
             return Err(Status::Misaligned);
         }
-        let _inside = self.peer.accessor.enter(key.place.generation);
-        self.is_valid(key)?;
+        let inside = self.peer.accessor.enter(key.place.generation);
+        self.is_valid(key, &inside)?;
         let attached = self.attached(key, address, true)?;
         let (at, _) = attached.of(address).ok_or(Status::Io)?;
         *result = sys::atomic(at, op);
@@ -308,8 +308,8 @@ impl Endpoint for XpmemEndpoint {
             return Err(Failure::new(Status::KeyRejected, text));
         }
         let address = key.address(offset, usize::try_from(len).map_err(|_| Status::OutOfRange)?)?;
-        let _inside = self.peer.accessor.enter(key.place.generation);
-        self.is_valid(key)?;
+        let inside = self.peer.accessor.enter(key.place.generation);
+        self.is_valid(key, &inside)?;
         if key.memory.len == 0 {
             return Ok(NonNull::dangling().as_ptr());
         }

@@ -270,6 +270,18 @@ const PROMISES: &[(&str, &str, &str, &str)] = &[
         "a peer can shorten a memory file under its reader",
     ),
     (
+        "providers/memory-file/src/accessor.rs",
+        "fenced(word);",
+        "",
+        "an access may look at its key before its owner can see it",
+    ),
+    (
+        "providers/memory-file/src/announcements.rs",
+        "fenced(used);",
+        "",
+        "an owner may look for accesses before they can see what it revoked",
+    ),
+    (
         "providers/shm/src/keys.rs",
         "!sys::is_write_sealed(&region.fd)",
         "true",
