@@ -3,13 +3,15 @@
 //! A pure function: the caller asks interfaces and probes mechanisms, and hands in what came out. One peer
 //! that a mechanism cannot reach costs that pair that lane, and one record.
 //!
-//! Lanes stand in the order of rank, last the emulation over messages. Where messages stay within the host, a
+//! Lanes stand in the order of rank, a path's reserve behind what is like its message module in other domains, last the
+//! emulation over messages. Where messages stay within the host, a
 //! network's put and get that need the target's progress just as emulation does are no lanes. A key is served by the first lane
 //! that fits it: one whose module reaches only memory of its own domain (`alloc`) is passed over for other
 //! memory.
 
 mod small;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use tieline_plugin_api::caps;
@@ -191,6 +193,9 @@ pub(crate) fn lanes(
             });
         }
         fit.sort_by(|a, b| compare(a.0, b.0, role).0);
+        if role == Role::Message {
+            put_reserves_last(composition, &mut fit);
+        }
         let mut built: Vec<RankedLane> = Vec::new();
         for (place, (ranked, index)) in fit.iter().enumerate() {
             built.push(RankedLane {
@@ -211,6 +216,26 @@ pub(crate) fn lanes(
     }
     lanes.records.extend(chosen(peer, &lanes));
     lanes
+}
+
+/// Puts what is a path's reserve behind all that are like the path's message module: another device may have a connection.
+fn put_reserves_last(composition: &Composition, fit: &mut Vec<(&Ranked, usize)>) {
+    let of = |ranked: &Ranked| {
+        let path = composition.usable().find(|path| path.reserve.as_ref() == Some(&ranked.at));
+        path.and_then(|path| path.message.as_ref())
+    };
+    let place = |at: usize| match of(fit[at].0) {
+        Some(message) => {
+            let like = |other: &Ranked| {
+                other.at.provider == message.provider && other.at.module == message.module
+            };
+            (fit.iter().rposition(|(other, _)| like(other)).map_or(at, |last| last.max(at)), true)
+        }
+        None => (at, false),
+    };
+    let mut placed: Vec<_> = (0..fit.len()).map(|at| (place(at), fit[at])).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    *fit = placed.into_iter().map(|(_, lane)| lane).collect();
 }
 
 /// The module that carries messages, when it reaches nobody outside of this host.
@@ -269,7 +294,10 @@ fn because(ranked: &Ranked, next: Option<&Ranked>, role: Role) -> String {
         (_, Serves::AnyMemory) => "any registered memory; ",
     };
     match next {
-        Some(next) => format!("{scope}before {}: {}", next.at, compare(ranked, next, role).1),
+        Some(next) => match compare(ranked, next, role) {
+            (Ordering::Greater, _) => format!("{scope}before {}, which is a reserve", next.at),
+            (_, rule) => format!("{scope}before {}: {rule}", next.at),
+        },
         None => format!("{scope}{}", ranked.priority_text()),
     }
 }

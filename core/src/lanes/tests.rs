@@ -85,6 +85,34 @@ fn what_the_peer_bars_from_data_carries_none() {
     assert!(lanes.records.iter().any(said), "{:?}", lanes.records);
 }
 
+/// What the user prefers is a device, and not its datagrams to the connections of another.
+#[test]
+fn a_reserve_stands_behind_its_like_of_all_domains() {
+    let of = |domain: &str, name: &str, caps: u64, priority: i32| {
+        let mut module = module("verbs", name, caps, priority);
+        module.at.domain = format!("verbs:{domain}");
+        module.facts.connects_to_endpoint = name == "rc";
+        module
+    };
+    let device = |domain: &str| {
+        let messages = caps::AM_SHORT | caps::AM_PACKED;
+        [of(domain, "rc", messages | RMA, 60), of(domain, "ud", messages, 10)]
+    };
+    let all: Vec<FoundModule> = [device("a"), device("b")].into_iter().flatten().collect();
+    let all = [all, vec![tcp()]].concat();
+    for (domains, expected) in [
+        ("verbs:a,tcp,verbs:b", "verbs:a/rc tcp/stream verbs:b/rc verbs:a/ud verbs:b/ud"),
+        ("verbs:b,verbs:a,tcp", "verbs:b/rc verbs:a/rc verbs:b/ud verbs:a/ud tcp/stream"),
+    ] {
+        let config = Config::builder().set("TIELINE_DOMAINS", domains).build().unwrap();
+        let composition = compose(&all, &Preferences::from_config(&config).unwrap());
+        let lanes = lanes("p1", &composition, &peers(&all), |_, _| Ok(()));
+        assert_eq!(row(&lanes.message), expected, "{domains}");
+        let moved = lanes.message.iter().find(|lane| lane.because.contains("which is a reserve"));
+        assert!(matches!(&moved.unwrap().via, LaneTarget::Module(at, _) if at.module == "rc"));
+    }
+}
+
 #[test]
 fn a_priority_of_the_user_moves_a_lane_to_the_front() {
     let mut cma = module("shm-cma", "copy", RMA, 39);

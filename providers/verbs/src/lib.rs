@@ -53,6 +53,8 @@ mod port;
 mod ports_tests;
 mod queue_pair;
 mod rc;
+#[cfg(test)]
+mod reserve_tests;
 mod shared;
 #[cfg(test)]
 mod sharing_tests;
