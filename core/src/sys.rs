@@ -376,7 +376,10 @@ impl Span {
     }
 
     /// The span of a range inside, or why it is none.
-    pub(crate) fn part(&self, offset: usize, len: usize) -> Result<Span, Status> {
+    ///
+    /// # Safety
+    /// It is used only for as long as this one may be.
+    pub(crate) unsafe fn part(&self, offset: usize, len: usize) -> Result<Span, Status> {
         Ok(Span { base: self.range(offset, len)?, len })
     }
 

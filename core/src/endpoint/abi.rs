@@ -15,11 +15,13 @@
 
 use super::fast_path::FastPath;
 use super::key::ImportedKey;
+use super::queued::GatheredMessage;
 use super::record::RmaRecord;
 use super::{Inner, Lane};
-use crate::op::Id;
+use crate::Status;
+use crate::op::{LocalBuffer, Memory};
 use crate::sys::Span;
-use tieline_plugin_api::abi::{Atomic, Iov};
+use tieline_plugin_api::abi::Atomic;
 
 impl ImportedKey {
     /// Posts a put or get.
@@ -89,10 +91,23 @@ impl FastPath {
 }
 
 impl Inner {
-    /// Posts a message of pieces to the message lane, as this operation.
-    pub(super) fn gather_now(&self, id: u16, header: u64, iov: &[Iov], op: Id) -> i32 {
-        // SAFETY: see above; the pieces are those of the memory that the operation has.
-        unsafe { self.message.get().am_zcopy(u32::from(id), header, iov, op.raw()) }
+    /// Posts a message of pieces to the message lane, whose capabilities and interface these are: its operation has the pieces from here on.
+    pub(super) fn gather_now(
+        &self,
+        message: &GatheredMessage,
+        lane: (u64, usize),
+    ) -> Result<i32, Status> {
+        let &GatheredMessage { id, header, ref pieces, len, request } = message;
+        let mut iov = self.shared.iov.take();
+        let listed = self.list(lane, pieces, 0, len, &mut iov);
+        let memory = LocalBuffer::held(Memory::Pieces(pieces.clone()), 0, len);
+        self.shared.ops.borrow_mut().set_local_buffer(request, memory);
+        let code = listed.map(|()| {
+            // SAFETY: see above; the pieces are those of the memory that the operation has just got.
+            unsafe { self.message.get().am_zcopy(u32::from(id), header, &iov, request.raw()) }
+        });
+        self.shared.iov.set(iov);
+        code
     }
 }
 

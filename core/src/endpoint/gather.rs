@@ -4,7 +4,6 @@ use super::Inner;
 use super::post::Posted;
 use super::queued::{Failed, GatheredMessage};
 use crate::Status;
-use crate::op::{LocalBuffer, Memory};
 
 impl Inner {
     /// Sends a message of pieces: from where they lie if its lane takes all of them at once, else packed.
@@ -29,13 +28,8 @@ impl Inner {
                 Err(status) => Err(self.by_message_lane(status)),
             };
         };
-        let mut iov = self.shared.iov.take();
-        let listed = self.list((attr.caps, interface), pieces, 0, len, &mut iov);
-        let memory = Memory::Pieces(pieces.clone());
-        self.shared.ops.borrow_mut().set_local_buffer(request, LocalBuffer::held(memory, 0, len));
-        let code = listed.map(|()| self.gather_now(id, header, &iov, request));
-        self.shared.iov.set(iov);
-        let posted = self.posted(request, interface, code.map_err(Failed::by_nobody)?, 0)?;
+        let code = self.gather_now(op, (attr.caps, interface)).map_err(Failed::by_nobody)?;
+        let posted = self.posted(request, interface, code, 0)?;
         Ok(match posted {
             Posted::Done(_) => done(),
             Posted::Pending => true,

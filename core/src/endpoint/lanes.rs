@@ -132,7 +132,8 @@ impl Inner {
         let address = &self.address.entry.candidates[pair.candidate].address;
         let identity = self.worker.identity()?;
         let handle = slot.interface.connect(address, &identity, self.id.raw())?;
-        let raw = slot.interface.endpoint(handle);
+        // The endpoint closes it with its lanes.
+        let raw = slot.interface.endpoint(handle).get();
         let mut lane = Lane {
             interface: pair.interface,
             raw,

@@ -1,4 +1,4 @@
-//! Regions that keep the memory that they lie over.
+//! Regions that keep the memory that they lie over, or the region that they are a part of.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,8 @@ use super::access::Access;
 use super::region::{Backing, Counted, Region, Registration};
 use crate::Error;
 use crate::registry::abi::objects::Registered;
-use crate::sys::OwnedBuffer;
+use crate::sys::{OwnedBuffer, Span};
+use std::ops::Range;
 use std::sync::Arc;
 
 impl Memory {
@@ -36,6 +37,31 @@ impl Memory {
         self.register(span, Access::READ, Backing::Copied(copy))
     }
 
+    /// A part of a region as one that peers reach, and nothing else of it, for as long as what is returned is there.
+    pub(crate) fn part_for_peers(
+        self: &Arc<Self>,
+        of: &Region,
+        range: Range<usize>,
+        access: Access,
+    ) -> Result<Region, Error> {
+        let (span, backing) = part(of, range)?;
+        self.register(span, access, backing)
+    }
+
+    /// The same for a peer that shares a copy over one domain: registered there alone.
+    pub(crate) fn part_for_copy(
+        self: &Arc<Self>,
+        of: &Region,
+        range: Range<usize>,
+        access: Access,
+        (provider, domain): (&str, &str),
+    ) -> Result<Region, Error> {
+        let (span, backing) = part(of, range)?;
+        self.register_in(span, access, backing, |slot| {
+            (&*slot.provider.name, &*slot.name) == (provider, domain)
+        })
+    }
+
     /// Memory that this domain gives.
     pub(super) fn register_given(
         self: &Arc<Self>,
@@ -48,4 +74,12 @@ impl Memory {
         let given = Registration { domain, memory, gives: true };
         self.complete(span, access, Some(given), Backing::Domain, |_| true)
     }
+}
+
+/// A part of a region, and what keeps it.
+fn part(of: &Region, range: Range<usize>) -> Result<(Span, Backing), Error> {
+    of.check_lends_parts()?;
+    // SAFETY: the region that is made of both holds the one that this is a part of.
+    let span = unsafe { of.inner.span.part(range.start, range.len()) }?;
+    Ok((span, Backing::Part(of.hold())))
 }

@@ -4,16 +4,104 @@
 
 pub(crate) use crate::registry::abi::events::{Polled, payload};
 
+use super::Message;
 use crate::interface::InterfaceSlot;
 use crate::shared::Shared;
 use std::cell::Cell;
+use std::ops::Deref;
 use std::rc::Rc;
+use tieline_plugin_api::{event, event_flags};
 
-/// Gives back the payload of a lent event that nobody has kept.
-pub(crate) fn release(slot: &InterfaceSlot, event: &Polled) {
-    // SAFETY: called once for an event, when its handler has returned and what was kept of it is gone (`Readers`), or when no
-    // handler will be called with it any more.
-    unsafe { slot.interface.release(event.cookie) }
+/// An event of a poll on its way to whom it is for: whoever has this has the event alone.
+pub(crate) struct Handed<'a>(&'a Polled);
+
+impl Deref for Handed<'_> {
+    type Target = Polled;
+
+    #[inline]
+    fn deref(&self) -> &Polled {
+        self.0
+    }
+}
+
+impl<'a> Handed<'a> {
+    /// # Safety
+    /// Of an event one of these is made, and nobody reads the event otherwise.
+    #[inline]
+    pub(crate) unsafe fn new(event: &'a Polled) -> Handed<'a> {
+        Handed(event)
+    }
+
+    /// A message whose payload is lent, or one as it is: that goes with its batch.
+    #[inline]
+    pub(crate) fn lent(self) -> Result<LentMessage<'a>, &'a Polled> {
+        match self.flags & event_flags::LENT {
+            0 => Err(self.0),
+            _ => Ok(LentMessage(self)),
+        }
+    }
+
+    /// Nobody reads it any more: a payload that was lent goes back.
+    pub(crate) fn give_back(self, slot: &InterfaceSlot) {
+        if self.kind == event::MESSAGE && self.flags & event_flags::LENT != 0 {
+            // SAFETY: this was the one that had it.
+            unsafe { slot.interface.release(self.cookie) }
+        }
+    }
+}
+
+/// A message whose payload is lent.
+pub(crate) struct LentMessage<'a>(Handed<'a>);
+
+impl LentMessage<'_> {
+    /// Runs a handler with it. When that has returned, also by a panic, the payload goes back, or with what was kept of it.
+    #[inline]
+    pub(crate) fn hand_to(
+        self,
+        shared: &Rc<Shared>,
+        interface: usize,
+        handler: impl FnOnce(&Message<'_>),
+    ) {
+        let message = Return(Message::new(&self.0, shared, interface));
+        handler(&message.0);
+    }
+}
+
+/// A message with a lent payload, for its handler.
+struct Return<'a>(Message<'a>);
+
+impl Drop for Return<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        let Return(message) = self;
+        if message.kept.take().is_none_or(|readers| readers.handler_done()) {
+            // SAFETY: the token of a lent event that was handed on once; `Readers` says that neither what was kept nor the handler reads
+            // it any more, once.
+            unsafe { message.slot().interface.release(message.event.cookie) }
+        }
+    }
+}
+
+impl Message<'_> {
+    /// A lent payload beyond the handler, for who asks first.
+    pub(super) fn keep_lent(&self) -> Option<Lent> {
+        let before = self.kept.take();
+        if self.event.flags & event_flags::LENT == 0 || before.is_some() {
+            self.kept.set(before);
+            return None;
+        }
+        let readers = Rc::<Readers>::default();
+        self.kept.set(Some(readers.clone()));
+        let (data, len, token) = (self.event.data, self.event.len, self.event.cookie);
+        Some(Lent {
+            data,
+            len,
+            token,
+            shared: self.shared.clone(),
+            interface: self.interface,
+            readers,
+        })
+    }
 }
 
 /// Who still reads a payload that a provider lent: the handler, whose message has it, and what it kept.
@@ -25,7 +113,7 @@ pub(crate) struct Readers {
 
 impl Readers {
     /// The handler has returned; `true`: nobody reads it any more.
-    pub(crate) fn handler_done(&self) -> bool {
+    fn handler_done(&self) -> bool {
         self.handler_is_done.set(true);
         self.kept_is_gone.get()
     }
@@ -49,17 +137,6 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Takes over the duty to release what a lent event points to.
-    pub(crate) fn new(
-        event: &Polled,
-        shared: Rc<Shared>,
-        interface: usize,
-        readers: Rc<Readers>,
-    ) -> Lent {
-        let (data, len, token) = (event.data, event.len, event.cookie);
-        Lent { data, len, token, shared, interface, readers }
-    }
-
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.len == 0 || self.data.is_null() {
             return &[];

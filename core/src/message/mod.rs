@@ -15,7 +15,6 @@ use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
-use tieline_plugin_api::event_flags;
 
 /// The kind of the events that messages of the core's own making are made of: no event of a provider's with it comes to a handler.
 pub(crate) const ANNOUNCED: u32 = u32::MAX;
@@ -31,7 +30,7 @@ pub struct Message<'a> {
     event: &'a Polled,
     shared: &'a Rc<Shared>,
     interface: usize,
-    /// Who reads a lent payload, once it was kept. Taken by [`Message::give_back`], which lent payloads alone come to:
+    /// Who reads a lent payload, once it was kept. Taken by [`abi::LentMessage::hand_to`], which lent payloads alone come to:
     /// the others need not look at it on the way out.
     kept: ManuallyDrop<Cell<Option<Rc<Readers>>>>,
 }
@@ -42,7 +41,7 @@ impl<'a> Message<'a> {
         Message { event, shared, interface, kept: ManuallyDrop::new(Cell::new(None)) }
     }
 
-    /// The next message of the same batch: nobody keeps what is not lent, and what was lent has been given back.
+    /// The next message of the same batch: nobody keeps what is not lent.
     #[inline]
     pub(crate) fn turn_to(&mut self, event: &'a Polled) {
         self.event = event;
@@ -50,14 +49,6 @@ impl<'a> Message<'a> {
 
     fn slot(&self) -> &'a InterfaceSlot {
         &self.shared.interfaces[self.interface]
-    }
-
-    /// The handler has returned: a lent payload that nobody keeps goes back.
-    #[cold]
-    pub(crate) fn give_back(&self) {
-        if self.kept.take().is_none_or(|readers| readers.handler_done()) {
-            abi::release(self.slot(), self.event);
-        }
     }
 
     /// The id that it was sent with.
@@ -140,16 +131,8 @@ impl<'a> Message<'a> {
     /// [announced](Message::announcement) has none yet: what is kept is empty, and the message is refused unless it is asked for.
     #[must_use]
     pub fn keep(&self) -> KeptMessage {
-        let before = self.kept.take();
-        let first = self.event.flags & event_flags::LENT != 0 && before.is_none();
-        let payload = if first {
-            let readers = Rc::<Readers>::default();
-            self.kept.set(Some(readers.clone()));
-            Payload::Lent(Lent::new(self.event, self.shared.clone(), self.interface, readers))
-        } else {
-            self.kept.set(before);
-            Payload::Copied(self.payload().into())
-        };
+        let copied = || Payload::Copied(self.payload().into());
+        let payload = self.keep_lent().map_or_else(copied, Payload::Lent);
         KeptMessage { id: self.id(), header: self.header(), peer: self.peer(), payload }
     }
 }

@@ -21,7 +21,7 @@ mod raw;
 mod tests;
 
 pub(crate) use pack::PackBuffer;
-pub(crate) use raw::RawEndpoint;
+pub(crate) use raw::{OwnedEndpoint, RawEndpoint};
 
 use std::ffi::c_void;
 use std::sync::Mutex;

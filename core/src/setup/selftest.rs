@@ -38,7 +38,7 @@ pub(crate) fn check(
     // A module that never says that it is done may still write here, until the endpoint is closed.
     let mut room = Room { sent: [0; PIECE], back: [0; PIECE], value: 0 };
     let handle = interface.connect(&address, b"", 0).map_err(words)?;
-    let trial = Trial { raw: interface.endpoint(handle), interface, attr };
+    let trial = Trial { raw: interface.endpoint(handle).get(), interface, attr };
     let result = trial.run(domain, domain_caps, &mut room);
     // SAFETY: opened above, and used by nobody else; its one key goes with it.
     unsafe { trial.raw.close() };

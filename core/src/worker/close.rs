@@ -248,7 +248,7 @@ impl Inner {
         !self.owed.is_empty()
             || self.shares_copies()
             || self.wiring.has_waiting()
-            || self.has_left_over.get()
+            || self.left_over.is_there()
             || self.shared.ops.borrow().has_due()
             || self.is_to_be_told()
     }

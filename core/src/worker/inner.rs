@@ -1,5 +1,6 @@
 //! The state of a worker, and the order in which it is let go.
 
+use super::abi::LeftOver;
 use super::announced::Announcements;
 use super::arrivals::News;
 use super::rounds::Rounds;
@@ -12,11 +13,10 @@ use super::wiring::Wiring;
 use super::{Counters, backoff, help, owed, peers};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, queued::SharedCopy};
 use crate::interface::{InterfaceSlot, PeerId, Said};
-use crate::message::{Message, abi::release};
+use crate::message::Message;
 use crate::names::Answers;
 use crate::op::Id;
 use crate::op::slab::Slab;
-use crate::registry::abi::events::Polled;
 use crate::setup::Core;
 use crate::shared::{Lease, Shared};
 use crate::sys::{Poller, Timer};
@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use tieline_plugin_api::{caps, event, event_flags};
+use tieline_plugin_api::caps;
 
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
 type FailureHandler = Rc<dyn Fn(PeerId, &Error)>;
@@ -64,9 +64,8 @@ pub(crate) struct Inner {
     pub(super) wiring: Wiring,
     pub(super) services: ServiceState,
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
-    /// What a handler left of its batch when it panicked, by interface.
-    pub(super) left_over: RefCell<VecDeque<(usize, Vec<Polled>)>>,
-    pub(super) has_left_over: Cell<bool>,
+    /// What a handler left of its batch when it panicked.
+    pub(super) left_over: LeftOver,
     /// Answers that no way leads to the asker for at the moment.
     pub(super) owed: owed::Owed,
     /// Messages that peers have announced.
@@ -190,8 +189,7 @@ impl Inner {
             wiring,
             services,
             endpoints: RefCell::default(),
-            left_over: RefCell::default(),
-            has_left_over: Cell::new(false),
+            left_over: LeftOver::default(),
             owed: owed::Owed::default(),
             announcements: Announcements::default(),
             kept: RefCell::default(),
@@ -240,24 +238,12 @@ impl Inner {
     pub(super) fn shares_copies(&self) -> bool {
         !self.copies.borrow().is_empty() || !self.helps.is_empty()
     }
-
-    /// The worker ends: payloads that a provider has lent and no handler will see go back.
-    fn release_left_over(&self) {
-        for (interface, events) in self.left_over.take() {
-            let lent = |event: &&Polled| {
-                event.kind == event::MESSAGE && event.flags & event_flags::LENT != 0
-            };
-            for event in events.iter().filter(lent) {
-                release(&self.shared.interfaces[interface], event);
-            }
-        }
-    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.shared.same_process() {
-            self.release_left_over();
+            self.left_over.give_back(&self.shared);
             self.wiring.close();
         } else {
             // Closed in a forked child, they would say good-bye in the parent's name.

@@ -1,21 +1,20 @@
 //! Polling one interface, and the turns of those that rest.
 
 use super::Inner;
-use super::abi::all_of;
+use super::abi::{Hand, Polls, all_of};
 use crate::Status;
-use crate::registry::abi::events::Polled;
 use std::rc::Rc;
 
 impl Inner {
     /// Polls an interface and hands on what it brings; how much that was.
     #[inline(always)] // into progress
-    pub(super) fn poll(self: &Rc<Self>, index: usize) -> usize {
+    pub(super) fn poll(self: &Rc<Self>, index: usize, polls: &mut Polls<'_>) -> usize {
         let slot = &self.shared.interfaces[index];
-        let hand_on = |events: &[Polled]| {
+        let hand_on = |hand: Hand<'_>| {
             slot.quiet.set(0);
-            self.hand_on(index, events);
+            self.hand_on(hand);
         };
-        match all_of(&slot.interface, hand_on) {
+        match all_of((index, &slot.interface), &self.left_over, polls, hand_on) {
             Ok(count) => count,
             Err(status) => self.poll_failed(index, status),
         }
@@ -34,17 +33,18 @@ impl Inner {
 
     /// The same of one that is not polled in every call.
     #[inline(never)]
-    pub(super) fn poll_rarely(self: &Rc<Self>, index: usize) -> usize {
-        self.poll(index)
+    pub(super) fn poll_rarely(self: &Rc<Self>, index: usize, polls: &mut Polls<'_>) -> usize {
+        self.poll(index, polls)
     }
 
     /// The turn of those that rest.
     #[cold]
-    pub(super) fn poll_resting(self: &Rc<Self>) -> usize {
+    pub(super) fn poll_resting(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         if self.fast.all_are_awake() {
             return 0;
         }
-        let count = self.fast.resting().iter().map(|index| self.poll_rarely(index.get())).sum();
+        let resting = self.fast.resting().iter();
+        let count = resting.map(|index| self.poll_rarely(index.get(), polls)).sum();
         if count > 0 {
             self.fast.wake(|index| &self.shared.interfaces[index].quiet);
         }

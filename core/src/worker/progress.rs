@@ -1,6 +1,6 @@
 //! Progress: what a poll brings is handed on, and what is queued moves.
 
-use super::abi::kept;
+use super::abi::{Hand, Polls, Running, Turn};
 use super::inner::set_handler;
 use super::rounds::EACH;
 use super::wireup_transports::TRANSPORT_COOKIE;
@@ -8,17 +8,17 @@ use super::{Counters, Inner};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, flush::run_due, shared_copy::run as run_copies};
 use crate::interface::{InterfaceSlot, PeerId};
-use crate::message::{Message, abi::release};
+use crate::message::Message;
+use crate::message::abi::Handed;
 use crate::op::Id;
 use crate::proto::Origin;
 use crate::proto::id::{ANNOUNCE, FIRST};
 use crate::registry::abi::events::{Polled, payload};
 use crate::shared::End;
 use crate::{Error, Status};
-use std::cell::Cell;
 use std::panic::resume_unwind;
 use std::rc::Rc;
-use tieline_plugin_api::{event, event_flags};
+use tieline_plugin_api::event;
 
 /// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
 pub(super) const HOT: u32 = 2048;
@@ -36,73 +36,27 @@ const TOLD_UNHANDLED: u32 = 16;
 /// Queued operations that an endpoint gets rid of before it is the next one's turn.
 const TURN: usize = 16;
 
-/// Events of a poll that are still to be handed on. A handler that panics leaves those behind it to the next progress
-/// call: the provider's memory that they point to stays until its interface is polled again, which is not before.
-struct Hand<'a> {
-    worker: &'a Inner,
-    interface: usize,
-    rest: &'a [Polled],
-}
-
-impl<'a> Hand<'a> {
-    /// The next event. It counts as dealt with, however its handler ends.
-    #[inline]
-    fn next(&mut self) -> Option<&'a Polled> {
-        let (event, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(event)
-    }
-}
-
-impl Drop for Hand<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if !self.rest.is_empty() {
-            self.worker.leave_for_later(self.interface, self.rest);
-        }
-    }
-}
-
-/// Gives a lent payload back that a handler did not keep, also when the handler panics.
-struct Return<'a, 'b>(&'a Message<'b>);
-
-impl Drop for Return<'_, '_> {
-    fn drop(&mut self) {
-        self.0.give_back();
-    }
-}
-
-/// Says on the way out that no progress call is running.
-struct Leave<'a>(&'a Cell<bool>);
-
-impl Drop for Leave<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
-
 impl Inner {
     #[inline]
     pub(crate) fn progress(self: &Rc<Self>) -> usize {
-        if !self.shared.same_process() || self.shared.in_progress.replace(true) {
+        if !self.shared.same_process() {
             return 0;
         }
-        // Also when a handler panics.
-        let _progress = Leave(&self.shared.in_progress);
-        let mut count = 0;
-        if self.has_left_over.get() {
-            count += self.hand_on_left_over();
+        let Some(mut running) = Running::begin(&self.shared) else { return 0 };
+        let (mut turn, mut count) = (running.turn(), 0);
+        if self.left_over.is_there() {
+            count += self.hand_on_left_over(&mut turn);
         }
+        let Some(mut polls) = turn.polls(&self.left_over) else { return count };
         for index in self.fast.awake() {
-            count += self.poll(index.get());
+            count += self.poll(index.get(), &mut polls);
         }
         match self.slow_in.get() {
-            0 => count += self.poll_slow(),
+            0 => count += self.poll_slow(&mut polls),
             left => {
                 self.slow_in.set(left - 1);
                 if left % EACH == 0 && !self.fast.all_are_awake() {
-                    count += self.poll_resting();
+                    count += self.poll_resting(&mut polls);
                 }
             }
         }
@@ -114,7 +68,7 @@ impl Inner {
 
     /// What asks the kernel: polled every time for a while after it brought something, else now and then.
     #[cold]
-    fn poll_slow(self: &Rc<Self>) -> usize {
+    fn poll_slow(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         let mut count = self.run_tasks();
         if self.behind_tasks.get() > 0 {
             self.pause_for(self.behind_tasks.get());
@@ -123,13 +77,13 @@ impl Inner {
         self.take_out_broken();
         self.let_closed_go();
         for &index in &self.slow {
-            count += self.poll_rarely(index);
+            count += self.poll_rarely(index, polls);
         }
-        count += self.poll_wiring();
+        count += self.poll_wiring(polls);
         self.answer_names();
         self.watched.polled(&self.poller, &self.shared.interfaces);
         let mut seldom = false;
-        let resting = self.poll_resting();
+        let resting = self.poll_resting(polls);
         if count > 0 {
             self.hot.set(HOT);
             self.pause.set(FIRST_PAUSE);
@@ -197,64 +151,47 @@ impl Inner {
     }
 
     #[inline]
-    pub(super) fn hand_on(self: &Rc<Self>, index: usize, events: &[Polled]) {
-        let Some(first) = events.first() else { return };
+    pub(super) fn hand_on(self: &Rc<Self>, hand: Hand<'_>) {
+        let index = hand.interface();
         let handlers = self.handlers.borrow();
-        let mut hand = Hand { worker: self, interface: index, rest: events };
-        let mut message = Message::new(first, &self.shared, index);
-        while let Some(event) = hand.next() {
+        let mut message = Message::new(Polled::NONE, &self.shared, index);
+        hand.each(|event| {
             if event.kind == event::MESSAGE {
                 if let Some(Some(handler)) = handlers.get(event.id as usize) {
-                    message.turn_to(event);
-                    if event.flags & event_flags::LENT != 0 {
-                        let message = Return(&message);
-                        handler(message.0);
-                    } else {
-                        handler(&message);
+                    match event.lent() {
+                        Ok(lent) => lent.hand_to(&self.shared, index, handler),
+                        Err(event) => {
+                            message.turn_to(event);
+                            handler(&message);
+                        }
                     }
-                    continue;
+                    return;
                 }
             }
-            if event.kind == event::COMPLETION && event.status == 0 && self.ended_well(index, event)
-            {
-                continue;
+            let ended = event.kind == event::COMPLETION && event.status == 0;
+            if ended && self.ended_well(index, &event) {
+                return;
             }
             self.other_event(index, event);
             // Before what its peer may have sent anew.
             let _ = self.tell_news();
-        }
-    }
-
-    #[cold]
-    fn leave_for_later(&self, interface: usize, events: &[Polled]) {
-        self.left_over.borrow_mut().push_back((interface, kept(events)));
-        self.has_left_over.set(true);
+        });
     }
 
     /// What a handler left behind when it panicked.
     #[cold]
-    fn hand_on_left_over(self: &Rc<Self>) -> usize {
+    fn hand_on_left_over(self: &Rc<Self>, turn: &mut Turn<'_>) -> usize {
         // Before what its peer may have sent anew.
-        let mut count = self.tell_news();
-        // What is left again, by another panic, is left for the next call.
-        let waiting = self.left_over.borrow().len();
-        for _ in 0..waiting {
-            let next = self.left_over.borrow_mut().pop_front();
-            let Some((index, events)) = next else { break };
-            count += events.len();
-            self.hand_on(index, &events);
-        }
-        self.has_left_over.set(!self.left_over.borrow().is_empty());
-        count
+        let count = self.tell_news();
+        count + self.left_over.hand_on(turn, |hand| self.hand_on(hand))
     }
 
     #[cold]
     #[inline(never)] // inside of it, a poll would pay for what is rare
-    fn other_event(self: &Rc<Self>, index: usize, event: &Polled) {
+    fn other_event(self: &Rc<Self>, index: usize, event: Handed<'_>) {
         let slot = &self.shared.interfaces[index];
         match event.kind {
             event::MESSAGE => {
-                let lent = event.flags & event_flags::LENT != 0;
                 let id = event.id as u16;
                 if id >= FIRST && event.id <= u32::from(u16::MAX) {
                     let from = Origin {
@@ -262,19 +199,16 @@ impl Inner {
                         circuit: slot.to_endpoint.then_some(event.peer),
                     };
                     if id == ANNOUNCE {
-                        let announced = self.announced(event, from);
-                        if lent {
-                            release(slot, event);
-                        }
+                        let announced = self.announced(&event, from);
+                        let came = Polled::without_payload(**event);
+                        event.give_back(slot);
                         if let Some(announced) = announced {
-                            self.hand_on_announced(index, event, announced);
+                            self.hand_on_announced(index, &came, announced);
                         }
                         return;
                     }
-                    let word = self.handle(id, event.header, from, payload(event));
-                    if lent {
-                        release(slot, event);
-                    }
+                    let word = self.handle(id, event.header, from, payload(&event));
+                    event.give_back(slot);
                     if let Some(word) = word {
                         self.tell_notification(PeerId(from.peer), word);
                     }
@@ -282,9 +216,7 @@ impl Inner {
                 }
                 let what = format!("a message with the id {}", event.id);
                 self.dropped_unhandled(&what, slot.peer(event.peer));
-                if lent {
-                    release(slot, event);
-                }
+                event.give_back(slot);
             }
             event::NOTIFIED => match u32::try_from(event.header) {
                 Ok(word) => self.tell_notification(slot.peer(event.peer), word),
@@ -293,12 +225,12 @@ impl Inner {
             event::COMPLETION => {
                 let result = match event.status {
                     0 => Ok(event.header),
-                    OUTCOME_UNKNOWN => return self.outcome_unknown(index, event),
+                    OUTCOME_UNKNOWN => return self.outcome_unknown(index, &event),
                     status => {
                         if let Some(id) = Id::from_raw(event.cookie).filter(|_| status == REFUSED) {
                             self.key_refused(id);
                         }
-                        Err(slot.failed_completion(event))
+                        Err(slot.failed_completion(&event))
                     }
                 };
                 if !self.shared.with_ops(|ops| ops.completed(event.cookie, index, result)) {
@@ -310,10 +242,10 @@ impl Inner {
                     drop(late);
                 }
             }
-            event::PEER_ARRIVED => self.peer_arrived(slot, event),
-            event::PEER_LEFT => self.peer_left(slot, event),
+            event::PEER_ARRIVED => self.peer_arrived(slot, &event),
+            event::PEER_LEFT => self.peer_left(slot, &event),
             event::ENDPOINT_FAILED => {
-                let words = String::from_utf8_lossy(payload(event)).into_owned();
+                let words = String::from_utf8_lossy(payload(&event)).into_owned();
                 let status = Status::from_code(event.status);
                 if event.cookie >= TRANSPORT_COOKIE {
                     return self.transport_failed(event.cookie);

@@ -77,7 +77,7 @@ fn a_worker_does_not_sleep_on_what_a_panicking_handler_left() {
     }
     let poll = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.progress()));
     while poll().is_ok() {}
-    if worker.inner.has_left_over.get() {
+    if worker.inner.left_over.is_there() {
         assert!(!worker.arm().unwrap());
     }
     while heard.get() < 3 {

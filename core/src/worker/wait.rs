@@ -287,7 +287,7 @@ impl Inner {
             }
         }
         // What a handler left when it panicked, or is to be told, lies in memory that no descriptor speaks of.
-        let untold = self.has_left_over.get() || self.is_to_be_told();
+        let untold = self.left_over.is_there() || self.is_to_be_told();
         let goes_on = self.turn_was_over.get() || self.shares_copies();
         if untold || goes_on || self.has_tasks() || self.shared.ops.borrow().has_due() {
             return Ok(false);

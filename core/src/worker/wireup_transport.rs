@@ -14,7 +14,7 @@ use crate::address::{Scheme, Via, WorkerAddress, WorkerEntry};
 use crate::compose;
 use crate::proto::id;
 use crate::rank::{ModuleRef, agree};
-use crate::registry::abi::PackBuffer;
+use crate::registry::abi::{OwnedEndpoint, PackBuffer};
 use crate::{Error, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -231,7 +231,8 @@ impl Inner {
             WireupTransport::Messages(interface, candidate) => {
                 let key = (*interface, *candidate, peer.entry.worker);
                 let slot = &self.shared.interfaces[*interface];
-                let known = transports.messages.borrow().get(&key);
+                let used = |(owned, max): &(OwnedEndpoint, usize)| (owned.get(), *max);
+                let known = transports.messages.borrow().get(&key).map(used);
                 let (raw, max_short) = match known {
                     Some(known) => known,
                     None => {
@@ -245,17 +246,21 @@ impl Inner {
                             .interface
                             .connect(address, &identity, cookie)
                             .map_err(|e| e.status())?;
-                        let raw = slot.interface.endpoint(handle);
-                        let limits = slot.limits(&raw).map_err(|error| {
-                            abi::close(raw);
-                            error.status()
-                        })?;
-                        let made = (raw, limits.max_short);
+                        let owned = slot.interface.endpoint(handle);
+                        let max_short = match slot.limits(&owned.get()) {
+                            Ok(limits) => limits.max_short,
+                            Err(error) => {
+                                abi::close(owned);
+                                return Err(error.status());
+                            }
+                        };
+                        let made = (owned, max_short);
+                        let raw = used(&made);
                         let gone = transports.messages.borrow_mut().insert(key, cookie, made);
                         if let Some((gone, _)) = gone {
                             abi::close(gone);
                         }
-                        made
+                        raw
                     }
                 };
                 let pack = &mut |out: &mut PackBuffer<'_>| out.put(datagram);

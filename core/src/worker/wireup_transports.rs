@@ -7,7 +7,7 @@ use crate::compose;
 use crate::interface::Said;
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
-use crate::registry::abi::RawEndpoint;
+use crate::registry::abi::OwnedEndpoint;
 use crate::registry::abi::objects::OpenConnector;
 use crate::setup::Core;
 use crate::sys::Poller;
@@ -62,7 +62,7 @@ pub(super) struct WireupTransports {
     /// What that has panicked with, until a progress call has ended with it.
     pub(super) panic: RefCell<Option<Box<dyn Any + Send>>>,
     /// Endpoints over modules of a domain, with their longest short message; closed with the worker.
-    pub(super) messages: RefCell<Carried<ModulePair, (RawEndpoint, usize)>>,
+    pub(super) messages: RefCell<Carried<ModulePair, (OwnedEndpoint, usize)>>,
 }
 
 /// The way of one circuit's datagrams.
@@ -130,16 +130,16 @@ impl WireupTransports {
     /// Closes the endpoints that carry datagrams. Connectors close when they are dropped.
     pub(super) fn close(&self) {
         let open = self.messages.borrow_mut().take();
-        for (raw, _) in open {
-            abi::close(raw);
+        for (owned, _) in open {
+            abi::close(owned);
         }
     }
 
     /// The provider of this interface broke: nothing of it is called again.
     pub(super) fn fail(&self, interface: usize) {
-        self.messages.borrow_mut().change(|(over, ..), (raw, _)| {
+        self.messages.borrow_mut().change(|(over, ..), (owned, _)| {
             if *over == interface {
-                raw.fail();
+                owned.fail();
             }
         });
     }
@@ -159,14 +159,14 @@ pub(super) struct Carried<P, E> {
     next: u64,
 }
 
-impl<P: Eq + Hash + Copy, E: Copy> Carried<P, E> {
+impl<P: Eq + Hash + Copy, E> Carried<P, E> {
     /// None yet, and `most` at a time; the first has the cookie `first`.
     pub(super) fn new(most: usize, first: u64) -> Carried<P, E> {
         Carried { open: HashMap::new(), most, next: first }
     }
 
-    pub(super) fn get(&self, path: &P) -> Option<E> {
-        self.open.get(path).map(|(_, endpoint)| *endpoint)
+    pub(super) fn get(&self, path: &P) -> Option<&E> {
+        self.open.get(path).map(|(_, endpoint)| endpoint)
     }
 
     /// A cookie for the next one.
@@ -221,7 +221,7 @@ mod tests {
         for peer in 0..1000u32 {
             let cookie = carried.cookie();
             closed.extend(carried.insert(peer, cookie, peer));
-            assert_eq!(carried.get(&peer), Some(peer));
+            assert_eq!(carried.get(&peer), Some(&peer));
         }
         assert_eq!(closed, (0..997).collect::<Vec<_>>(), "the first goes first");
         assert_eq!(carried.remove_by_cookie(1098), Some(998));

@@ -21,7 +21,7 @@ use super::{Counters, abi};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Inner as EndpointInner, ModulePair};
 use crate::interface::LaneLimits;
-use crate::registry::abi::RawEndpoint;
+use crate::registry::abi::OwnedEndpoint;
 use crate::wireup::{ConnectionKey, Limits, Machine};
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
@@ -40,7 +40,7 @@ struct Circuit {
     /// None: it leads to ourselves.
     key: Option<ConnectionKey>,
     pair: ModulePair,
-    raw: RawEndpoint,
+    owned: OwnedEndpoint,
     /// What it carries, asked when it is bound.
     limits: LaneLimits,
     peer: Rc<WorkerAddress>,
@@ -178,7 +178,10 @@ impl Wiring {
     /// The provider of this interface broke: nothing of it is called again, neither over circuits nor by what carries datagrams.
     pub(super) fn fail_interface(&self, interface: usize) {
         let mut circuits = self.circuits.borrow_mut();
-        circuits.values_mut().filter(|c| c.pair.interface == interface).for_each(|c| c.raw.fail());
+        circuits
+            .values_mut()
+            .filter(|c| c.pair.interface == interface)
+            .for_each(|c| c.owned.fail());
         self.transports.fail(interface);
     }
 
@@ -204,7 +207,7 @@ impl Wiring {
     /// Ends every circuit. Nothing uses them any more.
     pub(super) fn close(&self) {
         for (_, circuit) in std::mem::take(&mut *self.circuits.borrow_mut()) {
-            abi::close(circuit.raw);
+            abi::close(circuit.owned);
         }
         self.transports.close();
     }

@@ -6,7 +6,6 @@ use super::{Access, Backing, Inner, NotClosed, Region};
 use crate::mem::Memory;
 use crate::sys::{OwnedBuffer, Span};
 use crate::{Error, Status};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,40 +47,12 @@ impl Memory {
         let inner = Inner::new(self.clone(), (UNREGISTERED, 0), span, Access::LOCAL, backing);
         Ok(inner.into_region())
     }
-
-    /// A part of a region as one that peers reach, and nothing else of it, for as long as what is returned is there.
-    pub(crate) fn part_for_peers(
-        self: &Arc<Self>,
-        of: &Region,
-        range: Range<usize>,
-        access: Access,
-    ) -> Result<Region, Error> {
-        let span = of.part_to_lend(range)?;
-        self.register(span, access, Backing::Part(of.hold()))
-    }
-
-    /// The same for a peer that shares a copy over one domain: registered there alone.
-    pub(crate) fn part_for_copy(
-        self: &Arc<Self>,
-        of: &Region,
-        range: Range<usize>,
-        access: Access,
-        (provider, domain): (&str, &str),
-    ) -> Result<Region, Error> {
-        let span = of.part_to_lend(range)?;
-        self.register_in(span, access, Backing::Part(of.hold()), |slot| {
-            (&*slot.provider.name, &*slot.name) == (provider, domain)
-        })
-    }
 }
 
 impl Region {
-    /// A part of it that peers may get a key of: none once it is being closed.
-    fn part_to_lend(&self, range: Range<usize>) -> Result<Span, Error> {
-        if self.inner.revoked.load(Ordering::Acquire) {
-            return Err(being_closed());
-        }
-        Ok(self.inner.span.part(range.start, range.len())?)
+    /// Whether peers may get keys of parts of it: none once it is being closed.
+    pub(in crate::mem) fn check_lends_parts(&self) -> Result<(), Error> {
+        if self.inner.revoked.load(Ordering::Acquire) { Err(being_closed()) } else { Ok(()) }
     }
 
     /// Whether it is registered nowhere.

@@ -40,6 +40,9 @@ impl Batch {
 pub(crate) struct Polled(Event);
 
 impl Polled {
+    /// No event: a message that stands at none yet has this.
+    pub(crate) const NONE: &'static Polled = &Polled(Event::empty());
+
     /// An event of the core's own making, without a payload.
     pub(crate) fn without_payload(event: Event) -> Polled {
         Polled(Event { data: std::ptr::null(), len: 0, ..event })

@@ -3,7 +3,7 @@
 
 use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
-use super::{ConnectorTable, EndpointTable, InterfaceTable, RawEndpoint};
+use super::{ConnectorTable, EndpointTable, InterfaceTable, OwnedEndpoint};
 use crate::Error;
 use crate::registry::load::LoadedProvider;
 use crate::sys::Span;
@@ -267,7 +267,7 @@ impl Registered {
     }
 }
 
-/// The handle of an endpoint that was just made: nothing else becomes a [`RawEndpoint`].
+/// The handle of an endpoint that was just made: nothing else becomes an [`OwnedEndpoint`].
 pub(crate) struct NewEndpoint(*mut c_void);
 
 /// A data-path module that was opened for one worker. Not `Send`: one thread drives it. Its endpoints are
@@ -344,9 +344,9 @@ impl OpenInterface {
         Ok(NewEndpoint(handle))
     }
 
-    /// The data calls of an endpoint that [`OpenInterface::connect`] of this interface has made.
-    pub(crate) fn endpoint(&self, new: NewEndpoint) -> RawEndpoint {
-        RawEndpoint::new(new.0, self.endpoint_table)
+    /// The calls of an endpoint that [`OpenInterface::connect`] of this interface has made.
+    pub(crate) fn endpoint(&self, new: NewEndpoint) -> OwnedEndpoint {
+        OwnedEndpoint::new(new.0, self.endpoint_table)
     }
 
     /// Progress: one indirect call. What the events of the call before pointed to is gone.

@@ -216,3 +216,38 @@ impl RawEndpoint {
         unsafe { (self.table.close)(self.handle) }
     }
 }
+
+/// An endpoint for whoever closes it: one for each that `connect` makes, and not copied. Who uses it has a [`RawEndpoint`].
+#[derive(Debug)]
+pub(crate) struct OwnedEndpoint(RawEndpoint);
+
+impl OwnedEndpoint {
+    /// An endpoint from what `connect` has just returned.
+    pub(super) fn new(handle: *mut c_void, table: &'static EndpointTable) -> OwnedEndpoint {
+        OwnedEndpoint(RawEndpoint::new(handle, table))
+    }
+
+    /// One that leads nowhere, of which there is nothing to close.
+    pub(crate) fn nowhere() -> OwnedEndpoint {
+        OwnedEndpoint(RawEndpoint::nowhere())
+    }
+
+    /// What it is used by, while it is open.
+    pub(crate) fn get(&self) -> RawEndpoint {
+        self.0
+    }
+
+    /// As [`RawEndpoint::fail`], of what is used of it from now on; and it is not closed either.
+    pub(crate) fn fail(&mut self) {
+        self.0.fail();
+    }
+
+    /// Closes the endpoint.
+    ///
+    /// # Safety
+    /// Its keys are dropped, and nobody uses what [`OwnedEndpoint::get`] gave.
+    pub(crate) unsafe fn close(self) {
+        // SAFETY: it is open, since this alone closes it; the rest is the caller's promise.
+        unsafe { self.0.close() }
+    }
+}

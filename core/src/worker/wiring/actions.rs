@@ -87,7 +87,7 @@ impl Inner {
         let old = number.and_then(|number| self.wiring.circuits.borrow_mut().remove(&number));
         let (Some(number), Some(old)) = (number, old) else { return };
         let _ = self.forget_number(&self.shared.interfaces[old.pair.interface], number);
-        self.close_circuit(number, old.raw);
+        self.close_circuit(number, old.owned);
         let users: Vec<_> = old.users.iter().filter_map(Weak::upgrade).collect();
         for user in &users {
             let _ = self.wiring.by_user.borrow_mut().remove(&(user.index, old.pair.interface));

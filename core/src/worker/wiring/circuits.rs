@@ -7,8 +7,8 @@ use crate::endpoint::{Circuits, Inner as EndpointInner, ModulePair, Owner, Poste
 use crate::interface::{InterfaceSlot, LaneLimits};
 use crate::op::Kind;
 use crate::op::held::Through;
-use crate::registry::abi::RawEndpoint;
 use crate::registry::abi::events::BATCH;
+use crate::registry::abi::{OwnedEndpoint, RawEndpoint};
 use crate::shared::End;
 use crate::wireup::{Claim, ConnectionKey};
 use crate::worker::arrivals::speaks_of_peer;
@@ -212,7 +212,7 @@ impl Inner {
     fn ask_for_the_gone(&self, number: u64, by: &EndpointInner) -> Result<(), Error> {
         let found = self.wiring.circuits.borrow().get(&number).and_then(|circuit| {
             let stands = matches!(circuit.state, State::Ready);
-            (stands && circuit.unasked).then_some((circuit.pair.interface, circuit.raw))
+            (stands && circuit.unasked).then_some((circuit.pair.interface, circuit.owned.get()))
         });
         let Some((interface, raw)) = found else { return Ok(()) };
         if self.shared.interfaces[interface].check_in_use().is_err() {
@@ -267,11 +267,11 @@ impl Inner {
                 return Err(error);
             }
         };
-        let raw = slot.interface.endpoint(handle);
-        let address = match raw.address() {
+        let owned = slot.interface.endpoint(handle);
+        let address = match owned.get().address() {
             Ok(address) => address,
             Err(status) => {
-                self.close_circuit(number, raw);
+                self.close_circuit(number, owned);
                 return Err(Error::new(
                     status,
                     format!("an endpoint of {} has no address", slot.path),
@@ -287,7 +287,7 @@ impl Inner {
         let circuit = Circuit {
             key,
             pair,
-            raw,
+            owned,
             limits: LaneLimits::of_module(&slot.attr),
             peer,
             state: State::Forming,
@@ -370,17 +370,17 @@ impl Inner {
     /// Closes the provider's endpoint of a circuit that did not come about: nothing ever went over it, and its peer is not to
     /// wait for that. What asked for it may look at the circuit still.
     pub(super) fn close_unformed(&self, number: u64) {
-        let raw = match self.wiring.circuits.borrow_mut().get_mut(&number) {
-            Some(circuit) => std::mem::replace(&mut circuit.raw, RawEndpoint::nowhere()),
+        let owned = match self.wiring.circuits.borrow_mut().get_mut(&number) {
+            Some(circuit) => std::mem::replace(&mut circuit.owned, OwnedEndpoint::nowhere()),
             None => return,
         };
-        abi::close(raw);
+        abi::close(owned);
     }
 
     /// The interface of a circuit, and its provider endpoint.
     pub(in crate::worker) fn raw_of_circuit(&self, number: u64) -> Option<(usize, RawEndpoint)> {
         let circuits = self.wiring.circuits.borrow();
-        circuits.get(&number).map(|circuit| (circuit.pair.interface, circuit.raw))
+        circuits.get(&number).map(|circuit| (circuit.pair.interface, circuit.owned.get()))
     }
 
     /// What a person calls a circuit.
@@ -450,7 +450,7 @@ impl Inner {
 
     fn circuit_state(&self, number: u64) -> Result<(RawEndpoint, LaneLimits), Error> {
         match self.wiring.circuits.borrow().get(&number) {
-            Some(Circuit { state: State::Ready, raw, limits, .. }) => Ok((*raw, *limits)),
+            Some(Circuit { state: State::Ready, owned, limits, .. }) => Ok((owned.get(), *limits)),
             Some(Circuit { state: State::Dead(error), .. }) => Err(error.clone()),
             Some(_) => Err(Error::from_status(Status::Again)),
             None => Err(Error::from_status(Status::Closed)),
@@ -478,14 +478,14 @@ impl Inner {
             self.shared.end_orphans(End::Circuit(number), &error);
             end(circuit.answers.take(), error);
             let _ = self.forget_number(&self.shared.interfaces[circuit.pair.interface], number);
-            self.close_circuit(number, circuit.raw);
+            self.close_circuit(number, circuit.owned);
         }
     }
 
     /// From here on no provider touches what was posted on it, and its number may be used again. Nothing that is alive has a
-    /// copy of `raw`.
-    pub(super) fn close_circuit(&self, number: u64, raw: RawEndpoint) {
-        abi::close(raw);
+    /// copy of it.
+    pub(super) fn close_circuit(&self, number: u64, owned: OwnedEndpoint) {
+        abi::close(owned);
         let _ = self.wiring.waiting.borrow_mut().remove(&number);
         self.wiring.closed_circuits.borrow_mut().push_back(number);
         self.shared.provider_closed(Through::Circuit(number));

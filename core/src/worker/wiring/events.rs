@@ -6,7 +6,7 @@ use crate::registry::abi::events::payload;
 use crate::shared::End;
 use crate::wireup::{self, ConnectionKey, Reason, ReasonKind};
 use crate::worker::Inner;
-use crate::worker::abi::each_of;
+use crate::worker::abi::{Polls, each_of};
 use crate::worker::wireup_transports::WireupTransport;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -14,11 +14,11 @@ use tieline_plugin_api::{address_hash, event};
 
 impl Inner {
     /// Moves wire-up on: what connectors bring, and what time demands.
-    pub(in crate::worker) fn poll_wiring(self: &Rc<Self>) -> usize {
+    pub(in crate::worker) fn poll_wiring(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         let mut count = 0;
         for index in 0..self.wiring.transports.connectors.len() {
             let slot = &self.wiring.transports.connectors[index];
-            let polled = each_of(&slot.connector, |event| match event.kind {
+            let polled = each_of(&slot.connector, polls, |event| match event.kind {
                 event::DATAGRAM => {
                     let sender = Sender::At(event.header);
                     let _ = self.on_datagram(payload(event), sender);

@@ -87,7 +87,7 @@ mod tests {
     use crate::address::Scheme;
     use crate::endpoint::ModulePair;
     use crate::interface::LaneLimits;
-    use crate::registry::abi::RawEndpoint;
+    use crate::registry::abi::OwnedEndpoint;
     use crate::wireup::{Body, Header, ReasonKind, encode};
     use crate::worker::wiring::{Circuit, State};
     use std::collections::VecDeque;
@@ -134,7 +134,7 @@ mod tests {
         let circuit = Circuit {
             key: Some(key.clone()),
             pair: ModulePair { interface: 0, candidate: 0 },
-            raw: RawEndpoint::nowhere(),
+            owned: OwnedEndpoint::nowhere(),
             limits: LaneLimits::of_module(&ModuleAttr::empty()),
             peer: Rc::new(known.clone()),
             state: State::Forming,
