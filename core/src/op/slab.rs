@@ -95,7 +95,7 @@ thread_local! {
 
 /// Counts a look at a place, where somebody counts.
 #[inline(always)]
-fn look() {
+pub(crate) fn look() {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
 }

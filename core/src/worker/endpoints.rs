@@ -95,19 +95,15 @@ impl Inner {
 
     /// An endpoint that leads to a peer: one that there is, which stays whose it is, or one of our own.
     pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
-        let address = {
+        {
             let peers = self.peers.borrow();
             let entry = peers.get(peer).ok_or_else(unknown)?;
             // The same as before, also where one of our own was needed meanwhile: what goes over it keeps its order.
             if let Some(reply) = entry.borrowed.upgrade().filter(alive) {
                 return Ok(reply);
             }
-            entry.address.clone().ok_or_else(unknown)?
-        };
-        let existing = self.all_endpoints().into_iter().find(|e| {
-            e.owner != Owner::Circuit && e.address.entry.worker == address.entry.worker && alive(e)
-        });
-        if let Some(endpoint) = existing {
+        }
+        if let Some(endpoint) = self.known_endpoint(peer) {
             if let Some(entry) = self.peers.borrow_mut().get_mut(peer) {
                 entry.borrowed = Rc::downgrade(&endpoint);
             }

@@ -13,8 +13,11 @@ mod circuits;
 mod events;
 mod sender;
 mod shown;
+mod table;
 
 pub(crate) use sender::Sender;
+
+use table::Table;
 
 use super::wireup_transports::{WireupTransport, WireupTransports};
 use super::{Counters, abi};
@@ -88,10 +91,12 @@ fn end(answers: Option<Rc<EndpointInner>>, error: Error) {
 pub(crate) struct Wiring {
     pub(super) transports: WireupTransports,
     machine: RefCell<Machine>,
-    circuits: RefCell<BTreeMap<u64, Circuit>>,
+    circuits: RefCell<Table>,
     by_key: RefCell<BTreeMap<ConnectionKey, u64>>,
     /// The circuit's number, by the endpoint's index and the interface's.
     by_user: RefCell<BTreeMap<(usize, usize), u64>>,
+    /// Circuits to ourselves that no endpoint uses: their interface, and their number.
+    to_take: RefCell<BTreeSet<(usize, u64)>>,
     /// Circuits with datagrams that their wire-up transport had no room for.
     waiting: RefCell<BTreeSet<u64>>,
     /// Workers and interfaces between which a circuit failed lately, and the time (ns, see `now`) until which they are tried after
@@ -121,6 +126,7 @@ impl Wiring {
             circuits: RefCell::default(),
             by_key: RefCell::default(),
             by_user: RefCell::default(),
+            to_take: RefCell::default(),
             waiting: RefCell::default(),
             avoided: RefCell::default(),
             next_circuit: Cell::new(0),
@@ -206,7 +212,8 @@ impl Wiring {
 
     /// Ends every circuit. Nothing uses them any more.
     pub(super) fn close(&self) {
-        for (_, circuit) in std::mem::take(&mut *self.circuits.borrow_mut()) {
+        let all = self.circuits.borrow_mut().take();
+        for circuit in all {
             abi::close(circuit.owned);
         }
         self.transports.close();
@@ -214,7 +221,7 @@ impl Wiring {
 
     /// In a forked child: nothing is closed.
     pub(super) fn forget(&mut self) {
-        self.circuits.borrow_mut().clear();
+        let _ = self.circuits.borrow_mut().take();
         self.transports.forget();
     }
 }

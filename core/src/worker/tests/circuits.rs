@@ -263,3 +263,52 @@ fn an_address_that_no_request_carries_is_said_at_once_and_nobody_is_asked() {
     };
     assert!(said.contains("a request carries 8192"), "{said}");
 }
+
+/// Looks at places of tables and at circuits.
+#[test]
+fn an_endpoint_over_circuits_costs_the_same_to_open_and_to_drop_however_many_others_there_are() {
+    let Some(context) = over_tcp() else { return };
+    let worker = context.worker().unwrap();
+    let address = worker.address().unwrap();
+    worker.on_message(7, |_| ()).unwrap();
+    let open = || {
+        let endpoint = worker.connect(&address).unwrap();
+        let _ = endpoint.send(7, 0, b"").unwrap();
+        endpoint
+    };
+    let cost = || {
+        let before = LOOKS.get();
+        drop(open());
+        LOOKS.get() - before
+    };
+    let _keeps_the_peer = open();
+    let _ = cost();
+    let first = cost();
+    // Each has a connection to its own worker, which are two sockets.
+    let others: Vec<Endpoint> = (0..100).map(|_| open()).collect();
+    drop(open());
+    assert_eq!(cost(), first, "among {}", others.len());
+}
+
+#[test]
+fn who_is_answered_is_found_at_the_same_cost_however_many_endpoints_there_are() {
+    let context = over_shm(false);
+    let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
+    let there = worker.connect(&peer.address().unwrap()).unwrap();
+    let cost = |there: &Endpoint| {
+        let number = there.peer();
+        if let Some(peer) = worker.inner.peers.borrow_mut().get_mut(number.0) {
+            peer.borrowed = std::rc::Weak::new();
+        }
+        let before = LOOKS.get();
+        let found = worker.inner.reply_endpoint(number.0).unwrap();
+        assert!(std::ptr::eq(&raw const *found, &raw const *there.inner));
+        LOOKS.get() - before
+    };
+    let alone = cost(&there);
+    let address = worker.address().unwrap();
+    let others: Vec<Endpoint> = (0..100).map(|_| worker.connect(&address).unwrap()).collect();
+    drop(there);
+    let there = worker.connect(&peer.address().unwrap()).unwrap();
+    assert_eq!(cost(&there), alone, "among {}", others.len());
+}

@@ -194,13 +194,15 @@ impl Circuits for Inner {
                 match circuit.state {
                     _ if !circuit.users.is_empty() => continue,
                     State::Dead(_) => None,
-                    _ => Some(circuit.key.clone()),
+                    _ => Some((circuit.key.clone(), circuit.pair.interface)),
                 }
             };
             match key {
                 None => self.drop_circuit(number),
-                Some(Some(key)) => self.wiring.machine.borrow_mut().unclaim(&key),
-                Some(None) => {} // to ourselves
+                Some((Some(key), _)) => self.wiring.machine.borrow_mut().unclaim(&key),
+                Some((None, interface)) => {
+                    let _ = self.wiring.to_take.borrow_mut().insert((interface, number));
+                }
             }
         }
     }
@@ -322,11 +324,9 @@ impl Inner {
         address: &WorkerAddress,
         pair: ModulePair,
     ) -> Result<u64, Error> {
-        let left = self.wiring.circuits.borrow().iter().find_map(|(number, circuit)| {
-            let free = circuit.key.is_none() && circuit.users.is_empty();
-            (free && circuit.pair.interface == pair.interface).then_some(*number)
-        });
-        if let Some(number) = left {
+        let (first, last) = ((pair.interface, 0), (pair.interface, u64::MAX));
+        let left = self.wiring.to_take.borrow().range(first..=last).next().copied();
+        if let Some((_, number)) = left {
             return Ok(number);
         }
         let (number, bytes) = self.new_circuit(None, pair, Rc::new(address.clone()), None)?;
@@ -465,6 +465,9 @@ impl Inner {
         if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&number) {
             let at = (user.index, circuit.pair.interface);
             let _ = self.wiring.by_user.borrow_mut().insert(at, number);
+            if circuit.key.is_none() {
+                let _ = self.wiring.to_take.borrow_mut().remove(&(at.1, number));
+            }
             if !circuit.users.iter().any(|known| known.as_ptr() == Rc::as_ptr(user)) {
                 circuit.users.push(Rc::downgrade(user));
             }
@@ -475,6 +478,7 @@ impl Inner {
         let circuit = self.wiring.circuits.borrow_mut().remove(&number);
         if let Some(mut circuit) = circuit {
             let error = circuit.error();
+            let _ = self.wiring.to_take.borrow_mut().remove(&(circuit.pair.interface, number));
             self.shared.end_orphans(End::Circuit(number), &error);
             end(circuit.answers.take(), error);
             let _ = self.forget_number(&self.shared.interfaces[circuit.pair.interface], number);
