@@ -393,7 +393,7 @@ impl Inner {
     }
 
     fn queue_message(&self, id: u16, header: u64, payload: Box<[u8]>) -> Result<Outcome, Error> {
-        let request = self.open(Kind::Send)?;
+        let request = self.shared.ops.borrow_mut().open_queued(self.index)?;
         self.post(QueuedOp::Message { id, header, payload, request: Some(request) });
         self.outcome(request)
     }

@@ -87,6 +87,17 @@ impl Inner {
         }
     }
 
+    /// What has left may have ended with that.
+    fn left(&self, op: &QueuedOp) {
+        let Some(id) = op.ends_when_sent() else { return };
+        let plain = self.shared.ops.borrow_mut().sent_plain(id);
+        match plain {
+            Some(false) => {}
+            Some(true) => self.shared.with_ops(|_| ()),
+            None => self.shared.part(id, Ok(0)),
+        }
+    }
+
     /// Posts an operation now if nothing is queued before it, otherwise queues it.
     pub(crate) fn post(&self, mut op: QueuedOp) {
         if op.is_message() {
@@ -101,7 +112,7 @@ impl Inner {
             },
             State::New if !first => {}
             State::Ready | State::New => match self.attempt(&mut op) {
-                Ok(true) => return self.end(op.ends_when_sent(), Ok(0)),
+                Ok(true) => return self.left(&op),
                 Ok(false) => {}
                 Err(failed) => return self.op_failed(&op, failed),
             },
@@ -290,7 +301,7 @@ impl Inner {
                 Ok(true) => {
                     self.uncount(&op);
                     done += 1;
-                    self.end(op.ends_when_sent(), Ok(0));
+                    self.left(&op);
                 }
                 Ok(false) if self.is_alive() => {
                     self.queue.borrow_mut().push_front(op);

@@ -1,5 +1,6 @@
 //! Operations of which nothing is on the cold side: they have no memory of ours and no error, and nobody waits for them but who asks.
-//! Short puts are, whose bytes the provider has taken: such a one costs half a cache line, and what it ends with is written there.
+//! Short puts are, whose bytes the provider has taken, and messages that wait in a queue: such a one costs half a cache line, and what it
+//! ends with is written there.
 //!
 //! Whatever changes the cold side ([`Table::cold_mut`]) makes an operation one of the others.
 
@@ -8,7 +9,11 @@ use super::*;
 /// A put that a provider has, of which nothing else is to be said.
 const POSTED_PLAIN: u16 = (Kind::Native as u16) << KIND_SHIFT | POSTED | PLAIN;
 
-/// The same of one whose memory is kept, which may be all that there is on the cold side.
+/// A message in a queue, and one whose end nobody will ask for.
+const QUEUED_PLAIN: u16 = (Kind::Send as u16) << KIND_SHIFT | PLAIN;
+const QUEUED_FORGOTTEN: u16 = QUEUED_PLAIN | DETACHED;
+
+/// The same as the first of one whose memory is kept, which may be all that there is on the cold side.
 const POSTED_HELD: u16 = POSTED_PLAIN & !PLAIN;
 
 /// It has ended well, and its value stands in it.
@@ -19,7 +24,12 @@ impl Table {
     /// endpoint has as many as it may.
     #[inline]
     pub(crate) fn open_plain(&mut self, owner: usize, interface: usize) -> Result<Id, Status> {
-        self.open_posted(owner, interface, POSTED_PLAIN)
+        self.open_posted(owner, narrow(interface), POSTED_PLAIN)
+    }
+
+    /// The same of a message that waits in a queue, beside which nothing is kept here.
+    pub(crate) fn open_queued(&mut self, owner: usize) -> Result<Id, Status> {
+        self.open_posted(owner, usize::from(NOWHERE), QUEUED_PLAIN)
     }
 
     /// The same of one whose memory is kept until it has ended.
@@ -30,7 +40,7 @@ impl Table {
         interface: usize,
         memory: LocalBuffer,
     ) -> Result<Id, Status> {
-        let id = self.open_posted(owner, interface, POSTED_HELD)?;
+        let id = self.open_posted(owner, narrow(interface), POSTED_HELD)?;
         if let Some(cold) = self.slab.cold_mut(id) {
             cold.local_buffer = Some(memory);
         }
@@ -41,7 +51,7 @@ impl Table {
     fn open_posted(
         &mut self,
         owner: usize,
-        interface: usize,
+        narrow: usize,
         kind_and_flags: u16,
     ) -> Result<Id, Status> {
         if owner >= apart::APART as usize {
@@ -53,7 +63,7 @@ impl Table {
             return Err(Status::Again);
         }
         let before = list.last;
-        let owner_and_interface = owner as u32 | (narrow(interface) as u32) << 24;
+        let owner_and_interface = owner as u32 | (narrow as u32) << 24;
         let after = NONE;
         let hot = Hot { kind_and_flags, parts: 1, owner_and_interface, before, after, user: 0 };
         let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
@@ -90,6 +100,21 @@ impl Table {
         let (owner, before, after) = (hot.owner(), hot.before, hot.after);
         hot.kind_and_flags = ENDED_PLAIN;
         hot.set_value(value);
+        Some(self.ended_plain(owner, before, after))
+    }
+
+    /// A queued message has left, as [`Table::completed_plain`] has it: `None` where there is something beside it.
+    pub(crate) fn sent_plain(&mut self, id: Id) -> Option<bool> {
+        let hot = self.slab.get_mut(id).filter(|hot| hot.parts == 1)?;
+        let (owner, before, after) = (hot.owner(), hot.before, hot.after);
+        match hot.kind_and_flags {
+            QUEUED_PLAIN => {
+                hot.kind_and_flags = ENDED_PLAIN;
+                hot.set_value(0);
+            }
+            QUEUED_FORGOTTEN => self.slab.remove_hot(id),
+            _ => return None,
+        }
         Some(self.ended_plain(owner, before, after))
     }
 
@@ -205,6 +230,30 @@ mod tests {
         let lost = open(&mut table);
         assert_eq!(table.fail_owner(3, &bare(Status::PeerFailed)).len(), 1);
         assert!(table.take(lost).is_some_and(|result| result.is_err()));
+    }
+    #[test]
+    fn a_queued_message_ends_when_it_has_left_whether_anybody_asks_or_not() {
+        let mut table = Table::new(8);
+        let [asked, dropped, failed, tracked, last] = [(); 5].map(|()| table.open_queued(3).unwrap());
+        let covers = table.open(3, Kind::Flush).unwrap();
+        table.start_flush(covers, 0, None);
+        table.forget(dropped);
+        table.track(tracked, 17);
+        assert!(!table.completed(asked.raw(), 0, Ok(0)), "no provider has it");
+        assert_eq!([asked, dropped].map(|id| table.sent_plain(id)), [Some(false); 2]);
+        assert_eq!([asked, dropped].map(|id| table.sent_plain(id)), [None; 2], "it ends once");
+        assert_eq!((table.take(asked), table.open_of(3)), (Some(Ok(0)), 4));
+        // What is told elsewhere, or has failed, ends the long way.
+        assert_eq!(table.sent_plain(tracked), None);
+        assert!(table.part(tracked, Ok(0)) && table.part(failed, Err(bare(Status::TooLarge))));
+        assert_eq!(table.take_completed(), Some((17, Ok(0))));
+        assert_eq!(table.take(failed), Some(Err(bare(Status::TooLarge))));
+        assert!(table.is_open(covers));
+        assert_eq!(table.sent_plain(last), Some(true), "a flush was next behind it");
+        assert!(table.result(covers).is_some());
+        table.forget(covers);
+        table.forget(last);
+        assert_eq!((table.open_count(), table.open_of(3)), (0, 0));
     }
     #[test]
     fn one_with_memory_keeps_it_until_it_has_ended_and_no_longer() {
