@@ -10,6 +10,9 @@
  *
  *     steps 511 172 3
  *
+ * The kernel's own code that is mapped into the program, which tells it the time, is not counted: how often it looks again depends on what
+ * the emulator does meanwhile.
+ *
  * After each doorbell the program is held until a packet has come and then none for a while, so that what it waits for
  * is there when it looks. Where that was too short, the count has turns of a loop that waits in it: the least of
  * several has none. The hold is short, because there are programs that do more once they find that time has passed. STEPS_TRACE=FILE writes the address of
@@ -31,6 +34,8 @@
 #include <unistd.h>
 
 #define PACKETS "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts"
+#define DRIVER "/librxe-"
+#define CLOCK "[vdso]"
 #define LOOK 2 /* ms */
 #define QUIET 5    /* looks without a packet, once there was one */
 #define PATIENCE 50 /* looks for the first */
@@ -172,17 +177,17 @@ static const struct map *place(uint64_t address)
     return NULL;
 }
 
-static int in_driver(uint64_t address)
+static int in_file(uint64_t address, const char *name)
 {
     const struct map *map = place(address);
-    return map && strstr(map->file, "/librxe-");
+    return map && strstr(map->file, name);
 }
 
 /* Steps from behind one doorbell to behind the next. */
 static void interval(long *steps, long *driver, long *entries)
 {
     struct user_regs_struct at = registers();
-    int inside = in_driver(at.rip);
+    int inside = in_file(at.rip, DRIVER);
     *steps = *driver = *entries = traced = 0;
     for (;;) {
         int rings = is_syscall(at.rip) && is_doorbell(&at, at.rax);
@@ -197,12 +202,12 @@ static void interval(long *steps, long *driver, long *entries)
             }
             trace[traced++] = before;
         }
+        *steps += !in_file(at.rip, CLOCK);
         on(PTRACE_SINGLESTEP);
         at = registers();
-        ++*steps;
         *driver += inside;
         int was = inside;
-        inside = in_driver(at.rip);
+        inside = in_file(at.rip, DRIVER);
         /* A call leaves the address to return to below the top of the stack; a return finds its own just popped. */
         if (inside && !was && word(at.rsp - 8) != at.rip) {
             ++*entries;

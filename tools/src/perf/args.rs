@@ -14,7 +14,8 @@ use tieline::Error;
 ///   am_lat    one way of a message: half of ping and pong
 ///   am_bw     a stream of messages, until the receiver has acknowledged the last one
 ///   put_lat   as am_lat, by put: the receiver polls its memory (put_bytes where that ends at once)
-///   put_bw    a stream of puts, until the last one is visible at the target; --window of them are under way
+///   put_bw    a stream of puts, until the last one is visible at the target: --window of them are under way; of up to 256 bytes
+///             as many as there is room for, since those complete locally
 ///   get_lat, get_bw   a get that is waited for; a stream of gets, --window under way
 ///   add_lat   posted 8-byte adds: the time from one to the next
 ///   fadd_lat, swap_lat, cswap_lat   8-byte fetching atomics, each waited for

@@ -217,6 +217,28 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// Short ones lie in what is kept, longer ones beside it, and each moves with it.
+    fn what_is_kept_has_the_bytes_that_came_however_many_and_wherever_it_goes() {
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
+        let keeps = kept.clone();
+        stage.b.on_message(5, move |m| keeps.borrow_mut().push(m.keep())).unwrap();
+        let bytes = |len: usize| (0..len).map(|n| (len + n) as u8).collect::<Vec<u8>>();
+        for len in 0..80 {
+            let _ = stage.ab.send(5, len as u64, &bytes(len)).unwrap();
+            assert!(stage.until(|| kept.borrow().len() == len + 1));
+        }
+        // Elsewhere than where they were kept.
+        let mut kept: Vec<_> = kept.take().into_iter().map(Box::new).collect();
+        kept.reverse();
+        for message in kept {
+            let len = message.header() as usize;
+            assert_eq!((message.id(), message.payload()), (5, &bytes(len)[..]));
+            assert!(format!("{message:?}").starts_with(&format!("KeptMessage(5, {len} bytes from ")));
+        }
+        stage.assert_no_faults();
+    }
+
     /// Once, when the last of its connections is closed, and behind everything that came over them.
     fn a_peer_that_leaves_in_good_order_is_told_without_an_error() {
         let stage = Stage::new(vec![Lane::whole("all").late(3)]);

@@ -5,14 +5,20 @@ use crate::perf::side::{Side, pattern};
 use crate::perf::stats::{Samples, measure};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use tieline::{Endpoint, Error, Outcome, PostError, Region, RemoteKey};
+use tieline::{Completion, Endpoint, Error, Outcome, PostError, Region, RemoteKey};
 
 /// How often a put is looked for between two progress calls.
 const LOOKS: u32 = 16;
 /// From here on a stream makes progress between operations.
 const LARGE: usize = 4096;
-/// Up to here a put is of bytes that lie anywhere, where that ends at once; beyond it of a registered buffer.
+/// Up to here a put is of bytes that lie anywhere, where that ends at once. Where it does not, nobody waits for each to be visible: the
+/// answer of a ping-pong, or the flush of a stream, says so of all, as with the rivals' short puts.
 const SHORT: usize = 256;
+
+/// When a put of this size is to have ended.
+fn completion(size: usize) -> Completion {
+    if size <= SHORT { Completion::Local } else { Completion::Remote }
+}
 
 /// What a ping-pong by put needs on either side.
 struct Table<'a> {
@@ -63,7 +69,9 @@ impl Table<'_> {
         } else {
             self.source.write(size - 1, &[mark(number)])?;
         }
-        let outcome = self.side.post(|| self.endpoint.put(&self.source, 0..size, self.key, 0))?;
+        let (source, key) = (&self.source, self.key);
+        let put = || self.endpoint.put_with(source, 0..size, key, 0, completion(size));
+        let outcome = self.side.post(put)?;
         if size <= SHORT {
             self.before = Some(outcome);
             return Ok(());
@@ -172,7 +180,8 @@ pub(super) fn put_bandwidth(
     if asked.spec.verify {
         return verified(side, asked, key, &source);
     }
-    stream(side, asked, asked.window, |_| endpoint.put(&source, 0..size, key, 0))
+    let put = |_| endpoint.put_with(&source, 0..size, key, 0, completion(size));
+    stream(side, asked, asked.window, put)
 }
 
 /// Each put is read back and compared.
