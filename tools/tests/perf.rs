@@ -342,3 +342,16 @@ fn all_pairs_without_a_job_says_how_to_start_one() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("tieline run -n N"), "{errors}");
 }
+
+/// It would be announced, and what is measured is a message.
+#[test]
+fn all_pairs_refuse_what_is_too_long_for_one_message_and_say_how_long_one_may_be() {
+    let tieline = env!("CARGO_BIN_EXE_tieline");
+    let perf = ["run", "-n", "2", "--", tieline, "perf", "--all-pairs", "--test", "am_bw"];
+    let output = Command::new(tieline).args(perf).args(["--size", "64m"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    for words in ["cannot measure messages of 64m", "at most ", "give --size with less"] {
+        assert!(errors.contains(words), "{errors}");
+    }
+}

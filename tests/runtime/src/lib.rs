@@ -163,7 +163,8 @@ impl Runtime {
     /// # Errors
     /// When it cannot be reached.
     pub fn eager(&self, rank: usize) -> Result<usize, Error> {
-        Ok(self.peer(rank)?.1)
+        let _ = self.peer(rank)?;
+        self.eager_now(rank)
     }
 
     /// Sends bytes, which are copied; waits for room to do so at most.
@@ -202,7 +203,8 @@ impl Runtime {
 
     fn send_any(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
         let (peer, eager) = self.peer(to)?;
-        if bytes.len() > eager {
+        // It may be more once its connection stands.
+        if bytes.len() > eager && bytes.len() > self.eager_now(to)? {
             // Of what the library copies for long messages it bounds how much: who sends before it receives would wait for itself.
             return self.send_part(
                 &peer,
@@ -367,6 +369,14 @@ impl Runtime {
         let eager = peer.max_message()?;
         self.peers.borrow_mut()[rank] = Some((peer.clone(), eager));
         Ok((peer, eager))
+    }
+
+    /// The longest message that is not announced, asked for again.
+    fn eager_now(&self, rank: usize) -> Result<usize, Error> {
+        let mut peers = self.peers.borrow_mut();
+        let Some((peer, eager)) = &mut peers[rank] else { return Ok(0) };
+        *eager = peer.max_message()?;
+        Ok(*eager)
     }
 
     /// Posts something, with room made where there is none.

@@ -16,7 +16,7 @@ mod tests;
 
 use crate::{say, sys, system_error};
 pub(crate) use args::Args;
-use args::Test;
+use args::{Limit, Memory, Test};
 use control::{Peer, Reply, Request, Spec};
 use disturbed::Quiet;
 pub(crate) use footprint::{FootprintArgs, main as footprint};
@@ -86,7 +86,10 @@ fn measure_between(
     };
     side.connect(&address)?;
     for &(test, size) in runs {
-        let longest = side.endpoint()?.max_message()?;
+        let longest = match test.is_message() {
+            true => longest_message(&side, &peer, size, path)?,
+            false => 0,
+        };
         if test.is_message() && size > longest {
             say::error(format_args!(
                 "{} of {} skipped: a message here has at most {} bytes; use put or get",
@@ -106,6 +109,23 @@ fn measure_between(
         results.add(record.with(disturbed, side.endpoint()?.hindrances()))?;
     }
     Ok(())
+}
+
+/// The longest message that is measured as one. Before its connection stands an endpoint may carry less than one of this size.
+fn longest_message(
+    side: &Side<'_>,
+    peer: &Peer,
+    size: usize,
+    path: Option<&str>,
+) -> Result<usize, Error> {
+    let longest = side.endpoint()?.max_message()?;
+    if size <= longest {
+        return Ok(longest);
+    }
+    let (test, memory) = (Test::AmLat, Memory::Ordinary);
+    let spec = Spec { test, size: 1, memory, verify: false, key: Vec::new() };
+    let _ = tests::run(side, Asked { spec, limit: Limit::Iterations(1), window: 1, peer, path })?;
+    Ok(side.endpoint()?.max_message()?)
 }
 
 /// What was measured so far, printed as it comes.

@@ -78,6 +78,10 @@ pub(super) fn measure(args: &Args) -> Result<ExitCode, Error> {
             let quiet = Quiet::begins();
             let record = match job.rank() {
                 me if me == from => {
+                    let longest = side.longest_message()?;
+                    if size > longest {
+                        return Err(too_long(size, longest));
+                    }
                     let (samples, path) = tests::run_messages(&side, &spec, args.limit())?;
                     let legs = if test == Test::AmLat { 2 } else { 1 };
                     let record = Record::new(test, size, path, samples.summary(size, legs));
@@ -100,6 +104,14 @@ pub(super) fn measure(args: &Args) -> Result<ExitCode, Error> {
         print(args, &ranks, &all)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn too_long(size: usize, longest: usize) -> Error {
+    misuse(
+        format!("cannot measure messages of {}", crate::size::show(size)),
+        format!("a message between these two ranks has at most {longest} bytes"),
+        "give --size with less",
+    )
 }
 
 /// Each two ranks, once.

@@ -117,6 +117,14 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
+    /// How long a message to the other side may be that is measured as one: the connection stands, before which it may be less.
+    pub(crate) fn longest_message(&self) -> Result<usize, Error> {
+        let endpoint = self.endpoint()?;
+        let heard = self.post(|| endpoint.flush_messages())?;
+        let _ = self.finish(heard)?;
+        Ok(endpoint.max_message()?)
+    }
+
     /// The endpoint to the other side.
     pub(crate) fn endpoint(&self) -> Result<&Endpoint, Error> {
         self.endpoint.as_ref().ok_or_else(|| Error::from_status(Status::Closed))

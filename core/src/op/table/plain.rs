@@ -234,7 +234,8 @@ mod tests {
     #[test]
     fn a_queued_message_ends_when_it_has_left_whether_anybody_asks_or_not() {
         let mut table = Table::new(8);
-        let [asked, dropped, failed, tracked, last] = [(); 5].map(|()| table.open_queued(3).unwrap());
+        let [asked, dropped, failed, tracked, last] =
+            [(); 5].map(|()| table.open_queued(3).unwrap());
         let covers = table.open(3, Kind::Flush).unwrap();
         table.start_flush(covers, 0, None);
         table.forget(dropped);

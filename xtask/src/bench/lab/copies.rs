@@ -53,9 +53,12 @@ pub(super) fn build() -> Outcome {
     run(&mut cargo(&words))
 }
 
+/// What all of it is called.
+pub(super) const WHAT: &str = "gets within a host";
+
 /// All sizes, small to large. Without the modules there is nothing.
 pub(super) fn measure(rounds: usize) -> Outcome<Vec<Measured>> {
-    heading("gets within a host");
+    heading(WHAT);
     let mut hosts = match Hosts::with_modules() {
         Ok(hosts) => hosts,
         Err(why) => {

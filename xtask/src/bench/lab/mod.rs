@@ -52,7 +52,14 @@ struct Measured {
     note: &'static str,
 }
 
-pub(super) fn measure(quick: bool) -> Outcome {
+pub(super) fn measure(quick: bool, only: &str) -> Outcome {
+    let is_wanted = |what: &str| what.contains(only);
+    let (mut speed, mut instructions) = (groups::speed(), groups::instructions());
+    speed.retain(|beside| is_wanted(beside.group.what));
+    instructions.retain(|kind| is_wanted(kind.turn.group.what));
+    if speed.is_empty() && instructions.is_empty() && !is_wanted(copies::WHAT) {
+        return Err(format!("no group has `{only}` in its name"));
+    }
     heading("setup");
     setup::install_or_say(setup::BENCH);
     run(&mut cargo(&[
@@ -63,7 +70,9 @@ pub(super) fn measure(quick: bool) -> Outcome {
         "-p",
         "tieline-provider-verbs-plugin",
     ]))?;
-    copies::build()?;
+    if is_wanted(copies::WHAT) {
+        copies::build()?;
+    }
     build_steps()?;
     let machine = Machine::look();
     let started = Instant::now();
@@ -77,17 +86,19 @@ pub(super) fn measure(quick: bool) -> Outcome {
     println!("2 hosts up in {}", show_time(started.elapsed()));
     let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
     let mut all = Vec::new();
-    for beside in groups::speed() {
+    for beside in speed {
         all.push(one_group(&mut hosts, beside, rounds)?);
     }
-    for kind in groups::instructions() {
+    for kind in instructions {
         let turn = one_group(&mut hosts, kind.turn, 1)?;
         let post = one_group(&mut hosts, kind.post, 1)?;
         let rest = rest(kind.rest, &turn, &post);
         all.extend([turn, post, rest]);
     }
     drop(hosts);
-    all.extend(copies::measure(rounds)?);
+    if is_wanted(copies::WHAT) {
+        all.extend(copies::measure(rounds)?);
+    }
     let rows: Vec<Row> = all.iter().flat_map(|m| compare(&m.group, &m.series)).collect();
     heading(&format!(
         "Tieline beside perftest and UCX in the lab ({rounds} rounds, {})",
