@@ -395,4 +395,73 @@ mod tests {
             let _ = WorkerAddress::parse(&seal(w));
         }
     }
+
+    /// An address that says that it has so many candidates, schemes, and candidates that each of these serves.
+    fn of_lengths(candidates: u8, schemes: u8, serves: u8) -> Result<WorkerAddress, Error> {
+        let mut w = FORMAT.begin();
+        let _ = w.raw(&[1; 16]).u8(MESSAGES.0).u8(MESSAGES.1).raw(&[2; 16]);
+        let _ = w.u64(3).u64(4).u32(5).name("host").raw(&[6; 16]).u8(candidates);
+        for _ in 0..candidates {
+            let _ = w.name("shm").name("shm").name("ring").i32(1).blob(&[7]).unwrap();
+        }
+        let _ = w.u8(schemes);
+        for _ in 0..schemes {
+            let _ = w.name("shm/ring").u8(0).blob(&[8]).unwrap().u8(serves);
+            (0..serves).for_each(|_| _ = w.u8(0).i32(9));
+        }
+        let _ = w.u8(0).u8(0);
+        WorkerAddress::parse(&seal(w))
+    }
+
+    #[test]
+    fn an_address_has_so_many_of_each_list_and_no_more() {
+        let address = of_lengths(64, 64, 64).unwrap();
+        assert_eq!((address.entry.candidates.len(), address.entry.schemes.len()), (64, 64));
+        assert!(address.entry.schemes.iter().all(|scheme| scheme.serves.len() == 64));
+        for (candidates, schemes, serves) in [(65, 1, 1), (1, 65, 1), (1, 1, 65)] {
+            let error = of_lengths(candidates, schemes, serves).unwrap_err();
+            assert_eq!(error.status(), Status::BadData, "{error}");
+        }
+        // What is more is left out where it is written.
+        let mut more = example();
+        let entry = &mut more.entry;
+        entry.candidates = vec![entry.candidates[0].clone(); 65];
+        entry.schemes = vec![entry.schemes[0].clone(); 65];
+        entry.schemes[0].serves = vec![(63, 1); 65];
+        let read = WorkerAddress::parse(&more.pack().unwrap()).unwrap().entry;
+        let lens = (read.candidates.len(), read.schemes.len(), read.schemes[0].serves.len());
+        assert_eq!(lens, (64, 64, 64));
+    }
+
+    #[test]
+    fn a_scheme_says_its_rank_for_what_it_serves_and_for_nothing_else() {
+        let serves = vec![(0, 3), (2, -4)];
+        let scheme = Scheme { name: "a/b".into(), via: Via::Candidate(0), serves };
+        assert_eq!([0, 1, 2].map(|at| scheme.rank(at)), [Some(3), None, Some(-4)]);
+    }
+
+    #[test]
+    fn the_service_worker_has_an_address_of_its_own_that_promises_nothing() {
+        let address = example();
+        let service = address.service_address().unwrap();
+        assert_eq!(Some(&service.entry), address.service.as_ref());
+        assert_eq!((service.location, service.context), (address.location, address.context));
+        assert!(service.service.is_none() && !service.polls_often);
+        let alone = WorkerAddress { service: None, ..example() };
+        assert!(alone.service_address().is_none());
+    }
+
+    #[test]
+    fn who_speaks_other_messages_is_refused_by_name() {
+        let mut other = example();
+        (other.messages, other.location.pid) = ((MESSAGES.0 + 1, 7), 42);
+        let error = WorkerAddress::parse(&other.pack().unwrap()).unwrap_err();
+        assert_eq!(error.status(), Status::Unsupported);
+        assert_eq!(error.what(), "process 42 speaks another version of Tieline's own messages");
+        let why =
+            format!("it speaks version {}.7, and this library {}.x", MESSAGES.0 + 1, MESSAGES.0);
+        assert_eq!(error.why(), why);
+        other.messages = (MESSAGES.0, MESSAGES.1 + 1);
+        assert!(WorkerAddress::parse(&other.pack().unwrap()).is_ok());
+    }
 }

@@ -296,6 +296,91 @@ mod tests {
     }
 
     #[test]
+    fn a_time_is_said_in_the_unit_that_people_read() {
+        for (ns, words) in [
+            (0.0, "0 ns"),
+            (9_999.0, "9999 ns"),
+            (10_000.0, "10.0 us"),
+            (9_999_000.0, "9999.0 us"),
+            (10_000_000.0, "10.0 ms"),
+            (f64::INFINITY, "no stated time"),
+        ] {
+            assert_eq!(time(ns), words);
+        }
+    }
+
+    #[test]
+    fn a_cost_has_what_is_paid_once_and_what_each_byte_takes() {
+        let cost = |overhead_ns, latency_ns, bytes_per_second, size| {
+            cost_ns(&Cost { overhead_ns, latency_ns, bytes_per_second }, size)
+        };
+        assert_eq!(cost(10.0, 300.0, 1e9, 1000), 1310.0);
+        assert_eq!(cost(10.0, 300.0, 0.0, 1000), 310.0, "it says nothing of bytes");
+        assert_eq!(cost(0.0, 0.0, 0.0, 8), 0.0);
+        assert_eq!(cost(-1.0, 0.0, 0.0, 8), f64::INFINITY);
+    }
+
+    /// What each role needs, bit by bit.
+    #[test]
+    fn what_a_module_lacks_for_a_role_is_named() {
+        let lacks = |role: Role, caps: u64| {
+            let mut facts = ranked("a", 0, 0.0).facts;
+            (facts.caps, facts.fetching_atomics) = (caps, true);
+            role.lacks(&facts)
+        };
+        assert_eq!(lacks(Role::Message, caps::PUT | caps::AM_ZCOPY), Some("messages"));
+        assert_eq!(lacks(Role::Message, caps::AM_SHORT), None);
+        assert_eq!(lacks(Role::Message, caps::AM_PACKED), None);
+        let arrives = caps::REMOTE_COMPLETION;
+        assert_eq!(lacks(Role::Rma, arrives), Some("put and get"));
+        assert_eq!(lacks(Role::Rma, arrives | caps::GET), Some("put"));
+        assert_eq!(lacks(Role::Rma, arrives | caps::PUT), Some("get"));
+        assert_eq!(lacks(Role::Rma, caps::PUT | caps::GET), Some(NO_ARRIVAL));
+        assert_eq!(lacks(Role::Rma, arrives | caps::PUT | caps::GET), None);
+        assert_eq!(lacks(Role::Atomic, arrives), Some("atomics"));
+        let device = Some("atomics that mix with the processors' (TIELINE_ATOMICS=cpu)");
+        assert_eq!(lacks(Role::Atomic, arrives | caps::DEVICE_ATOMICS), device);
+        assert_eq!(lacks(Role::Atomic, arrives | caps::DEVICE_ATOMICS | caps::ATOMICS), None);
+        assert_eq!(lacks(Role::Atomic, caps::ATOMICS), Some(NO_ARRIVAL));
+        let mut facts = ranked("a", 0, 0.0).facts;
+        facts.caps = arrives | caps::ATOMICS;
+        assert_eq!(Role::Atomic.lacks(&facts), Some("atomics that return a value"));
+        assert_eq!(Role::Connection.lacks(&facts), Some("messages"));
+        facts.connection_only = true;
+        assert_eq!(Role::Connection.lacks(&facts), None);
+        facts.connects_to_endpoint = true;
+        assert_eq!(Role::Connection.lacks(&facts), Some("connecting to an interface"));
+    }
+
+    #[test]
+    fn a_module_connects_to_an_endpoint_where_it_cannot_to_an_interface() {
+        let of = |connects: u32, fetch32: u32, fetch64: u32| {
+            let attr = ModuleAttr {
+                connects,
+                atomic_fetch32: fetch32,
+                atomic_fetch64: fetch64,
+                ..ModuleAttr::empty()
+            };
+            let facts = ModuleFacts::from(&attr);
+            (facts.connects_to_endpoint, facts.fetching_atomics)
+        };
+        let (endpoint, interface) = (connects::TO_ENDPOINT, connects::TO_INTERFACE);
+        assert_eq!(of(endpoint, 0, 0), (true, false));
+        assert_eq!(of(interface, 1, 0), (false, true));
+        assert_eq!(of(endpoint | interface, 0, 1), (false, true));
+        assert_eq!(of(0, 1, 1), (false, true));
+    }
+
+    #[test]
+    fn a_priority_is_said_with_who_set_it() {
+        let (mut set, own) = (ranked("a", 60, 0.0), ranked("b", 50, 0.0));
+        set.priority_by = Some("TIELINE_PRIORITY_P=60 (environment)".into());
+        let words = "priority 60 by TIELINE_PRIORITY_P=60 (environment) over 50";
+        assert_eq!(compare(&set, &own, Role::Rma), (Ordering::Less, words.into()));
+        assert_eq!(compare(&own, &set, Role::Rma), (Ordering::Greater, words.into()));
+    }
+
+    #[test]
     fn a_cost_that_makes_no_sense_is_no_advantage() {
         for latency in [f64::NAN, f64::NEG_INFINITY, -1e9] {
             let order = compare(&ranked("a", 0, latency), &ranked("b", 0, 300.0), Role::Message).0;

@@ -132,7 +132,7 @@ pub(crate) struct Format {
 }
 
 /// Why bytes are no record of a format.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoRecord {
     /// `Unsupported` for another version, else `BadData`.
     pub(crate) status: Status,
@@ -199,3 +199,53 @@ fn checksum(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod golden_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: Format = Format { magic: *b"TLX", name: "example", major: 1, minor: 2 };
+
+    /// Reads one number of a record of this version with so many bytes behind it.
+    fn read(major: u8, minor: u8, rest: usize) -> Result<(u8, u8), NoRecord> {
+        let mut w = Format { major, minor, ..FORMAT }.begin();
+        let _ = w.u8(7).raw(&vec![9; rest]);
+        FORMAT.unseal(&seal(w), |r, minor| Ok((r.u8()?, minor)))
+    }
+
+    #[test]
+    fn a_record_of_a_later_minor_may_have_more_and_no_other() {
+        assert_eq!([read(1, 2, 0), read(1, 0, 0)], [Ok((7, 2)), Ok((7, 0))]);
+        assert_eq!([read(1, 3, 0), read(1, 3, 5)], [Ok((7, 3)), Ok((7, 3))]);
+        let no = |status, why: &str| Err(NoRecord { status, why: why.into() });
+        let more = no(Status::BadData, "there are bytes after its end");
+        assert_eq!([read(1, 2, 1), read(1, 1, 1)], [more.clone(), more]);
+        let other = "it is a example of version 2.0, and this library reads 1.x";
+        assert_eq!(read(2, 0, 0), no(Status::Unsupported, other));
+        let unsealed = |bytes: &[u8]| FORMAT.unseal(bytes, |r, _| r.u8());
+        let bad = |why: &str| Err(NoRecord { status: Status::BadData, why: why.into() });
+        assert_eq!(unsealed(b"TLX"), bad("it is too short"));
+        assert_eq!(unsealed(b"TLY\x01\x02....."), bad("it does not begin with TLX and a version"));
+        assert_eq!(unsealed(b"TLX\x01\x02....."), bad("its checksum is wrong"));
+        assert_eq!(unsealed(&seal(FORMAT.begin())), bad("a field is cut off or malformed"));
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_beyond_its_end() {
+        let mut w = Writer::default();
+        let _ = w.u8(1).u16(2).u32(3).u64(4).i32(-5).name("six").raw(&[7; 16]);
+        let _ = w.blob(&[8; 300]).unwrap();
+        assert_eq!(Writer::default().blob(&[0; 1 << 16]).map(|_| ()), Err(Status::TooLarge));
+        let mut r = Reader::new(&w.bytes);
+        assert_eq!(
+            (r.u8(), r.u16(), r.u32(), r.u64(), r.i32()),
+            (Ok(1), Ok(2), Ok(3), Ok(4), Ok(-5))
+        );
+        assert_eq!((r.name(), r.id(), r.blob()), (Ok("six"), Ok([7; 16]), Ok(&[8; 300][..])));
+        assert_eq!(r.bytes(0), Ok(&[][..]));
+        assert_eq!((r.bytes(1), r.u8()), (Err(Status::BadData), Err(Status::BadData)));
+        let mut long = Writer::default();
+        let _ = long.name(&"x".repeat(300));
+        assert_eq!(Reader::new(&long.bytes).name(), Ok(&"x".repeat(255)[..]));
+    }
+}

@@ -34,3 +34,16 @@ pub(crate) struct Order {
     /// The same that a flush covers which has yet to ask those lanes.
     pub(super) covered: Cell<u64>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::way::{AT_ONCE, EMULATED, lane, lanes};
+
+    #[test]
+    fn each_lane_has_a_bit_and_those_beyond_the_last_share_one() {
+        assert_eq!([0, 1, 60, 61, 62, 1000].map(lane), [1, 2, 1 << 60, 1 << 61, 1 << 61, 1 << 61]);
+        assert_eq!(lanes(0b101 | EMULATED | AT_ONCE).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(lanes(u64::MAX).collect::<Vec<_>>(), (0..62).collect::<Vec<_>>());
+        assert_eq!(lanes(EMULATED | AT_ONCE).count(), 0);
+    }
+}

@@ -128,4 +128,13 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_share_of_one_page_is_carried() {
+        assert_eq!(split(&[1.0, 1.0], 0, 2 * PAGE), [PAGE, PAGE]);
+        assert_eq!(split(&[1.0, 1.0], 0, 2 * PAGE - 1), [2 * PAGE - 1, 0]);
+        assert_eq!(split(&[1.0, 1.0, 1.0], 0, 3 * PAGE), [PAGE; 3]);
+        assert_eq!(split(&[1.0, 3.0], 0, 4 * PAGE), [PAGE, 3 * PAGE]);
+        assert_eq!(split(&[3.0, 1.0], 0, 4 * PAGE), [3 * PAGE, PAGE]);
+    }
 }

@@ -212,3 +212,73 @@ impl Route {
         say(&self.records, &decided, &theirs, &connects)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages by these interfaces; puts of up to 512 bytes to the memory of 7 go by the first of them.
+    fn route(interfaces: &[usize]) -> Route {
+        let pair = |interface: &usize| ModulePair { interface: *interface, candidate: 0 };
+        Route {
+            messages: interfaces.iter().map(pair).collect(),
+            memory: interfaces.iter().map(pair).collect(),
+            small: vec![(7, 512)],
+            small_over: interfaces.first().copied(),
+            ..Route::only(pair(&0))
+        }
+    }
+
+    fn now(route: &Route) -> Option<usize> {
+        route.message().map(|pair| pair.interface)
+    }
+
+    /// 0 and 1 are of one domain, 2 and 3 of another.
+    fn same(a: usize, b: usize) -> bool {
+        a / 2 == b / 2
+    }
+
+    #[test]
+    fn a_message_lane_gives_way_to_the_next_until_there_is_none() {
+        let route = route(&[0, 1, 2]);
+        assert_eq!(now(&route), Some(0));
+        assert!(route.next_message(same) && now(&route) == Some(1));
+        assert!(route.next_message(same) && now(&route) == Some(2));
+        assert!(!route.next_message(same) && now(&route) == Some(2));
+        assert_eq!(now(&self::route(&[])), None);
+    }
+
+    #[test]
+    fn a_domain_over_which_the_peer_did_not_answer_is_passed_over() {
+        let route = route(&[0, 1, 2, 3]);
+        route.is_silent();
+        assert!(route.next_message(same) && now(&route) == Some(2));
+        route.is_silent();
+        assert!(!route.next_message(same) && now(&route) == Some(2));
+    }
+
+    #[test]
+    fn what_goes_by_messages_is_small_only_over_the_lane_that_was_compared_and_while_it_is_open() {
+        let route = route(&[0, 2]);
+        assert_eq!((route.small(7), route.small(8), route.has_small()), (512, 0, true));
+        route.set_small(false);
+        assert_eq!(route.small(7), 0);
+        route.set_small(true);
+        assert_eq!(route.small(7), 512);
+        assert!(route.next_message(same));
+        assert_eq!(route.small(7), 0, "another lane costs something else");
+        assert!(!Route::only(ModulePair { interface: 7, candidate: 0 }).has_small());
+    }
+
+    #[test]
+    fn what_failed_lately_is_tried_last_and_what_failed_last_behind_that() {
+        let mut route = route(&[0, 1, 2, 3]);
+        route.put_last(|pair| [9, 0, 5, 0][pair.interface]);
+        let order =
+            |pairs: &[ModulePair]| pairs.iter().map(|pair| pair.interface).collect::<Vec<_>>();
+        assert_eq!(
+            (order(route.messages()), order(&route.memory)),
+            (vec![1, 3, 2, 0], vec![1, 3, 2, 0])
+        );
+    }
+}

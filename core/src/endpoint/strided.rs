@@ -272,3 +272,53 @@ fn too_many_pieces(count: usize) -> Error {
         "post it in parts",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(block: usize, stride: usize, count: usize) -> Blocks {
+        Blocks { offset: 100, block, stride, count }
+    }
+
+    #[test]
+    fn blocks_that_touch_are_one_run() {
+        assert_eq!(blocks(8, 8, 4).joined(), Blocks::run(100, 32));
+        assert_eq!(blocks(8, 99, 1).joined(), Blocks::run(100, 8));
+        assert_eq!(blocks(8, 99, 0).joined(), Blocks::run(100, 0));
+        for apart in [blocks(8, 9, 2), blocks(8, 7, 2), blocks(usize::MAX, usize::MAX, 2)] {
+            assert_eq!(apart.joined(), apart);
+        }
+    }
+
+    #[test]
+    fn the_last_block_ends_where_its_bytes_do() {
+        assert_eq!(blocks(8, 10, 3).end(), Some(128));
+        assert_eq!(blocks(8, 10, 1).end(), Some(108));
+        assert_eq!((blocks(8, 10, 0).end(), blocks(0, 10, 3).end()), (Some(100), Some(100)));
+        assert_eq!(blocks(1, usize::MAX, 3).end(), None);
+        assert_eq!(Blocks { offset: u64::MAX, ..blocks(8, 8, 1) }.end(), None);
+    }
+
+    #[test]
+    fn a_range_of_the_bytes_is_the_parts_of_blocks_that_have_them() {
+        let of = |bytes: Range<usize>| blocks(4, 10, 3).ranges(bytes).collect::<Vec<_>>();
+        assert_eq!(of(0..12), [100..104, 110..114, 120..124]);
+        assert_eq!(of(3..9), [103..104, 110..114, 120..121]);
+        assert_eq!(of(4..9), [110..114, 120..121]);
+        assert_eq!(of(7..12), [113..114, 120..124]);
+        assert!(of(5..5).is_empty() && of(12..12).is_empty());
+        assert!(of(0..13).is_empty(), "it has no such byte");
+        assert!(blocks(0, 10, 3).ranges(0..0).next().is_none());
+        assert_eq!(blocks(4, 2, 2).ranges(0..8).collect::<Vec<_>>(), [100..104, 102..106]);
+    }
+
+    #[test]
+    fn two_lengths_cut_the_same_bytes_in_so_many_parts() {
+        assert_eq!(runs(24, 8, 8), 3);
+        assert_eq!(runs(24, 12, 8), 4);
+        assert_eq!(runs(24, 8, 12), 4);
+        assert_eq!(runs(24, 24, 4), 6);
+        assert_eq!(runs(6, 3, 2), 4);
+    }
+}

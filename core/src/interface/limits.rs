@@ -118,4 +118,35 @@ mod tests {
         let attr = ModuleAttr { max_zcopy: 9, ..ModuleAttr::empty() };
         assert_eq!(LaneLimits::of_module(&attr).max_zcopy, 0, "it does not say that it gathers");
     }
+
+    #[test]
+    fn a_module_carries_what_it_says_that_it_does() {
+        let attr = ModuleAttr {
+            caps: caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PUT,
+            max_short: 100,
+            max_packed: 80,
+            max_zcopy: 900,
+            max_put: 7,
+            max_get: 8,
+            max_short_put: 6,
+            ..ModuleAttr::empty()
+        };
+        let all = LaneLimits {
+            max_short: 80,
+            max_packed: 80,
+            max_zcopy: 900,
+            max_put: 7,
+            max_get: 8,
+            max_short_put: 6,
+        };
+        let of = |caps| LaneLimits::of_module(&ModuleAttr { caps, ..attr });
+        assert_eq!(of(attr.caps), all);
+        let less = LaneLimits { max_short: 100, max_packed: 0, ..all };
+        assert_eq!(of(attr.caps & !caps::AM_PACKED), less, "it packs none");
+        assert_eq!(of(attr.caps & !caps::AM_ZCOPY), LaneLimits { max_zcopy: 0, ..all });
+        assert_eq!(of(attr.caps & !caps::PUT), LaneLimits { max_short_put: 0, ..all });
+        let other = LaneLimits { max_short: 50, max_packed: 90, max_zcopy: 1, max_put: 1, ..all };
+        let either = all.for_messages_of_either(other);
+        assert_eq!(either, LaneLimits { max_short: 50, ..all }, "only messages go by either");
+    }
 }

@@ -99,4 +99,15 @@ mod tests {
         assert_eq!(numbers.note(70_000, 4), 1);
         assert_eq!(numbers.of(4), [70_000]);
     }
+
+    #[test]
+    fn the_list_is_made_longer_up_to_a_bound_beyond_what_is_known() {
+        let mut numbers = Numbers::default();
+        assert_eq!(numbers.note(CLOSE as u64, 1), NOBODY);
+        assert_eq!((numbers.close.len(), numbers.far.len()), (0, 1));
+        assert_eq!(numbers.note(CLOSE as u64 - 1, 2), NOBODY);
+        assert_eq!((numbers.close.len(), numbers.far.len()), (CLOSE, 1));
+        assert_eq!(numbers.note(CLOSE as u64, 3), 1, "it is the same peer as before");
+        assert_eq!((numbers.close.len(), numbers.far.len()), (CLOSE + 1, 0));
+    }
 }

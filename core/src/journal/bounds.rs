@@ -103,4 +103,27 @@ mod tests {
         let taken = (0..5000).filter(|_| allowance.take(1, later).is_some()).count();
         assert_eq!(taken as u64, AT_ONCE);
     }
+
+    #[test]
+    fn so_many_texts_are_remembered() {
+        let mut said = Said::default();
+        (0..REMEMBERED as u64).for_each(|n| assert_eq!(said.again(n), Some(1)));
+        assert_eq!(said.again(0), Some(2), "all are known still");
+        assert_eq!(said.again(REMEMBERED as u64), Some(1));
+        assert_eq!(said.times.len(), REMEMBERED);
+    }
+
+    /// A part of a second is not lost.
+    #[test]
+    fn a_line_is_earned_in_each_second_whenever_it_is_asked_for() {
+        let (mut allowance, now) = (Allowance::default(), Instant::now());
+        assert_eq!(allowance.take(AT_ONCE as usize, now), Some(0));
+        let half = EACH / 2;
+        let taken = [1, 2, 3, 4, 5].map(|halves| allowance.take(1, now + half * halves).is_some());
+        assert_eq!(taken, [false, true, false, true, false]);
+        // What belongs together is written though it is more than is left.
+        assert_eq!(allowance.take(50, now + 3 * EACH), Some(1));
+        assert_eq!(allowance.take(7, now + 3 * EACH), None);
+        assert_eq!(allowance.take(1, now + 4 * EACH), Some(7));
+    }
 }

@@ -192,3 +192,38 @@ fn a_file_that_is_made_is_this_users_alone_and_no_link_leads_elsewhere() {
     }
     assert_eq!(read_to_string(scratch.path("victim")).unwrap(), "");
 }
+
+/// As long as it may be, and a byte longer.
+#[test]
+fn a_line_is_cut_where_its_end_would_have_no_room() {
+    let scratch = Scratch::new("cut");
+    let journal = scratch.journal("report");
+    let most = LINE - "tieline[77@nodea] ".len() - "...\n".len();
+    journal.tell(&"x".repeat(most));
+    journal.tell(&"x".repeat(most + 1));
+    let text = read_to_string(scratch.path("report")).unwrap().replace("tieline[77@nodea] ", "");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, ["x".repeat(most), format!("{}...", "x".repeat(most))]);
+}
+
+#[test]
+fn lines_that_are_left_out_are_counted_in_words() {
+    let scratch = Scratch::new("words");
+    let journal = scratch.journal("report");
+    journal.write(1, &["a"]);
+    journal.write(2, &["b"]);
+    let text = read_to_string(scratch.path("report")).unwrap().replace("tieline[77@nodea] ", "");
+    assert_eq!(text, "(1 line is left out here)\na\n(2 lines are left out here)\nb\n");
+}
+
+/// Its fourth time may be the fourth endpoint's, the eighth is not.
+#[test]
+fn a_failure_that_is_said_in_a_row_is_told_by_ones_twos_and_more_from_the_fifth_time_on() {
+    let scratch = Scratch::new("row");
+    let journal = scratch.journal("report");
+    let told = |times: usize| {
+        (0..times).for_each(|_| journal.tell_of_failure(None, "lost"));
+        read_to_string(scratch.path("report")).unwrap().lines().count()
+    };
+    assert_eq!([told(1), told(3), told(3), told(1), told(8)], [1, 1, 1, 2, 3]);
+}

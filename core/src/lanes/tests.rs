@@ -265,3 +265,73 @@ fn devices_of_other_names_are_paired_one_to_one_as_far_as_they_go() {
     assert_eq!(pairs(&ours, &[rail("x"), rail("y")]), [pair("a", "x"), pair("b", "y")]);
     assert_eq!(pairs(&ours, &[rail("x")]), [pair("a", "x"), pair("b", "x")]);
 }
+
+fn told(lanes: &Lanes) -> Vec<String> {
+    lanes.records.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_a_network_would_do_on_this_host_is_told_once_and_a_reserve_for_messages_is_not_in_use() {
+    let local = module("shm", "ring", caps::AM_SHORT | caps::LOCAL_ONLY, 50);
+    let stream = module("tcp", "stream", caps::AM_SHORT | RMA | caps::ATOMICS, 10);
+    let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 30);
+    let all = [local, stream, rc];
+    let lanes = lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
+    assert_eq!((row(&lanes.rma), row(&lanes.atomic)), ("verbs/rc ~".into(), "~".into()));
+    assert_eq!(
+        told(&lanes),
+        [
+            "tcp/stream to p1: outranked by emulation over shm/ring: both need the target's progress, and that stays on this host",
+            "shm/ring to p1: used for message: before verbs/rc: priority 50 over 30",
+            "verbs/rc to p1: used for RMA: any registered memory; priority 30",
+        ]
+    );
+}
+
+#[test]
+fn small_puts_and_gets_go_by_messages_where_a_module_is_clearly_slower_and_through_at_once() {
+    let mut ring = module("shm", "ring", caps::AM_SHORT, 50);
+    let cost = |overhead_ns, latency_ns, bytes_per_second| Cost {
+        overhead_ns,
+        latency_ns,
+        bytes_per_second,
+    };
+    ring.facts.cost[cost_class::SMALL_MESSAGE] = cost(10.0, 60.0, 5e9);
+    ring.facts.cost[cost_class::BULK_MESSAGE] = cost(60.0, 100.0, 30e9);
+    let mut copy = module("shm-cma", "copy", RMA | caps::LOCAL_ONLY | caps::SYNCHRONOUS, 39);
+    copy.facts.cost[cost_class::SMALL_RMA] = cost(1000.0, 0.0, 12e9);
+    let mut later = copy.clone();
+    later.at = ModuleRef::new("ofi", "ofi", "rdm");
+    later.facts.caps &= !caps::SYNCHRONOUS;
+    later.facts.priority = 20;
+    let all = [ring, copy, later];
+    let composition = composed(&all);
+    let mut lanes = lanes("p1", &composition, &peers(&all), |_, _| Ok(()));
+    let (before, because) = (lanes.records.len(), lanes.rma[0].because.clone());
+    lanes.choose_small("p1", &composition);
+    assert_eq!(row(&lanes.rma), "shm-cma/copy ofi/rdm ~");
+    assert_eq!(lanes.rma.iter().map(|lane| lane.small).collect::<Vec<_>>(), [2048, 0, 0]);
+    let goes = "; RMA of up to 2048 bytes goes by messages to a peer that polls often: 8 bytes in 393 ns against 1001 ns";
+    assert_eq!(lanes.rma[0].because, because + goes);
+    assert_eq!(
+        told(&lanes)[before..],
+        [
+            "shm/ring to p1: used for RMA of up to 2048 bytes: the peer polls often; 8 bytes in 393 ns, by shm-cma/copy in 1001 ns"
+        ]
+    );
+}
+
+#[test]
+fn of_several_modules_that_cannot_be_reached_each_reason_is_told_once() {
+    let all = [tcp()];
+    let mut there = peers(&[tcp(), tcp(), tcp()]);
+    for (peer, domain) in there.iter_mut().zip(["tcp:a", "tcp:b", "tcp:c"]) {
+        peer.at.domain = domain.into();
+    }
+    let lanes = lanes("p5", &composed(&all), &there, |_, there| {
+        Err(if there.at.domain == "tcp:b" { "no route" } else { "another subnet" }.into())
+    });
+    assert_eq!(told(&lanes), ["tcp/stream to p5: unreachable: another subnet; no route"]);
+    assert!(Role::DATA.iter().all(|role| lanes.of(*role).is_empty()));
+    assert!(lanes.of(Role::Connection).is_empty());
+}

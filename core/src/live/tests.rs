@@ -363,6 +363,43 @@ fn a_thread_that_the_kernel_keeps_from_being_woken_is_named_with_the_place_where
     assert!(ours.join("status").exists() && stuck(&ours).is_none(), "{}", ours.display());
 }
 
+/// Where each ends is where a page does, or the slot.
+#[test]
+fn a_text_may_be_as_long_as_its_slot_and_end_with_a_page() {
+    let file = file();
+    let page = file.place().unwrap();
+    let lens = || {
+        let place = Mapped::new(file.opened().unwrap(), HEAD, PLACE).unwrap();
+        let word = |at| place.span().word64(at).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+        word(slot(word(AT_TEXTS)) + AT_LEN)
+    };
+    assert!(!page.write(&vec![b' '; MOST_TEXT + 1], now_ns()));
+    for len in [MOST_TEXT, 4096 - WORDS - AT_TEXT, MOST_TEXT, MOST_TEXT, 8192 - WORDS - AT_TEXT] {
+        assert!(page.write(&vec![b' '; len], now_ns()), "{len}");
+        assert_eq!(lens(), len as u64);
+    }
+    // The first of a place goes to the second slot, and the next one ends with the page of the words.
+    let second = file.place().unwrap();
+    assert!(second.write(b"{}", now_ns()));
+    assert!(second.write(&vec![b' '; 4096 - WORDS - AT_TEXT], now_ns()));
+}
+
+#[test]
+fn a_text_that_others_may_have_chosen_is_cut_between_characters() {
+    assert_eq!(cut(&"x".repeat(300)), "x".repeat(300));
+    assert_eq!(cut(&"x".repeat(301)), format!("{}...", "x".repeat(300)));
+    assert_eq!(cut(&format!("{}\u{e4}", "x".repeat(299))), format!("{}...", "x".repeat(299)));
+    assert_eq!(cut(&"\u{e4}".repeat(150)), "\u{e4}".repeat(150));
+}
+
+#[test]
+fn a_character_that_turns_the_others_is_replaced_wherever_it_lies_in_its_range() {
+    for turns in "\u{61c}\u{200e}\u{200f}\u{2028}\u{202e}\u{2066}\u{2069}".chars() {
+        assert_eq!(clean(&format!("a{turns}b")), "a?b", "{turns:?}");
+    }
+    assert_eq!(clean("a\u{200d}\u{2010}\u{202f}\u{206a}b"), "a\u{200d}\u{2010}\u{202f}\u{206a}b");
+}
+
 proptest::proptest! {
     #[test]
     fn no_bytes_of_a_text_do_harm(bytes in proptest::collection::vec(0u8..=255, 0..400)) {

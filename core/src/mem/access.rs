@@ -66,3 +66,28 @@ impl BitOr for Access {
         Access(self.0 | other.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_kept_apart_from_the_promise_and_no_key_has_more_than_rights() {
+        let all = Access::ALL | Access::RELAXED_ORDERING;
+        assert_eq!(Access::READ | Access::WRITE | Access::ATOMIC, Access::ALL);
+        assert_eq!((all.bits(), Access::LOCAL.bits()), (Access::ALL.bits(), 0));
+        assert_eq!(all.register_flags(), register_flags::RELAXED_ORDERING);
+        assert_eq!(Access::ALL.register_flags(), 0);
+        assert_eq!(Access::from_bits(u64::MAX), Access::ALL);
+        assert_eq!(Access::from_bits(access::REMOTE_READ), Access::READ);
+        assert_eq!(Access::ALL.without_atomics(), Access::READ | Access::WRITE);
+    }
+
+    #[test]
+    fn what_is_allowed_is_all_that_is_needed() {
+        let both = Access::READ | Access::WRITE;
+        assert!(both.allows(Access::READ) && both.allows(both) && both.allows(Access::LOCAL));
+        assert!(!both.allows(Access::ATOMIC) && !both.allows(Access::ALL));
+        assert!(!Access::READ.allows(both) && !Access::LOCAL.allows(Access::READ));
+    }
+}

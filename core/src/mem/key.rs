@@ -109,4 +109,20 @@ mod tests {
             let _ = KeyRecord::parse(&seal(w));
         }
     }
+
+    #[test]
+    fn a_key_has_so_many_parts_and_names_one_of_them_or_none() {
+        let of = |parts: usize, device_atomics: Option<usize>| {
+            let part = example().parts.remove(0);
+            let record = KeyRecord { parts: vec![part; parts], device_atomics, ..example() };
+            let read = KeyRecord::parse(&record.pack().unwrap());
+            read.map(|read| assert_eq!(read, record)).map_err(|error| error.status())
+        };
+        assert_eq!(
+            [of(0, None), of(MAX_PARTS, None), of(MAX_PARTS, Some(MAX_PARTS - 1))],
+            [Ok(()); 3]
+        );
+        let refused = Err(Status::KeyRejected);
+        assert_eq!([of(MAX_PARTS + 1, None), of(1, Some(1)), of(0, Some(0))], [refused; 3]);
+    }
 }

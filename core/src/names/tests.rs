@@ -208,6 +208,25 @@ fn an_answer_is_whole_or_none_and_of_a_bounded_length() {
     assert!(whole(&long).unwrap().unwrap_err().contains("none is so long"));
 }
 
+#[test]
+fn a_name_has_an_address_and_an_answer_may_be_so_long() {
+    let name = |counts: u8, len: usize| {
+        let mut bytes = vec![9; len];
+        (bytes[0], bytes[1]) = (FORMAT, counts);
+        WorkerName::from_bytes(&bytes).map_err(|error| error.why().to_owned())
+    };
+    let none = |len: usize| Err(format!("no such number of addresses ({len} bytes)"));
+    assert_eq!(name(0, HEAD).map(|_| ()), none(HEAD));
+    assert_eq!(name(3, HEAD + 3 * V4).map(|name| name.as_bytes().len()), Ok(48));
+    assert_eq!(name(4, HEAD + 4 * V4).map(|_| ()), none(HEAD + 4 * V4));
+    assert_eq!(
+        name(1, HEAD + V4 - 1).map(|_| ()),
+        Err(format!("it is cut off ({} bytes)", HEAD + V4 - 1))
+    );
+    let most = [&(MOST as u32).to_le_bytes()[..], &vec![7; MOST]].concat();
+    assert_eq!(whole(&most).unwrap().unwrap().len(), MOST);
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_a_name_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..60), counts in 0u8..64) {

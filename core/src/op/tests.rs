@@ -1,5 +1,7 @@
 //! The table's promises, one by one, and all of them against a list.
 
+mod told;
+
 use super::slab::LOOKS;
 use super::table::{Kind, Table};
 use super::*;

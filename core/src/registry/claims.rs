@@ -294,4 +294,63 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn what_makes_no_sense_together_is_refused_and_what_is_enough_is_not() {
+        use tieline_plugin_api::abi::Cost;
+        let good = ModuleAttr {
+            name: fixed("m"),
+            role: role::DATA,
+            connects: connects::TO_INTERFACE,
+            caps: caps::AM_SHORT,
+            max_short: 8,
+            max_iov: 1,
+            max_address_len: 1,
+            max_identity_len: 4096,
+            ..ModuleAttr::empty()
+        };
+        let domain = |caps| DomainAttr { caps, max_key_len: 1, ..DomainAttr::empty() };
+        let of = |module: ModuleAttr, caps: u64| words(sense(&module, &domain(caps)));
+        assert_eq!(of(good, 0), "");
+        assert_eq!(
+            of(ModuleAttr { name: fixed(""), ..good }, 0).split(';').next(),
+            Some("a module with a name")
+        );
+        assert_eq!(of(ModuleAttr { role: 3, ..good }, 0), "role DATA or CONNECTION_ONLY; role 3");
+        for connects in [0, connects::TO_INTERFACE | connects::TO_ENDPOINT] {
+            let said = format!("CONNECTS_TO_INTERFACE or _TO_ENDPOINT; {connects}");
+            assert_eq!(of(ModuleAttr { connects, ..good }, 0), said);
+        }
+        let connector =
+            ModuleAttr { role: role::CONNECTION_ONLY, connects: 0, max_datagram: 1024, ..good };
+        assert_eq!(of(connector, 0), "");
+        for (overhead_ns, latency_ns, bytes_per_second) in
+            [(-1.0, 0.0, 0.0), (0.0, f64::INFINITY, 0.0), (0.0, 0.0, f64::NAN)]
+        {
+            let mut odd = good;
+            odd.cost[2] = Cost { overhead_ns, latency_ns, bytes_per_second };
+            assert_eq!(of(odd, 0), "costs that are finite and not negative; one that is not");
+        }
+        let reach = "MEMORY_CAP_ALLOC or MEMORY_CAP_REGISTER of the domain, with puts, gets or atomics; neither";
+        for by_key in [caps::PUT, caps::GET] {
+            let moves = ModuleAttr { caps: by_key, ..good };
+            assert_eq!(of(moves, 0), reach);
+            assert_eq!(
+                [memory_caps::ALLOC, memory_caps::REGISTER].map(|caps| of(moves, caps)),
+                ["", ""]
+            );
+        }
+        let atomics = ModuleAttr { caps: caps::ATOMICS, ..good };
+        let empty = "at least one operation with CAP_ATOMICS; four empty masks";
+        assert_eq!(of(atomics, memory_caps::ALLOC), empty);
+        for one in [
+            ModuleAttr { atomic_post32: 1, ..atomics },
+            ModuleAttr { atomic_post64: 1, ..atomics },
+            ModuleAttr { atomic_fetch32: 1, ..atomics },
+            ModuleAttr { atomic_fetch64: 1, ..atomics },
+        ] {
+            assert_eq!(of(one, memory_caps::ALLOC), "");
+            assert_eq!(of(one, 0), reach);
+        }
+    }
 }

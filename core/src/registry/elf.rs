@@ -333,6 +333,7 @@ fn sections(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec
     Ok(note)
 }
 
+#[derive(Clone, Copy)]
 struct Section {
     name: u64,
     kind: u32,
@@ -395,3 +396,6 @@ fn find_note(bytes: &(impl Bytes + ?Sized), offset: u64, len: u64, align: u64) -
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

@@ -305,3 +305,6 @@ pub(super) fn add(file: &Path, key: FileKey, answer: &Answer) {
         let _ = fs::remove_file(&new);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,3 +33,23 @@ pub(crate) trait Settings: Send + Sync {
     /// A provider that starts, or would but for a value, has declared a variable.
     fn declared(&self, provider: &str, variable: &Declared);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_a_providers_by_its_whole_name() {
+        for (provider, name, is) in [
+            ("shm", "TIELINE_SHM_SIZE", true),
+            ("shm-cma", "TIELINE_SHM_CMA_CHUNK", true),
+            ("shm", "TIELINE_SHM_CMA_CHUNK", true),
+            ("shm", "TIELINE_SHM", false),
+            ("shm", "TIELINE_SHMEM_SIZE", false),
+            ("shm", "SHM_SIZE", false),
+            ("shm", "TIELINE_TCP_SHM_SIZE", false),
+        ] {
+            assert_eq!(is_named_after(provider, name), is, "{provider} {name}");
+        }
+    }
+}

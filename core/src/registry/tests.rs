@@ -5,7 +5,7 @@ use super::elf::{self, Bytes};
 use super::*;
 use proptest::prelude::*;
 use std::sync::Mutex;
-use tieline_plugin_api::abi::NoteDesc;
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
 use tieline_plugin_api::note_flags;
 
 // ---- the ELF reader ----
@@ -261,6 +261,63 @@ fn a_longer_note_of_a_later_minor_is_read_as_far_as_it_is_known() {
     longer[..2].copy_from_slice(&75u16.to_ne_bytes());
     let (phase, unfit) = identity::check(Some(&longer), "shm_cma").unwrap_err();
     assert_eq!((phase, &unfit.found[..]), ("note", "one that says 75 in a note of 100 bytes"));
+}
+
+/// Every refusal of a note, word for word.
+#[test]
+fn what_is_wrong_with_a_note_is_said_with_what_a_good_one_has() {
+    let said = |note: &[u8], in_file: &str| match identity::check(Some(note), in_file) {
+        Ok(identity) => format!("{} {}", identity.name, identity.version),
+        Err((phase, elf::Unfit { expected, found })) => format!("{phase}: {expected}; {found}"),
+    };
+    let with = |at: usize, bytes: &[u8]| {
+        let mut note = good_note();
+        note[at..at + bytes.len()].copy_from_slice(bytes);
+        said(&note, "shm_cma")
+    };
+    let number = |at: usize, value: u16| with(at, &value.to_ne_bytes());
+    assert_eq!(said(&good_note(), "shm_cma"), "shm-cma 1.2.3");
+    assert_eq!(said(&[0; 11], "x"), "note: a record of 76 bytes; 11 bytes");
+    let length = "note: a record of 76 bytes or more; one that says";
+    assert_eq!(said(&[0; 12], "x"), format!("{length} 0 in a note of 12 bytes"));
+    assert_eq!(number(0, 77), format!("{length} 77 in a note of 76 bytes"));
+    assert_eq!(number(0, 75), format!("{length} 75 in a note of 76 bytes"));
+    assert_eq!(number(2, 2), "note: note revision 1; revision 2");
+    let core = format!("{ABI_MAJOR}.{ABI_MINOR}");
+    let major = format!("abi: provider ABI 1.x (the core speaks {core}); provider ABI 0.0");
+    assert_eq!(number(4, 0), major);
+    assert_eq!(number(8, ABI_MINOR), "shm-cma 1.2.3");
+    let newer = format!(
+        "abi: a provider that works with a core of provider ABI {core}; one that needs 1.{} or newer",
+        ABI_MINOR + 1
+    );
+    assert_eq!(number(8, ABI_MINOR + 1), newer);
+    let name = |name: &[u8]| {
+        format!("note: a name of a-z, 0-9 and `-`, of at most 31 bytes; `{}`", name.escape_ascii())
+    };
+    for odd in
+        [&b"Shm-cma"[..], b"-hm-cma", b"0hm-cma", b"shm_cma", b"shm-cmA", b"shm cma", b"\xffhm-cma"]
+    {
+        assert_eq!(with(12, odd), name(odd));
+    }
+    assert_eq!(with(12, &[0; 7]), name(b""));
+    assert_eq!(
+        with(43, b"x").split(';').next(),
+        Some(&name(b"")[..name(b"").len() - 4]),
+        "not padded"
+    );
+    let mut oob = good_note();
+    oob[12..19].copy_from_slice(b"oob\0\0\0\0");
+    assert_eq!(
+        said(&oob, "oob"),
+        "note: a name that no module of the core has; `oob`, which is the application's own datagrams"
+    );
+    assert_eq!(
+        with(12, b"s2m-0-a"),
+        "note: the name in the file's name, `shm_cma`; `s2m-0-a` in the note"
+    );
+    assert_eq!(with(44, b"1.2-3"), "note: a version such as 1.2.0; `1.2-3`");
+    assert_eq!(with(75, b"x"), "note: a version such as 1.2.0; `(not text)`");
 }
 
 #[test]

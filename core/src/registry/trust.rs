@@ -264,6 +264,21 @@ mod tests {
         assert_eq!(real, fs::canonicalize(tree.at("a/b/file")).unwrap());
     }
 
+    /// As many as the kernel follows.
+    #[test]
+    fn so_many_links_are_followed_and_no_more() {
+        let tree = Tree::new("links");
+        symlink("a/b/file", tree.at("link1")).unwrap();
+        for n in 2..=MOST_LINKS + 1 {
+            symlink(format!("link{}", n - 1), tree.at(&format!("link{n}"))).unwrap();
+        }
+        let follow = |n: usize| Trust::of_this_process().follow(&tree.at(&format!("link{n}")));
+        let real = fs::canonicalize(tree.at("a/b/file")).unwrap();
+        assert_eq!(follow(MOST_LINKS).unwrap(), real);
+        let Err(Obstacle::Nowhere(words)) = follow(MOST_LINKS + 1) else { panic!("followed") };
+        assert!(words.ends_with("link41: too many symbolic links"), "{words}");
+    }
+
     #[test]
     fn an_ancestor_that_others_can_write_is_refused_unless_it_is_sticky() {
         let tree = Tree::new("writable");

@@ -223,3 +223,63 @@ pub(super) fn level_name(level: u32) -> &'static str {
         _ => "debug",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_steps_missed_is_told_once_and_a_file_without_a_device_with_its_place() {
+        let missing = |looked: &str| Verdict::NotFound { looked: looked.into(), nearest: None };
+        let found = Verdict::Found { origin: "/a.so".into(), version: "1.2".into() };
+        let unused = || Verdict::NotUsed { because: "no device".into() };
+        let records = [
+            Record::provider("shm", found.clone()),
+            Record::provider("verbs", found),
+            Record::provider("x", missing("here")),
+            Record::provider("x", missing("there")),
+            Record::provider("verbs", unused()),
+            Record::provider("ofi", unused()),
+            Record::provider("ofi", unused()),
+            Record::provider("y", missing("there")),
+        ];
+        let kept = without_repetition(records.iter());
+        let words: Vec<String> = kept.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            words,
+            [
+                "shm: found: version 1.2, /a.so",
+                "x: not found: looked in here",
+                "verbs: not used: no device; version 1.2, /a.so",
+                "ofi: not used: no device",
+                "y: not found: looked in there",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_setting_says_which_lines_are_told_and_each_line_its_level() {
+        let level = |value: &str| {
+            let config = Config::builder().set(vars::LOG, value).build().unwrap();
+            wanted_level(&config)
+        };
+        assert_eq!(level("off"), 0);
+        let names = ["error", "warn", "info", "debug"];
+        for name in names {
+            assert_eq!(level_name(level(name)), name);
+        }
+        assert_eq!(level(""), log_level::WARN);
+        let levels = [log_level::ERROR, log_level::WARN, log_level::INFO, log_level::DEBUG];
+        assert_eq!(levels.map(level_name), names);
+    }
+
+    #[test]
+    fn what_can_be_done_is_listed_by_its_bits() {
+        assert_eq!(words(0, WORDS), [""; 0]);
+        assert_eq!(words(caps::AM_PACKED, WORDS), ["messages"]);
+        let some = caps::GET | caps::AM_SHORT | caps::LOCAL_ONLY;
+        assert_eq!(words(some, WORDS), ["messages", "get", "local"]);
+        let all = memory_caps::ALLOC | memory_caps::REGISTER;
+        assert_eq!(words(all, MEMORY_WORDS), ["alloc", "register"]);
+    }
+}

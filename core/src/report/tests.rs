@@ -207,3 +207,112 @@ fn the_json_is_the_same_report() {
     assert_eq!(value["paths"][1]["rma"], "shm-cma/copy");
     assert_eq!(value["modules"][0]["used_for"][0], "message");
 }
+
+/// All that either text can have.
+fn rich() -> Report {
+    let mut report = sample();
+    report.providers[1].not_used = Some("no device".into());
+    report.modules[1].used_for.clear();
+    report.modules[1].can.clear();
+    report.paths[1].disabled = Some("nobody forms its connections".into());
+    report.paths[0].connection = Some("tcp-connect/stream".into());
+    let lane = |role: &str, via: &str, because: &str| LaneView {
+        role: role.into(),
+        via: via.into(),
+        memory: None,
+        because: because.into(),
+    };
+    report.lanes.push(lane("message", "tcp/stream", "priority 10"));
+    report.lanes.push(lane("RMA", "emulated", "no other"));
+    report.log.push(LogView {
+        provider: "tcp".into(),
+        level: "error".into(),
+        text: "eth0".into(),
+        event: Some("port_down".into()),
+    });
+    report
+}
+
+#[test]
+fn the_table_is_this_word_for_word() {
+    assert_eq!(
+        rich().table(),
+        "Tieline 0.1.0, provider ABI 1.0\n\
+         \n\
+         PROVIDER  VERSION  FROM\n\
+         shm       0.1.0    built in\n\
+         shm-cma   0.1.0    not used: no device\n\
+         \n\
+         MODULE        PRIORITY  USED FOR      CONNECTS TO  CAN\n\
+         shm/mem       50        message, RMA  interface    messages, put, get, atomics, own memory only,\n\
+         \x20                                                  local\n\
+         shm-cma/copy  40        -             interface    connect\n\
+         \n\
+         PATH     MESSAGE  RMA   ATOMIC    CONNECTION          PASSIVE TARGET\n\
+         shm      mem      mem   emulated  tcp-connect/stream  RMA\n\
+         shm-cma  -        copy  -         -                   disabled\n\
+         \n\
+         WARNINGS\n\
+         \x20 TIELINE_PROVIDRS=shm (environment) is not known; did you mean TIELINE_PROVIDERS?\n\
+         \x20 shm-cam is not found: did you mean shm-cma? looked in /usr/lib/tieline-1/providers, for\n\
+         \x20 TIELINE_PROVIDERS=^shm-cam\n\
+         \n\
+         2 not used: `tieline info --why` says why\n"
+    );
+}
+
+#[test]
+fn why_is_this_word_for_word() {
+    assert_eq!(
+        rich().why(),
+        "Tieline 0.1.0, provider ABI 1.0\n\
+         \n\
+         PROVIDERS\n\
+         \x20 shm      found      version 0.1.0, built in\n\
+         \x20 shm-cam  not found  did you mean shm-cma? looked in /usr/lib/tieline-1/providers, for\n\
+         \x20                     TIELINE_PROVIDERS=^shm-cam\n\
+         \x20 verbs    refused    note: ABI 2 (/usr/lib/tieline-1/providers/libtieline_verbs.so); expected ABI 1\n\
+         \n\
+         DOMAINS AND MODULES\n\
+         \x20 shm/mem  used  for message, RMA: the only one of its domain\n\
+         \n\
+         PATHS\n\
+         \x20 shm      {message of shm}\n\
+         \x20 shm-cma  {message of shm-cma}\n\
+         \x20          disabled: nobody forms its connections\n\
+         \n\
+         ORDER, FOR A PEER THAT ALL OF IT REACHES\n\
+         \x20 message  shm/mem     priority 50\n\
+         \x20          tcp/stream  priority 10\n\
+         \x20 RMA      emulated    no other\n\
+         \n\
+         WAITS\n\
+         \x20 spin for 100µs, then yield their processor, then sleep: 1 process of the job on this host, 2\n\
+         \x20 processors\n\
+         \n\
+         WARNINGS\n\
+         \x20 TIELINE_PROVIDRS=shm (environment) is not known; did you mean TIELINE_PROVIDERS?\n\
+         \n\
+         LOG\n\
+         \x20 warn   shm  a line\n\
+         \x20 error  tcp  port down: eth0\n"
+    );
+}
+
+#[test]
+fn several_records_of_one_subject_stand_under_its_name_once_in_their_order() {
+    let because = |words: &str| Verdict::NotUsed { because: words.into() };
+    let records = [
+        Record::provider("verbs", because("second by name")),
+        Record::provider("shm", because("one")),
+        Record::provider("shm", because("another")),
+        Record::provider("shm", because("a third")),
+    ];
+    assert_eq!(
+        record_lines(&records),
+        "\x20 shm    not used  one\n\
+         \x20        not used  another\n\
+         \x20        not used  a third\n\
+         \x20 verbs  not used  second by name\n"
+    );
+}

@@ -130,4 +130,63 @@ mod tests {
             value_text(&queue_bytes()).contains("overridden  2m (/etc/tieline/tieline.toml:3)")
         );
     }
+
+    #[test]
+    fn values_stand_under_their_owner_and_everything_about_one_in_its_lines() {
+        let of = |name: &str, owner: &str, origin: Origin| ValueView {
+            name: name.into(),
+            value: String::new(),
+            origin,
+            default: String::new(),
+            kind: "text".into(),
+            owner: owner.into(),
+            doc: "Doc.".into(),
+            overridden: Vec::new(),
+        };
+        let views = [
+            of("A", "core", Origin::Default),
+            of("B", "core", Origin::Program),
+            of("C", "shm", Origin::File("/a".into(), 3)),
+            of("D", "launcher", Origin::Environment),
+            of("E", "unknown", Origin::Environment),
+        ];
+        let files = [FileView { path: "/etc/a".into(), state: "not there".into() }];
+        assert_eq!(
+            values_text(&views, &files),
+            "CORE\n\
+             \x20 A = (none)\n\
+             \x20     Default. Doc.\n\
+             \x20 B = (none)\n\
+             \x20     Set by the program. Doc.\n\
+             \n\
+             PROVIDER shm\n\
+             \x20 C = (none)\n\
+             \x20     Set in /a:3. Doc.\n\
+             \n\
+             SET BY THE LAUNCHER\n\
+             \x20 D = (none)\n\
+             \x20     Set in the environment. Doc.\n\
+             \n\
+             NOT KNOWN TO ANYBODY\n\
+             \x20 E = (none)\n\
+             \x20     Set in the environment. Doc.\n\
+             \n\
+             FILES\n\
+             \x20 /etc/a  not there\n"
+        );
+        // A default is told once, not beside itself.
+        let default = ValueView { default: "x".into(), ..of("A", "core", Origin::Default) };
+        assert_eq!(values_text(&[default], &[]), "CORE\n  A = (none)\n      Default. Doc.\n");
+        assert_eq!(
+            value_text(&queue_bytes()),
+            "TIELINE_QUEUE_BYTES\n\
+             \x20 value       1m\n\
+             \x20 origin      environment\n\
+             \x20 default     256k\n\
+             \x20 kind        size\n\
+             \x20 read by     core\n\
+             \x20 meaning     Most bytes that wait.\n\
+             \x20 overridden  2m (/etc/tieline/tieline.toml:3)\n"
+        );
+    }
 }

@@ -467,3 +467,24 @@ fn modules_in_use(
     }
     modules
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_providers_whose_names_fit_a_variable_the_longest_may_declare_it() {
+        let config = Arc::new(Config::builder().build().unwrap());
+        let settings = ConfigSettings { config, found: OnceLock::new() };
+        assert!(settings.may_declare("shm", "TIELINE_SHM_CMA_CHUNK"), "nobody else is known");
+        settings.found(&["shm", "shm-cma", "tcp"]);
+        assert!(settings.may_declare("shm", "TIELINE_SHM_SIZE"));
+        assert!(!settings.may_declare("shm", "TIELINE_SHM_CMA_CHUNK"));
+        assert!(settings.may_declare("shm-cma", "TIELINE_SHM_CMA_CHUNK"));
+        assert!(!settings.may_declare("tcp", "TIELINE_SHM_SIZE"));
+        let (probe, who) = settings.get("TIELINE_PROBE").unwrap();
+        assert_eq!((&*probe, who), ("on", None));
+        assert!(settings.all().contains(&("TIELINE_PROBE".into(), ("on".into(), None))));
+        assert_eq!(settings.get("TIELINE_PROVIDERS"), None);
+    }
+}

@@ -97,3 +97,43 @@ impl Announcements {
         Clear(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(peer: u32, token: u64, key: usize) -> Rc<Announced> {
+        let from = Origin { peer, circuit: None };
+        let (key, stage) = (vec![0; key].into(), Cell::default());
+        Rc::new(Announced { from, token, id: 1, header: 2, len: 3, key, stage })
+    }
+
+    #[test]
+    fn a_peer_may_have_so_many_announced_and_each_has_its_own_number() {
+        let all = Announcements::default();
+        for token in 0..u64::from(MOST) - 1 {
+            assert_eq!(all.insert(&announced(1, token, 0)), Ok(()));
+        }
+        assert_eq!(all.insert(&announced(1, 7, 0)), Err(Status::BadData), "it is announced");
+        assert_eq!(all.insert(&announced(1, 1 << 40, 0)), Ok(()));
+        assert_eq!(all.insert(&announced(1, 1 << 41, 0)), Err(Status::NoMemory));
+        assert_eq!(all.insert(&announced(2, 7, 0)), Ok(()), "another peer has its own");
+        assert_eq!([all.of(1), all.of(2), all.of(3)], [MOST, 1, 0]);
+        all.remove(&announced(1, 7, 0));
+        all.remove(&announced(1, 7, 0));
+        assert_eq!((all.of(1), all.insert(&announced(1, 1 << 41, 0))), (MOST - 1, Ok(())));
+        all.remove(&announced(2, 7, 0));
+        assert_eq!((all.of(2), all.of_peer.borrow().len()), (0, 1));
+    }
+
+    #[test]
+    fn the_keys_of_a_peer_take_so_many_bytes() {
+        let all = Announcements::default();
+        assert_eq!(all.insert(&announced(1, 1, MOST_BYTES - 5)), Ok(()));
+        assert_eq!(all.insert(&announced(1, 2, 6)), Err(Status::NoMemory));
+        assert_eq!(all.insert(&announced(1, 2, 5)), Ok(()));
+        assert_eq!(all.insert(&announced(1, 3, 1)), Err(Status::NoMemory));
+        all.remove(&announced(1, 2, 0));
+        assert_eq!(all.insert(&announced(1, 3, 5)), Ok(()));
+    }
+}

@@ -306,4 +306,77 @@ mod tests {
         yields(&backoff, (ALONE + 1) * SAMPLE, &mut 0, 0);
         assert!(backoff.budget().is_zero());
     }
+
+    #[test]
+    fn each_part_of_a_wait_ends_at_its_time_and_not_before() {
+        let backoff = backoff(1, 2);
+        let budget = backoff.budget();
+        let ns = Duration::from_nanos(1);
+        let mut wait = Wait::new(None, true);
+        let start = Instant::now();
+        let mut at = |after: Duration| {
+            let step = backoff.step(&mut wait, start + after);
+            (step, wait.looks)
+        };
+        assert_eq!(at(Duration::ZERO), (Step::Look, LOOKS));
+        assert_eq!(at(budget - ns), (Step::Look, LOOKS));
+        assert_eq!(at(budget), (Step::Yield { poll_slow: false }, 1));
+        // Every fourth yield what asks the kernel is looked at, too.
+        let last = budget + YIELDING - ns;
+        let slow: Vec<Step> = (0..7).map(|_| at(last).0).collect();
+        let yields = [false, false, true, false, false, false, true];
+        assert_eq!(slow, yields.map(|poll_slow| Step::Yield { poll_slow }));
+        assert_eq!(at(budget + YIELDING), (Step::Sleep(SLEEP), 1));
+    }
+
+    #[test]
+    fn who_is_alone_looks_more_often_between_two_yields() {
+        let backoff = backoff(2, 1);
+        yields(&backoff, (ALONE + 1) * SAMPLE, &mut 0, 0);
+        let mut wait = Wait::new(None, true);
+        let start = Instant::now();
+        let _ = backoff.step(&mut wait, start);
+        let step = backoff.step(&mut wait, start + backoff.budget());
+        assert_eq!((step, wait.looks), (Step::Yield { poll_slow: false }, LOOKS_ALONE));
+        let followed = (0..LOOKS_ALONE).filter(|_| wait.goes_on(false)).count();
+        assert_eq!(followed, LOOKS_ALONE as usize - 1);
+    }
+
+    #[test]
+    fn who_may_not_wait_looks_once() {
+        let backoff = backoff(1, 2);
+        assert_eq!(backoff.first_looks(Some(Duration::ZERO)), 1);
+        assert_eq!(backoff.first_looks(Some(US)), LOOKS);
+        let mut wait = Wait::new(Some(Duration::ZERO), true);
+        assert_eq!(backoff.step(&mut wait, Instant::now()), Step::TimeIsUp);
+    }
+
+    /// The kernel is asked after so many yields, and so many of them tell.
+    #[test]
+    fn yields_are_judged_by_samples() {
+        let asked = Cell::new(0);
+        let backoff = backoff(1, 2);
+        for _ in 0..2 * SAMPLE - 1 {
+            backoff.yielded(|| {
+                asked.set(asked.get() + 1);
+                0
+            });
+        }
+        assert_eq!(asked.get(), 1);
+        let after = |taken: u64| {
+            let backoff = self::backoff(1, 2);
+            yields(&backoff, SAMPLE, &mut 0, 0);
+            yields(&backoff, SAMPLE, &mut { taken }, 0);
+            backoff.shared.get()
+        };
+        assert_eq!(after(SHARED - 1), None);
+        assert_eq!(after(SHARED), Some(true));
+        let alone = |samples: u32| {
+            let backoff = self::backoff(2, 1);
+            yields(&backoff, SAMPLE, &mut 0, 0);
+            yields(&backoff, samples * SAMPLE, &mut 0, 0);
+            backoff.shared.get()
+        };
+        assert_eq!((alone(ALONE - 1), alone(ALONE)), (None, Some(false)));
+    }
 }

@@ -51,3 +51,23 @@ impl Owed {
         counts
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_answers_are_kept_and_each_is_counted_for_its_peer() {
+        let owed = Owed::default();
+        assert!(owed.is_empty());
+        assert_eq!([MOST, MOST + 1].map(|coming| owed.is_beyond_bound(coming)), [false, true]);
+        for peer in [3, 1, 3] {
+            let to = Origin { peer, circuit: None };
+            let answer = Answer::reply(1, Ok(0));
+            owed.debts.borrow_mut().push_back(Debt { to, answer, since: 0, status: Status::Io });
+        }
+        assert_eq!((owed.is_empty(), owed.len()), (false, 3));
+        assert_eq!(owed.by_peer().into_iter().collect::<Vec<_>>(), [(1, 1), (3, 2)]);
+        assert_eq!([MOST - 3, MOST - 2].map(|coming| owed.is_beyond_bound(coming)), [false, true]);
+    }
+}

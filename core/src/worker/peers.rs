@@ -412,4 +412,34 @@ mod tests {
         peers.next = u32::MAX;
         assert_eq!((stranger(&mut peers), first), (1, 0));
     }
+
+    #[test]
+    fn so_many_without_a_connection_are_remembered_and_the_first_of_them_goes_for_one_more() {
+        let mut peers = Peers::default();
+        let all: Vec<u32> = (0..REMEMBERED).map(|_| stranger(&mut peers)).collect();
+        assert!(peers.get(all[0]).is_some() && peers.len() == REMEMBERED);
+        let more = stranger(&mut peers);
+        assert!(peers.get(all[0]).is_none() && peers.get(all[1]).is_some());
+        assert_eq!((peers.len(), more), (REMEMBERED, REMEMBERED as u32));
+    }
+
+    #[test]
+    fn that_a_peer_has_left_or_is_gone_is_told_once_until_it_stands_again() {
+        let mut peers = Peers::default();
+        let number = stranger(&mut peers);
+        peers.arrived(number);
+        peers.arrived(number);
+        assert_eq!(peers.ways(number), 2);
+        let twice = |peers: &mut Peers| {
+            [peers.part(number), peers.part(number), peers.tell(number), peers.tell(number)]
+        };
+        for _ in 0..2 {
+            assert_eq!(twice(&mut peers), [true, false, true, false]);
+            peers.stands(number);
+        }
+        assert!(peers.left(number).is_none());
+        assert_eq!((peers.ways(number), peers.ways(7)), (1, 0));
+        assert!(!peers.part(7) && !peers.tell(7), "nobody has that number");
+        assert_eq!(peers.lose(number, &Error::from_status(crate::Status::Io)), None);
+    }
 }

@@ -65,3 +65,23 @@ impl Watched {
         self.now.get()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_polls_without_a_sleep_end_the_watch() {
+        let (watched, poller) = (Watched::new(), Poller::new().unwrap());
+        for _ in 0..2 {
+            (1..POLLS).for_each(|_| watched.polled(&poller, &[]));
+            assert!(watched.is_watched());
+            assert!(watched.begin(&poller, &[]), "a sleep is prepared: they count anew");
+        }
+        (0..POLLS).for_each(|_| watched.polled(&poller, &[]));
+        assert!(!watched.is_watched());
+        watched.polled(&poller, &[]);
+        assert!(!watched.is_watched());
+        assert!(watched.begin(&poller, &[]) && watched.is_watched());
+    }
+}

@@ -287,3 +287,23 @@ fn when_the_file_fails_the_next_provider_of_its_name_is_used() {
     assert_ne!(view.origin, bad.display().to_string());
     assert_eq!(view.version, env!("CARGO_PKG_VERSION"));
 }
+
+/// Somebody else in the process may close it, also once too often: what leads into its code stays good.
+#[test]
+#[allow(unsafe_code)]
+fn a_provider_stays_where_it_is_however_often_its_file_is_closed() {
+    use std::os::unix::ffi::OsStrExt;
+    let directory = Directory::new();
+    let file = directory.compile("good", &[]);
+    let context = open(&[&directory]);
+    assert!(is_found(&context, "good"));
+    let path = std::ffi::CString::new(file.as_os_str().as_bytes()).expect("no zero in it");
+    for _ in 0..3 {
+        // SAFETY: a string that ends with zero; nothing is loaded that is not there.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        assert!(!handle.is_null(), "it is not there any more");
+        // SAFETY: the handle of an object that is never unloaded, which is what is looked at: for itself, and for whoever loaded it.
+        let _ = unsafe { (libc::dlclose(handle), libc::dlclose(handle)) };
+    }
+    assert_the_rest_works(&context);
+}

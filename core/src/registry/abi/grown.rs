@@ -53,3 +53,66 @@ pub(crate) fn listed<T: Copy>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a slot answers that has so many bytes, and with how much room it was asked.
+    fn bytes(len: usize) -> (Result<usize, Status>, Vec<usize>) {
+        let mut rooms = Vec::new();
+        let answer = grown(|_, room| {
+            rooms.push(room);
+            len as i64
+        });
+        (answer.map(|bytes| bytes.len()), rooms)
+    }
+
+    #[test]
+    fn bytes_are_asked_for_with_more_room_until_they_fit() {
+        assert_eq!(bytes(0), (Ok(0), vec![256]));
+        assert_eq!(bytes(256), (Ok(256), vec![256]));
+        assert_eq!(bytes(257), (Ok(257), vec![256, 257]));
+        assert_eq!(bytes(MOST_BYTES), (Ok(MOST_BYTES), vec![256, MOST_BYTES]));
+        assert_eq!(bytes(MOST_BYTES + 1), (Err(Status::ProviderFailed), vec![256]));
+        assert_eq!(grown(|_, _| Status::NoDevice as i64), Err(Status::NoDevice));
+        let written = grown(|at, room| {
+            // SAFETY: the buffer has room for 300 bytes by then.
+            unsafe { at.write_bytes(7, room.min(300)) };
+            300
+        });
+        assert_eq!(written, Ok(vec![7; 300]));
+    }
+
+    /// What a slot answers that says each time that its list is so long, and with how much room it was asked.
+    fn list(lens: &[usize]) -> (Result<usize, i32>, Vec<usize>) {
+        let (mut rooms, mut lens) = (Vec::new(), lens.iter());
+        let answer = listed(0u8, |_, room, count| {
+            rooms.push(room);
+            // SAFETY: the caller's number.
+            unsafe { *count = *lens.next().unwrap() };
+            0
+        });
+        (answer.map(|records| records.len()), rooms)
+    }
+
+    #[test]
+    fn a_list_is_asked_for_its_length_and_again_when_it_has_grown_meanwhile() {
+        assert_eq!(list(&[0]), (Ok(0), vec![0]));
+        assert_eq!(list(&[3, 3]), (Ok(3), vec![0, 3]));
+        assert_eq!(list(&[3, 2]), (Ok(2), vec![0, 3]));
+        assert_eq!(list(&[3, 4, 4]), (Ok(4), vec![0, 3, 4]));
+        assert_eq!(list(&[MOST_RECORDS, MOST_RECORDS]), (Ok(4096), vec![0, 4096]));
+        let failed = Err(Status::ProviderFailed as i32);
+        assert_eq!(list(&[MOST_RECORDS + 1]), (failed, vec![0]));
+        assert_eq!(list(&[3, MOST_RECORDS + 1]), (failed, vec![0, 3]));
+        let io = Status::Io as i32;
+        assert_eq!(listed(0u8, |_, _, _| io), Err(io));
+        let later = listed(0u8, |_, room, count| {
+            // SAFETY: the caller's number.
+            unsafe { *count = 1 };
+            if room == 0 { 0 } else { io }
+        });
+        assert_eq!(later, Err(io));
+    }
+}

@@ -2,6 +2,7 @@
 //! scenarios of `docs/wireup.md`.
 
 mod bounds;
+mod counted;
 mod deadlines;
 mod explore;
 mod many;

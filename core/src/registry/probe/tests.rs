@@ -1,0 +1,92 @@
+//! What is asked, what is believed, and the words of a trial that went wrong.
+
+use super::*;
+
+#[test]
+fn the_setting_is_read_in_all_its_spellings() {
+    for off in ["off", "OFF", "0", "no", "false", "False"] {
+        assert_eq!(Mode::parse(Some(off)), Mode::Off, "{off}");
+    }
+    assert_eq!(Mode::parse(Some("NoCache")), Mode::NoCache);
+    for on in [None, Some("on"), Some("1"), Some("")] {
+        assert_eq!(Mode::parse(on), Mode::On, "{on:?}");
+    }
+}
+
+#[test]
+fn no_is_believed_for_a_day_and_not_before_it_was_found_and_yes_for_ever() {
+    let (yes, no) =
+        (Answer { fault: None, at: 1000 }, Answer { fault: Some("x".into()), at: 1000 });
+    let day = 24 * 60 * 60;
+    let believed =
+        |answer: &Answer| [999, 1000, 999 + day, 1000 + day].map(|now| answer.holds(now));
+    assert_eq!(believed(&no), [false, true, true, false]);
+    assert_eq!(believed(&yes), [true; 4]);
+}
+
+#[test]
+fn what_a_trial_says_against_a_file_has_its_words() {
+    let said = |trial| fault(Ok(trial)).map(|fault| fault.unwrap_or_else(|| "nothing".into()));
+    let (loading, starting) =
+        ("a child process that loaded it", "a child process that called its entry function");
+    assert_eq!(said(Trial::Ran).as_deref(), Some("nothing"));
+    let killed = format!("{loading} was killed by SIGSEGV (signal 11)");
+    assert_eq!(said(Trial::Killed(Step::Loading, libc::SIGSEGV)), Some(killed));
+    let late = format!("{starting} did not come back within 5 s and was killed");
+    assert_eq!(said(Trial::TimedOut(Step::Starting)), Some(late));
+    let exited = format!("{starting} ended itself with status 3");
+    assert_eq!(said(Trial::Exited(Step::Starting, 3)), Some(exited));
+    let vanished = format!("{loading} ended without an answer");
+    assert_eq!(said(Trial::Vanished(Step::Loading)), Some(vanished));
+    // What the loader says is asked again at once, and without a child nothing is known.
+    assert_eq!(said(Trial::NoSymbol), None);
+    assert_eq!(fault(Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory))), None);
+
+    let names = [
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGSYS, "SIGSYS"),
+        (libc::SIGKILL, "SIGKILL"),
+        (libc::SIGTERM, "SIGTERM"),
+    ];
+    for (signal, name) in names {
+        assert_eq!(signal_name(signal), format!("{name} (signal {signal})"));
+    }
+    assert_eq!(signal_name(libc::SIGHUP), "signal 1");
+}
+
+#[test]
+fn a_refusal_says_whether_it_was_remembered() {
+    let refused = |answer: &Answer, remembered| {
+        let (phase, unfit) = told(answer, remembered).err()?;
+        Some(format!("{phase}: {}; {}", unfit.expected, unfit.found))
+    };
+    let no = Answer { fault: Some("it was killed".into()), at: 7 };
+    let expected = "probe: a file whose constructors run to their end and whose entry function returns; it was killed";
+    assert_eq!(refused(&no, false).as_deref(), Some(expected));
+    let remembered = format!("{expected} (remembered; TIELINE_PROBE=nocache asks anew)");
+    assert_eq!(refused(&no, true), Some(remembered));
+    assert_eq!(refused(&Answer { fault: None, at: 7 }, true), None);
+}
+
+#[test]
+fn a_line_of_the_cache_is_an_answer_or_nothing() {
+    let answer =
+        |line: &str| parse(line).map(|(FileKey(key), Answer { fault, at })| (key, fault, at));
+    let key = [1, 2, 3, 4, 5, 6, -7];
+    assert_eq!(answer("1 2 3 4 5 6 -7 8 starts"), Some((key, None, 8)));
+    let why = Some("killed by a signal".to_owned());
+    assert_eq!(answer("1 2 3 4 5 6 -7 8 no killed by\u{1b} a signal"), Some((key, why, 8)));
+    for odd in [
+        "1 2 3 4 5 6 -7 8 starts well",
+        "1 2 3 4 5 6 -7 8 no",
+        "1 2 3 4 5 6 -7 8",
+        "1 2 3 4 5 6 -7 -8 starts",
+        "1 2 3 4 5 6 x 8 starts",
+    ] {
+        assert_eq!(answer(odd), None, "{odd}");
+    }
+}
