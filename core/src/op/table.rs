@@ -324,11 +324,17 @@ impl Table {
     }
 
     /// The list of an endpoint that is there, which may have had no operation yet.
+    #[inline(always)] // into what opens a put
     fn own_list(&mut self, owner: usize) -> &mut List {
         if self.lists.len() <= owner {
-            self.lists.resize_with(owner + 1, List::default);
+            self.make_list(owner);
         }
         &mut self.lists[owner]
+    }
+
+    #[cold]
+    fn make_list(&mut self, owner: usize) {
+        self.lists.resize_with(owner + 1, List::default);
     }
 
     fn list(&mut self, owner: u32) -> &mut List {

@@ -24,12 +24,15 @@ impl Table {
     /// endpoint has as many as it may.
     #[inline]
     pub(crate) fn open_plain(&mut self, owner: usize, interface: usize) -> Result<Id, Status> {
-        self.open_posted(owner, narrow(interface), POSTED_PLAIN)
+        self.open_posted(owner, interface, POSTED_PLAIN)
     }
 
     /// The same of a message that waits in a queue, beside which nothing is kept here.
     pub(crate) fn open_queued(&mut self, owner: usize) -> Result<Id, Status> {
-        self.open_posted(owner, usize::from(NOWHERE), QUEUED_PLAIN)
+        if self.open_of(owner) >= self.limit as usize {
+            return Err(Status::Again);
+        }
+        self.insert(owner, Kind::Send, PLAIN)
     }
 
     /// The same of one whose memory is kept until it has ended.
@@ -40,7 +43,7 @@ impl Table {
         interface: usize,
         memory: LocalBuffer,
     ) -> Result<Id, Status> {
-        let id = self.open_posted(owner, narrow(interface), POSTED_HELD)?;
+        let id = self.open_posted(owner, interface, POSTED_HELD)?;
         if let Some(cold) = self.slab.cold_mut(id) {
             cold.local_buffer = Some(memory);
         }
@@ -51,7 +54,7 @@ impl Table {
     fn open_posted(
         &mut self,
         owner: usize,
-        narrow: usize,
+        interface: usize,
         kind_and_flags: u16,
     ) -> Result<Id, Status> {
         if owner >= apart::APART as usize {
@@ -63,7 +66,7 @@ impl Table {
             return Err(Status::Again);
         }
         let before = list.last;
-        let owner_and_interface = owner as u32 | (narrow as u32) << 24;
+        let owner_and_interface = owner as u32 | (narrow(interface) as u32) << 24;
         let after = NONE;
         let hot = Hot { kind_and_flags, parts: 1, owner_and_interface, before, after, user: 0 };
         let id = self.slab.insert(hot).ok_or(Status::NoMemory)?;
