@@ -142,9 +142,9 @@ pub(super) fn instructions() -> Vec<Kind> {
                 Unit::Instructions,
                 None,
                 vec![
-                    ours("put_lat --size 8", 100, Figure::Turn),
-                    perftest("ib_write_lat", "-s 8", 100, Figure::Turn),
-                    ucx("put_lat -s 8 -D short", 100, Figure::Turn),
+                    ours("put_lat --size 8", 100, Figure::TurnPut),
+                    perftest("ib_write_lat", "-s 8", 100, Figure::TurnPut),
+                    ucx("put_lat -s 8 -D short", 100, Figure::TurnPut),
                 ],
                 TURN,
             ),

@@ -24,8 +24,10 @@ pub(super) enum Figure {
     PostPut,
     /// The same of messages.
     PostMessage,
-    /// Instructions from doorbell to doorbell.
+    /// Instructions from doorbell to doorbell, with polls between them.
     Turn,
+    /// The same of puts, where who looks at its memory may have polled nothing.
+    TurnPut,
 }
 
 /// One measurement.
@@ -70,7 +72,7 @@ impl Pair {
     /// What h1 runs.
     pub(super) fn client(&self, port: u16) -> String {
         let count = match self.figure {
-            Figure::Turn => format!("\"$TARGET/bench/steps\" {TURNS} "),
+            Figure::Turn | Figure::TurnPut => format!("\"$TARGET/bench/steps\" {TURNS} "),
             Figure::PostPut => format!("\"$TARGET/bench/steps\" {PUTS} "),
             Figure::PostMessage => format!("\"$TARGET/bench/steps\" {MESSAGES} "),
             _ => String::new(),
@@ -100,7 +102,9 @@ impl Pair {
             Figure::P50 => Field::P50,
             Figure::Rate => Field::Rate,
             Figure::Bandwidth => Field::Bandwidth,
-            figure => return steps(said, figure != Figure::Turn),
+            Figure::Turn => return steps(said, |entries| entries != 1),
+            Figure::TurnPut => return steps(said, |_| true),
+            Figure::PostPut | Figure::PostMessage => return steps(said, |entries| entries == 1),
         };
         match self.tool {
             Tool::Tieline => {
@@ -143,14 +147,14 @@ fn perftest_field(said: &str, field: Field) -> Outcome<f64> {
     })
 }
 
-/// Of the lines `steps ALL IN-THE-DRIVER ENTRIES` the least: what is above it has waited, or did what is done now and
-/// then. Of a stream (`posts`) the least whose only entry into the driver is the post, of a ping-pong one with polls.
-fn steps(said: &str, posts: bool) -> Outcome<f64> {
+/// Of the lines `steps ALL IN-THE-DRIVER ENTRIES` the least whose number of entries into the driver fits: what is above it has waited,
+/// or did what is done now and then. A post enters it once, a turn with polls more often.
+fn steps(said: &str, fits: impl Fn(u64) -> bool) -> Outcome<f64> {
     let count = |line: &str| {
         let words = line.strip_prefix("steps ")?.split_whitespace();
         let words: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
         match words[..] {
-            [all, _, entries] if posts == (entries == 1) => Some(all),
+            [all, _, entries] if fits(entries) => Some(all),
             _ => None,
         }
     };
@@ -178,8 +182,8 @@ mod tests {
     #[test]
     fn a_post_is_counted_where_nothing_was_polled_between() {
         let said = "noise\nsteps 300 100 1\nsteps 900 300 3\nsteps 700 300 3\nsteps 305 100 1\n";
-        assert_eq!(steps(said, true), Ok(300.0));
-        assert_eq!(steps(said, false), Ok(700.0), "the turn that waited least");
-        assert!(steps("steps: the program is gone", true).is_err());
+        assert_eq!(steps(said, |entries| entries == 1), Ok(300.0));
+        assert_eq!(steps(said, |entries| entries != 1), Ok(700.0), "the turn that waited least");
+        assert!(steps("steps: the program is gone", |_| true).is_err());
     }
 }
