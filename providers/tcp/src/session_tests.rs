@@ -395,14 +395,7 @@ fn a_region_that_is_gone_when_its_bytes_are_to_be_sent_again_ends_the_session_an
     const LEN: usize = 150_000;
     let mut memory = vec![7u8; LEN];
     let zeros = |outbox: &mut Outbox, track: &Track| {
-        let mut gathered = Gathered::default();
-        outbox.gather(track, &mut gathered);
-        let mut bytes = Vec::new();
-        for &piece in &gathered.pieces {
-            let at = bytes.len();
-            bytes.resize(at + piece.len(), 0);
-            sys::read_piece(piece, &mut bytes[at..]);
-        }
+        let bytes = offered(outbox, track);
         bytes[bytes.len() - LEN..].iter().filter(|byte| **byte == 0).count()
     };
     // Whether it is kept, whether it was begun: only what the peer may have the first half of is lost.
