@@ -19,8 +19,19 @@ use tieline_testing::hang::{self, Limit};
 /// Whose tests are to notice a mutant of the sources in front (the first that fit), the package's own before others.
 const NEAR: &[(&str, &[&str])] = &[
     ("config/src", &["tieline-config", "tieline", "tieline-bad-providers", "tieline-tools"]),
-    ("job/src", &["tieline-job", "tieline", "tieline-tools"]),
-    ("core/src", &["tieline", "tieline-fake", "tieline-bad-providers", "tieline-tools"]),
+    ("job/src", &["tieline-job", "tieline", "tieline-tools", "tieline-runtime"]),
+    (
+        "core/src",
+        &[
+            "tieline",
+            "tieline-fake",
+            "tieline-bad-providers",
+            "tieline-tools",
+            "tieline-runtime",
+            "tieline-provider-verbs",
+            "tieline-capi",
+        ],
+    ),
     (
         "plugin-api/src",
         &[
@@ -57,22 +68,43 @@ const NEAR: &[(&str, &[&str])] = &[
             "tieline",
         ],
     ),
-    ("providers/shm/src", &["tieline-provider-shm", "tieline-conformance", "tieline"]),
-    ("providers/shm-cma/src", &["tieline-provider-shm-cma", "tieline-conformance", "tieline"]),
+    (
+        "providers/shm/src",
+        &[
+            "tieline-provider-shm",
+            "tieline-conformance",
+            "tieline",
+            "tieline-fake",
+            "tieline-runtime",
+        ],
+    ),
+    (
+        "providers/shm-cma/src",
+        &["tieline-provider-shm-cma", "tieline-conformance", "tieline", "tieline-runtime"],
+    ),
     ("providers/shm-knem/src", &["tieline-provider-shm-knem"]),
     ("providers/shm-xpmem/src", &["tieline-provider-shm-xpmem"]),
-    ("providers/tcp/src", &["tieline-provider-tcp", "tieline-conformance", "tieline"]),
+    (
+        "providers/tcp/src",
+        &[
+            "tieline-provider-tcp",
+            "tieline-conformance",
+            "tieline",
+            "tieline-fake",
+            "tieline-runtime",
+        ],
+    ),
     (
         "providers/tcp-connect/src",
-        &["tieline-provider-tcp-connect", "tieline-conformance", "tieline"],
+        &["tieline-provider-tcp-connect", "tieline-conformance", "tieline", "tieline-tools"],
     ),
     (
         "providers/registration/src",
         &["tieline-registration", "tieline-provider-verbs", "tieline-provider-ofi"],
     ),
-    ("providers/ofi/src", &["tieline-provider-ofi", "tieline-conformance"]),
-    ("providers/verbs/src", &["tieline-provider-verbs"]),
-    ("tag/src", &["tieline-tag"]),
+    ("providers/ofi/src", &["tieline-provider-ofi", "tieline-conformance", "tieline-tools"]),
+    ("providers/verbs/src", &["tieline-provider-verbs", "tieline-tools"]),
+    ("tag/src", &["tieline-tag", "tieline-runtime"]),
 ];
 /// What tests load and run beside what cargo builds for them.
 const EXAMPLES: &[&str] = &["fake_*", "bad_*"];
