@@ -51,6 +51,7 @@ impl WorkerCalls for Inner {
     fn remove_endpoint(&self, endpoint: &EndpointInner) {
         let _ = self.endpoints.borrow_mut().remove(endpoint.id);
         self.shared.ops.borrow_mut().forget_owner(endpoint.id.place());
+        self.peers.borrow_mut().gone(&endpoint.address.entry.worker, endpoint.id);
         self.tell_of_loss(&endpoint.address.entry.worker);
     }
 

@@ -89,27 +89,45 @@ impl Inner {
     ) -> Result<Rc<EndpointInner>, Error> {
         match from.circuit {
             Some(circuit) => self.answers_over(circuit),
-            None => self.reply_endpoint(from.peer),
+            None => {
+                match self.endpoint_there(from.peer)?.or_else(|| self.let_go_endpoint(from.peer)) {
+                    Some(endpoint) => Ok(endpoint),
+                    None => self.own_endpoint(from.peer),
+                }
+            }
         }
     }
 
     /// An endpoint that leads to a peer: one that there is, which stays whose it is, or one of our own.
     pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
-        {
+        match self.endpoint_there(peer)? {
+            Some(endpoint) => Ok(endpoint),
+            None => self.own_endpoint(peer),
+        }
+    }
+
+    /// One that there is: the application's, or our own.
+    fn endpoint_there(&self, peer: u32) -> Result<Option<Rc<EndpointInner>>, Error> {
+        let own = {
             let peers = self.peers.borrow();
             let entry = peers.get(peer).ok_or_else(unknown)?;
             // The same as before, also where one of our own was needed meanwhile: what goes over it keeps its order.
             if let Some(reply) = entry.borrowed.upgrade().filter(alive) {
-                return Ok(reply);
+                return Ok(Some(reply));
             }
+            entry.reply.clone().filter(alive)
+        };
+        let Some(endpoint) = self.known_endpoint(peer) else { return Ok(own) };
+        if let Some(entry) = self.peers.borrow_mut().get_mut(peer) {
+            entry.borrowed = Rc::downgrade(&endpoint);
         }
-        if let Some(endpoint) = self.known_endpoint(peer) {
-            if let Some(entry) = self.peers.borrow_mut().get_mut(peer) {
-                entry.borrowed = Rc::downgrade(&endpoint);
-            }
-            return Ok(endpoint);
-        }
-        self.own_endpoint(peer)
+        Ok(Some(endpoint))
+    }
+
+    /// One that the application holds no more, and that is there still: another connection may not come about.
+    fn let_go_endpoint(&self, peer: u32) -> Option<Rc<EndpointInner>> {
+        let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
+        peers.let_go_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade()).find(alive)
     }
 
     /// The application's endpoint to a peer: of those that it holds and that have not failed the one that was opened first.

@@ -44,6 +44,8 @@ pub(super) struct Peers {
     numbers: HashMap<[u8; 16], u32>,
     /// The endpoints that the application holds by the worker that they lead to, in the order in which they were opened.
     endpoints: HashMap<[u8; 16], BTreeSet<Id>>,
+    /// The same of those that it held and that are there still: something waits for them, or a key leads through them.
+    let_go: HashMap<[u8; 16], BTreeSet<Id>>,
     /// Those without a way, the longest first; one that has come back stands here in vain.
     idle: VecDeque<(u32, u64)>,
     next: u32,
@@ -85,6 +87,7 @@ impl Peers {
     /// The application holds an endpoint to a worker, whose number stays as long as it holds one.
     pub(super) fn named(&mut self, worker: [u8; 16], endpoint: Id) {
         let _ = self.endpoints.entry(worker).or_default().insert(endpoint);
+        self.gone(&worker, endpoint);
     }
 
     /// And does so no more. Returns the endpoint of a peer that is thereby forgotten, to be dropped once nothing here is borrowed.
@@ -94,13 +97,27 @@ impl Peers {
         endpoint: Id,
     ) -> Option<Rc<EndpointInner>> {
         let all = self.endpoints.get_mut(worker)?;
-        if !all.remove(&endpoint) || !all.is_empty() {
+        if !all.remove(&endpoint) {
+            return None;
+        }
+        let held = !all.is_empty();
+        let _ = self.let_go.entry(*worker).or_default().insert(endpoint);
+        if held {
             return None;
         }
         let _ = self.endpoints.remove(worker);
         let number = self.known_number(worker)?;
         let rests = self.get(number).is_some_and(|peer| peer.ways > 0 || peer.rests);
         if rests { None } else { self.rests(number) }
+    }
+
+    /// An endpoint that it held no more is no more.
+    pub(super) fn gone(&mut self, worker: &[u8; 16], endpoint: Id) {
+        let Some(all) = self.let_go.get_mut(worker) else { return };
+        let _ = all.remove(&endpoint);
+        if all.is_empty() {
+            let _ = self.let_go.remove(worker);
+        }
     }
 
     /// The worker is closed: nobody is answered any more. Numbers stay what they are.
@@ -115,8 +132,21 @@ impl Peers {
 
     /// The application's endpoints to a peer, those that were opened first before the others.
     pub(super) fn endpoints_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
+        self.of_worker(&self.endpoints, number)
+    }
+
+    /// Those that it has let go and that are there still.
+    pub(super) fn let_go_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
+        self.of_worker(&self.let_go, number)
+    }
+
+    fn of_worker<'a>(
+        &self,
+        endpoints: &'a HashMap<[u8; 16], BTreeSet<Id>>,
+        number: u32,
+    ) -> impl Iterator<Item = Id> + use<'a> {
         let worker = self.get(number).and_then(|peer| peer.address.as_ref());
-        let all = worker.and_then(|address| self.endpoints.get(&address.entry.worker));
+        let all = worker.and_then(|address| endpoints.get(&address.entry.worker));
         all.into_iter().flatten().copied()
     }
 
@@ -380,9 +410,11 @@ mod tests {
             peers.named([7; 16], id);
             assert_eq!(peers.endpoints_to(number).collect::<Vec<_>>(), [id]);
             assert!(peers.not_named(&[7; 16], id).is_none());
+            assert_eq!(peers.let_go_to(number).collect::<Vec<_>>(), [id]);
+            peers.gone(&[7; 16], id);
         }
         assert!(peers.get(rests).is_some() && peers.get(number).is_some());
-        assert!(peers.endpoints.is_empty());
+        assert!(peers.endpoints.is_empty() && peers.let_go.is_empty());
     }
 
     #[test]

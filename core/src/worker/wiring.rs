@@ -140,6 +140,12 @@ impl Wiring {
         u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// A circuit to ourselves over this interface that no endpoint uses.
+    fn one_to_take(&self, interface: usize) -> Option<u64> {
+        let to_take = self.to_take.borrow();
+        to_take.range((interface, 0)..=(interface, u64::MAX)).next().map(|(_, number)| *number)
+    }
+
     /// Whether something has to be sent again or given up. While nothing waits for that the clock is not read, in any poll.
     pub(super) fn is_due(&self) -> bool {
         let at = self.timer.get();

@@ -324,10 +324,13 @@ impl Inner {
         address: &WorkerAddress,
         pair: ModulePair,
     ) -> Result<u64, Error> {
-        let (first, last) = ((pair.interface, 0), (pair.interface, u64::MAX));
-        let left = self.wiring.to_take.borrow().range(first..=last).next().copied();
-        if let Some((_, number)) = left {
-            return Ok(number);
+        while let Some(number) = self.wiring.one_to_take(pair.interface) {
+            let dead = |circuit: &Circuit| matches!(circuit.state, State::Dead(_));
+            if !self.wiring.circuits.borrow().get(&number).is_some_and(dead) {
+                return Ok(number);
+            }
+            // It died with an answer, when nobody used it.
+            self.drop_circuit(number);
         }
         let (number, bytes) = self.new_circuit(None, pair, Rc::new(address.clone()), None)?;
         let state = match self.bind_circuit(number, &bytes) {

@@ -2,8 +2,12 @@
 
 use crate::cases;
 use crate::stage::{Stage, pending};
-use tieline::{Close, CompletionError, Endpoint, Outcome, PostError, RemoteKey, Status};
-use tieline_fake::{Lane, Slot};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tieline::{
+    Announcement, Close, CompletionError, Endpoint, Outcome, PostError, RemoteKey, Status,
+};
+use tieline_fake::{Act, Lane, Rule, Slot};
 
 fn lanes() -> Vec<Vec<Lane>> {
     let with = |lane: Lane| vec![Lane::messages("am"), lane];
@@ -192,5 +196,41 @@ cases! {
         let other = c.completion_counter().unwrap();
         assert_eq!(stage.a.begin_flush(&other).unwrap_err().status(), Status::Invalid);
         stage.assert_no_faults();
+    }
+
+    /// It is there while a message of its waits to be taken, or a key is held: what its peer asks goes back over it, and needs no other
+    /// connection.
+    fn an_endpoint_that_nobody_holds_answers_its_peer_as_long_as_it_is_there() {
+        for by_a_key in [false, true] {
+            let stage = Stage::new(vec![Lane::messages("am")]);
+            let third = crate::stage::context(stage.world, &[]);
+            let c = third.worker().unwrap();
+            let came: Rc<RefCell<Vec<Announcement>>> = Rc::default();
+            let keeps = came.clone();
+            c.on_message(5, move |m| keeps.borrow_mut().extend(m.announcement())).unwrap();
+            let region = third.register(vec![0; 8]).unwrap();
+            let ac = stage.a.connect(&c.address().unwrap()).unwrap();
+            let long = vec![7; ac.max_message().unwrap() + 1];
+            let sent = pending(ac.send(5, 0, &long));
+            let until = |done: &dyn Fn() -> bool| stage.until(|| { let _ = c.progress(); done() });
+            assert!(until(&|| !came.borrow().is_empty()));
+            let key = match by_a_key {
+                true => Some(ac.import_key(&region.remote_key().unwrap()).unwrap()),
+                false => {
+                    let _ = ac.close(Close::Flush).unwrap();
+                    None
+                }
+            };
+            drop(ac);
+            let at = stage.world.interface(0, "am");
+            stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::NoMemory)).at(at));
+            let ca = c.connect(&stage.a.address().unwrap()).unwrap();
+            let asked = pending(ca.flush_messages());
+            assert!(until(&|| c.test(&asked) == Some(Ok(0))), "by a key: {by_a_key}");
+            came.borrow_mut().clear();
+            assert!(until(&|| stage.a.test(&sent).is_some()), "it was refused");
+            drop(key);
+            stage.assert_no_faults();
+        }
     }
 }

@@ -31,6 +31,7 @@ mod small;
 mod stage;
 mod strided;
 mod swapping;
+mod to_itself;
 mod ways;
 mod workers;
 
