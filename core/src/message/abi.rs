@@ -62,10 +62,14 @@ impl LentMessage<'_> {
         interface: usize,
         handler: impl FnOnce(&Message<'_>),
     ) {
-        let message = Return(Message::new(&self.0, shared, interface));
+        let mut message = Return(Message::new(&self.0, shared, interface));
+        message.0.lent = Some(GoesBack(()));
         handler(&message.0);
     }
 }
+
+/// What a message has whose payload goes back behind its handler, and with what that keeps.
+pub(super) struct GoesBack(());
 
 /// A message with a lent payload, for its handler.
 struct Return<'a>(Message<'a>);
@@ -86,7 +90,7 @@ impl Message<'_> {
     /// A lent payload beyond the handler, for who asks first.
     pub(super) fn keep_lent(&self) -> Option<Lent> {
         let before = self.kept.take();
-        if self.event.flags & event_flags::LENT == 0 || before.is_some() {
+        if self.lent.is_none() || before.is_some() {
             self.kept.set(before);
             return None;
         }
@@ -160,6 +164,7 @@ impl Drop for Lent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tieline_plugin_api::abi::Event;
 
     #[test]
     fn a_lent_buffer_goes_back_once_when_neither_the_handler_nor_what_it_kept_reads_it() {
@@ -169,5 +174,16 @@ mod tests {
         let first_handler = Readers::default();
         assert!(!first_handler.handler_done());
         assert!(first_handler.kept_gone());
+    }
+
+    /// Whoever has the event otherwise may give it back while its bytes are kept.
+    #[test]
+    fn only_what_is_handed_to_a_handler_as_lent_is_kept_as_that() {
+        let context = crate::Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+        let worker = context.worker().unwrap();
+        let lent = Event { kind: event::MESSAGE, flags: event_flags::LENT, ..Event::empty() };
+        let event = Polled::without_payload(lent);
+        let message = Message::new(&event, &worker.inner.shared, 0);
+        assert!(message.keep_lent().is_none());
     }
 }

@@ -33,12 +33,15 @@ pub struct Message<'a> {
     /// Who reads a lent payload, once it was kept. Taken by [`abi::LentMessage::hand_to`], which lent payloads alone come to:
     /// the others need not look at it on the way out.
     kept: ManuallyDrop<Cell<Option<Rc<Readers>>>>,
+    /// Its payload is lent, and goes back behind the handler.
+    lent: Option<abi::GoesBack>,
 }
 
 impl<'a> Message<'a> {
     #[inline]
     pub(crate) fn new(event: &'a Polled, shared: &'a Rc<Shared>, interface: usize) -> Message<'a> {
-        Message { event, shared, interface, kept: ManuallyDrop::new(Cell::new(None)) }
+        let kept = ManuallyDrop::new(Cell::new(None));
+        Message { event, shared, interface, kept, lent: None }
     }
 
     /// The next message of the same batch: nobody keeps what is not lent.
