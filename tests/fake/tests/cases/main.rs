@@ -32,6 +32,7 @@ mod stage;
 mod strided;
 mod swapping;
 mod to_itself;
+mod waiting;
 mod ways;
 mod workers;
 

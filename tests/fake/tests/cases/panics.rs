@@ -531,4 +531,53 @@ cases! {
         assert_eq!(world.left(), [0; 5], "interfaces, endpoints, keys, registrations, lent payloads");
         assert_eq!(world.faults(), Vec::<String>::new());
     }
+
+    /// Nobody else gives it back: not the panic, and not the worker's end.
+    fn a_payload_that_a_handler_kept_before_it_panicked_goes_back_with_what_it_kept() {
+        let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
+        let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
+        let keeps = kept.clone();
+        stage.b.on_message(5, move |m| {
+            keeps.borrow_mut().push(m.keep());
+            resume_unwind(Box::new("a handler that panics"));
+        }).unwrap();
+        for i in 0..4 {
+            let _ = stage.ab.send(5, i, b"1234567890").unwrap();
+        }
+        let poll = || drop(catch_unwind(AssertUnwindSafe(|| stage.turn())));
+        (0..50).for_each(|_| poll());
+        assert_eq!((kept.borrow().len(), stage.world.left()[4]), (4, 4));
+        assert!(kept.borrow().iter().all(|message| message.payload() == b"1234567890"));
+        let _ = kept.borrow_mut().pop();
+        assert_eq!(stage.world.left()[4], 3);
+        let world = stage.world;
+        drop(stage);
+        assert!(kept.borrow().iter().all(|message| message.payload() == b"1234567890"));
+        drop(kept);
+        assert_eq!((world.left(), world.faults()), ([0; 5], Vec::new()));
+    }
+
+    /// What announces it was lent, and has gone back when its handler runs, which may keep it and panic.
+    fn an_announcement_that_was_lent_goes_back_once_whatever_its_handler_does() {
+        let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
+        let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
+        let keeps = kept.clone();
+        stage.b.on_message(5, move |m| {
+            assert!(m.is_announced());
+            keeps.borrow_mut().push(m.keep());
+            if m.header() == 1 {
+                resume_unwind(Box::new("a handler that panics"));
+            }
+        }).unwrap();
+        let long = vec![3; stage.ab.max_message().unwrap() + 1];
+        let sent = [0, 1, 2].map(|n| pending(stage.ab.send(5, n, &long)));
+        for _ in 0..300 {
+            drop(catch_unwind(AssertUnwindSafe(|| stage.turn())));
+        }
+        assert!(sent.iter().all(|sent| stage.a.test(sent).is_some_and(|end| end.is_err())), "refused");
+        assert!(kept.borrow().iter().all(|message| message.payload().is_empty()));
+        assert_eq!((kept.borrow().len(), stage.world.left()[4]), (3, 0));
+        drop(kept);
+        stage.assert_no_faults();
+    }
 }
