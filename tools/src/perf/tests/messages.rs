@@ -35,28 +35,37 @@ pub(super) fn serve_latency(side: &Side<'_>, size: usize, verify: bool) -> Resul
     Ok(())
 }
 
-/// A stream, until the receiver has acknowledged every byte of it.
+/// A stream, until the receiver has acknowledged every byte of it. That it has none is acknowledged before, so that its way back to us
+/// stands when the clock begins.
 pub(super) fn bandwidth(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samples, Error> {
     let size = spec.size;
     let mut payload = vec![0; size];
+    acknowledged(side, 0)?;
     let send = |number: u64| {
         if spec.verify {
             pattern::fill(number, &mut payload);
         }
         side.send(id::STREAM, number, &payload)
     };
-    measure(limit, send, |sent| {
-        side.send(id::END, 0, &[])?;
-        side.wait_until(|| side.seen.acknowledged.get().is_some())?;
-        match side.seen.acknowledged.get() {
-            Some(bytes) if bytes == sent * size as u64 => Ok(()),
-            other => Err(super::differs(format!(
-                "{} bytes were sent and {} arrived",
-                sent * size as u64,
-                other.unwrap_or(0)
-            ))),
-        }
-    })
+    measure(limit, send, |sent| acknowledged(side, sent * size as u64))
+}
+
+/// Waits until the receiver has said that so many bytes have arrived.
+fn acknowledged(side: &Side<'_>, sent: u64) -> Result<(), Error> {
+    side.send(id::END, 0, &[])?;
+    let said = || side.seen.acknowledged.take();
+    let mut arrived = None;
+    side.wait_until(|| {
+        arrived = arrived.or_else(said);
+        arrived.is_some()
+    })?;
+    match arrived {
+        Some(bytes) if bytes == sent => Ok(()),
+        other => Err(super::differs(format!(
+            "{sent} bytes were sent and {} arrived",
+            other.unwrap_or(0)
+        ))),
+    }
 }
 
 pub(super) fn serve_bandwidth(side: &Side<'_>) -> Result<(), Error> {
