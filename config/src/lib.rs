@@ -27,6 +27,7 @@ mod sys;
 mod units;
 pub mod vars;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -279,7 +280,7 @@ impl Config {
             return Some(error);
         }
         let text = self.text(name);
-        let words = words.replace(&text, shown(name, &text));
+        let words = words.replace(&text, &shown(name, &text));
         let error = Error::new(
             Status::Invalid,
             format!("{} is not valid", self.cite(name)),
@@ -430,12 +431,12 @@ impl Config {
             None => (default.to_owned(), Origin::Default),
         };
         let hidden = |setting: &Setting| Setting {
-            value: shown(name, &setting.value).to_owned(),
+            value: shown(name, &setting.value).into_owned(),
             origin: setting.origin.clone(),
         };
         ValueView {
             name: name.to_owned(),
-            value: shown(name, &value).to_owned(),
+            value: shown(name, &value).into_owned(),
             origin,
             default: default.to_owned(),
             kind: kind.to_owned(),
@@ -490,7 +491,7 @@ impl Config {
     }
 
     fn blamed(&self, name: &str, error: Error) -> Error {
-        let value = shown(name, &self.text(name)).to_owned();
+        let value = shown(name, &self.text(name)).into_owned();
         error.about(name, Setting { value, origin: self.origin(name) })
     }
 
@@ -511,9 +512,9 @@ impl Config {
 }
 
 /// A value as it may be shown to anybody: nothing whose name says that it is a secret. Where a secret lies is none.
-fn shown<'a>(name: &str, value: &'a str) -> &'a str {
+fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     let is_secret = name.contains("SECRET") && !name.ends_with("_FILE") && !value.is_empty();
-    if is_secret { HIDDEN } else { config::shown(name, value) }
+    if is_secret { HIDDEN.into() } else { config::shown(name, value) }
 }
 
 /// What stands for a value that is not shown.

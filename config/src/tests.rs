@@ -342,6 +342,17 @@ fn of_very_many_unknown_names_some_are_told_and_the_rest_is_counted() {
 }
 
 #[test]
+fn a_value_of_several_lines_is_cited_in_one() {
+    let config = env(&[("TIELINE_QUEUE_BYTES", "5\nok"), ("TIELINE_PROVIDERS", "shm,a\tb\n")]);
+    let config = config.build().unwrap();
+    let error = config.size("TIELINE_QUEUE_BYTES").unwrap_err();
+    assert!(error.what().contains("TIELINE_QUEUE_BYTES=5\\nok (environment)"), "{error}");
+    let error = config.selection("TIELINE_PROVIDERS").unwrap_err();
+    assert!(!error.to_string().contains(char::is_control), "{error:?}");
+    assert!(config.views().iter().all(|view| !view.value.contains(char::is_control)));
+}
+
+#[test]
 fn a_value_that_a_provider_refuses_is_cited_when_somebody_set_it() {
     let file = Scratch::new("refused", "\n[shm]\nfastbox_size = \"5k\"\n");
     let path = file.file();

@@ -2,6 +2,7 @@
 
 use crate::flags::config_kind::{BOOL, COUNT, DURATION, LIST, SIZE, TEXT};
 use crate::{Failure, Status, units};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// What the value of a variable may be.
@@ -245,10 +246,18 @@ pub fn values(
     })
 }
 
-/// A value as it may be shown to anybody: not the job's secret.
+/// A value as it may be shown to anybody, in a line: not the job's secret, and what a terminal would obey or what ends the line as a
+/// program writes it (`\n`).
 #[must_use]
-pub fn shown<'a>(name: &str, value: &'a str) -> &'a str {
-    if name == shared::SECRET.name && !value.is_empty() { "(set)" } else { value }
+pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
+    if name == shared::SECRET.name && !value.is_empty() {
+        return "(set)".into();
+    }
+    if !value.contains(char::is_control) {
+        return value.into();
+    }
+    let plain = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    value.chars().map(plain).collect()
 }
 
 /// Variables of the core that providers read as well. Who reads one declares it; the core's own declaration holds.
@@ -292,6 +301,16 @@ mod tests {
         assert_eq!(time.read("inf").unwrap().duration(), units::FOREVER);
         assert!(time.read("1us").unwrap_err().text.ends_with("it is 1ms at least"));
         assert_eq!(time.read("").unwrap().number, 0, "an empty text says nothing");
+    }
+
+    #[test]
+    fn a_value_that_is_refused_stays_in_its_line() {
+        let size = ConfigDoc::size("TIELINE_X", "4k", "");
+        let failure = size.read("5\nall is well\u{1b}[2J").unwrap_err();
+        let expected = "TIELINE_X=5\\nall is well\\u{1b}[2J is not valid: ";
+        assert!(failure.text.starts_with(expected), "{}", failure.text);
+        assert_eq!(shown("TIELINE_SECRET", "hunter\n2"), "(set)");
+        assert_eq!(shown("TIELINE_X", "über 5k"), "über 5k");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use semver::{Version, VersionReq};
 use tieline_plugin_api::Status;
 
 use crate::explain::{Record, Verdict};
-use crate::{Error, Origin, Setting, nearest, vars};
+use crate::{Error, Origin, Setting, nearest, shown, vars};
 use glob::Glob;
 
 /// A parsed list. The empty one admits everything.
@@ -70,6 +70,7 @@ impl Selection {
     /// `TIELINE_PROVIDERS=^shm-cma (/etc/tieline/tieline.toml:3)`, for messages.
     pub fn cite(&self) -> String {
         let Setting { value, origin } = &self.setting;
+        let value = shown(&self.variable, value);
         match origin {
             Origin::File(..) | Origin::Program => format!("{}={value} ({origin})", self.variable),
             Origin::Environment | Origin::Default => format!("{}={value}", self.variable),

@@ -4,7 +4,7 @@ use semver::VersionReq;
 use tieline_plugin_api::Status;
 
 use super::{Entry, Glob, Selection};
-use crate::{Error, Setting, vars};
+use crate::{Error, Setting, shown, vars};
 
 impl Selection {
     /// Reads the value of a variable.
@@ -45,11 +45,15 @@ impl Selection {
                 };
                 return Err(wrong(why.into(), "write names with single commas between them"));
             }
+            if let Some(c) = part.chars().find(|c| c.is_control()) {
+                let why = format!("`{}` has {c:?} in it", shown(variable, part));
+                return Err(wrong(why, NO_BLANKS));
+            }
             if let Some(name) = part.strip_prefix('^') {
                 return Err(if excludes {
                     wrong(
                         format!("the first ^ holds for the whole list, `{part}` needs none"),
-                        &format!("write `^{}`", list.replace('^', "")),
+                        &format!("write `^{}`", shown(variable, &list.replace('^', ""))),
                     )
                 } else {
                     wrong(
@@ -73,6 +77,8 @@ impl Selection {
         Ok(selection)
     }
 }
+
+const NO_BLANKS: &str = "write names with commas between them, no blanks";
 
 /// Reads one entry, or says (why not, what to do).
 fn entry(variable: &str, part: &str, excludes: bool) -> Result<Entry, (String, String)> {
@@ -107,11 +113,8 @@ fn entry(variable: &str, part: &str, excludes: bool) -> Result<Entry, (String, S
     if name.is_empty() {
         return Err((format!("`{part}` holds no name"), "write a name".into()));
     }
-    if let Some(c) = name.chars().find(|c| c.is_whitespace() || c.is_control()) {
-        return Err((
-            format!("`{name}` has {c:?} in it"),
-            "write names with commas between them, no blanks".into(),
-        ));
+    if let Some(c) = name.chars().find(|c| c.is_whitespace()) {
+        return Err((format!("`{name}` has {c:?} in it"), NO_BLANKS.into()));
     }
     let glob = Glob::parse(name).map_err(|why| {
         (format!("`{name}` is no glob: {why}"), "globs are *, ? and [a-c]".to_owned())

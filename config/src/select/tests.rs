@@ -202,11 +202,11 @@ fn each_slip_in_a_list_is_told_with_how_to_write_it() {
     assert_eq!(said("required:"), "`required:` holds no name; write a name");
     assert_eq!(
         said("shm\ttcp"),
-        "`shm\ttcp` has '\\t' in it; write names with commas between them, no blanks"
+        "`shm\\ttcp` has '\\t' in it; write names with commas between them, no blanks"
     );
     assert_eq!(
         said("a\u{1}b"),
-        "`a\u{1}b` has '\\u{1}' in it; write names with commas between them, no blanks"
+        "`a\\u{1}b` has '\\u{1}' in it; write names with commas between them, no blanks"
     );
     for (value, why) in [
         ("a[b", "a `[` has no `]`"),

@@ -29,17 +29,17 @@ pkg-config and libtieline-dev (libtieline-devel), which has the crate `tieline-p
 crates.io: `cargo vendor` it where a package is built without a network. For packages debhelper or rpm-build. With rustup no package
 has cargo, and Debian's build asks for one: `make deb DEB_FLAGS=--no-check-builddeps`.";
 
-/// The files of a provider of this name.
-pub(super) fn of(name: &str, language: Language, api: &str) -> Vec<Written> {
+/// The files of a provider of this name, by [`author`] or another.
+pub(super) fn of(name: &str, language: Language, api: &str, author: &str) -> Vec<Written> {
     let date = Date::today();
-    let author = author();
     let rust = language == Language::Rust;
     let words = [
         ("@name@", name.to_owned()),
         ("@NAME@", name.to_uppercase().replace('-', "\\-")),
         ("@file@", name.replace('-', "_")),
         ("@VAR@", variable(name)),
-        ("@author@", author),
+        ("@rpmauthor@", author.replace('%', "%%")),
+        ("@author@", author.to_owned()),
         ("@date@", date.debian()),
         ("@rpmdate@", date.rpm()),
         ("@year@", date.year.to_string()),
@@ -133,7 +133,7 @@ fn variable(name: &str) -> String {
 }
 
 /// Who writes it, where Debian's tools have been told that.
-fn author() -> String {
+pub(super) fn author() -> String {
     let word = |name: &str| std::env::var(name).ok().filter(|word| !word.is_empty());
     named(word("DEBFULLNAME"), word("DEBEMAIL"))
 }
@@ -141,10 +141,12 @@ fn author() -> String {
 /// `Name <address>`; an address that has a name with it says all.
 fn named(name: Option<String>, address: Option<String>) -> String {
     let address = address.unwrap_or_else(|| "you@example.org".into());
-    if address.contains('<') {
-        return address;
-    }
-    format!("{} <{address}>", name.unwrap_or_else(|| "Your Name".into()))
+    let author = match address.contains('<') {
+        true => address,
+        false => format!("{} <{address}>", name.unwrap_or_else(|| "Your Name".into())),
+    };
+    // A changelog has it within a line.
+    author.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn nothing_is_left_to_fill_in_and_no_trace_of_the_example_is_left() {
         for language in [Language::C, Language::Rust] {
-            let files = of("my-net", language, "\"0.1.0\"");
+            let files = of("my-net", language, "\"0.1.0\"", "A <a@example.org>");
             for file in &files {
                 let odd = file.text.lines().find(|line| {
                     line.contains("loopback") || line.contains("LOOPBACK") || line.contains("docs/")
@@ -172,7 +174,7 @@ mod tests {
     #[test]
     fn a_name_with_the_examples_in_it_is_put_in_once() {
         for language in [Language::C, Language::Rust] {
-            for file in of("loopback-rust-loopback", language, "\"0.1.0\"") {
+            for file in of("loopback-rust-loopback", language, "\"0.1.0\"", "A <a@example.org>") {
                 let forms = ["loopback-rust-loopback", "loopback\\-rust\\-loopback"];
                 let forms = forms.map(str::to_owned).into_iter();
                 let forms = forms.chain(["loopback_rust_loopback".into()]);
@@ -192,5 +194,16 @@ mod tests {
         assert_eq!(named(None, None), "Your Name <you@example.org>");
         assert_eq!(named(some("A"), some("a@example.org")), "A <a@example.org>");
         assert_eq!(named(some("A"), some("B <b@example.org>")), "B <b@example.org>");
+        assert_eq!(named(some("A\n * B"), some("a@\n")), "A  * B <a@ >");
+    }
+
+    #[test]
+    fn rpm_expands_nothing_of_who_writes_it() {
+        let files = of("my-net", Language::C, "", "100%{_bindir} <a@example.org>");
+        let lines = files.iter().flat_map(|file| file.text.lines().map(|line| (&file.name, line)));
+        for (name, line) in lines.filter(|(_, line)| line.contains("a@example.org")) {
+            let is_expanded = name.ends_with(".spec");
+            assert_eq!(line.contains("100%%{_bindir} <a@"), is_expanded, "{name}: {line}");
+        }
     }
 }

@@ -49,7 +49,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
         system_error(format!("cannot write {}", directory.display()), &e, fix)
     };
     std::fs::create_dir(&directory).map_err(failed)?;
-    for file in files::of(&args.name, args.lang, &api(args.plugin_api.clone())) {
+    let api = api(args.plugin_api.clone());
+    for file in files::of(&args.name, args.lang, &api, &files::author()) {
         let path = directory.join(&file.name);
         let parent = path.parent().unwrap_or(&directory);
         std::fs::create_dir_all(parent).map_err(failed)?;
