@@ -76,6 +76,21 @@ fn an_answer_goes_back_over_the_circuit_that_the_question_came_by() {
     assert_eq!(answered_over(), both);
 }
 
+#[test]
+fn a_dead_circuit_carries_no_answers_though_an_endpoint_that_used_it_is_held() {
+    let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
+    let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
+    let there = asks.connect(&answers.address().unwrap()).unwrap();
+    assert_eq!(end(&asks, &answers, &pending(there.flush_messages())), Ok(0));
+    let back = answers.connect(&asks.address().unwrap()).unwrap();
+    assert_eq!(end(&answers, &asks, &pending(back.flush_messages())), Ok(0));
+    let circuits = answers.inner.wiring.circuits_with_answers();
+    assert_eq!((circuits.len(), &circuits), (1, &answers.inner.wiring.standing()));
+    answers.inner.circuit_failed(circuits[0], Status::TimedOut, "the test says so");
+    assert!(answers.inner.wiring.circuits_with_answers().is_empty());
+    drop(back);
+}
+
 /// The same peer may have been asked two things, of which it answers one in the other's place.
 #[test]
 fn an_answer_counts_only_over_the_circuit_that_the_question_went_by() {

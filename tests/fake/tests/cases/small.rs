@@ -103,7 +103,7 @@ cases! {
         }
         assert_eq!(lens(&stage, Slot::Put), [65, 65, 65, 150, 150, 150]);
         assert_eq!(lens(&stage, Slot::Get), [65, 65, 150, 150]);
-        assert_eq!(stage.b.counters().emulated, 10);
+        assert_eq!((stage.b.counters().emulated, stage.ab.counters().emulated), (10, 10));
         stage.assert_no_faults();
     }
 

@@ -28,6 +28,27 @@ cases! {
         stage.assert_no_faults();
     }
 
+    /// So is who waits for the very answer with which it fails.
+    fn an_answer_that_waited_and_is_refused_for_good_goes_another_way() {
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let at = stage.world.interface(0, "am");
+        let refuse = |status| {
+            for slot in [Slot::Short, Slot::Packed] {
+                stage.world.rule(Rule::every(slot, Act::Refuse(status)).at(at).id(REPLY));
+            }
+        };
+        refuse(Status::Again);
+        let asked = pending(stage.ba.flush_messages());
+        stage.settle();
+        assert_eq!(stage.b.test(&asked), None, "there is no room for the answer");
+        stage.world.forget_rules();
+        refuse(Status::Io);
+        assert!(stage.until(|| stage.ab.error().is_some()), "the answer fails it");
+        stage.world.forget_rules();
+        assert!(stage.until(|| stage.b.test(&asked) == Some(Ok(0))), "nobody answers any more");
+        stage.assert_no_faults();
+    }
+
     /// A try costs a connection that cannot be made, at every operation.
     fn a_thread_that_could_not_be_reached_is_left_alone_for_a_while() {
         let stage = with_threads();
