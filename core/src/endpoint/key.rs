@@ -267,6 +267,9 @@ impl KeyInner {
         self.small.set(self.best.get().map_or(0, |native| ep.small(native.interface)));
         let best = self.best.get().filter(|_| !ep.closing.get());
         self.fast.set(best, self.small.get() > 0, ep.shared.core.assist_size);
+        if !self.record.access.allows(Access::WRITE) {
+            self.fast.short_puts.set(0);
+        }
         self.fast.asks.set(!waiting.is_empty());
     }
 

@@ -3,7 +3,7 @@
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
 use std::time::Duration;
-use tieline::{Close, Completion, Error, PostError, Status};
+use tieline::{Access, Close, Completion, Error, PostError, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::op_flags::REMOTE_COMPLETION;
 
@@ -56,6 +56,22 @@ cases! {
         assert!(puts.iter().all(|put| put.flags & REMOTE_COMPLETION == 0));
         assert_eq!(puts[..2].iter().map(|put| put.cookie).collect::<Vec<_>>(), [0, 0]);
         assert_eq!(stage.a.pending(), 0);
+        stage.assert_no_faults();
+    }
+
+    /// And none is asked of the module.
+    fn a_key_without_the_right_to_write_refuses_them_however_they_complete() {
+        let stage = Stage::new(lanes());
+        let region = stage.at_b.register_with(vec![0; 64], Access::READ).unwrap();
+        let key = stage.ab.import_key(&region.remote_key().unwrap()).unwrap();
+        let (local, refused) = (stage.local(vec![1; 64]), Status::KeyRejected);
+        for completion in [Completion::Local, Completion::Remote] {
+            let put = stage.ab.put_with(&local, 0..8, &key, 0, completion);
+            assert_eq!(put.unwrap_err().status(), refused);
+        }
+        assert_eq!(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap_err().status(), refused);
+        assert!(stage.world.calls(Slot::Put).is_empty());
+        assert_eq!(stage.ended(stage.ab.get(&local, 0..8, &key, 0)), Ok(0));
         stage.assert_no_faults();
     }
 
