@@ -14,7 +14,13 @@ use tieline_fake::Slot;
 pub(super) const LEN: usize = 64;
 const FROM: usize = 8;
 const TO: usize = 48;
-pub(super) const BEFORE: u8 = 0x33;
+const BEFORE: u8 = 0x33;
+/// Whether the prey's first bytes are what they were, but for those that a lie may write without a fault in it.
+pub(super) fn are_untouched(bytes: &[u8]) -> bool {
+    let kept = |at: usize| !(FROM..TO).contains(&at);
+    bytes.iter().enumerate().all(|(at, byte)| *byte == BEFORE || !kept(at))
+}
+
 /// Where numbers of the key begin: behind what it begins with, and the context's.
 const NUMBERS: usize = 5 + 16;
 
@@ -91,7 +97,7 @@ impl Prey {
         }
         for (region, _) in &self.sides {
             let bytes = region.to_vec(0..LEN).map_err(|error| error.to_string())?;
-            if bytes[..FROM].iter().chain(&bytes[TO..]).any(|byte| *byte != BEFORE) {
+            if !are_untouched(&bytes) {
                 return Err(format!("a lie has written where it may not: {bytes:x?}"));
             }
         }
