@@ -121,11 +121,11 @@ pub(super) fn speed() -> Vec<Beside> {
         beside(
             "8 B messages",
             Unit::Rate,
-            None,
+            Some(0.95),
             vec![
-                ours("am_bw --size 8", 2000, Figure::Rate),
-                perftest("ib_send_bw", "-s 8 -t 128 -I 188", 2000, Figure::Rate),
-                ucx("am_bw -s 8 -D short", 2000, Figure::Rate),
+                ours("am_bw --size 8", 6000, Figure::Rate),
+                perftest("ib_send_bw", "-s 8 -t 128 -I 188", 6000, Figure::Rate),
+                ucx("am_bw -s 8 -D short", 6000, Figure::Rate),
             ],
             "ib_send_bw has 512 receives posted, 128 sends under way, and asks for one completion in a hundred; tieline's \
              credits let 32 messages be on their way at first, and up to 256 once they come in a stream.",
