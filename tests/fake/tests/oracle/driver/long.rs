@@ -224,7 +224,9 @@ impl Run {
         self.long.closing.add([Some(own)]);
         if serial == NOT_SENT {
             return match result {
-                Ok(_) if !lies::are_untouched(inner) => Err(format!("a lie was taken well, as {inner:x?}")),
+                Ok(_) if !lies::are_untouched(inner) => {
+                    Err(format!("a lie was taken well, as {inner:x?}"))
+                }
                 _ => Ok(()),
             };
         }
