@@ -25,7 +25,7 @@
 //!
 //! Records and numbers are written by hand (`abi.rs`), and compared with the installed headers by a test; nothing is linked. The
 //! crate `libfabric-sys` does not build; `ofi-libfabric-sys` wants headers of 2.x and links the library, so that a machine
-//! without it could not load the provider even to say so.
+//! without it could not load the provider even to say so. `tests/yardstick` compares records and numbers with `ofi-libfabric-sys`.
 
 mod abi;
 mod address;

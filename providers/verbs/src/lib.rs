@@ -25,7 +25,7 @@
 //! libclang and the headers on every machine that builds the workspace; and what it makes is linked to libibverbs and
 //! librdmacm, so that on a machine without them the provider could not even be loaded to say that there is no
 //! device. Here building needs nothing, a machine without RDMA pays for one look into `/sys/class/infiniband`, and a test
-//! compares every size, offset and number with the installed headers.
+//! compares every size, offset and number with the installed headers. `tests/yardstick` compares them with rdma-sys.
 
 mod abi;
 #[cfg(test)]
