@@ -45,6 +45,15 @@ pub(crate) const TEST: &[Need] = &[
     need("/usr/include/rdma/fabric.h", "libfabric-dev"),
 ];
 
+/// The headers of rdma-core, and libclang, by which rdma-sys and ofi-libfabric-sys read headers.
+pub(crate) const YARDSTICK: &[Need] = &[
+    need("pkg-config", "pkg-config"),
+    need("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    need("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
+    // The library lies in a folder with a version in its name.
+    need("/usr/share/doc/libclang-dev/copyright", "libclang-dev"),
+];
+
 /// The lab's virtual machines, and what runs in them beside the project itself.
 pub(crate) const LAB: &[Need] = &[
     need("qemu-system-x86_64", "qemu-system-x86"),

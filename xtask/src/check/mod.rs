@@ -19,6 +19,7 @@ mod quotes;
 mod rules;
 pub(crate) mod suite;
 mod words;
+mod yardstick;
 
 use crate::setup;
 use crate::sh::{Outcome, cargo, heading, lines, show_time, within};
@@ -90,6 +91,7 @@ const CHECKS: &[Check] = &[
     ("examples, each as a job of processes", 15, || suite::with_build(examples::run)),
     ("every order of the shared-memory ring (loom)", 15, suite::loom),
     ("instructions of posting and polling", 20, instructions::check),
+    ("the records of rdma-core and libfabric, beside their crates", 15, yardstick::check),
     ("the demo", 15, crate::demo::check),
     ("the oldest Rust that is promised", 20, oldest::check),
     ("another processor, as far as types go", 20, processors::check),
