@@ -1,4 +1,5 @@
 about="tieline info --why shows in one line what was composed for a device, whatever connects it"
+hosts=1
 timeout=120
 
 # composed WORDS SETTING...: the line of rxe0 under these settings.

@@ -1,6 +1,7 @@
 about="a host without RDMA says so in one line of tieline info, and nothing else is said of it"
 hosts=1
 devices=0
+core=1
 h0() {
     need tieline
     built libtieline_verbs.so

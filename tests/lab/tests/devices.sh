@@ -1,4 +1,5 @@
 about="every host has its device, with a RoCEv2 address of IPv4"
+core=1
 h0() {
     ibv_devinfo -v -d rxe0 > info || fail "ibv_devinfo ended with $?"
     cat info

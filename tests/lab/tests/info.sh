@@ -1,4 +1,6 @@
 about="tieline info says on a host with RDMA what is used and why"
+hosts=1
+core=1
 h0() {
     need tieline
     tieline info --why | tee report || fail "tieline info ended with $?"

@@ -1,5 +1,6 @@
 about="libfabric's verbs;ofi_rxm: left out in words until it is asked for and its queues fit, then messages, puts and gets between two hosts"
 timeout=150
+core=1
 
 # report SETTING...: what tieline info says under these settings, in one line.
 report() {

@@ -1,5 +1,6 @@
 about="a stranger that knocks at rdmacm's port is sent away, and the job does not notice"
 timeout=90
+core=1
 every() {
     verbs_job
     need rping

@@ -1,4 +1,5 @@
 about="a device that is removed is gone once nobody has it open, and comes back"
+hosts=1
 h0() {
     remove_device
     until_true eval '! test -e /sys/class/infiniband/rxe0'

@@ -1,5 +1,6 @@
 about="the only device is removed in mid-traffic: the endpoint ends in words, and the next one goes over tcp"
 timeout=120
+core=1
 every() {
     verbs_job
     gives_up_soon

@@ -1,5 +1,6 @@
 about="a link that is cut in mid-stream ends the connection in words, on both sides"
 timeout=90
+core=1
 every() {
     verbs_job
     gives_up_soon

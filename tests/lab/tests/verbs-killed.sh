@@ -1,5 +1,6 @@
 about="a peer that is killed is reported in words, and nothing hangs"
 timeout=90
+core=1
 every() {
     verbs_job
     gives_up_soon

@@ -1,5 +1,6 @@
 about="connections form and messages come once and in order over links that lose 5 % and reorder"
 timeout=120
+core=1
 every() {
     verbs_job
     lossy 120ms

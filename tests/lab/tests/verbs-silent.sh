@@ -1,5 +1,6 @@
 about="a link that is silent for a while, and speaks again in time, loses and doubles nothing"
 timeout=90
+core=1
 silent_for_a_while() { netem loss 100% && sleep 2 && netem_off; }
 every() {
     verbs_job

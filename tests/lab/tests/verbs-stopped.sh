@@ -1,5 +1,6 @@
 about="a process that is stopped for longer than TIELINE_FAILURE_TIMEOUT and goes on, the sender or the receiver, loses nothing"
 timeout=90
+core=1
 stop_for_a_while() {
     local process
     process=$(pidof verbs_traffic)

@@ -1,5 +1,6 @@
 about="rc is wired by ud, and by tcp-connect where ud is left out"
 timeout=90
+core=1
 every() {
     verbs_job
     traffic 3 || fail "the stream does not run when ud carries the connection"

@@ -4,6 +4,7 @@ modules=1
 hosts=1
 devices=0
 cpus=2
+core=1
 # Puts from a process without root's rights to its peer; the path that they took is in the last column.
 takes() {
     plain tieline perf --test "$1" --size 64k --iterations 3 --verify > moved 2>&1 || {

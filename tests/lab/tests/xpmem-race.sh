@@ -4,6 +4,7 @@ modules=1
 hosts=1
 devices=0
 cpus=2
+core=1
 h0() {
     built examples/xpmem_race examples/xpmem_kills
     load xpmem

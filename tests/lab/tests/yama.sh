@@ -1,5 +1,7 @@
 about="where Yama forbids single copy, puts of a pair go another way, and their bytes arrive"
+hosts=1
 timeout=120
+core=1
 # Puts from a process without root's rights to its peer; the path that they took is in the last column.
 takes() {
     plain tieline perf --test put_lat --size 64k --iterations 3 --verify > puts 2>&1 || {

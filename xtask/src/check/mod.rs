@@ -95,7 +95,9 @@ const CHECKS: &[Check] = &[
     ("the demo", 15, crate::demo::check),
     ("the oldest Rust that is promised", 20, oldest::check),
     ("another processor, as far as types go", 20, processors::check),
-    ("the lab: RDMA drivers and several hosts", 90, || suite::with_build(crate::lab::check)),
+    ("the lab: RDMA drivers and several hosts", 90, || {
+        suite::with_build(|| crate::lab::check(crate::lab::Selection::Ci))
+    }),
 ];
 
 /// `cargo xtask test [FILTER...]`: all checks, or those whose names contain a filter.

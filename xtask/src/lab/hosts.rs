@@ -5,11 +5,8 @@ use super::machine::{self, Lab};
 use super::modules::Built;
 use super::test::{Test, Verdict};
 use crate::sh::Outcome;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
-
-/// How long the hosts live at most, whatever becomes of this process.
-const DEADLINE: Duration = Duration::from_secs(3600);
 
 /// Hosts that are alike.
 pub(crate) struct Hosts {
@@ -41,41 +38,35 @@ impl Hosts {
     }
 
     fn of(count: usize, cpus: usize, devices: usize) -> Outcome<Hosts> {
-        crate::setup::install_or_say(crate::setup::LAB);
         let kernel = super::possible()?;
         let folder = machine::results()?;
-        let lab = Some(Lab::boot(&kernel, &folder, count, cpus, DEADLINE)?);
-        Ok(Hosts { kernel, folder, count, cpus, devices, lab })
+        let mut hosts = Hosts { kernel, folder, count, cpus, devices, lab: None };
+        hosts.lab = Some(hosts.up()?);
+        Ok(hosts)
+    }
+
+    fn up(&self) -> Outcome<Lab> {
+        let lab = Lab::boot(&self.kernel, &self.folder, self.count, self.cpus)?;
+        lab.ok_or_else(|| machine::NOT_UP.into())
     }
 
     /// Runs a script's functions, `h0` and so on, to their end. Hosts that were lost on the way are booted anew for the
     /// next script.
     pub(crate) fn run(&mut self, name: &str, script: &str, timeout: Duration) -> Outcome {
-        let file = self.folder.join(format!("{name}.sh"));
-        std::fs::write(&file, script).map_err(|e| format!("{}: {e}", file.display()))?;
-        let test = Test {
-            name: name.to_owned(),
-            about: String::new(),
-            // Where the hosts see it.
-            file: Path::new("/run/lab").join(format!("{name}.sh")),
-            hosts: self.count,
-            devices: self.devices,
-            cpus: self.cpus,
-            timeout,
-            modules: false,
-            last: false,
-            by_name: None,
-        };
+        let test = Test::written(&self.folder, name, script)?;
+        let test = Test { hosts: self.count, devices: self.devices, timeout, ..test };
         let mut lab = match self.lab.take() {
             Some(lab) => lab,
-            None => Lab::boot(&self.kernel, &self.folder, self.count, self.cpus, DEADLINE)?,
+            None => self.up()?,
         };
         let ended = lab.run(&test, &mut |_, _| {})?;
-        self.lab = lab.whole().then_some(lab);
+        self.lab = lab.whole.then_some(lab);
         match ended.verdict {
             Verdict::Passed => Ok(()),
             Verdict::Skipped(why) => Err(why),
-            Verdict::Failed(why) => Err(format!("{why}; see {}", self.results(name).display())),
+            Verdict::Failed(why) | Verdict::Silent(why) => {
+                Err(format!("{why}; see {}", self.results(name).display()))
+            }
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) fn prepared() -> Outcome<Kernel> {
 }
 
 /// `$XDG_CACHE_HOME/tieline-lab`: outside the tree, so that it outlives `cargo clean`.
-fn cache() -> Outcome<PathBuf> {
+pub(super) fn cache() -> Outcome<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let base = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
     Ok(base.ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("tieline-lab"))

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 /// The kernels whose interface the modules are written for.
 const LINUX: &str = "linux-image-6.1.";
 
+const MODULES: [&str; 2] = ["xpmem.ko", "knem.ko"];
+
 /// The modules, as files.
 pub(super) enum Built {
     Yes,
@@ -47,12 +49,17 @@ pub(super) fn build(kernel: &Kernel) -> Outcome<Built> {
         return Ok(Built::Yes);
     }
     println!("building the kernel modules");
-    let work = folder().join(format!("modules.{}", std::process::id()));
-    let outcome = compile(&work, &headers, &sources, &stamp);
-    if outcome.is_ok() {
+    // The kernel's build takes no folder with a space in its path, which the tree may have.
+    let work = kernel.home.join(format!("modules.{}", std::process::id()));
+    let outcome = compile(&work, &headers, &sources).and_then(|()| {
+        let said = |e: std::io::Error| format!("{}: {e}", home.display());
         let _ = fs::remove_dir_all(&home);
-        fs::rename(&work, &home).map_err(|e| format!("{}: {e}", home.display()))?;
-    }
+        fs::create_dir_all(&home).map_err(said)?;
+        for module in MODULES {
+            let _ = fs::copy(work.join(module), home.join(module)).map_err(said)?;
+        }
+        fs::write(home.join("stamp"), stamp).map_err(said)
+    });
     let _ = fs::remove_dir_all(&work);
     outcome.map(|()| Built::Yes)
 }
@@ -72,7 +79,7 @@ fn sources() -> Outcome<Vec<(String, String)>> {
     Ok(sources)
 }
 
-fn compile(work: &Path, headers: &Path, sources: &[(String, String)], stamp: &str) -> Outcome {
+fn compile(work: &Path, headers: &Path, sources: &[(String, String)]) -> Outcome {
     let said = |e: std::io::Error| format!("{}: {e}", work.display());
     fs::create_dir_all(work).map_err(said)?;
     for (name, text) in sources {
@@ -87,11 +94,11 @@ fn compile(work: &Path, headers: &Path, sources: &[(String, String)], stamp: &st
         told.iter().for_each(|line| println!("{line}"));
         return Err("the kernel modules do not compile: see above".into());
     }
-    for module in ["xpmem.ko", "knem.ko"] {
+    for module in MODULES {
         // A host reads them from this machine: without what is for debuggers they are a tenth as long.
         let _ = capture(command("strip", &["--strip-debug"]).arg(work.join(module)))?;
     }
-    fs::write(work.join("stamp"), stamp).map_err(said)
+    Ok(())
 }
 
 /// The folder of headers of the kernel in `home`, whose package is `image`: fetched if they are not there.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const BOOT_OF_ONE: Duration = Duration::from_millis(2500);
 
 /// Nothing is stretched further: even a machine that is busy for good must come to an end.
-pub(super) const SLOWEST: u32 = 8;
+const SLOWEST: u32 = 8;
 
 /// How much slower this machine is than a quiet one, as a whole number.
 pub(super) fn slowness(boot: Duration, hosts: usize) -> u32 {

@@ -10,30 +10,24 @@ use std::time::Duration;
 pub(super) struct Growing {
     path: PathBuf,
     read: u64,
-    rest: Vec<u8>,
 }
 
 impl Growing {
     pub(super) fn new(path: PathBuf) -> Growing {
-        Growing { path, read: 0, rest: Vec::new() }
+        Growing { path, read: 0 }
     }
 
     /// Hands over the lines that have come since the last call; with `last`, an unfinished one too.
     pub(super) fn lines(&mut self, last: bool, mut each: impl FnMut(&str)) {
         let mut bytes = Vec::new();
-        if let Ok(mut file) = File::open(&self.path) {
-            let there = file.seek(SeekFrom::Start(self.read)).is_ok();
-            if there && file.read_to_end(&mut bytes).is_ok() {
-                self.read += bytes.len() as u64;
+        let Ok(mut file) = File::open(&self.path) else { return };
+        if file.seek(SeekFrom::Start(self.read)).is_ok() && file.read_to_end(&mut bytes).is_ok() {
+            if !last {
+                bytes
+                    .truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
             }
-        }
-        self.rest.extend(bytes);
-        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.rest.drain(..=end).collect();
-            each(String::from_utf8_lossy(&line).trim_end());
-        }
-        if last && !self.rest.is_empty() {
-            each(String::from_utf8_lossy(&std::mem::take(&mut self.rest)).trim_end());
+            self.read += bytes.len() as u64;
+            String::from_utf8_lossy(&bytes).lines().for_each(|line| each(line.trim_end()));
         }
     }
 }
@@ -52,20 +46,8 @@ pub(super) struct Story {
 }
 
 /// What the project and the system say when something went wrong.
-const TROUBLE: &[&str] = &[
-    "fail",
-    "error",
-    "panicked",
-    "cannot",
-    "could not",
-    "refused",
-    "timed out",
-    "in time",
-    "killed",
-    "BUG",
-    "WARNING",
-    "Call Trace",
-];
+const TROUBLE: &str =
+    "fail|error|panicked|cannot|could not|refused|timed out|in time|killed|bug|warning|call trace";
 
 /// The most lines of one kind and host that are printed for a test that failed.
 const MOST: usize = 40;
@@ -96,6 +78,23 @@ impl Story {
         );
     }
 
+    /// The lines on a host's console since the test began.
+    fn console(&self, host: usize) -> Vec<String> {
+        let mut kernel = Growing::new(console(&self.folder, host));
+        kernel.read = self.consoles.get(host - self.hosts.start).copied().unwrap_or(0);
+        let mut said = Vec::new();
+        kernel.lines(true, |line| said.push(line.to_owned()));
+        said
+    }
+
+    /// The first line on a console that tells of trouble in the kernel itself.
+    pub(super) fn kernel_trouble(&self) -> Option<String> {
+        let of = |host| self.console(host).into_iter().find(|line| is_kernel_trouble(line));
+        self.hosts
+            .clone()
+            .find_map(|host| Some(format!("the kernel of h{host} said: {}", of(host)?)))
+    }
+
     pub(super) fn heard(&mut self, after: Duration, host: usize, line: &str) {
         self.lines.push((after, host, line.to_owned()));
     }
@@ -116,23 +115,14 @@ impl Story {
             trouble.iter().take(MOST).for_each(|line| print_line(line));
         }
         println!("  what the hosts said, with the seconds since the test began:");
-        let mut left_out = vec![0usize; self.hosts.end];
         for (after, line) in lines.iter().enumerate() {
             if lines[after..].iter().filter(|later| later.1 == line.1).count() <= MOST {
                 print_line(line);
-            } else if let Some(count) = left_out.get_mut(line.1) {
-                *count += 1;
             }
-        }
-        for (host, count) in left_out.iter().enumerate().filter(|(_, count)| **count > 0) {
-            println!("    h{host}| ({count} lines before these are in its log)");
         }
         for host in self.hosts.clone() {
             print_tail(&format!("state of h{host}"), &self.own.join(format!("h{host}.state")), 100);
-            let mut kernel = Growing::new(console(&self.folder, host));
-            kernel.read = self.consoles.get(host - self.hosts.start).copied().unwrap_or(0);
-            let mut said = Vec::new();
-            kernel.lines(true, |line| said.push(line.to_owned()));
+            let said = self.console(host);
             for line in &said[said.len().saturating_sub(MOST)..] {
                 println!("    console of h{host}| {line}");
             }
@@ -140,31 +130,31 @@ impl Story {
     }
 }
 
-fn console(folder: &Path, host: usize) -> PathBuf {
+/// The file with the words of a host's kernel.
+pub(super) fn console(folder: &Path, host: usize) -> PathBuf {
     folder.join(format!("h{host}.console"))
+}
+
+/// The fault of a process is `traps: NAME[ID] general protection fault`, and no trouble of the kernel.
+fn is_kernel_trouble(line: &str) -> bool {
+    ["Oops", "BUG:", "Kernel panic", "general protection"].iter().any(|word| line.contains(word))
+        && !line.contains("traps: ")
 }
 
 fn tells_of_trouble(line: &str) -> bool {
     let line = line.to_lowercase();
-    TROUBLE.iter().any(|word| line.contains(&word.to_lowercase()))
+    TROUBLE.split('|').any(|word| line.contains(word))
 }
 
 fn print_line((after, host, line): &(Duration, usize, String)) {
     println!("    h{host} {:6.1}| {line}", after.as_secs_f64());
 }
 
-/// One row of the table at the end of a run.
-pub(super) struct Row {
-    pub(super) name: String,
-    pub(super) time: Duration,
-    pub(super) verdict: &'static str,
-}
-
 /// How long everything took, and the sum.
-pub(super) fn table(rows: &[Row], whole: Duration) {
+pub(super) fn table(rows: &[(String, Duration, &'static str)], whole: Duration) {
     println!("\n seconds  verdict  test");
-    for row in rows {
-        println!("{:8.1}  {:7}  {}", row.time.as_secs_f64(), row.verdict, row.name);
+    for (name, time, verdict) in rows {
+        println!("{:8.1}  {verdict:7}  {name}", time.as_secs_f64());
     }
     println!("{:8.1}           in all", whole.as_secs_f64());
 }
@@ -188,5 +178,23 @@ mod tests {
         assert!(tells_of_trouble("failed: the peer did not acknowledge"));
         assert!(tells_of_trouble("thread 'main' panicked at"));
         assert!(!tells_of_trouble("sent 812"));
+    }
+
+    #[test]
+    fn a_fault_of_a_kernel_is_found_on_a_console_and_one_of_a_process_is_not() {
+        let folder = std::env::temp_dir().join(format!("lab-console-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = console(&folder, 1);
+        std::fs::write(&file, "[1.0] BUG: of the test before\n").unwrap();
+        let story = Story::new(&folder, &folder, 1, 1);
+        let more = |text: &str| {
+            let before = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(&file, before + text).unwrap();
+            story.kernel_trouble()
+        };
+        assert_eq!(more("[2.0] traps: x[9] general protection fault ip:7\n"), None);
+        let said = more("[3.0] general protection fault, probably for address 0: 0000 [#1]\n");
+        assert!(said.is_some_and(|said| said.starts_with("the kernel of h1 said: [3.0] general")));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
