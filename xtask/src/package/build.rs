@@ -51,7 +51,7 @@ fn holds(bytes: &[u8], words: &[u8]) -> bool {
 }
 
 /// Every file below a folder, sorted, with links.
-pub(super) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
+pub(crate) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries.flatten() {

@@ -76,7 +76,7 @@ fn make_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
 }
 
 /// What git knows of this tree and what is new in it, but for what is gone: from the root, sorted.
-fn known_to_git() -> Outcome<Vec<String>> {
+pub(crate) fn known_to_git() -> Outcome<Vec<String>> {
     let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let said = capture(&mut command("git", &words))
         .map_err(|text| format!("a source package is made of what git knows: {text}"))?;
