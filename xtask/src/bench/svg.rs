@@ -1,7 +1,6 @@
 //! The ratios as bars: to the right is better, and a mark shows the aim.
 
 use super::Row;
-use super::groups::Better;
 use std::fmt::Write;
 
 const WIDTH: f64 = 900.0;
@@ -70,10 +69,7 @@ pub(crate) fn draw(rows: &[Row], machine: &str) -> String {
 
 /// A ratio turned so that more is better.
 fn better(row: &Row, ratio: f64) -> f64 {
-    match row.better {
-        Better::Lower => 1.0 / ratio,
-        Better::Higher => ratio,
-    }
+    if row.is_better_lower { 1.0 / ratio } else { ratio }
 }
 
 fn at(ratio: f64) -> f64 {

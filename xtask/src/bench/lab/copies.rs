@@ -4,7 +4,7 @@
 //! `bare_copies` of `tests/lab/programs` without.
 
 use super::Measured;
-use crate::bench::groups::{Better, Comparison, Group, Unit};
+use crate::bench::groups::{Comparison, Group, Unit};
 use crate::bench::{Series, say};
 use crate::lab::Hosts;
 use crate::sh::{Outcome, cargo, heading, run};
@@ -89,7 +89,7 @@ fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> 
     for program in ["tieline", "bare"] {
         for way in WAYS {
             let label = format!("{program}: {way}");
-            let mut series = Series::new(&label, Unit::Time, Better::Lower, None);
+            let mut series = Series::new(&label, Unit::Time, None);
             for round in 0..rounds {
                 let said = std::fs::read_to_string(results.join(format!("{program}-{round}")));
                 match figure(&said.unwrap_or_default(), size, way) {
@@ -113,7 +113,6 @@ fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> 
     let group = Group {
         what: name,
         unit: Unit::Time,
-        better: Better::Lower,
         sources: Vec::new(),
         comparisons: bare.chain(beside).collect(),
     };

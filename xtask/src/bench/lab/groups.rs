@@ -1,9 +1,7 @@
 //! What is compared in the lab, and the aims. What a row's two sides do alike and what not is in its note.
 
 use super::pair::{Figure, Pair, STREAM, Tool};
-use crate::bench::groups::{Better, Comparison, Group, Unit};
-
-const OURS: &str = "tieline";
+use crate::bench::groups::{Group, Unit};
 
 /// Things that two programs do on the same device, measured in turn.
 pub(super) struct Beside {
@@ -12,49 +10,32 @@ pub(super) struct Beside {
     pub(super) note: &'static str,
 }
 
-fn ours(test: &'static str, iterations: u64, figure: Figure) -> (&'static str, Pair) {
-    (OURS, Pair { tool: Tool::Tieline, test, iterations, figure })
+fn ours(test: &'static str, iterations: u64, figure: Figure) -> Pair {
+    Pair { tool: Tool::Tieline, test, iterations, figure }
 }
 
-fn perftest(
-    program: &'static str,
-    options: &'static str,
-    iterations: u64,
-    figure: Figure,
-) -> (&'static str, Pair) {
-    (program, Pair { tool: Tool::Perftest(program), test: options, iterations, figure })
+type Rival = (&'static str, Pair);
+
+fn perftest(program: &'static str, test: &'static str, iterations: u64, figure: Figure) -> Rival {
+    (program, Pair { tool: Tool::Perftest(program), test, iterations, figure })
 }
 
-fn ucx(test: &'static str, iterations: u64, figure: Figure) -> (&'static str, Pair) {
-    (UCX, Pair { tool: Tool::Ucx, test, iterations, figure })
+fn ucx(test: &'static str, iterations: u64, figure: Figure) -> Rival {
+    ("UCX uct rc_verbs", Pair { tool: Tool::Ucx, test, iterations, figure })
 }
 
-const UCX: &str = "UCX uct rc_verbs";
-
-/// A group in which the first source is held against each of the others; the aim is towards the second.
+/// Ours beside each rival; the aim is towards the first.
 fn beside(
     what: &'static str,
     unit: Unit,
     aim: Option<f64>,
-    sources: Vec<(&'static str, Pair)>,
+    ours: Pair,
+    rivals: Vec<Rival>,
     note: &'static str,
 ) -> Beside {
-    let better = match unit {
-        Unit::Time | Unit::Memory | Unit::Instructions => Better::Lower,
-        Unit::Rate | Unit::Bandwidth => Better::Higher,
-    };
-    let comparisons = sources
-        .iter()
-        .skip(1)
-        .enumerate()
-        .map(|(at, (rival, _))| Comparison {
-            what: None,
-            ours: OURS,
-            rival,
-            aim: aim.filter(|_| at == 0),
-        })
-        .collect();
-    Beside { group: Group { what, unit, better, sources, comparisons }, note }
+    let aims = std::iter::once(aim).chain(std::iter::repeat(None));
+    let rivals = rivals.into_iter().zip(aims).map(|((rival, pair), aim)| (rival, pair, aim));
+    Beside { group: Group::new(what, unit, ours, rivals.collect()), note }
 }
 
 /// Times and rates, small to large.
@@ -64,8 +45,8 @@ pub(super) fn speed() -> Vec<Beside> {
             "8 B put, there and back / 2",
             Unit::Time,
             Some(1.05),
+            ours("put_lat --size 8", 1000, Figure::P50),
             vec![
-                ours("put_lat --size 8", 1000, Figure::P50),
                 perftest("ib_write_lat", "-s 8", 1000, Figure::P50),
                 ucx("put_lat -s 8 -D short", 1000, Figure::P50),
             ],
@@ -77,8 +58,8 @@ pub(super) fn speed() -> Vec<Beside> {
             "8 B message, one way",
             Unit::Time,
             None,
+            ours("am_lat --size 8", 1000, Figure::P50),
             vec![
-                ours("am_lat --size 8", 1000, Figure::P50),
                 perftest("ib_send_lat", "-s 8", 1000, Figure::P50),
                 ucx("am_lat -s 8 -D short", 1000, Figure::P50),
             ],
@@ -89,8 +70,8 @@ pub(super) fn speed() -> Vec<Beside> {
             "8 B fetch-add, waited for",
             Unit::Time,
             None,
+            ours("fadd_lat", 1000, Figure::P50),
             vec![
-                ours("fadd_lat", 1000, Figure::P50),
                 perftest("ib_atomic_lat", "", 1000, Figure::P50),
                 ucx("fadd -s 8 -D short -O 1", 1000, Figure::P50),
             ],
@@ -100,8 +81,8 @@ pub(super) fn speed() -> Vec<Beside> {
             "64 KiB put",
             Unit::Bandwidth,
             Some(0.95),
+            ours("put_bw --size 64k --window 128", 200, Figure::Bandwidth),
             vec![
-                ours("put_bw --size 64k --window 128", 200, Figure::Bandwidth),
                 perftest("ib_write_bw", "-s 65536 -t 128", 200, Figure::Bandwidth),
                 ucx("put_bw -s 65536 -D zcopy", 200, Figure::Bandwidth),
             ],
@@ -112,18 +93,16 @@ pub(super) fn speed() -> Vec<Beside> {
             "64 KiB get",
             Unit::Bandwidth,
             None,
-            vec![
-                ours("get_bw --size 64k --window 128", 200, Figure::Bandwidth),
-                perftest("ib_read_bw", "-s 65536 -t 128", 200, Figure::Bandwidth),
-            ],
+            ours("get_bw --size 64k --window 128", 200, Figure::Bandwidth),
+            vec![perftest("ib_read_bw", "-s 65536 -t 128", 200, Figure::Bandwidth)],
             "As the put, by reads: 128 posted by either; the device serves fewer at a time.",
         ),
         beside(
             "8 B messages",
             Unit::Rate,
             Some(0.95),
+            ours("am_bw --size 8", 6000, Figure::Rate),
             vec![
-                ours("am_bw --size 8", 6000, Figure::Rate),
                 perftest("ib_send_bw", "-s 8 -t 128 -I 188", 6000, Figure::Rate),
                 ucx("am_bw -s 8 -D short", 6000, Figure::Rate),
             ],
@@ -141,8 +120,8 @@ pub(super) fn instructions() -> Vec<Kind> {
                 "8 B put: instructions of a turn",
                 Unit::Instructions,
                 None,
+                ours("put_lat --size 8", 100, Figure::TurnPut),
                 vec![
-                    ours("put_lat --size 8", 100, Figure::TurnPut),
                     perftest("ib_write_lat", "-s 8", 100, Figure::TurnPut),
                     ucx("put_lat -s 8 -D short", 100, Figure::TurnPut),
                 ],
@@ -152,8 +131,8 @@ pub(super) fn instructions() -> Vec<Kind> {
                 "8 B put: of these, the post",
                 Unit::Instructions,
                 None,
+                ours("put_bw --size 8", STREAM, Figure::PostPut),
                 vec![
-                    ours("put_bw --size 8", STREAM, Figure::PostPut),
                     perftest("ib_write_bw", "-s 8 -I 188 -t 16", STREAM, Figure::PostPut),
                     ucx("put_bw -s 8 -D short", STREAM, Figure::PostPut),
                 ],
@@ -166,8 +145,8 @@ pub(super) fn instructions() -> Vec<Kind> {
                 "8 B message: instructions of a turn",
                 Unit::Instructions,
                 None,
+                ours("am_lat --size 8", 100, Figure::Turn),
                 vec![
-                    ours("am_lat --size 8", 100, Figure::Turn),
                     perftest("ib_send_lat", "-s 8", 100, Figure::Turn),
                     ucx("am_lat -s 8 -D short", 100, Figure::Turn),
                 ],
@@ -177,8 +156,8 @@ pub(super) fn instructions() -> Vec<Kind> {
                 "8 B message: of these, the post",
                 Unit::Instructions,
                 None,
+                ours("am_bw --size 8", STREAM, Figure::PostMessage),
                 vec![
-                    ours("am_bw --size 8", STREAM, Figure::PostMessage),
                     perftest("ib_send_bw", "-s 8 -I 188", STREAM, Figure::PostMessage),
                     ucx("am_bw -s 8 -D short", STREAM, Figure::PostMessage),
                 ],

@@ -8,7 +8,7 @@ mod copies;
 mod groups;
 mod pair;
 
-use super::groups::{Better, Comparison, Group, Unit};
+use super::groups::{Comparison, Group, Unit};
 use super::report::{self, Machine};
 use super::{Row, Series, compare, say};
 use crate::lab::Hosts;
@@ -147,7 +147,7 @@ fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measur
         .map(|(label, pair)| {
             let missing = pair.needs().filter(|program| which(program).is_none());
             let missing = missing.map(|program| format!("{program} is not installed"));
-            Series::new(label, group.unit, group.better, missing)
+            Series::new(label, group.unit, missing)
         })
         .collect();
     let there: Vec<bool> = series.iter().map(|one| one.missing.is_none()).collect();
@@ -215,7 +215,7 @@ fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
 /// A turn less its post.
 fn rest(what: &'static str, turn: &Measured, post: &Measured) -> Measured {
     let series = turn.series.iter().zip(&post.series).map(|(turn, post)| {
-        let mut series = Series::new(&turn.label, Unit::Instructions, Better::Lower, None);
+        let mut series = Series::new(&turn.label, Unit::Instructions, None);
         match (turn.median(), post.median()) {
             (Some(turn), Some(post)) => series.rounds.push(turn - post),
             _ => series.missing = Some("a part of it is missing".to_owned()),
@@ -232,7 +232,6 @@ fn rest(what: &'static str, turn: &Measured, post: &Measured) -> Measured {
     let group = Group {
         what,
         unit: Unit::Instructions,
-        better: Better::Lower,
         sources: Vec::new(),
         comparisons: comparisons.collect(),
     };
@@ -265,19 +264,6 @@ mod tests {
             };
             assert_eq!(ports("offer"), ports("take"));
             assert_eq!(ports("offer").len(), 3 * there.len());
-        }
-    }
-
-    #[test]
-    fn every_comparison_names_what_its_group_measures() {
-        let kinds = groups::instructions().into_iter().flat_map(|kind| [kind.turn, kind.post]);
-        for beside in groups::speed().into_iter().chain(kinds) {
-            for comparison in &beside.group.comparisons {
-                for label in [comparison.ours, comparison.rival] {
-                    assert!(beside.group.sources.iter().any(|(known, _)| *known == label));
-                }
-            }
-            assert!(!beside.note.is_empty());
         }
     }
 }
