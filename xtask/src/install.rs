@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The crates that make provider files, and the names of those.
-const PROVIDERS: &[&str] =
-    &["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
+pub(crate) const PROVIDERS: [&str; 8] =
+    ["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
 
 const USAGE: &str =
     "install --prefix DIR [--libdir DIR] [--debug]; DESTDIR goes before all of them";

@@ -39,11 +39,7 @@ struct Kit {
 impl Kit {
     /// From the build that is there.
     fn laid(folder: PathBuf) -> Outcome<Kit> {
-        let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder).map_err(failed)?;
-        }
-        std::fs::create_dir_all(&folder).map_err(failed)?;
+        package::emptied(&folder)?;
         let prefix = folder.join("usr");
         install::lay_what_is_built(&prefix)?;
         package::crate_for_providers(&folder)?;

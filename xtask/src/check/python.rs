@@ -2,6 +2,7 @@
 
 use super::{Count, c_programs, quiet};
 use crate::c_library::SONAME;
+use crate::package::emptied;
 use crate::sh::{Outcome, capture, command, lines, root, run, target, which};
 use std::path::Path;
 use std::process::Command;
@@ -60,10 +61,7 @@ const LEAST: usize = 22;
 /// The example, where a wheel was unpacked that has the library in it.
 fn from_a_wheel(library: &Path) -> Outcome<Command> {
     let folder = target().join("debug/python");
-    let said = |e: std::io::Error| format!("{}: {e}", folder.display());
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(said)?;
-    }
+    emptied(&folder)?;
     let wheel = capture(python(&["tools/wheel.py"]).arg(library).arg("--to").arg(&folder))?;
     let unpacked = folder.join("installed");
     run(python(&["-m", "zipfile", "-e", wheel.trim()]).arg(&unpacked))?;

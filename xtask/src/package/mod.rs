@@ -12,7 +12,7 @@ mod stage;
 mod test;
 
 use crate::sh::{self, Outcome};
-pub(crate) use build::files;
+pub(crate) use build::{emptied, files};
 pub(crate) use source::known_to_git;
 use std::path::Path;
 use std::time::Duration;

@@ -46,10 +46,7 @@ fn make_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
         return Err(format!("{program} is not installed: cargo xtask setup package"));
     }
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).map_err(failed)?;
-    }
-    std::fs::create_dir_all(folder).map_err(failed)?;
+    build::emptied(folder)?;
     let files = known_to_git()?;
     let mut tar = archive(&folder.join(format!("{ORIGINAL}.tar.xz")), &root())?;
     // Links lead to files of the tree, and stay as they are.
