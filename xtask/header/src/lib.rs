@@ -172,6 +172,31 @@ const HANDLES: &[(&str, &str)] = &[
     ("ConnectorHandle", "tieline_connector"),
 ];
 
+/// How cbindgen writes both headers.
+fn config() -> cbindgen::Config {
+    cbindgen::Config {
+        language: cbindgen::Language::C,
+        style: cbindgen::Style::Tag,
+        no_includes: true,
+        usize_is_size_t: true,
+        documentation_style: cbindgen::DocumentationStyle::C,
+        line_length: 100,
+        tab_width: 4,
+        ..cbindgen::Config::default()
+    }
+}
+
+/// The text of a header from these files.
+fn generated(config: cbindgen::Config, files: impl IntoIterator<Item = String>) -> String {
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in files {
+        builder = builder.with_src(root().join(file));
+    }
+    let mut text = Vec::new();
+    builder.generate().expect("cbindgen reads our Rust").write(&mut text);
+    String::from_utf8(text).expect("cbindgen writes UTF-8").trim().to_owned()
+}
+
 /// The records and tables, as cbindgen writes them.
 fn types() -> String {
     let mut names: Vec<&str> = RECORDS.iter().map(|record| record.name).collect();
@@ -183,16 +208,7 @@ fn types() -> String {
         .filter(|name| !is_handle(name))
         .map(|name| ((*name).to_string(), c_name(name)))
         .collect();
-    let mut config = cbindgen::Config {
-        language: cbindgen::Language::C,
-        style: cbindgen::Style::Tag,
-        no_includes: true,
-        usize_is_size_t: true,
-        documentation_style: cbindgen::DocumentationStyle::C,
-        line_length: 100,
-        tab_width: 4,
-        ..cbindgen::Config::default()
-    };
+    let mut config = config();
     config.export.include = names.iter().map(|name| (*name).to_string()).collect();
     config.export.item_types = vec![
         cbindgen::ItemType::Structs,
@@ -200,18 +216,9 @@ fn types() -> String {
         cbindgen::ItemType::OpaqueItems,
     ];
     config.export.rename = rename;
-    let mut text = Vec::new();
-    cbindgen::Builder::new()
-        .with_config(config)
-        .with_src(root().join("plugin-api/src/abi.rs"))
-        .with_src(root().join("plugin-api/src/abi/domain.rs"))
-        .with_src(root().join("plugin-api/src/abi/interface.rs"))
-        .with_src(root().join("plugin-api/src/abi/endpoint.rs"))
-        .generate()
-        .expect("plugin-api/src/abi.rs is Rust that cbindgen reads")
-        .write(&mut text);
-    let text = String::from_utf8(text).expect("cbindgen writes UTF-8");
-    let mut text = in_words_of_c(text.trim(), &names);
+    let files = ["abi.rs", "abi/domain.rs", "abi/interface.rs", "abi/endpoint.rs"];
+    let files = files.map(|file| format!("plugin-api/src/{file}"));
+    let mut text = in_words_of_c(&generated(config, files), &names);
     for (rust, c) in HANDLES {
         text = text
             .replace(&format!("typedef void {rust};"), &format!("struct {c};"))

@@ -43,14 +43,14 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Builds the two programs and the providers.
 pub(super) fn build() -> Outcome {
-    let packages = ["tieline-processes", "tieline-lab-programs"];
-    let plugins = ["tieline-provider-shm-xpmem-plugin", "tieline-provider-shm-knem-plugin"];
-    let mut words = vec!["build", "--release", "--lib"];
-    plugins.iter().for_each(|name| words.extend(["-p", name]));
-    run(&mut cargo(&words))?;
-    let mut words = vec!["build", "--release", "--examples"];
-    packages.iter().for_each(|name| words.extend(["-p", name]));
-    run(&mut cargo(&words))
+    let packages = [
+        "tieline-processes",
+        "tieline-lab-programs",
+        "tieline-provider-shm-xpmem-plugin",
+        "tieline-provider-shm-knem-plugin",
+    ];
+    let mut build = cargo(&["build", "--release", "--lib", "--examples"]);
+    run(build.args(packages.iter().flat_map(|name| ["-p", name])))
 }
 
 /// What all of it is called.
