@@ -185,11 +185,10 @@ fn say(all: &[Series]) {
     for series in all {
         match (series.median(), &series.missing) {
             (Some(median), None) => println!("{:<34} {}", series.label, series.unit.show(median)),
-            (_, why) => println!(
-                "{:<34} skipped: {}",
-                series.label,
-                why.as_deref().unwrap_or("no round was measured")
-            ),
+            (_, why) => {
+                let why = why.as_deref().unwrap_or("no round was measured");
+                println!("{:<34} skipped: {why}", series.label);
+            }
         }
     }
 }

@@ -95,7 +95,9 @@ impl Source {
         let (field, fewer) = (unit.field(), if quick { 3 } else { 1 });
         match *self {
             Source::Tieline(test, size, more, settings) => {
-                tieline(test, size, more, settings, field, quick)
+                let words = ["--test", test, "--size", size].into_iter();
+                let words: Vec<&str> = words.chain(more.split_whitespace()).collect();
+                tieline(&words, settings, field, quick)
             }
             Source::Ucx(transport, test, iterations) => {
                 ucx(transport, test, iterations / fewer, field)
@@ -110,7 +112,7 @@ impl Source {
             Source::BareMemory { provider, field } => bare(provider, "memory", 8, field, quick),
             Source::UcpStartup => ucp_startup(),
             Source::Ring => {
-                let program = compiled("ring", "xtask/src/bench/ring.c", &[], "libc6-dev")?;
+                let program = compiled("cc", "ring", "xtask/src/bench/ring.c", &[], "libc6-dev")?;
                 number(capture(&mut command(&program, &[]))?.trim(), field.name())
             }
             Source::Footprint(settings, field) => footprint(settings, field),
@@ -128,19 +130,11 @@ fn program() -> std::path::PathBuf {
     target().join("release/tieline")
 }
 
-fn tieline(
-    test: &str,
-    size: &str,
-    more: &str,
-    settings: &[Setting],
-    field: Field,
-    quick: bool,
-) -> Outcome<f64> {
+fn tieline(words: &[&str], settings: &[Setting], field: Field, quick: bool) -> Outcome<f64> {
     let seconds = if quick { "0.2" } else { "0.5" };
     let mut perf = of_this_build(settings);
     let _ = perf.args(["perf", "--json", "--cpus", "0,1", "--seconds", seconds]);
-    let _ = perf.args(["--test", test, "--size", size]).args(more.split_whitespace());
-    let out = capture(&mut perf)?;
+    let out = capture(perf.args(words))?;
     let line = out.lines().last().ok_or("tieline perf printed nothing")?;
     number(line, field.name())
 }
@@ -352,14 +346,20 @@ fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
 }
 
 /// A program of one file in C, compiled once for each state of that file.
-fn compiled(name: &str, source: &str, links: &[&str], package: &str) -> Outcome<PathBuf> {
+pub(crate) fn compiled(
+    compiler: &str,
+    name: &str,
+    source: &str,
+    links: &[&str],
+    package: &str,
+) -> Outcome<PathBuf> {
     let program = target().join("bench").join(name);
     let changed = |file: &Path| std::fs::metadata(file).and_then(|found| found.modified()).ok();
     let built = changed(&program);
     if built.is_none() || built < changed(&root().join(source)) {
         let dir = target().join("bench");
         std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-        let mut cc = command("cc", &["-O2", "-Wall"]);
+        let mut cc = command(compiler, &["-O2", "-Wall"]);
         let _ = cc.arg(root().join(source)).arg("-o").arg(&program).args(links);
         let _ = capture(&mut cc).map_err(|text| format!("{package} is not installed: {text}"))?;
     }
@@ -368,7 +368,7 @@ fn compiled(name: &str, source: &str, links: &[&str], package: &str) -> Outcome<
 
 fn bare(provider: &str, test: &str, bytes: u64, field: &str, quick: bool) -> Outcome<f64> {
     let source = "xtask/src/bench/ofi/bare.c";
-    let program = compiled("bare_libfabric", source, &["-lfabric"], "libfabric-dev")?;
+    let program = compiled("cc", "bare_libfabric", source, &["-lfabric"], "libfabric-dev")?;
     let (bytes, seconds) = (bytes.to_string(), if quick { "0.2" } else { "0.5" });
     let mut bare = on_a_loopback_of_its_own(program);
     let out = capture(bare.args([provider, test, &bytes, seconds]))?;
@@ -377,7 +377,7 @@ fn bare(provider: &str, test: &str, bytes: u64, field: &str, quick: bool) -> Out
 
 fn ucp_startup() -> Outcome<f64> {
     let (source, links) = ("xtask/src/ucp_startup.c", ["-lucp", "-lucs"]);
-    let program = compiled("ucp_startup", source, &links, "libucx-dev")?;
+    let program = compiled("cc", "ucp_startup", source, &links, "libucx-dev")?;
     let out = capture(&mut command(&program, &[]))?;
     out.trim().parse().map_err(|_| format!("ucp_startup said `{}`", out.trim()))
 }

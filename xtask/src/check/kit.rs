@@ -21,13 +21,12 @@ pub(super) fn check() -> Count {
     if let Some(program) = missing {
         return Count::skip(format!("a vendor's provider: there is no {program} here"));
     }
-    let kit = match Kit::laid(target().join("kit")) {
-        Ok(kit) => kit,
-        Err(text) => return Count::one(Err(text)),
-    };
-    let mut total = Count::one(kit.of_c().map_err(|text| format!("in C: {text}")));
-    total.add(Count::one(kit.of_rust().map_err(|text| format!("in Rust: {text}"))));
-    total
+    let checked = Kit::laid(target().join("kit")).map(|kit| {
+        let mut total = Count::one(kit.of_c().map_err(|text| format!("in C: {text}")));
+        total.add(Count::one(kit.of_rust().map_err(|text| format!("in Rust: {text}"))));
+        total
+    });
+    checked.into()
 }
 
 /// What is installed, and beside it what a vendor writes.

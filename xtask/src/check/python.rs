@@ -11,16 +11,13 @@ pub(super) fn check() -> Count {
     if which("python3").is_none() {
         return Count::skip("python3 is not installed");
     }
-    let library = match c_programs::library() {
-        Ok(folder) => folder.join(SONAME),
-        Err(text) => return Count::one(Err(text)),
-    };
-    let mut total = tests(&library);
-    match from_a_wheel(&library) {
-        Ok(mut example) => total.add(quiet(&mut example)),
-        Err(text) => total.add(Count::one(Err(text))),
-    }
-    total
+    let checked = c_programs::library().map(|folder| {
+        let library = folder.join(SONAME);
+        let mut total = tests(&library);
+        total.add(from_a_wheel(&library).map(|mut example| quiet(&mut example)).into());
+        total
+    });
+    checked.into()
 }
 
 /// Python with the providers of this build, which writes nothing beside the sources.

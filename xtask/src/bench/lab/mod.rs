@@ -10,18 +10,16 @@ mod pair;
 
 use super::groups::{Comparison, Group, Unit};
 use super::report::{self, Machine};
-use super::{Row, Series, compare, say};
+use super::source::compiled;
+use super::{QUICK_ROUNDS, ROUNDS, Row, Series, compare, say};
 use crate::lab::Hosts;
 use crate::setup;
-use crate::sh::{Outcome, capture, cargo, command, heading, root, run, show_time, target, which};
+use crate::sh::{Outcome, cargo, heading, run, show_time, which};
 use groups::Beside;
 use pair::Pair;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Rounds of each group.
-const ROUNDS: usize = 7;
-const QUICK_ROUNDS: usize = 3;
 /// How long one measurement may take, on a machine that has much else to do.
 const PATIENCE: u64 = 60;
 
@@ -62,18 +60,15 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     }
     heading("setup");
     setup::install_or_say(setup::BENCH);
-    run(&mut cargo(&[
-        "build",
-        "--release",
-        "-p",
-        "tieline-tools",
-        "-p",
-        "tieline-provider-verbs-plugin",
-    ]))?;
+    let packages = ["-p", "tieline-tools", "-p", "tieline-provider-verbs-plugin"];
+    run(cargo(&["build", "--release"]).args(packages))?;
     if is_wanted(copies::WHAT) {
         copies::build()?;
     }
-    build_steps()?;
+    // Without the program that counts instructions the rest is measured all the same.
+    if let Err(text) = compiled("cc", "steps", "xtask/src/steps.c", &[], "linux-libc-dev") {
+        println!("instructions are not counted: {text}");
+    }
     let machine = Machine::look();
     let started = Instant::now();
     let mut hosts = match Hosts::boot() {
@@ -121,20 +116,6 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
         rows: &rows,
         text: format!("{table}\n{notes}"),
     })
-}
-
-/// The program that counts instructions. Without it the rest is measured all the same.
-fn build_steps() -> Outcome {
-    let dir = target().join("bench");
-    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    let mut cc = command("cc", &["-O2", "-Wall", "-o"]);
-    let _ = cc.arg(dir.join("steps")).arg(root().join("xtask/src/steps.c"));
-    if let Err(text) = capture(&mut cc) {
-        println!(
-            "instructions are not counted: {text} (rdma/ib_user_verbs.h is of linux-libc-dev)"
-        );
-    }
-    Ok(())
 }
 
 /// Measures all rounds of a group.
