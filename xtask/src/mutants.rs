@@ -4,6 +4,7 @@
 
 use crate::package::{files, known_to_git};
 use crate::sh::{Outcome, cargo, lines, root, show_time, target, which, within};
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
@@ -85,6 +86,34 @@ impl Promise {
     }
 }
 
+impl Promise {
+    /// What the tests near it say. Each has to pass without the change, before it is asked first.
+    fn verdict(&self, tree: &Path, sound: &mut HashSet<&str>) -> Outcome<Verdict> {
+        let file = tree.join(self.file);
+        let failed = |e: std::io::Error| format!("{}: {e}", file.display());
+        let text = std::fs::read_to_string(&file).map_err(failed)?;
+        let broken = self.broken_in(&text)?;
+        let mut verdict = Verdict::Missed;
+        for packages in self.near()? {
+            if sound.insert(packages) {
+                let passed = ask(tree, packages)?;
+                if !matches!(passed, Verdict::Missed) {
+                    return Err(format!("the tests have to pass without a change: {passed}"));
+                }
+            }
+            std::fs::write(&file, &broken).map_err(failed)?;
+            let asked = ask(tree, packages);
+            std::fs::write(&file, &text).map_err(failed)?;
+            match asked? {
+                Verdict::Missed => {}
+                caught @ Verdict::Caught(_) => return Ok(caught),
+                hang => verdict = hang,
+            }
+        }
+        Ok(verdict)
+    }
+}
+
 /// `cargo xtask mutants [--list] [FILTER...]`.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let (is_list, filters) = match words {
@@ -99,6 +128,9 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         let name = promise.to_string();
         filters.is_empty() || filters.iter().any(|filter| name.contains(filter))
     });
+    if promises.is_empty() {
+        return Err("no promise has that in its name".into());
+    }
     if is_list {
         promises.iter().for_each(|promise| println!("{promise}"));
         return Ok(());
@@ -108,23 +140,10 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     }
     let tree = target().join("mutants/tree");
     copy(&tree)?;
-    let mut near = promises.iter().map(Promise::near).collect::<Outcome<Vec<_>>>()?;
-    near.dedup();
-    println!("the tests without a change");
-    for near in near {
-        let verdict = ask(&tree, near)?;
-        if !matches!(verdict, Verdict::Missed) {
-            return Err(format!("the tests have to pass without a change: {verdict}"));
-        }
-    }
-    let mut unnoticed = Vec::new();
+    let (mut sound, mut unnoticed) = (HashSet::new(), Vec::new());
     for promise in &promises {
-        let (began, file) = (Instant::now(), tree.join(promise.file));
-        let failed = |e: std::io::Error| format!("{}: {e}", file.display());
-        let text = std::fs::read_to_string(&file).map_err(failed)?;
-        std::fs::write(&file, promise.broken_in(&text)?).map_err(failed)?;
-        let verdict = ask(&tree, promise.near()?)?;
-        std::fs::write(&file, text).map_err(failed)?;
+        let began = Instant::now();
+        let verdict = promise.verdict(&tree, &mut sound)?;
         let line = format!("{verdict}: {promise}");
         println!("{line} ({})", show_time(began.elapsed()));
         if !matches!(verdict, Verdict::Caught(_)) {
@@ -154,29 +173,26 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Runs the tests until one notices the change. A failure says more than a hang.
-fn ask(tree: &Path, near: &[&str]) -> Outcome<Verdict> {
-    let mut hung = None;
-    for packages in near {
-        let (mut caught, mut said) = (None, Vec::new());
-        let mut hear = |line: &str| {
-            match noticed(line) {
-                Some(("TMT", test)) => drop(hung.get_or_insert(test.to_owned())),
-                Some((_, test)) => drop(caught.get_or_insert(test.to_owned())),
-                None => {}
-            }
-            said.push(line.to_owned());
-        };
-        let well = within(LIMIT, || lines(&mut tests_of(packages, tree), &mut hear))?;
-        if let Some(test) = caught {
-            return Ok(Verdict::Caught(test));
+/// Runs the tests of these packages until some fail. A failure says more than a hang.
+fn ask(tree: &Path, packages: &str) -> Outcome<Verdict> {
+    let (mut caught, mut hung, mut said) = (None, None, Vec::new());
+    let hear = |line: &str| {
+        if let Some((verdict, test)) = noticed(line) {
+            let first = if verdict == "TMT" { &mut hung } else { &mut caught };
+            let _ = first.get_or_insert(test.to_owned());
         }
-        if !well && hung.is_none() {
+        said.push(line.to_owned());
+    };
+    let well = within(LIMIT, || lines(&mut tests_of(packages, tree), hear))?;
+    match (caught, hung) {
+        (Some(test), _) => Ok(Verdict::Caught(test)),
+        (None, Some(test)) => Ok(Verdict::Hang(test)),
+        (None, None) if well => Ok(Verdict::Missed),
+        (None, None) => {
             said.iter().for_each(|line| println!("{line}"));
-            return Err(format!("the tests of {packages} do not run"));
+            Err(format!("the tests of {packages} do not run"))
         }
     }
-    Ok(hung.map_or(Verdict::Missed, Verdict::Hang))
 }
 
 /// How a test has ended that did not pass, and its name: for nextest at the second attempt.

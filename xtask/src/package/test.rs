@@ -75,16 +75,15 @@ fn all_outside(place: &str, kind: &str) -> Outcome<Count> {
 /// Files of folders, by their endings, and the folders of a root that they go to.
 type Given<'a> = (PathBuf, &'a str, &'a [&'a str]);
 
+/// A root that was unpacked, or why there can be none here.
+type Root = Result<PathBuf, String>;
+
 /// The steps of a folder, in a root that has these files.
-fn all_inside(
-    place: &str,
-    unpacked: Result<PathBuf, Without>,
-    given: &[Given<'_>],
-    steps: &str,
-) -> Count {
-    let folder = match unpacked {
-        Ok(folder) => folder,
-        Err(without) => return without.count(place),
+fn all_inside(place: &str, root_of: Outcome<Root>, given: &[Given<'_>], steps: &str) -> Count {
+    let folder = match root_of {
+        Ok(Ok(folder)) => folder,
+        Ok(Err(reason)) => return Count::skip(format!("{place}: {reason}")),
+        Err(text) => return Count::one(Err(format!("{place}: {text}"))),
     };
     let laid = given_to(&folder, given)
         .and_then(|()| laid(&folder, &root().join("packaging/test").join(steps)))
@@ -95,32 +94,9 @@ fn all_inside(
     count.into()
 }
 
-/// Why there is no root.
-enum Without {
-    /// It cannot be had here.
-    Skipped(String),
-    /// It was begun and did not come about.
-    Failed(String),
-}
-
-impl Without {
-    fn count(self, release: &str) -> Count {
-        match self {
-            Without::Skipped(reason) => Count::skip(format!("{release}: {reason}")),
-            Without::Failed(text) => Count::one(Err(format!("{release}: {text}"))),
-        }
-    }
-}
-
-impl From<String> for Without {
-    fn from(text: String) -> Without {
-        Without::Failed(text)
-    }
-}
-
 /// A root of a release, unpacked; with these packages besides.
-fn unpacked(release: &str, more: &str) -> Result<PathBuf, Without> {
-    let skipped = |reason: String| Err(Without::Skipped(reason));
+fn unpacked(release: &str, more: &str) -> Outcome<Root> {
+    let skipped = |reason: String| Ok(Err(reason));
     if !is_root() {
         return skipped("a clean root needs root's rights here".into());
     }
@@ -152,7 +128,7 @@ fn unpacked(release: &str, more: &str) -> Result<PathBuf, Without> {
         if let Err(text) = sh::run(&mut make) {
             let _ = std::fs::remove_file(&part);
             return match begun.exists() {
-                true => Err(Without::Failed(format!("its root came about by half: {text}"))),
+                true => Err(format!("its root came about by half: {text}")),
                 false => skipped(format!("the archive gives no clean root: {text}")),
             };
         }
@@ -163,7 +139,7 @@ fn unpacked(release: &str, more: &str) -> Result<PathBuf, Without> {
     build::emptied(&folder)?;
     let mut tar = command("tar", &["--extract", "--numeric-owner", "--file"]);
     sh::run(tar.arg(&archive).arg("--directory").arg(&folder))?;
-    Ok(folder)
+    Ok(Ok(folder))
 }
 
 /// The source package: the same bytes when it is made again, nothing to remark, and built where there is no network.
@@ -224,18 +200,15 @@ fn rpms() -> Outcome<Count> {
     let scripts = files_of(&root().join("packaging/test/rpm"), "sh")?;
     let mut count = same_bytes("rpm", &target().join("packages/rpm"), rpm::again);
     let debian = unpacked(RELEASES[0], "");
-    let folder = debian.as_deref().unwrap_or(Path::new(""));
+    // The step that wants a root says that it is skipped where there is none.
+    let folder = debian.as_ref().ok().and_then(|root| root.as_deref().ok());
     count.add(each("rpm", &scripts, |name| {
         let mut bash = outside("rpm", name);
-        let _ = bash.env("DEBIAN", folder);
+        let _ = bash.env("DEBIAN", folder.unwrap_or(Path::new("")));
         bash
     }));
-    match debian {
-        Ok(folder) => drop(std::fs::remove_dir_all(folder)),
-        // The step that wants it says that it is skipped.
-        Err(Without::Skipped(_)) => {}
-        Err(failed) => count.add(failed.count(RELEASES[0])),
-    }
+    let _ = folder.map(std::fs::remove_dir_all);
+    count.add(debian.map(|_| Count::default()).into());
     Ok(count)
 }
 
@@ -376,8 +349,9 @@ mod tests {
         assert_eq!(known(&["bookworm", "rpm"]), Ok(()));
         let slip = run(&["bookwrm"]);
         assert_eq!(slip.failed, ["`bookwrm` cannot be tried: bookworm, trixie, rpm, source can"]);
-        assert_eq!(Without::from("no disk".to_owned()).count("trixie").failed, ["trixie: no disk"]);
-        assert_eq!(Without::Skipped("no tar".into()).count("trixie").skipped, ["trixie: no tar"]);
+        let inside = |root_of| all_inside("trixie", root_of, &[], "");
+        assert_eq!(inside(Err("no disk".into())).failed, ["trixie: no disk"]);
+        assert_eq!(inside(Ok(Err("no tar".into()))).skipped, ["trixie: no tar"]);
     }
 
     #[test]
