@@ -84,10 +84,8 @@ impl Promise {
             after.split_once(" {\n").ok_or(format!("{file}: {place} has no body"))?;
         Ok(format!("{before}{place}{rest} {{ return {becomes};\n{body}"))
     }
-}
 
-impl Promise {
-    /// What the tests near it say. Each has to pass without the change, before it is asked first.
+    /// The verdict of the tests near it. They have to pass without a change before they are asked.
     fn verdict(&self, tree: &Path, sound: &mut HashSet<&str>) -> Outcome<Verdict> {
         let file = tree.join(self.file);
         let failed = |e: std::io::Error| format!("{}: {e}", file.display());

@@ -1,19 +1,19 @@
-//! ABI 1.0 is frozen: what stands in its header stands in every later one of its major, at the same place and with the same number.
+//! ABI 1.0 is frozen: every later header of its major keeps its numbers, and its fields at their places.
 //!
-//! Each minor's header is kept beside the providers that were built with it, `tests/old-providers/1.0`. Today's must hold all
-//! that theirs hold. Comments, helpers and the order of things are free.
+//! The header of each minor is in `tests/old-providers`, beside the providers that were built with it. Comments, helpers and
+//! the order of records are free.
 
 use super::root;
 use std::collections::BTreeMap;
 use tieline_plugin_api::abi::ABI_MAJOR;
 
-/// The minors that were frozen, with a checksum of their headers: nobody edits one of these instead of what it forbids.
+/// The frozen minors, each with the checksum of its header, which nobody may edit.
 const FROZEN: &[(u16, u16, u64)] = &[(1, 0, 0xf567_5691_8415_1703)];
 
-/// What today's header has to have because a minor of its major was frozen.
+/// Compares today's header with that of each frozen minor of its major.
 ///
 /// # Errors
-/// In words: what has changed and what to do.
+/// The change, and the remedy.
 pub(super) fn check(today: &str) -> Result<(), String> {
     for (major, minor, sum) in FROZEN.iter().filter(|frozen| frozen.0 == ABI_MAJOR) {
         let file = format!("tests/old-providers/{major}.{minor}/tieline_provider.h");
@@ -41,7 +41,7 @@ fn checksum(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
-/// What of a header is an ABI.
+/// The parts of a header that are an ABI.
 #[derive(Default)]
 struct Header {
     numbers: BTreeMap<String, String>,

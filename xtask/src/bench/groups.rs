@@ -1,10 +1,10 @@
-//! What is compared with what, and the aims.
+//! The groups that are compared, and the aims.
 
 use super::ranks::Counts;
 use super::source::{Field, OVER_LIBFABRIC, Source};
 use Unit::{Bandwidth, Memory, Rate, Time};
 
-/// What a figure is.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Nanoseconds.
@@ -95,7 +95,7 @@ fn perf(test: &'static str, size: &'static str) -> Source {
     Source::Tieline(test, size, "", &[])
 }
 
-/// What a rival of UCX is called, and how `ucx_perftest` reaches it.
+/// The name of a rival of UCX, and the options of `ucx_perftest` for it.
 type Ucx = (&'static str, &'static str);
 const POSIX: Ucx = ("UCX uct posix", "-x posix -d memory -t");
 const CMA: Ucx = ("UCX uct cma", "-x cma -d memory -t");
@@ -235,7 +235,7 @@ fn tcp() -> Vec<Group> {
     ]
 }
 
-/// What this library costs over libfabric, whatever that costs: the same operations in a bare loop.
+/// Our cost over libfabric: the same operations in a bare loop.
 fn libfabric() -> Vec<Group> {
     const BARE: &str = "limit: bare libfabric";
     let provider = "tcp;ofi_rxm";
@@ -263,7 +263,7 @@ fn libfabric() -> Vec<Group> {
     ]
 }
 
-/// More ranks than processors: what waiting costs. An Open MPI that yields when it is idle is the rival.
+/// More ranks than processors: the cost of waiting. An Open MPI that yields when it is idle is the rival.
 fn ranks() -> Vec<Group> {
     let row = |what, name, ranks, size, counts, aim| {
         let rival = Source::MpiRanks(name, ranks, size, counts);

@@ -13,9 +13,8 @@ mod source;
 mod svg;
 
 use crate::setup;
-use crate::sh::{Outcome, cargo, heading, is_root, show_time};
+use crate::sh::{Outcome, cargo, heading, is_root, show_time, which};
 use groups::{Group, Unit};
-use source::Source;
 use std::time::Instant;
 
 /// Rounds of each group.
@@ -32,7 +31,10 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    fn new(label: &str, unit: Unit, missing: Option<String>) -> Series {
+    /// Without rounds; it is missing where the program that it needs is not installed.
+    fn new(label: &str, unit: Unit, needs: Option<&str>) -> Series {
+        let missing = needs.filter(|program| which(program).is_none());
+        let missing = missing.map(|program| format!("{program} is not installed"));
         Series { label: label.to_owned(), unit, rounds: Vec::new(), missing }
     }
 
@@ -164,7 +166,7 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
     let mut all: Vec<Series> = group
         .sources
         .iter()
-        .map(|(label, source)| Series::new(label, group.unit, source.missing()))
+        .map(|(label, source)| Series::new(label, group.unit, source.needs()))
         .collect();
     for _ in 0..rounds {
         for (series, (_, source)) in all.iter_mut().zip(&group.sources) {
@@ -210,14 +212,6 @@ fn compare<S>(group: &Group<S>, series: &[Series]) -> Vec<Row> {
         })
     };
     group.comparisons.iter().filter_map(row).collect()
-}
-
-impl Source {
-    /// Why this cannot be measured here.
-    fn missing(&self) -> Option<String> {
-        let program = self.needs()?;
-        crate::sh::which(program).is_none().then(|| format!("{program} is not installed"))
-    }
 }
 
 #[cfg(test)]

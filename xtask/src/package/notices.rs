@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_for_tests_or_for_building_is_not_linked() {
+    fn dependencies_for_tests_or_for_building_are_not_linked() {
         let linked = linked(&["tieline-tools".into(), "tieline-capi".into()]).unwrap();
         let has = |name: &str| linked.iter().any(|one| one.split(' ').next() == Some(name));
         assert!(has("clap") && has("libc"), "{linked:?}");

@@ -14,7 +14,7 @@ use super::source::compiled;
 use super::{QUICK_ROUNDS, ROUNDS, Row, Series, compare, say};
 use crate::lab::Hosts;
 use crate::setup;
-use crate::sh::{Outcome, cargo, heading, run, show_time, which};
+use crate::sh::{Outcome, cargo, heading, run, show_time};
 use groups::Beside;
 use pair::Pair;
 use std::path::Path;
@@ -125,11 +125,7 @@ fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measur
     let mut series: Vec<Series> = group
         .sources
         .iter()
-        .map(|(label, pair)| {
-            let missing = pair.needs().filter(|program| which(program).is_none());
-            let missing = missing.map(|program| format!("{program} is not installed"));
-            Series::new(label, group.unit, missing)
-        })
+        .map(|(label, pair)| Series::new(label, group.unit, pair.needs()))
         .collect();
     let there: Vec<bool> = series.iter().map(|one| one.missing.is_none()).collect();
     let script = script(&group, &there, rounds);
