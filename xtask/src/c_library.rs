@@ -64,13 +64,7 @@ pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
     let mut linker = command("cc", &["-shared", "-o"]);
     let _ = linker.arg(&library).arg(format!("-Wl,-soname,{SONAME}"));
     let _ = linker.arg(format!("-Wl,--version-script={}", script.display()));
-    let _ = linker.args([
-        "-Wl,-z,nodelete",
-        "-Wl,-z,relro",
-        "-Wl,-z,now",
-        "-Wl,-z,defs",
-        "-Wl,--gc-sections",
-    ]);
+    let _ = linker.arg("-Wl,-z,nodelete,-z,relro,-z,now,-z,defs,--gc-sections");
     let _ = linker.args(symbols.keys().map(|name| format!("-Wl,-u,{name}")));
     run(linker.arg(&archive).args(SYSTEM))?;
     let plain = folder.join("libtieline.so");

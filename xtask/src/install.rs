@@ -1,6 +1,7 @@
 //! `cargo xtask install --prefix DIR`: the library, its headers and pkg-config files, the providers, the command, manual pages.
 
 use crate::c_library::{self, SONAME};
+use crate::package::files;
 use crate::sh::{self, Outcome, cargo, root, run, target};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The crates that make provider files, and the names of those.
-const PROVIDERS: &[&str] =
-    &["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
+pub(crate) const PROVIDERS: [&str; 8] =
+    ["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
 
 const USAGE: &str =
     "install --prefix DIR [--libdir DIR] [--debug]; DESTDIR goes before all of them";
@@ -133,11 +134,8 @@ fn lay(places: &Places) -> Outcome {
     places.link(SONAME, &libdir.join("libtieline.so"))?;
     places.put(&libraries.join("libtieline.a"), &libdir.join("libtieline.a"), 0o644)?;
     for header in ["tieline.h", "tieline_provider.h"] {
-        places.put(
-            &root().join("include").join(header),
-            &prefix.join("include").join(header),
-            0o644,
-        )?;
+        let file = Path::new("include").join(header);
+        places.put(&root().join(&file), &prefix.join(&file), 0o644)?;
     }
     let (major, minor) = abi()?;
     for name in ["tieline.pc", "tieline-provider.pc"] {
@@ -159,12 +157,10 @@ fn lay(places: &Places) -> Outcome {
         places.put(&built.join(&file), &to, 0o644)?;
     }
     places.put(&built.join("tieline"), &prefix.join("bin/tieline"), 0o755)?;
-    let pages = root().join("packaging/man");
-    let entries = fs::read_dir(&pages).map_err(|e| format!("{}: {e}", pages.display()))?;
-    for page in
-        entries.flatten().filter(|page| page.path().extension().is_some_and(|end| end == "1"))
-    {
-        places.put(&page.path(), &prefix.join("share/man/man1").join(page.file_name()), 0o644)?;
+    let manual = prefix.join("share/man/man1");
+    let pages = files(&root().join("packaging/man"))?.into_iter();
+    for page in pages.filter(|page| page.extension().is_some_and(|end| end == "1")) {
+        places.put(&page, &manual.join(page.file_name().unwrap_or_default()), 0o644)?;
     }
     Ok(())
 }

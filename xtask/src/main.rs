@@ -6,12 +6,12 @@ mod check;
 mod demo;
 mod install;
 mod lab;
+mod mutants;
 mod package;
 mod setup;
 mod sh;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 const HELP: &str = "\
 cargo xtask COMMAND
@@ -29,22 +29,20 @@ cargo xtask COMMAND
   install --prefix DIR [--libdir DIR] [--debug]
                     build and install the C library, headers, pkg-config files, providers, the command and its manual pages;
                     below $DESTDIR where that is set
-  mutants [--promises] [--sample N] [--seed S] [--list] [FILTER...]
-                    change the source in small ways, and see which changes no test notices: an hour, on a quiet machine
+  mutants [--list] [FILTER...]
+                    break the promises of xtask/promises.txt in a copy, and see that a test fails for each: hours, on a
+                    quiet machine. Random changes: cargo mutants (.cargo/mutants.toml)
   instructions [--accept]
                     count the instructions of posting and polling, and compare or accept them
 
 Any of them with --no-install leaves this machine's packages as they are, and names what is missing.
 ";
 
-/// Mutants take an hour on a quiet machine, and this is not said to be one.
-const TOOL_LIMIT: Duration = Duration::from_secs(12 * 60 * 60);
-
-/// Builds and runs one of the programs beside this one, which are compiled when they are used.
-fn tool(package: &str, words: &[&str]) -> sh::Outcome {
-    eprintln!("building {package}");
-    let args = ["run", "--quiet", "--locked", "--package", package, "--"];
-    sh::within(TOOL_LIMIT, || sh::run(sh::cargo(&args).args(words)))
+/// Builds and runs the program that makes the headers, which is compiled when it is used.
+fn header(words: &[&str]) -> sh::Outcome {
+    eprintln!("building xtask-header");
+    let args = ["run", "--quiet", "--locked", "--package", "xtask-header", "--"];
+    sh::run(sh::cargo(&args).args(words))
 }
 
 fn main() -> ExitCode {
@@ -68,9 +66,9 @@ fn main() -> ExitCode {
             setup::install(setup::TEST).and_then(|()| setup::install(setup::BENCH))
         }
         ["lab", words @ ..] => lab::run(words),
-        ["mutants", words @ ..] => tool("xtask-mutants", words),
+        ["mutants", words @ ..] => mutants::run(words),
         ["install", words @ ..] => install::install(words),
-        ["header", words @ ..] => tool("xtask-header", words),
+        ["header", words @ ..] => header(words),
         ["instructions"] => check::instructions::run(false),
         ["instructions", "--accept"] => check::instructions::run(true),
         ["help" | "--help" | "-h"] => {

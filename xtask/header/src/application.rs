@@ -1,7 +1,5 @@
 //! `include/tieline.h`: the C library, for programs and runtimes, made from `capi/src/abi`.
 
-use std::collections::HashMap;
-
 /// What C calls them. Handles are structs of which the header says nothing.
 const NAMES: &[(&str, &str)] = &[
     ("ContextHandle", "tieline_context"),
@@ -50,30 +48,14 @@ pub fn generate() -> String {
 }
 
 fn items() -> String {
-    let mut config = cbindgen::Config {
-        language: cbindgen::Language::C,
-        style: cbindgen::Style::Tag,
-        no_includes: true,
-        usize_is_size_t: true,
-        documentation_style: cbindgen::DocumentationStyle::C,
-        line_length: 100,
-        tab_width: 4,
-        ..cbindgen::Config::default()
-    };
+    let mut config = super::config();
     config.function.sort_by = Some(cbindgen::SortKey::None);
     config.constant.sort_by = Some(cbindgen::SortKey::None);
-    config.export.rename = NAMES
-        .iter()
-        .map(|(rust, c)| ((*rust).to_owned(), (*c).to_owned()))
-        .collect::<HashMap<_, _>>();
-    let mut builder = cbindgen::Builder::new().with_config(config);
-    for file in sources() {
-        builder = builder.with_src(super::root().join("capi/src/abi").join(file));
-    }
-    let mut text = Vec::new();
-    builder.generate().expect("capi/src/abi is Rust that cbindgen reads").write(&mut text);
-    let text = String::from_utf8(text).expect("cbindgen writes UTF-8");
-    let mut text = super::in_words_of_c(text.trim(), &[]).replace(" -1\n", " (-1)\n");
+    config.export.rename =
+        NAMES.iter().map(|(rust, c)| (rust.to_string(), c.to_string())).collect();
+    let files = ORDER.iter().map(|name| format!("capi/src/abi/{name}.rs"));
+    let text = super::generated(config, files);
+    let mut text = super::in_words_of_c(&text, &[]).replace(" -1\n", " (-1)\n");
     while text.contains("\n\n\n") {
         text = text.replace("\n\n\n", "\n\n");
     }
@@ -81,30 +63,11 @@ fn items() -> String {
 }
 
 /// What is exported, in the order in which a person reads of it: files of `capi/src/abi`.
+#[rustfmt::skip]
 const ORDER: &[&str] = &[
-    "numbers",
-    "error",
-    "context",
-    "worker",
-    "endpoint",
-    "message",
-    "peers",
-    "memory",
-    "put",
-    "strided",
-    "atomic",
-    "names",
-    "how",
-    "completion",
-    "counter",
-    "wait",
-    "job",
-    "wireup",
+    "numbers", "error", "context", "worker", "endpoint", "message", "peers", "memory", "put",
+    "strided", "atomic", "names", "how", "completion", "counter", "wait", "job", "wireup",
 ];
-
-fn sources() -> impl Iterator<Item = String> {
-    ORDER.iter().map(|name| format!("{name}.rs"))
-}
 
 const HEAD: &str = r#"/*
  * The C library of Tieline. docs/c.md gives the rules, each behind an example.

@@ -1,19 +1,19 @@
-//! ABI 1.0 is frozen: what stands in its header stands in every later one of its major, at the same place and with the same number.
+//! ABI 1.0 is frozen: every later header of its major keeps its numbers, and its fields at their places.
 //!
-//! Each minor's header is kept beside the providers that were built with it, `tests/old-providers/1.0`. Today's must hold all
-//! that theirs hold. Comments, helpers and the order of things are free.
+//! The header of each minor is in `tests/old-providers`, beside the providers that were built with it. Comments, helpers and
+//! the order of records are free.
 
 use super::root;
 use std::collections::BTreeMap;
 use tieline_plugin_api::abi::ABI_MAJOR;
 
-/// The minors that were frozen, with a checksum of their headers: nobody edits one of these instead of what it forbids.
+/// The frozen minors, each with the checksum of its header, which nobody may edit.
 const FROZEN: &[(u16, u16, u64)] = &[(1, 0, 0xf567_5691_8415_1703)];
 
-/// What today's header has to have because a minor of its major was frozen.
+/// Compares today's header with that of each frozen minor of its major.
 ///
 /// # Errors
-/// In words: what has changed and what to do.
+/// The change, and the remedy.
 pub(super) fn check(today: &str) -> Result<(), String> {
     for (major, minor, sum) in FROZEN.iter().filter(|frozen| frozen.0 == ABI_MAJOR) {
         let file = format!("tests/old-providers/{major}.{minor}/tieline_provider.h");
@@ -41,7 +41,8 @@ fn checksum(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
-/// What of a header is an ABI.
+/// The parts of a header that are an ABI.
+#[derive(Default)]
 struct Header {
     numbers: BTreeMap<String, String>,
     records: BTreeMap<String, Record>,
@@ -49,140 +50,86 @@ struct Header {
 
 #[derive(Default)]
 struct Record {
-    size: usize,
-    /// Declarations in order, as they are written, and where each field lies.
-    fields: Vec<(String, Option<usize>)>,
+    /// The declarations in order.
+    fields: Vec<String>,
+    /// The size, then the offset of each field.
+    places: Vec<usize>,
 }
 
 impl Header {
     fn read(text: &str) -> Header {
-        let text = without_comments(text);
-        let mut header = Header { numbers: BTreeMap::new(), records: BTreeMap::new() };
-        let mut rest = text.as_str();
-        while let Some((name, body, behind)) = next_record(rest) {
-            let fields = body.split(';').map(one_line).filter(|field| !field.is_empty());
-            let record = Record { size: 0, fields: fields.map(|field| (field, None)).collect() };
-            let _ = header.records.insert(name, record);
-            rest = behind;
+        let parts = text.split("/*").enumerate();
+        let code = parts.map(|(n, part)| if n == 0 { part } else { after(part, "*/") });
+        let code: String = code.collect();
+        let mut header = Header::default();
+        let defines =
+            code.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
+        // Macros with arguments are helpers. The flags of a call grow, and the minor is raised.
+        let is_free = |name: &str| name.contains('(') || name.starts_with("TIELINE_FLAGS_OF_");
+        for (name, number) in defines.filter(|(name, _)| !is_free(name)) {
+            let _ = header.numbers.insert(name.into(), number.trim().into());
         }
-        for line in text.lines() {
-            header.line(line.trim());
+        let _ = header.numbers.remove("TIELINE_ABI_MINOR");
+        let records = code.split("\nstruct ").skip(1);
+        for (name, body) in records.filter_map(|part| part.split_once(" {\n")) {
+            let body = body.split("\n}").next().unwrap_or(body);
+            let fields = body.split(';').map(|field| field.split_whitespace().collect::<Vec<_>>());
+            let fields = fields.map(|words| words.join(" ")).filter(|field| !field.is_empty());
+            header.records.entry(name.into()).or_default().fields.extend(fields);
+        }
+        // Of each record its size, then its fields in order.
+        for check in code.lines().filter_map(|line| line.strip_prefix("TIELINE_CHECK(")) {
+            let name = after(check, "(struct ").split([',', ')']).next().unwrap_or_default();
+            let number = after(check, " == ").trim_end_matches(");").parse().unwrap_or(usize::MAX);
+            header.records.entry(name.into()).or_default().places.push(number);
         }
         header
     }
-
-    fn line(&mut self, line: &str) {
-        if let Some((name, number)) = line.strip_prefix("#define ").and_then(|l| l.split_once(' '))
-        {
-            // Macros with arguments are helpers; what a call knows grows; the minor says so.
-            let helper = name.contains('(') || name.starts_with("TIELINE_FLAGS_OF_");
-            if !helper && name != "TIELINE_ABI_MINOR" {
-                let _ = self.numbers.insert(name.to_string(), number.trim().to_string());
-            }
-        }
-        let Some((what, number)) = line
-            .strip_prefix("TIELINE_CHECK(")
-            .and_then(|l| l.strip_suffix(");")?.split_once(" == "))
-        else {
-            return;
-        };
-        let number: usize = number.parse().unwrap_or(usize::MAX);
-        if let Some(name) = what.strip_prefix("sizeof(struct ").and_then(|w| w.strip_suffix(')')) {
-            if let Some(record) = self.records.get_mut(name) {
-                record.size = number;
-            }
-        }
-        // The checks of a record are in the order of its fields.
-        let field = what.strip_prefix("offsetof(struct ").and_then(|w| w.split_once(','));
-        if let Some(record) = field.and_then(|(name, _)| self.records.get_mut(name)) {
-            if let Some((_, offset)) = record.fields.iter_mut().find(|(_, at)| at.is_none()) {
-                *offset = Some(number);
-            }
-        }
-    }
 }
 
-/// The next record's name and body, and what stands behind it.
-fn next_record(text: &str) -> Option<(String, &str, &str)> {
-    let (_, from) = text.split_once("\nstruct tieline_")?;
-    let (name, _) = from.split_once([' ', ';', '\n'])?;
-    let Some(body) = from.strip_prefix(name).and_then(|behind| behind.strip_prefix(" {")) else {
-        return next_record(from);
-    };
-    let (body, behind) = body.split_once("\n};")?;
-    Some((format!("tieline_{name}"), body, behind))
-}
-
-fn without_comments(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, from)) = rest.split_once("/*") {
-        out.push_str(before);
-        rest = from.split_once("*/").map_or("", |(_, behind)| behind);
-    }
-    out + rest
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+fn after<'a>(text: &'a str, mark: &str) -> &'a str {
+    text.split_once(mark).map_or("", |(_, after)| after)
 }
 
 /// The first promise of the frozen header that today's does not keep.
 fn broken_by(frozen: &Header, today: &Header) -> Option<String> {
     for (name, number) in &frozen.numbers {
-        match today.numbers.get(name) {
-            Some(now) if now == number => {}
-            now => {
-                let now = now.map_or("gone", String::as_str);
-                return Some(format!("{name} was {number} and is {now}"));
-            }
+        let now = today.numbers.get(name).map_or("gone", String::as_str);
+        if now != number {
+            return Some(format!("{name} was {number} and is {now}"));
         }
     }
+    let none = Record::default();
     frozen.records.iter().find_map(|(name, before)| {
-        let Some(now) = today.records.get(name) else {
-            return Some(format!("struct {name} is gone"));
-        };
-        broken_record(before, now).map(|broken| format!("struct {name}: {broken}"))
+        let broken = broken_record(before, today.records.get(name).unwrap_or(&none))?;
+        Some(format!("struct {name}: {broken}"))
     })
 }
 
 fn broken_record(before: &Record, now: &Record) -> Option<String> {
-    for (at, (field, offset)) in before.fields.iter().enumerate() {
-        let Some((today, place)) = now.fields.get(at) else {
-            return Some(format!("`{field}` is gone"));
-        };
-        // What was reserved may get a name: nobody has looked at it.
-        let free = field.ends_with(" reserved");
-        if (today != field && !free) || place != offset {
-            let words = |at: &Option<usize>| at.map_or("?".to_string(), |at| at.to_string());
-            return Some(format!(
-                "`{field}` at {} is `{today}` at {}",
-                words(offset),
-                words(place)
-            ));
+    for (at, field) in before.fields.iter().enumerate() {
+        let today = now.fields.get(at).map_or("gone", String::as_str);
+        // A reserved field may get a name: nobody has read it.
+        if today != field && (today == "gone" || !field.ends_with(" reserved")) {
+            return Some(format!("`{field}` is `{today}`"));
+        }
+        let (old, new) = (before.places.get(at + 1), now.places.get(at + 1));
+        if old != new {
+            return Some(format!("`{field}` was at {old:?} and is at {new:?}"));
         }
     }
-    // A record that does not carry its size cannot say that it has grown.
-    let first = before.fields.first().map_or("", |(field, _)| field.as_str());
-    let grows = first == "size_t size" || first == "uint16_t desc_len";
-    if !grows && (now.size != before.size || now.fields.len() != before.fields.len()) {
-        return Some(format!(
-            "has no size of its own, was {} bytes long and is {}",
-            before.size, now.size
-        ));
+    // A record grows only where it carries its size, and by whole units.
+    let unit = match before.fields.first().map(String::as_str) {
+        Some("size_t size") => 8,
+        Some("uint16_t desc_len") => 4,
+        _ => usize::MAX,
+    };
+    if unit == usize::MAX && now.fields.len() != before.fields.len() {
+        return Some("it has more fields, and no size of its own".into());
     }
-    let unit = if first == "size_t size" { 8 } else { 4 };
-    if now.size < before.size || (now.size - before.size) % unit != 0 {
-        return Some(format!("was {} bytes long and is {}", before.size, now.size));
-    }
-    let added = now.fields.get(before.fields.len()).and_then(|(field, at)| Some((field, (*at)?)));
-    match added {
-        Some((field, at)) if at < before.size => Some(format!(
-            "`{field}` lies at {at}, where the {} bytes of before have been",
-            before.size
-        )),
-        _ => None,
-    }
+    let (old, new) = (before.places.first()?, now.places.first()?);
+    let is_whole = new.checked_sub(*old).is_some_and(|grown| grown % unit == 0);
+    (!is_whole).then(|| format!("its size was {old} and is {new}"))
 }
 
 #[cfg(test)]
@@ -190,7 +137,6 @@ mod tests {
     use super::*;
 
     const FROZEN_TEXT: &str = "
-#define TIELINE_ABI_MAJOR 1
 #define TIELINE_ABI_MINOR 0
 /* done */
 #define TIELINE_OK (0)
@@ -229,14 +175,8 @@ TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 0);
     }
 
     #[test]
-    fn what_is_added_at_an_end_breaks_nothing() {
-        assert_eq!(broken(&[]), None);
-        let minor = [
-            ("MINOR 0", "MINOR 1"),
-            ("UINT64_C(0x7)", "UINT64_C(0xf)"),
-            ("/* done */", "#define TIELINE_NEW 3"),
-        ];
-        assert_eq!(broken(&minor), None);
+    fn an_addition_at_an_end_breaks_nothing() {
+        let minor = [("MINOR 0", "MINOR 1"), ("(0x7)", "(0xf)"), ("/* done */", "#define NEW 3")];
         let grown = [
             ("size_t len);\n}", "size_t len);\n    uint64_t level;\n}"),
             ("params) == 24", "params) == 32"),
@@ -245,63 +185,44 @@ TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 0);
                 "slot) == 16);\nTIELINE_CHECK(offsetof(struct tieline_params, level) == 24);",
             ),
         ];
-        assert_eq!(broken(&grown), None);
         let named =
-            [("uint32_t reserved", "int32_t device"), ("params, reserved)", "params, device)")];
-        assert_eq!(broken(&named), None);
-    }
-
-    #[test]
-    fn every_line_that_changes_is_a_break_with_its_name() {
-        let breaks: &[(&[(&str, &str)], &str)] = &[
-            (&[("TIELINE_OK (0)", "TIELINE_OK (2)")], "TIELINE_OK was (0) and is (2)"),
-            (&[("#define TIELINE_OK (0)", "")], "TIELINE_OK was (0) and is gone"),
-            (
-                &[("uint32_t kind", "int32_t kind")],
-                "struct tieline_params: `uint32_t kind` at 8 is `int32_t kind` at 8",
-            ),
-            (
-                &[("size_t len)", "uint32_t len)")],
-                "struct tieline_params: `int32_t (*slot)(struct tieline_domain *domain, size_t len)`",
-            ),
-            (&[("slot) == 16", "slot) == 24")], "struct tieline_params: `int32_t (*slot)"),
-            (&[("struct tieline_cost {", "struct tieline_price {")], "struct tieline_cost is gone"),
-            (
-                &[("params) == 24", "params) == 28")],
-                "struct tieline_params: was 24 bytes long and is 28",
-            ),
-            (
-                &[
-                    ("double latency_ns;", "double latency_ns;\n    double more;"),
-                    ("cost) == 8", "cost) == 16"),
-                ],
-                "struct tieline_cost: has no size of its own, was 8 bytes long and is 16",
-            ),
-            (
-                &[
-                    ("size_t len);\n}", "size_t len);\n    uint32_t level;\n}"),
-                    (
-                        "slot) == 16);",
-                        "slot) == 16);\nTIELINE_CHECK(offsetof(struct tieline_params, level) == 20);",
-                    ),
-                ],
-                "struct tieline_params: `uint32_t level` lies at 20, where the 24 bytes of before have been",
-            ),
-        ];
-        for (changes, expected) in breaks {
-            let broken = broken(changes).unwrap_or_default();
-            assert!(broken.starts_with(expected), "{broken}");
+            [("uint32_t reserved", "int32_t device"), ("params, reserved", "params, device")];
+        for changes in [&[][..], &minor, &grown, &named] {
+            assert_eq!(broken(changes), None);
         }
     }
 
     #[test]
-    fn all_of_the_frozen_header_is_seen() {
-        let text = std::fs::read_to_string(root().join("include/tieline_provider.h")).unwrap();
-        let header = Header::read(&text);
+    fn every_other_change_is_a_break_with_its_name() {
+        let swapped =
+            [("uint32_t kind;", "double kind;"), ("uint32_t reserved;", "uint32_t kind;")];
+        let longer =
+            [("latency_ns;", "latency_ns;\n    double more;"), ("cost) == 8", "cost) == 16")];
+        let breaks: [(&[(&str, &str)], &str); 9] = [
+            (&[("TIELINE_OK (0)", "TIELINE_OK (2)")], "TIELINE_OK was (0) and is (2)"),
+            (&[("#define TIELINE_OK (0)", "")], "TIELINE_OK was (0) and is gone"),
+            (&[("uint32_t kind", "int32_t kind")], "params: `uint32_t kind` is `int32_t kind`"),
+            (&[("    uint32_t kind;\n", "")], "params: `uint32_t kind` is `uint32_t reserved`"),
+            (&swapped, "params: `uint32_t kind` is `double kind`"),
+            (&[("size_t len)", "uint32_t len)")], "params: `int32_t (*slot)(struct"),
+            (&[("slot) == 16", "slot) == 24")], "at Some(16) and is at Some(24)"),
+            (&[("params) == 24", "params) == 28")], "params: its size was 24 and is 28"),
+            (&longer, "struct tieline_cost: it has more fields"),
+        ];
+        for (changes, expected) in breaks {
+            let broken = broken(changes).unwrap_or_default();
+            assert!(broken.contains(expected), "{broken}");
+        }
+        let gone = broken(&[("struct tieline_cost {", "struct tieline_price {")]);
+        assert!(gone.is_some_and(|broken| broken.contains("`double latency_ns` is `gone`")));
+    }
+
+    #[test]
+    fn the_header_is_read_completely() {
+        let header = Header::read(&crate::generate());
         assert_eq!(header.records.len(), tieline_plugin_api::abi::golden::RECORDS.len() + 1);
         for (name, record) in header.records.iter().filter(|(name, _)| *name != "tieline_note") {
-            let placed = record.fields.iter().all(|(_, at)| at.is_some());
-            assert!(record.size > 0 && placed, "{name}");
+            assert_eq!(record.places.len(), record.fields.len() + 1, "{name}");
         }
         let named = tieline_plugin_api::tables().into_iter().flat_map(|(_, names)| names);
         let names = named.map(|named| named.c_name).filter(|name| !name.contains("_FLAGS_OF_"));

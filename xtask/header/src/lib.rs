@@ -91,60 +91,49 @@ extern "C" {
 /// Versions, statuses and every named number.
 fn numbers() -> String {
     let mut out = String::new();
-    let mut define = |name: &str, value: &str, doc: &str| {
-        out.push_str(&format!("/* {doc} */\n#define {name} {value}\n"));
-    };
-    define("TIELINE_ABI_MAJOR", &abi::ABI_MAJOR.to_string(), "Only equal majors work together.");
-    define(
-        "TIELINE_ABI_MINOR",
-        &abi::ABI_MINOR.to_string(),
-        "What this header added at the ends of records and tables.",
-    );
-    let owner = String::from_utf8_lossy(&abi::NOTE_OWNER[..7]).into_owned();
-    define("TIELINE_NOTE_OWNER", &format!("\"{owner}\""), "The owner of the ELF note.");
-    define("TIELINE_NOTE_TYPE", &abi::NOTE_TYPE.to_string(), "The type of the ELF note.");
-    define(
-        "TIELINE_NOTE_SECTION",
-        &format!("\"{}\"", abi::NOTE_SECTION),
-        "The section of the ELF note.",
-    );
+    let owner = String::from_utf8_lossy(&abi::NOTE_OWNER[..7]);
+    let minor = "What this header added at the ends of records and tables.";
+    define(&mut out, "TIELINE_ABI_MAJOR", abi::ABI_MAJOR, "Only equal majors work together.");
+    define(&mut out, "TIELINE_ABI_MINOR", abi::ABI_MINOR, minor);
+    define(&mut out, "TIELINE_NOTE_OWNER", format!("\"{owner}\""), "The owner of the ELF note.");
+    define(&mut out, "TIELINE_NOTE_TYPE", abi::NOTE_TYPE, "The type of the ELF note.");
+    let section = format!("\"{}\"", abi::NOTE_SECTION);
+    define(&mut out, "TIELINE_NOTE_SECTION", section, "The section of the ELF note.");
     out.push_str("\n/* ---- Statuses ---- */\n\n");
     out.push_str(&statuses());
+    // Bits of 64-bit words, so that `~` and shifts do what they seem to.
+    let is_wide = |name: &str| {
+        let mut groups = "CAP_ MEMORY_CAP_ ACCESS_ OP_ FLAGS_OF_ REGISTER_".split(' ');
+        groups.any(|group| name.trim_start_matches("TIELINE_").starts_with(group))
+    };
     for (title, names) in tables() {
         out.push_str(&format!("\n/* ---- {title} ---- */\n\n"));
         for named in names {
-            // Bits of 64-bit words, so that `~` and shifts do what they seem to.
-            let wide = [
-                "TIELINE_CAP_",
-                "TIELINE_MEMORY_CAP_",
-                "TIELINE_ACCESS_",
-                "TIELINE_OP_",
-                "TIELINE_FLAGS_OF_",
-                "TIELINE_REGISTER_",
-            ]
-            .iter()
-            .any(|prefix| named.c_name.starts_with(prefix));
-            let value = if wide {
-                format!("UINT64_C(0x{:x})", named.value)
-            } else {
-                named.value.to_string()
-            };
-            out.push_str(&format!("/* {} */\n#define {} {value}\n", named.doc, named.c_name));
+            match is_wide(named.c_name) {
+                true => {
+                    let value = format!("UINT64_C(0x{:x})", named.value);
+                    define(&mut out, named.c_name, value, named.doc);
+                }
+                false => define(&mut out, named.c_name, named.value, named.doc),
+            }
         }
     }
     out
 }
 
+fn define(out: &mut String, name: &str, value: impl std::fmt::Display, doc: &str) {
+    out.push_str(&format!("/* {doc} */\n#define {name} {value}\n"));
+}
+
 /// Statuses: the same lines in both headers, so that a file may include both.
 fn statuses() -> String {
     let mut out = String::new();
-    let mut define = |name: &str, value: i32, doc: &str| {
-        out.push_str(&format!("/* {doc} */\n#define {name} ({value})\n"));
-    };
-    define("TIELINE_OK", OK, "done: buffers may be reused, and no completion follows");
-    define("TIELINE_PENDING", PENDING, "accepted: a completion event with the cookie follows");
+    let pending = "accepted: a completion event with the cookie follows";
+    let ok = "done: buffers may be reused, and no completion follows";
+    define(&mut out, "TIELINE_OK", format!("({OK})"), ok);
+    define(&mut out, "TIELINE_PENDING", format!("({PENDING})"), pending);
     for status in Status::ALL {
-        define(status.constant(), *status as i32, status.text());
+        define(&mut out, status.constant(), format!("({})", *status as i32), status.text());
     }
     out
 }
@@ -172,6 +161,31 @@ const HANDLES: &[(&str, &str)] = &[
     ("ConnectorHandle", "tieline_connector"),
 ];
 
+/// How cbindgen writes both headers.
+fn config() -> cbindgen::Config {
+    cbindgen::Config {
+        language: cbindgen::Language::C,
+        style: cbindgen::Style::Tag,
+        no_includes: true,
+        usize_is_size_t: true,
+        documentation_style: cbindgen::DocumentationStyle::C,
+        line_length: 100,
+        tab_width: 4,
+        ..cbindgen::Config::default()
+    }
+}
+
+/// The text of a header from these files.
+fn generated(config: cbindgen::Config, files: impl IntoIterator<Item = String>) -> String {
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in files {
+        builder = builder.with_src(root().join(file));
+    }
+    let mut text = Vec::new();
+    builder.generate().expect("cbindgen reads our Rust").write(&mut text);
+    String::from_utf8(text).expect("cbindgen writes UTF-8").trim().to_owned()
+}
+
 /// The records and tables, as cbindgen writes them.
 fn types() -> String {
     let mut names: Vec<&str> = RECORDS.iter().map(|record| record.name).collect();
@@ -183,16 +197,7 @@ fn types() -> String {
         .filter(|name| !is_handle(name))
         .map(|name| ((*name).to_string(), c_name(name)))
         .collect();
-    let mut config = cbindgen::Config {
-        language: cbindgen::Language::C,
-        style: cbindgen::Style::Tag,
-        no_includes: true,
-        usize_is_size_t: true,
-        documentation_style: cbindgen::DocumentationStyle::C,
-        line_length: 100,
-        tab_width: 4,
-        ..cbindgen::Config::default()
-    };
+    let mut config = config();
     config.export.include = names.iter().map(|name| (*name).to_string()).collect();
     config.export.item_types = vec![
         cbindgen::ItemType::Structs,
@@ -200,18 +205,9 @@ fn types() -> String {
         cbindgen::ItemType::OpaqueItems,
     ];
     config.export.rename = rename;
-    let mut text = Vec::new();
-    cbindgen::Builder::new()
-        .with_config(config)
-        .with_src(root().join("plugin-api/src/abi.rs"))
-        .with_src(root().join("plugin-api/src/abi/domain.rs"))
-        .with_src(root().join("plugin-api/src/abi/interface.rs"))
-        .with_src(root().join("plugin-api/src/abi/endpoint.rs"))
-        .generate()
-        .expect("plugin-api/src/abi.rs is Rust that cbindgen reads")
-        .write(&mut text);
-    let text = String::from_utf8(text).expect("cbindgen writes UTF-8");
-    let mut text = in_words_of_c(text.trim(), &names);
+    let files = ["abi.rs", "abi/domain.rs", "abi/interface.rs", "abi/endpoint.rs"];
+    let files = files.map(|file| format!("plugin-api/src/{file}"));
+    let mut text = in_words_of_c(&generated(config, files), &names);
     for (rust, c) in HANDLES {
         text = text
             .replace(&format!("typedef void {rust};"), &format!("struct {c};"))

@@ -13,9 +13,8 @@ mod source;
 mod svg;
 
 use crate::setup;
-use crate::sh::{Outcome, cargo, heading, is_root, show_time};
-use groups::{Better, Group, Unit};
-use source::Source;
+use crate::sh::{Outcome, cargo, heading, is_root, show_time, which};
+use groups::{Group, Unit};
 use std::time::Instant;
 
 /// Rounds of each group.
@@ -26,15 +25,17 @@ const QUICK_ROUNDS: usize = 3;
 pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) unit: Unit,
-    pub(crate) better: Better,
     pub(crate) rounds: Vec<f64>,
     /// Why there is none.
     pub(crate) missing: Option<String>,
 }
 
 impl Series {
-    fn new(label: &str, unit: Unit, better: Better, missing: Option<String>) -> Series {
-        Series { label: label.to_owned(), unit, better, rounds: Vec::new(), missing }
+    /// Without rounds; it is missing where the program that it needs is not installed.
+    fn new(label: &str, unit: Unit, needs: Option<&str>) -> Series {
+        let missing = needs.filter(|program| which(program).is_none());
+        let missing = missing.map(|program| format!("{program} is not installed"));
+        Series { label: label.to_owned(), unit, rounds: Vec::new(), missing }
     }
 
     pub(crate) fn median(&self) -> Option<f64> {
@@ -49,10 +50,7 @@ impl Series {
     }
 
     pub(crate) fn best(&self) -> Option<f64> {
-        let best = |a: f64, b: f64| match self.better {
-            Better::Lower => a.min(b),
-            Better::Higher => a.max(b),
-        };
+        let best = if self.unit.is_better_lower() { f64::min } else { f64::max };
         self.rounds.iter().copied().reduce(best)
     }
 }
@@ -66,16 +64,14 @@ pub(crate) struct Row {
     /// Ours / theirs, of the medians.
     pub(crate) ratio: f64,
     pub(crate) aim: Option<f64>,
-    pub(crate) better: Better,
+    pub(crate) is_better_lower: bool,
 }
 
 impl Row {
     /// Whether the aim is reached, where there is one.
     pub(crate) fn reached(&self) -> Option<bool> {
-        self.aim.map(|aim| match self.better {
-            Better::Lower => self.ratio <= aim,
-            Better::Higher => self.ratio >= aim,
-        })
+        let is_lower = self.is_better_lower;
+        self.aim.map(|aim| if is_lower { self.ratio <= aim } else { self.ratio >= aim })
     }
 }
 
@@ -170,12 +166,12 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
     let mut all: Vec<Series> = group
         .sources
         .iter()
-        .map(|(label, source)| Series::new(label, group.unit, group.better, source.missing()))
+        .map(|(label, source)| Series::new(label, group.unit, source.needs()))
         .collect();
     for _ in 0..rounds {
         for (series, (_, source)) in all.iter_mut().zip(&group.sources) {
             if series.missing.is_none() {
-                match source.measure(quick) {
+                match source.measure(group.unit, quick) {
                     Ok(value) => series.rounds.push(value),
                     Err(why) => series.missing = Some(why),
                 }
@@ -191,11 +187,10 @@ fn say(all: &[Series]) {
     for series in all {
         match (series.median(), &series.missing) {
             (Some(median), None) => println!("{:<34} {}", series.label, series.unit.show(median)),
-            (_, why) => println!(
-                "{:<34} skipped: {}",
-                series.label,
-                why.as_deref().unwrap_or("no round was measured")
-            ),
+            (_, why) => {
+                let why = why.as_deref().unwrap_or("no round was measured");
+                println!("{:<34} skipped: {why}", series.label);
+            }
         }
     }
 }
@@ -213,18 +208,10 @@ fn compare<S>(group: &Group<S>, series: &[Series]) -> Vec<Row> {
             rival: theirs.label.clone(),
             ratio: a / b,
             aim: c.aim,
-            better: group.better,
+            is_better_lower: group.unit.is_better_lower(),
         })
     };
     group.comparisons.iter().filter_map(row).collect()
-}
-
-impl Source {
-    /// Why this cannot be measured here.
-    fn missing(&self) -> Option<String> {
-        let program = self.needs()?;
-        crate::sh::which(program).is_none().then(|| format!("{program} is not installed"))
-    }
 }
 
 #[cfg(test)]
@@ -234,11 +221,8 @@ mod tests {
     #[test]
     fn the_median_ignores_one_disturbed_round() {
         let series = |rounds: &[f64]| Series {
-            label: String::new(),
-            unit: Unit::Time,
-            better: Better::Lower,
             rounds: rounds.to_vec(),
-            missing: None,
+            ..Series::new("", Unit::Time, None)
         };
         assert_eq!(series(&[70.0, 900.0, 72.0]).median(), Some(72.0));
         assert_eq!(series(&[70.0, 72.0]).median(), Some(71.0));
@@ -295,14 +279,15 @@ mod tests {
         let groups = groups::all();
         let known =
             groups.iter().flat_map(|group| group.comparisons.iter().map(move |c| (group, c)));
-        let known: Vec<_> = known.map(|(g, c)| (c.what.unwrap_or(g.what), c, g.better)).collect();
+        let known: Vec<_> = known.map(|(g, c)| (c.what.unwrap_or(g.what), c, g.unit)).collect();
         let mut rows = 0;
         for [what, ours, beside, theirs, ratio, aim, reached] in lines {
-            let (_, comparison, better) = known
+            let (_, comparison, unit) = known
                 .iter()
                 .find(|(name, comparison, _)| *name == what && comparison.rival == beside)
                 .unwrap_or_else(|| panic!("{what} beside {beside} is measured no more"));
-            let sign = if *better == Better::Lower { "<=" } else { ">=" };
+            let is_lower = unit.is_better_lower();
+            let sign = if is_lower { "<=" } else { ">=" };
             let bound = comparison.aim.map_or("-".to_owned(), |aim| format!("{sign} {aim:.2}"));
             assert_eq!(aim, bound, "{what} beside {beside}");
 
@@ -310,10 +295,9 @@ mod tests {
             let fits = ours.0 / theirs.1 <= high && low <= ours.1 / theirs.0;
             assert!(fits, "{what} beside {beside}: the ratio is not {ratio}");
             // Where a figure and its aim read the same, either is right.
-            let said = |ratio: f64| match (comparison.aim, better) {
-                (None, _) => "-",
-                (Some(aim), Better::Lower) if ratio <= aim => "yes",
-                (Some(aim), Better::Higher) if ratio >= aim => "yes",
+            let said = |ratio: f64| match comparison.aim {
+                None => "-",
+                Some(aim) if ratio == aim || is_lower == (ratio < aim) => "yes",
                 _ => "no",
             };
             assert!([said(low), said(high)].contains(&reached), "{what} beside {beside}: {ratio}");

@@ -1,8 +1,8 @@
 //! More ranks than processors: an example of ours under `tieline run` beside the same pattern as a program of MPI
 //! under `mpirun`, both confined to two processors.
 
-use crate::sh::{Outcome, capture, command, is_root, root, target};
-use std::path::PathBuf;
+use super::source::compiled;
+use crate::sh::{Outcome, capture, command, is_root, target};
 use std::time::{Duration, Instant};
 
 /// What is confined to two processors, and whoever it starts with it.
@@ -27,7 +27,8 @@ pub(crate) fn ours(name: &str, ranks: usize, size: u64, counts: Counts) -> Outco
 
 /// `mpirun -np RANKS NAME SIZE` under `mpi_yield_when_idle`, over its shared memory.
 pub(crate) fn open_mpi(name: &str, ranks: usize, size: u64, counts: Counts) -> Outcome<f64> {
-    let program = compiled(name)?;
+    let source = format!("xtask/src/bench/mpi/{name}.c");
+    let program = compiled("mpicc", &format!("{name}_mpi"), &source, &[], "libopenmpi-dev")?;
     let mut job = command("taskset", &CONFINED);
     let _ = job.arg("mpirun");
     if is_root() {
@@ -37,18 +38,6 @@ pub(crate) fn open_mpi(name: &str, ranks: usize, size: u64, counts: Counts) -> O
     // Of the ways to one-sided operations that it has on one host, by far the fastest.
     let _ = job.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "osc", "sm"]);
     measured(job.args(["-np", &ranks.to_string()]).arg(program).arg(size.to_string()), counts)
-}
-
-fn compiled(name: &str) -> Outcome<PathBuf> {
-    let dir = target().join("bench");
-    let program = dir.join(format!("{name}_mpi"));
-    if !program.exists() {
-        std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-        let mut mpicc = command("mpicc", &["-O2", "-Wall"]);
-        let source = root().join("xtask/src/bench/mpi").join(name).with_extension("c");
-        let _ = capture(mpicc.arg(source).arg("-o").arg(&program))?;
-    }
-    Ok(program)
 }
 
 /// Nanoseconds.

@@ -1,6 +1,6 @@
 //! The table, and target/bench/{report,lab}.{json,md,svg}.
 
-use super::groups::{Better, Group};
+use super::groups::Group;
 use super::{Row, Series, svg};
 use crate::sh::{Outcome, capture, command, target, which};
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
         ["what", "tieline", "beside", "it has", "ratio", "aim", "reached"].map(str::to_owned);
     let mut cells = vec![head];
     for row in rows {
-        let sign = if row.better == Better::Lower { "<=" } else { ">=" };
+        let sign = if row.is_better_lower { "<=" } else { ">=" };
         cells.push([
             row.what.to_owned(),
             row.ours.clone(),
@@ -150,7 +150,7 @@ fn row_json(row: &Row) -> Value {
         "rival": row.rival,
         "ratio": row.ratio,
         "aim": row.aim,
-        "lower_is_better": row.better == Better::Lower,
+        "lower_is_better": row.is_better_lower,
         "reached": row.reached(),
     })
 }

@@ -1,5 +1,6 @@
 //! Where a figure comes from: our own command, a rival's, or a program of a few lines.
 
+use super::groups::Unit;
 use super::ranks::{self, Counts};
 use crate::sh::{Outcome, capture, command, root, target};
 use std::path::{Path, PathBuf};
@@ -33,33 +34,34 @@ impl Field {
 /// A variable and its value.
 type Setting = (&'static str, &'static str);
 
-const OVER_LIBFABRIC: &[Setting] = &[
+/// `tcp;ofi_rxm` on loopback.
+pub(crate) const OVER_LIBFABRIC: &[Setting] = &[
     ("TIELINE_OFI_PROVIDERS", "tcp"),
     ("TIELINE_OFI_INTERFACES", "lo"),
     ("TIELINE_PROVIDERS", "ofi"),
 ];
 
 pub(crate) enum Source {
-    /// `tieline perf`, with settings.
-    Tieline { args: Vec<&'static str>, settings: &'static [Setting], field: Field },
-    /// `ucx_perftest`, server on processor 0 and client on processor 1.
-    Ucx { args: Vec<&'static str>, iterations: u64, field: Field },
-    /// NetPIPE over Open MPI's shared memory.
-    NetPipe { bytes: u64, field: Field },
+    /// `tieline perf`: a test, a size, more words, and settings.
+    Tieline(&'static str, &'static str, &'static str, &'static [Setting]),
+    /// `ucx_perftest`, server on processor 0 and client on processor 1: a transport, a test, and iterations.
+    Ucx(&'static str, &'static str, u64),
+    /// NetPIPE over Open MPI's shared memory: bytes.
+    NetPipe(u64),
     /// `sockperf ping-pong` over TCP on loopback: half a round trip.
     SockPerf,
     /// `iperf3` with one stream on loopback, writing this much at a time.
-    Iperf3 { size: &'static str },
+    Iperf3(&'static str),
     /// xtask/src/bench/ofi/bare.c over a provider of libfabric.
-    Bare { provider: &'static str, test: &'static str, bytes: u64, field: Field },
+    Bare { provider: &'static str, test: &'static str, bytes: u64 },
     /// What its process grows by, over a provider of libfabric.
     BareMemory { provider: &'static str, field: &'static str },
     /// xtask/src/ucp_startup.c.
     UcpStartup,
     /// xtask/src/bench/ring.c: two processes with a ring in each direction and nothing else.
-    Ring { field: Field },
-    /// The example of `tests/runtime` under `tieline run`, a rank on each processor: what it measures, of how many bytes and messages.
-    Tags { what: &'static str, bytes: u64, count: u64, field: Field },
+    Ring,
+    /// The example of `tests/runtime` under `tieline run`, a rank on each processor: a test, bytes and messages.
+    Tags { what: &'static str, bytes: u64, count: u64 },
     /// `tieline footprint`, with settings.
     Footprint(&'static [Setting], &'static str),
     /// An example under `tieline run`: its name, ranks, what it is told to do, and which time.
@@ -73,97 +75,53 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    pub(crate) fn tieline(
-        test: &'static str,
-        size: &'static str,
-        more: &'static str,
-        field: Field,
-    ) -> Source {
-        let args = ["--test", test, "--size", size].into_iter().chain(more.split_whitespace());
-        Source::Tieline { args: args.collect(), settings: &[], field }
-    }
-
-    pub(crate) fn tieline_with_one_copier(test: &'static str, size: &'static str) -> Source {
-        let args = vec!["--test", test, "--size", size];
-        let settings = &[("TIELINE_ASSIST_SIZE", "inf")];
-        Source::Tieline { args, settings, field: Field::Bandwidth }
-    }
-
-    /// Both ends promise each other that they make progress all the time, as `tieline perf` does.
-    pub(crate) fn tieline_that_polls_often(test: &'static str, size: &'static str) -> Source {
-        let args = vec!["--test", test, "--size", size];
-        Source::Tieline { args, settings: &[("TIELINE_POLLS_OFTEN", "on")], field: Field::P50 }
-    }
-
-    /// Over libfabric's `tcp;ofi_rxm` on loopback.
-    pub(crate) fn tieline_over_libfabric(
-        test: &'static str,
-        size: &'static str,
-        field: Field,
-    ) -> Source {
-        let args = vec!["--path", "ofi", "--test", test, "--size", size];
-        Source::Tieline { args, settings: &OVER_LIBFABRIC[..2], field }
-    }
-
-    /// What a process grows by that has nothing but that.
-    pub(crate) fn footprint_over_libfabric(field: &'static str) -> Source {
-        Source::Footprint(OVER_LIBFABRIC, field)
-    }
-
-    pub(crate) fn ucx(
-        transport: &'static str,
-        test: &'static str,
-        iterations: u64,
-        field: Field,
-    ) -> Source {
-        let args = transport.split_whitespace().chain(test.split_whitespace()).collect();
-        Source::Ucx { args, iterations, field }
-    }
-
     /// The program that has to be there.
     pub(crate) fn needs(&self) -> Option<&'static str> {
         match self {
-            Source::Ucx { .. } => Some("ucx_perftest"),
-            Source::NetPipe { .. } => Some("NPopenmpi"),
+            Source::Ucx(..) => Some("ucx_perftest"),
+            Source::NetPipe(_) => Some("NPopenmpi"),
             Source::SockPerf => Some("sockperf"),
-            Source::Iperf3 { .. } => Some("iperf3"),
+            Source::Iperf3(_) => Some("iperf3"),
             Source::Ranks(..) | Source::Tags { .. } => Some("taskset"),
-            Source::Ring { .. } => Some("cc"),
-            Source::UcpStartup | Source::Bare { .. } | Source::BareMemory { .. } => Some("cc"),
+            Source::Ring | Source::UcpStartup => Some("cc"),
+            Source::Bare { .. } | Source::BareMemory { .. } => Some("cc"),
             Source::MpiRanks(..) => Some("mpicc"),
             Source::Shows(name, _) if *name != "tieline" => Some(name),
             _ => None,
         }
     }
 
-    pub(crate) fn measure(&self, quick: bool) -> Outcome<f64> {
-        match self {
-            Source::Tieline { args, settings, field } => tieline(args, settings, *field, quick),
-            Source::Ucx { args, iterations, field } => {
-                ucx(args, if quick { iterations / 3 } else { *iterations }, *field)
+    pub(crate) fn measure(&self, unit: Unit, quick: bool) -> Outcome<f64> {
+        let (field, fewer) = (unit.field(), if quick { 3 } else { 1 });
+        match *self {
+            Source::Tieline(test, size, more, settings) => {
+                let words = ["--test", test, "--size", size].into_iter();
+                let words: Vec<&str> = words.chain(more.split_whitespace()).collect();
+                tieline(&words, settings, field, quick)
             }
-            Source::NetPipe { bytes, field } => net_pipe(*bytes, *field),
+            Source::Ucx(transport, test, iterations) => {
+                ucx(transport, test, iterations / fewer, field)
+            }
+            Source::NetPipe(bytes) => net_pipe(bytes, field),
             Source::SockPerf => sockperf(quick),
-            Source::Iperf3 { size } => iperf3(size, quick),
-            Source::Bare { provider, test, bytes, field } => {
-                bare(provider, test, *bytes, field.name(), quick)
+            Source::Iperf3(size) => iperf3(size, quick),
+            Source::Bare { provider, test, bytes } => {
+                bare(provider, test, bytes, field.name(), quick)
             }
-            Source::Tags { what, bytes, count, field } => {
-                tags(what, *bytes, if quick { count / 3 } else { *count }, *field)
-            }
+            Source::Tags { what, bytes, count } => tags(what, bytes, count / fewer, field),
             Source::BareMemory { provider, field } => bare(provider, "memory", 8, field, quick),
             Source::UcpStartup => ucp_startup(),
-            Source::Ring { field } => {
-                let program = compiled("ring", "xtask/src/bench/ring.c", &[], "libc6-dev")?;
+            Source::Ring => {
+                let program = compiled("cc", "ring", "xtask/src/bench/ring.c", &[], "libc6-dev")?;
                 number(capture(&mut command(&program, &[]))?.trim(), field.name())
             }
             Source::Footprint(settings, field) => footprint(settings, field),
-            Source::Ranks(name, ranks, size, counts) => ranks::ours(name, *ranks, *size, *counts),
+            Source::Ranks(name, ranks, size, counts) => ranks::ours(name, ranks, size, counts),
             Source::MpiRanks(name, ranks, size, counts) => {
-                ranks::open_mpi(name, *ranks, *size, *counts)
+                ranks::open_mpi(name, ranks, size, counts)
             }
             Source::Shows(name, args) => shows(name, args),
-            Source::Given(value) => Ok(*value),
+            Source::Given(value) => Ok(value),
         }
     }
 }
@@ -172,11 +130,11 @@ fn program() -> std::path::PathBuf {
     target().join("release/tieline")
 }
 
-fn tieline(args: &[&str], settings: &[Setting], field: Field, quick: bool) -> Outcome<f64> {
+fn tieline(words: &[&str], settings: &[Setting], field: Field, quick: bool) -> Outcome<f64> {
     let seconds = if quick { "0.2" } else { "0.5" };
     let mut perf = of_this_build(settings);
     let _ = perf.args(["perf", "--json", "--cpus", "0,1", "--seconds", seconds]);
-    let out = capture(perf.args(args))?;
+    let out = capture(perf.args(words))?;
     let line = out.lines().last().ok_or("tieline perf printed nothing")?;
     number(line, field.name())
 }
@@ -245,7 +203,7 @@ pub(crate) fn number(json: &str, name: &str) -> Outcome<f64> {
 /// Each pair has a port of its own, so that one that closes does not stand in the way of the next.
 static PORT: AtomicU16 = AtomicU16::new(21_000);
 
-fn ucx(args: &[&str], iterations: u64, field: Field) -> Outcome<f64> {
+fn ucx(transport: &str, test: &str, iterations: u64, field: Field) -> Outcome<f64> {
     let port = PORT.fetch_add(1, Ordering::Relaxed);
     let text = port.to_string();
     let mut server = command("ucx_perftest", &["-c", "0", "-p", &text]);
@@ -253,7 +211,8 @@ fn ucx(args: &[&str], iterations: u64, field: Field) -> Outcome<f64> {
     let mut server = Ended(server.spawn().map_err(|e| format!("ucx_perftest: {e}"))?);
     listening(port, &mut server.0)?;
     let mut client = command("ucx_perftest", &["-c", "1", "-p", &text, "127.0.0.1", "-v", "-f"]);
-    let out = capture(client.args(args).args(["-n", &iterations.to_string()]))?;
+    let words = transport.split_whitespace().chain(test.split_whitespace());
+    let out = capture(client.args(words).args(["-n", &iterations.to_string()]))?;
     ucx_field(&out, field)
 }
 
@@ -387,14 +346,20 @@ fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
 }
 
 /// A program of one file in C, compiled once for each state of that file.
-fn compiled(name: &str, source: &str, links: &[&str], package: &str) -> Outcome<PathBuf> {
+pub(crate) fn compiled(
+    compiler: &str,
+    name: &str,
+    source: &str,
+    links: &[&str],
+    package: &str,
+) -> Outcome<PathBuf> {
     let program = target().join("bench").join(name);
     let changed = |file: &Path| std::fs::metadata(file).and_then(|found| found.modified()).ok();
     let built = changed(&program);
     if built.is_none() || built < changed(&root().join(source)) {
         let dir = target().join("bench");
         std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-        let mut cc = command("cc", &["-O2", "-Wall"]);
+        let mut cc = command(compiler, &["-O2", "-Wall"]);
         let _ = cc.arg(root().join(source)).arg("-o").arg(&program).args(links);
         let _ = capture(&mut cc).map_err(|text| format!("{package} is not installed: {text}"))?;
     }
@@ -403,7 +368,7 @@ fn compiled(name: &str, source: &str, links: &[&str], package: &str) -> Outcome<
 
 fn bare(provider: &str, test: &str, bytes: u64, field: &str, quick: bool) -> Outcome<f64> {
     let source = "xtask/src/bench/ofi/bare.c";
-    let program = compiled("bare_libfabric", source, &["-lfabric"], "libfabric-dev")?;
+    let program = compiled("cc", "bare_libfabric", source, &["-lfabric"], "libfabric-dev")?;
     let (bytes, seconds) = (bytes.to_string(), if quick { "0.2" } else { "0.5" });
     let mut bare = on_a_loopback_of_its_own(program);
     let out = capture(bare.args([provider, test, &bytes, seconds]))?;
@@ -412,7 +377,7 @@ fn bare(provider: &str, test: &str, bytes: u64, field: &str, quick: bool) -> Out
 
 fn ucp_startup() -> Outcome<f64> {
     let (source, links) = ("xtask/src/ucp_startup.c", ["-lucp", "-lucs"]);
-    let program = compiled("ucp_startup", source, &links, "libucx-dev")?;
+    let program = compiled("cc", "ucp_startup", source, &links, "libucx-dev")?;
     let out = capture(&mut command(&program, &[]))?;
     out.trim().parse().map_err(|_| format!("ucp_startup said `{}`", out.trim()))
 }

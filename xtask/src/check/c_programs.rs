@@ -51,11 +51,11 @@ pub(super) fn compiled_with(
     Ok(program)
 }
 
-/// The C files of a folder.
-pub(super) fn sources(folder: &str) -> Vec<PathBuf> {
+/// The files of a folder with this ending.
+pub(super) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join(folder)).into_iter().flatten().flatten();
-    let is_c = |file: &PathBuf| file.extension().is_some_and(|end| end == "c");
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_c).collect();
+    let fits = |file: &PathBuf| file.extension().is_some_and(|end| end == ending);
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(fits).collect();
     found.sort();
     found
 }
@@ -63,53 +63,44 @@ pub(super) fn sources(folder: &str) -> Vec<PathBuf> {
 /// A caller's mistakes and the whole surface: plainly as C and as C++, under valgrind, and with AddressSanitizer.
 pub(super) fn surface() -> Count {
     let mut total = Count::default();
+    for (program, what) in [("c++", "as C++"), ("valgrind", "under valgrind")] {
+        if which(program).is_none() {
+            total.add(Count::skip(format!("{what}: {program} is not installed")));
+        }
+    }
     if let Err(text) = library() {
         return Count::one(Err(text));
     }
-    if which("c++").is_none() {
-        total.add(Count::skip("as C++: c++ is not installed"));
-    }
-    if which("valgrind").is_none() {
-        total.add(Count::skip("under valgrind: it is not installed"));
-    }
     for source in [MISUSE, SURFACE, EXCHANGE].map(|file| root().join(file)) {
-        total.add(ran(compiled(&source, false, &[]), &[]));
+        let mut run = |as_cxx, more: &[&str], before: &[&str]| {
+            let program = compiled(&source, as_cxx, more);
+            total.add(program.map(|program| ran(&program, before)).into());
+        };
+        run(false, &[], &[]);
         if which("c++").is_some() {
-            total.add(ran(compiled(&source, true, &[]), &[]));
+            run(true, &[], &[]);
         }
         if which("valgrind").is_some() {
             let suppressions = format!("--suppressions={SUPPRESSIONS}");
-            // What a forked child leaves is nobody's leak.
+            // A forked child leaves what it had.
             let leaks = if source.ends_with(SURFACE) { "full" } else { "no" };
             let leaks = format!("--leak-check={leaks}");
-            let words = [
-                "valgrind",
-                "--quiet",
-                "--error-exitcode=9",
-                &leaks,
-                "--show-leak-kinds=definite",
-                "--errors-for-leak-kinds=definite",
-                &suppressions,
-            ];
-            total.add(ran(compiled(&source, false, &[]), &words));
+            let (show, errors) = ("--show-leak-kinds=definite", "--errors-for-leak-kinds=definite");
+            let valgrind = ["valgrind", "--quiet", "--error-exitcode=9", &leaks, show, errors];
+            run(false, &[], &[&valgrind[..], &[&suppressions]].concat());
         }
-        total.add(ran(compiled(&source, false, &["-fsanitize=address"]), &[]));
+        run(false, &["-fsanitize=address"], &[]);
     }
     total
 }
 
 /// Runs a program with the providers of this build, after these words.
-fn ran(program: Outcome<PathBuf>, before: &[&str]) -> Count {
-    let program = match program {
-        Ok(program) => program,
-        Err(text) => return Count::one(Err(text)),
-    };
-    let mut command = command(before.first().map_or(program.as_os_str(), OsStr::new), &[]);
-    if let Some(rest) = before.get(1..) {
-        let _ = command.args(rest).arg(&program);
-    }
+fn ran(program: &Path, before: &[&str]) -> Count {
+    let program = program.as_os_str();
+    let mut words = before.iter().map(OsStr::new).chain([program]);
+    let mut command = command(words.next().unwrap_or(program), &[]);
     // What the core keeps of each provider is found by valgrind, which is told of it; who asks for more memory than there is gets none.
     let options = "detect_leaks=0:allocator_may_return_null=1";
-    let command = command.env("ASAN_OPTIONS", options);
+    let command = command.args(words).env("ASAN_OPTIONS", options);
     quiet(command.env("TIELINE_PROVIDER_PATH", target().join("debug")))
 }

@@ -2,9 +2,9 @@
 //! `tieline run`, a rendezvous by hand, and mpirun. Those in C are compiled as C and as C++.
 
 use super::{Count, c_programs, least, quiet, suite};
-use crate::sh::{command, root, target, which};
+use crate::sh::{Outcome, command, target, which};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where they are.
@@ -18,79 +18,60 @@ const BY_HAND: &str = "rank=$1; pids=; while [ $rank -gt 0 ]; do rank=$((rank - 
                        for pid in $pids; do wait $pid || exit 1; done";
 
 pub(super) fn run() -> Count {
-    let mut total = Count::default();
-    let mut files = Vec::new();
-    for folder in FOLDERS.map(|folder| root().join(folder)) {
-        match std::fs::read_dir(&folder) {
-            Ok(entries) => files.extend(entries.flatten().map(|entry| entry.path())),
-            Err(e) => return Count::one(Err(format!("{}: {e}", folder.display()))),
-        }
-    }
-    if which("mpirun").is_none() {
-        total.add(Count::skip("under mpirun: it is not installed (openmpi-bin)"));
-    }
-    files.sort();
-    for file in files.iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if NO_JOBS.contains(&name.as_str()) {
-            continue;
-        }
-        let source = std::fs::read_to_string(file).unwrap_or_default();
-        let Some(processes) = processes(&source) else {
-            total.add(Count::one(Err(format!(
-                "{name} does not say `tieline run -n N -- ...` in its docs"
-            ))));
-            continue;
-        };
-        let program = target().join("debug/examples").join(&name);
-        for (way, count) in ways(&program, &processes.to_string()) {
-            println!("{name} {way}: {}", if count.failed.is_empty() { "ok" } else { "FAILED" });
-            total.add(count);
-        }
-    }
-    in_c(&mut total);
-    least::or_failed("jobs", total)
+    least::or_failed("jobs", jobs().into())
 }
 
-/// The examples of the C library. What c++ makes of them runs once.
-fn in_c(total: &mut Count) {
-    if let Err(text) = c_programs::library() {
-        return total.add(Count::one(Err(text)));
-    }
-    for file in c_programs::sources("capi/examples") {
-        let name = format!("{} in C", file.file_stem().unwrap_or_default().to_string_lossy());
-        let source = std::fs::read_to_string(&file).unwrap_or_default();
-        let Some(processes) = processes(&source) else {
-            let text =
-                format!("{name} does not say `tieline run -n N -- ...` in its first comment");
-            total.add(Count::one(Err(text)));
-            continue;
-        };
-        let processes = processes.to_string();
-        match c_programs::compiled(&file, false, &[]) {
-            Ok(program) => {
-                for (way, count) in ways(&program, &processes) {
-                    println!(
-                        "{name} {way}: {}",
-                        if count.failed.is_empty() { "ok" } else { "FAILED" }
-                    );
-                    total.add(count);
-                }
-            }
-            Err(text) => total.add(Count::one(Err(text))),
-        }
-        if which("c++").is_none() {
-            total.add(Count::skip(format!("{name}, as C++: c++ is not installed")));
-            continue;
-        }
-        match c_programs::compiled(&file, true, &[]) {
-            Ok(program) => {
-                let mut launch = suite::tieline(&["run", "-n", &processes, "--"]);
-                total.add(quiet(with_providers(launch.arg(program))));
-            }
-            Err(text) => total.add(Count::one(Err(text))),
+fn jobs() -> Outcome<Count> {
+    let mut total = Count::default();
+    for (program, what) in [("mpirun", "under mpirun (openmpi-bin)"), ("c++", "as C++")] {
+        if which(program).is_none() {
+            total.add(Count::skip(format!("{what}: {program} is not installed")));
         }
     }
+    for folder in FOLDERS {
+        for source in c_programs::sources(folder, "rs") {
+            let program = target().join("debug/examples").join(stem(&source));
+            if !NO_JOBS.contains(&&*stem(&source)) {
+                total.add(example(&source, Ok(program)).into());
+            }
+        }
+    }
+    let _ = c_programs::library()?;
+    for source in c_programs::sources("capi/examples", "c") {
+        total.add(example(&source, c_programs::compiled(&source, false, &[])).into());
+        if which("c++").is_some() {
+            total.add(example_as_cxx(&source).into());
+        }
+    }
+    Ok(total)
+}
+
+fn stem(source: &Path) -> String {
+    source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// An example as a job, each way that there is here.
+fn example(source: &Path, program: Outcome<PathBuf>) -> Outcome<Count> {
+    let (program, processes, mut total) = (program?, processes_of(source)?, Count::default());
+    for (way, count) in ways(&program, &processes) {
+        let verdict = if count.failed.is_empty() { "ok" } else { "FAILED" };
+        println!("{} {way}: {verdict}", program.file_name().unwrap_or_default().to_string_lossy());
+        total.add(count);
+    }
+    Ok(total)
+}
+
+/// It runs once, since the library is the same.
+fn example_as_cxx(source: &Path) -> Outcome<Count> {
+    let program = c_programs::compiled(source, true, &[])?;
+    let mut launch = suite::tieline(&["run", "-n", &processes_of(source)?, "--"]);
+    Ok(quiet(with_providers(launch.arg(program))))
+}
+
+fn processes_of(source: &Path) -> Outcome<String> {
+    let text = std::fs::read_to_string(source).map_err(|e| format!("{}: {e}", source.display()))?;
+    let no_line = || format!("{} has no `tieline run -n N -- ...` at its top", source.display());
+    processes(&text).map(|n| n.to_string()).ok_or_else(no_line)
 }
 
 /// The providers of this build, which a program in another folder does not find beside itself.

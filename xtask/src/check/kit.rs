@@ -21,13 +21,12 @@ pub(super) fn check() -> Count {
     if let Some(program) = missing {
         return Count::skip(format!("a vendor's provider: there is no {program} here"));
     }
-    let kit = match Kit::laid(target().join("kit")) {
-        Ok(kit) => kit,
-        Err(text) => return Count::one(Err(text)),
-    };
-    let mut total = Count::one(kit.of_c().map_err(|text| format!("in C: {text}")));
-    total.add(Count::one(kit.of_rust().map_err(|text| format!("in Rust: {text}"))));
-    total
+    let checked = Kit::laid(target().join("kit")).map(|kit| {
+        let mut total = Count::one(kit.of_c().map_err(|text| format!("in C: {text}")));
+        total.add(Count::one(kit.of_rust().map_err(|text| format!("in Rust: {text}"))));
+        total
+    });
+    checked.into()
 }
 
 /// What is installed, and beside it what a vendor writes.
@@ -39,11 +38,7 @@ struct Kit {
 impl Kit {
     /// From the build that is there.
     fn laid(folder: PathBuf) -> Outcome<Kit> {
-        let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder).map_err(failed)?;
-        }
-        std::fs::create_dir_all(&folder).map_err(failed)?;
+        package::emptied(&folder)?;
         let prefix = folder.join("usr");
         install::lay_what_is_built(&prefix)?;
         package::crate_for_providers(&folder)?;

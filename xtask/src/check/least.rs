@@ -31,7 +31,6 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-tools", 92),
     ("xtask", 31),
     ("xtask-header", 5),
-    ("xtask-mutants", 6),
 ];
 
 /// Everything else.

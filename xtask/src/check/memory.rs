@@ -5,33 +5,17 @@ use super::rules::is_test;
 
 /// Safe functions that look as if they could be misused, and cannot: the file, the function, and why.
 const SAFE: &[(&str, &str, &str)] = &[
-    (
-        "core/src/endpoint/abi.rs",
-        "map",
-        "the endpoint's own key, which is let go behind all pointers",
-    ),
-    (
-        "core/src/registry/abi/events.rs",
-        "payload",
-        "a `Polled` is readable as long as it is borrowed: see `again`",
-    ),
+    ("core/src/endpoint/abi.rs", "map", "the endpoint's own key is dropped behind all pointers"),
+    ("core/src/registry/abi/events.rs", "payload", "the borrow of a `Polled` keeps it readable"),
     ("core/src/registry/abi/events.rs", "without_payload", "it takes the pointer out"),
-    ("core/src/registry/abi/grown.rs", "grown", "it makes the pointer that its closure is given"),
-    ("core/src/registry/abi/grown.rs", "listed", "as that"),
+    ("core/src/registry/abi/grown.rs", "grown", "it makes the pointer of its closure"),
+    ("core/src/registry/abi/grown.rs", "listed", "it makes the pointer of its closure"),
     ("core/src/registry/abi/raw.rs", "is", "it compares"),
-    (
-        "core/src/registry/abi/raw.rs",
-        "new",
-        "of a handle that `connect` has just made and nothing else can",
-    ),
-    ("core/src/registry/sys.rs", "file_at", "the address is looked up, and not followed"),
+    ("core/src/registry/abi/raw.rs", "new", "only `connect` can make such a handle"),
+    ("core/src/registry/sys.rs", "file_at", "it looks the address up, and does not follow it"),
     ("core/src/sys.rs", "of_owned", "tests"),
     ("core/src/sys.rs", "of_words", "tests"),
-    (
-        "core/src/worker/abi.rs",
-        "each_of",
-        "it lends the events for the call, and no other poll can be made meanwhile: see `Polls`",
-    ),
+    ("core/src/worker/abi.rs", "each_of", "it lends events to a call during which none can poll"),
 ];
 
 /// Where bytes lie that threads, processes and devices write while they are copied; a copy there is `copy_shared`, as atomics or by the
@@ -59,6 +43,10 @@ const PLAIN: &[&str] = &[
     "write_bytes(",
 ];
 
+/// Addresses and events as they are.
+const RAW: &[&str] =
+    &["*mut ", "*const ", " Event", "&Event", "[Event]", "Polled", "RawEndpoint", "[Iov]"];
+
 /// Safe functions of the core's unsafe files that take an address or an event as it is, or hand out a span that outlives its memory.
 pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -70,18 +58,8 @@ pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
     for (name, text) in files {
         for (function, signature) in functions(without_tests(text)) {
             let (takes, gives) = signature.rsplit_once(") ->").unwrap_or((signature, ""));
-            let raw = [
-                "*mut ",
-                "*const ",
-                " Event",
-                "&Event",
-                "[Event]",
-                "Polled",
-                "RawEndpoint",
-                "[Iov]",
-            ];
             let given = gives.split(|c: char| !c.is_alphanumeric() && c != '&');
-            let misused = raw.iter().any(|raw| takes.contains(raw))
+            let misused = RAW.iter().any(|raw| takes.contains(raw))
                 || given.clone().any(|word| word == "Span");
             let excepted =
                 |(file, known, _): &(&str, &str, &str)| file == name && *known == function;
@@ -144,8 +122,8 @@ fn without_tests(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn file(name: &str, text: &str) -> Vec<(String, String)> {
-        vec![(name.to_owned(), text.to_owned())]
+    fn file(name: &str, text: &str) -> [(String, String); 1] {
+        [(name.to_owned(), text.to_owned())]
     }
 
     /// The functions as they once were.

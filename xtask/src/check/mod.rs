@@ -55,6 +55,12 @@ impl Count {
     }
 }
 
+impl From<Outcome<Count>> for Count {
+    fn from(outcome: Outcome<Count>) -> Count {
+        outcome.unwrap_or_else(|text| Count::one(Err(text)))
+    }
+}
+
 /// A check: what it is, in how many minutes it has ended on a busy machine, and how it is done.
 type Check = (&'static str, u64, fn() -> Count);
 

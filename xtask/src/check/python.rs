@@ -2,6 +2,7 @@
 
 use super::{Count, c_programs, quiet};
 use crate::c_library::SONAME;
+use crate::package::emptied;
 use crate::sh::{Outcome, capture, command, lines, root, run, target, which};
 use std::path::Path;
 use std::process::Command;
@@ -10,16 +11,13 @@ pub(super) fn check() -> Count {
     if which("python3").is_none() {
         return Count::skip("python3 is not installed");
     }
-    let library = match c_programs::library() {
-        Ok(folder) => folder.join(SONAME),
-        Err(text) => return Count::one(Err(text)),
-    };
-    let mut total = tests(&library);
-    match from_a_wheel(&library) {
-        Ok(mut example) => total.add(quiet(&mut example)),
-        Err(text) => total.add(Count::one(Err(text))),
-    }
-    total
+    let checked = c_programs::library().map(|folder| {
+        let library = folder.join(SONAME);
+        let mut total = tests(&library);
+        total.add(from_a_wheel(&library).map(|mut example| quiet(&mut example)).into());
+        total
+    });
+    checked.into()
 }
 
 /// Python with the providers of this build, which writes nothing beside the sources.
@@ -60,10 +58,7 @@ const LEAST: usize = 22;
 /// The example, where a wheel was unpacked that has the library in it.
 fn from_a_wheel(library: &Path) -> Outcome<Command> {
     let folder = target().join("debug/python");
-    let said = |e: std::io::Error| format!("{}: {e}", folder.display());
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(said)?;
-    }
+    emptied(&folder)?;
     let wheel = capture(python(&["tools/wheel.py"]).arg(library).arg("--to").arg(&folder))?;
     let unpacked = folder.join("installed");
     run(python(&["-m", "zipfile", "-e", wheel.trim()]).arg(&unpacked))?;

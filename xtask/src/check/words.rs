@@ -21,13 +21,11 @@ pub(super) fn configuration() -> Count {
         if committed == generated {
             return Ok(());
         }
-        let differs = committed.lines().zip(generated.lines()).position(|(a, b)| a != b);
-        let line =
-            differs.map_or(committed.lines().count().min(generated.lines().count()), |at| at);
+        let same = committed.lines().zip(generated.lines()).take_while(|(a, b)| a == b).count();
         Err(format!(
             "docs/configuration.md is stale from line {} on; write it with \
              `TIELINE_PROVIDER_PATH=target/debug target/debug/tieline config --markdown > docs/configuration.md`",
-            line + 1
+            same + 1
         ))
     }))
 }

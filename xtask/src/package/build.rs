@@ -50,8 +50,25 @@ fn holds(bytes: &[u8], words: &[u8]) -> bool {
     bytes.windows(words.len()).any(|window| window == words)
 }
 
+/// A folder with nothing in it.
+pub(crate) fn emptied(folder: &Path) -> Outcome {
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).map_err(failed)?;
+    }
+    std::fs::create_dir_all(folder).map_err(failed)
+}
+
+/// Copies a file with its mode, and makes the folders above it.
+pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
+    let parent = to.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
+    let copied = std::fs::copy(from, to).map_err(|e| format!("{}: {e}", from.display()));
+    copied.map(|_| ())
+}
+
 /// Every file below a folder, sorted, with links.
-pub(super) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
+pub(crate) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries.flatten() {

@@ -47,16 +47,12 @@ fn libdir() -> Outcome<String> {
 
 /// Makes the packages of a tree in a folder, which is emptied before.
 pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
-    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).map_err(failed)?;
-    }
+    build::emptied(folder)?;
     let source = folder.join("tieline");
-    std::fs::create_dir_all(&source).map_err(failed)?;
     describe(&source, version)?;
-    copy_file(&root().join("CHANGELOG.md"), &source.join("CHANGELOG.md"))?;
-    let symbols = "capi/libtieline.symbols";
-    copy_file(&root().join(symbols), &source.join(symbols))?;
+    for file in ["CHANGELOG.md", "capi/libtieline.symbols"] {
+        build::copy(&root().join(file), &source.join(file))?;
+    }
     let mut dpkg =
         command("dpkg-buildpackage", &["--build=binary", "--no-sign", "--no-check-builddeps"]);
     let _ = dpkg.current_dir(&source).env("TIELINE_STAGE", &tree.folder);
@@ -72,13 +68,16 @@ pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<V
 /// others get from libtieline-dev.
 pub(super) fn describe(tree: &Path, version: &str) -> Outcome {
     let (packaging, debian) = (root().join("packaging"), tree.join("debian"));
-    copy(&packaging.join("debian"), &debian)?;
+    let from = packaging.join("debian");
+    for file in build::files(&from)? {
+        build::copy(&file, &debian.join(file.strip_prefix(&from).unwrap_or(&file)))?;
+    }
     for (file, place) in [
         ("debhelper/tieline.pm", "perl/Debian/Debhelper/Sequence/tieline.pm"),
         ("debhelper/dh_tieline", "perl/bin/dh_tieline"),
         ("tieline-note", "perl/bin/tieline-note"),
     ] {
-        copy_file(&packaging.join(file), &debian.join(place))?;
+        build::copy(&packaging.join(file), &debian.join(place))?;
     }
     let changelog = debian.join("changelog");
     let failed = |e: std::io::Error| format!("{}: {e}", changelog.display());
@@ -94,36 +93,12 @@ pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcom
         said.push('\n');
     });
     std::fs::write(log, &said).map_err(|e| format!("{}: {e}", log.display()))?;
-    match ok {
-        Ok(true) => Ok(()),
-        Ok(false) => {
-            said.lines()
-                .rev()
-                .take(30)
-                .collect::<Vec<_>>()
-                .iter()
-                .rev()
-                .for_each(|l| println!("{l}"));
-            Err(format!("it failed: see above, and {}", log.display()))
-        }
-        Err(text) => Err(text),
+    if ok? {
+        return Ok(());
     }
-}
-
-fn copy(from: &Path, to: &Path) -> Outcome {
-    for file in build::files(from)? {
-        let name = file.strip_prefix(from).unwrap_or(&file);
-        copy_file(&file, &to.join(name))?;
-    }
-    Ok(())
-}
-
-/// With its mode.
-fn copy_file(from: &Path, to: &Path) -> Outcome {
-    let parent = to.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
-    let copied = std::fs::copy(from, to).map_err(|e| format!("{}: {e}", from.display()));
-    copied.map(|_| ())
+    let lines: Vec<&str> = said.lines().collect();
+    println!("{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+    Err(format!("it failed: see above, and {}", log.display()))
 }
 
 /// The packages and their sizes.

@@ -12,6 +12,8 @@ mod stage;
 mod test;
 
 use crate::sh::{self, Outcome};
+pub(crate) use build::{emptied, files};
+pub(crate) use source::known_to_git;
 use std::path::Path;
 use std::time::Duration;
 

@@ -14,21 +14,22 @@ const OTHERS: &str = "packaging/licences";
 /// The text for the standard library, which is linked and no crate of cargo's.
 const STANDARD: &str = "rust-std";
 
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+
 /// The text of `NOTICES`, for what these packages of the workspace link.
 pub(super) fn text(packages: &[String]) -> Outcome<String> {
     let args = ["metadata", "--format-version", "1", "--locked"];
-    let said = capture(cargo(&args).args(["--filter-platform", "x86_64-unknown-linux-gnu"]))?;
+    let said = capture(cargo(&args).args(["--filter-platform", PLATFORM]))?;
     let metadata: Value =
         serde_json::from_str(&said).map_err(|e| format!("cargo metadata: {e}"))?;
-    let linked = linked(&metadata, packages);
+    let linked = linked(packages)?;
     let mut crates = String::new();
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for package in list(&metadata["packages"]) {
-        let id = package["id"].as_str().unwrap_or("");
-        if !linked.contains(id) || package["source"].is_null() || is_macro(package) {
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let word = |field: &str| package[field].as_str().unwrap_or("");
+        if !linked.contains(&format!("{} v{}", word("name"), word("version"))) {
             continue;
         }
-        let word = |field: &str| package[field].as_str().unwrap_or("");
         let name = format!("{} {}", word("name"), word("version"));
         crates.push_str(&format!("{name}: {}; {}\n", word("license"), word("repository")));
         let folder = Path::new(word("manifest_path")).parent().unwrap_or(Path::new("."));
@@ -56,40 +57,16 @@ pub(super) fn text(packages: &[String]) -> Outcome<String> {
     Ok(all)
 }
 
-/// The crates that end up in a binary: dependencies that are neither for tests nor for building.
-fn linked<'a>(metadata: &'a Value, packages: &[String]) -> BTreeSet<&'a str> {
-    let nodes = list(&metadata["resolve"]["nodes"]);
-    let edges: BTreeMap<&str, &Value> =
-        nodes.iter().filter_map(|node| Some((node["id"].as_str()?, &node["deps"]))).collect();
-    let all = list(&metadata["packages"]);
-    let named = |package: &&Value| packages.iter().any(|name| package["name"] == name.as_str());
-    let mut left: Vec<&str> =
-        all.iter().filter(named).filter_map(|package| package["id"].as_str()).collect();
-    let mut found = BTreeSet::new();
-    while let Some(id) = left.pop() {
-        let is_new = found.insert(id);
-        // What a macro uses runs in the compiler as well.
-        if !is_new || all.iter().any(|package| package["id"] == id && is_macro(package)) {
-            continue;
-        }
-        for dep in edges.get(id).map_or(&[][..], |deps| list(deps)) {
-            let kinds = list(&dep["dep_kinds"]);
-            if kinds.iter().any(|kind| kind["kind"].is_null()) {
-                left.extend(dep["pkg"].as_str());
-            }
-        }
+/// The crates that end up in a binary, as `name vVERSION`, and our own, which have a path behind that. Macros, and what is
+/// for tests or for building, run elsewhere.
+fn linked(packages: &[String]) -> Outcome<BTreeSet<String>> {
+    let args = ["tree", "--locked", "--edges", "normal,no-proc-macro", "--target", PLATFORM];
+    let mut tree = cargo(&args);
+    let _ = tree.args(["--prefix", "none", "--no-dedupe", "--format", "{p}"]);
+    for package in packages {
+        let _ = tree.args(["--package", package]);
     }
-    found
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-/// A macro runs in the compiler, and no line of it is in a binary.
-fn is_macro(package: &Value) -> bool {
-    let targets = package["targets"].as_array();
-    targets.is_some_and(|all| all.iter().any(|target| target["kind"][0] == "proc-macro"))
+    Ok(capture(&mut tree)?.lines().map(str::to_owned).collect())
 }
 
 /// The texts in the folder of a crate, or that in the file which is there for it.
@@ -120,20 +97,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_for_tests_or_for_building_is_not_linked() {
-        let dep = |to: &str, kind: Value| serde_json::json!({ "pkg": to, "dep_kinds": [{ "kind": kind }] });
-        let metadata = serde_json::json!({
-            "packages": [{ "name": "tool", "id": "tool" }, { "name": "other", "id": "other" },
-                { "name": "macro", "id": "macro", "targets": [{ "kind": ["proc-macro"] }] }],
-            "resolve": { "nodes": [
-                { "id": "tool", "deps": [dep("a", Value::Null), dep("b", "dev".into()), dep("c", "build".into())] },
-                { "id": "a", "deps": [dep("d", Value::Null), dep("macro", Value::Null)] },
-                { "id": "macro", "deps": [dep("syn", Value::Null)] },
-                { "id": "other", "deps": [dep("e", Value::Null)] },
-            ] },
-        });
-        let linked: Vec<_> = linked(&metadata, &["tool".into()]).into_iter().collect();
-        assert_eq!(linked, ["a", "d", "macro", "tool"]);
+    fn dependencies_for_tests_or_for_building_are_not_linked() {
+        let linked = linked(&["tieline-tools".into(), "tieline-capi".into()]).unwrap();
+        let has = |name: &str| linked.iter().any(|one| one.split(' ').next() == Some(name));
+        assert!(has("clap") && has("libc"), "{linked:?}");
+        assert!(["proptest", "syn", "tieline-testing"].iter().all(|name| !has(name)), "{linked:?}");
     }
 
     #[test]

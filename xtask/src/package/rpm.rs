@@ -31,27 +31,17 @@ pub(super) fn again() -> Outcome<PathBuf> {
     cut(&tree, &folder).map(|_| folder)
 }
 
-fn copy(file: &Path, folder: &Path) -> Outcome {
-    let to = folder.join(file.file_name().unwrap_or_default());
-    std::fs::copy(file, to).map(|_| ()).map_err(|e| format!("{}: {e}", file.display()))
-}
-
 /// Makes the packages of a tree in a folder, which is emptied before.
 fn cut(tree: &stage::Tree, folder: &Path) -> Outcome<Vec<PathBuf>> {
-    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).map_err(failed)?;
-    }
+    build::emptied(folder)?;
     let attributes = folder.join("attributes");
-    std::fs::create_dir_all(&attributes).map_err(failed)?;
     let packaging = root().join("packaging");
     // rpm runs the generators that it finds listed there: its own, and that of this very source, which others have from
     // libtieline-devel.
-    for file in build::files(Path::new(GENERATORS))? {
-        copy(&file, &attributes)?;
-    }
-    for file in ["tieline.attr", "tieline.req", "tieline.prov"] {
-        copy(&packaging.join("rpm").join(file), &attributes)?;
+    let own = ["tieline.attr", "tieline.req", "tieline.prov"];
+    let own = own.map(|file| packaging.join("rpm").join(file));
+    for file in build::files(Path::new(GENERATORS))?.into_iter().chain(own) {
+        build::copy(&file, &attributes.join(file.file_name().unwrap_or_default()))?;
     }
     let define = |name: &str, value: String| format!("{name} {value}");
     let here = attributes.display().to_string();

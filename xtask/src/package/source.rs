@@ -7,9 +7,8 @@ use super::{build, deb};
 use crate::sh::{Outcome, capture, cargo, command, root, target, which};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// What the tree is called.
 const NAME: &str = concat!("tieline-", env!("CARGO_PKG_VERSION"));
@@ -46,15 +45,15 @@ fn make_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
         return Err(format!("{program} is not installed: cargo xtask setup package"));
     }
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).map_err(failed)?;
-    }
-    std::fs::create_dir_all(folder).map_err(failed)?;
+    build::emptied(folder)?;
     let files = known_to_git()?;
     let mut tar = archive(&folder.join(format!("{ORIGINAL}.tar.xz")), &root())?;
     // Links lead to files of the tree, and stay as they are.
     let _ = tar.args(["--no-recursion", &format!("--transform=s,^,{NAME}/,S")]);
-    fed(tar.args(["--null", "--files-from=-"]), &files.join("\0"))?;
+    let list = folder.join("files");
+    std::fs::write(&list, files.join("\0")).map_err(failed)?;
+    let _ = capture(tar.args(["--null", "--files-from"]).arg(&list))?;
+    std::fs::remove_file(&list).map_err(failed)?;
     let unpacked = folder.join("unpacked");
     vendor(&unpacked.join("vendor"))?;
     let mut tar = archive(&folder.join(format!("{ORIGINAL}-vendor.tar.xz")), &unpacked)?;
@@ -76,7 +75,7 @@ fn make_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
 }
 
 /// What git knows of this tree and what is new in it, but for what is gone: from the root, sorted.
-fn known_to_git() -> Outcome<Vec<String>> {
+pub(crate) fn known_to_git() -> Outcome<Vec<String>> {
     let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let said = capture(&mut command("git", &words))
         .map_err(|text| format!("a source package is made of what git knows: {text}"))?;
@@ -96,16 +95,6 @@ fn archive(file: &Path, folder: &Path) -> Outcome<Command> {
     // Several threads would cut it where their number says.
     let _ = tar.env("XZ_OPT", "--threads=1");
     Ok(tar)
-}
-
-/// Runs a command that reads this.
-fn fed(command: &mut Command, text: &str) -> Outcome {
-    let failed = |e: std::io::Error| format!("tar: {e}");
-    let mut child = command.stdin(Stdio::piped()).spawn().map_err(failed)?;
-    let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(text.as_bytes()));
-    let status = child.wait().map_err(failed)?;
-    written.map_err(failed)?;
-    if status.success() { Ok(()) } else { Err(format!("tar ended with {status}")) }
 }
 
 /// The crates of `Cargo.lock`, in a folder.

@@ -1,14 +1,11 @@
 //! The tree that every package is cut from: what is installed, where it will lie.
 
 use super::{build, notices};
+use crate::install::PROVIDERS;
 use crate::sh::{Outcome, capture, cargo, command, root, target};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The providers, each with the package of the workspace that makes it.
-pub(super) const PROVIDERS: [&str; 8] =
-    ["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
 
 /// Those whose variables the packaged file of settings has. The others' are known where their kernel modules are, which is not to
 /// make one build's file another than the next one's.
@@ -24,9 +21,7 @@ pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<Tree> {
     // What is run for it has directories of its own.
     let folder = std::path::absolute(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let folder = folder.as_path();
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    }
+    build::emptied(folder)?;
     build::installed(libdir, folder)?;
     let tree = Tree::there(folder);
     tree.development()?;

@@ -30,13 +30,13 @@ pub(crate) fn run(named: &[&str]) -> Count {
     let releases: Vec<&str> = RELEASES.into_iter().filter(|release| is_wanted(release)).collect();
     let mut count = Count::default();
     if !releases.is_empty() {
-        count.add(debian(&releases));
+        count.add(debian(&releases).into());
     }
     if is_wanted("rpm") {
-        count.add(rpms());
+        count.add(rpms().into());
     }
     if is_wanted("source") {
-        count.add(sources());
+        count.add(sources().into());
     }
     count
 }
@@ -50,69 +50,53 @@ fn known(named: &[&str]) -> Outcome {
     }
 }
 
-fn debian(releases: &[&str]) -> Count {
+fn debian(releases: &[&str]) -> Outcome<Count> {
     if let Some(program) = deb::missing() {
-        return Count::skip(format!("Debian's packages: there is no {program} here"));
+        return Ok(Count::skip(format!("Debian's packages: there is no {program} here")));
     }
-    let packages = match packages() {
-        Ok(packages) => packages,
-        Err(text) => return Count::one(Err(text)),
-    };
-    let mut total = same_bytes("deb", &packages.now, deb::again);
-    match files_of(&root().join("packaging/test/deb"), "sh") {
-        Ok(scripts) => total.add(each("deb", &scripts, |name| outside("deb", name))),
-        Err(text) => total.add(Count::one(Err(text))),
-    }
-    for release in releases {
-        match unpacked(release, "") {
-            Ok(folder) => {
-                total.add(steps(release, &folder, &packages));
-                // It holds devices and other users' files: not left to be cleaned by somebody else.
-                let _ = std::fs::remove_dir_all(&folder);
-            }
-            Err(without) => total.add(without.count(release)),
-        }
-    }
-    total
-}
-
-/// The packages, and those of the next version.
-struct Packages {
-    now: PathBuf,
-    next: PathBuf,
-}
-
-fn packages() -> Outcome<Packages> {
     let _ = deb::make(deb::VERSION)?;
-    Ok(Packages { now: target().join("packages/deb"), next: deb::next()? })
-}
-
-/// Why there is no root.
-enum Without {
-    /// It cannot be had here.
-    Skipped(String),
-    /// It was begun and did not come about.
-    Failed(String),
-}
-
-impl Without {
-    fn count(self, release: &str) -> Count {
-        match self {
-            Without::Skipped(reason) => Count::skip(format!("{release}: {reason}")),
-            Without::Failed(text) => Count::one(Err(format!("{release}: {text}"))),
-        }
+    // The packages, and those of the next version.
+    let (now, next) = (target().join("packages/deb"), deb::next()?);
+    let mut total = same_bytes("deb", &now, deb::again);
+    total.add(all_outside("deb", "deb").into());
+    let given = [(now, "packages", &["deb"][..]), (next, "next", &["deb"])];
+    for release in releases {
+        total.add(all_inside(release, unpacked(release, ""), &given, ""));
     }
+    Ok(total)
 }
 
-impl From<String> for Without {
-    fn from(text: String) -> Without {
-        Without::Failed(text)
-    }
+/// Steps beside the packages, on this machine.
+fn all_outside(place: &str, kind: &str) -> Outcome<Count> {
+    let scripts = files_of(&root().join("packaging/test").join(kind), "sh")?;
+    Ok(each(place, &scripts, |name| outside(kind, name)))
+}
+
+/// Files of folders, by their endings, and the folders of a root that they go to.
+type Given<'a> = (PathBuf, &'a str, &'a [&'a str]);
+
+/// A root that was unpacked, or why there can be none here.
+type Root = Result<PathBuf, String>;
+
+/// The steps of a folder, in a root that has these files.
+fn all_inside(place: &str, root_of: Outcome<Root>, given: &[Given<'_>], steps: &str) -> Count {
+    let folder = match root_of {
+        Ok(Ok(folder)) => folder,
+        Ok(Err(reason)) => return Count::skip(format!("{place}: {reason}")),
+        Err(text) => return Count::one(Err(format!("{place}: {text}"))),
+    };
+    let laid = given_to(&folder, given)
+        .and_then(|()| laid(&folder, &root().join("packaging/test").join(steps)))
+        .map_err(|text| format!("{place}: {text}"));
+    let count = laid.map(|scripts| each(place, &scripts, |name| inside(&folder, name)));
+    // It holds devices and other users' files: not left to be cleaned by somebody else.
+    let _ = std::fs::remove_dir_all(&folder);
+    count.into()
 }
 
 /// A root of a release, unpacked; with these packages besides.
-fn unpacked(release: &str, more: &str) -> Result<PathBuf, Without> {
-    let skipped = |reason: String| Err(Without::Skipped(reason));
+fn unpacked(release: &str, more: &str) -> Outcome<Root> {
+    let skipped = |reason: String| Ok(Err(reason));
     if !is_root() {
         return skipped("a clean root needs root's rights here".into());
     }
@@ -144,7 +128,7 @@ fn unpacked(release: &str, more: &str) -> Result<PathBuf, Without> {
         if let Err(text) = sh::run(&mut make) {
             let _ = std::fs::remove_file(&part);
             return match begun.exists() {
-                true => Err(Without::Failed(format!("its root came about by half: {text}"))),
+                true => Err(format!("its root came about by half: {text}")),
                 false => skipped(format!("the archive gives no clean root: {text}")),
             };
         }
@@ -152,54 +136,27 @@ fn unpacked(release: &str, more: &str) -> Result<PathBuf, Without> {
         std::fs::rename(&part, &archive).map_err(|e| format!("{}: {e}", archive.display()))?;
     }
     let folder = roots.join(format!("{name}.root"));
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    }
-    std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    build::emptied(&folder)?;
     let mut tar = command("tar", &["--extract", "--numeric-owner", "--file"]);
     sh::run(tar.arg(&archive).arg("--directory").arg(&folder))?;
-    Ok(folder)
+    Ok(Ok(folder))
 }
 
 /// The source package: the same bytes when it is made again, nothing to remark, and built where there is no network.
-fn sources() -> Count {
+fn sources() -> Outcome<Count> {
     if let Some(program) = source::missing().or_else(deb::missing) {
-        return Count::skip(format!("the source package: there is no {program} here"));
+        return Ok(Count::skip(format!("the source package: there is no {program} here")));
     }
-    let made = deb::make(deb::VERSION).and_then(|_| source::make());
-    if let Err(text) = made {
-        return Count::one(Err(text));
-    }
+    let _ = deb::make(deb::VERSION)?;
+    let _ = source::make()?;
     let mut total = same_bytes("dsc", &source::folder(), source::again);
-    let lint = files_of(&root().join("packaging/test/source/outside"), "sh");
-    match lint {
-        Ok(scripts) => total.add(each("source", &scripts, |name| outside("source/outside", name))),
-        Err(text) => total.add(Count::one(Err(text))),
-    }
-    match unpacked(BUILDS, COMPILER) {
-        Ok(folder) => {
-            let given = [
-                (source::folder(), "packages", &["dsc", "xz"][..]),
-                (target().join("packages/deb"), "debs", &["deb"]),
-            ];
-            let steps = root().join("packaging/test/source");
-            total.add(match given_to(&folder, &given).and_then(|()| laid(&folder, &steps)) {
-                Ok(scripts) => each("source", &scripts, |name| inside(&folder, name)),
-                Err(text) => Count::one(Err(text)),
-            });
-            let _ = std::fs::remove_dir_all(&folder);
-        }
-        Err(without) => total.add(without.count("source")),
-    }
-    total
-}
-
-fn steps(release: &str, folder: &Path, packages: &Packages) -> Count {
-    let scripts = match prepared(folder, packages) {
-        Ok(scripts) => scripts,
-        Err(text) => return Count::one(Err(format!("{release}: {text}"))),
-    };
-    each(release, &scripts, |name| inside(folder, name))
+    total.add(all_outside("source", "source/outside").into());
+    let given = [
+        (source::folder(), "packages", &["dsc", "xz"][..]),
+        (target().join("packages/deb"), "debs", &["deb"]),
+    ];
+    total.add(all_inside("source", unpacked(BUILDS, COMPILER), &given, "source"));
+    Ok(total)
 }
 
 /// The steps in order, each told with what it shows.
@@ -232,37 +189,27 @@ fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Coun
 }
 
 /// Packages of rpm: what the solver makes of them, and what they do in a Debian root, since a root of their own has no C library.
-fn rpms() -> Count {
+fn rpms() -> Outcome<Count> {
     if let Some(program) = rpm::missing() {
-        return Count::skip(format!("rpms: there is no {program} here"));
+        return Ok(Count::skip(format!("rpms: there is no {program} here")));
     }
     if !is_root() {
-        return Count::skip("rpms: a root of their own needs root's rights here");
+        return Ok(Count::skip("rpms: a root of their own needs root's rights here"));
     }
-    let scripts = rpm::make().and_then(|_| files_of(&root().join("packaging/test/rpm"), "sh"));
-    let scripts = match scripts {
-        Ok(scripts) => scripts,
-        Err(text) => return Count::one(Err(text)),
-    };
+    let _ = rpm::make()?;
+    let scripts = files_of(&root().join("packaging/test/rpm"), "sh")?;
     let mut count = same_bytes("rpm", &target().join("packages/rpm"), rpm::again);
-    let debian = match unpacked(RELEASES[0], "") {
-        Ok(folder) => Some(folder),
-        // The step that wants it says that it is skipped.
-        Err(Without::Skipped(_)) => None,
-        Err(failed) => {
-            count.add(failed.count(RELEASES[0]));
-            None
-        }
-    };
+    let debian = unpacked(RELEASES[0], "");
+    // The step that wants a root says that it is skipped where there is none.
+    let folder = debian.as_ref().ok().and_then(|root| root.as_deref().ok());
     count.add(each("rpm", &scripts, |name| {
         let mut bash = outside("rpm", name);
-        let _ = bash.env("DEBIAN", debian.as_deref().unwrap_or(Path::new("")));
+        let _ = bash.env("DEBIAN", folder.unwrap_or(Path::new("")));
         bash
     }));
-    if let Some(folder) = debian {
-        let _ = std::fs::remove_dir_all(folder);
-    }
-    count
+    let _ = folder.map(std::fs::remove_dir_all);
+    count.add(debian.map(|_| Count::default()).into());
+    Ok(count)
 }
 
 /// A step runs in a directory of its own, which goes with it; without one it does not run.
@@ -305,15 +252,8 @@ fn title(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("# ")
 }
 
-/// Puts packages and steps into a root; returns the steps in order.
-fn prepared(folder: &Path, packages: &Packages) -> Outcome<Vec<PathBuf>> {
-    let (now, next) = (packages.now.clone(), packages.next.clone());
-    given_to(folder, &[(now, "packages", &["deb"]), (next, "next", &["deb"])])?;
-    laid(folder, &root().join("packaging/test"))
-}
-
 /// Puts files of folders, by their endings, into folders of a root.
-fn given_to(root: &Path, given: &[(PathBuf, &str, &[&str])]) -> Outcome {
+fn given_to(root: &Path, given: &[Given<'_>]) -> Outcome {
     for (from, to, endings) in given {
         for ending in *endings {
             copied(&files_of(from, ending)?, &root.join(to))?;
@@ -324,7 +264,7 @@ fn given_to(root: &Path, given: &[(PathBuf, &str, &[&str])]) -> Outcome {
 
 /// Puts the steps of a folder into a root; returns them in order.
 fn laid(folder: &Path, steps: &Path) -> Outcome<Vec<PathBuf>> {
-    copied(&[], &folder.join("scratch"))?;
+    build::emptied(&folder.join("scratch"))?;
     let scripts = files_of(steps, "sh")?;
     copied(&scripts, &folder.join("steps"))?;
     copied(&[root().join("packaging/test/prelude")], &folder.join("steps"))?;
@@ -332,12 +272,8 @@ fn laid(folder: &Path, steps: &Path) -> Outcome<Vec<PathBuf>> {
 }
 
 fn copied(files: &[PathBuf], to: &Path) -> Outcome {
-    std::fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;
-    for file in files {
-        let copied = std::fs::copy(file, to.join(file.file_name().unwrap_or_default()));
-        let _ = copied.map_err(|e| format!("{}: {e}", file.display()))?;
-    }
-    Ok(())
+    let mut files = files.iter();
+    files.try_for_each(|file| build::copy(file, &to.join(file.file_name().unwrap_or_default())))
 }
 
 /// The files of a folder with this ending, in order.
@@ -413,8 +349,9 @@ mod tests {
         assert_eq!(known(&["bookworm", "rpm"]), Ok(()));
         let slip = run(&["bookwrm"]);
         assert_eq!(slip.failed, ["`bookwrm` cannot be tried: bookworm, trixie, rpm, source can"]);
-        assert_eq!(Without::from("no disk".to_owned()).count("trixie").failed, ["trixie: no disk"]);
-        assert_eq!(Without::Skipped("no tar".into()).count("trixie").skipped, ["trixie: no tar"]);
+        let inside = |root_of| all_inside("trixie", root_of, &[], "");
+        assert_eq!(inside(Err("no disk".into())).failed, ["trixie: no disk"]);
+        assert_eq!(inside(Ok(Err("no tar".into()))).skipped, ["trixie: no tar"]);
     }
 
     #[test]

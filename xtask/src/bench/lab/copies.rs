@@ -4,7 +4,7 @@
 //! `bare_copies` of `tests/lab/programs` without.
 
 use super::Measured;
-use crate::bench::groups::{Better, Comparison, Group, Unit};
+use crate::bench::groups::{Comparison, Group, Unit};
 use crate::bench::{Series, say};
 use crate::lab::Hosts;
 use crate::sh::{Outcome, cargo, heading, run};
@@ -43,14 +43,14 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Builds the two programs and the providers.
 pub(super) fn build() -> Outcome {
-    let packages = ["tieline-processes", "tieline-lab-programs"];
-    let plugins = ["tieline-provider-shm-xpmem-plugin", "tieline-provider-shm-knem-plugin"];
-    let mut words = vec!["build", "--release", "--lib"];
-    plugins.iter().for_each(|name| words.extend(["-p", name]));
-    run(&mut cargo(&words))?;
-    let mut words = vec!["build", "--release", "--examples"];
-    packages.iter().for_each(|name| words.extend(["-p", name]));
-    run(&mut cargo(&words))
+    let packages = [
+        "tieline-processes",
+        "tieline-lab-programs",
+        "tieline-provider-shm-xpmem-plugin",
+        "tieline-provider-shm-knem-plugin",
+    ];
+    let mut build = cargo(&["build", "--release", "--lib", "--examples"]);
+    run(build.args(packages.iter().flat_map(|name| ["-p", name])))
 }
 
 /// What all of it is called.
@@ -89,7 +89,7 @@ fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> 
     for program in ["tieline", "bare"] {
         for way in WAYS {
             let label = format!("{program}: {way}");
-            let mut series = Series::new(&label, Unit::Time, Better::Lower, None);
+            let mut series = Series::new(&label, Unit::Time, None);
             for round in 0..rounds {
                 let said = std::fs::read_to_string(results.join(format!("{program}-{round}")));
                 match figure(&said.unwrap_or_default(), size, way) {
@@ -113,7 +113,6 @@ fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> 
     let group = Group {
         what: name,
         unit: Unit::Time,
-        better: Better::Lower,
         sources: Vec::new(),
         comparisons: bare.chain(beside).collect(),
     };

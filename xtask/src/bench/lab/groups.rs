@@ -1,9 +1,7 @@
 //! What is compared in the lab, and the aims. What a row's two sides do alike and what not is in its note.
 
 use super::pair::{Figure, Pair, STREAM, Tool};
-use crate::bench::groups::{Better, Comparison, Group, Unit};
-
-const OURS: &str = "tieline";
+use crate::bench::groups::{Group, Unit};
 
 /// Things that two programs do on the same device, measured in turn.
 pub(super) struct Beside {
@@ -12,49 +10,30 @@ pub(super) struct Beside {
     pub(super) note: &'static str,
 }
 
-fn ours(test: &'static str, iterations: u64, figure: Figure) -> (&'static str, Pair) {
-    (OURS, Pair { tool: Tool::Tieline, test, iterations, figure })
-}
+/// The words of `tieline perf --test`, of a program of perftest, and of `ucx_perftest -t` where it has such a test.
+type Words = [&'static str; 3];
 
-fn perftest(
-    program: &'static str,
-    options: &'static str,
-    iterations: u64,
-    figure: Figure,
-) -> (&'static str, Pair) {
-    (program, Pair { tool: Tool::Perftest(program), test: options, iterations, figure })
-}
-
-fn ucx(test: &'static str, iterations: u64, figure: Figure) -> (&'static str, Pair) {
-    (UCX, Pair { tool: Tool::Ucx, test, iterations, figure })
-}
-
-const UCX: &str = "UCX uct rc_verbs";
-
-/// A group in which the first source is held against each of the others; the aim is towards the second.
+/// A figure of so many iterations by ours, perftest and UCX; the aim is towards perftest.
 fn beside(
     what: &'static str,
-    unit: Unit,
-    aim: Option<f64>,
-    sources: Vec<(&'static str, Pair)>,
+    (figure, iterations): (Figure, u64),
+    aim: impl Into<Option<f64>>,
+    [ours, perftest, ucx]: Words,
     note: &'static str,
 ) -> Beside {
-    let better = match unit {
-        Unit::Time | Unit::Memory | Unit::Instructions => Better::Lower,
-        Unit::Rate | Unit::Bandwidth => Better::Higher,
+    let unit = match figure {
+        Figure::P50 => Unit::Time,
+        Figure::Rate => Unit::Rate,
+        Figure::Bandwidth => Unit::Bandwidth,
+        _ => Unit::Instructions,
     };
-    let comparisons = sources
-        .iter()
-        .skip(1)
-        .enumerate()
-        .map(|(at, (rival, _))| Comparison {
-            what: None,
-            ours: OURS,
-            rival,
-            aim: aim.filter(|_| at == 0),
-        })
-        .collect();
-    Beside { group: Group { what, unit, better, sources, comparisons }, note }
+    let pair = |tool, test| Pair { tool, test, iterations, figure };
+    let (program, options) = perftest.split_once(' ').unwrap_or((perftest, ""));
+    let mut rivals = vec![(program, pair(Tool::Perftest(program), options), aim.into())];
+    if !ucx.is_empty() {
+        rivals.push(("UCX uct rc_verbs", pair(Tool::Ucx, ucx), None));
+    }
+    Beside { group: Group::new(what, unit, pair(Tool::Tieline, ours), rivals), note }
 }
 
 /// Times and rates, small to large.
@@ -62,71 +41,52 @@ pub(super) fn speed() -> Vec<Beside> {
     vec![
         beside(
             "8 B put, there and back / 2",
-            Unit::Time,
-            Some(1.05),
-            vec![
-                ours("put_lat --size 8", 1000, Figure::P50),
-                perftest("ib_write_lat", "-s 8", 1000, Figure::P50),
-                ucx("put_lat -s 8 -D short", 1000, Figure::P50),
-            ],
+            (Figure::P50, 1000),
+            1.05,
+            ["put_lat --size 8", "ib_write_lat -s 8", "put_lat -s 8 -D short"],
             "All three write to the other side and look at their own memory until the answer is there; the \
              payload goes inline. ib_write_lat waits for the completion of its write before it looks for the answer; \
              tieline and UCX take it afterwards.",
         ),
         beside(
             "8 B message, one way",
-            Unit::Time,
+            (Figure::P50, 1000),
             None,
-            vec![
-                ours("am_lat --size 8", 1000, Figure::P50),
-                perftest("ib_send_lat", "-s 8", 1000, Figure::P50),
-                ucx("am_lat -s 8 -D short", 1000, Figure::P50),
-            ],
+            ["am_lat --size 8", "ib_send_lat -s 8", "am_lat -s 8 -D short"],
             "ib_send_lat moves bare sends into posted receives. A message of tieline (and of UCX) has a header, runs \
              a handler, counts credits and keeps a shared receive queue filled: 24 bytes instead of 8.",
         ),
         beside(
             "8 B fetch-add, waited for",
-            Unit::Time,
+            (Figure::P50, 1000),
             None,
-            vec![
-                ours("fadd_lat", 1000, Figure::P50),
-                perftest("ib_atomic_lat", "", 1000, Figure::P50),
-                ucx("fadd -s 8 -D short -O 1", 1000, Figure::P50),
-            ],
+            ["fadd_lat", "ib_atomic_lat", "fadd -s 8 -D short -O 1"],
             "One atomic by the device at a time, its completion waited for (tieline with TIELINE_ATOMICS=device).",
         ),
         beside(
             "64 KiB put",
-            Unit::Bandwidth,
-            Some(0.95),
-            vec![
-                ours("put_bw --size 64k --window 128", 200, Figure::Bandwidth),
-                perftest("ib_write_bw", "-s 65536 -t 128", 200, Figure::Bandwidth),
-                ucx("put_bw -s 65536 -D zcopy", 200, Figure::Bandwidth),
+            (Figure::Bandwidth, 200),
+            0.95,
+            [
+                "put_bw --size 64k --window 128",
+                "ib_write_bw -s 65536 -t 128",
+                "put_bw -s 65536 -D zcopy",
             ],
             "Registered memory on both sides. tieline and ib_write_bw keep 128 writes under way, UCX what its send queue \
              holds. ib_write_bw asks for one completion in a hundred writes, tieline for each.",
         ),
         beside(
             "64 KiB get",
-            Unit::Bandwidth,
+            (Figure::Bandwidth, 200),
             None,
-            vec![
-                ours("get_bw --size 64k --window 128", 200, Figure::Bandwidth),
-                perftest("ib_read_bw", "-s 65536 -t 128", 200, Figure::Bandwidth),
-            ],
+            ["get_bw --size 64k --window 128", "ib_read_bw -s 65536 -t 128", ""],
             "As the put, by reads: 128 posted by either; the device serves fewer at a time.",
         ),
         beside(
             "8 B messages",
-            Unit::Rate,
-            Some(0.95),
-            vec![
-                ours("am_bw --size 8", 6000, Figure::Rate),
-                perftest("ib_send_bw", "-s 8 -t 128 -I 188", 6000, Figure::Rate),
-                ucx("am_bw -s 8 -D short", 6000, Figure::Rate),
-            ],
+            (Figure::Rate, 6000),
+            0.95,
+            ["am_bw --size 8", "ib_send_bw -s 8 -t 128 -I 188", "am_bw -s 8 -D short"],
             "ib_send_bw has 512 receives posted, 128 sends under way, and asks for one completion in a hundred; tieline's \
              credits let 32 messages be on their way at first, and up to 256 once they come in a stream.",
         ),
@@ -135,54 +95,32 @@ pub(super) fn speed() -> Vec<Beside> {
 
 /// Instructions: counted once, because they do not depend on how busy the machine is.
 pub(super) fn instructions() -> Vec<Kind> {
+    let turn = |what, figure, words| beside(what, (figure, 100), None, words, TURN);
+    let post = |what, figure, words| beside(what, (figure, STREAM), None, words, POST);
     vec![
         Kind {
-            turn: beside(
+            turn: turn(
                 "8 B put: instructions of a turn",
-                Unit::Instructions,
-                None,
-                vec![
-                    ours("put_lat --size 8", 100, Figure::TurnPut),
-                    perftest("ib_write_lat", "-s 8", 100, Figure::TurnPut),
-                    ucx("put_lat -s 8 -D short", 100, Figure::TurnPut),
-                ],
-                TURN,
+                Figure::TurnPut,
+                ["put_lat --size 8", "ib_write_lat -s 8", "put_lat -s 8 -D short"],
             ),
-            post: beside(
+            post: post(
                 "8 B put: of these, the post",
-                Unit::Instructions,
-                None,
-                vec![
-                    ours("put_bw --size 8", STREAM, Figure::PostPut),
-                    perftest("ib_write_bw", "-s 8 -I 188 -t 16", STREAM, Figure::PostPut),
-                    ucx("put_bw -s 8 -D short", STREAM, Figure::PostPut),
-                ],
-                POST,
+                Figure::PostPut,
+                ["put_bw --size 8", "ib_write_bw -s 8 -I 188 -t 16", "put_bw -s 8 -D short"],
             ),
             rest: "8 B put: the rest, polls",
         },
         Kind {
-            turn: beside(
+            turn: turn(
                 "8 B message: instructions of a turn",
-                Unit::Instructions,
-                None,
-                vec![
-                    ours("am_lat --size 8", 100, Figure::Turn),
-                    perftest("ib_send_lat", "-s 8", 100, Figure::Turn),
-                    ucx("am_lat -s 8 -D short", 100, Figure::Turn),
-                ],
-                TURN,
+                Figure::Turn,
+                ["am_lat --size 8", "ib_send_lat -s 8", "am_lat -s 8 -D short"],
             ),
-            post: beside(
+            post: post(
                 "8 B message: of these, the post",
-                Unit::Instructions,
-                None,
-                vec![
-                    ours("am_bw --size 8", STREAM, Figure::PostMessage),
-                    perftest("ib_send_bw", "-s 8 -I 188", STREAM, Figure::PostMessage),
-                    ucx("am_bw -s 8 -D short", STREAM, Figure::PostMessage),
-                ],
-                POST,
+                Figure::PostMessage,
+                ["am_bw --size 8", "ib_send_bw -s 8 -I 188", "am_bw -s 8 -D short"],
             ),
             rest: "8 B message: the rest, polls",
         },

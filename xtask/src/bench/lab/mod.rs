@@ -8,20 +8,18 @@ mod copies;
 mod groups;
 mod pair;
 
-use super::groups::{Better, Comparison, Group, Unit};
+use super::groups::{Comparison, Group, Unit};
 use super::report::{self, Machine};
-use super::{Row, Series, compare, say};
+use super::source::compiled;
+use super::{QUICK_ROUNDS, ROUNDS, Row, Series, compare, say};
 use crate::lab::Hosts;
 use crate::setup;
-use crate::sh::{Outcome, capture, cargo, command, heading, root, run, show_time, target, which};
+use crate::sh::{Outcome, cargo, heading, run, show_time};
 use groups::Beside;
 use pair::Pair;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Rounds of each group.
-const ROUNDS: usize = 7;
-const QUICK_ROUNDS: usize = 3;
 /// How long one measurement may take, on a machine that has much else to do.
 const PATIENCE: u64 = 60;
 
@@ -62,18 +60,15 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     }
     heading("setup");
     setup::install_or_say(setup::BENCH);
-    run(&mut cargo(&[
-        "build",
-        "--release",
-        "-p",
-        "tieline-tools",
-        "-p",
-        "tieline-provider-verbs-plugin",
-    ]))?;
+    let packages = ["-p", "tieline-tools", "-p", "tieline-provider-verbs-plugin"];
+    run(cargo(&["build", "--release"]).args(packages))?;
     if is_wanted(copies::WHAT) {
         copies::build()?;
     }
-    build_steps()?;
+    // Without the program that counts instructions the rest is measured all the same.
+    if let Err(text) = compiled("cc", "steps", "xtask/src/steps.c", &[], "linux-libc-dev") {
+        println!("instructions are not counted: {text}");
+    }
     let machine = Machine::look();
     let started = Instant::now();
     let mut hosts = match Hosts::boot() {
@@ -123,20 +118,6 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     })
 }
 
-/// The program that counts instructions. Without it the rest is measured all the same.
-fn build_steps() -> Outcome {
-    let dir = target().join("bench");
-    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    let mut cc = command("cc", &["-O2", "-Wall", "-o"]);
-    let _ = cc.arg(dir.join("steps")).arg(root().join("xtask/src/steps.c"));
-    if let Err(text) = capture(&mut cc) {
-        println!(
-            "instructions are not counted: {text} (rdma/ib_user_verbs.h is of linux-libc-dev)"
-        );
-    }
-    Ok(())
-}
-
 /// Measures all rounds of a group.
 fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measured> {
     let Beside { group, note } = beside;
@@ -144,11 +125,7 @@ fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measur
     let mut series: Vec<Series> = group
         .sources
         .iter()
-        .map(|(label, pair)| {
-            let missing = pair.needs().filter(|program| which(program).is_none());
-            let missing = missing.map(|program| format!("{program} is not installed"));
-            Series::new(label, group.unit, group.better, missing)
-        })
+        .map(|(label, pair)| Series::new(label, group.unit, pair.needs()))
         .collect();
     let there: Vec<bool> = series.iter().map(|one| one.missing.is_none()).collect();
     let script = script(&group, &there, rounds);
@@ -215,7 +192,7 @@ fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
 /// A turn less its post.
 fn rest(what: &'static str, turn: &Measured, post: &Measured) -> Measured {
     let series = turn.series.iter().zip(&post.series).map(|(turn, post)| {
-        let mut series = Series::new(&turn.label, Unit::Instructions, Better::Lower, None);
+        let mut series = Series::new(&turn.label, Unit::Instructions, None);
         match (turn.median(), post.median()) {
             (Some(turn), Some(post)) => series.rounds.push(turn - post),
             _ => series.missing = Some("a part of it is missing".to_owned()),
@@ -232,7 +209,6 @@ fn rest(what: &'static str, turn: &Measured, post: &Measured) -> Measured {
     let group = Group {
         what,
         unit: Unit::Instructions,
-        better: Better::Lower,
         sources: Vec::new(),
         comparisons: comparisons.collect(),
     };
@@ -265,19 +241,6 @@ mod tests {
             };
             assert_eq!(ports("offer"), ports("take"));
             assert_eq!(ports("offer").len(), 3 * there.len());
-        }
-    }
-
-    #[test]
-    fn every_comparison_names_what_its_group_measures() {
-        let kinds = groups::instructions().into_iter().flat_map(|kind| [kind.turn, kind.post]);
-        for beside in groups::speed().into_iter().chain(kinds) {
-            for comparison in &beside.group.comparisons {
-                for label in [comparison.ours, comparison.rival] {
-                    assert!(beside.group.sources.iter().any(|(known, _)| *known == label));
-                }
-            }
-            assert!(!beside.note.is_empty());
         }
     }
 }

@@ -128,16 +128,11 @@ fn perftest_field(said: &str, field: Field) -> Outcome<f64> {
     let mut lines = said.lines().map(str::trim).skip_while(|line| !line.starts_with("#bytes"));
     let names = lines.next().unwrap_or_default();
     let figures = lines.find(|line| line.starts_with(|c: char| c.is_ascii_digit()));
-    // A name may hold a blank (`BW average[MB/sec]`), and ends with its unit or is one word.
-    let (column, scale) = match field {
-        Field::P50 => (4, 1e3),
-        Field::Bandwidth => (3, 1_048_576.0),
-        Field::Rate => (4, 1e6),
-    };
-    let expected = match field {
-        Field::P50 => "t_typical[usec]",
-        Field::Bandwidth => "BW average[MB/sec]",
-        Field::Rate => "MsgRate[Mpps]",
+    // A name may hold a blank, so the columns are counted.
+    let (expected, column, scale) = match field {
+        Field::P50 => ("t_typical[usec]", 4, 1e3),
+        Field::Bandwidth => ("BW average[MB/sec]", 3, 1_048_576.0),
+        Field::Rate => ("MsgRate[Mpps]", 4, 1e6),
     };
     let figure = figures
         .filter(|_| names.contains(expected))
