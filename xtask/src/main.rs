@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo | test | bench | package | setup | header | mutants`.
+//! The project's own commands: `cargo xtask demo | check | test | bench | package | setup | header | mutants`.
 
 mod bench;
 mod c_library;
@@ -17,8 +17,11 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   demo [FILE]       build, show what was found and why, and move FILE between two processes
-  test [FILTER...]  every check that a change has to pass, or those whose names contain a filter; ends with
-                    `N passed, N failed, N skipped`
+  check             formatting, rules, clippy, and the unit tests of what differs from main and of what depends on it
+  test [FILTER...]  the checks that a change has to pass, or those whose names contain a filter; ends with
+                    `N passed, N failed, N skipped`, and with what it left out
+  test --all        every check: an hour, with virtual machines
+  test --selection  of the checks that `test` leaves out those that CI runs for this commit
   bench [--lab]     measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}. With --lab: in
                     the lab, beside perftest; writes target/bench/lab.{json,svg,md}. See bench --help
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["demo"] => demo::run(None),
         ["demo", file] if !file.starts_with('-') => demo::run(Some(file)),
+        ["check"] => check::run_changed(),
+        ["test", words @ ("--all" | "--selection")] => check::run(&[*words]),
         ["test", filters @ ..] if !filters.iter().any(|word| word.starts_with('-')) => {
             check::run(filters)
         }

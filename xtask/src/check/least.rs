@@ -35,6 +35,8 @@ const PACKAGES: &[(&str, usize)] = &[
 
 /// Everything else.
 const SUITES: &[(&str, usize)] = &[
+    // All packages together, where the runner does not tell them apart.
+    ("tests", 1900),
     ("processes", 20),
     ("conformance", 16),
     ("doctests", 10),

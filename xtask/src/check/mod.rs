@@ -1,9 +1,10 @@
-//! `cargo xtask test`: every check that a change has to pass, in order of what fails first and cheapest.
+//! `cargo xtask test`: the checks that a change has to pass, in order of what fails first and cheapest.
 //!
-//! A check that fails does not end the run: the last line counts them all. One that cannot run here says
-//! why and counts as skipped.
+//! A check that fails does not end the run: the last line counts them all. A check that cannot run here counts as skipped,
+//! with its reason. Long checks, and those that boot virtual machines, are left to `--selection` and `--all`.
 
 mod c_programs;
+mod changed;
 mod circles;
 mod examples;
 pub(crate) mod instructions;
@@ -13,7 +14,6 @@ mod licences;
 mod memory;
 mod oldest;
 mod open_mpi;
-mod processors;
 mod python;
 mod quotes;
 mod rules;
@@ -21,6 +21,7 @@ pub(crate) mod suite;
 mod words;
 mod yardstick;
 
+use crate::lab::{self, Selection};
 use crate::setup;
 use crate::sh::{Outcome, cargo, heading, lines, show_time, within};
 use std::process::Command;
@@ -61,88 +62,140 @@ impl From<Outcome<Count>> for Count {
     }
 }
 
-/// A check: what it is, in how many minutes it has ended on a busy machine, and how it is done.
-type Check = (&'static str, u64, fn() -> Count);
+/// The runs that a check is part of.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    /// `cargo xtask test`, and with it all others.
+    Test,
+    /// `cargo xtask test --selection` and `--all`.
+    Selection,
+    /// `cargo xtask test --selection` alone: a part of what `--all` does whole.
+    Part,
+    /// `cargo xtask test --all`.
+    All,
+}
+
+/// How a check is done.
+enum How {
+    /// As it is.
+    Alone(fn() -> Count),
+    /// With what the build has made.
+    Built(fn() -> Count),
+}
+
+use How::{Alone, Built};
+
+/// A check: its name, the minutes after which it has ended on a busy machine, the runs that it is part of, and how it is done.
+type Check = (&'static str, u64, When, How);
 
 const CHECKS: &[Check] = &[
-    ("formatting", 2, || quiet(&mut cargo(&["fmt", "--all", "--check"]))),
-    ("rules of the house", 2, rules::check),
-    ("licences and sources of what is used", 3, licences::check),
-    ("clippy", 20, || {
-        let args = ["clippy", "--workspace", "--all-targets"];
-        quiet(cargo(&args).args(suite::HOOKS).args(["--", "-D", "warnings"]))
-    }),
-    ("the library without its own providers", 10, || {
-        quiet(&mut cargo(&["check", "-p", "tieline", "--no-default-features"]))
-    }),
-    ("programs, providers, examples and tests build", 30, suite::build),
-    ("the generated header is fresh", 2, || suite::with_build(words::header)),
-    ("docs/configuration.md is fresh", 2, || suite::with_build(words::configuration)),
-    ("tests", 20, || suite::with_build(suite::tests)),
-    ("tests with real processes, and conformance of every provider", 25, || {
-        suite::with_build(suite::processes_and_conformance)
-    }),
-    ("examples of the documentation", 15, suite::doctests),
-    ("documentation has no warnings", 10, || {
-        let args = ["doc", "--workspace", "--no-deps", "--document-private-items"];
-        quiet(cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
-    }),
-    ("the C library exports what its file says", 5, || suite::with_build(c_programs::exports)),
-    ("the C library from C and C++, under valgrind and AddressSanitizer", 10, || {
-        suite::with_build(c_programs::surface)
-    }),
-    ("the Python module, over the C library", 5, || suite::with_build(python::check)),
-    ("a vendor's provider, from what is installed alone", 10, || suite::with_build(kit::check)),
-    ("an unmodified Open MPI over the C library", 10, || suite::with_build(open_mpi::run)),
-    ("examples, each as a job of processes", 15, || suite::with_build(examples::run)),
-    ("every order of the shared-memory ring (loom)", 15, suite::loom),
-    ("instructions of posting and polling", 20, instructions::check),
-    ("the records of rdma-core and libfabric, beside their crates", 15, yardstick::check),
-    ("the demo", 15, crate::demo::check),
-    ("the oldest Rust that is promised", 20, oldest::check),
-    ("another processor, as far as types go", 20, processors::check),
-    ("the lab: RDMA drivers and several hosts", 90, || {
-        suite::with_build(|| crate::lab::check(crate::lab::Selection::Ci))
-    }),
+    ("formatting", 2, When::Test, Alone(formatting)),
+    ("rules of the house", 2, When::Test, Alone(rules::check)),
+    ("licences and sources of what is used", 3, When::Test, Alone(licences::check)),
+    ("programs, providers, examples and tests build", 30, When::Test, Alone(suite::build)),
+    ("the generated header is fresh", 2, When::Test, Built(words::header)),
+    ("docs/configuration.md is fresh", 2, When::Test, Built(words::configuration)),
+    ("tests", 20, When::Test, Built(suite::tests)),
+    (
+        "tests with real processes, and conformance of every provider",
+        25,
+        When::Test,
+        Built(suite::processes_and_conformance),
+    ),
+    ("clippy", 20, When::Test, Alone(clippy)),
+    ("the library without its own providers", 10, When::Test, Alone(without_providers)),
+    ("examples of the documentation", 15, When::Test, Alone(suite::doctests)),
+    ("documentation has no warnings", 10, When::Test, Alone(documentation)),
+    ("the C library exports what its file says", 5, When::Test, Built(c_programs::exports)),
+    (
+        "the C library from C and C++, under valgrind and AddressSanitizer",
+        10,
+        When::Test,
+        Built(c_programs::surface),
+    ),
+    ("the Python module, over the C library", 5, When::Test, Built(python::check)),
+    ("a vendor's provider, from what is installed alone", 10, When::Test, Built(kit::check)),
+    ("an unmodified Open MPI over the C library", 10, When::Test, Built(open_mpi::run)),
+    ("examples, each as a job of processes", 15, When::Test, Built(examples::run)),
+    ("every order of the shared-memory ring (loom)", 15, When::Selection, Alone(suite::loom)),
+    ("instructions of posting and polling", 20, When::Selection, Alone(instructions::check)),
+    ("the demo", 15, When::Selection, Alone(crate::demo::check)),
+    (
+        "the lab: the core selection and a quarter of the other tests",
+        40,
+        When::Part,
+        Built(|| lab::check(Selection::Ci)),
+    ),
+    (
+        "the records of rdma-core and libfabric, beside their crates",
+        15,
+        When::All,
+        Alone(yardstick::check),
+    ),
+    (
+        "the oldest Rust that is promised, and another processor",
+        20,
+        When::All,
+        Alone(oldest::check),
+    ),
+    (
+        "the lab: RDMA drivers and several hosts",
+        90,
+        When::All,
+        Built(|| lab::check(Selection::All)),
+    ),
 ];
 
-/// `cargo xtask test [FILTER...]`: all checks, or those whose names contain a filter.
-pub(crate) fn run(filters: &[&str]) -> Outcome {
-    let started = Instant::now();
-    let is_chosen =
-        |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
-    let chosen: Vec<&Check> = CHECKS.iter().filter(|(name, ..)| is_chosen(name)).collect();
+/// `cargo xtask test [--all | --selection | FILTER...]`.
+pub(crate) fn run(words: &[&str]) -> Outcome {
+    let is_chosen = |(name, _, when, _): &Check| match words {
+        [] => *when == When::Test,
+        ["--all"] => *when != When::Part,
+        ["--selection"] => matches!(when, When::Selection | When::Part),
+        filters => *when != When::Part && filters.iter().any(|filter| name.contains(filter)),
+    };
+    let (chosen, left): (Vec<&Check>, Vec<&Check>) =
+        CHECKS.iter().partition(|check| is_chosen(check));
     if chosen.is_empty() {
         let names: Vec<_> = CHECKS.iter().map(|(name, ..)| *name).collect();
         return Err(format!("no check has that in its name: they are {}", names.join(", ")));
     }
+    let outcome = run_all(chosen);
+    if words.is_empty() {
+        let names = left.iter().filter(|check| check.2 != When::Part).map(|check| check.0);
+        println!("left out: {}", names.collect::<Vec<_>>().join("; "));
+        println!("`cargo xtask test --all` runs these too: about an hour, with virtual machines");
+    }
+    outcome
+}
+
+/// `cargo xtask check`: what a change needs at once. Formatting, rules, clippy, and the unit tests of the packages that differ from
+/// main and of those that depend on them.
+pub(crate) fn run_changed() -> Outcome {
+    let packages = changed::packages()?;
+    println!("packages that differ from main: {}", packages.join(", "));
+    let mut total = Count::default();
+    run_one("formatting", 2, &formatting, &mut total);
+    run_one("rules of the house", 2, &rules::check, &mut total);
+    if !packages.is_empty() {
+        // Cargo looks at no package again that the change does not concern.
+        run_one("clippy", 20, &clippy, &mut total);
+        run_one("unit tests", 20, &|| suite::unit_tests(&packages), &mut total);
+    }
+    closing_line(&total)
+}
+
+fn run_all(checks: Vec<&Check>) -> Outcome {
+    let started = Instant::now();
     heading("setup");
     setup::install_or_say(setup::TEST);
     let mut total = Count::default();
-    for (name, minutes, check) in chosen {
-        heading(name);
-        let began = Instant::now();
-        let count = within(Duration::from_secs(minutes * 60), check);
-        for text in &count.failed {
-            println!("FAILED: {text}");
-        }
-        for reason in &count.skipped {
-            println!("skipped: {reason}");
-        }
-        let verdict = if count.failed.is_empty() { "ok" } else { "FAILED" };
-        let Count { passed, failed, skipped } = &count;
-        println!(
-            "{verdict}: {passed} passed, {} failed, {} skipped in {}",
-            failed.len(),
-            skipped.len(),
-            show_time(began.elapsed())
-        );
-        let named = |texts: &[String]| texts.iter().map(|text| format!("{name}: {text}")).collect();
-        total.add(Count {
-            passed: count.passed,
-            failed: named(&count.failed),
-            skipped: named(&count.skipped),
-        });
+    for (name, minutes, _, how) in checks {
+        let check = || match how {
+            Alone(check) => check(),
+            Built(check) => suite::with_build(check),
+        };
+        run_one(name, *minutes, &check, &mut total);
     }
     heading(&format!("all checks ({})", show_time(started.elapsed())));
     for text in &total.failed {
@@ -151,17 +204,53 @@ pub(crate) fn run(filters: &[&str]) -> Outcome {
     for reason in &total.skipped {
         println!("skipped: {reason}");
     }
+    closing_line(&total)
+}
+
+/// Does one check, prints how it ended, and adds its counts.
+fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Count) {
+    heading(name);
+    let began = Instant::now();
+    let Count { passed, failed, skipped } = within(Duration::from_secs(minutes * 60), check);
+    failed.iter().for_each(|text| println!("FAILED: {text}"));
+    skipped.iter().for_each(|reason| println!("skipped: {reason}"));
     println!(
-        "{} passed, {} failed, {} skipped",
-        total.passed,
-        total.failed.len(),
-        total.skipped.len()
+        "{}: {passed} passed, {} failed, {} skipped in {}",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        failed.len(),
+        skipped.len(),
+        show_time(began.elapsed())
     );
-    match total.failed.len() {
+    let named = |texts: &[String]| texts.iter().map(|text| format!("{name}: {text}")).collect();
+    total.add(Count { passed, failed: named(&failed), skipped: named(&skipped) });
+}
+
+/// The line that counts all checks, which ends the output where nothing was left out.
+fn closing_line(Count { passed, failed, skipped }: &Count) -> Outcome {
+    println!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len());
+    match failed.len() {
         0 => Ok(()),
         1 => Err("a check failed".into()),
         n => Err(format!("{n} checks failed")),
     }
+}
+
+fn formatting() -> Count {
+    quiet(&mut cargo(&["fmt", "--all", "--check"]))
+}
+
+fn clippy() -> Count {
+    let mut command = cargo(&["clippy", "--workspace", "--all-targets"]);
+    quiet(command.args(suite::HOOKS).args(["--", "-D", "warnings"]))
+}
+
+fn without_providers() -> Count {
+    quiet(&mut cargo(&["check", "-p", "tieline", "--no-default-features"]))
+}
+
+fn documentation() -> Count {
+    let args = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    quiet(cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// Runs a command whose output is of interest only when it fails.

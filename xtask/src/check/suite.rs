@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
 use tieline_testing::{built, hang};
 
 /// The places where tests end or stop a process. Every suite is built with them, so that nothing is built twice.
@@ -14,9 +13,6 @@ pub(super) const HOOKS: [&str; 2] = [
     "--features",
     "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks",
 ];
-
-/// How long the tests of one program may take together where cargo-nextest, which knows a limit for each, is not there.
-const PROGRAM: Duration = Duration::from_secs(600);
 
 /// A program that the build has made of a test's file.
 struct Program {
@@ -107,32 +103,34 @@ fn built_test(package: &str, name: &str) -> Count {
     libtest(command.current_dir(&program.folder).env(built::GIVEN, target().join("debug")))
 }
 
-/// Tests that need nothing but their own process. Those of the two packages below bring runners of their own.
+/// Tests that need nothing but their own process. The two packages of [`OTHERS`] have runners of their own.
 pub(super) fn tests() -> Count {
-    let others = ["tieline-processes", "tieline-conformance"];
-    let given = target().join("debug");
     if which("cargo-nextest").is_some() {
-        let args = ["nextest", "run", "--workspace", "--no-fail-fast", "--color", "never"];
-        let output = ["--success-output", "immediate", "--failure-output", "immediate"];
-        let chosen = others.map(|package| format!("not package({package})")).join(" and ");
-        let mut nextest = cargo(&args);
-        let _ = nextest.args(HOOKS).args(output).args(["-E", &chosen]).env(built::GIVEN, given);
-        return run_nextest(nextest.env("NEXTEST_HIDE_PROGRESS_BAR", "1"));
+        let filter = OTHERS.map(|package| format!("not package({package})")).join(" and ");
+        let mut told = nextest(&["--workspace", "-E", &filter]);
+        told.packages.iter().for_each(|(package, ran)| println!("{package}: {ran} tests ran"));
+        if told.count.failed.is_empty() {
+            told.count.failed = least::missing(&told.packages);
+        }
+        return told.count;
     }
-    let (mut count, mut ran) = (Count::default(), BTreeMap::new());
-    let programs = built().as_deref().unwrap_or_default();
-    for program in programs.iter().filter(|program| !others.contains(&&*program.package)) {
-        let mut command = command(&program.file, &["--show-output"]);
-        let _ = command.current_dir(&program.folder).env(built::GIVEN, &given);
-        println!("{}: {}", program.package, program.name);
-        let told = within(PROGRAM, || libtest(&mut command));
-        *ran.entry(program.package.clone()).or_default() += told.passed;
-        count.add(told);
+    let mut test = cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"]);
+    let excluded = OTHERS.iter().flat_map(|package| ["--exclude", package]);
+    let _ = test.args(excluded).args(HOOKS).args(["--", "--show-output"]);
+    least::or_failed("tests", libtest(test.env(built::GIVEN, target().join("debug"))))
+}
+
+/// Packages whose tests with processes and devices have runners of their own: [`processes_and_conformance`].
+const OTHERS: [&str; 2] = ["tieline-processes", "tieline-conformance"];
+
+/// Tests of the libraries and programs of these packages and of those that depend on them; of all packages without cargo-nextest.
+pub(super) fn unit_tests(packages: &[String]) -> Count {
+    let units = ["--workspace", "--lib", "--bins"];
+    if which("cargo-nextest").is_some() {
+        let depend = packages.iter().map(|name| format!("rdeps(={name})")).collect::<Vec<_>>();
+        return nextest(&[&units[..], &["-E", &depend.join(" + ")]].concat()).count;
     }
-    if count.failed.is_empty() {
-        count.failed = least::missing(&ran);
-    }
-    count
+    libtest(cargo(&["test", "--no-fail-fast"]).args(units).args(HOOKS))
 }
 
 /// Tests with real processes, which their runner kills, locks away and counts, and beside them conformance over every
@@ -171,9 +169,14 @@ pub(super) fn loom() -> Count {
     least::or_failed("loom", libtest(&mut command))
 }
 
-fn run_nextest(command: &mut Command) -> Count {
+/// Runs tests under cargo-nextest.
+fn nextest(words: &[&str]) -> Nextest {
+    let args = ["nextest", "run", "--no-fail-fast", "--no-tests", "pass", "--color", "never"];
+    let mut command = cargo(&args);
+    let output = ["--success-output", "immediate", "--failure-output", "immediate"];
+    let _ = command.args(words).args(HOOKS).args(output).env("NEXTEST_HIDE_PROGRESS_BAR", "1");
     let mut told = Nextest::default();
-    let outcome = lines(command, |line| {
+    let outcome = lines(command.env(built::GIVEN, target().join("debug")), |line| {
         if told.hear(line) {
             println!("{}", line.trim_end());
         }
@@ -182,13 +185,8 @@ fn run_nextest(command: &mut Command) -> Count {
             print!("{}", hang::told(std::process::id(), &target()));
         }
     });
-    told.packages.iter().for_each(|(package, ran)| println!("{package}: {ran} tests ran"));
-    let missing = least::missing(&told.packages);
-    let mut count = ended(told.count, outcome);
-    if count.failed.is_empty() {
-        count.failed = missing;
-    }
-    count
+    told.count = ended(std::mem::take(&mut told.count), outcome);
+    told
 }
 
 /// Counts what nextest says, one test at a time. A test that prints `skipped: reason` counts as skipped.
