@@ -35,10 +35,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tieline-provider-tcp-connect", "providers/tcp-connect"),
     ("tieline-provider-verbs", "providers/verbs"),
     ("tieline-tag", "tag"),
+    ("tieline-wireup", "wireup"),
 ];
 
 const HELP: &str = "\
-cargo xtask mutants [FILTER...]   mutates core, config, job, plugin-api, net, tag and the providers, where `FILE:LINE KIND` has a FILTER
+cargo xtask mutants [FILTER...]   mutates core, config, job, plugin-api, net, tag, wireup and the providers, where `FILE:LINE KIND` has a FILTER
 
   --sample N     so many, chosen at random (150)
   --seed S       another choice (1)

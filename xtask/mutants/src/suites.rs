@@ -105,6 +105,7 @@ const NEAR: &[(&str, &[&str])] = &[
     ("providers/ofi/src", &["tieline-provider-ofi", "tieline-conformance", "tieline-tools"]),
     ("providers/verbs/src", &["tieline-provider-verbs", "tieline-tools"]),
     ("tag/src", &["tieline-tag", "tieline-runtime"]),
+    ("wireup/src", &["tieline-wireup", "tieline", "tieline-fake", "tieline-provider-verbs"]),
 ];
 /// What tests load and run beside what cargo builds for them.
 const EXAMPLES: &[&str] = &["fake_*", "bad_*"];
