@@ -7,6 +7,7 @@
 //! memory while the application computes. What a worker promises stands at the end.
 
 use crate::Error;
+use crate::log::is_plain;
 use crate::wire::{Format, Reader, Writer, seal};
 use std::sync::OnceLock;
 use tieline_plugin_api::Status;
@@ -157,7 +158,7 @@ impl WorkerAddress {
             pid_namespace: r.u64()?,
             net_namespace: r.u64()?,
             pid: r.u32()?,
-            host: r.words()?,
+            host: words(r)?,
         };
         let entry = WorkerEntry::parse(r)?;
         let service = match r.u8()? {
@@ -233,9 +234,9 @@ impl WorkerEntry {
         let mut candidates = Vec::with_capacity(count);
         for _ in 0..count {
             candidates.push(Candidate {
-                provider: r.words()?,
-                domain: r.words()?,
-                module: r.words()?,
+                provider: words(r)?,
+                domain: words(r)?,
+                module: words(r)?,
                 priority: r.i32()?,
                 address: r.blob()?.to_vec(),
             });
@@ -250,7 +251,7 @@ impl WorkerEntry {
                 true => Ok(index),
                 false => Err(Status::BadData),
             };
-            let name = r.words()?;
+            let name = words(r)?;
             let via = match r.u8()? {
                 0 => Via::Connector(r.blob()?.to_vec()),
                 1 => Via::Candidate(known(r.u8()?)?),
@@ -268,6 +269,11 @@ impl WorkerEntry {
         }
         Ok(WorkerEntry { worker, candidates, schemes })
     }
+}
+
+/// Text with a one-byte length, for people to read. A character that a terminal obeys, or that nobody sees, becomes `?`.
+fn words(r: &mut Reader<'_>) -> Result<String, Status> {
+    Ok(r.name()?.replace(|c: char| !is_plain(c), "?"))
 }
 
 fn boot_id_here() -> [u8; 16] {

@@ -29,6 +29,8 @@ mod compose;
 pub mod context;
 pub mod endpoint;
 pub mod error;
+#[cfg(test)]
+mod golden_tests;
 mod interface;
 mod journal;
 mod lanes;
@@ -47,8 +49,6 @@ mod service;
 mod setup;
 mod shared;
 mod sys;
-mod wire;
-mod wireup;
 pub mod worker;
 
 pub use mem::region;
@@ -56,6 +56,7 @@ use tieline_config as config;
 pub use tieline_config::explain;
 use tieline_config::select;
 pub use tieline_job as job;
+use tieline_wireup::{self as wireup, wire};
 
 #[doc(hidden)]
 pub use builtin::link_provider;

@@ -21,6 +21,7 @@ const NEAR: &[(&str, &[&str])] = &[
     ("providers/tcp/", &["tieline-provider-tcp", "tieline tieline-runtime", LAST]),
     ("providers/verbs/", &["tieline-provider-verbs", "tieline-tools"]),
     ("tag/", &["tieline-tag", "tieline-runtime"]),
+    ("wireup/", &["tieline-wireup", "tieline tieline-fake", LAST]),
 ];
 const SHM: &str = "tieline-provider-shm";
 const ABOVE: &str = "tieline-tools tieline-runtime tieline-capi tieline-provider-verbs";

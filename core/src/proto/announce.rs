@@ -50,7 +50,7 @@ mod tests {
         let announce = Announce { id: 0x0201, header: 3, len: 4, key: &[5, 6] };
         let bytes = announce.write().unwrap();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(format!("ANNOUNCE {hex}\n"), include_str!("../wire/golden/messages-1.2.hex"));
+        assert_eq!(format!("ANNOUNCE {hex}\n"), include_str!("../golden/messages-1.2.hex"));
         assert_eq!(Announce::read(&bytes).unwrap(), announce);
         let later = [&bytes[..], &[7; 9]].concat();
         assert_eq!(Announce::read(&later).unwrap(), announce);

@@ -261,11 +261,11 @@ mod tests {
             format!("{name} {hex}\n")
         };
         let written: String = written.iter().map(line).collect();
-        assert_eq!(written, include_str!("../wire/golden/messages-1.0.hex"));
+        assert_eq!(written, include_str!("../golden/messages-1.0.hex"));
         // What 1.1 added. NOTIFY has no payload: its header is the word.
         let added = [("PUT_NOTIFY", put_notify)];
         let added: String = added.iter().map(line).collect();
-        assert_eq!(added, include_str!("../wire/golden/messages-1.1.hex"));
+        assert_eq!(added, include_str!("../golden/messages-1.1.hex"));
         assert_eq!([id::NOTIFY, id::PUT_NOTIFY], [0xf009, 0xf00a]);
         assert_eq!(
             [id::PUT, id::GET, id::GET_DATA, id::ATOMIC, id::REPLY, id::PING, id::ASSIST],

@@ -50,7 +50,7 @@ mod tests {
     fn questions_for_keys_are_written_as_1_3_wrote_them() {
         let hex: String =
             key_request(0x0807_0605_0403_0201).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(format!("KEY {hex}\n"), include_str!("../wire/golden/messages-1.3.hex"));
+        assert_eq!(format!("KEY {hex}\n"), include_str!("../golden/messages-1.3.hex"));
         assert_eq!([id::KEY, id::KEY_IS], [0xf00d, 0xf00e]);
     }
 

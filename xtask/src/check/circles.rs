@@ -24,6 +24,7 @@ const MOST: &[(&str, usize)] = &[
     ("providers/verbs/src", 2),
     ("tag/src", 2),
     ("tools/src", 2),
+    ("wireup/src", 2),
 ];
 
 /// A module's path in its package: `["endpoint", "key"]`; of the package's root, nothing.

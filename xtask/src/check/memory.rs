@@ -179,6 +179,6 @@ mod tests {
         }
         let in_a_test = format!("#[cfg(test)]\nmod tests {{\n{copy}}}\n");
         assert!(plain_copies(&file("core/src/sys.rs", &in_a_test)).is_empty());
-        assert!(plain_copies(&file("core/src/wire/mod.rs", copy)).is_empty());
+        assert!(plain_copies(&file("core/src/address.rs", copy)).is_empty());
     }
 }

@@ -47,9 +47,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("providers/ofi", &["plugin-api", "net", "registration"]),
     ("providers/registration", &["plugin-api"]),
     ("providers/verbs", &["plugin-api", "net", "registration"]),
-    ("core", &["plugin-api", "config", "job", "net", "provider-shm", "provider-shm-cma"]),
+    ("core", &["plugin-api", "config", "job", "net", "provider-shm", "provider-shm-cma", "wireup"]),
     ("capi", &["tieline"]),
     ("tag", &[]),
+    ("wireup", &["plugin-api"]),
     ("xtask", &["testing"]),
     ("tests/testing", &[]),
     ("tests/runtime", &["tieline", "tag"]),
@@ -72,6 +73,7 @@ const PLACES: &[&str] = &[
     "tools",
     "tests",
     "docs/examples",
+    "wireup",
     "xtask",
 ];
 

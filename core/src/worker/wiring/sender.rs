@@ -88,16 +88,35 @@ mod tests {
     use crate::endpoint::ModulePair;
     use crate::interface::LaneLimits;
     use crate::registry::abi::OwnedEndpoint;
-    use crate::wireup::{Body, Header, ReasonKind, encode};
+    use crate::wireup::{Action, Limits, Machine};
     use crate::worker::wiring::{Circuit, State};
     use std::collections::VecDeque;
     use tieline_plugin_api::abi::ModuleAttr;
 
     /// Bytes of `from` to somebody who is not there: they are answered if they are taken.
     fn request(from: [u8; 16], identity: &[u8]) -> Vec<u8> {
-        let header =
-            Header { from, to: [9; 16], from_epoch: 1, to_epoch: 0, module: "tcp|a|b", n: 1 };
-        encode(&header, &Body::Request { identity, address: b"there" })
+        request_to([9; 16], from, identity)
+    }
+
+    /// The first bytes that the machine of worker `from` sends to worker `to`.
+    fn request_to(to: [u8; 16], from: [u8; 16], identity: &[u8]) -> Vec<u8> {
+        let mut machine = Machine::new(from, 1, identity.to_vec(), Limits::default());
+        let claim = machine.connect(0, to, "tcp|a|b").unwrap();
+        machine.created(0, claim.key(), b"there");
+        let Some(Action::Send { datagram, .. }) = machine.take_action() else {
+            panic!("a request")
+        };
+        datagram
+    }
+
+    /// The rejection for worker `to` by a worker that now lives at the address of worker `gone`.
+    fn answer_of_successor(gone: [u8; 16], to: [u8; 16]) -> Vec<u8> {
+        let mut machine = Machine::new([3; 16], 1, Vec::new(), Limits::default());
+        machine.receive(0, &request_to(gone, to, b"")).unwrap();
+        let Some(Action::Answer { datagram, .. }) = machine.take_action() else {
+            panic!("an answer")
+        };
+        datagram
     }
 
     #[test]
@@ -148,20 +167,8 @@ mod tests {
         };
         let _ = me.wiring.circuits.borrow_mut().insert(7, circuit);
         let _ = me.wiring.by_key.borrow_mut().insert(key, 7);
-        let gone = |kind| {
-            let from = known.entry.worker;
-            let header = Header {
-                from,
-                to: me.shared.id,
-                from_epoch: 0,
-                to_epoch: 1,
-                module: "tcp|a|b",
-                n: 1,
-            };
-            encode(&header, &Body::Reject { kind, next: 2, text: "gone" })
-        };
         let taken = |bytes: &[u8], sender: Sender<'_>| me.on_datagram(bytes, sender).is_ok();
-        let said = gone(ReasonKind::NoSuchWorker);
+        let said = answer_of_successor(known.entry.worker, me.shared.id);
         let trouble = || me.wiring.circuits.borrow().get(&7).map(|circuit| circuit.trouble.clone());
         assert!(!taken(&said, Sender::At(address_hash(b"another one"))));
         assert_eq!(trouble().as_deref(), Some("no answer in time"));

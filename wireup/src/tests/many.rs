@@ -1,7 +1,7 @@
 //! Several workers, several connections of each pair, random orders of events and faults.
 
 use super::world::World;
-use crate::wireup::{Limits, Phase};
+use crate::{Limits, Phase};
 use proptest::prelude::*;
 use proptest::sample::Index;
 

@@ -1,12 +1,12 @@
 //! What is bounded, each to the very number: what is remembered, what peers may begin, what private data there may be.
 
 use super::world::{MODULE, id};
-use crate::wireup::message::{Body, Header, Parsed, encode, parse};
-use crate::wireup::service::{
+use crate::message::{Body, Header, Parsed, encode, parse};
+use crate::service::{
     MAX_PRIVATE, Message, ServiceAction, ServiceLimits, Services, encode as encode_service,
 };
-use crate::wireup::tables::{MAX_IDLE_PAIRS, WINDOW};
-use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Phase, ReasonKind, WorkerId};
+use crate::tables::{MAX_IDLE_PAIRS, WINDOW};
+use crate::{Action, Claim, ConnectionKey, Limits, Machine, Phase, ReasonKind, WorkerId};
 
 /// One of many peers.
 fn peer(n: usize) -> WorkerId {

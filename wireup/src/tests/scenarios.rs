@@ -1,8 +1,8 @@
 //! The scenarios of `docs/wireup.md`, one test each.
 
 use super::world::{MODULE, World, id};
-use crate::wireup::message::{Body, Header, MAX_ADDRESS, encode, encode_version};
-use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Phase, Reason, ReasonKind};
+use crate::message::{Body, Header, MAX_ADDRESS, encode, encode_version};
+use crate::{Action, Claim, ConnectionKey, Limits, Machine, Phase, Reason, ReasonKind};
 
 const A: u8 = 0;
 const B: u8 = 1;
@@ -362,7 +362,7 @@ fn what_the_application_lets_go_of_can_be_claimed_again() {
 
 #[test]
 fn numbers_that_were_skipped_stay_usable_until_there_are_too_many_gaps() {
-    let mut numbers = crate::wireup::record::Numbers::default();
+    let mut numbers = crate::record::Numbers::default();
     for n in (1..=600).map(|n| n * 2) {
         numbers.insert(n);
     }

@@ -1,8 +1,8 @@
 //! What is said of a connection that did not form in time: how far this side was, and what came last from the peer.
 
 use super::world::{MODULE, World, id};
-use crate::wireup::message::{Body, Header, encode};
-use crate::wireup::{ConnectionKey, Limits, Phase, ReasonKind};
+use crate::message::{Body, Header, encode};
+use crate::{ConnectionKey, Limits, Phase, ReasonKind};
 
 const A: u8 = 0;
 const B: u8 = 1;

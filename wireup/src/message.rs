@@ -7,8 +7,8 @@ use tieline_plugin_api::Status;
 
 /// The version this code speaks.
 pub(super) const VERSION: u8 = 1;
-/// The most bytes a worker gives of itself.
-pub(crate) const MAX_IDENTITY: usize = 8 * 1024;
+/// The most bytes of an identity: of what a worker tells its peers about itself.
+pub const MAX_IDENTITY: usize = 8 * 1024;
 /// The most bytes of an endpoint address.
 pub(super) const MAX_ADDRESS: usize = 4 * 1024;
 const MAGIC: [u8; 2] = *b"TW";
@@ -70,19 +70,19 @@ pub(super) enum Parsed<'a> {
     },
 }
 
-/// For whom a message speaks, in whatever version it is.
+/// The sender that a message names, in every version of the protocol. It is a claim until the transport confirms it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spoken<'a> {
-    /// The worker.
-    pub(crate) from: WorkerId,
-    /// What that worker gives of itself, where it does.
-    pub(crate) identity: Option<&'a [u8]>,
-    /// It says that this worker does not live any more where it was.
-    pub(crate) is_of_successor: bool,
+pub struct Spoken<'a> {
+    /// The worker in whose name the message was sent.
+    pub from: WorkerId,
+    /// The identity bytes of that worker, in messages that carry them.
+    pub identity: Option<&'a [u8]>,
+    /// Another worker sent it, which now lives at the address of worker `from`.
+    pub is_of_successor: bool,
 }
 
-/// Reads for whom a message speaks.
-pub(crate) fn spoken(bytes: &[u8]) -> Result<Spoken<'_>, Malformed> {
+/// Reads the sender that a message names, without any effect on a machine.
+pub fn spoken(bytes: &[u8]) -> Result<Spoken<'_>, Malformed> {
     let (from, identity, is_of_successor) = match parse(bytes)? {
         Parsed::Message(header, body) => match body {
             Body::Request { identity, .. } | Body::Reply { identity, .. } => {
@@ -99,9 +99,9 @@ pub(crate) fn spoken(bytes: &[u8]) -> Result<Spoken<'_>, Malformed> {
     Ok(Spoken { from, identity, is_of_successor })
 }
 
-/// These bytes are no message.
+/// The error for bytes that are no message; it displays the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed(pub(super) &'static str);
+pub struct Malformed(pub(super) &'static str);
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

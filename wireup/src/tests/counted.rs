@@ -1,8 +1,8 @@
 //! What is done and what is counted for each kind of message in each phase, word for word.
 
 use super::world::{MODULE, id};
-use crate::wireup::message::{Body, Header, Parsed, encode, encode_version, parse};
-use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Phase, ReasonKind, short};
+use crate::message::{Body, Header, Parsed, encode, encode_version, parse};
+use crate::{Action, Claim, ConnectionKey, Limits, Machine, Phase, ReasonKind, short};
 use tieline_plugin_api::address_hash;
 
 const OURS: &[u8] = b"ours";

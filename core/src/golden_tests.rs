@@ -5,6 +5,7 @@ use crate::Status;
 use crate::address::{Candidate, Location, Scheme, Via, WorkerAddress, WorkerEntry};
 use crate::mem::key::KeyRecord;
 use crate::region::Access;
+use crate::wire::{Writer, seal};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -106,9 +107,9 @@ fn a_tail_is_no_part_of_a_record_of_our_own_minor() {
     for (golden, head, minor) in
         [(&address, *b"TLA", 0), (&address, *b"TLA", 1), (&key, *b"TLK", 0)]
     {
-        let mut w = super::Writer::default();
+        let mut w = Writer::default();
         let _ = w.raw(&head).raw(&[1, minor]).raw(&golden[5..golden.len() - 4]);
-        let bytes = super::seal(w);
+        let bytes = seal(w);
         let error = match head[2] {
             b'A' => WorkerAddress::parse(&bytes).unwrap_err(),
             _ => KeyRecord::parse(&bytes).unwrap_err(),
@@ -120,9 +121,9 @@ fn a_tail_is_no_part_of_a_record_of_our_own_minor() {
 #[test]
 fn an_address_without_the_promises_that_its_minor_has_is_damaged() {
     let whole = golden!("address-1.1");
-    let mut w = super::Writer::default();
+    let mut w = Writer::default();
     let _ = w.raw(&whole[..whole.len() - 5]);
-    let error = WorkerAddress::parse(&super::seal(w)).unwrap_err();
+    let error = WorkerAddress::parse(&seal(w)).unwrap_err();
     assert!(error.why().contains("cut off"), "{error}");
 }
 
@@ -131,7 +132,7 @@ fn a_promise_that_a_later_minor_adds_is_no_promise_of_ours() {
     let mut bytes = golden!("address-1.1");
     let at = bytes.len() - 5;
     bytes[at] = 0xfe;
-    let mut w = super::Writer::default();
+    let mut w = Writer::default();
     let _ = w.raw(&bytes[..=at]);
-    assert_eq!(WorkerAddress::parse(&super::seal(w)).unwrap(), first_address());
+    assert_eq!(WorkerAddress::parse(&seal(w)).unwrap(), first_address());
 }

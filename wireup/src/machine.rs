@@ -8,9 +8,10 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tieline_plugin_api::address_hash;
 
-/// All connections of one worker.
+/// The state machine of all connections of one worker. Every `now` is a time in nanoseconds on one clock of the
+/// caller's that never goes back.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     pub(super) me: WorkerId,
     pub(super) epoch: u64,
     pub(super) identity: Vec<u8>,
@@ -96,8 +97,9 @@ impl Connection {
 }
 
 impl Machine {
-    /// A worker `me` in its life `epoch` (later lives have higher ones, none has 0), known to peers by `identity`.
-    pub(crate) fn new(me: WorkerId, epoch: u64, identity: Vec<u8>, limits: Limits) -> Machine {
+    /// The machine of worker `me` in its life `epoch`: a later life of the same worker has a higher epoch, and none has 0.
+    /// Peers get the bytes `identity`, for example the worker's address; see [`Machine::set_identity`].
+    pub fn new(me: WorkerId, epoch: u64, identity: Vec<u8>, limits: Limits) -> Machine {
         let mut machine = Machine {
             me,
             epoch: epoch.max(1),
@@ -118,19 +120,14 @@ impl Machine {
         machine
     }
 
-    /// What messages say of this worker from now on: at most [`MAX_IDENTITY`], as who calls this has seen to.
-    pub(crate) fn set_identity(&mut self, mut identity: Vec<u8>) {
+    /// Sets the bytes that messages carry about this worker from now on. Bytes behind [`MAX_IDENTITY`] are cut off.
+    pub fn set_identity(&mut self, mut identity: Vec<u8>) {
         identity.truncate(MAX_IDENTITY);
         self.identity = identity;
     }
 
-    /// The local side wants a connection: the lowest live one that nobody has claimed, else a new one.
-    pub(crate) fn connect(
-        &mut self,
-        now: u64,
-        peer: WorkerId,
-        module: &str,
-    ) -> Result<Claim, Reason> {
+    /// Claims a connection to `peer` over `module`: the unclaimed live one with the lowest number, else a new one.
+    pub fn connect(&mut self, now: u64, peer: WorkerId, module: &str) -> Result<Claim, Reason> {
         if peer == self.me {
             let text = "a worker does not connect to itself through a module that connects to an \
                         endpoint; use one that connects to an interface";
@@ -157,8 +154,8 @@ impl Machine {
         self.begin(now, deadline, peer, module, 0).map(Claim::New)
     }
 
-    /// The endpoint of a `Create`, of a `Claim::New` is made and has this address.
-    pub(crate) fn created(&mut self, now: u64, key: &ConnectionKey, address: &[u8]) {
+    /// The caller has made the endpoint of an [`Action::Create`] or a [`Claim::New`]; it has this address.
+    pub fn created(&mut self, now: u64, key: &ConnectionKey, address: &[u8]) {
         if address.len() > MAX_ADDRESS {
             let why = format!(
                 "the endpoint's address has {} bytes; {MAX_ADDRESS} are possible",
@@ -181,16 +178,17 @@ impl Machine {
         }
     }
 
-    /// The endpoint could not be made; the peer is told if it has asked.
-    pub(crate) fn not_created(&mut self, now: u64, key: &ConnectionKey, why: &str) {
+    /// The caller could not make the endpoint. The connection fails, and a peer that knows of it gets a rejection.
+    pub fn not_created(&mut self, now: u64, key: &ConnectionKey, why: &str) {
         if self.phase(key) == Some(Phase::Making) {
             let text = format!("the endpoint of {key} could not be made: {why}");
             self.fail(now, key, ReasonKind::Local, text, Some((ReasonKind::Rejected, why)));
         }
     }
 
-    /// The same of a `Create`. Nothing of ours leads to the peer: it is told where it said that it is.
-    pub(crate) fn refused(&mut self, now: u64, key: &ConnectionKey, identity: &[u8], why: &str) {
+    /// The caller could not make the endpoint of an [`Action::Create`]. The rejection goes to the `identity` of that
+    /// action, because no connection of this side leads to the peer.
+    pub fn refused(&mut self, now: u64, key: &ConnectionKey, identity: &[u8], why: &str) {
         if self.phase(key) == Some(Phase::Making) {
             let datagram = self.rejection(key, ReasonKind::Rejected, why);
             self.actions.push_back(Action::Answer { identity: identity.to_vec(), datagram });
@@ -199,8 +197,8 @@ impl Machine {
         }
     }
 
-    /// The endpoint is connected to the address of a `Bind`, or could not be.
-    pub(crate) fn bound(&mut self, now: u64, key: &ConnectionKey, outcome: Result<(), &str>) {
+    /// The caller has connected the endpoint to the address of an [`Action::Bind`], or could not, for the reason given.
+    pub fn bound(&mut self, now: u64, key: &ConnectionKey, outcome: Result<(), &str>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.phase != Phase::Binding {
             return;
@@ -218,8 +216,8 @@ impl Machine {
         }
     }
 
-    /// The application let go of it. The connection stays and may be claimed again.
-    pub(crate) fn unclaim(&mut self, key: &ConnectionKey) {
+    /// Gives a claim back. The connection stays, and the next [`Machine::connect`] may claim it.
+    pub fn unclaim(&mut self, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.claimed = false;
         self.changes += 1;
@@ -230,8 +228,9 @@ impl Machine {
         }
     }
 
-    /// The local endpoint is gone. The peer is told unless both were ready: then the endpoints tell each other.
-    pub(crate) fn close(&mut self, _now: u64, key: &ConnectionKey) {
+    /// The caller has dropped the endpoint: the state of the connection goes. A peer that knows of an unfinished
+    /// connection gets a rejection. The endpoints of a ready one tell each other.
+    pub fn close(&mut self, _now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get(key) else { return };
         let nobody_knows = connection.phase == Phase::Making && connection.theirs.is_none();
         if connection.phase != Phase::Ready && !nobody_knows {
@@ -240,8 +239,9 @@ impl Machine {
         let _ = self.remove(key);
     }
 
-    /// The wire-up transport to the peer broke: what was sent may be lost. It is sent again, soon at first, then less so.
-    pub(crate) fn transport_lost(&mut self, now: u64, key: &ConnectionKey) {
+    /// The wire-up transport to the peer broke, so the last message may be lost. It is repeated sooner than planned,
+    /// but later with each further break.
+    pub fn transport_lost(&mut self, now: u64, key: &ConnectionKey) {
         let (first, last) = (self.limits.first_retry, self.limits.last_retry);
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(retry) = connection.retry else { return };
@@ -251,17 +251,17 @@ impl Machine {
         self.set_timer(key);
     }
 
-    /// There is no way to the peer, for the reason `why`.
-    pub(crate) fn transport_hopeless(&mut self, now: u64, key: &ConnectionKey, why: &str) {
+    /// The connection fails unless it is ready: no transport leads to the peer, for the reason `why`.
+    pub fn transport_hopeless(&mut self, now: u64, key: &ConnectionKey, why: &str) {
         if self.phase(key).is_some_and(|phase| phase != Phase::Ready) {
             let text = format!("{key} cannot be formed: {why}");
             self.fail(now, key, ReasonKind::Transport, text, None);
         }
     }
 
-    /// Data of the peer came in over the endpoint: it has bound. Not needed, but it spares a round when the
-    /// peer's last message is late or lost.
-    pub(crate) fn data_arrived(&mut self, _now: u64, key: &ConnectionKey) {
+    /// Data of the peer came in over the endpoint, so the peer has bound it. This call is optional: it saves a round
+    /// when the peer's last message is late or lost.
+    pub fn data_arrived(&mut self, _now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         match connection.phase {
             Phase::Binding => connection.peer_bound = true,
@@ -270,8 +270,8 @@ impl Machine {
         }
     }
 
-    /// Time has passed.
-    pub(crate) fn tick(&mut self, now: u64) {
+    /// Repeats messages and ends connections that are due by `now`.
+    pub fn tick(&mut self, now: u64) {
         while let Some((at, key)) = self.timers.first().cloned() {
             if at > now {
                 return;
@@ -291,18 +291,21 @@ impl Machine {
         }
     }
 
-    /// When `tick` has something to do.
-    pub(crate) fn next_timer(&self) -> Option<u64> {
+    /// The time at which [`Machine::tick`] next has something to do; `None` if no connection is unfinished.
+    #[inline]
+    pub fn next_timer(&self) -> Option<u64> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next thing to do; taken until there is none, after every call.
-    pub(crate) fn take_action(&mut self) -> Option<Action> {
+    /// The next action. The caller takes all of them, in this order, after every call.
+    #[inline]
+    pub fn take_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// How far a connection is; `None` if there is none of that name.
-    pub(crate) fn phase(&self, key: &ConnectionKey) -> Option<Phase> {
+    /// How far a connection is; `None` if there is no connection of that name.
+    #[inline]
+    pub fn phase(&self, key: &ConnectionKey) -> Option<Phase> {
         self.connections.get(key).map(|connection| connection.phase)
     }
 
@@ -312,8 +315,9 @@ impl Machine {
         self.connections.len()
     }
 
-    /// What happened so far.
-    pub(crate) fn counters(&self) -> &WireupCounters {
+    /// The counts so far.
+    #[inline]
+    pub fn counters(&self) -> &WireupCounters {
         &self.counters
     }
 }

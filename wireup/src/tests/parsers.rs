@@ -1,11 +1,11 @@
 //! Tests of the parsers: no byte string does harm, kept ones from files, every truncation and flipped bit of good ones, random ones.
 
 use super::world::{MODULE, World, id};
-use crate::wireup::message::{
+use crate::message::{
     Body, Header, MAX_ADDRESS, MAX_IDENTITY, Parsed, encode, encode_version, parse,
 };
-use crate::wireup::service::{self, ServiceLimits, Services};
-use crate::wireup::{Limits, ReasonKind};
+use crate::service::{self, ServiceLimits, Services};
+use crate::{Limits, ReasonKind};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -60,7 +60,7 @@ fn feed(bytes: &[u8]) {
 
 #[test]
 fn kept_byte_strings_do_no_harm() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wireup/corpus");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/corpus");
     let mut files = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         feed(&std::fs::read(entry.unwrap().path()).unwrap());
@@ -72,7 +72,7 @@ fn kept_byte_strings_do_no_harm() {
 /// Messages of this version go on being understood: the kept files are what today's code writes.
 #[test]
 fn the_bytes_of_a_message_do_not_change() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wireup/corpus");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/corpus");
     for (name, bytes) in good() {
         let kept = std::fs::read(folder.join(name)).unwrap();
         assert_eq!(kept, bytes, "{name}");

@@ -7,8 +7,8 @@ use super::{Action, ConnectionKey, Phase, ReasonKind, WorkerId, short};
 use tieline_plugin_api::address_hash;
 
 impl Machine {
-    /// A datagram came in. What is not for us, or no message, changes nothing.
-    pub(crate) fn receive(&mut self, now: u64, bytes: &[u8]) -> Result<(), Malformed> {
+    /// Takes in a datagram. It changes no connection if it is no message, or is meant for another worker.
+    pub fn receive(&mut self, now: u64, bytes: &[u8]) -> Result<(), Malformed> {
         match parse(bytes) {
             Ok(Parsed::Message(header, body)) => self.message(now, &header, &body),
             Ok(Parsed::OtherRequest { version, header, identity }) => {

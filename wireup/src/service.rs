@@ -22,15 +22,15 @@ const VERSION: u8 = 1;
 /// Answers that are kept, to say the same when a request comes twice.
 const MAX_ANSWERED: usize = 64;
 
-/// What bounds time and memory.
+/// The bounds of [`Services`] in time and memory. Times are in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct ServiceLimits {
-    /// Nanoseconds until a request that nobody answered is refused, on the server.
-    pub(crate) waiting: u64,
-    /// Nanoseconds until the client gives up; longer, so that it hears the server's words.
-    pub(crate) asking: u64,
-    /// Requests of this worker that are open at a time.
-    pub(crate) max_asking: usize,
+pub struct ServiceLimits {
+    /// Server: nanoseconds until a request without an answer is refused.
+    pub waiting: u64,
+    /// Client: nanoseconds until it gives up. It is longer than `waiting`, so that the server's refusal comes first.
+    pub asking: u64,
+    /// Client: the most requests that are open at a time.
+    pub max_asking: usize,
 }
 
 impl Default for ServiceLimits {
@@ -40,30 +40,67 @@ impl Default for ServiceLimits {
     }
 }
 
-/// A request that waits for `accept` or `reject`.
+/// Server: the name of a request that waits for [`Services::accept`] or [`Services::reject`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct RequestId(u64);
+pub struct RequestId(u64);
 
-/// What the caller does next, or tells the application.
+/// A step that [`Services`] asks of its caller, or an event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ServiceAction {
-    /// Server: somebody asks; answer with `accept` or `reject`.
-    Arrived { id: RequestId, service: String, peer: WorkerId, private: Vec<u8> },
-    /// Server: the request is gone before it was answered.
-    Withdrawn { id: RequestId, text: String },
-    /// Client: the server said yes.
-    Accepted { token: u64, private: Vec<u8> },
-    /// Client: the server said no.
-    Rejected { token: u64, private: Vec<u8> },
-    /// Client: nobody said anything; why not.
-    Failed { token: u64, reason: Reason },
-    /// Send this over the channel to `peer`: an answer to what it asked, or something of our own.
-    Send { peer: WorkerId, message: Vec<u8>, answers: bool },
+pub enum ServiceAction {
+    /// Server: a request came in; answer it with [`Services::accept`] or [`Services::reject`].
+    Arrived {
+        /// The request.
+        id: RequestId,
+        /// The name of the service that the client wants.
+        service: String,
+        /// The client.
+        peer: WorkerId,
+        /// The client's private data, at most 1 KiB.
+        private: Vec<u8>,
+    },
+    /// Server: the request ended before it was answered.
+    Withdrawn {
+        /// The request that is gone.
+        id: RequestId,
+        /// The reason in words.
+        text: String,
+    },
+    /// Client: the server has accepted the request.
+    Accepted {
+        /// The request, by the token of [`Services::ask`].
+        token: u64,
+        /// The server's private data, at most 1 KiB.
+        private: Vec<u8>,
+    },
+    /// Client: the server's application has rejected the request.
+    Rejected {
+        /// The request, by the token of [`Services::ask`].
+        token: u64,
+        /// The server's private data, at most 1 KiB.
+        private: Vec<u8>,
+    },
+    /// Client: the request ended without an answer of the server's application.
+    Failed {
+        /// The request, by the token of [`Services::ask`].
+        token: u64,
+        /// The reason, for programs and in words.
+        reason: Reason,
+    },
+    /// Send a message over the channel to a peer.
+    Send {
+        /// The peer.
+        peer: WorkerId,
+        /// The bytes.
+        message: Vec<u8>,
+        /// The message answers a request of the peer's; else it belongs to a request of this worker.
+        answers: bool,
+    },
 }
 
-/// The services of one worker, and what it asks of others.
+/// The services of one worker, and its requests for services of others. Every `now` is a time in nanoseconds on one
+/// clock of the caller's that never goes back.
 #[derive(Clone, Debug)]
-pub(crate) struct Services {
+pub struct Services {
     limits: ServiceLimits,
     listeners: BTreeMap<String, Listener>,
     waiting: BTreeMap<RequestId, Waiting>,
@@ -105,8 +142,8 @@ enum Timer {
 }
 
 impl Services {
-    /// None yet.
-    pub(crate) fn new(limits: ServiceLimits) -> Services {
+    /// A worker without services or requests.
+    pub fn new(limits: ServiceLimits) -> Services {
         Services {
             limits,
             listeners: BTreeMap::new(),
@@ -121,8 +158,8 @@ impl Services {
         }
     }
 
-    /// Takes requests for `name` from now on, `backlog` of them unanswered at a time.
-    pub(crate) fn listen(&mut self, name: &str, backlog: usize) -> Result<(), Reason> {
+    /// Server: takes requests for `name` from now on, at most `backlog` unanswered ones at a time. A name has 1 to 255 bytes.
+    pub fn listen(&mut self, name: &str, backlog: usize) -> Result<(), Reason> {
         check_name(name)?;
         if self.listeners.contains_key(name) {
             let text = format!("this worker listens for service `{name}` already");
@@ -132,8 +169,8 @@ impl Services {
         Ok(())
     }
 
-    /// Takes no more; who waits is refused.
-    pub(crate) fn unlisten(&mut self, name: &str) {
+    /// Server: takes no more requests for `name`, and refuses those that wait.
+    pub fn unlisten(&mut self, name: &str) {
         if self.listeners.remove(name).is_none() {
             return;
         }
@@ -145,18 +182,19 @@ impl Services {
         }
     }
 
-    /// Says yes. False: the request is gone.
-    pub(crate) fn accept(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
+    /// Server: accepts a request, with at most 1 KiB of private data. False: the request is gone.
+    pub fn accept(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
         self.answer(id, private, true)
     }
 
-    /// Says no.
-    pub(crate) fn reject(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
+    /// Server: rejects a request, with at most 1 KiB of private data. False: the request is gone.
+    pub fn reject(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
         self.answer(id, private, false)
     }
 
-    /// Asks `peer` for `service`; the answer names the token.
-    pub(crate) fn ask(
+    /// Client: asks `peer` for `service`, with at most 1 KiB of private data. The actions that end the request name the
+    /// token that this returns.
+    pub fn ask(
         &mut self,
         now: u64,
         peer: WorkerId,
@@ -180,13 +218,8 @@ impl Services {
         Ok(token)
     }
 
-    /// A message of `peer` came in.
-    pub(crate) fn receive(
-        &mut self,
-        now: u64,
-        peer: WorkerId,
-        bytes: &[u8],
-    ) -> Result<(), Malformed> {
+    /// Takes in a message of `peer`, which came over the channel between the two.
+    pub fn receive(&mut self, now: u64, peer: WorkerId, bytes: &[u8]) -> Result<(), Malformed> {
         let (version, token, message) = parse(bytes)?;
         match message {
             Some(Message::Ask { service, private }) => {
@@ -224,8 +257,8 @@ impl Services {
         Ok(())
     }
 
-    /// The channel to `peer` is gone.
-    pub(crate) fn peer_lost(&mut self, peer: WorkerId, why: &str) {
+    /// The channel to `peer` is gone, for the reason `why`: requests of both directions end.
+    pub fn peer_lost(&mut self, peer: WorkerId, why: &str) {
         let waiting = self.waiting.iter().filter(|(_, w)| w.peer == peer);
         let ids: Vec<_> = waiting.map(|(id, _)| *id).collect();
         for id in ids {
@@ -241,8 +274,8 @@ impl Services {
         }
     }
 
-    /// Time has passed.
-    pub(crate) fn tick(&mut self, now: u64) {
+    /// Ends requests that are due by `now`.
+    pub fn tick(&mut self, now: u64) {
         while let Some((at, timer)) = self.timers.first().copied() {
             if at > now {
                 return;
@@ -265,13 +298,15 @@ impl Services {
         }
     }
 
-    /// When `tick` has something to do.
-    pub(crate) fn next_timer(&self) -> Option<u64> {
+    /// The time at which [`Services::tick`] next has something to do; `None` if no request is open.
+    #[inline]
+    pub fn next_timer(&self) -> Option<u64> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next thing to do; taken until there is none, after every call.
-    pub(crate) fn take_action(&mut self) -> Option<ServiceAction> {
+    /// The next action. The caller takes all of them, in this order, after every call.
+    #[inline]
+    pub fn take_action(&mut self) -> Option<ServiceAction> {
         self.actions.pop_front()
     }
 

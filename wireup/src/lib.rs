@@ -7,6 +7,7 @@
 //! the time in nanoseconds, and takes [`Action`]s out after every call. It reads no clock, sends nothing and
 //! draws no random numbers, so a test can take it through every order of events; `tests/explore.rs` does.
 //! [`service`] is the other name space: client/server services over a channel that exists already.
+//! [`wire`] reads and writes the fields of these messages, and of the core's own.
 //!
 //! The picture, the table and the bytes are in `docs/wireup.md`.
 
@@ -14,31 +15,31 @@ mod machine;
 mod message;
 mod receive;
 mod record;
-pub(crate) mod service;
+pub mod service;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod transitions;
+pub mod wire;
 
-pub(crate) use machine::Machine;
-#[cfg(test)]
-pub(crate) use message::{Body, Header, encode};
-pub(crate) use message::{MAX_IDENTITY, Malformed, Spoken, spoken};
+pub use machine::Machine;
+pub use message::{MAX_IDENTITY, Malformed, Spoken, spoken};
 
 use std::fmt;
 
-/// Who a worker is: 16 bytes that nobody else has.
-pub(crate) type WorkerId = [u8; 16];
+/// The identity of a worker: 16 bytes that no other worker has.
+pub type WorkerId = [u8; 16];
 
-/// One connection of this worker: with whom, between which modules, and the how-many-th (from 1).
+/// The name of one connection of this worker: the peer, the module on both sides, and a number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ConnectionKey {
+pub struct ConnectionKey {
     /// The worker at the other end.
-    pub(crate) peer: WorkerId,
+    pub peer: WorkerId,
     /// The module on both sides, by a name that both sides use.
-    pub(crate) module: Box<str>,
-    /// Both sides count the connections between them together, so that they name the same one.
-    pub(crate) n: u32,
+    pub module: Box<str>,
+    /// The number of the connection, from 1. Both sides count their connections over this module together, so that a
+    /// number names the same connection on both sides.
+    pub n: u32,
 }
 
 impl fmt::Display for ConnectionKey {
@@ -52,23 +53,23 @@ fn short(id: &WorkerId) -> String {
     id[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What bounds time and memory.
+/// The bounds of a [`Machine`] in time and memory. Times are in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Limits {
-    /// Nanoseconds until the first retransmission; each further one waits twice as long,
-    pub(crate) first_retry: u64,
-    /// but never longer than this.
-    pub(crate) last_retry: u64,
-    /// Nanoseconds from the beginning of a connection until it has failed, if it is not ready.
-    pub(crate) deadline: u64,
-    /// Connections in any phase.
-    pub(crate) max_connections: usize,
-    /// Connections that one peer began, that nobody here claimed and that are not ready.
-    pub(crate) max_unfinished_per_peer: usize,
-    /// The same, of all peers together.
-    pub(crate) max_early: usize,
-    /// How often a connection goes on under a new number because the peer had ended the one before.
-    pub(crate) max_renumbered: u8,
+pub struct Limits {
+    /// Nanoseconds from a message to its first retransmission. The wait doubles with each further one.
+    pub first_retry: u64,
+    /// The longest wait between two retransmissions, in nanoseconds.
+    pub last_retry: u64,
+    /// Nanoseconds from the beginning of a connection until it fails, unless it is ready by then.
+    pub deadline: u64,
+    /// The most connections at a time, in any phase.
+    pub max_connections: usize,
+    /// The most early connections of one peer: those that it began, that are not claimed here and not ready.
+    pub max_unfinished_per_peer: usize,
+    /// The most early connections of all peers together.
+    pub max_early: usize,
+    /// How often one connection may go on under a new number because the peer has ended the number before.
+    pub max_renumbered: u8,
 }
 
 impl Default for Limits {
@@ -86,15 +87,15 @@ impl Default for Limits {
     }
 }
 
-/// What the caller does next.
+/// A step that the [`Machine`] asks of its caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Action {
+pub enum Action {
     /// The peer began this connection: make an endpoint, then call [`Machine::created`] or
     /// [`Machine::refused`].
     Create {
         /// The connection.
         key: ConnectionKey,
-        /// What the peer gave of itself.
+        /// The identity bytes that the peer sent, for example its address; see [`Machine::new`].
         identity: Vec<u8>,
     },
     /// Connect the local endpoint to the peer's endpoint address, then call [`Machine::bound`].
@@ -109,19 +110,19 @@ pub(crate) enum Action {
         /// The connection.
         key: ConnectionKey,
     },
-    /// What was wanted of `from` goes on as `to`, because the peer had ended `from` before it was ready. Drop
-    /// the endpoint of `from`; then treat `to` as an answer of [`Machine::connect`].
+    /// A claimed connection goes on under another number, because the peer had ended `from` before it was ready.
+    /// Drop the endpoint of `from`; then treat `to` as an answer of [`Machine::connect`].
     Renumbered {
         /// The connection that is gone.
         from: ConnectionKey,
         /// The one that takes its place.
         to: Claim,
     },
-    /// It will not come to be, or its peer has restarted; the state is gone. Drop the endpoint.
+    /// The connection cannot be formed, or its peer has restarted; its state is gone. Drop the endpoint.
     Failed {
         /// The connection that is gone.
         key: ConnectionKey,
-        /// Why.
+        /// The reason, for programs and in words.
         reason: Reason,
     },
     /// Send a datagram for this connection. Take it before forgetting where the peer of `key` is: the last
@@ -132,56 +133,56 @@ pub(crate) enum Action {
         /// The bytes.
         datagram: Vec<u8>,
     },
-    /// Send a datagram to somebody of whom no state is kept.
+    /// Send a datagram to a worker of which the machine keeps no state.
     Answer {
-        /// What came in its message.
+        /// The identity bytes of the message that this answers.
         identity: Vec<u8>,
         /// The bytes.
         datagram: Vec<u8>,
     },
 }
 
-/// What [`Machine::connect`] found.
+/// The result of [`Machine::connect`]: the connection that the caller now has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Claim {
-    /// The peer had begun it (or somebody here let go of it). Its phase says how far it is; `Create` was or
-    /// will be said if an endpoint is needed.
+pub enum Claim {
+    /// A connection that the peer had begun, or that this side has unclaimed. Its phase says how far it is. If it
+    /// needs an endpoint, there was or will be an [`Action::Create`] for it.
     Existing(ConnectionKey),
-    /// A new one: make an endpoint, then call [`Machine::created`] or [`Machine::not_created`].
+    /// A new connection: make an endpoint, then call [`Machine::created`] or [`Machine::not_created`].
     New(ConnectionKey),
 }
 
 impl Claim {
-    /// The connection, either way.
-    pub(crate) fn key(&self) -> &ConnectionKey {
+    /// The name of the connection in either case.
+    pub fn key(&self) -> &ConnectionKey {
         match self {
             Claim::Existing(key) | Claim::New(key) => key,
         }
     }
 }
 
-/// How far a connection is.
+/// How far a connection is; the phases follow each other in this order, and `Asked` may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// The caller is making the endpoint.
     Making,
-    /// Our address is told; the peer's is not known.
+    /// This side has sent its endpoint's address; the peer's is not known.
     Asked,
-    /// The caller is connecting the endpoint.
+    /// The caller is connecting the endpoint to the peer's.
     Binding,
-    /// Connected here; not known of the peer.
+    /// Connected here; it is not known whether the peer has connected its endpoint.
     Bound,
     /// Connected on both sides.
     Ready,
 }
 
-/// Why a connection is not.
+/// The reason why a connection was not formed, or why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Reason {
-    /// For programs.
-    pub(crate) kind: ReasonKind,
-    /// For people: what happened, and why.
-    pub(crate) text: String,
+pub struct Reason {
+    /// The kind, for programs.
+    pub kind: ReasonKind,
+    /// The words for people: what happened, and why.
+    pub text: String,
 }
 
 impl Reason {
@@ -198,12 +199,12 @@ impl fmt::Display for Reason {
 
 /// The kinds of [`Reason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum ReasonKind {
-    /// The deadline passed.
+pub enum ReasonKind {
+    /// The deadline has passed.
     TimedOut,
     /// The peer could not create or connect its endpoint.
     Rejected,
-    /// A limit of this side or of the peer.
+    /// A limit of this side or of the peer is reached.
     Busy,
     /// The peer ended it, or restarted.
     Closed,
@@ -221,29 +222,29 @@ pub(crate) enum ReasonKind {
     Itself,
 }
 
-/// How often what happened.
+/// Counts of events since the machine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WireupCounters {
-    /// Requests that came in, duplicates too.
-    pub(crate) requests: u64,
+pub struct WireupCounters {
+    /// Requests that came in, including duplicates.
+    pub requests: u64,
     /// Messages sent again because no answer came.
-    pub(crate) retransmissions: u64,
-    /// Messages that said what was known.
-    pub(crate) duplicates: u64,
+    pub retransmissions: u64,
+    /// Messages that brought nothing new.
+    pub duplicates: u64,
     /// Messages of another life or of a connection that is gone.
-    pub(crate) stale: u64,
+    pub stale: u64,
     /// Byte strings that are no messages.
-    pub(crate) malformed: u64,
+    pub malformed: u64,
     /// Rejections sent.
-    pub(crate) rejected: u64,
-    /// Of those, because a limit was reached.
-    pub(crate) busy: u64,
+    pub rejected: u64,
+    /// Rejections sent because a limit was reached.
+    pub busy: u64,
     /// Connections that the peer began before this side wanted one.
-    pub(crate) early: u64,
+    pub early: u64,
     /// Connections that went on under another number.
-    pub(crate) renumbered: u64,
+    pub renumbered: u64,
     /// Connections that became ready.
-    pub(crate) ready: u64,
+    pub ready: u64,
     /// Connections that failed.
-    pub(crate) failed: u64,
+    pub failed: u64,
 }

@@ -1,19 +1,22 @@
 //! Reading and writing of the bytes that cross between processes: little-endian, every length checked.
 
-use crate::log::is_plain;
 use tieline_plugin_api::Status;
 
-/// Takes fields off the front of a byte string; whatever does not fit is `BadData`.
-pub(crate) struct Reader<'a> {
+/// Takes fields off the front of a byte string. A field that is longer than what is left is `BadData`.
+pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
+    /// A reader that stands before the first of these bytes.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], Status> {
+    /// The next `len` bytes.
+    #[inline]
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Status> {
         if len > self.rest.len() {
             return Err(Status::BadData);
         }
@@ -22,133 +25,163 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Status> {
         let mut out = [0; N];
         out.copy_from_slice(self.bytes(N)?);
         Ok(out)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Status> {
+    /// One byte.
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, Status> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, Status> {
+    /// A number of two bytes, little-endian.
+    #[inline]
+    pub fn u16(&mut self) -> Result<u16, Status> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, Status> {
+    /// A number of four bytes, little-endian.
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, Status> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Status> {
+    /// A number of eight bytes, little-endian.
+    #[inline]
+    pub fn u64(&mut self) -> Result<u64, Status> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    pub(crate) fn i32(&mut self) -> Result<i32, Status> {
+    /// A signed number of four bytes, little-endian, in two's complement.
+    #[inline]
+    pub fn i32(&mut self) -> Result<i32, Status> {
         Ok(i32::from_le_bytes(self.array()?))
     }
 
-    pub(crate) fn id(&mut self) -> Result<[u8; 16], Status> {
+    /// An id of 16 bytes, for example the id of a worker.
+    #[inline]
+    pub fn id(&mut self) -> Result<[u8; 16], Status> {
         self.array()
     }
 
     /// Text with a one-byte length.
-    pub(crate) fn name(&mut self) -> Result<&'a str, Status> {
+    #[inline]
+    pub fn name(&mut self) -> Result<&'a str, Status> {
         let len = usize::from(self.u8()?);
         std::str::from_utf8(self.bytes(len)?).map_err(|_| Status::BadData)
     }
 
-    /// The same, for people to read: what a terminal or a log would take for more than a character is left out of it.
-    pub(crate) fn words(&mut self) -> Result<String, Status> {
-        Ok(self.name()?.replace(|c: char| !is_plain(c), "?"))
-    }
-
     /// Bytes with a two-byte length.
-    pub(crate) fn blob(&mut self) -> Result<&'a [u8], Status> {
+    #[inline]
+    pub fn blob(&mut self) -> Result<&'a [u8], Status> {
         let len = usize::from(self.u16()?);
         self.bytes(len)
     }
 
-    pub(crate) fn rest(self) -> &'a [u8] {
+    /// All bytes that no field has taken.
+    #[inline]
+    pub fn rest(self) -> &'a [u8] {
         self.rest
     }
 }
 
-/// Appends fields.
+/// Appends fields to a byte string; a [`Reader`] takes them off in the same order.
 #[derive(Default)]
-pub(crate) struct Writer {
-    pub(crate) bytes: Vec<u8>,
+pub struct Writer {
+    /// The fields so far.
+    pub bytes: Vec<u8>,
 }
 
 impl Writer {
-    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Writer {
+    /// Bytes without a length: the reader knows how many there are.
+    #[inline]
+    pub fn raw(&mut self, bytes: &[u8]) -> &mut Writer {
         self.bytes.extend_from_slice(bytes);
         self
     }
 
-    pub(crate) fn u8(&mut self, value: u8) -> &mut Writer {
+    /// One byte.
+    #[inline]
+    pub fn u8(&mut self, value: u8) -> &mut Writer {
         self.raw(&[value])
     }
 
-    pub(crate) fn u16(&mut self, value: u16) -> &mut Writer {
+    /// A number of two bytes, little-endian.
+    #[inline]
+    pub fn u16(&mut self, value: u16) -> &mut Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    pub(crate) fn u32(&mut self, value: u32) -> &mut Writer {
+    /// A number of four bytes, little-endian.
+    #[inline]
+    pub fn u32(&mut self, value: u32) -> &mut Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    pub(crate) fn u64(&mut self, value: u64) -> &mut Writer {
+    /// A number of eight bytes, little-endian.
+    #[inline]
+    pub fn u64(&mut self, value: u64) -> &mut Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    pub(crate) fn i32(&mut self, value: i32) -> &mut Writer {
+    /// A signed number of four bytes, little-endian, in two's complement.
+    #[inline]
+    pub fn i32(&mut self, value: i32) -> &mut Writer {
         self.raw(&value.to_le_bytes())
     }
 
     /// Text with a one-byte length; names are at most 255 bytes by their types.
-    pub(crate) fn name(&mut self, text: &str) -> &mut Writer {
+    #[inline]
+    pub fn name(&mut self, text: &str) -> &mut Writer {
         let bytes = &text.as_bytes()[..text.len().min(255)];
         self.u8(bytes.len() as u8).raw(bytes)
     }
 
     /// Bytes with a two-byte length; an address or key is shorter than 64 KiB by the ABI's limits.
-    pub(crate) fn blob(&mut self, bytes: &[u8]) -> Result<&mut Writer, Status> {
+    #[inline]
+    pub fn blob(&mut self, bytes: &[u8]) -> Result<&mut Writer, Status> {
         let len = u16::try_from(bytes.len()).map_err(|_| Status::TooLarge)?;
         Ok(self.u16(len).raw(bytes))
     }
 }
 
-/// Which record bytes are, and in which version they are written here: docs/wire.md has the rule.
-pub(crate) struct Format {
-    /// The first three bytes.
-    pub(crate) magic: [u8; 3],
-    /// `worker address`
-    pub(crate) name: &'static str,
-    /// Readers of another one refuse the record.
-    pub(crate) major: u8,
-    /// Later ones have more fields at the end, which readers of this one leave alone.
-    pub(crate) minor: u8,
+/// A kind of record that outlives its writer, and the version in which this library writes it. `docs/wire.md` has the
+/// rule of versions.
+pub struct Format {
+    /// The first three bytes of every record of this kind, in every version.
+    pub magic: [u8; 3],
+    /// The kind in words, for example `worker address`: error messages contain it.
+    pub name: &'static str,
+    /// A reader refuses a record of another major version.
+    pub major: u8,
+    /// A later minor version has more fields at the end. A reader of this one leaves them alone.
+    pub minor: u8,
 }
 
-/// Why bytes are no record of a format.
+/// The reason why bytes are no record of a [`Format`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NoRecord {
+pub struct NoRecord {
     /// `Unsupported` for another version, else `BadData`.
-    pub(crate) status: Status,
-    pub(crate) why: String,
+    pub status: Status,
+    /// The reason in words, without the name of the record: a clause such as `its checksum is wrong`.
+    pub why: String,
 }
 
 impl Format {
-    /// The beginning of a record.
-    pub(crate) fn begin(&self) -> Writer {
+    /// The beginning of a record: the magic bytes and the version. Fields follow, and then [`seal`].
+    pub fn begin(&self) -> Writer {
         let mut w = Writer::default();
         let _ = w.raw(&self.magic).u8(self.major).u8(self.minor);
         w
     }
 
-    /// Takes apart what [`seal`] has sealed. `parse` gets what is behind the version, and the minor; it takes all that it knows.
-    pub(crate) fn unseal<T>(
+    /// Takes a sealed record apart: checks the magic bytes, the major version and the checksum. `parse` gets the
+    /// bytes behind the version, and the minor version; it takes all fields that it knows.
+    pub fn unseal<T>(
         &self,
         bytes: &[u8],
         parse: impl FnOnce(&mut Reader<'_>, u8) -> Result<T, Status>,
@@ -184,8 +217,8 @@ impl Format {
     }
 }
 
-/// Puts a checksum behind what [`Format::begin`] has begun.
-pub(crate) fn seal(w: Writer) -> Vec<u8> {
+/// Ends a record that [`Format::begin`] has begun: a checksum of four bytes follows its fields.
+pub fn seal(w: Writer) -> Vec<u8> {
     let mut bytes = w.bytes;
     let sum = checksum(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
@@ -196,9 +229,6 @@ pub(crate) fn seal(w: Writer) -> Vec<u8> {
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
-
-#[cfg(test)]
-mod golden_tests;
 
 #[cfg(test)]
 mod tests {

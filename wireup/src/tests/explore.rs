@@ -2,8 +2,8 @@
 //! everywhere it ends.
 
 use super::world::World;
-use crate::wireup::message::{Parsed, parse};
-use crate::wireup::{ConnectionKey, Limits, Phase};
+use crate::message::{Parsed, parse};
+use crate::{ConnectionKey, Limits, Phase};
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -1,7 +1,7 @@
 //! Workers in memory: machines, what their callers do for them, and the datagrams between them. Every step
 //! checks what must hold at all times.
 
-use crate::wireup::{Action, Claim, ConnectionKey, Limits, Machine, Phase, Reason, WorkerId};
+use crate::{Action, Claim, ConnectionKey, Limits, Machine, Phase, Reason, WorkerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 

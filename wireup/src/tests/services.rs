@@ -1,8 +1,8 @@
 //! Services: what a client asks, and what becomes of it.
 
 use super::world::id;
-use crate::wireup::service::{RequestId, ServiceAction, ServiceLimits, Services};
-use crate::wireup::{Reason, ReasonKind};
+use crate::service::{RequestId, ServiceAction, ServiceLimits, Services};
+use crate::{Reason, ReasonKind};
 
 const SERVER: u8 = 1;
 const CLIENT: u8 = 2;
