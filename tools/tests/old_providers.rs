@@ -119,7 +119,7 @@ fn one_that_was_built_for_an_earlier_minor_carries_messages_puts_and_adds_betwee
             let _ = command.env("TIELINE_PROVIDER_PATH", &installed.0);
             let _ = command.env("TIELINE_PROVIDERS", "rings");
             let _ = command.args(["perf", "--test", test, "--memory", "alloc", "--verify"]);
-            let _ = succeeds(command.args(["--iterations", "2000"]));
+            let _ = succeeds(command.args(["--size", "8,4k,64k", "--iterations", "500"]));
         }
     }
 }

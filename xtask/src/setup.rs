@@ -82,6 +82,9 @@ pub(crate) const BENCH: &[Need] = &[
     need("iperf3", "iperf3"),
 ];
 
+/// What a clean root is made with.
+pub(crate) const ROOTS: &[Need] = &[need("mmdebstrap", "mmdebstrap")];
+
 /// What a clean root is made with, and packages.
 pub(crate) const PACKAGE: &[Need] = &[
     need("dpkg-buildpackage", "dpkg-dev"),

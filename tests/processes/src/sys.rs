@@ -97,6 +97,13 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// The resident memory of a process, in pages.
+#[must_use]
+pub fn resident_pages(process: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
+    text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
+}
+
 /// Sends a signal to a process of the test's own.
 pub fn signal(process: u32, signal: Signal) {
     let number = match signal {

@@ -2,7 +2,7 @@
 
 use tieline_processes::sys::{self, Signal};
 use tieline_processes::{Launch, Node, Test, Verdict, named};
-use tieline_testing::built;
+use tieline_testing::{Wait, built};
 
 pub(crate) const TESTS: &[Test] = named![
     memory_that_was_closed_is_unmapped_although_a_long_put_of_it_was_queued,
@@ -152,8 +152,14 @@ fn a_peer_in_the_middle_of_a_copy_keeps_memory_open_until_it_is_through() -> Ver
         if path != "shm-cma/copy" {
             return Verdict::Skipped(format!("memory is reached by {path}"));
         }
+        let before = sys::resident_pages(target.peer.pid());
         caller.peer.tell(&format!("put target.memory here 0 {LEN} 0"));
         let _ = caller.peer.expect("begins");
+        // The copy takes memory of the target that nothing has touched yet.
+        let waits = Wait::new("the beginning of the copy");
+        while sys::resident_pages(target.peer.pid()) < before + 256 {
+            waits.goes_on();
+        }
         sys::signal(caller.peer.pid(), Signal::Stop);
         let first = target.ask("close memory");
         let second = first.is_err().then(|| target.ask("close memory"));

@@ -1,26 +1,62 @@
-//! The oldest Rust that Cargo.toml promises compiles what we ship, where that toolchain is installed.
+//! The oldest Rust that Cargo.toml promises, and another processor: both type-check what we ship, in a root of Debian trixie, whose
+//! rustc is that Rust.
 
-use super::{Count, quiet};
-use crate::sh::{capture, command, root, target, which};
+use super::{Count, told};
+use crate::package::{clean_root, vendor};
+use crate::sh::{Outcome, command, lines, root};
+use std::path::Path;
+
+/// Debian's release with the promised Rust, and its packages.
+const RELEASE: (&str, &str) = ("trixie", "cargo,rustc");
+
+/// Rust's library for this processor comes as a package of Debian, which is unpacked and not installed: no program of it runs.
+const OTHER: &str = "
+    dpkg --add-architecture arm64
+    apt-get update -qq
+    mkdir /other && cd /other
+    apt-get download -qq libstd-rust-dev:arm64
+    dpkg-deb -x libstd-rust-dev_*.deb /
+    cd /tree
+    cargo check --target aarch64-unknown-linux-gnu $ARGUMENTS";
 
 pub(super) fn check() -> Count {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap_or_default();
     let promised = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
-    let Some(promised) = promised.map(|version| version.trim_matches('"').to_owned()) else {
+    let Some(promised) = promised.map(|version| version.trim_matches('"')) else {
         return Count::one(Err("Cargo.toml promises no rust-version".into()));
     };
-    if which("rustup").is_none() {
-        return Count::skip(format!("Rust {promised}: there is no rustup to bring it"));
-    }
-    let installed = capture(&mut command("rustup", &["toolchain", "list"])).unwrap_or_default();
-    let toolchain = installed.lines().find(|line| line.starts_with(&promised));
-    let Some(toolchain) = toolchain.and_then(|line| line.split_whitespace().next()) else {
-        return Count::skip(format!(
-            "Rust {promised} is not installed (rustup toolchain install {promised} --profile minimal)"
-        ));
+    crate::setup::install_or_say(crate::setup::ROOTS);
+    let folder = match clean_root(RELEASE.0, RELEASE.1) {
+        Ok(Ok(folder)) => folder,
+        Ok(Err(reason)) => return Count::skip(format!("Rust {promised}: {reason}")),
+        Err(text) => return Count::one(Err(text)),
     };
-    let mut cargo = command("cargo", &[&format!("+{toolchain}"), "check", "--locked"]);
-    // What this cargo told us about itself is not for the other one.
-    let _ = cargo.env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
-    quiet(cargo.arg("--target-dir").arg(target().join("oldest")))
+    let is_promised = format!("rustc --version | grep -q '^rustc {promised}\\.'");
+    let mut count = Count::one(
+        vendor(&folder.join("vendor"))
+            .and_then(|()| inside(&folder, &format!("{is_promised}\ncargo check $ARGUMENTS"))),
+    );
+    if count.failed.is_empty() {
+        count.add(Count::one(inside(&folder, OTHER)));
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    count
+}
+
+/// Runs a script in the root, which sees this tree at `/tree` and writes nothing into it.
+fn inside(folder: &Path, script: &str) -> Outcome {
+    let mount = "mkdir -p \"$1/tree\" && cp /etc/resolv.conf \"$1/etc/\" && mount --bind -o ro \"$2\" \"$1/tree\" && mount -t proc proc \"$1/proc\" && \
+                 chroot \"$1\" bash -euxc \"$3\"";
+    let mut unshare = command("unshare", &["--mount", "--pid", "--fork", "--kill-child"]);
+    let _ = unshare.args(["bash", "-euc", mount, "bash"]).arg(folder).arg(root());
+    let sources = "--config source.crates-io.replace-with='vendored' --config source.vendored.directory='/vendor'";
+    let script = format!("ARGUMENTS=\"--locked --offline {sources}\"\ncd /tree\n{script}");
+    let kept = ["http_proxy", "https_proxy", "no_proxy"];
+    let kept = kept.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let _ = unshare.arg(script).env_clear().envs(kept);
+    let _ = unshare.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
+    let _ = unshare.env("CARGO_TARGET_DIR", "/built").env("DEBIAN_FRONTEND", "noninteractive");
+    let mut said = Vec::new();
+    let outcome = lines(&mut unshare, |line| said.push(line.to_owned()));
+    told(outcome, &said)
 }

@@ -3,7 +3,6 @@
 use super::{Count, least};
 use crate::sh::{LIMIT, Outcome, cargo, command, lines, target, which, within};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use tieline_testing::{built, hang};
@@ -14,93 +13,43 @@ pub(super) const HOOKS: [&str; 2] = [
     "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks",
 ];
 
-/// A program that the build has made of a test's file.
-struct Program {
-    package: String,
-    name: String,
-    file: PathBuf,
-    /// That of its package, in which cargo runs it.
-    folder: PathBuf,
-}
-
 /// Everything that tests run: the command, the provider files, the examples, the tests themselves.
 pub(super) fn build() -> Count {
-    match built() {
-        Ok(_) => Count::one(Ok(())),
-        Err(text) => Count::one(Err(text.clone())),
-    }
+    Count::one(built().clone())
 }
 
-/// What the build has made: the first who asks builds it.
-fn built() -> &'static Outcome<Vec<Program>> {
-    static BUILT: OnceLock<Outcome<Vec<Program>>> = OnceLock::new();
-    BUILT.get_or_init(build_all)
+/// The outcome of the build, which runs once.
+fn built() -> &'static Outcome {
+    static BUILT: OnceLock<Outcome> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        println!("building the command, providers, examples and tests: some minutes from nothing");
+        let mut said = Vec::new();
+        let mut build = cargo(&["build", "--workspace", "--all-targets"]);
+        let outcome = lines(build.args(HOOKS), |line| said.push(line.to_owned()));
+        super::told(outcome, &said)
+    })
 }
 
-fn build_all() -> Outcome<Vec<Program>> {
-    println!(
-        "building the command, providers, examples and tests: some minutes when nothing is there"
-    );
-    let args = ["build", "--workspace", "--all-targets", "--message-format"];
-    let mut command = cargo(&args);
-    let (mut programs, mut said) = (Vec::new(), Vec::new());
-    let outcome = lines(command.arg("json-render-diagnostics").args(HOOKS), |line| {
-        match line.starts_with('{') {
-            true => programs.extend(Program::of(line)),
-            false => said.push(line.to_owned()),
-        }
-    });
-    super::told(outcome, &said).map(|()| programs)
-}
-
-/// Does a check that runs what is built, which is built before when it is run alone, in the build's own time.
+/// Does a check that runs the programs of the build. A check that runs alone is built for first, in the build's own time.
 pub(super) fn with_build(check: impl FnOnce() -> Count) -> Count {
     match within(LIMIT, built) {
-        Ok(_) => check(),
+        Ok(()) => check(),
         Err(text) => Count::one(Err(format!("it needs the build: {text}"))),
     }
 }
 
-/// What the hosts of the lab run, for a lab that is run alone: the same files as [`build`] makes.
+/// Builds the programs of the lab's hosts, for a lab that is run alone: the same files as [`build`] makes.
 pub(crate) fn build_for_the_lab() -> Count {
     println!("building what the lab runs");
     let args = ["build", "--workspace", "--lib", "--bins", "--examples"];
     super::quiet(cargo(&args).args(HOOKS))
 }
 
-impl Program {
-    /// What cargo says of an artifact, when that is the program of a test.
-    fn of(line: &str) -> Option<Program> {
-        let said: serde_json::Value = serde_json::from_str(line).ok()?;
-        let is_test = said["reason"] == "compiler-artifact" && said["profile"]["test"] == true;
-        let file = said["executable"].as_str().filter(|_| is_test)?;
-        // `path+file:///tree/tests/processes#tieline-processes@0.1.0`, or without the name where the folder has it.
-        let id = said["package_id"].as_str()?;
-        let (path, id) = id.rsplit_once('#')?;
-        let package = match id.split_once('@') {
-            Some((package, _)) => package,
-            None => path.rsplit('/').next()?,
-        };
-        let name = said["target"]["name"].as_str()?;
-        let folder = Path::new(said["manifest_path"].as_str()?).parent()?;
-        Some(Program {
-            package: package.into(),
-            name: name.into(),
-            file: file.into(),
-            folder: folder.into(),
-        })
-    }
-}
-
-/// Runs a test's program that the build has made, as cargo does: in its package's folder.
-fn built_test(package: &str, name: &str) -> Count {
-    let programs = built().as_deref().unwrap_or_default();
-    let found = programs.iter().find(|built| built.package == package && built.name == name);
-    let Some(program) = found else {
-        return Count::one(Err(format!("the build has made no {name} of {package}")));
-    };
-    let mut command = command(&program.file, &[]);
-    libtest(command.current_dir(&program.folder).env(built::GIVEN, target().join("debug")))
+/// Runs test programs that the build has made, by their names.
+fn built_tests(names: &[&str]) -> Count {
+    let mut test = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    let _ = test.args(HOOKS).args(names.iter().flat_map(|name| ["--test", name]));
+    libtest(test.env(built::GIVEN, target().join("debug")))
 }
 
 /// Tests that need nothing but their own process. The two packages of [`OTHERS`] have runners of their own.
@@ -136,17 +85,11 @@ pub(super) fn unit_tests(packages: &[String]) -> Count {
 /// Tests with real processes, which their runner kills, locks away and counts, and beside them conformance over every
 /// provider of the workspace: either leaves the processors idle while it waits.
 pub(super) fn processes_and_conformance() -> Count {
-    let conformance = || {
-        let package = "tieline-conformance";
-        let mut count = built_test(package, "providers");
-        count.add(built_test(package, "mutations"));
-        count.add(built_test(package, "networks"));
-        least::or_failed("conformance", count)
-    };
+    let conformance =
+        || least::or_failed("conformance", built_tests(&["providers", "mutations", "networks"]));
     std::thread::scope(|scope| {
         let beside = scope.spawn(conformance);
-        let mut count = built_test("tieline-processes", "processes");
-        count = least::or_failed("processes", count);
+        let mut count = least::or_failed("processes", built_tests(&["processes"]));
         let conformance = beside.join();
         count.add(conformance.unwrap_or_else(|_| Count::one(Err("conformance panicked".into()))));
         count
@@ -421,20 +364,6 @@ mod tests {
         let count = told.ended(Err("it did not end and was ended".into()));
         assert_eq!(count.passed, 1);
         assert_eq!(count.failed, ["a::b does not end", "it did not end and was ended"]);
-    }
-
-    #[test]
-    fn the_programs_of_tests_are_found_in_what_cargo_says() {
-        let line = r#"{"reason":"compiler-artifact","package_id":"path+file:///t/tests/processes#tieline-processes@0.1.0",
-            "manifest_path":"/t/tests/processes/Cargo.toml","target":{"name":"processes"},"profile":{"test":true},
-            "executable":"/t/debug/deps/processes-1"}"#;
-        let program = Program::of(line).unwrap();
-        assert_eq!((&*program.package, &*program.name), ("tieline-processes", "processes"));
-        assert_eq!(program.folder, Path::new("/t/tests/processes"));
-        let named_as_its_folder = line.replace("tieline-processes@", "");
-        assert_eq!(Program::of(&named_as_its_folder).unwrap().package, "processes");
-        assert!(Program::of(&line.replace("true", "false")).is_none());
-        assert!(Program::of("not JSON").is_none());
     }
 
     #[test]

@@ -13,9 +13,10 @@ mod test;
 
 use crate::sh::{self, Outcome};
 pub(crate) use build::{emptied, files};
-pub(crate) use source::known_to_git;
+pub(crate) use source::{known_to_git, vendor};
 use std::path::Path;
 use std::time::Duration;
+pub(crate) use test::unpacked as clean_root;
 
 const USAGE: &str = "cargo xtask package deb | rpm | source | test [bookworm|trixie|rpm|source...] | stage LIBDIR FOLDER";
 

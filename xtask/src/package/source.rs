@@ -98,7 +98,7 @@ fn archive(file: &Path, folder: &Path) -> Outcome<Command> {
 }
 
 /// The crates of `Cargo.lock`, in a folder.
-fn vendor(folder: &Path) -> Outcome {
+pub(crate) fn vendor(folder: &Path) -> Outcome {
     let args = ["vendor", "--quiet", "--locked", "--versioned-dirs"];
     let _ = capture(cargo(&args).arg(folder))?;
     let needed = needed()?;

@@ -76,7 +76,7 @@ fn all_outside(place: &str, kind: &str) -> Outcome<Count> {
 type Given<'a> = (PathBuf, &'a str, &'a [&'a str]);
 
 /// A root that was unpacked, or why there can be none here.
-type Root = Result<PathBuf, String>;
+pub(crate) type Root = Result<PathBuf, String>;
 
 /// The steps of a folder, in a root that has these files.
 fn all_inside(place: &str, root_of: Outcome<Root>, given: &[Given<'_>], steps: &str) -> Count {
@@ -95,7 +95,7 @@ fn all_inside(place: &str, root_of: Outcome<Root>, given: &[Given<'_>], steps: &
 }
 
 /// A root of a release, unpacked; with these packages besides.
-fn unpacked(release: &str, more: &str) -> Outcome<Root> {
+pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
     let skipped = |reason: String| Ok(Err(reason));
     if !is_root() {
         return skipped("a clean root needs root's rights here".into());
