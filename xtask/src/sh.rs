@@ -26,10 +26,16 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
+/// Whether long tests run in their whole length.
+pub(crate) static WHOLE: AtomicBool = AtomicBool::new(false);
+
 /// A command that runs in the workspace.
 pub(crate) fn command(program: impl AsRef<OsStr>, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     let _ = command.args(args).current_dir(root());
+    if WHOLE.load(Ordering::Relaxed) {
+        let _ = command.env(tieline_testing::WHOLE, "1");
+    }
     command
 }
 

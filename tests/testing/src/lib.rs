@@ -9,3 +9,12 @@ pub mod libfabric;
 mod wait;
 
 pub use wait::Wait;
+
+/// Set for `cargo xtask test --all`, where long tests run in their whole length.
+pub const WHOLE: &str = "TESTS_WHOLE";
+
+/// Whether long tests run in their whole length: all sizes, all programs.
+#[must_use]
+pub fn is_whole() -> bool {
+    std::env::var_os(WHOLE).is_some()
+}

@@ -73,11 +73,16 @@ pub(crate) fn run(accept: bool) -> Outcome {
     accepted.write()
 }
 
-/// Messages and memory over `shm`. It is built of what the demo builds: of fewer packages cargo takes other features of some
-/// dependencies, and the demo would compile the library once more.
+/// What is counted over `shm` and in C. The command, whose program is not built, is named for the features of what all depend on.
+fn build() -> Outcome {
+    let packages = ["tieline", "tieline-capi", "tieline-tools"].map(|name| ["--package", name]);
+    let files = ["shm", "shm-cma"].map(|name| format!("--package=tieline-provider-{name}-plugin"));
+    let mut build = cargo(&["build", "--release", "--quiet", "--lib", "--example", "instructions"]);
+    run_command(build.args(packages.as_flattened()).args(files))
+}
+
+/// Messages and memory over `shm`.
 fn over_shm() -> Outcome<Subject> {
-    let args = ["build", "--release", "--quiet", "--lib", "--bins", "--example", "instructions"];
-    run_command(&mut cargo(&args))?;
     let program = target().join("release/examples/instructions");
     let cases = capture(&mut command(&program, &["list"]))?;
     let cases: Vec<String> = cases.split_whitespace().map(str::to_owned).collect();
@@ -154,7 +159,6 @@ fn played() -> Outcome<Vec<Subject>> {
 
 /// The cases of [`over_shm`] once more, through the C library: what it adds is to become 25 at most, and is not yet.
 fn in_c() -> Outcome<Subject> {
-    run_command(&mut cargo(&["build", "--release", "--quiet", "-p", "tieline-capi"]))?;
     let source = root().join("capi/tests/instructions.c");
     let program =
         c_programs::compiled_with(&c_library::link("release")?, &source, false, &["-O2"])?;
@@ -170,6 +174,7 @@ fn in_c() -> Outcome<Subject> {
 }
 
 fn measure() -> Outcome<BTreeMap<String, u64>> {
+    build()?;
     let mut found = BTreeMap::new();
     for subject in [over_shm()?, in_c()?].into_iter().chain(played()?) {
         for case in &subject.cases {

@@ -39,7 +39,8 @@ const SUITES: &[(&str, usize)] = &[
     // All packages together, where the runner does not tell them apart.
     ("tests", 1900),
     ("processes", 20),
-    ("conformance", 16),
+    ("conformance", 12),
+    ("mutations", 4),
     ("doctests", 10),
     ("loom", 2),
     ("jobs", 4),

@@ -23,8 +23,9 @@ mod yardstick;
 
 use crate::lab::{self, Selection};
 use crate::setup;
-use crate::sh::{Outcome, cargo, heading, lines, show_time, within};
+use crate::sh::{Outcome, WHOLE, cargo, heading, lines, show_time, within};
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How one check, or a whole suite of tests, ended.
@@ -95,6 +96,7 @@ const CHECKS: &[Check] = &[
     ("programs, providers, examples and tests build", 30, When::Test, Alone(suite::build)),
     ("the generated header is fresh", 2, When::Test, Built(words::header)),
     ("docs/configuration.md is fresh", 2, When::Test, Built(words::configuration)),
+    ("docs/checks.md is fresh", 2, When::Test, Built(suite::page_of_checks)),
     ("tests", 20, When::Test, Built(suite::tests)),
     (
         "tests with real processes, and conformance of every provider",
@@ -117,6 +119,18 @@ const CHECKS: &[Check] = &[
     ("a vendor's provider, from what is installed alone", 10, When::Test, Built(kit::check)),
     ("an unmodified Open MPI over the C library", 10, When::Test, Built(open_mpi::run)),
     ("examples, each as a job of processes", 15, When::Test, Built(examples::run)),
+    (
+        "mutants of the examples, which the conformance suite has to find",
+        15,
+        When::All,
+        Built(suite::mutations),
+    ),
+    (
+        "mutants of the examples, in the turn of the lab's first part",
+        15,
+        When::Part,
+        Built(|| if lab::turn() == 0 { suite::mutations() } else { Count::default() }),
+    ),
     ("every order of the shared-memory ring (loom)", 15, When::Selection, Alone(suite::loom)),
     ("instructions of posting and polling", 20, When::Selection, Alone(instructions::check)),
     ("the demo", 15, When::Selection, Alone(crate::demo::check)),
@@ -160,6 +174,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         let names: Vec<_> = CHECKS.iter().map(|(name, ..)| *name).collect();
         return Err(format!("no check has that in its name: they are {}", names.join(", ")));
     }
+    WHOLE.store(words == ["--all"], Ordering::Relaxed);
     let outcome = run_all(chosen);
     if words.is_empty() {
         let names = left.iter().filter(|check| check.2 != When::Part).map(|check| check.0);

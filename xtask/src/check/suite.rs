@@ -45,11 +45,11 @@ pub(crate) fn build_for_the_lab() -> Count {
     super::quiet(cargo(&args).args(HOOKS))
 }
 
-/// Runs test programs that the build has made, by their names.
-fn built_tests(names: &[&str]) -> Count {
+/// Runs test programs that the build has made, by their names, and of their tests those with `filter` in their names.
+fn built_tests(names: &[&str], filter: &str) -> Count {
     let mut test = cargo(&["test", "--workspace", "--no-fail-fast"]);
     let _ = test.args(HOOKS).args(names.iter().flat_map(|name| ["--test", name]));
-    libtest(test.env(built::GIVEN, target().join("debug")))
+    libtest(test.args(["--", filter]).env(built::GIVEN, target().join("debug")))
 }
 
 /// Tests that need nothing but their own process. The two packages of [`OTHERS`] have runners of their own.
@@ -86,14 +86,24 @@ pub(super) fn unit_tests(packages: &[String]) -> Count {
 /// provider of the workspace: either leaves the processors idle while it waits.
 pub(super) fn processes_and_conformance() -> Count {
     let conformance =
-        || least::or_failed("conformance", built_tests(&["providers", "mutations", "networks"]));
+        || least::or_failed("conformance", built_tests(&["providers", "networks"], ""));
     std::thread::scope(|scope| {
         let beside = scope.spawn(conformance);
-        let mut count = least::or_failed("processes", built_tests(&["processes"]));
+        let mut count = least::or_failed("processes", built_tests(&["processes"], ""));
         let conformance = beside.join();
         count.add(conformance.unwrap_or_else(|_| Count::one(Err("conformance panicked".into()))));
         count
     })
+}
+
+/// Each promise of the conformance suite is broken once, and found.
+pub(super) fn mutations() -> Count {
+    least::or_failed("mutations", built_tests(&["mutations"], ""))
+}
+
+/// docs/checks.md, which names the promises.
+pub(super) fn page_of_checks() -> Count {
+    built_tests(&["mutations"], "the_page_of_checks_is_fresh")
 }
 
 pub(super) fn doctests() -> Count {

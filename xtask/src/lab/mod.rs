@@ -21,7 +21,7 @@ pub(crate) use hosts::Hosts;
 use machine::Lab;
 use modules::Built;
 use parts::Chosen;
-pub(crate) use parts::Selection;
+pub(crate) use parts::{Selection, turn};
 use run::Run;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};

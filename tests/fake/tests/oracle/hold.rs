@@ -3,6 +3,7 @@
 use crate::driver::{self, Providers};
 use crate::program::{self, Program, Wants};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use tieline_testing::is_whole;
 
 fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -10,6 +11,7 @@ fn number(name: &str, default: u32) -> u32 {
 
 /// Runs programs over what `providers` makes of each.
 pub(crate) fn hold(wants: Wants, programs: u32, providers: impl Fn(&Program) -> Providers) {
+    let programs = if is_whole() { programs } else { programs / 2 };
     let cases = number("TIELINE_ORACLE_PROGRAMS", programs);
     let config =
         Config { cases, failure_persistence: None, max_shrink_iters: 4_000, ..Config::default() };

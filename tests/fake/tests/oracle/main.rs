@@ -1,7 +1,7 @@
 //! Random programs of puts, gets, atomics, messages, flushes and fences, over lanes that refuse, delay, reorder, break
 //! and lie; held against an oracle that knows what each promise means.
 //!
-//! The programs are the same in every run. `TIELINE_ORACLE_PROGRAMS=5000` runs so many instead, and
+//! The programs are the same in every run, and twice as many in `cargo xtask test --all`. `TIELINE_ORACLE_PROGRAMS=5000` runs so many instead, and
 //! `TIELINE_ORACLE_SEED=7` others. A failure prints the shortest program that still fails. `over.rs` runs them over
 //! the providers that the environment names.
 
