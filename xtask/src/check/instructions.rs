@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 const SHORT: u64 = 1_600;
 const LONG: u64 = 17_600;
@@ -175,19 +177,29 @@ fn in_c() -> Outcome<Subject> {
 
 fn measure() -> Outcome<BTreeMap<String, u64>> {
     build()?;
-    let mut found = BTreeMap::new();
-    for subject in [over_shm()?, in_c()?].into_iter().chain(played()?) {
-        for case in &subject.cases {
-            let (short, long) = (count(&subject, case, SHORT)?, count(&subject, case, LONG)?);
+    let subjects: Vec<Subject> = [over_shm()?, in_c()?].into_iter().chain(played()?).collect();
+    let cases: Vec<_> =
+        subjects.iter().flat_map(|s| s.cases.iter().map(move |case| (s, case))).collect();
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let each = || -> Outcome {
+        while let Some((subject, case)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (short, long) = (count(subject, case, SHORT)?, count(subject, case, LONG)?);
             let each = long.saturating_sub(short).div_ceil(LONG - SHORT);
-            let _ = found.insert(case.clone(), each);
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = found.insert((*case).clone(), each);
         }
-    }
-    Ok(found)
+        Ok(())
+    };
+    // Other work on the machine changes no count.
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(each);
+        each().and(beside.join().unwrap_or(Err("a count panicked".into())))
+    })?;
+    Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
-    let file = target().join("callgrind.out.xtask");
+    let file = target().join(format!("callgrind.out.{case}"));
     let mut valgrind = command("valgrind", &["--tool=callgrind", "--quiet"]);
     let _ = valgrind
         .arg(format!("--callgrind-out-file={}", file.display()))
