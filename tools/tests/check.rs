@@ -205,8 +205,8 @@ fn a_message_that_does_not_arrive_fails_the_way_within_its_limit() {
 fn a_worker_that_cannot_be_opened_fails_the_check_with_its_cause() {
     // Settings, providers and paths are all in order.
     let program = env!("CARGO_BIN_EXE_tieline");
-    let limited = format!("ulimit -n 9; exec {program} check");
-    let output = Command::new("sh").args(["-c", &limited]).output().unwrap();
+    let limited = "ulimit -n 9; exec \"$0\" check";
+    let output = Command::new("sh").args(["-c", limited, program]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let failed = text.lines().find(|line| line.starts_with("FAILED")).expect("it fails");

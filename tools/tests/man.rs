@@ -62,7 +62,7 @@ fn completions_offer_what_a_person_types_and_bash_completes_with_them() {
     }
     let completed = |words: &[&str]| {
         let script = format!(
-            "source {}; COMP_WORDS=({}); COMP_CWORD={}; _tieline tieline '{}' '{}'; echo \"${{COMPREPLY[@]}}\"",
+            "source '{}'; COMP_WORDS=({}); COMP_CWORD={}; _tieline tieline '{}' '{}'; echo \"${{COMPREPLY[@]}}\"",
             dir.join("tieline").display(),
             words.join(" "),
             words.len() - 1,

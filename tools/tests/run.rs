@@ -261,9 +261,9 @@ fn a_program_that_is_not_there_is_one_line() {
 
 #[test]
 fn without_descriptors_the_limit_is_named_and_not_the_path() {
-    let limited =
-        format!("ulimit -n 8; exec {} run -n 16 --tag -- true", env!("CARGO_BIN_EXE_tieline"));
-    let output = Command::new("sh").args(["-c", &limited]).output().unwrap();
+    let limited = "ulimit -n 8; exec \"$0\" run -n 16 --tag -- true";
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", limited, env!("CARGO_BIN_EXE_tieline")]).output().unwrap();
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("limit"), "{errors}");
