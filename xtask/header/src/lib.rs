@@ -8,7 +8,6 @@
 pub mod application;
 mod frozen;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use tieline_plugin_api::abi::golden::RECORDS;
 use tieline_plugin_api::{OK, PENDING, Status, abi, tables};
@@ -138,10 +137,10 @@ fn statuses() -> String {
     out
 }
 
-/// `ProviderOps` -> `tieline_provider_ops`.
+/// `ProviderOps` -> `tieline_provider_ops`, `StateHandle` -> `tieline_state`.
 fn c_name(rust: &str) -> String {
     let mut out = String::from("tieline");
-    for c in rust.chars() {
+    for c in rust.trim_end_matches("Handle").chars() {
         if c.is_ascii_uppercase() {
             out.push('_');
         }
@@ -151,15 +150,7 @@ fn c_name(rust: &str) -> String {
 }
 
 /// The kinds of handle: in Rust addresses, in C structs of which the header says nothing.
-const HANDLES: &[(&str, &str)] = &[
-    ("StateHandle", "tieline_state"),
-    ("DomainHandle", "tieline_domain"),
-    ("RegionHandle", "tieline_region"),
-    ("InterfaceHandle", "tieline_interface"),
-    ("EndpointHandle", "tieline_endpoint"),
-    ("KeyHandle", "tieline_key"),
-    ("ConnectorHandle", "tieline_connector"),
-];
+const HANDLES: &str = "StateHandle DomainHandle RegionHandle InterfaceHandle EndpointHandle KeyHandle ConnectorHandle";
 
 /// How cbindgen writes both headers.
 fn config() -> cbindgen::Config {
@@ -190,13 +181,8 @@ fn generated(config: cbindgen::Config, files: impl IntoIterator<Item = String>) 
 fn types() -> String {
     let mut names: Vec<&str> = RECORDS.iter().map(|record| record.name).collect();
     names.extend(["PackFn", "EntryFn"]);
-    names.extend(HANDLES.iter().map(|(rust, _)| *rust));
-    let is_handle = |name: &str| HANDLES.iter().any(|(rust, _)| *rust == name);
-    let rename: HashMap<String, String> = names
-        .iter()
-        .filter(|name| !is_handle(name))
-        .map(|name| ((*name).to_string(), c_name(name)))
-        .collect();
+    let rename = names.iter().map(|name| ((*name).to_string(), c_name(name))).collect();
+    names.extend(HANDLES.split(' '));
     let mut config = config();
     config.export.include = names.iter().map(|name| (*name).to_string()).collect();
     config.export.item_types = vec![
@@ -208,7 +194,8 @@ fn types() -> String {
     let files = ["abi.rs", "abi/domain.rs", "abi/interface.rs", "abi/endpoint.rs"];
     let files = files.map(|file| format!("plugin-api/src/{file}"));
     let mut text = in_words_of_c(&generated(config, files), &names);
-    for (rust, c) in HANDLES {
+    for rust in HANDLES.split(' ') {
+        let c = c_name(rust);
         text = text
             .replace(&format!("typedef void {rust};"), &format!("struct {c};"))
             .replace(&format!("{rust} *"), &format!("struct {c} *"));

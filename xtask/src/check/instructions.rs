@@ -83,11 +83,14 @@ fn build() -> Outcome {
     run_command(build.args(packages.as_flattened()).args(files))
 }
 
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
 /// Messages and memory over `shm`.
 fn over_shm() -> Outcome<Subject> {
     let program = target().join("release/examples/instructions");
-    let cases = capture(&mut command(&program, &["list"]))?;
-    let cases: Vec<String> = cases.split_whitespace().map(str::to_owned).collect();
+    let cases = words(&capture(&mut command(&program, &["list"]))?);
     if cases.is_empty() {
         return Err("`instructions list` names no case".into());
     }
@@ -112,21 +115,10 @@ const PLAYED: &str = "instructions_tests::messages_and_puts_arrive_however_many_
 /// Providers over what their tests play: `ofi` over a libfabric, and below the whole core `rc` of `verbs` over a device.
 /// The tools, which have no library, are named for the features of what all depend on.
 fn played() -> Outcome<Vec<Subject>> {
-    let built = capture(&mut cargo(&[
-        "test",
-        "--release",
-        "--quiet",
-        "-p",
-        "tieline-provider-ofi",
-        "-p",
-        "tieline-provider-verbs",
-        "-p",
-        "tieline-tools",
-        "--lib",
-        "--no-run",
-        "--message-format=json",
-    ]))?;
-    let subject = |name: &str, cases: &[&str]| -> Outcome<Subject> {
+    let args = "test --release --quiet -p tieline-provider-ofi -p tieline-provider-verbs -p tieline-tools --lib \
+                --no-run --message-format=json";
+    let built = capture(&mut cargo(&args.split(' ').collect::<Vec<_>>()))?;
+    let subject = |name: &str, cases: &str| -> Outcome<Subject> {
         let executable = |line: &str| {
             let value: serde_json::Value = serde_json::from_str(line).ok()?;
             (value["target"]["name"] == name)
@@ -135,7 +127,7 @@ fn played() -> Outcome<Vec<Subject>> {
         let program = built.lines().find_map(executable);
         Ok(Subject {
             program: program.ok_or(format!("cargo did not say where the tests of {name} are"))?,
-            cases: cases.iter().map(|case| (*case).to_owned()).collect(),
+            cases: words(cases),
             told: |command, _, times| {
                 let _ = command.args(["--exact", PLAYED]).env("TIELINE_COUNTED", times.to_string());
             },
@@ -143,20 +135,9 @@ fn played() -> Outcome<Vec<Subject>> {
             calls_it: None,
         })
     };
-    let over_rc = [
-        "rc_post",
-        "rc_receive",
-        "rc_put",
-        "rc_local",
-        "rc_end",
-        "rc_region_put",
-        "rc_region_end",
-        "rc_idle",
-    ];
-    Ok(vec![
-        subject("tieline_provider_ofi", &["ofi_post", "ofi_poll", "ofi_put"])?,
-        subject("tieline_provider_verbs", &over_rc)?,
-    ])
+    let over_rc = "rc_post rc_receive rc_put rc_local rc_end rc_region_put rc_region_end rc_idle";
+    let over_ofi = subject("tieline_provider_ofi", "ofi_post ofi_poll ofi_put")?;
+    Ok(vec![over_ofi, subject("tieline_provider_verbs", over_rc)?])
 }
 
 /// The cases of [`over_shm`] once more, through the C library: what it adds is to become 25 at most, and is not yet.
@@ -166,7 +147,7 @@ fn in_c() -> Outcome<Subject> {
         c_programs::compiled_with(&c_library::link("release")?, &source, false, &["-O2"])?;
     Ok(Subject {
         program,
-        cases: ["c_post", "c_poll", "c_put", "c_fetch_add"].map(str::to_owned).to_vec(),
+        cases: words("c_post c_poll c_put c_fetch_add"),
         told: |command, case, times| {
             let _ = command.args([case, &times.to_string()]);
         },
@@ -222,7 +203,6 @@ fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
 /// The instructions in a callgrind file, and how many of them are those of functions with that in their names, and of what they
 /// called.
 fn counted(text: &str, left_out: &str) -> Option<(u64, u64)> {
-    let words = |rest: &str| rest.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let (mut total, mut instructions) = (None, 0);
     // A name is written where it comes first, behind its number; then the number stands for it.
     let mut numbers = BTreeSet::new();
