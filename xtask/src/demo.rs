@@ -1,7 +1,9 @@
 //! `cargo xtask demo [FILE]`: from a fresh clone to real data between two processes.
 
 use crate::setup;
-use crate::sh::{self, Outcome, capture, cargo, command, heading, root, show_time, target};
+use crate::sh::{
+    self, Outcome, capture, cargo, command, entries, heading, root, show_time, target,
+};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -127,11 +129,9 @@ fn absolute(name: &str) -> Outcome<PathBuf> {
 fn largest_of_rust() -> Outcome<PathBuf> {
     let sysroot = capture(&mut command("rustc", &["--print", "sysroot"]))?;
     let lib = Path::new(sysroot.trim()).join("lib");
-    let entries =
-        std::fs::read_dir(&lib).map_err(|e| format!("cannot read {}: {e}", lib.display()))?;
-    let files = entries.flatten().filter_map(|entry| {
-        let m = entry.metadata().ok()?;
-        m.is_file().then(|| (m.len(), entry.path()))
+    let files = entries(&lib)?.into_iter().filter_map(|file| {
+        let m = std::fs::metadata(&file).ok()?;
+        m.is_file().then_some((m.len(), file))
     });
     let (_, file) = files.max().ok_or_else(|| format!("no file in {}; name one", lib.display()))?;
     Ok(file)

@@ -2,7 +2,7 @@
 
 use super::groups::Group;
 use super::{Row, Series, svg};
-use crate::sh::{Outcome, capture, command, target, which};
+use crate::sh::{Outcome, capture, command, make_folder, target, which, write as write_file};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -105,8 +105,7 @@ pub(crate) struct Report<'a> {
 pub(crate) fn write(report: &Report<'_>) -> Outcome {
     let Report { name, machine, line, rounds, groups, rows, text } = report;
     let dir = target().join("bench");
-    let failed = |e: std::io::Error| format!("cannot write to {}: {e}", dir.display());
-    std::fs::create_dir_all(&dir).map_err(failed)?;
+    make_folder(&dir)?;
     let json = json!({
         "machine": {
             "processor": machine.processor,
@@ -120,9 +119,9 @@ pub(crate) fn write(report: &Report<'_>) -> Outcome {
     });
     let pretty = serde_json::to_string_pretty(&json).unwrap_or_default();
     let file = |end: &str| dir.join(format!("{name}.{end}"));
-    std::fs::write(file("json"), pretty + "\n").map_err(failed)?;
-    std::fs::write(file("md"), format!("{text}\n{line}\n")).map_err(failed)?;
-    std::fs::write(file("svg"), svg::draw(rows, line)).map_err(failed)?;
+    write_file(file("json"), pretty + "\n")?;
+    write_file(file("md"), format!("{text}\n{line}\n"))?;
+    write_file(file("svg"), svg::draw(rows, line))?;
     println!("written: {}/{name}.json, {name}.md, {name}.svg", dir.display());
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::groups::Unit;
 use super::ranks::{self, Counts};
-use crate::sh::{Outcome, capture, command, root, target};
+use crate::sh::{Outcome, capture, command, make_folder, root, target};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -267,7 +267,7 @@ impl Drop for Ended {
 
 fn net_pipe(bytes: u64, field: Field) -> Outcome<f64> {
     let dir = target().join("bench");
-    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    make_folder(&dir)?;
     let mut args =
         vec!["--bind-to", "core", "-np", "2", "--mca", "pml", "ob1", "--mca", "btl", "self,vader"];
     if crate::sh::is_root() {
@@ -358,7 +358,7 @@ pub(crate) fn compiled(
     let built = changed(&program);
     if built.is_none() || built < changed(&root().join(source)) {
         let dir = target().join("bench");
-        std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        make_folder(&dir)?;
         let mut cc = command(compiler, &["-O2", "-Wall"]);
         let _ = cc.arg(root().join(source)).arg("-o").arg(&program).args(links);
         let _ = capture(&mut cc).map_err(|text| format!("{package} is not installed: {text}"))?;

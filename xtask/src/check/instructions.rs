@@ -11,7 +11,9 @@
 
 use super::{Count, c_programs, least};
 use crate::c_library;
-use crate::sh::{Outcome, capture, cargo, command, root, run as run_command, target, which};
+use crate::sh::{
+    Outcome, capture, cargo, command, read, root, run as run_command, target, which, write,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -189,7 +191,7 @@ fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
         .arg(&subject.program);
     (subject.told)(&mut valgrind, case, times);
     let _ = capture(&mut valgrind)?;
-    let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let text = read(&file)?;
     let _ = std::fs::remove_file(&file);
     let name = subject.left_out;
     let (total, left_out) = counted(&text, name)
@@ -273,7 +275,7 @@ impl Accepted {
         for (case, count) in &self.counts {
             let _ = writeln!(text, "{case} = {count}");
         }
-        std::fs::write(Accepted::file(), text).map_err(|e| format!("xtask/instructions.toml: {e}"))
+        write(Accepted::file(), text)
     }
 
     /// Cases that were accepted once and are not counted any more, in words: `--accept` takes them out.

@@ -23,7 +23,7 @@ mod yardstick;
 
 use crate::lab::{self, Selection};
 use crate::setup;
-use crate::sh::{Outcome, WHOLE, cargo, heading, lines, show_time, within};
+use crate::sh::{Outcome, WHOLE, cargo, heading, listened, show_time, within};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -270,8 +270,7 @@ fn documentation() -> Count {
 
 /// Runs a command whose output is of interest only when it fails.
 fn quiet(command: &mut Command) -> Count {
-    let mut said = Vec::new();
-    let outcome = lines(command, |line| said.push(line.to_owned()));
+    let (outcome, said) = listened(command);
     Count::one(told(outcome, &said))
 }
 

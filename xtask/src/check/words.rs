@@ -1,7 +1,7 @@
 //! Generated files that are committed: each must be what would be generated now.
 
 use super::Count;
-use crate::sh::{capture, command, root, target};
+use crate::sh::{capture, command, read, root, target};
 
 pub(super) fn header() -> Count {
     let program = target().join("debug/xtask-header");
@@ -17,7 +17,7 @@ pub(super) fn configuration() -> Count {
         capture(tieline.env_clear().env("TIELINE_PROVIDER_PATH", target().join("debug")));
     Count::one(generated.and_then(|generated| {
         let committed =
-            std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+            read(&file)?;
         if committed == generated {
             return Ok(());
         }

@@ -16,7 +16,7 @@ mod test;
 
 use crate::check::{Count, suite};
 use crate::setup;
-use crate::sh::{Outcome, root, target};
+use crate::sh::{Outcome, read, root, target, write};
 pub(crate) use hosts::Hosts;
 use machine::Lab;
 use modules::Built;
@@ -251,8 +251,7 @@ impl Wish {
     }
 
     fn shell(&self, mut lab: Lab, folder: &Path) -> Outcome<Count> {
-        std::fs::write(folder.join("shell"), "")
-            .map_err(|e| format!("{}: {e}", folder.display()))?;
+        write(folder.join("shell"), "")?;
         println!("a line is a command for every host, or `h0 COMMAND` for one; end with ctrl-d");
         let mut count = Count::default();
         for (number, line) in std::io::stdin().lock().lines().enumerate() {
@@ -284,7 +283,7 @@ fn command(lab: &mut Lab, test: &Test) -> Outcome<Count> {
 
 /// A test from a file anywhere: the hosts see its folder by another path, or not at all.
 fn foreign_test(folder: &Path, file: &Path) -> Outcome<Test> {
-    let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let text = read(file)?;
     // Its name is one word of what the hosts are told.
     let name = file.file_stem().unwrap_or_default().to_string_lossy().replace(' ', "-");
     Test::written(folder, &name, &text)

@@ -1,7 +1,7 @@
 //! Debian's packages.
 
 use super::{build, stage};
-use crate::sh::{self, Outcome, capture, command, root, target, which};
+use crate::sh::{Outcome, capture, command, listened, read, root, target, which, write};
 use std::path::{Path, PathBuf};
 
 /// The version in `packaging/debian/changelog`.
@@ -80,24 +80,18 @@ pub(super) fn describe(tree: &Path, version: &str) -> Outcome {
         build::copy(&packaging.join(file), &debian.join(place))?;
     }
     let changelog = debian.join("changelog");
-    let failed = |e: std::io::Error| format!("{}: {e}", changelog.display());
-    let text = std::fs::read_to_string(&changelog).map_err(failed)?;
-    std::fs::write(&changelog, text.replacen(VERSION, version, 1)).map_err(failed)
+    let text = read(&changelog)?;
+    write(&changelog, text.replacen(VERSION, version, 1))
 }
 
 /// Runs a command that says a lot; that is shown when it fails.
 pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcome {
-    let mut said = String::new();
-    let ok = sh::lines(command, |line| {
-        said.push_str(line);
-        said.push('\n');
-    });
-    std::fs::write(log, &said).map_err(|e| format!("{}: {e}", log.display()))?;
+    let (ok, said) = listened(command);
+    write(log, said.join("\n") + "\n")?;
     if ok? {
         return Ok(());
     }
-    let lines: Vec<&str> = said.lines().collect();
-    println!("{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+    println!("{}", said[said.len().saturating_sub(30)..].join("\n"));
     Err(format!("it failed: see above, and {}", log.display()))
 }
 

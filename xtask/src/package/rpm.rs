@@ -1,7 +1,7 @@
 //! Packages for distributions of rpms.
 
 use super::{build, deb, stage};
-use crate::sh::{Outcome, command, root, target, which};
+use crate::sh::{Outcome, command, name_of, root, target, which};
 use std::path::{Path, PathBuf};
 
 /// Their directory of libraries.
@@ -41,7 +41,7 @@ fn cut(tree: &stage::Tree, folder: &Path) -> Outcome<Vec<PathBuf>> {
     let own = ["tieline.attr", "tieline.req", "tieline.prov"];
     let own = own.map(|file| packaging.join("rpm").join(file));
     for file in build::files(Path::new(GENERATORS))?.into_iter().chain(own) {
-        build::copy(&file, &attributes.join(file.file_name().unwrap_or_default()))?;
+        build::copy(&file, &attributes.join(name_of(&file)))?;
     }
     let define = |name: &str, value: String| format!("{name} {value}");
     let here = attributes.display().to_string();

@@ -2,7 +2,9 @@
 
 use super::{build, notices};
 use crate::install::PROVIDERS;
-use crate::sh::{Outcome, capture, cargo, command, root, target};
+use crate::sh::{
+    Outcome, bytes, capture, cargo, command, make_folder, name_of, on, root, target, write,
+};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +21,7 @@ pub(super) struct Tree {
 /// Builds everything for this directory of libraries, and puts it below a folder, which is emptied before.
 pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<Tree> {
     // What is run for it has directories of its own.
-    let folder = std::path::absolute(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let folder = on(folder, std::path::absolute(folder))?;
     let folder = folder.as_path();
     build::emptied(folder)?;
     build::installed(libdir, folder)?;
@@ -59,7 +61,7 @@ impl Tree {
         for folder in ["docs/examples", "capi/examples"] {
             for file in build::files(&source.join(folder))? {
                 if file.extension().is_some_and(|e| e == "c" || e == "h") {
-                    let name = file.file_name().unwrap_or_default().to_string_lossy();
+                    let name = name_of(&file);
                     self.put(&file, &format!("/usr/share/doc/tieline/examples/{name}"), 0o644)?;
                 }
             }
@@ -75,22 +77,21 @@ impl Tree {
         let _ = capture(cargo(&args).arg("--target-dir").arg(&made))?;
         let name = concat!("package/tieline-plugin-api-", env!("CARGO_PKG_VERSION"), ".crate");
         let place = self.folder.join("usr/share/tieline/plugin-api");
-        std::fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+        make_folder(&place)?;
         let mut tar = command(
             "tar",
             &["--extract", "--gzip", "--strip-components=1", "--no-same-owner", "--file"],
         );
         let _ = capture(tar.arg(made.join(name)).arg("--directory").arg(&place))?;
         for file in build::files(&place)? {
-            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = name_of(&file);
             // The texts of the licences lie where each distribution has them.
             let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json"].contains(&&*name);
-            let failed = |e: std::io::Error| format!("{}: {e}", file.display());
-            match other || name.starts_with("LICENSE") {
-                true => std::fs::remove_file(&file).map_err(failed)?,
-                false => std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644))
-                    .map_err(failed)?,
-            }
+            let done = match other || name.starts_with("LICENSE") {
+                true => std::fs::remove_file(&file),
+                false => std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)),
+            };
+            on(file, done)?;
         }
         Ok(())
     }
@@ -104,8 +105,8 @@ impl Tree {
         }
         for file in build::files(&root().join("docs"))? {
             if file.extension().is_some_and(|e| e == "md") {
-                let name = file.file_name().unwrap_or_default().to_string_lossy();
-                self.put(&file, &format!("/usr/share/doc/tieline/docs/{name}"), 0o644)?;
+                let place = format!("/usr/share/doc/tieline/docs/{}", name_of(&file));
+                self.put(&file, &place, 0o644)?;
             }
         }
         Ok(())
@@ -158,17 +159,15 @@ impl Tree {
     }
 
     fn put(&self, file: &Path, place: &str, mode: u32) -> Outcome {
-        let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        self.write(place, &bytes, mode)
+        self.write(place, &bytes(file)?, mode)
     }
 
     fn write(&self, place: &str, bytes: &[u8], mode: u32) -> Outcome {
         let at = self.folder.join(place.trim_start_matches('/'));
-        let failed = |e: std::io::Error| format!("{}: {e}", at.display());
         let parent = at.parent().unwrap_or(&self.folder);
-        std::fs::create_dir_all(parent).map_err(failed)?;
-        std::fs::write(&at, bytes).map_err(failed)?;
-        std::fs::set_permissions(&at, PermissionsExt::from_mode(mode)).map_err(failed)
+        make_folder(parent)?;
+        write(&at, bytes)?;
+        on(&at, std::fs::set_permissions(&at, PermissionsExt::from_mode(mode)))
     }
 }
 

@@ -5,7 +5,9 @@
 
 use super::{build, deb, rpm, source};
 use crate::check::Count;
-use crate::sh::{self, Outcome, command, is_root, lines, root, target, which};
+use crate::sh::{
+    self, Outcome, bytes, command, is_root, listened, make_folder, name_of, on, root, target, which,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -108,7 +110,7 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
     let roots = target().join("packages/roots");
     let name = if more.is_empty() { release.to_owned() } else { format!("{release}-{more}") };
     let archive = roots.join(format!("{name}.tar"));
-    std::fs::create_dir_all(&roots).map_err(|e| format!("{}: {e}", roots.display()))?;
+    make_folder(&roots)?;
     if !archive.exists() {
         if which("mmdebstrap").is_none() {
             return skipped("there is no mmdebstrap".into());
@@ -133,7 +135,7 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
             };
         }
         let _ = std::fs::remove_file(&begun);
-        std::fs::rename(&part, &archive).map_err(|e| format!("{}: {e}", archive.display()))?;
+        on(&archive, std::fs::rename(&part, &archive))?;
     }
     let folder = roots.join(format!("{name}.root"));
     build::emptied(&folder)?;
@@ -163,7 +165,7 @@ fn sources() -> Outcome<Count> {
 fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Count {
     let mut total = Count::default();
     for script in scripts {
-        let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = name_of(script);
         let text = std::fs::read_to_string(script).unwrap_or_default();
         let what = title(&text).unwrap_or(&name).to_owned();
         let (count, said) = step(&mut run(&name));
@@ -235,14 +237,12 @@ fn same_bytes(kind: &str, first: &Path, again: impl FnOnce() -> Outcome<PathBuf>
         files.retain(|file| file.extension().is_some_and(|e| e == kind || e == "xz"));
         for file in &files {
             let name = file.strip_prefix(first).unwrap_or(file);
-            let read =
-                |file: &Path| std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()));
-            if read(file)? != read(&second.join(name))? {
+            if bytes(file)? != bytes(second.join(name))? {
                 return Err(format!("{} is another file when it is made again", name.display()));
             }
         }
         println!("{kind}: {} packages, made again, are the same bytes", files.len());
-        std::fs::remove_dir_all(&second).map_err(|e| format!("{}: {e}", second.display()))
+        on(&second, std::fs::remove_dir_all(&second))
     });
     Count::one(compared)
 }
@@ -273,15 +273,12 @@ fn laid(folder: &Path, steps: &Path) -> Outcome<Vec<PathBuf>> {
 
 fn copied(files: &[PathBuf], to: &Path) -> Outcome {
     let mut files = files.iter();
-    files.try_for_each(|file| build::copy(file, &to.join(file.file_name().unwrap_or_default())))
+    files.try_for_each(|file| build::copy(file, &to.join(name_of(file))))
 }
 
 /// The files of a folder with this ending, in order.
 fn files_of(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|file| file.extension().is_some_and(|e| e == ending));
-    files.sort();
+    let files = sh::files_of(folder, ending)?;
     match files.is_empty() {
         true => Err(format!("{} has no .{ending}", folder.display())),
         false => Ok(files),
@@ -306,8 +303,7 @@ fn inside(folder: &Path, name: &str) -> Command {
 
 /// How a step ended, and what it said.
 fn step(command: &mut Command) -> (Count, Vec<String>) {
-    let mut said = Vec::new();
-    let outcome = lines(command, |line| said.push(line.to_owned()));
+    let (outcome, said) = listened(command);
     let skipped = said.last().and_then(|line| line.strip_prefix("skipped: "));
     let count = match (outcome, skipped) {
         (Ok(true), _) => Count::one(Ok(())),
