@@ -166,12 +166,12 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
     let mut all: Vec<Series> = group
         .sources
         .iter()
-        .map(|(label, source)| Series::new(label, group.unit, source.needs()))
+        .map(|(label, source)| Series::new(label, group.unit, source.needs))
         .collect();
     for _ in 0..rounds {
         for (series, (_, source)) in all.iter_mut().zip(&group.sources) {
             if series.missing.is_none() {
-                match source.measure(group.unit, quick) {
+                match (source.measure)(group.unit, quick) {
                     Ok(value) => series.rounds.push(value),
                     Err(why) => series.missing = Some(why),
                 }

@@ -1,7 +1,7 @@
 //! What is compared in the lab, and the aims. What a row's two sides do alike and what not is in its note.
 
 use super::pair::{Figure, Pair, STREAM, Tool};
-use crate::bench::groups::{Group, Unit};
+use crate::bench::groups::Group;
 
 /// Things that two programs do on the same device, measured in turn.
 pub(super) struct Beside {
@@ -21,19 +21,13 @@ fn beside(
     [ours, perftest, ucx]: Words,
     note: &'static str,
 ) -> Beside {
-    let unit = match figure {
-        Figure::P50 => Unit::Time,
-        Figure::Rate => Unit::Rate,
-        Figure::Bandwidth => Unit::Bandwidth,
-        _ => Unit::Instructions,
-    };
     let pair = |tool, test| Pair { tool, test, iterations, figure };
     let (program, options) = perftest.split_once(' ').unwrap_or((perftest, ""));
     let mut rivals = vec![(program, pair(Tool::Perftest(program), options), aim.into())];
     if !ucx.is_empty() {
         rivals.push(("UCX uct rc_verbs", pair(Tool::Ucx, ucx), None));
     }
-    Beside { group: Group::new(what, unit, pair(Tool::Tieline, ours), rivals), note }
+    Beside { group: Group::new(what, figure.unit(), pair(Tool::Tieline, ours), rivals), note }
 }
 
 /// Times and rates, small to large.
