@@ -38,6 +38,14 @@ impl Series {
         Series { label: label.to_owned(), unit, rounds: Vec::new(), missing }
     }
 
+    /// Takes a round, or why there is none.
+    fn add(&mut self, round: Outcome<f64>) {
+        match round {
+            Ok(value) => self.rounds.push(value),
+            Err(why) => self.missing = Some(why),
+        }
+    }
+
     pub(crate) fn median(&self) -> Option<f64> {
         let mut sorted = self.rounds.clone();
         sorted.sort_by(f64::total_cmp);
@@ -53,6 +61,13 @@ impl Series {
         let best = if self.unit.is_better_lower() { f64::min } else { f64::max };
         self.rounds.iter().copied().reduce(best)
     }
+}
+
+/// What was measured of one group.
+struct Measured<S> {
+    group: Group<S>,
+    series: Vec<Series>,
+    note: &'static str,
 }
 
 /// One line of the table: ours against one of theirs.
@@ -141,25 +156,11 @@ fn here(quick: bool, only: &str) -> Outcome {
     for group in groups {
         heading(group.what);
         let series = measure(&group, rounds, quick);
-        measured.push((group, series));
+        measured.push(Measured { group, series, note: "" });
     }
-    let rows: Vec<Row> =
-        measured.iter().flat_map(|(group, series)| compare(group, series)).collect();
-    heading(&format!(
-        "Tieline beside its rivals ({rounds} rounds, {})",
-        show_time(started.elapsed())
-    ));
-    let table = report::table(&rows);
-    println!("{table}");
-    report::write(&report::Report {
-        name: "report",
-        line: machine.line(rounds),
-        machine: &machine,
-        rounds,
-        groups: measured.iter().map(|(group, all)| report::group_json(group, all)).collect(),
-        rows: &rows,
-        text: table,
-    })
+    let title =
+        format!("Tieline beside its rivals ({rounds} rounds, {})", show_time(started.elapsed()));
+    report::finish(("report", &title), &machine.line(rounds), rounds, &machine, &measured)
 }
 
 fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
@@ -171,10 +172,7 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
     for _ in 0..rounds {
         for (series, (_, source)) in all.iter_mut().zip(&group.sources) {
             if series.missing.is_none() {
-                match (source.measure)(group.unit, quick) {
-                    Ok(value) => series.rounds.push(value),
-                    Err(why) => series.missing = Some(why),
-                }
+                series.add((source.measure)(group.unit, quick));
             }
         }
     }

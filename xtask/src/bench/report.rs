@@ -1,8 +1,8 @@
 //! The table, and target/bench/{report,lab}.{json,md,svg}.
 
 use super::groups::Group;
-use super::{Row, Series, svg};
-use crate::sh::{Outcome, capture, command, make_folder, target, which, write as write_file};
+use super::{Measured, Row, Series, compare, svg};
+use crate::sh::{self, Outcome, capture, command, heading, make_folder, target, which};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -48,7 +48,7 @@ impl Machine {
 }
 
 /// The table as Markdown, with columns that line up in a terminal too.
-pub(crate) fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row]) -> String {
     let head =
         ["what", "tieline", "beside", "it has", "ratio", "aim", "reached"].map(str::to_owned);
     let mut cells = vec![head];
@@ -87,23 +87,19 @@ pub(crate) fn table(rows: &[Row]) -> String {
     out
 }
 
-/// A report's files: target/bench/NAME.{json,md,svg}.
-pub(crate) struct Report<'a> {
-    pub(crate) name: &'static str,
-    pub(crate) machine: &'a Machine,
-    /// In a line, what was measured where.
-    pub(crate) line: String,
-    pub(crate) rounds: usize,
-    /// Each as [`group_json`] makes it.
-    pub(crate) groups: Vec<Value>,
-    pub(crate) rows: &'a [Row],
-    /// The table, and what belongs below it.
-    pub(crate) text: String,
-}
-
-/// Writes all three files.
-pub(crate) fn write(report: &Report<'_>) -> Outcome {
-    let Report { name, machine, line, rounds, groups, rows, text } = report;
+/// Prints the table and writes target/bench/NAME.{json,md,svg}; `line` says what was measured where.
+pub(crate) fn finish<S>(
+    (name, title): (&str, &str),
+    line: &str,
+    rounds: usize,
+    machine: &Machine,
+    all: &[Measured<S>],
+) -> Outcome {
+    let rows: Vec<Row> = all.iter().flat_map(|one| compare(&one.group, &one.series)).collect();
+    heading(title);
+    let notes = notes(all);
+    let text = table(&rows) + if notes.is_empty() { "" } else { "\n" } + &notes;
+    println!("{text}");
     let dir = target().join("bench");
     make_folder(&dir)?;
     let json = json!({
@@ -114,20 +110,31 @@ pub(crate) fn write(report: &Report<'_>) -> Outcome {
             "load": machine.load,
         },
         "rounds": rounds,
-        "groups": groups,
+        "groups": all.iter().map(|one| group_json(&one.group, &one.series)).collect::<Vec<_>>(),
         "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
     });
     let pretty = serde_json::to_string_pretty(&json).unwrap_or_default();
     let file = |end: &str| dir.join(format!("{name}.{end}"));
-    write_file(file("json"), pretty + "\n")?;
-    write_file(file("md"), format!("{text}\n{line}\n"))?;
-    write_file(file("svg"), svg::draw(rows, line))?;
+    sh::write(file("json"), pretty + "\n")?;
+    sh::write(file("md"), format!("{text}\n{line}\n"))?;
+    sh::write(file("svg"), svg::draw(&rows, line))?;
     println!("written: {}/{name}.json, {name}.md, {name}.svg", dir.display());
     Ok(())
 }
 
+/// What the rows have in common and what not, as a list.
+fn notes<S>(all: &[Measured<S>]) -> String {
+    let mut text = String::new();
+    for one in all.iter().filter(|one| !one.note.is_empty()) {
+        if !text.contains(one.note) {
+            text.push_str(&format!("* {}: {}\n", one.group.what, one.note));
+        }
+    }
+    text
+}
+
 /// A group with every round.
-pub(crate) fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
+fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
     let measured: Vec<Value> = series
         .iter()
         .map(|s| {

@@ -123,13 +123,8 @@ static PORT: AtomicU16 = AtomicU16::new(21_000);
 
 /// `ucx_perftest`, server on processor 0 and client on processor 1: a transport, a test, and iterations.
 pub(crate) fn ucx(transport: &str, test: &str, iterations: u64, unit: Unit) -> Outcome<f64> {
-    let port = PORT.fetch_add(1, Ordering::Relaxed);
-    let text = port.to_string();
-    let mut server = command("ucx_perftest", &["-c", "0", "-p", &text]);
-    let _ = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut server = Ended(server.spawn().map_err(|e| format!("ucx_perftest: {e}"))?);
-    listening(port, &mut server.0)?;
-    let mut client = command("ucx_perftest", &["-c", "1", "-p", &text, "127.0.0.1", "-v", "-f"]);
+    let (_server, port) = server("ucx_perftest", &["-c", "0"])?;
+    let mut client = command("ucx_perftest", &["-c", "1", "-p", &port, "127.0.0.1", "-v", "-f"]);
     let words = transport.split_whitespace().chain(test.split_whitespace());
     let out = capture(client.args(words).args(["-n", &iterations.to_string()]))?;
     ucx_field(&out, unit)
@@ -152,7 +147,7 @@ pub(crate) fn ucx_field(csv: &str, unit: Unit) -> Outcome<f64> {
 }
 
 /// Waits until the kernel knows a listener on `port`: connecting to try would count as the client.
-fn listening(port: u16, server: &mut Child) -> Outcome {
+fn listening(program: &str, port: u16, server: &mut Child) -> Outcome {
     let until = Instant::now() + Duration::from_secs(10);
     let wanted = format!(":{port:04X}");
     while Instant::now() < until {
@@ -167,11 +162,11 @@ fn listening(port: u16, server: &mut Child) -> Outcome {
             return Ok(());
         }
         if let Ok(Some(status)) = server.try_wait() {
-            return Err(format!("the server of ucx_perftest ended: {status}"));
+            return Err(format!("the server of {program} ended: {status}"));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Err("the server of ucx_perftest does not listen".into())
+    Err(format!("the server of {program} does not listen"))
 }
 
 /// A child that does not outlive its measurement.
@@ -224,26 +219,26 @@ fn net_pipe_field(said: &str, unit: Unit) -> Outcome<f64> {
     })
 }
 
-/// Starts a server on processor 0 and waits until it listens.
-fn pinned_server(program: &str, args: &[&str], port: u16) -> Outcome<Ended> {
+/// Starts a server on processor 0 and waits until it listens; returns its port, too.
+fn server(program: &str, args: &[&str]) -> Outcome<(Ended, String)> {
+    let port = PORT.fetch_add(1, Ordering::Relaxed);
+    let text = port.to_string();
     let mut server = command("taskset", &["-c", "0", program]);
-    let _ = server.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _ = server.args(args).args(["-p", &text]);
+    let _ = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = Ended(server.spawn().map_err(|e| format!("{program}: {e}"))?);
-    listening(port, &mut server.0)?;
-    Ok(server)
+    listening(program, port, &mut server.0)?;
+    Ok((server, text))
 }
 
 /// `sockperf ping-pong` over TCP on loopback: half a round trip.
 pub(crate) fn sockperf(quick: bool) -> Outcome<f64> {
-    let port = PORT.fetch_add(1, Ordering::Relaxed);
-    let text = port.to_string();
-    let place = ["--tcp", "-i", "127.0.0.1", "-p", &text];
+    let place = ["--tcp", "-i", "127.0.0.1"];
     // The server answers without sleeping, as we do.
-    let nonblocking = ["server", "--nonblocked"];
-    let _server = pinned_server("sockperf", &[&nonblocking[..], &place].concat(), port)?;
+    let (_server, port) = server("sockperf", &[&["server", "--nonblocked"], &place[..]].concat())?;
     let seconds = if quick { "1" } else { "2" };
     let mut client = command("taskset", &["-c", "1", "sockperf", "ping-pong", "--nonblocked"]);
-    let out = capture(client.args(place).args(["-t", seconds, "-m", "14"]))?;
+    let out = capture(client.args(place).args(["-p", &port, "-t", seconds, "-m", "14"]))?;
     sockperf_p50(&out).ok_or_else(|| format!("sockperf said `{}`", out.trim()))
 }
 
@@ -255,11 +250,9 @@ fn sockperf_p50(said: &str) -> Option<f64> {
 
 /// `iperf3` with one stream on loopback, writing this much at a time.
 pub(crate) fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
-    let port = PORT.fetch_add(1, Ordering::Relaxed);
-    let text = port.to_string();
-    let _server = pinned_server("iperf3", &["-s", "-1", "-p", &text], port)?;
+    let (_server, port) = server("iperf3", &["-s", "-1"])?;
     let seconds = if quick { "1" } else { "2" };
-    let mut client = command("taskset", &["-c", "1", "iperf3", "-c", "127.0.0.1", "-p", &text]);
+    let mut client = command("taskset", &["-c", "1", "iperf3", "-c", "127.0.0.1", "-p", &port]);
     let out = capture(client.args(["-t", seconds, "-l", size, "-J"]))?;
     let value: serde_json::Value =
         serde_json::from_str(&out).map_err(|e| format!("iperf3's answer is not JSON: {e}"))?;

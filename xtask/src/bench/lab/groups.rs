@@ -1,6 +1,6 @@
 //! What is compared in the lab, and the aims. What a row's two sides do alike and what not is in its note.
 
-use super::pair::{Figure, Pair, STREAM, Tool};
+use super::pair::{self, Figure, Pair, STREAM, Tool};
 use crate::bench::groups::Group;
 
 /// Things that two programs do on the same device, measured in turn.
@@ -95,12 +95,12 @@ pub(super) fn instructions() -> Vec<Kind> {
         Kind {
             turn: turn(
                 "8 B put: instructions of a turn",
-                Figure::TurnPut,
+                pair::TURN_PUT,
                 ["put_lat --size 8", "ib_write_lat -s 8", "put_lat -s 8 -D short"],
             ),
             post: post(
                 "8 B put: of these, the post",
-                Figure::PostPut,
+                pair::POST_PUT,
                 ["put_bw --size 8", "ib_write_bw -s 8 -I 188 -t 16", "put_bw -s 8 -D short"],
             ),
             rest: "8 B put: the rest, polls",
@@ -108,12 +108,12 @@ pub(super) fn instructions() -> Vec<Kind> {
         Kind {
             turn: turn(
                 "8 B message: instructions of a turn",
-                Figure::Turn,
+                pair::TURN,
                 ["am_lat --size 8", "ib_send_lat -s 8", "am_lat -s 8 -D short"],
             ),
             post: post(
                 "8 B message: of these, the post",
-                Figure::PostMessage,
+                pair::POST_MESSAGE,
                 ["am_bw --size 8", "ib_send_bw -s 8 -I 188", "am_bw -s 8 -D short"],
             ),
             rest: "8 B message: the rest, polls",

@@ -11,7 +11,7 @@ mod pair;
 use super::groups::{Comparison, Group, Unit};
 use super::report::{self, Machine};
 use super::source::compiled;
-use super::{QUICK_ROUNDS, ROUNDS, Row, Series, compare, say};
+use super::{QUICK_ROUNDS, ROUNDS, Series, say};
 use crate::lab::Hosts;
 use crate::setup;
 use crate::sh::{Outcome, cargo, heading, run, show_time};
@@ -43,12 +43,7 @@ take() {
 }
 "#;
 
-/// What was measured of one group.
-struct Measured {
-    group: Group<Pair>,
-    series: Vec<Series>,
-    note: &'static str,
-}
+type Measured = super::Measured<Pair>;
 
 pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     let is_wanted = |what: &str| what.contains(only);
@@ -94,28 +89,16 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     if is_wanted(copies::WHAT) {
         all.extend(copies::measure(rounds)?);
     }
-    let rows: Vec<Row> = all.iter().flat_map(|m| compare(&m.group, &m.series)).collect();
-    heading(&format!(
+    let title = format!(
         "Tieline beside perftest and UCX in the lab ({rounds} rounds, {})",
         show_time(started.elapsed())
-    ));
-    let table = report::table(&rows);
-    println!("{table}");
-    let notes = notes(&all);
-    println!("{notes}");
-    report::write(&report::Report {
-        name: "lab",
-        line: format!(
-            "Two emulated hosts (qemu TCG, one processor each) with soft RoCE, on {}; medians of {rounds} rounds in \
-             turn. Only the ratios mean something.",
-            machine.processor
-        ),
-        machine: &machine,
-        rounds,
-        groups: all.iter().map(|m| report::group_json(&m.group, &m.series)).collect(),
-        rows: &rows,
-        text: format!("{table}\n{notes}"),
-    })
+    );
+    let line = format!(
+        "Two emulated hosts (qemu TCG, one processor each) with soft RoCE, on {}; medians of {rounds} rounds in \
+         turn. Only the ratios mean something.",
+        machine.processor
+    );
+    report::finish(("lab", &title), &line, rounds, &machine, &all)
 }
 
 /// Measures all rounds of a group.
@@ -139,10 +122,7 @@ fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measur
     for (at, ((_, pair), series)) in group.sources.iter().zip(&mut series).enumerate() {
         for round in 0..rounds {
             if series.missing.is_none() {
-                match read(&results, at, round, pair) {
-                    Ok(value) => series.rounds.push(value),
-                    Err(why) => series.missing = Some(why),
-                }
+                series.add(read(&results, at, round, pair));
             }
         }
     }
@@ -193,37 +173,15 @@ fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
 fn rest(what: &'static str, turn: &Measured, post: &Measured) -> Measured {
     let series = turn.series.iter().zip(&post.series).map(|(turn, post)| {
         let mut series = Series::new(&turn.label, Unit::Instructions, None);
-        match (turn.median(), post.median()) {
-            (Some(turn), Some(post)) => series.rounds.push(turn - post),
-            _ => series.missing = Some("a part of it is missing".to_owned()),
-        }
+        let rest = turn.median().zip(post.median()).map(|(turn, post)| turn - post);
+        series.add(rest.ok_or_else(|| "a part of it is missing".to_owned()));
         series
     });
     let group = &turn.group;
-    let comparisons = group.comparisons.iter().map(|c| Comparison {
-        what: None,
-        ours: c.ours,
-        rival: c.rival,
-        aim: None,
-    });
-    let group = Group {
-        what,
-        unit: Unit::Instructions,
-        sources: Vec::new(),
-        comparisons: comparisons.collect(),
-    };
+    let comparisons = group.comparisons.iter().map(|c| Comparison { what: None, aim: None, ..*c });
+    let (sources, comparisons) = (Vec::new(), comparisons.collect());
+    let group = Group { what, unit: Unit::Instructions, sources, comparisons };
     Measured { group, series: series.collect(), note: "" }
-}
-
-/// What the rows have in common and what not, as a list.
-fn notes(all: &[Measured]) -> String {
-    let mut text = String::new();
-    for one in all.iter().filter(|one| !one.note.is_empty()) {
-        if !text.contains(one.note) {
-            text.push_str(&format!("* {}: {}\n", one.group.what, one.note));
-        }
-    }
-    text
 }
 
 #[cfg(test)]

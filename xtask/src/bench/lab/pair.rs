@@ -15,20 +15,15 @@ pub(super) enum Tool {
 }
 
 /// Which figure of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Figure {
     /// Median time, ns: the program's own.
     P50,
     Rate,
     Bandwidth,
-    /// Instructions from doorbell to doorbell with nothing polled between, of a stream of puts.
-    PostPut,
-    /// The same of messages.
-    PostMessage,
-    /// Instructions from doorbell to doorbell, with polls between them.
-    Turn,
-    /// The same of puts, where who looks at its memory may have polled nothing.
-    TurnPut,
+    /// Instructions from doorbell to doorbell. The words are the first arguments of `steps`, and a count is one of those looked for
+    /// where the driver was entered so often.
+    Steps(&'static str, fn(u64) -> bool),
 }
 
 impl Figure {
@@ -37,7 +32,7 @@ impl Figure {
             Figure::P50 => Unit::Time,
             Figure::Rate => Unit::Rate,
             Figure::Bandwidth => Unit::Bandwidth,
-            _ => Unit::Instructions,
+            Figure::Steps(..) => Unit::Instructions,
         }
     }
 }
@@ -54,9 +49,13 @@ pub(super) struct Pair {
 /// Doorbells that pass before instructions are counted, and how many are counted. Some twenty belong to the connection. A stream is
 /// counted behind its warm-up, a tenth of [`STREAM`]: what was posted before the connection stood was queued. The first messages there
 /// find credits; the least of the counts is one of theirs.
-const TURNS: &str = "60 15";
-const PUTS: &str = "300 16";
-const MESSAGES: &str = "226 24";
+///
+/// With nothing polled between, of a stream of puts; the same of messages; with polls between; and the same of puts, where who looks at
+/// its memory may have polled nothing.
+pub(super) const POST_PUT: Figure = Figure::Steps("300 16", |entries| entries == 1);
+pub(super) const POST_MESSAGE: Figure = Figure::Steps("226 24", |entries| entries == 1);
+pub(super) const TURN: Figure = Figure::Steps("60 15", |entries| entries != 1);
+pub(super) const TURN_PUT: Figure = Figure::Steps("60 15", |_| true);
 /// Operations of a stream whose posts are counted.
 pub(super) const STREAM: u64 = 2000;
 
@@ -84,9 +83,7 @@ impl Pair {
     /// What h1 runs.
     pub(super) fn client(&self, port: u16) -> String {
         let count = match self.figure {
-            Figure::Turn | Figure::TurnPut => format!("\"$TARGET/bench/steps\" {TURNS} "),
-            Figure::PostPut => format!("\"$TARGET/bench/steps\" {PUTS} "),
-            Figure::PostMessage => format!("\"$TARGET/bench/steps\" {MESSAGES} "),
+            Figure::Steps(which, _) => format!("\"$TARGET/bench/steps\" {which} "),
             _ => String::new(),
         };
         let (test, n) = (self.test, self.iterations);
@@ -110,11 +107,8 @@ impl Pair {
 
     /// The figure in what the client printed.
     pub(super) fn read(&self, said: &str) -> Outcome<f64> {
-        match self.figure {
-            Figure::P50 | Figure::Rate | Figure::Bandwidth => {}
-            Figure::Turn => return steps(said, |entries| entries != 1),
-            Figure::TurnPut => return steps(said, |_| true),
-            Figure::PostPut | Figure::PostMessage => return steps(said, |entries| entries == 1),
+        if let Figure::Steps(_, fits) = self.figure {
+            return steps(said, fits);
         }
         let unit = self.figure.unit();
         match self.tool {
