@@ -241,7 +241,7 @@ fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Coun
 }
 
 /// The line that counts all checks, which ends the output where nothing was left out.
-fn closing_line(Count { passed, failed, skipped }: &Count) -> Outcome {
+pub(crate) fn closing_line(Count { passed, failed, skipped }: &Count) -> Outcome {
     println!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len());
     match failed.len() {
         0 => Ok(()),

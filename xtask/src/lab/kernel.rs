@@ -106,11 +106,8 @@ pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
     }
     let packages = files_of(work, "deb")?;
     if packages.len() != names.len() {
-        return Err(format!(
-            "apt-get download {} left {} packages",
-            names.join(" "),
-            packages.len()
-        ));
+        let (names, left) = (names.join(" "), packages.len());
+        return Err(format!("apt-get download {names} left {left} packages"));
     }
     packages.iter().try_for_each(|package| {
         run(command("dpkg-deb", &["-x"]).arg(package).arg(work.join("tree")))

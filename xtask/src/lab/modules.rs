@@ -15,32 +15,23 @@ const LINUX: &str = "linux-image-6.1.";
 
 const MODULES: [&str; 2] = ["xpmem.ko", "knem.ko"];
 
-/// The modules, as files.
-pub(super) enum Built {
-    Yes,
-    /// Why there are none here.
-    Not(String),
-}
-
-/// Builds the modules, unless those that are there are of these sources and this kernel. A module that does not compile is an
-/// error.
-pub(super) fn build(kernel: &Kernel) -> Outcome<Built> {
-    let name = kernel.home.file_name().unwrap_or_default().to_string_lossy().into_owned();
+/// Builds the modules, unless those that are there are of these sources and this kernel. Returns why there can be none here, if
+/// that is so. A module that does not compile is an error.
+pub(super) fn missing(kernel: &Kernel) -> Outcome<Option<String>> {
+    let name = name_of(&kernel.home);
     if !name.starts_with(LINUX) {
-        return Ok(Built::Not(format!(
-            "the modules are written for {LINUX}*, and {name} is booted"
-        )));
+        return Ok(Some(format!("the modules are written for {LINUX}*, and {name} is booted")));
     }
     if which("make").is_none() {
-        return Ok(Built::Not("no make: apt-get install make".into()));
+        return Ok(Some("no make: apt-get install make".into()));
     }
     let headers = match headers(&kernel.home, &name) {
         Ok(headers) => headers,
-        Err(text) => return Ok(Built::Not(format!("no headers of {name}: {text}"))),
+        Err(text) => return Ok(Some(format!("no headers of {name}: {text}"))),
     };
     let compiler = compiler(&headers);
     if which(&compiler).is_none() {
-        return Ok(Built::Not(format!("no {compiler}, with which {name} was compiled")));
+        return Ok(Some(format!("no {compiler}, with which {name} was compiled")));
     }
     let sources = sources()?;
     let mut hasher = DefaultHasher::new();
@@ -48,7 +39,7 @@ pub(super) fn build(kernel: &Kernel) -> Outcome<Built> {
     let stamp = format!("{:016x}", hasher.finish());
     let home = folder().join("modules");
     if fs::read_to_string(home.join("stamp")).is_ok_and(|said| said == stamp) {
-        return Ok(Built::Yes);
+        return Ok(None);
     }
     println!("building the kernel modules");
     // The kernel's build takes no folder with a space in its path, which the tree may have.
@@ -62,7 +53,7 @@ pub(super) fn build(kernel: &Kernel) -> Outcome<Built> {
         write(home.join("stamp"), stamp)
     });
     let _ = fs::remove_dir_all(&work);
-    outcome.map(|()| Built::Yes)
+    outcome.map(|()| None)
 }
 
 /// The files that the kernel's own build takes, with their texts, by name.

@@ -1,41 +1,29 @@
 //! Debian's packages.
 
 use super::{build, stage};
-use crate::sh::{Outcome, capture, command, listened, read, root, target, which, write};
+use crate::sh::{Outcome, capture, command, files_of, listened, read, root, target, write};
 use std::path::{Path, PathBuf};
 
 /// The version in `packaging/debian/changelog`.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 
 /// That of the packages that are an upgrade of them.
-const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
+pub(super) const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
 /// What has to be there to make them.
-pub(super) fn missing() -> Option<&'static str> {
-    ["dpkg-buildpackage", "dh", "perl"].into_iter().find(|program| which(program).is_none())
-}
+pub(super) const NEEDS: &str = "dpkg-buildpackage dh perl";
 
 /// Builds everything and makes the packages; returns their files.
 pub(super) fn make(version: &str) -> Outcome<Vec<PathBuf>> {
-    if let Some(program) = missing() {
-        return Err(format!("{program} is not installed: cargo xtask setup package"));
-    }
+    super::there(NEEDS)?;
     let tree = stage::make(&libdir()?, &target().join("packages/stage-deb"))?;
     cut(&tree, version, &target().join("packages/deb"))
 }
 
-/// The same packages once more, in another folder; returns it.
-pub(super) fn again() -> Outcome<PathBuf> {
-    let folder = target().join("packages/deb-again");
+/// The same tree as packages of this version, in another folder.
+pub(super) fn again(version: &str, folder: &Path) -> Outcome {
     let tree = stage::Tree::there(&target().join("packages/stage-deb"));
-    cut(&tree, VERSION, &folder).map(|_| folder)
-}
-
-/// The same tree as packages of the next version, for upgrades; returns their folder.
-pub(super) fn next() -> Outcome<PathBuf> {
-    let folder = target().join("packages/deb-next");
-    let tree = stage::Tree::there(&target().join("packages/stage-deb"));
-    cut(&tree, NEXT, &folder).map(|_| folder)
+    cut(&tree, version, folder).map(|_| ())
 }
 
 /// Debian's directory of libraries on this machine.
@@ -46,7 +34,7 @@ fn libdir() -> Outcome<String> {
 }
 
 /// Makes the packages of a tree in a folder, which is emptied before.
-pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
+fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(folder)?;
     let source = folder.join("tieline");
     describe(&source, version)?;
@@ -59,9 +47,7 @@ pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<V
     let _ = dpkg.env("DEB_BUILD_OPTIONS", "nocheck");
     let log = folder.join("build.log");
     told_in(&mut dpkg, &log)?;
-    let mut packages = build::files(folder)?;
-    packages.retain(|file| file.extension().is_some_and(|e| e == "deb"));
-    Ok(packages)
+    files_of(folder, "deb")
 }
 
 /// Puts into a tree how Debian's packages of this version are made of it: `debian`, with the helpers of this very source, which

@@ -11,6 +11,7 @@ mod source;
 mod stage;
 mod test;
 
+use crate::check::closing_line;
 use crate::sh::{self, Outcome};
 pub(crate) use build::{emptied, files};
 pub(crate) use source::{known_to_git, vendor};
@@ -29,6 +30,12 @@ pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
 /// busy machine.
 const LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
+/// Whether all these programs are there.
+fn there(programs: &str) -> Outcome {
+    let missing = programs.split(' ').find(|program| sh::which(program).is_none());
+    missing.map_or(Ok(()), |it| Err(format!("{it} is not installed: cargo xtask setup package")))
+}
+
 /// The command.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     sh::within(LIMIT, || obey(words))
@@ -38,7 +45,7 @@ fn obey(words: &[&str]) -> Outcome {
     match words {
         ["deb"] => deb::make(deb::VERSION).map(|packages| deb::show(&packages)),
         ["rpm"] => rpm::make().map(|packages| deb::show(&packages)),
-        ["source"] => source::make().map(|files| deb::show(&files)),
+        ["source"] => source::make(&source::folder()).map(|files| deb::show(&files)),
         ["stage", libdir, folder] => stage::make(libdir, Path::new(folder)).map(|tree| {
             println!("what packages are made of is in {}", tree.folder.display());
         }),
@@ -46,13 +53,7 @@ fn obey(words: &[&str]) -> Outcome {
             let count = test::run(releases);
             count.failed.iter().for_each(|text| println!("FAILED: {text}"));
             count.skipped.iter().for_each(|text| println!("skipped: {text}"));
-            println!(
-                "{} passed, {} failed, {} skipped",
-                count.passed,
-                count.failed.len(),
-                count.skipped.len()
-            );
-            if count.failed.is_empty() { Ok(()) } else { Err("packages do not work".into()) }
+            closing_line(&count)
         }
         _ => Err(format!("usage: {USAGE}")),
     }

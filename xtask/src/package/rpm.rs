@@ -1,7 +1,7 @@
 //! Packages for distributions of rpms.
 
 use super::{build, deb, stage};
-use crate::sh::{Outcome, command, name_of, root, target, which};
+use crate::sh::{Outcome, command, name_of, root, target};
 use std::path::{Path, PathBuf};
 
 /// Their directory of libraries.
@@ -11,24 +11,18 @@ const LIBDIR: &str = "/usr/lib64";
 const GENERATORS: &str = "/usr/lib/rpm/fileattrs";
 
 /// What has to be there to make them.
-pub(super) fn missing() -> Option<&'static str> {
-    ["rpmbuild", "perl"].into_iter().find(|program| which(program).is_none())
-}
+pub(super) const NEEDS: &str = "rpmbuild perl";
 
 /// Builds everything and makes the packages; returns their files.
 pub(super) fn make() -> Outcome<Vec<PathBuf>> {
-    if let Some(program) = missing() {
-        return Err(format!("{program} is not installed: cargo xtask setup package"));
-    }
+    super::there(NEEDS)?;
     let tree = stage::make(LIBDIR, &target().join("packages/stage-rpm"))?;
     cut(&tree, &target().join("packages/rpm"))
 }
 
-/// The same packages once more, in another folder; returns it.
-pub(super) fn again() -> Outcome<PathBuf> {
-    let folder = target().join("packages/rpm-again");
-    let tree = stage::Tree::there(&target().join("packages/stage-rpm"));
-    cut(&tree, &folder).map(|_| folder)
+/// The same packages once more, in another folder.
+pub(super) fn again(folder: &Path) -> Outcome {
+    cut(&stage::Tree::there(&target().join("packages/stage-rpm")), folder).map(|_| ())
 }
 
 /// Makes the packages of a tree in a folder, which is emptied before.

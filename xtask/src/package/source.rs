@@ -6,7 +6,7 @@
 use super::{build, deb};
 use crate::sh::{
     Outcome, bytes, capture, cargo, command, entries, make_folder, name_of, on, packages, read,
-    root, target, which, write,
+    root, target, write,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -23,30 +23,16 @@ const ORIGINAL: &str = concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig");
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// What has to be there to make it.
-pub(super) fn missing() -> Option<&'static str> {
-    ["dpkg-source", "git", "tar", "xz"].into_iter().find(|program| which(program).is_none())
-}
-
-/// Makes the source package; returns its files.
-pub(super) fn make() -> Outcome<Vec<PathBuf>> {
-    make_in(&folder())
-}
+pub(super) const NEEDS: &str = "dpkg-source git tar xz";
 
 /// Where it lies.
 pub(super) fn folder() -> PathBuf {
     target().join("packages/source")
 }
 
-/// The same once more, in another folder; returns it.
-pub(super) fn again() -> Outcome<PathBuf> {
-    let folder = target().join("packages/source-again");
-    make_in(&folder).map(|_| folder)
-}
-
-fn make_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
-    if let Some(program) = missing() {
-        return Err(format!("{program} is not installed: cargo xtask setup package"));
-    }
+/// Makes the source package in a folder; returns its files.
+pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    super::there(NEEDS)?;
     build::emptied(folder)?;
     let files = known_to_git()?;
     let mut tar = archive(&folder.join(format!("{ORIGINAL}.tar.xz")), &root())?;

@@ -3,7 +3,7 @@
 //! A root is made by mmdebstrap once, and kept as an archive in `target/packages/roots`. Each is unpacked anew, and the steps of
 //! `packaging/test` run in it, in order: a step is a shell script whose first line says what it shows.
 
-use super::{build, deb, rpm, source};
+use super::{build, deb, rpm, source, there};
 use crate::check::Count;
 use crate::sh::{
     self, Outcome, bytes, command, is_root, listened, make_folder, name_of, on, root, target, which,
@@ -53,13 +53,14 @@ fn known(named: &[&str]) -> Outcome {
 }
 
 fn debian(releases: &[&str]) -> Outcome<Count> {
-    if let Some(program) = deb::missing() {
-        return Ok(Count::skip(format!("Debian's packages: there is no {program} here")));
+    if let Err(text) = there(deb::NEEDS) {
+        return Ok(Count::skip(format!("Debian's packages: {text}")));
     }
     let _ = deb::make(deb::VERSION)?;
     // The packages, and those of the next version.
-    let (now, next) = (target().join("packages/deb"), deb::next()?);
-    let mut total = same_bytes("deb", &now, deb::again);
+    let (now, next) = (target().join("packages/deb"), target().join("packages/deb-next"));
+    deb::again(deb::NEXT, &next)?;
+    let mut total = same_bytes("deb", &now, |folder| deb::again(deb::VERSION, folder));
     total.add(all_outside("deb", "deb").into());
     let given = [(now, "packages", &["deb"][..]), (next, "next", &["deb"])];
     for release in releases {
@@ -146,12 +147,12 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
 
 /// The source package: the same bytes when it is made again, nothing to remark, and built where there is no network.
 fn sources() -> Outcome<Count> {
-    if let Some(program) = source::missing().or_else(deb::missing) {
-        return Ok(Count::skip(format!("the source package: there is no {program} here")));
+    if let Err(text) = there(source::NEEDS).and_then(|()| there(deb::NEEDS)) {
+        return Ok(Count::skip(format!("the source package: {text}")));
     }
     let _ = deb::make(deb::VERSION)?;
-    let _ = source::make()?;
-    let mut total = same_bytes("dsc", &source::folder(), source::again);
+    let _ = source::make(&source::folder())?;
+    let mut total = same_bytes("dsc", &source::folder(), |folder| source::make(folder).map(|_| ()));
     total.add(all_outside("source", "source/outside").into());
     let given = [
         (source::folder(), "packages", &["dsc", "xz"][..]),
@@ -169,31 +170,25 @@ fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Coun
         let text = std::fs::read_to_string(script).unwrap_or_default();
         let what = title(&text).unwrap_or(&name).to_owned();
         let (count, said) = step(&mut run(&name));
-        let verdict = match (count.failed.is_empty(), count.skipped.is_empty()) {
-            (false, _) => "FAILED",
-            (_, false) => "skipped",
-            _ => "ok",
+        let named = |text: &String| format!("{place}: {name}: {text}");
+        let verdict = match (count.failed.first(), count.skipped.first()) {
+            (Some(text), _) => ("FAILED", Count::one(Err(named(text)))),
+            (_, Some(reason)) => ("skipped", Count::skip(named(reason))),
+            _ => ("ok", count),
         };
-        println!("{place}: {what} {verdict}");
-        if verdict == "FAILED" {
+        println!("{place}: {what} {}", verdict.0);
+        if verdict.0 == "FAILED" {
             said.iter().for_each(|line| println!("    {line}"));
         }
-        let named = |texts: Vec<String>| {
-            texts.into_iter().map(|text| format!("{place}: {name}: {text}")).collect()
-        };
-        total.add(Count {
-            passed: count.passed,
-            failed: named(count.failed),
-            skipped: named(count.skipped),
-        });
+        total.add(verdict.1);
     }
     total
 }
 
 /// Packages of rpm: what the solver makes of them, and what they do in a Debian root, since a root of their own has no C library.
 fn rpms() -> Outcome<Count> {
-    if let Some(program) = rpm::missing() {
-        return Ok(Count::skip(format!("rpms: there is no {program} here")));
+    if let Err(text) = there(rpm::NEEDS) {
+        return Ok(Count::skip(format!("rpms: {text}")));
     }
     if !is_root() {
         return Ok(Count::skip("rpms: a root of their own needs root's rights here"));
@@ -231,8 +226,9 @@ fn outside(kind: &str, name: &str) -> Command {
 }
 
 /// The packages of a folder are made again from the same tree, and are the same bytes.
-fn same_bytes(kind: &str, first: &Path, again: impl FnOnce() -> Outcome<PathBuf>) -> Count {
-    let compared = again().and_then(|second| {
+fn same_bytes(kind: &str, first: &Path, again: impl FnOnce(&Path) -> Outcome) -> Count {
+    let second = first.with_file_name(format!("{}-again", name_of(first)));
+    let compared = again(&second).and_then(|()| {
         let mut files = build::files(first)?;
         files.retain(|file| file.extension().is_some_and(|e| e == kind || e == "xz"));
         for file in &files {
