@@ -15,13 +15,9 @@ const OTHERS: [(&str, &str); 3] = [
 
 /// The whole header.
 pub fn generate() -> String {
-    let mut out = String::from(HEAD);
-    out.push_str("/* ---- Statuses: those of the provider ABI ---- */\n\n");
-    out.push_str(&super::statuses());
-    out.push_str("\n/* ---- Numbers, records and functions ---- */\n\n");
-    out.push_str(&items());
-    out.push_str(END);
-    out
+    let statuses = "/* ---- Statuses: those of the provider ABI ---- */\n\n";
+    let others = "\n/* ---- Numbers, records and functions ---- */\n\n";
+    [HEAD, statuses, &super::statuses(), others, &items(), END].concat()
 }
 
 fn items() -> String {

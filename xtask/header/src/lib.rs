@@ -58,14 +58,8 @@ fn root() -> PathBuf {
 
 /// The whole header of providers.
 pub fn generate() -> String {
-    let mut out = String::from(HEAD);
-    out.push_str(&numbers());
-    out.push_str("\n/* ---- Records and tables ---- */\n\n");
-    out.push_str(&types());
-    out.push_str(TAIL);
-    out.push_str(&layout());
-    out.push_str(END);
-    out
+    let title = "\n/* ---- Records and tables ---- */\n\n";
+    [HEAD, &numbers(), title, &types(), TAIL, &layout(), END].concat()
 }
 
 const HEAD: &str = r#"/*
@@ -108,13 +102,11 @@ fn numbers() -> String {
     for (title, names) in tables() {
         out.push_str(&format!("\n/* ---- {title} ---- */\n\n"));
         for named in names {
-            match is_wide(named.c_name) {
-                true => {
-                    let value = format!("UINT64_C(0x{:x})", named.value);
-                    define(&mut out, named.c_name, value, named.doc);
-                }
-                false => define(&mut out, named.c_name, named.value, named.doc),
-            }
+            let value = match is_wide(named.c_name) {
+                true => format!("UINT64_C(0x{:x})", named.value),
+                false => named.value.to_string(),
+            };
+            define(&mut out, named.c_name, value, named.doc);
         }
     }
     out

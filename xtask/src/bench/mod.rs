@@ -15,6 +15,7 @@ mod svg;
 use crate::setup;
 use crate::sh::{Outcome, cargo, heading, is_root, show_time, which};
 use groups::{Group, Unit};
+use source::Source;
 use std::time::Instant;
 
 /// Rounds of each group.
@@ -49,12 +50,9 @@ impl Series {
     pub(crate) fn median(&self) -> Option<f64> {
         let mut sorted = self.rounds.clone();
         sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        match sorted.len() {
-            0 => None,
-            n if n % 2 == 1 => Some(sorted[middle]),
-            _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
-        }
+        // The middle one, or the mean of the middle two.
+        let last = sorted.len().checked_sub(1)?;
+        Some((sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0)
     }
 
     pub(crate) fn best(&self) -> Option<f64> {
@@ -164,11 +162,8 @@ fn here(quick: bool, only: &str) -> Outcome {
 }
 
 fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
-    let mut all: Vec<Series> = group
-        .sources
-        .iter()
-        .map(|(label, source)| Series::new(label, group.unit, source.needs))
-        .collect();
+    let new = |(label, source): &(&str, Source)| Series::new(label, group.unit, source.needs);
+    let mut all: Vec<Series> = group.sources.iter().map(new).collect();
     for _ in 0..rounds {
         for (series, (_, source)) in all.iter_mut().zip(&group.sources) {
             if series.missing.is_none() {
@@ -185,10 +180,8 @@ fn say(all: &[Series]) {
     for series in all {
         match (series.median(), &series.missing) {
             (Some(median), None) => println!("{:<34} {}", series.label, series.unit.show(median)),
-            (_, why) => {
-                let why = why.as_deref().unwrap_or("no round was measured");
-                println!("{:<34} skipped: {why}", series.label);
-            }
+            (_, Some(why)) => println!("{:<34} skipped: {why}", series.label),
+            (None, None) => println!("{:<34} skipped: no round was measured", series.label),
         }
     }
 }

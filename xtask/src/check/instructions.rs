@@ -41,20 +41,17 @@ pub(super) fn check() -> Count {
     if which("valgrind").is_none() {
         return Count::skip("valgrind is not installed (apt-get install valgrind)");
     }
-    let mut total = Count::default();
-    match (measure(), Accepted::read()) {
-        (Ok(found), Ok(accepted)) => {
-            for case in accepted.vanished(&found) {
-                total.add(Count::one(Err(case)));
-            }
-            for (case, count) in found {
-                total.add(Count::one(accepted.compare(&case, count)));
-            }
-            total = least::or_failed("instructions", total);
+    let checked = || -> Outcome<Count> {
+        let (found, accepted, mut total) = (measure()?, Accepted::read()?, Count::default());
+        for case in accepted.vanished(&found) {
+            total.add(Count::one(Err(case)));
         }
-        (Err(text), _) | (_, Err(text)) => total.add(Count::one(Err(text))),
-    }
-    total
+        for (case, count) in found {
+            total.add(Count::one(accepted.compare(&case, count)));
+        }
+        Ok(least::or_failed("instructions", total))
+    };
+    checked().into()
 }
 
 /// `cargo xtask instructions [--accept]`.
@@ -63,11 +60,10 @@ pub(crate) fn run(accept: bool) -> Outcome {
     let mut accepted = Accepted::read()?;
     if !accept {
         let failed = found.iter().filter(|(case, count)| accepted.compare(case, **count).is_err());
+        let words = "counts differ; if that is right: cargo xtask instructions --accept";
         return match failed.count() + accepted.vanished(&found).len() {
             0 => Ok(()),
-            n => Err(format!(
-                "{n} counts differ; if that is right: cargo xtask instructions --accept"
-            )),
+            n => Err(format!("{n} {words}")),
         };
     }
     for (case, count) in &found {
@@ -244,26 +240,20 @@ impl Accepted {
     }
 
     fn read() -> Outcome<Accepted> {
-        let text = std::fs::read_to_string(Accepted::file()).unwrap_or_default();
-        Accepted::parse(&text)
+        Accepted::parse(&read(Accepted::file()).unwrap_or_default())
     }
 
     fn parse(text: &str) -> Outcome<Accepted> {
-        let mut accepted = Accepted { tolerance_percent: 10, counts: BTreeMap::new() };
-        for line in text.lines().map(|line| line.split('#').next().unwrap_or("").trim()) {
-            if line.is_empty() {
-                continue;
-            }
-            let wrong = || format!("xtask/instructions.toml: `{line}` is not `name = number`");
-            let (name, number) = line.split_once('=').ok_or_else(wrong)?;
-            let number = number.trim().parse().map_err(|_| wrong())?;
-            if name.trim() == "tolerance_percent" {
-                accepted.tolerance_percent = number;
-            } else {
-                let _ = accepted.counts.insert(name.trim().to_owned(), number);
-            }
-        }
-        Ok(accepted)
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
+        let counts = lines.filter(|line| !line.is_empty()).map(|line| {
+            let parts = line.split_once('=');
+            let parts =
+                parts.and_then(|(name, n)| Some((name.trim().into(), n.trim().parse().ok()?)));
+            parts.ok_or_else(|| format!("xtask/instructions.toml: `{line}` is not `name = number`"))
+        });
+        let mut counts: BTreeMap<String, u64> = counts.collect::<Outcome<_>>()?;
+        let tolerance_percent = counts.remove("tolerance_percent").unwrap_or(10);
+        Ok(Accepted { tolerance_percent, counts })
     }
 
     fn write(&self) -> Outcome {

@@ -2,7 +2,7 @@
 //! uses which. An exception stands here with its reason.
 
 use super::{Count, circles, memory, quotes};
-use crate::sh::{Outcome, root};
+use crate::sh::{read, root};
 use std::path::{Path, PathBuf};
 
 /// A file is one thing: "about" 500 lines.
@@ -59,16 +59,21 @@ pub(super) fn check() -> Count {
             Some((name, std::fs::read_to_string(file).ok()?))
         })
         .collect();
-    let mut count = Count::one(said(lengths(&texts)));
-    count.add(Count::one(said(sleeps(&texts))));
-    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap_or_default();
-    count.add(Count::one(said(circles::backwards(&page, &texts))));
-    count.add(Count::one(said(circles::too_large(&texts))));
-    count.add(Count::one(said(dependencies())));
-    count.add(Count::one(said(memory::misusable(&texts))));
-    count.add(Count::one(said(memory::plain_copies(&texts))));
-    let page = std::fs::read_to_string(root().join("docs/operators.md")).unwrap_or_default();
-    count.add(Count::one(said(quotes::nowhere_said(&page, &texts))));
+    let page = |name: &str| read(root().join(name)).unwrap_or_default();
+    let all = [
+        lengths(&texts),
+        sleeps(&texts),
+        circles::backwards(&page("ARCHITECTURE.md"), &texts),
+        circles::too_large(&texts),
+        dependencies(),
+        memory::misusable(&texts),
+        memory::plain_copies(&texts),
+        quotes::nowhere_said(&page("docs/operators.md"), &texts),
+    ];
+    let mut count = Count::default();
+    for wrong in all {
+        count.add(Count::one(if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }));
+    }
     count
 }
 
@@ -83,22 +88,16 @@ pub(super) fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn said(wrong: Vec<String>) -> Outcome {
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
-}
-
 fn lengths(texts: &[(String, String)]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (name, text) in texts {
+    let too_long = |(name, text): &(String, String)| {
         let lines = text.lines().count();
         let exception = LONG.iter().find(|(file, ..)| file == name);
         let usual = if is_test(name) { LONGEST_TEST } else { LONGEST };
         let most = exception.map_or(usual, |(_, most, _)| *most);
-        if lines > most {
-            wrong.push(format!("{name} has {lines} lines, {most} are enough for one thing"));
-        }
-    }
-    wrong
+        let words = || format!("{name} has {lines} lines, {most} are enough for one thing");
+        (lines > most).then(words)
+    };
+    texts.iter().filter_map(too_long).collect()
 }
 
 /// Whether a file is a test, or something that only tests use.

@@ -105,11 +105,8 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
 fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measured> {
     let Beside { group, note } = beside;
     heading(group.what);
-    let mut series: Vec<Series> = group
-        .sources
-        .iter()
-        .map(|(label, pair)| Series::new(label, group.unit, pair.needs()))
-        .collect();
+    let new = |(label, pair): &(&str, Pair)| Series::new(label, group.unit, pair.needs());
+    let mut series: Vec<Series> = group.sources.iter().map(new).collect();
     let there: Vec<bool> = series.iter().map(|one| one.missing.is_none()).collect();
     let script = script(&group, &there, rounds);
     let name: String =
@@ -138,12 +135,9 @@ fn read(results: &Path, pair: usize, round: usize, of: &Pair) -> Outcome<f64> {
     let text = |end: &str| {
         std::fs::read_to_string(results.join(format!("{pair}-{round}.{end}"))).unwrap_or_default()
     };
-    of.read(&text("out")).map_err(|why| {
-        let errors = text("err");
-        match errors.lines().last() {
-            Some(last) => format!("{why}: {last}"),
-            None => why,
-        }
+    of.read(&text("out")).map_err(|why| match text("err").lines().last() {
+        Some(last) => format!("{why}: {last}"),
+        None => why,
     })
 }
 
@@ -162,11 +156,8 @@ fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
         }
         text + "    true\n"
     };
-    format!(
-        "PATIENCE={PATIENCE}\n{FUNCTIONS}\nh0() {{\n{}}}\nh1() {{\n{}}}\n",
-        part(true),
-        part(false)
-    )
+    let (offers, takes) = (part(true), part(false));
+    format!("PATIENCE={PATIENCE}\n{FUNCTIONS}\nh0() {{\n{offers}}}\nh1() {{\n{takes}}}\n")
 }
 
 /// A turn less its post.

@@ -254,19 +254,17 @@ int main(int argc, char **argv)
     int stop = 0;
     long most = memory_alone ? 0 : 1 << 20;
     double *batches = calloc(most + 1, sizeof(double)), begin = 0, all = 0;
-    long count = 0, total = 0, batch = 1;
+    long count = 0, total = 0;
     while (!stop) {
         double start = now();
         if (turns) {
-            for (long i = 0; i < batch; i++)
-                turn(test, first, bytes, n++);
+            turn(test, first, bytes, n++);
         } else if (!strcmp(test, "get_lat")) {
-            for (long i = 0; i < batch; i++, n++) {
-                long before = ended;
-                transfer(0, local, bytes, 0);
-                while (ended == before)
-                    look();
-            }
+            long before = ended;
+            transfer(0, local, bytes, 0);
+            while (ended == before)
+                look();
+            n++;
         } else {
             long base = ended;
             for (long i = 0; i < 256; i++) {
@@ -279,7 +277,7 @@ int main(int argc, char **argv)
             n += 256;
         }
         double took = now() - start;
-        long done = turns || !strcmp(test, "get_lat") ? batch : 256;
+        long done = strstr(test, "_lat") ? 1 : 256;
         if (n <= warm) {
             begin = now();
         } else if (count < most) {
