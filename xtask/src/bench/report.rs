@@ -135,18 +135,16 @@ fn notes<S>(all: &[Measured<S>]) -> String {
 
 /// A group with every round.
 fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
-    let measured: Vec<Value> = series
-        .iter()
-        .map(|s| {
-            json!({
-                "label": s.label,
-                "median": s.median(),
-                "best": s.best(),
-                "rounds": s.rounds,
-                "missing": s.missing,
-            })
+    let one = |s: &Series| {
+        json!({
+            "label": s.label,
+            "median": s.median(),
+            "best": s.best(),
+            "rounds": s.rounds,
+            "missing": s.missing,
         })
-        .collect();
+    };
+    let measured: Vec<Value> = series.iter().map(one).collect();
     json!({ "what": group.what, "unit": format!("{:?}", group.unit).to_lowercase(), "series": measured })
 }
 

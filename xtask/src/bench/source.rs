@@ -263,19 +263,18 @@ pub(crate) fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
 /// A program of one file in C, compiled once for each state of that file.
 pub(crate) fn compiled(
     compiler: &str,
-    name: &str,
     source: &str,
-    links: &[&str],
+    links: &str,
     package: &str,
 ) -> Outcome<PathBuf> {
-    let program = target().join("bench").join(name);
+    let (folder, source) = (target().join("bench"), root().join(source));
+    let program = folder.join(source.file_stem().unwrap_or_default());
     let changed = |file: &Path| std::fs::metadata(file).and_then(|found| found.modified()).ok();
     let built = changed(&program);
-    if built.is_none() || built < changed(&root().join(source)) {
-        let dir = target().join("bench");
-        make_folder(&dir)?;
+    if built.is_none() || built < changed(&source) {
+        make_folder(&folder)?;
         let mut cc = command(compiler, &["-O2", "-Wall"]);
-        let _ = cc.arg(root().join(source)).arg("-o").arg(&program).args(links);
+        let _ = cc.arg(source).arg("-o").arg(&program).args(links.split_whitespace());
         let _ = capture(&mut cc).map_err(|text| format!("{package} is not installed: {text}"))?;
     }
     Ok(program)
@@ -289,8 +288,7 @@ pub(crate) fn bare(
     field: &str,
     quick: bool,
 ) -> Outcome<f64> {
-    let source = "xtask/src/bench/ofi/bare.c";
-    let program = compiled("cc", "bare_libfabric", source, &["-lfabric"], "libfabric-dev")?;
+    let program = compiled("cc", "xtask/src/bench/ofi/bare.c", "-lfabric", "libfabric-dev")?;
     let (bytes, seconds) = (bytes.to_string(), if quick { "0.2" } else { "0.5" });
     let mut bare = on_a_loopback_of_its_own(program);
     let out = capture(bare.args([provider, test, &bytes, seconds]))?;
@@ -298,15 +296,14 @@ pub(crate) fn bare(
 }
 
 pub(crate) fn ucp_startup() -> Outcome<f64> {
-    let (source, links) = ("xtask/src/ucp_startup.c", ["-lucp", "-lucs"]);
-    let program = compiled("cc", "ucp_startup", source, &links, "libucx-dev")?;
+    let program = compiled("cc", "xtask/src/ucp_startup.c", "-lucp -lucs", "libucx-dev")?;
     let out = capture(&mut command(&program, &[]))?;
     out.trim().parse().map_err(|_| format!("ucp_startup said `{}`", out.trim()))
 }
 
 /// Two processes with a ring in each direction and nothing else.
 pub(crate) fn ring(unit: Unit) -> Outcome<f64> {
-    let program = compiled("cc", "ring", "xtask/src/bench/ring.c", &[], "libc6-dev")?;
+    let program = compiled("cc", "xtask/src/bench/ring.c", "", "libc6-dev")?;
     number(capture(&mut command(&program, &[]))?.trim(), unit.field())
 }
 

@@ -127,16 +127,14 @@ fn keep(work: &Path, name: &str) -> Outcome {
     let _ = capture(command("depmod", &["-b"]).arg(&tree).arg(version))?;
     let (mut order, mut seen) = (String::new(), HashSet::new());
     for module in MODULES.split(' ') {
-        let said = capture(
-            command("modprobe", &["-S", version, "--show-depends", module]).arg("-d").arg(&tree),
-        )?;
+        let mut modprobe = command("modprobe", &["-S", version, "--show-depends", module]);
+        let said = capture(modprobe.arg("-d").arg(&tree))?;
         for file in said.lines().filter_map(|line| line.trim().strip_prefix("insmod ")) {
             let file = Path::new(file.trim());
             let name = name_of(file);
             if seen.insert(name.clone()) {
                 copy(file, home.join("modules").join(&name))?;
-                order.push_str(&name);
-                order.push('\n');
+                order += &(name + "\n");
             }
         }
     }

@@ -244,10 +244,8 @@ impl Lab {
             late: false,
         };
         for host in hosts {
-            self.tell(
-                host,
-                &format!("test {} {} {slowness} {file}{alone}", test.name, test.devices),
-            );
+            let (name, devices) = (&test.name, test.devices);
+            self.tell(host, &format!("test {name} {devices} {slowness} {file}{alone}"));
         }
         Ok(going)
     }
@@ -342,10 +340,8 @@ fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &P
     // qemu takes two commas for one that is part of a value.
     let value = |path: &Path| path.display().to_string().replace(',', ",,");
     let share = |path: &Path, tag: &str, more: &str| {
-        format!(
-            "local,path={},mount_tag={tag},security_model=none,multidevs=remap{more}",
-            value(path)
-        )
+        let path = value(path);
+        format!("local,path={path},mount_tag={tag},security_model=none,multidevs=remap{more}")
     };
     let _ = qemu
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
@@ -366,17 +362,13 @@ fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &P
         .args(["-device", "virtserialport,chardev=lab,name=lab"])
         .args(["-device", "virtio-rng-pci"]);
     for net in 0..NETWORKS {
-        let (own, other) =
-            (network::host_end(sockets, net, number), network::switch_end(sockets, net, number));
-        let _ = qemu.arg("-netdev").arg(format!(
-            "dgram,id=net{net},local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            value(&own),
-            value(&other)
-        ));
-        let _ = qemu.arg("-device").arg(format!(
-            "virtio-net-pci,netdev=net{net},romfile=,mac={}",
-            network::mac(net, number)
-        ));
+        let own = value(&network::host_end(sockets, net, number));
+        let other = value(&network::switch_end(sockets, net, number));
+        let ends = format!("local.type=unix,local.path={own},remote.type=unix,remote.path={other}");
+        let _ = qemu.args(["-netdev", &format!("dgram,id=net{net},{ends}")]);
+        let mac = network::mac(net, number);
+        let _ =
+            qemu.args(["-device", &format!("virtio-net-pci,netdev=net{net},romfile=,mac={mac}")]);
     }
     qemu
 }

@@ -58,9 +58,8 @@ impl Selection {
             match &test.by_name {
                 Some(why) if is_chosen && !is_named => {
                     let name = &test.name;
-                    chosen
-                        .left_out
-                        .push(format!("{name}: {why}; `cargo xtask lab {name}` runs it"));
+                    let words = format!("{name}: {why}; `cargo xtask lab {name}` runs it");
+                    chosen.left_out.push(words);
                 }
                 _ if is_chosen => chosen.tests.push(test),
                 _ => {}

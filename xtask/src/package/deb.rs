@@ -22,8 +22,7 @@ pub(super) fn make(version: &str) -> Outcome<Vec<PathBuf>> {
 
 /// The same tree as packages of this version, in another folder.
 pub(super) fn again(version: &str, folder: &Path) -> Outcome {
-    let tree = stage::Tree::there(&target().join("packages/stage-deb"));
-    cut(&tree, version, folder).map(|_| ())
+    cut(&target().join("packages/stage-deb"), version, folder).map(|_| ())
 }
 
 /// Debian's directory of libraries on this machine.
@@ -34,7 +33,7 @@ fn libdir() -> Outcome<String> {
 }
 
 /// Makes the packages of a tree in a folder, which is emptied before.
-fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
+fn cut(tree: &Path, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(folder)?;
     let source = folder.join("tieline");
     describe(&source, version)?;
@@ -43,7 +42,7 @@ fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>
     }
     let mut dpkg =
         command("dpkg-buildpackage", &["--build=binary", "--no-sign", "--no-check-builddeps"]);
-    let _ = dpkg.current_dir(&source).env("TIELINE_STAGE", &tree.folder);
+    let _ = dpkg.current_dir(&source).env("TIELINE_STAGE", tree);
     let _ = dpkg.env("DEB_BUILD_OPTIONS", "nocheck");
     let log = folder.join("build.log");
     told_in(&mut dpkg, &log)?;

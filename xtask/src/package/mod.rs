@@ -15,16 +15,12 @@ use crate::check::closing_line;
 use crate::sh::{self, Outcome};
 pub(crate) use build::{emptied, files};
 pub(crate) use source::{known_to_git, vendor};
+pub(crate) use stage::crate_for_providers;
 use std::path::Path;
 use std::time::Duration;
 pub(crate) use test::unpacked as clean_root;
 
 const USAGE: &str = "cargo xtask package deb | rpm | source | test [bookworm|trixie|rpm|source...] | stage LIBDIR FOLDER";
-
-/// Lays the crate that providers in Rust are made with below a folder, as the development package has it.
-pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
-    stage::Tree::there(folder).crate_for_providers()
-}
 
 /// Everything is compiled anew for each directory of libraries, and once more from the source package: that takes its time on a
 /// busy machine.
@@ -47,7 +43,7 @@ fn obey(words: &[&str]) -> Outcome {
         ["rpm"] => rpm::make().map(|packages| deb::show(&packages)),
         ["source"] => source::make(&source::folder()).map(|files| deb::show(&files)),
         ["stage", libdir, folder] => stage::make(libdir, Path::new(folder)).map(|tree| {
-            println!("what packages are made of is in {}", tree.folder.display());
+            println!("what packages are made of is in {}", tree.display());
         }),
         ["test", releases @ ..] => {
             let count = test::run(releases);

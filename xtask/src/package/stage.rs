@@ -13,33 +13,25 @@ use std::process::Command;
 /// make one build's file another than the next one's.
 const CONFIGURED: [&str; 6] = ["ofi", "shm", "shm-cma", "tcp", "tcp-connect", "verbs"];
 
-/// A folder that is filled as the root of a system would be.
-pub(super) struct Tree {
-    pub(super) folder: PathBuf,
-}
-
 /// Builds everything for this directory of libraries, and puts it below a folder, which is emptied before.
-pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<Tree> {
+pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<PathBuf> {
     // What is run for it has directories of its own.
     let folder = on(folder, std::path::absolute(folder))?;
-    let folder = folder.as_path();
-    build::emptied(folder)?;
-    build::installed(libdir, folder)?;
-    let tree = Tree::there(folder);
+    build::emptied(&folder)?;
+    build::installed(libdir, &folder)?;
+    let tree = Tree(&folder);
     tree.development()?;
     tree.words()?;
     tree.notices()?;
-    build::names_no_place(&build::files(folder)?)?;
-    readable(folder)?;
-    Ok(tree)
+    build::names_no_place(&build::files(&folder)?)?;
+    readable(&folder)?;
+    Ok(folder)
 }
 
-impl Tree {
-    /// One that [`make`] has left.
-    pub(super) fn there(folder: &Path) -> Tree {
-        Tree { folder: folder.into() }
-    }
+/// A folder that is filled as the root of a system would be.
+struct Tree<'a>(&'a Path);
 
+impl Tree<'_> {
     fn development(&self) -> Outcome {
         let source = root();
         let packaging = source.join("packaging");
@@ -57,7 +49,7 @@ impl Tree {
         self.put(&packaging.join("rpm/tieline.attr"), attributes, 0o644)?;
         let sequence = "/usr/share/perl5/Debian/Debhelper/Sequence/tieline.pm";
         self.put(&packaging.join("debhelper/tieline.pm"), sequence, 0o644)?;
-        self.crate_for_providers()?;
+        crate_for_providers(self.0)?;
         for folder in ["docs/examples", "capi/examples"] {
             for file in build::files(&source.join(folder))? {
                 if file.extension().is_some_and(|e| e == "c" || e == "h") {
@@ -65,33 +57,6 @@ impl Tree {
                     self.put(&file, &format!("/usr/share/doc/tieline/examples/{name}"), 0o644)?;
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// The crate that providers in Rust are made with, as source: as it would be published, but for what only that needs.
-    pub(super) fn crate_for_providers(&self) -> Outcome {
-        let made = target().join("packages/crate");
-        let args =
-            ["package", "--no-verify", "--allow-dirty", "--locked", "-p", "tieline-plugin-api"];
-        let _ = capture(cargo(&args).arg("--target-dir").arg(&made))?;
-        let name = concat!("package/tieline-plugin-api-", env!("CARGO_PKG_VERSION"), ".crate");
-        let place = self.folder.join("usr/share/tieline/plugin-api");
-        make_folder(&place)?;
-        let mut tar = command(
-            "tar",
-            &["--extract", "--gzip", "--strip-components=1", "--no-same-owner", "--file"],
-        );
-        let _ = capture(tar.arg(made.join(name)).arg("--directory").arg(&place))?;
-        for file in build::files(&place)? {
-            let name = name_of(&file);
-            // The texts of the licences lie where each distribution has them.
-            let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json"].contains(&&*name);
-            let done = match other || name.starts_with("LICENSE") {
-                true => std::fs::remove_file(&file),
-                false => std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)),
-            };
-            on(file, done)?;
         }
         Ok(())
     }
@@ -114,8 +79,8 @@ impl Tree {
 
     /// What shells complete, and the settings for all users: the tool that is packaged writes them.
     fn of_the_tool(&self) -> Outcome {
-        let tieline = self.folder.join("usr/bin/tieline");
-        let scratch = self.folder.with_extension("completions");
+        let tieline = self.0.join("usr/bin/tieline");
+        let scratch = self.0.with_extension("completions");
         let _ = std::fs::create_dir_all(&scratch);
         let _ = capture(command(&tieline, &["completions"]).arg(&scratch))?;
         for (file, place) in [
@@ -146,10 +111,10 @@ impl Tree {
 
     /// Where the tree has its providers.
     fn providers(&self) -> Outcome<PathBuf> {
-        let files = build::files(&self.folder.join("usr"))?;
+        let files = build::files(&self.0.join("usr"))?;
         let provider = files.iter().find(|file| file.ends_with("providers/libtieline_shm.so"));
         let folder = provider.and_then(|file| file.parent()).map(Path::to_path_buf);
-        folder.ok_or(format!("{} has no provider shm", self.folder.display()))
+        folder.ok_or(format!("{} has no provider shm", self.0.display()))
     }
 
     fn notices(&self) -> Outcome {
@@ -163,12 +128,38 @@ impl Tree {
     }
 
     fn write(&self, place: &str, bytes: &[u8], mode: u32) -> Outcome {
-        let at = self.folder.join(place.trim_start_matches('/'));
-        let parent = at.parent().unwrap_or(&self.folder);
+        let at = self.0.join(place.trim_start_matches('/'));
+        let parent = at.parent().unwrap_or(self.0);
         make_folder(parent)?;
         write(&at, bytes)?;
         on(&at, std::fs::set_permissions(&at, PermissionsExt::from_mode(mode)))
     }
+}
+
+/// Lays the crate that providers in Rust are made with below a folder, as source: as it would be published, but for what only that needs.
+pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
+    let made = target().join("packages/crate");
+    let args = ["package", "--no-verify", "--allow-dirty", "--locked", "-p", "tieline-plugin-api"];
+    let _ = capture(cargo(&args).arg("--target-dir").arg(&made))?;
+    let name = concat!("package/tieline-plugin-api-", env!("CARGO_PKG_VERSION"), ".crate");
+    let place = folder.join("usr/share/tieline/plugin-api");
+    make_folder(&place)?;
+    let mut tar = command(
+        "tar",
+        &["--extract", "--gzip", "--strip-components=1", "--no-same-owner", "--file"],
+    );
+    let _ = capture(tar.arg(made.join(name)).arg("--directory").arg(&place))?;
+    for file in build::files(&place)? {
+        let name = name_of(&file);
+        // The texts of the licences lie where each distribution has them.
+        let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json"].contains(&&*name);
+        let done = match other || name.starts_with("LICENSE") {
+            true => std::fs::remove_file(&file),
+            false => std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)),
+        };
+        on(file, done)?;
+    }
+    Ok(())
 }
 
 /// The providers that a file of settings has variables of.

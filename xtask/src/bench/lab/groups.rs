@@ -1,14 +1,8 @@
 //! What is compared in the lab, and the aims. What a row's two sides do alike and what not is in its note.
 
+use super::Measured;
 use super::pair::{self, Figure, Pair, STREAM, Tool};
 use crate::bench::groups::Group;
-
-/// Things that two programs do on the same device, measured in turn.
-pub(super) struct Beside {
-    pub(super) group: Group<Pair>,
-    /// What is the same on every side, and what is not.
-    pub(super) note: &'static str,
-}
 
 /// The words of `tieline perf --test`, of a program of perftest, and of `ucx_perftest -t` where it has such a test.
 type Words = [&'static str; 3];
@@ -20,18 +14,19 @@ fn beside(
     aim: impl Into<Option<f64>>,
     [ours, perftest, ucx]: Words,
     note: &'static str,
-) -> Beside {
+) -> Measured {
     let pair = |tool, test| Pair { tool, test, iterations, figure };
     let (program, options) = perftest.split_once(' ').unwrap_or((perftest, ""));
     let mut rivals = vec![(program, pair(Tool::Perftest(program), options), aim.into())];
     if !ucx.is_empty() {
         rivals.push(("UCX uct rc_verbs", pair(Tool::Ucx, ucx), None));
     }
-    Beside { group: Group::new(what, figure.unit(), pair(Tool::Tieline, ours), rivals), note }
+    let group = Group::new(what, figure.unit(), pair(Tool::Tieline, ours), rivals);
+    Measured { group, series: Vec::new(), note }
 }
 
 /// Times and rates, small to large.
-pub(super) fn speed() -> Vec<Beside> {
+pub(super) fn speed() -> Vec<Measured> {
     vec![
         beside(
             "8 B put, there and back / 2",
@@ -123,8 +118,8 @@ pub(super) fn instructions() -> Vec<Kind> {
 
 /// The instructions of one kind of operation.
 pub(super) struct Kind {
-    pub(super) turn: Beside,
-    pub(super) post: Beside,
+    pub(super) turn: Measured,
+    pub(super) post: Measured,
     /// What the difference is called.
     pub(super) rest: &'static str,
 }

@@ -15,7 +15,6 @@ use super::{QUICK_ROUNDS, ROUNDS, Series, say};
 use crate::lab::Hosts;
 use crate::setup;
 use crate::sh::{Outcome, cargo, heading, run, show_time};
-use groups::Beside;
 use pair::Pair;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -61,7 +60,7 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
         copies::build()?;
     }
     // Without the program that counts instructions the rest is measured all the same.
-    if let Err(text) = compiled("cc", "steps", "xtask/src/steps.c", &[], "linux-libc-dev") {
+    if let Err(text) = compiled("cc", "xtask/src/steps.c", "", "linux-libc-dev") {
         println!("instructions are not counted: {text}");
     }
     let machine = Machine::look();
@@ -102,8 +101,8 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
 }
 
 /// Measures all rounds of a group.
-fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measured> {
-    let Beside { group, note } = beside;
+fn one_group(hosts: &mut Hosts, beside: Measured, rounds: usize) -> Outcome<Measured> {
+    let Measured { group, note, .. } = beside;
     heading(group.what);
     let new = |(label, pair): &(&str, Pair)| Series::new(label, group.unit, pair.needs());
     let mut series: Vec<Series> = group.sources.iter().map(new).collect();
