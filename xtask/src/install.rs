@@ -20,7 +20,7 @@ const USAGE: &str =
 struct Places {
     prefix: PathBuf,
     libdir: PathBuf,
-    /// Before all paths: where a package is laid out.
+    /// Before all paths, `/` or where a package is laid out.
     destination: PathBuf,
     profile: &'static str,
     /// Whether each file is said as it is laid.
@@ -43,22 +43,17 @@ impl Places {
         let prefix: PathBuf = prefix.ok_or(USAGE)?;
         let libdir = libdir.unwrap_or_else(|| prefix.join("lib"));
         if !prefix.is_absolute() || !libdir.is_absolute() {
-            return Err(
-                "--prefix and --libdir name where the files will be used from: begin with /".into(),
-            );
+            let words = "--prefix and --libdir name where the files will be used from";
+            return Err(format!("{words}: begin with /"));
         }
-        let destination = std::env::var_os("DESTDIR").map(PathBuf::from).unwrap_or_default();
+        let destination = std::env::var_os("DESTDIR").filter(|folder| !folder.is_empty());
+        let destination = PathBuf::from(destination.unwrap_or("/".into()));
         Ok(Places { prefix, libdir, destination, profile, tells: true })
     }
 
     /// Where a path of the installation lies now.
     fn laid(&self, path: &Path) -> PathBuf {
-        let below = path.strip_prefix("/").unwrap_or(path);
-        if self.destination.as_os_str().is_empty() {
-            path.into()
-        } else {
-            self.destination.join(below)
-        }
+        self.destination.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     fn put(&self, from: &Path, to: &Path, mode: u32) -> Outcome {
@@ -106,7 +101,7 @@ pub(crate) fn install(words: &[&str]) -> Outcome {
 
 /// The same without building, of what is there in the development profile.
 pub(crate) fn lay_what_is_built(prefix: &Path) -> Outcome {
-    let (prefix, destination) = (prefix.to_path_buf(), PathBuf::new());
+    let (prefix, destination) = (prefix.to_path_buf(), "/".into());
     lay(&Places { libdir: prefix.join("lib"), prefix, destination, profile: "debug", tells: false })
 }
 
@@ -184,7 +179,7 @@ mod tests {
         let mut places = Places::of(&["--prefix", "/usr", "--libdir", "/usr/lib64"]).unwrap();
         places.destination = "/tmp/package".into();
         assert_eq!(places.laid(&places.libdir), Path::new("/tmp/package/usr/lib64"));
-        places.destination = PathBuf::new();
+        places.destination = "/".into();
         assert_eq!(places.laid(&places.libdir), Path::new("/usr/lib64"));
     }
 

@@ -64,7 +64,10 @@ pub(crate) fn install(needs: Needs) -> Outcome {
     }
     let kept = KEPT.load(Ordering::Relaxed);
     if kept || !is_root() || which("apt-get").is_none() {
-        return Err(format!("missing packages; install them with: {}", line(&missing)));
+        let (sudo, packages) = (if is_root() { "" } else { "sudo " }, missing.join(" "));
+        return Err(format!(
+            "missing packages; install them with: {sudo}apt-get update && {sudo}apt-get install -y {packages}"
+        ));
     }
     println!("installing {}", missing.join(" "));
     static UPDATED: AtomicBool = AtomicBool::new(false);
@@ -94,11 +97,6 @@ fn missing(needs: Needs) -> Vec<&'static str> {
     let mut packages: Vec<&str> = missing.map(|need| need[1]).collect();
     packages.dedup();
     packages
-}
-
-fn line(packages: &[&str]) -> String {
-    let sudo = if is_root() { "" } else { "sudo " };
-    format!("{sudo}apt-get update && {sudo}apt-get install -y {}", packages.join(" "))
 }
 
 fn apt(args: &[&str]) -> std::process::Command {

@@ -158,7 +158,11 @@ fn here(quick: bool, only: &str) -> Outcome {
     }
     let title =
         format!("Tieline beside its rivals ({rounds} rounds, {})", show_time(started.elapsed()));
-    report::finish(("report", &title), &machine.line(rounds), rounds, &machine, &measured)
+    let line = format!(
+        "{}, Linux {}; {}; medians of {rounds} rounds in turn, on processors 0 and 1.",
+        machine.processor, machine.kernel, machine.rivals
+    );
+    report::finish(("report", &title), &line, rounds, &machine, &measured)
 }
 
 fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {

@@ -37,14 +37,6 @@ impl Machine {
             load: load.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0),
         }
     }
-
-    /// Where the figures of this machine are from.
-    pub(crate) fn line(&self, rounds: usize) -> String {
-        format!(
-            "{}, Linux {}; {}; medians of {rounds} rounds in turn, on processors 0 and 1.",
-            self.processor, self.kernel, self.rivals
-        )
-    }
 }
 
 /// The table as Markdown, with columns that line up in a terminal too.

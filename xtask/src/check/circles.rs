@@ -143,30 +143,15 @@ fn uses(modules: &BTreeMap<Path, String>) -> BTreeMap<Path, BTreeSet<Path>> {
 
 /// The path from the package's root; none where it leads to another package.
 fn absolute(modules: &BTreeMap<Path, String>, module: &Path, path: &[String]) -> Option<Path> {
-    let mut from = module.clone();
-    let mut rest = path;
-    match path.first()?.as_str() {
-        "crate" => {
-            from.clear();
-            rest = &path[1..];
-        }
-        "self" => rest = &path[1..],
-        "super" => {
-            while rest.first().is_some_and(|word| word == "super") {
-                let _ = from.pop();
-                rest = &rest[1..];
-            }
-        }
-        child => {
-            from.push(child.to_owned());
-            if !modules.contains_key(&from) {
-                return None;
-            }
-            rest = &path[1..];
-        }
-    }
-    from.extend_from_slice(rest);
-    Some(from)
+    let ups = path.iter().take_while(|word| *word == "super").count();
+    let (from, rest) = match path.first()?.as_str() {
+        "crate" => (&[][..], &path[1..]),
+        "self" => (&module[..], &path[1..]),
+        "super" => (&module[..module.len().saturating_sub(ups)], &path[ups..]),
+        _ if modules.contains_key(&[&module[..], &path[..1]].concat()) => (&module[..], path),
+        _ => return None,
+    };
+    Some([from, rest].concat())
 }
 
 /// The module in which what a path names stands, behind re-exports.

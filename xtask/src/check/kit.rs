@@ -99,8 +99,7 @@ impl Kit {
 
     /// The provider in a folder keeps the contract, is found beside those of the prefix, and says what it is.
     fn is_found(&self, providers: &Path, place: &Path) -> Outcome {
-        let file = providers.join(FILE);
-        let file = file.display().to_string();
+        let file = providers.join(FILE).display().to_string();
         let _ = capture(&mut self.command("tieline", &["check", &file], place))?;
         let path = format!("{}:{}", providers.display(), self.providers().display());
         let show = |words: &[&str]| {

@@ -38,16 +38,12 @@ pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
     for file in files {
         let bytes = bytes(file)?;
         for (place, _) in &places {
-            if holds(&bytes, place.as_bytes()) {
+            if bytes.windows(place.len()).any(|window| window == place.as_bytes()) {
                 return Err(format!("{} names {place}, where it was built", file.display()));
             }
         }
     }
     Ok(())
-}
-
-fn holds(bytes: &[u8], words: &[u8]) -> bool {
-    bytes.windows(words.len()).any(|window| window == words)
 }
 
 /// A folder with nothing in it.
