@@ -83,11 +83,9 @@ pub(crate) fn check_exports(library: &Path) -> Outcome {
     };
     let (more, fewer) = (differs(&exported, &wanted), differs(&wanted, &exported));
     if !more.is_empty() || !fewer.is_empty() {
-        return Err(format!(
-            "exported and not in capi/libtieline.symbols: {}; there and not exported: {}",
-            more.join(" "),
-            fewer.join(" ")
-        ));
+        let (more, fewer) = (more.join(" "), fewer.join(" "));
+        let file = "capi/libtieline.symbols";
+        return Err(format!("exported and not in {file}: {more}; there and not exported: {fewer}"));
     }
     let dynamic = capture(command("readelf", &["-dW"]).arg(library))?;
     for part in [format!("[{SONAME}]"), "NODELETE".to_owned()] {

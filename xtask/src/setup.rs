@@ -4,13 +4,13 @@ use crate::sh::{Outcome, command, is_root, run, which};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What Debian packages bring: a probe and its package each. A probe is a program in PATH, or a file.
+/// Pairs of a probe and its Debian package. A probe is a program in PATH, or a file.
 type Needs = &'static str;
 
 /// Rust's own linker.
 pub(crate) const DEMO: Needs = "cc gcc  /usr/include/stdio.h libc6-dev";
 
-/// What the checks run. Slurm's plug-in for PMIx asks the loader for `libpmix.so`, which only the development files bring.
+/// Programs of the checks. Slurm's plug-in for PMIx asks the loader for `libpmix.so`, which only the development files bring.
 /// libfabric-dev brings the library, too, over which the provider ofi is tried.
 pub(crate) const TEST: Needs = "
     cc gcc  /usr/include/stdio.h libc6-dev  pkg-config pkg-config  ip iproute2  unshare util-linux

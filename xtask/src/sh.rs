@@ -168,7 +168,7 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcom
     running.succeeded()
 }
 
-/// The outcome of something done with a file, which the error names.
+/// Turns an error of the system into one that names the file.
 pub(crate) fn on<T>(file: impl AsRef<Path>, result: std::io::Result<T>) -> Outcome<T> {
     result.map_err(|e| format!("{}: {e}", file.as_ref().display()))
 }
@@ -193,7 +193,7 @@ pub(crate) fn make_folder(folder: impl AsRef<Path>) -> Outcome {
     on(&folder, std::fs::create_dir_all(&folder))
 }
 
-/// What lies in a folder, sorted.
+/// The entries of a folder, sorted.
 pub(crate) fn entries(folder: impl AsRef<Path>) -> Outcome<Vec<PathBuf>> {
     let found = on(&folder, std::fs::read_dir(&folder))?;
     let mut entries: Vec<PathBuf> = found.flatten().map(|entry| entry.path()).collect();
@@ -213,7 +213,7 @@ pub(crate) fn name_of(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What cargo says of the workspace's packages, and of those that they need.
+/// Cargo's metadata of packages: those of the workspace and their dependencies.
 pub(crate) fn packages(args: &[&str]) -> Outcome<Vec<serde_json::Value>> {
     let said = capture(cargo(&["metadata", "--format-version", "1"]).args(args))?;
     let mut said: serde_json::Value =
@@ -221,7 +221,7 @@ pub(crate) fn packages(args: &[&str]) -> Outcome<Vec<serde_json::Value>> {
     Ok(said["packages"].as_array_mut().map(std::mem::take).unwrap_or_default())
 }
 
-/// Runs a command and returns the lines that it printed, with whether it succeeded.
+/// Runs a command. Returns whether it succeeded, and the lines that it printed.
 pub(crate) fn listened(command: &mut Command) -> (Outcome<bool>, Vec<String>) {
     let mut said = Vec::new();
     (lines(command, |line| said.push(line.to_owned())), said)

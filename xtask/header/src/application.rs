@@ -1,12 +1,12 @@
 //! `include/tieline.h`: the C library, for programs and runtimes, made from `capi/src/abi`.
 
-/// What has the name of Rust in C too, as [`super::c_name`] makes it. Handles are structs of which the header says nothing.
+/// Items whose names in C follow from those in Rust by [`super::c_name`]. Handles are opaque structs.
 const NAMES: &str = "ContextHandle WorkerHandle EndpointHandle RegionHandle KeyHandle CounterHandle KeptHandle \
     AnnouncementHandle PointerHandle WakerHandle JobHandle NameCallHandle Setting ContextParams How Piece MessageFn \
     EndpointFailureFn NotificationFn PeerFailureFn PeerLeftFn Limits KeyInfo Counted Completed Exchange TakeFn JobPlace \
     DatagramFn";
 
-/// What C calls otherwise.
+/// Items with other names in C.
 const OTHERS: [(&str, &str); 3] = [
     ("Failure", "tieline_error"),
     ("ArrivedMessage", "tieline_message"),

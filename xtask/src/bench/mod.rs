@@ -39,7 +39,7 @@ impl Series {
         Series { label: label.to_owned(), unit, rounds: Vec::new(), missing }
     }
 
-    /// Takes a round, or why there is none.
+    /// Adds a round, or the reason why it failed.
     fn add(&mut self, round: Outcome<f64>) {
         match round {
             Ok(value) => self.rounds.push(value),
@@ -61,7 +61,7 @@ impl Series {
     }
 }
 
-/// What was measured of one group.
+/// A group and its measurements.
 struct Measured<S> {
     group: Group<S>,
     series: Vec<Series>,

@@ -79,7 +79,7 @@ fn table(rows: &[Row]) -> String {
     out
 }
 
-/// Prints the table and writes target/bench/NAME.{json,md,svg}; `line` says what was measured where.
+/// Prints the table and writes target/bench/NAME.{json,md,svg}; `line` describes the machine.
 pub(crate) fn finish<S>(
     (name, title): (&str, &str),
     line: &str,

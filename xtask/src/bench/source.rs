@@ -1,7 +1,7 @@
 //! Where a figure comes from: our own command, a rival's, or a program of a few lines.
 
 use super::groups::Unit;
-use crate::sh::{Outcome, capture, command, is_root, make_folder, root, target};
+use crate::sh::{Outcome, capture, command, is_root, listened, make_folder, root, target};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -191,15 +191,9 @@ pub(crate) fn net_pipe(bytes: u64, unit: Unit) -> Outcome<f64> {
     let size = bytes.to_string();
     args.extend(["NPopenmpi", "-l", &size, "-u", &size, "-p", "0", "-o", "netpipe.out"]);
     // NetPIPE writes its table where it runs, and says on stderr what it measures.
-    let mut mpirun = Command::new("mpirun");
-    let output = mpirun
-        .args(args)
-        .current_dir(&dir)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("mpirun: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    net_pipe_field(&said, unit)
+    let (ended, said) = listened(command("mpirun", &args).current_dir(&dir));
+    let _ = ended?;
+    net_pipe_field(&said.join("\n"), unit)
 }
 
 /// `  0:       8 bytes  97342 times -->    427.36 Mbps in       0.14 usec`, where an Mbit has 2^20 bits.

@@ -22,10 +22,10 @@ pub(super) fn configuration() -> Count {
             return Ok(());
         }
         let same = committed.lines().zip(generated.lines()).take_while(|(a, b)| a == b).count();
+        let line = same + 1;
         Err(format!(
-            "docs/configuration.md is stale from line {} on; write it with \
-             `TIELINE_PROVIDER_PATH=target/debug target/debug/tieline config --markdown > docs/configuration.md`",
-            same + 1
+            "docs/configuration.md is stale from line {line} on; write it with \
+             `TIELINE_PROVIDER_PATH=target/debug target/debug/tieline config --markdown > docs/configuration.md`"
         ))
     }))
 }

@@ -26,7 +26,7 @@ const USAGE: &str = "cargo xtask package deb | rpm | source | test [bookworm|tri
 /// busy machine.
 const LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// Whether all these programs are there.
+/// Fails unless all these programs are installed.
 fn there(programs: &str) -> Outcome {
     let missing = programs.split(' ').find(|program| sh::which(program).is_none());
     missing.map_or(Ok(()), |it| Err(format!("{it} is not installed: cargo xtask setup package")))

@@ -100,10 +100,9 @@ impl Tree<'_> {
         let mut owners = owners(&text);
         owners.sort_unstable();
         if owners != CONFIGURED {
+            let (has, wanted) = (owners.join(", "), CONFIGURED.join(", "));
             return Err(format!(
-                "the file of settings has the variables of {}, and is to have those of {}",
-                owners.join(", "),
-                CONFIGURED.join(", ")
+                "the file of settings has variables of {has}, and not of {wanted}"
             ));
         }
         self.write("/etc/tieline/tieline.toml", text.as_bytes(), 0o644)

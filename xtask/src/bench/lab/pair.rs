@@ -21,8 +21,8 @@ pub(super) enum Figure {
     P50,
     Rate,
     Bandwidth,
-    /// Instructions from doorbell to doorbell. The words are the first arguments of `steps`, and a count is one of those looked for
-    /// where the driver was entered so often.
+    /// Instructions from doorbell to doorbell. The text is the first arguments of `steps`. The function accepts a count by the number
+    /// of entries into the driver.
     Steps(&'static str, fn(u64) -> bool),
 }
 
@@ -50,11 +50,13 @@ pub(super) struct Pair {
 /// counted behind its warm-up, a tenth of [`STREAM`]: what was posted before the connection stood was queued. The first messages there
 /// find credits; the least of the counts is one of theirs.
 ///
-/// With nothing polled between, of a stream of puts; the same of messages; with polls between; and the same of puts, where who looks at
-/// its memory may have polled nothing.
+/// This one counts the post of a put, in a stream with no poll between doorbells.
 pub(super) const POST_PUT: Figure = Figure::Steps("300 16", |entries| entries == 1);
+/// The same of a message.
 pub(super) const POST_MESSAGE: Figure = Figure::Steps("226 24", |entries| entries == 1);
+/// A turn, with polls between doorbells.
 pub(super) const TURN: Figure = Figure::Steps("60 15", |entries| entries != 1);
+/// The same of a put, whose program may poll its memory alone.
 pub(super) const TURN_PUT: Figure = Figure::Steps("60 15", |_| true);
 /// Operations of a stream whose posts are counted.
 pub(super) const STREAM: u64 = 2000;
