@@ -4,7 +4,7 @@
 //! version beside it, and nothing else. So it does not matter which linker there is, nor what rustc passes to its own; that the
 //! outcome is what the file says is looked up in the outcome ([`check_exports`]).
 
-use crate::sh::{Outcome, capture, command, root, run, target};
+use crate::sh::{Outcome, capture, command, make_folder, on, read, root, run, target, write};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub(crate) const SYSTEM: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "
 /// What is exported: each symbol and its version.
 fn symbols() -> Outcome<BTreeMap<String, String>> {
     let file = root().join("capi/libtieline.symbols");
-    let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let text = read(&file)?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|line| match line.split_once('@') {
@@ -50,16 +50,15 @@ pub(crate) fn folder(profile: &str) -> PathBuf {
 /// Links the shared library, and lays it and the static one where `-ltieline` finds them.
 pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
     let folder = folder(profile);
-    let said = |file: &Path, e: std::io::Error| format!("{}: {e}", file.display());
-    std::fs::create_dir_all(&folder).map_err(|e| said(&folder, e))?;
+    make_folder(&folder)?;
     let made = target().join(profile).join("libtieline_c.a");
     let archive = folder.join("libtieline.a");
     let _ = std::fs::remove_file(&archive);
     if std::fs::hard_link(&made, &archive).is_err() {
-        let _ = std::fs::copy(&made, &archive).map_err(|e| said(&made, e))?;
+        let _ = on(&made, std::fs::copy(&made, &archive))?;
     }
     let (symbols, script) = (symbols()?, folder.join("libtieline.map"));
-    std::fs::write(&script, version_script(&symbols)).map_err(|e| said(&script, e))?;
+    write(&script, version_script(&symbols))?;
     let library = folder.join(SONAME);
     let mut linker = command("cc", &["-shared", "-o"]);
     let _ = linker.arg(&library).arg(format!("-Wl,-soname,{SONAME}"));
@@ -69,7 +68,7 @@ pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
     run(linker.arg(&archive).args(SYSTEM))?;
     let plain = folder.join("libtieline.so");
     let _ = std::fs::remove_file(&plain);
-    std::os::unix::fs::symlink(SONAME, &plain).map_err(|e| said(&plain, e))?;
+    on(&plain, std::os::unix::fs::symlink(SONAME, &plain))?;
     Ok(folder)
 }
 
@@ -84,11 +83,9 @@ pub(crate) fn check_exports(library: &Path) -> Outcome {
     };
     let (more, fewer) = (differs(&exported, &wanted), differs(&wanted, &exported));
     if !more.is_empty() || !fewer.is_empty() {
-        return Err(format!(
-            "exported and not in capi/libtieline.symbols: {}; there and not exported: {}",
-            more.join(" "),
-            fewer.join(" ")
-        ));
+        let (more, fewer) = (more.join(" "), fewer.join(" "));
+        let file = "capi/libtieline.symbols";
+        return Err(format!("exported and not in {file}: {more}; there and not exported: {fewer}"));
     }
     let dynamic = capture(command("readelf", &["-dW"]).arg(library))?;
     for part in [format!("[{SONAME}]"), "NODELETE".to_owned()] {

@@ -1,7 +1,9 @@
 //! `cargo xtask demo [FILE]`: from a fresh clone to real data between two processes.
 
 use crate::setup;
-use crate::sh::{self, Outcome, capture, cargo, command, heading, root, show_time, target};
+use crate::sh::{
+    self, Outcome, capture, cargo, command, entries, heading, root, show_time, target,
+};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -17,10 +19,8 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
         Some(name) => absolute(name)?,
         None => largest_of_rust()?,
     };
-    println!(
-        "building the command and the providers {}: a minute when nothing is there",
-        SHOWN.join(", ")
-    );
+    let shown = SHOWN.join(", ");
+    println!("building the command and the providers {shown}: a minute when nothing is there");
     step("Build", || {
         if sh::which("cc").is_none() {
             setup::install(setup::DEMO)?;
@@ -37,25 +37,19 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
     step("What is here, and why what is used is used", || {
         sh::run(&mut command(&tieline, &["info", "--why"]))
     })?;
-    step("Two processes move a file", || {
-        let program = [tieline.as_os_str(), "demo".as_ref(), file.as_os_str()];
+    let moved = |settings: &[(&str, &str)]| {
         let mut launch = command(&tieline, &["run", "-n", "2"]);
-        let _ = launch.args(cpus()).arg("--").args(program);
-        run_launch(&mut launch)
-    })?;
+        let _ = launch.envs(settings.iter().copied()).args(cpus());
+        let outcome = sh::run(launch.arg("--").arg(&tieline).arg("demo").arg(&file));
+        outcome.map_err(|text| format!("{text}: the demo did not verify"))
+    };
+    step("Two processes move a file", || moved(&[]))?;
     step("The same two over TCP, as if they had no memory in common", || {
-        let program = [tieline.as_os_str(), "demo".as_ref(), file.as_os_str()];
-        let mut launch = command(&tieline, &["run", "-n", "2"]);
-        let _ = launch.env("TIELINE_PROVIDERS", "tcp,tcp-connect");
-        let _ = launch.args(cpus()).arg("--").args(program);
-        run_launch(&mut launch)
+        moved(&[("TIELINE_PROVIDERS", "tcp,tcp-connect")])
     })?;
     step("How fast: two processes, each on a processor of its own", || speeds(&tieline))?;
-    println!(
-        "\nEverything was verified. {} after the build, {} in all.",
-        show_time(built.elapsed()),
-        show_time(started.elapsed())
-    );
+    let (behind, all) = (show_time(built.elapsed()), show_time(started.elapsed()));
+    println!("\nEverything was verified. {behind} after the build, {all} in all.");
     println!("By hand: {} --help", tieline.display());
     Ok(())
 }
@@ -94,10 +88,6 @@ fn speeds(tieline: &Path) -> Outcome {
     Ok(())
 }
 
-fn run_launch(launch: &mut std::process::Command) -> Outcome {
-    sh::run(launch).map_err(|text| format!("{text}: the demo did not verify"))
-}
-
 fn step(title: &str, body: impl FnOnce() -> Outcome) -> Outcome {
     heading(title);
     let started = Instant::now();
@@ -127,11 +117,9 @@ fn absolute(name: &str) -> Outcome<PathBuf> {
 fn largest_of_rust() -> Outcome<PathBuf> {
     let sysroot = capture(&mut command("rustc", &["--print", "sysroot"]))?;
     let lib = Path::new(sysroot.trim()).join("lib");
-    let entries =
-        std::fs::read_dir(&lib).map_err(|e| format!("cannot read {}: {e}", lib.display()))?;
-    let files = entries.flatten().filter_map(|entry| {
-        let m = entry.metadata().ok()?;
-        m.is_file().then(|| (m.len(), entry.path()))
+    let files = entries(&lib)?.into_iter().filter_map(|file| {
+        let m = std::fs::metadata(&file).ok()?;
+        m.is_file().then_some((m.len(), file))
     });
     let (_, file) = files.max().ok_or_else(|| format!("no file in {}; name one", lib.display()))?;
     Ok(file)

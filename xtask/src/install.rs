@@ -1,8 +1,9 @@
 //! `cargo xtask install --prefix DIR`: the library, its headers and pkg-config files, the providers, the command, manual pages.
 
 use crate::c_library::{self, SONAME};
-use crate::package::files;
-use crate::sh::{self, Outcome, cargo, root, run, target};
+use crate::sh::{
+    self, Outcome, cargo, files_of, make_folder, name_of, on, read, root, run, target, write,
+};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ const USAGE: &str =
 struct Places {
     prefix: PathBuf,
     libdir: PathBuf,
-    /// Before all paths: where a package is laid out.
+    /// Before all paths, `/` or where a package is laid out.
     destination: PathBuf,
     profile: &'static str,
     /// Whether each file is said as it is laid.
@@ -42,47 +43,41 @@ impl Places {
         let prefix: PathBuf = prefix.ok_or(USAGE)?;
         let libdir = libdir.unwrap_or_else(|| prefix.join("lib"));
         if !prefix.is_absolute() || !libdir.is_absolute() {
-            return Err(
-                "--prefix and --libdir name where the files will be used from: begin with /".into(),
-            );
+            let words = "--prefix and --libdir name where the files will be used from";
+            return Err(format!("{words}: begin with /"));
         }
-        let destination = std::env::var_os("DESTDIR").map(PathBuf::from).unwrap_or_default();
+        let destination = std::env::var_os("DESTDIR").filter(|folder| !folder.is_empty());
+        let destination = PathBuf::from(destination.unwrap_or("/".into()));
         Ok(Places { prefix, libdir, destination, profile, tells: true })
     }
 
     /// Where a path of the installation lies now.
     fn laid(&self, path: &Path) -> PathBuf {
-        let below = path.strip_prefix("/").unwrap_or(path);
-        if self.destination.as_os_str().is_empty() {
-            path.into()
-        } else {
-            self.destination.join(below)
-        }
+        self.destination.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     fn put(&self, from: &Path, to: &Path, mode: u32) -> Outcome {
         let to = self.laid(to);
-        let said = |e: std::io::Error| format!("{}: {e}", to.display());
-        fs::create_dir_all(to.parent().unwrap_or(Path::new("/"))).map_err(said)?;
+        make_folder(to.parent().unwrap_or(Path::new("/")))?;
         // A file that is in use keeps its old bytes: the new one takes its name.
         let new = to.with_extension("new");
-        let _ = fs::copy(from, &new).map_err(|e| format!("{}: {e}", from.display()))?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(mode)).map_err(said)?;
-        fs::rename(&new, &to).map_err(said)?;
+        let _ = on(from, fs::copy(from, &new))?;
+        on(&new, fs::set_permissions(&new, fs::Permissions::from_mode(mode)))?;
+        on(&to, fs::rename(&new, &to))?;
         self.tell(&to.display().to_string());
         Ok(())
     }
 
     fn put_text(&self, text: &str, to: &Path) -> Outcome {
         let staged = target().join(self.profile).join("c/staged");
-        fs::write(&staged, text).map_err(|e| format!("{}: {e}", staged.display()))?;
+        write(&staged, text)?;
         self.put(&staged, to, 0o644)
     }
 
     fn link(&self, target: &str, to: &Path) -> Outcome {
         let to = self.laid(to);
         let _ = fs::remove_file(&to);
-        symlink(target, &to).map_err(|e| format!("{}: {e}", to.display()))?;
+        on(&to, symlink(target, &to))?;
         self.tell(&format!("{} -> {target}", to.display()));
         Ok(())
     }
@@ -106,7 +101,7 @@ pub(crate) fn install(words: &[&str]) -> Outcome {
 
 /// The same without building, of what is there in the development profile.
 pub(crate) fn lay_what_is_built(prefix: &Path) -> Outcome {
-    let (prefix, destination) = (prefix.to_path_buf(), PathBuf::new());
+    let (prefix, destination) = (prefix.to_path_buf(), "/".into());
     lay(&Places { libdir: prefix.join("lib"), prefix, destination, profile: "debug", tells: false })
 }
 
@@ -140,9 +135,7 @@ fn lay(places: &Places) -> Outcome {
     let (major, minor) = abi()?;
     for name in ["tieline.pc", "tieline-provider.pc"] {
         let template = root().join("packaging").join(format!("{name}.in"));
-        let text =
-            fs::read_to_string(&template).map_err(|e| format!("{}: {e}", template.display()))?;
-        let text = text
+        let text = read(&template)?
             .replace("@prefix@", &prefix.display().to_string())
             .replace("@libdir@", &libdir.display().to_string())
             .replace("@includedir@", &prefix.join("include").display().to_string())
@@ -158,9 +151,8 @@ fn lay(places: &Places) -> Outcome {
     }
     places.put(&built.join("tieline"), &prefix.join("bin/tieline"), 0o755)?;
     let manual = prefix.join("share/man/man1");
-    let pages = files(&root().join("packaging/man"))?.into_iter();
-    for page in pages.filter(|page| page.extension().is_some_and(|end| end == "1")) {
-        places.put(&page, &manual.join(page.file_name().unwrap_or_default()), 0o644)?;
+    for page in files_of(root().join("packaging/man"), "1")? {
+        places.put(&page, &manual.join(name_of(&page)), 0o644)?;
     }
     Ok(())
 }
@@ -168,7 +160,7 @@ fn lay(places: &Places) -> Outcome {
 /// The provider ABI's numbers, as the header has them.
 fn abi() -> Outcome<(String, String)> {
     let header = root().join("include/tieline_provider.h");
-    let text = fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))?;
+    let text = read(&header)?;
     let number = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
         line.map(str::to_owned).ok_or(format!("{} has no {name}", header.display()))
@@ -187,7 +179,7 @@ mod tests {
         let mut places = Places::of(&["--prefix", "/usr", "--libdir", "/usr/lib64"]).unwrap();
         places.destination = "/tmp/package".into();
         assert_eq!(places.laid(&places.libdir), Path::new("/tmp/package/usr/lib64"));
-        places.destination = PathBuf::new();
+        places.destination = "/".into();
         assert_eq!(places.laid(&places.libdir), Path::new("/usr/lib64"));
     }
 

@@ -3,7 +3,10 @@
 //! The copy has one change at a time. cargo-mutants makes random changes (`.cargo/mutants.toml`).
 
 use crate::package::{files, known_to_git};
-use crate::sh::{Outcome, cargo, lines, root, show_time, target, which, within};
+use crate::sh::{
+    Outcome, bytes, cargo, lines, make_folder, on, read, root, show_time, target, which, within,
+    write,
+};
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
@@ -89,8 +92,7 @@ impl Promise {
     /// The verdict of the tests near it. They have to pass without a change before they are asked.
     fn verdict(&self, tree: &Path, sound: &mut HashSet<&str>) -> Outcome<Verdict> {
         let file = tree.join(self.file);
-        let failed = |e: std::io::Error| format!("{}: {e}", file.display());
-        let text = std::fs::read_to_string(&file).map_err(failed)?;
+        let text = read(&file)?;
         let broken = self.broken_in(&text)?;
         let mut verdict = Verdict::Missed;
         for packages in self.near()? {
@@ -100,9 +102,9 @@ impl Promise {
                     return Err(format!("the tests have to pass without a change: {passed}"));
                 }
             }
-            std::fs::write(&file, &broken).map_err(failed)?;
+            write(&file, &broken)?;
             let asked = ask(tree, packages);
-            std::fs::write(&file, &text).map_err(failed)?;
+            write(&file, &text)?;
             match asked? {
                 Verdict::Missed => {}
                 caught @ Verdict::Caught(_) => return Ok(caught),
@@ -233,11 +235,10 @@ fn copy(tree: &Path) -> Outcome {
     }
     for name in names {
         let (from, to) = (root().join(&name), tree.join(&name));
-        let failed = |e: std::io::Error| format!("{name}: {e}");
-        let bytes = std::fs::read(&from).map_err(failed)?;
+        let bytes = bytes(&from)?;
         if std::fs::read(&to).ok() != Some(bytes) {
-            std::fs::create_dir_all(to.parent().unwrap_or(tree)).map_err(failed)?;
-            let _ = std::fs::copy(&from, &to).map_err(failed)?;
+            make_folder(to.parent().unwrap_or(tree))?;
+            let _ = on(&from, std::fs::copy(&from, &to))?;
         }
     }
     Ok(())

@@ -4,98 +4,48 @@ use crate::sh::{Outcome, command, is_root, run, which};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Something that a Debian package brings.
-pub(crate) struct Need {
-    /// A program in PATH, or a file.
-    probe: &'static str,
-    package: &'static str,
-}
-
-const fn need(probe: &'static str, package: &'static str) -> Need {
-    Need { probe, package }
-}
+/// Pairs of a probe and its Debian package. A probe is a program in PATH, or a file.
+type Needs = &'static str;
 
 /// Rust's own linker.
-pub(crate) const DEMO: &[Need] = &[need("cc", "gcc"), need("/usr/include/stdio.h", "libc6-dev")];
+pub(crate) const DEMO: Needs = "cc gcc  /usr/include/stdio.h libc6-dev";
 
-/// What the checks run.
-pub(crate) const TEST: &[Need] = &[
-    need("cc", "gcc"),
-    need("/usr/include/stdio.h", "libc6-dev"),
-    need("pkg-config", "pkg-config"),
-    need("ip", "iproute2"),
-    need("unshare", "util-linux"),
-    need("valgrind", "valgrind"),
-    need("nft", "nftables"),
-    need("mpirun", "openmpi-bin"),
-    need("mpicc", "libopenmpi-dev"),
-    need("fi_pingpong", "libfabric-bin"),
-    need("slurmctld", "slurmctld"),
-    need("slurmd", "slurmd"),
-    need("srun", "slurm-client"),
-    need("munged", "munge"),
-    need("ssh", "openssh-client"),
-    need("/usr/sbin/sshd", "openssh-server"),
-    need("man", "man-db"),
-    // Slurm's plug-in for PMIx asks the loader for `libpmix.so`, which only the development files bring.
-    need("/usr/share/doc/libpmix-dev/copyright", "libpmix-dev"),
-    need("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    need("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
-    // It brings the library, too, over which the provider ofi is tried.
-    need("/usr/include/rdma/fabric.h", "libfabric-dev"),
-];
+/// Programs of the checks. Slurm's plug-in for PMIx asks the loader for `libpmix.so`, which only the development files bring.
+/// libfabric-dev brings the library, too, over which the provider ofi is tried.
+pub(crate) const TEST: Needs = "
+    cc gcc  /usr/include/stdio.h libc6-dev  pkg-config pkg-config  ip iproute2  unshare util-linux
+    valgrind valgrind  nft nftables  mpirun openmpi-bin  mpicc libopenmpi-dev
+    fi_pingpong libfabric-bin  slurmctld slurmctld  slurmd slurmd  srun slurm-client  munged munge
+    ssh openssh-client  /usr/sbin/sshd openssh-server  man man-db
+    /usr/share/doc/libpmix-dev/copyright libpmix-dev
+    /usr/include/infiniband/verbs.h libibverbs-dev  /usr/include/rdma/rdma_cma.h librdmacm-dev
+    /usr/include/rdma/fabric.h libfabric-dev";
 
-/// The headers of rdma-core, and libclang, by which rdma-sys and ofi-libfabric-sys read headers.
-pub(crate) const YARDSTICK: &[Need] = &[
-    need("pkg-config", "pkg-config"),
-    need("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    need("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
-    // The library lies in a folder with a version in its name.
-    need("/usr/share/doc/libclang-dev/copyright", "libclang-dev"),
-];
+/// The headers of rdma-core, and libclang, by which rdma-sys and ofi-libfabric-sys read headers. Its library lies in a folder
+/// with a version in its name.
+pub(crate) const YARDSTICK: Needs = "
+    pkg-config pkg-config  /usr/share/doc/libclang-dev/copyright libclang-dev
+    /usr/include/infiniband/verbs.h libibverbs-dev  /usr/include/rdma/rdma_cma.h librdmacm-dev";
 
 /// The lab's virtual machines, and what runs in them beside the project itself.
-pub(crate) const LAB: &[Need] = &[
-    need("qemu-system-x86_64", "qemu-system-x86"),
-    need("busybox", "busybox-static"),
-    need("cpio", "cpio"),
-    need("modprobe", "kmod"),
-    need("make", "make"),
-    need("ip", "iproute2"),
-    need("setpriv", "util-linux"),
-    need("ibv_devinfo", "ibverbs-utils"),
-    need("ib_write_bw", "perftest"),
-    need("rping", "rdmacm-utils"),
-    need("fi_info", "libfabric-bin"),
-];
+pub(crate) const LAB: Needs = "
+    qemu-system-x86_64 qemu-system-x86  busybox busybox-static  cpio cpio  modprobe kmod  make make
+    ip iproute2  setpriv util-linux  ibv_devinfo ibverbs-utils  ib_write_bw perftest
+    rping rdmacm-utils  fi_info libfabric-bin";
 
 /// The rivals.
-pub(crate) const BENCH: &[Need] = &[
-    need("cc", "gcc"),
-    need("ucx_perftest", "ucx-utils"),
-    need("/usr/include/ucp/api/ucp.h", "libucx-dev"),
-    need("mpirun", "openmpi-bin"),
-    need("mpicc", "libopenmpi-dev"),
-    need("taskset", "util-linux"),
-    need("NPopenmpi", "netpipe-openmpi"),
-    need("sockperf", "sockperf"),
-    need("iperf3", "iperf3"),
-];
+pub(crate) const BENCH: Needs = "
+    cc gcc  ucx_perftest ucx-utils  /usr/include/ucp/api/ucp.h libucx-dev  mpirun openmpi-bin
+    mpicc libopenmpi-dev  taskset util-linux  NPopenmpi netpipe-openmpi  sockperf sockperf
+    iperf3 iperf3";
 
 /// What a clean root is made with.
-pub(crate) const ROOTS: &[Need] = &[need("mmdebstrap", "mmdebstrap")];
+pub(crate) const ROOTS: Needs = "mmdebstrap mmdebstrap";
 
 /// What a clean root is made with, and packages.
-pub(crate) const PACKAGE: &[Need] = &[
-    need("dpkg-buildpackage", "dpkg-dev"),
-    need("dh", "debhelper"),
-    need("pod2man", "perl"),
-    need("mmdebstrap", "mmdebstrap"),
-    need("lintian", "lintian"),
-    need("rpmbuild", "rpm"),
-    need("rpmlint", "rpmlint"),
-    need("dnf", "dnf"),
-];
+pub(crate) const PACKAGE: Needs = "
+    dpkg-buildpackage dpkg-dev  dh debhelper  pod2man perl  mmdebstrap mmdebstrap  lintian lintian
+    rpmbuild rpm  rpmlint rpmlint  dnf dnf";
 
 /// Whether this machine is to be left as it is.
 static KEPT: AtomicBool = AtomicBool::new(false);
@@ -106,7 +56,7 @@ pub(crate) fn keep() {
 }
 
 /// Installs what is missing; where that cannot be done, the error is the one line that does it.
-pub(crate) fn install(needs: &[Need]) -> Outcome {
+pub(crate) fn install(needs: Needs) -> Outcome {
     let missing = missing(needs);
     if missing.is_empty() {
         println!("system packages: all there");
@@ -114,7 +64,10 @@ pub(crate) fn install(needs: &[Need]) -> Outcome {
     }
     let kept = KEPT.load(Ordering::Relaxed);
     if kept || !is_root() || which("apt-get").is_none() {
-        return Err(format!("missing packages; install them with: {}", line(&missing)));
+        let (sudo, packages) = (if is_root() { "" } else { "sudo " }, missing.join(" "));
+        return Err(format!(
+            "missing packages; install them with: {sudo}apt-get update && {sudo}apt-get install -y {packages}"
+        ));
     }
     println!("installing {}", missing.join(" "));
     static UPDATED: AtomicBool = AtomicBool::new(false);
@@ -127,30 +80,23 @@ pub(crate) fn install(needs: &[Need]) -> Outcome {
 }
 
 /// Installs what can be installed; what remains missing is said, and whoever needs it says `skipped`.
-pub(crate) fn install_or_say(needs: &[Need]) {
+pub(crate) fn install_or_say(needs: Needs) {
     if let Err(text) = install(needs) {
         println!("{text}");
     }
 }
 
 /// The packages of what is not there.
-fn missing(needs: &[Need]) -> Vec<&'static str> {
-    let there = |need: &&Need| {
-        if need.probe.starts_with('/') {
-            Path::new(need.probe).exists()
-        } else {
-            which(need.probe).is_some()
-        }
+fn missing(needs: Needs) -> Vec<&'static str> {
+    let words: Vec<&str> = needs.split_whitespace().collect();
+    let is_there = |probe: &str| match probe.starts_with('/') {
+        true => Path::new(probe).exists(),
+        false => which(probe).is_some(),
     };
-    let mut packages: Vec<&str> =
-        needs.iter().filter(|need| !there(need)).map(|need| need.package).collect();
+    let missing = words.chunks_exact(2).filter(|need| !is_there(need[0]));
+    let mut packages: Vec<&str> = missing.map(|need| need[1]).collect();
     packages.dedup();
     packages
-}
-
-fn line(packages: &[&str]) -> String {
-    let sudo = if is_root() { "" } else { "sudo " };
-    format!("{sudo}apt-get update && {sudo}apt-get install -y {}", packages.join(" "))
 }
 
 fn apt(args: &[&str]) -> std::process::Command {

@@ -168,6 +168,65 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcom
     running.succeeded()
 }
 
+/// Turns an error of the system into one that names the file.
+pub(crate) fn on<T>(file: impl AsRef<Path>, result: std::io::Result<T>) -> Outcome<T> {
+    result.map_err(|e| format!("{}: {e}", file.as_ref().display()))
+}
+
+/// A file's text.
+pub(crate) fn read(file: impl AsRef<Path>) -> Outcome<String> {
+    on(&file, std::fs::read_to_string(&file))
+}
+
+/// A file's bytes.
+pub(crate) fn bytes(file: impl AsRef<Path>) -> Outcome<Vec<u8>> {
+    on(&file, std::fs::read(&file))
+}
+
+/// Writes a file anew.
+pub(crate) fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> Outcome {
+    on(&file, std::fs::write(&file, text))
+}
+
+/// Makes a folder and those above it.
+pub(crate) fn make_folder(folder: impl AsRef<Path>) -> Outcome {
+    on(&folder, std::fs::create_dir_all(&folder))
+}
+
+/// The entries of a folder, sorted.
+pub(crate) fn entries(folder: impl AsRef<Path>) -> Outcome<Vec<PathBuf>> {
+    let found = on(&folder, std::fs::read_dir(&folder))?;
+    let mut entries: Vec<PathBuf> = found.flatten().map(|entry| entry.path()).collect();
+    entries.sort();
+    Ok(entries)
+}
+
+/// The files of a folder with this ending, sorted.
+pub(crate) fn files_of(folder: impl AsRef<Path>, ending: &str) -> Outcome<Vec<PathBuf>> {
+    let mut files = entries(&folder)?;
+    files.retain(|file| file.extension().is_some_and(|end| end == ending));
+    Ok(files)
+}
+
+/// The last part of a path.
+pub(crate) fn name_of(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Cargo's metadata of packages: those of the workspace and their dependencies.
+pub(crate) fn packages(args: &[&str]) -> Outcome<Vec<serde_json::Value>> {
+    let said = capture(cargo(&["metadata", "--format-version", "1"]).args(args))?;
+    let mut said: serde_json::Value =
+        serde_json::from_str(&said).map_err(|e| format!("cargo metadata: {e}"))?;
+    Ok(said["packages"].as_array_mut().map(std::mem::take).unwrap_or_default())
+}
+
+/// Runs a command. Returns whether it succeeded, and the lines that it printed.
+pub(crate) fn listened(command: &mut Command) -> (Outcome<bool>, Vec<String>) {
+    let mut said = Vec::new();
+    (lines(command, |line| said.push(line.to_owned())), said)
+}
+
 /// Where a program lies, if it is in PATH.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;

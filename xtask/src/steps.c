@@ -15,8 +15,7 @@
  *
  * After each doorbell the program is held until a packet has come and then none for a while, so that what it waits for
  * is there when it looks. Where that was too short, the count has turns of a loop that waits in it: the least of
- * several has none. The hold is short, because there are programs that do more once they find that time has passed. STEPS_TRACE=FILE writes the address of
- * every instruction between the last two doorbells, with the file it was mapped from, one a line.
+ * several has none. The hold is short, because there are programs that do more once they find that time has passed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,19 +38,14 @@
 #define LOOK 2 /* ms */
 #define QUIET 5    /* looks without a packet, once there was one */
 #define PATIENCE 50 /* looks for the first */
-#define MAPS 512
-#define KNOWN 4096
 
-struct map {
-    uint64_t from, to, offset;
-    char file[256];
+/* Where a file's code is mapped. */
+struct code {
+    uint64_t from, to;
 };
 
 static pid_t child;
-static struct map maps[MAPS];
-static int map_count;
-static uint64_t *trace;
-static long traced, trace_room;
+static struct code driver_code, clock_code;
 
 static void die(const char *what)
 {
@@ -99,22 +93,13 @@ static struct user_regs_struct registers(void)
 /* Whether this system call, which is about to be made, is a doorbell. */
 static int is_doorbell(const struct user_regs_struct *at, uint64_t number)
 {
-    return number == SYS_write && (uint32_t)word(at->rsi) == IB_USER_VERBS_CMD_POST_SEND && at->rdx >= 8 && at->rdi > 2;
+    return number == SYS_write && at->rdx >= 8 && at->rdi > 2 && (uint32_t)word(at->rsi) == IB_USER_VERBS_CMD_POST_SEND;
 }
 
-/* Whether the instruction at this address is `syscall` (0f 05). Code does not change: what was read is remembered. */
+/* Whether the instruction at this address is `syscall` (0f 05). */
 static int is_syscall(uint64_t address)
 {
-    static struct {
-        uint64_t address;
-        int is;
-    } known[KNOWN];
-    size_t at = address % KNOWN;
-    if (known[at].address != address) {
-        known[at].address = address;
-        known[at].is = (word(address) & 0xffff) == 0x050f;
-    }
-    return known[at].is;
+    return (word(address) & 0xffff) == 0x050f;
 }
 
 static long packets(void)
@@ -143,71 +128,46 @@ static void hold(long seen)
     }
 }
 
-static void read_maps(void)
+/* The executable part of the first file with this name in its path. */
+static struct code mapped(const char *file_name)
 {
     char name[64], line[512];
+    struct code code = {0, 0};
     snprintf(name, sizeof name, "/proc/%d/maps", child);
     FILE *file = fopen(name, "r");
     if (!file) {
         die(name);
     }
-    while (map_count < MAPS && fgets(line, sizeof line, file)) {
-        struct map *map = &maps[map_count];
+    while (!code.to && fgets(line, sizeof line, file)) {
         char rights[8];
-        map->file[0] = 0;
-        if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %255s", &map->from, &map->to, rights, &map->offset, map->file) >= 4 &&
-            rights[2] == 'x') {
-            map_count++;
+        uint64_t from, to;
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && rights[2] == 'x' && strstr(line, file_name)) {
+            code = (struct code){from, to};
         }
     }
     fclose(file);
+    return code;
 }
 
-static const struct map *place(uint64_t address)
+static int is_in(uint64_t address, struct code code)
 {
-    static const struct map *last = maps;
-    if (address >= last->from && address < last->to) {
-        return last;
-    }
-    for (const struct map *map = maps; map < maps + map_count; map++) {
-        if (address >= map->from && address < map->to) {
-            return last = map;
-        }
-    }
-    return NULL;
-}
-
-static int in_file(uint64_t address, const char *name)
-{
-    const struct map *map = place(address);
-    return map && strstr(map->file, name);
+    return address >= code.from && address < code.to;
 }
 
 /* Steps from behind one doorbell to behind the next. */
 static void interval(long *steps, long *driver, long *entries)
 {
     struct user_regs_struct at = registers();
-    int inside = in_file(at.rip, DRIVER);
-    *steps = *driver = *entries = traced = 0;
+    int inside = is_in(at.rip, driver_code);
+    *steps = *driver = *entries = 0;
     for (;;) {
-        int rings = is_syscall(at.rip) && is_doorbell(&at, at.rax);
-        uint64_t before = at.rip;
-        if (trace) {
-            if (traced == trace_room) {
-                trace_room *= 2;
-                trace = realloc(trace, (size_t)trace_room * sizeof *trace);
-                if (!trace) {
-                    die("memory");
-                }
-            }
-            trace[traced++] = before;
-        }
-        *steps += !in_file(at.rip, CLOCK);
+        int rings = is_doorbell(&at, at.rax) && is_syscall(at.rip);
+        *steps += !is_in(at.rip, clock_code);
         on(PTRACE_SINGLESTEP);
         at = registers();
         *driver += inside;
         int was = inside;
-        inside = in_file(at.rip, DRIVER);
+        inside = is_in(at.rip, driver_code);
         /* A call leaves the address to return to below the top of the stack; a return finds its own just popped. */
         if (inside && !was && word(at.rsp - 8) != at.rip) {
             ++*entries;
@@ -216,20 +176,6 @@ static void interval(long *steps, long *driver, long *entries)
             return;
         }
     }
-}
-
-static void write_trace(const char *name)
-{
-    FILE *file = fopen(name, "w");
-    if (!file) {
-        die(name);
-    }
-    for (long i = 0; i < traced; i++) {
-        const struct map *map = place(trace[i]);
-        uint64_t address = map ? trace[i] - map->from + map->offset : trace[i];
-        fprintf(file, "%#lx %s\n", address, map ? map->file : "?");
-    }
-    fclose(file);
 }
 
 int main(int argc, char **argv)
@@ -260,12 +206,8 @@ int main(int argc, char **argv)
         on(PTRACE_SYSCALL);
         rung += rings;
     }
-    read_maps();
-    const char *file = getenv("STEPS_TRACE");
-    if (file) {
-        trace_room = 1 << 16;
-        trace = malloc((size_t)trace_room * sizeof *trace);
-    }
+    driver_code = mapped(DRIVER);
+    clock_code = mapped(CLOCK);
     for (long i = 0; i < count; i++) {
         long steps, driver, entries;
         hold(seen);
@@ -273,9 +215,6 @@ int main(int argc, char **argv)
         interval(&steps, &driver, &entries);
         printf("steps %ld %ld %ld\n", steps, driver, entries);
         fflush(stdout);
-    }
-    if (trace) {
-        write_trace(file);
     }
     /* The rest runs freely, so that the other side sees its end. */
     ptrace(PTRACE_DETACH, child, 0, 0);

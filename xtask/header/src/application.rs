@@ -1,58 +1,32 @@
 //! `include/tieline.h`: the C library, for programs and runtimes, made from `capi/src/abi`.
 
-/// What C calls them. Handles are structs of which the header says nothing.
-const NAMES: &[(&str, &str)] = &[
-    ("ContextHandle", "tieline_context"),
-    ("WorkerHandle", "tieline_worker"),
-    ("EndpointHandle", "tieline_endpoint"),
-    ("RegionHandle", "tieline_region"),
-    ("KeyHandle", "tieline_key"),
-    ("CounterHandle", "tieline_counter"),
-    ("KeptHandle", "tieline_kept"),
-    ("AnnouncementHandle", "tieline_announcement"),
-    ("PointerHandle", "tieline_pointer"),
-    ("WakerHandle", "tieline_waker"),
-    ("JobHandle", "tieline_job"),
-    ("NameCallHandle", "tieline_name_call"),
-    ("Setting", "tieline_setting"),
-    ("ContextParams", "tieline_context_params"),
-    ("How", "tieline_how"),
+/// Items whose names in C follow from those in Rust by [`super::c_name`]. Handles are opaque structs.
+const NAMES: &str = "ContextHandle WorkerHandle EndpointHandle RegionHandle KeyHandle CounterHandle KeptHandle \
+    AnnouncementHandle PointerHandle WakerHandle JobHandle NameCallHandle Setting ContextParams How Piece MessageFn \
+    EndpointFailureFn NotificationFn PeerFailureFn PeerLeftFn Limits KeyInfo Counted Completed Exchange TakeFn JobPlace \
+    DatagramFn";
+
+/// Items with other names in C.
+const OTHERS: [(&str, &str); 3] = [
     ("Failure", "tieline_error"),
-    ("Piece", "tieline_piece"),
     ("ArrivedMessage", "tieline_message"),
-    ("MessageFn", "tieline_message_fn"),
-    ("EndpointFailureFn", "tieline_endpoint_failure_fn"),
-    ("NotificationFn", "tieline_notification_fn"),
-    ("PeerFailureFn", "tieline_peer_failure_fn"),
-    ("PeerLeftFn", "tieline_peer_left_fn"),
     ("CBlocks", "tieline_blocks"),
-    ("Limits", "tieline_limits"),
-    ("KeyInfo", "tieline_key_info"),
-    ("Counted", "tieline_counted"),
-    ("Completed", "tieline_completed"),
-    ("Exchange", "tieline_exchange"),
-    ("TakeFn", "tieline_take_fn"),
-    ("JobPlace", "tieline_job_place"),
-    ("DatagramFn", "tieline_datagram_fn"),
 ];
 
 /// The whole header.
 pub fn generate() -> String {
-    let mut out = String::from(HEAD);
-    out.push_str("/* ---- Statuses: those of the provider ABI ---- */\n\n");
-    out.push_str(&super::statuses());
-    out.push_str("\n/* ---- Numbers, records and functions ---- */\n\n");
-    out.push_str(&items());
-    out.push_str(END);
-    out
+    let statuses = "/* ---- Statuses: those of the provider ABI ---- */\n\n";
+    let others = "\n/* ---- Numbers, records and functions ---- */\n\n";
+    [HEAD, statuses, &super::statuses(), others, &items(), END].concat()
 }
 
 fn items() -> String {
     let mut config = super::config();
     config.function.sort_by = Some(cbindgen::SortKey::None);
     config.constant.sort_by = Some(cbindgen::SortKey::None);
-    config.export.rename =
-        NAMES.iter().map(|(rust, c)| (rust.to_string(), c.to_string())).collect();
+    let names = NAMES.split(' ').map(|name| (name.to_owned(), super::c_name(name)));
+    let others = OTHERS.map(|(rust, c)| (rust.to_owned(), c.to_owned()));
+    config.export.rename = names.chain(others).collect();
     let files = ORDER.iter().map(|name| format!("capi/src/abi/{name}.rs"));
     let text = super::generated(config, files);
     let mut text = super::in_words_of_c(&text, &[]).replace(" -1\n", " (-1)\n");

@@ -19,8 +19,8 @@ pub(super) fn check(today: &str) -> Result<(), String> {
         let file = format!("tests/old-providers/{major}.{minor}/tieline_provider.h");
         let frozen =
             std::fs::read_to_string(root().join(&file)).map_err(|e| format!("{file}: {e}"))?;
-        if checksum(&frozen) != *sum {
-            let found = checksum(&frozen);
+        let found = checksum(&frozen);
+        if found != *sum {
             return Err(format!(
                 "{file} was frozen and has changed: its checksum is {found:#x} now"
             ));

@@ -8,7 +8,6 @@
 pub mod application;
 mod frozen;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use tieline_plugin_api::abi::golden::RECORDS;
 use tieline_plugin_api::{OK, PENDING, Status, abi, tables};
@@ -59,14 +58,8 @@ fn root() -> PathBuf {
 
 /// The whole header of providers.
 pub fn generate() -> String {
-    let mut out = String::from(HEAD);
-    out.push_str(&numbers());
-    out.push_str("\n/* ---- Records and tables ---- */\n\n");
-    out.push_str(&types());
-    out.push_str(TAIL);
-    out.push_str(&layout());
-    out.push_str(END);
-    out
+    let title = "\n/* ---- Records and tables ---- */\n\n";
+    [HEAD, &numbers(), title, &types(), TAIL, &layout(), END].concat()
 }
 
 const HEAD: &str = r#"/*
@@ -109,13 +102,11 @@ fn numbers() -> String {
     for (title, names) in tables() {
         out.push_str(&format!("\n/* ---- {title} ---- */\n\n"));
         for named in names {
-            match is_wide(named.c_name) {
-                true => {
-                    let value = format!("UINT64_C(0x{:x})", named.value);
-                    define(&mut out, named.c_name, value, named.doc);
-                }
-                false => define(&mut out, named.c_name, named.value, named.doc),
-            }
+            let value = match is_wide(named.c_name) {
+                true => format!("UINT64_C(0x{:x})", named.value),
+                false => named.value.to_string(),
+            };
+            define(&mut out, named.c_name, value, named.doc);
         }
     }
     out
@@ -138,10 +129,10 @@ fn statuses() -> String {
     out
 }
 
-/// `ProviderOps` -> `tieline_provider_ops`.
+/// `ProviderOps` -> `tieline_provider_ops`, `StateHandle` -> `tieline_state`.
 fn c_name(rust: &str) -> String {
     let mut out = String::from("tieline");
-    for c in rust.chars() {
+    for c in rust.trim_end_matches("Handle").chars() {
         if c.is_ascii_uppercase() {
             out.push('_');
         }
@@ -151,15 +142,7 @@ fn c_name(rust: &str) -> String {
 }
 
 /// The kinds of handle: in Rust addresses, in C structs of which the header says nothing.
-const HANDLES: &[(&str, &str)] = &[
-    ("StateHandle", "tieline_state"),
-    ("DomainHandle", "tieline_domain"),
-    ("RegionHandle", "tieline_region"),
-    ("InterfaceHandle", "tieline_interface"),
-    ("EndpointHandle", "tieline_endpoint"),
-    ("KeyHandle", "tieline_key"),
-    ("ConnectorHandle", "tieline_connector"),
-];
+const HANDLES: &str = "StateHandle DomainHandle RegionHandle InterfaceHandle EndpointHandle KeyHandle ConnectorHandle";
 
 /// How cbindgen writes both headers.
 fn config() -> cbindgen::Config {
@@ -190,13 +173,8 @@ fn generated(config: cbindgen::Config, files: impl IntoIterator<Item = String>) 
 fn types() -> String {
     let mut names: Vec<&str> = RECORDS.iter().map(|record| record.name).collect();
     names.extend(["PackFn", "EntryFn"]);
-    names.extend(HANDLES.iter().map(|(rust, _)| *rust));
-    let is_handle = |name: &str| HANDLES.iter().any(|(rust, _)| *rust == name);
-    let rename: HashMap<String, String> = names
-        .iter()
-        .filter(|name| !is_handle(name))
-        .map(|name| ((*name).to_string(), c_name(name)))
-        .collect();
+    let rename = names.iter().map(|name| ((*name).to_string(), c_name(name))).collect();
+    names.extend(HANDLES.split(' '));
     let mut config = config();
     config.export.include = names.iter().map(|name| (*name).to_string()).collect();
     config.export.item_types = vec![
@@ -208,7 +186,8 @@ fn types() -> String {
     let files = ["abi.rs", "abi/domain.rs", "abi/interface.rs", "abi/endpoint.rs"];
     let files = files.map(|file| format!("plugin-api/src/{file}"));
     let mut text = in_words_of_c(&generated(config, files), &names);
-    for (rust, c) in HANDLES {
+    for rust in HANDLES.split(' ') {
+        let c = c_name(rust);
         text = text
             .replace(&format!("typedef void {rust};"), &format!("struct {c};"))
             .replace(&format!("{rust} *"), &format!("struct {c} *"));

@@ -1,7 +1,7 @@
 //! The groups that are compared, and the aims.
 
-use super::ranks::Counts;
-use super::source::{Field, OVER_LIBFABRIC, Source};
+use super::ranks::{self, Counts};
+use super::source::{self, OVER_LIBFABRIC, Setting, Source};
 use Unit::{Bandwidth, Memory, Rate, Time};
 
 /// The kind of a figure.
@@ -58,12 +58,12 @@ impl Unit {
         !matches!(self, Rate | Bandwidth)
     }
 
-    /// The figure of a program that has this unit.
-    pub(crate) fn field(self) -> Field {
+    /// Its name in the JSON of `tieline perf`: operations or bytes per second, all in all, or the median time.
+    pub(crate) fn field(self) -> &'static str {
         match self {
-            Rate => Field::Rate,
-            Bandwidth => Field::Bandwidth,
-            _ => Field::P50,
+            Rate => "messages_per_second",
+            Bandwidth => "bytes_per_second",
+            _ => "p50_ns",
         }
     }
 
@@ -92,7 +92,30 @@ impl Unit {
 
 /// `tieline perf` in ordinary memory.
 fn perf(test: &'static str, size: &'static str) -> Source {
-    Source::Tieline(test, size, "", &[])
+    tieline(test, size, "", &[])
+}
+
+fn tieline(
+    test: &'static str,
+    size: &'static str,
+    more: &'static str,
+    settings: &'static [Setting],
+) -> Source {
+    let words = [test, size, more];
+    Source::new(None, move |unit, quick| source::tieline(words, settings, unit, quick))
+}
+
+fn footprint(settings: &'static [Setting], field: &'static str) -> Source {
+    Source::new(None, move |_, _| source::footprint(settings, field))
+}
+
+fn net_pipe(bytes: u64) -> Rival {
+    let source = Source::new("NPopenmpi", move |unit, _| source::net_pipe(bytes, unit));
+    ("Open MPI (NetPIPE)", source, None)
+}
+
+fn fewer(iterations: u64, quick: bool) -> u64 {
+    if quick { iterations / 3 } else { iterations }
 }
 
 /// The name of a rival of UCX, and the options of `ucx_perftest` for it.
@@ -104,7 +127,10 @@ const AM: Ucx = ("UCX ucp am", "-t");
 const TAG: Ucx = ("UCX ucp tag", "-t");
 
 fn ucx(by: Ucx, test: &'static str, iterations: u64, aim: impl Into<Option<f64>>) -> Rival {
-    (by.0, Source::Ucx(by.1, test, iterations), aim.into())
+    let source = Source::new("ucx_perftest", move |unit, quick| {
+        source::ucx(by.1, test, fewer(iterations, quick), unit)
+    });
+    (by.0, source, aim.into())
 }
 
 /// Every group, small to large.
@@ -115,14 +141,14 @@ pub(crate) fn all() -> Vec<Group> {
 }
 
 fn messages() -> Vec<Group> {
-    let net_pipe = ("Open MPI (NetPIPE)", Source::NetPipe(8), None);
     let crossing = ("limit: a cache line crosses", perf("crossing", "8"), Some(1.5));
-    let ring = |aim| ("limit: a bare ring in C", Source::Ring, aim);
+    let ring =
+        |aim| ("limit: a bare ring in C", Source::new("cc", |unit, _| source::ring(unit)), aim);
     let latency = vec![
         ucx(POSIX, "am_lat -s 8 -D short", 300_000, 0.60),
         ucx(AM, "ucp_am_lat -s 8", 300_000, None),
         ucx(TAG, "tag_lat -s 8", 300_000, None),
-        net_pipe,
+        net_pipe(8),
         crossing,
         ring(None),
     ];
@@ -148,7 +174,9 @@ fn messages() -> Vec<Group> {
 /// Messages that are matched by tag: the runtime of `tests/runtime` beside UCX's own matching. As many under way in both.
 fn tagged() -> Vec<Group> {
     let group = |what, unit, (test, bytes), args, count, aim| {
-        let ours = Source::Tags { what: test, bytes, count };
+        let ours = Source::new("taskset", move |unit, quick| {
+            source::tags(test, bytes, fewer(count, quick), unit)
+        });
         Group::new(what, unit, ours, vec![ucx(TAG, args, count, Some(aim))])
     };
     let stream =
@@ -164,13 +192,13 @@ fn tagged() -> Vec<Group> {
 
 fn memory_operations() -> Vec<Group> {
     let allocated = |what, unit, test, rival, iterations| {
-        let ours = Source::Tieline(test, "8", "--memory alloc", &[]);
+        let ours = tieline(test, "8", "--memory alloc", &[]);
         Group::new(what, unit, ours, vec![ucx(POSIX, rival, iterations, 1.0)])
     };
     let ordinary = |what, test, rival| {
         let no_promise = ("tieline, nothing promised", perf(test, "8"), None);
         // Both ends promise each other that they make progress all the time, as `tieline perf` does.
-        let ours = Source::Tieline(test, "8", "", &[("TIELINE_POLLS_OFTEN", "on")]);
+        let ours = tieline(test, "8", "", &[("TIELINE_POLLS_OFTEN", "on")]);
         Group::new(what, Time, ours, vec![no_promise, ucx(CMA, rival, 300_000, None)])
     };
     let (put, rate) = ("put_lat -s 8 -D short", 3_000_000);
@@ -185,16 +213,16 @@ fn memory_operations() -> Vec<Group> {
 
 fn bulk() -> Vec<Group> {
     const ONE_END: &str = "tieline, one end copies";
+    const FOUR: &str = "4 MiB there and back, ordinary memory";
     let copied = |what, both, test, rival| {
-        let one_end = Source::Tieline(test, "1m", "", &[("TIELINE_ASSIST_SIZE", "inf")]);
+        let one_end = tieline(test, "1m", "", &[("TIELINE_ASSIST_SIZE", "inf")]);
         let rivals = vec![(ONE_END, one_end, None), ucx(CMA, rival, 4_000, None)];
         let compared = |what, ours, aim| Comparison { what, ours, rival: CMA.0, aim: Some(aim) };
         let comparisons = vec![compared(None, ONE_END, 1.0), compared(Some(both), OURS, 1.5)];
         Group { comparisons, ..Group::new(what, Bandwidth, perf(test, "1m"), rivals) }
     };
     let memcpy = vec![("limit: memcpy", perf("memcpy", "1m"), Some(0.95))];
-    let into_own = Source::Tieline("put_bw", "1m", "--memory alloc", &[]);
-    let net_pipe = vec![("Open MPI (NetPIPE)", Source::NetPipe(4 << 20), None)];
+    let into_own = tieline("put_bw", "1m", "--memory alloc", &[]);
     vec![
         copied(
             "1 MiB put, ordinary memory",
@@ -209,23 +237,20 @@ fn bulk() -> Vec<Group> {
             "get -s 1048576 -D zcopy",
         ),
         Group::new("1 MiB put into memory of Context::alloc", Bandwidth, into_own, memcpy),
-        Group::new(
-            "4 MiB there and back, ordinary memory",
-            Bandwidth,
-            perf("put_lat", "4m"),
-            net_pipe,
-        ),
+        Group::new(FOUR, Bandwidth, perf("put_lat", "4m"), vec![net_pipe(4 << 20)]),
     ]
 }
 
 fn tcp() -> Vec<Group> {
-    let ours = |test, size| Source::Tieline(test, size, "--path tcp,tcp-connect", &[]);
+    let ours = |test, size| tieline(test, size, "--path tcp,tcp-connect", &[]);
     let put = |what, size| {
-        let iperf3 = ("limit: iperf3, one stream", Source::Iperf3(size), Some(0.95));
-        Group::new(what, Bandwidth, ours("put_bw", size), vec![iperf3])
+        let iperf3 = Source::new("iperf3", move |_, quick| source::iperf3(size, quick));
+        let rivals = vec![("limit: iperf3, one stream", iperf3, Some(0.95))];
+        Group::new(what, Bandwidth, ours("put_bw", size), rivals)
     };
-    let sockperf = ("limit: sockperf", Source::SockPerf, None);
-    let word = vec![ucx(TCP, "am_lat -s 8 -D short", 30_000, 1.0), sockperf];
+    let sockperf = Source::new("sockperf", |_, quick| source::sockperf(quick));
+    let ucx_word = ucx(TCP, "am_lat -s 8 -D short", 30_000, 1.0);
+    let word = vec![ucx_word, ("limit: sockperf", sockperf, None)];
     let middle = vec![ucx(TCP, "am_bw -s 8192 -D bcopy", 100_000, 1.0)];
     vec![
         Group::new("8 B message over tcp, loopback", Time, ours("am_lat", "8"), word),
@@ -240,13 +265,16 @@ fn libfabric() -> Vec<Group> {
     const BARE: &str = "limit: bare libfabric";
     let provider = "tcp;ofi_rxm";
     let row = |what, unit, test, (size, bytes), rival, aim| {
-        let ours = Source::Tieline(test, size, "--path ofi", &OVER_LIBFABRIC[..2]);
-        let bare = Source::Bare { provider, test: rival, bytes };
+        let ours = tieline(test, size, "--path ofi", &OVER_LIBFABRIC[..2]);
+        let bare = Source::new("cc", move |unit, quick| {
+            source::bare(provider, rival, bytes, unit.field(), quick)
+        });
         Group::new(what, unit, ours, vec![(BARE, bare, Some(aim))])
     };
     let memory = |what, ours, field| {
-        let bare = Source::BareMemory { provider, field };
-        Group::new(what, Memory, Source::Footprint(OVER_LIBFABRIC, ours), vec![(BARE, bare, None)])
+        let bare =
+            Source::new("cc", move |_, quick| source::bare(provider, "memory", 8, field, quick));
+        Group::new(what, Memory, footprint(OVER_LIBFABRIC, ours), vec![(BARE, bare, None)])
     };
     let (word, middle, large) = (("8", 8), ("64k", 64 << 10), ("1m", 1 << 20));
     // There and back at 0.98 of the bandwidth takes 1.02 of the time.
@@ -266,8 +294,8 @@ fn libfabric() -> Vec<Group> {
 /// More ranks than processors: the cost of waiting. An Open MPI that yields when it is idle is the rival.
 fn ranks() -> Vec<Group> {
     let row = |what, name, ranks, size, counts, aim| {
-        let rival = Source::MpiRanks(name, ranks, size, counts);
-        let ours = Source::Ranks(name, ranks, size, counts);
+        let ours = Source::new("taskset", move |_, _| ranks::ours(name, ranks, size, counts));
+        let rival = Source::new("mpicc", move |_, _| ranks::open_mpi(name, ranks, size, counts));
         Group::new(what, Time, ours, vec![("Open MPI, yielding", rival, Some(aim))])
     };
     vec![
@@ -279,13 +307,15 @@ fn ranks() -> Vec<Group> {
 
 fn process() -> Vec<Group> {
     let memory = |what, field, budget: f64, rival| {
-        let budget = vec![(rival, Source::Given(budget), Some(1.0))];
-        Group::new(what, Memory, Source::Footprint(&[], field), budget)
+        let budget = vec![(rival, Source::new(None, move |_, _| Ok(budget)), Some(1.0))];
+        Group::new(what, Memory, footprint(&[], field), budget)
     };
-    let (open, show) =
-        (Source::Footprint(&[], "open_ns"), Source::Shows("tieline", &["info", "--why"]));
-    let ucp = vec![("UCX ucp_init + worker", Source::UcpStartup, Some(1.0))];
-    let ucx_info = vec![("UCX ucx_info -d", Source::Shows("ucx_info", &["-d"]), Some(1.0))];
+    let open = footprint(&[], "open_ns");
+    let show = Source::new(None, |_, _| source::shows("tieline", &["info", "--why"]));
+    let ucp = Source::new("cc", |_, _| source::ucp_startup());
+    let ucp = vec![("UCX ucp_init + worker", ucp, Some(1.0))];
+    let ucx_info = Source::new("ucx_info", |_, _| source::shows("ucx_info", &["-d"]));
+    let ucx_info = vec![("UCX ucx_info -d", ucx_info, Some(1.0))];
     vec![
         Group::new("open a context and a worker", Time, open, ucp),
         Group::new("tieline info: all that is here", Time, show, ucx_info),

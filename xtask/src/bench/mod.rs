@@ -15,6 +15,7 @@ mod svg;
 use crate::setup;
 use crate::sh::{Outcome, cargo, heading, is_root, show_time, which};
 use groups::{Group, Unit};
+use source::Source;
 use std::time::Instant;
 
 /// Rounds of each group.
@@ -38,21 +39,33 @@ impl Series {
         Series { label: label.to_owned(), unit, rounds: Vec::new(), missing }
     }
 
+    /// Adds a round, or the reason why it failed.
+    fn add(&mut self, round: Outcome<f64>) {
+        match round {
+            Ok(value) => self.rounds.push(value),
+            Err(why) => self.missing = Some(why),
+        }
+    }
+
     pub(crate) fn median(&self) -> Option<f64> {
         let mut sorted = self.rounds.clone();
         sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        match sorted.len() {
-            0 => None,
-            n if n % 2 == 1 => Some(sorted[middle]),
-            _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
-        }
+        // The middle one, or the mean of the middle two.
+        let last = sorted.len().checked_sub(1)?;
+        Some((sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0)
     }
 
     pub(crate) fn best(&self) -> Option<f64> {
         let best = if self.unit.is_better_lower() { f64::min } else { f64::max };
         self.rounds.iter().copied().reduce(best)
     }
+}
+
+/// A group and its measurements.
+struct Measured<S> {
+    group: Group<S>,
+    series: Vec<Series>,
+    note: &'static str,
 }
 
 /// One line of the table: ours against one of theirs.
@@ -141,40 +154,24 @@ fn here(quick: bool, only: &str) -> Outcome {
     for group in groups {
         heading(group.what);
         let series = measure(&group, rounds, quick);
-        measured.push((group, series));
+        measured.push(Measured { group, series, note: "" });
     }
-    let rows: Vec<Row> =
-        measured.iter().flat_map(|(group, series)| compare(group, series)).collect();
-    heading(&format!(
-        "Tieline beside its rivals ({rounds} rounds, {})",
-        show_time(started.elapsed())
-    ));
-    let table = report::table(&rows);
-    println!("{table}");
-    report::write(&report::Report {
-        name: "report",
-        line: machine.line(rounds),
-        machine: &machine,
-        rounds,
-        groups: measured.iter().map(|(group, all)| report::group_json(group, all)).collect(),
-        rows: &rows,
-        text: table,
-    })
+    let title =
+        format!("Tieline beside its rivals ({rounds} rounds, {})", show_time(started.elapsed()));
+    let line = format!(
+        "{}, Linux {}; {}; medians of {rounds} rounds in turn, on processors 0 and 1.",
+        machine.processor, machine.kernel, machine.rivals
+    );
+    report::finish(("report", &title), &line, rounds, &machine, &measured)
 }
 
 fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
-    let mut all: Vec<Series> = group
-        .sources
-        .iter()
-        .map(|(label, source)| Series::new(label, group.unit, source.needs()))
-        .collect();
+    let new = |(label, source): &(&str, Source)| Series::new(label, group.unit, source.needs);
+    let mut all: Vec<Series> = group.sources.iter().map(new).collect();
     for _ in 0..rounds {
         for (series, (_, source)) in all.iter_mut().zip(&group.sources) {
             if series.missing.is_none() {
-                match source.measure(group.unit, quick) {
-                    Ok(value) => series.rounds.push(value),
-                    Err(why) => series.missing = Some(why),
-                }
+                series.add((source.measure)(group.unit, quick));
             }
         }
     }
@@ -187,10 +184,8 @@ fn say(all: &[Series]) {
     for series in all {
         match (series.median(), &series.missing) {
             (Some(median), None) => println!("{:<34} {}", series.label, series.unit.show(median)),
-            (_, why) => {
-                let why = why.as_deref().unwrap_or("no round was measured");
-                println!("{:<34} skipped: {why}", series.label);
-            }
+            (_, Some(why)) => println!("{:<34} skipped: {why}", series.label),
+            (None, None) => println!("{:<34} skipped: no round was measured", series.label),
         }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn ours(name: &str, ranks: usize, size: u64, counts: Counts) -> Outco
 /// `mpirun -np RANKS NAME SIZE` under `mpi_yield_when_idle`, over its shared memory.
 pub(crate) fn open_mpi(name: &str, ranks: usize, size: u64, counts: Counts) -> Outcome<f64> {
     let source = format!("xtask/src/bench/mpi/{name}.c");
-    let program = compiled("mpicc", &format!("{name}_mpi"), &source, &[], "libopenmpi-dev")?;
+    let program = compiled("mpicc", &source, "", "libopenmpi-dev")?;
     let mut job = command("taskset", &CONFINED);
     let _ = job.arg("mpirun");
     if is_root() {

@@ -1,8 +1,8 @@
 //! The table, and target/bench/{report,lab}.{json,md,svg}.
 
 use super::groups::Group;
-use super::{Row, Series, svg};
-use crate::sh::{Outcome, capture, command, target, which};
+use super::{Measured, Row, Series, compare, svg};
+use crate::sh::{self, Outcome, capture, command, heading, make_folder, target, which};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -37,18 +37,10 @@ impl Machine {
             load: load.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0),
         }
     }
-
-    /// Where the figures of this machine are from.
-    pub(crate) fn line(&self, rounds: usize) -> String {
-        format!(
-            "{}, Linux {}; {}; medians of {rounds} rounds in turn, on processors 0 and 1.",
-            self.processor, self.kernel, self.rivals
-        )
-    }
 }
 
 /// The table as Markdown, with columns that line up in a terminal too.
-pub(crate) fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row]) -> String {
     let head =
         ["what", "tieline", "beside", "it has", "ratio", "aim", "reached"].map(str::to_owned);
     let mut cells = vec![head];
@@ -87,26 +79,21 @@ pub(crate) fn table(rows: &[Row]) -> String {
     out
 }
 
-/// A report's files: target/bench/NAME.{json,md,svg}.
-pub(crate) struct Report<'a> {
-    pub(crate) name: &'static str,
-    pub(crate) machine: &'a Machine,
-    /// In a line, what was measured where.
-    pub(crate) line: String,
-    pub(crate) rounds: usize,
-    /// Each as [`group_json`] makes it.
-    pub(crate) groups: Vec<Value>,
-    pub(crate) rows: &'a [Row],
-    /// The table, and what belongs below it.
-    pub(crate) text: String,
-}
-
-/// Writes all three files.
-pub(crate) fn write(report: &Report<'_>) -> Outcome {
-    let Report { name, machine, line, rounds, groups, rows, text } = report;
+/// Prints the table and writes target/bench/NAME.{json,md,svg}; `line` describes the machine.
+pub(crate) fn finish<S>(
+    (name, title): (&str, &str),
+    line: &str,
+    rounds: usize,
+    machine: &Machine,
+    all: &[Measured<S>],
+) -> Outcome {
+    let rows: Vec<Row> = all.iter().flat_map(|one| compare(&one.group, &one.series)).collect();
+    heading(title);
+    let notes = notes(all);
+    let text = table(&rows) + if notes.is_empty() { "" } else { "\n" } + &notes;
+    println!("{text}");
     let dir = target().join("bench");
-    let failed = |e: std::io::Error| format!("cannot write to {}: {e}", dir.display());
-    std::fs::create_dir_all(&dir).map_err(failed)?;
+    make_folder(&dir)?;
     let json = json!({
         "machine": {
             "processor": machine.processor,
@@ -115,32 +102,41 @@ pub(crate) fn write(report: &Report<'_>) -> Outcome {
             "load": machine.load,
         },
         "rounds": rounds,
-        "groups": groups,
+        "groups": all.iter().map(|one| group_json(&one.group, &one.series)).collect::<Vec<_>>(),
         "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
     });
     let pretty = serde_json::to_string_pretty(&json).unwrap_or_default();
     let file = |end: &str| dir.join(format!("{name}.{end}"));
-    std::fs::write(file("json"), pretty + "\n").map_err(failed)?;
-    std::fs::write(file("md"), format!("{text}\n{line}\n")).map_err(failed)?;
-    std::fs::write(file("svg"), svg::draw(rows, line)).map_err(failed)?;
+    sh::write(file("json"), pretty + "\n")?;
+    sh::write(file("md"), format!("{text}\n{line}\n"))?;
+    sh::write(file("svg"), svg::draw(&rows, line))?;
     println!("written: {}/{name}.json, {name}.md, {name}.svg", dir.display());
     Ok(())
 }
 
+/// What the rows have in common and what not, as a list.
+fn notes<S>(all: &[Measured<S>]) -> String {
+    let mut text = String::new();
+    for one in all.iter().filter(|one| !one.note.is_empty()) {
+        if !text.contains(one.note) {
+            text.push_str(&format!("* {}: {}\n", one.group.what, one.note));
+        }
+    }
+    text
+}
+
 /// A group with every round.
-pub(crate) fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
-    let measured: Vec<Value> = series
-        .iter()
-        .map(|s| {
-            json!({
-                "label": s.label,
-                "median": s.median(),
-                "best": s.best(),
-                "rounds": s.rounds,
-                "missing": s.missing,
-            })
+fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
+    let one = |s: &Series| {
+        json!({
+            "label": s.label,
+            "median": s.median(),
+            "best": s.best(),
+            "rounds": s.rounds,
+            "missing": s.missing,
         })
-        .collect();
+    };
+    let measured: Vec<Value> = series.iter().map(one).collect();
     json!({ "what": group.what, "unit": format!("{:?}", group.unit).to_lowercase(), "series": measured })
 }
 

@@ -1,38 +1,15 @@
 //! Where a figure comes from: our own command, a rival's, or a program of a few lines.
 
 use super::groups::Unit;
-use super::ranks::{self, Counts};
-use crate::sh::{Outcome, capture, command, root, target};
+use crate::sh::{Outcome, capture, command, is_root, listened, make_folder, root, target};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// Which figure of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Field {
-    /// Median time, ns.
-    P50,
-    /// Operations per second, all in all.
-    Rate,
-    /// Bytes per second, all in all.
-    Bandwidth,
-}
-
-impl Field {
-    /// Its name in the JSON of `tieline perf`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Field::P50 => "p50_ns",
-            Field::Rate => "messages_per_second",
-            Field::Bandwidth => "bytes_per_second",
-        }
-    }
-}
-
 /// A variable and its value.
-type Setting = (&'static str, &'static str);
+pub(crate) type Setting = (&'static str, &'static str);
 
 /// `tcp;ofi_rxm` on loopback.
 pub(crate) const OVER_LIBFABRIC: &[Setting] = &[
@@ -41,88 +18,21 @@ pub(crate) const OVER_LIBFABRIC: &[Setting] = &[
     ("TIELINE_PROVIDERS", "ofi"),
 ];
 
-pub(crate) enum Source {
-    /// `tieline perf`: a test, a size, more words, and settings.
-    Tieline(&'static str, &'static str, &'static str, &'static [Setting]),
-    /// `ucx_perftest`, server on processor 0 and client on processor 1: a transport, a test, and iterations.
-    Ucx(&'static str, &'static str, u64),
-    /// NetPIPE over Open MPI's shared memory: bytes.
-    NetPipe(u64),
-    /// `sockperf ping-pong` over TCP on loopback: half a round trip.
-    SockPerf,
-    /// `iperf3` with one stream on loopback, writing this much at a time.
-    Iperf3(&'static str),
-    /// xtask/src/bench/ofi/bare.c over a provider of libfabric.
-    Bare { provider: &'static str, test: &'static str, bytes: u64 },
-    /// What its process grows by, over a provider of libfabric.
-    BareMemory { provider: &'static str, field: &'static str },
-    /// xtask/src/ucp_startup.c.
-    UcpStartup,
-    /// xtask/src/bench/ring.c: two processes with a ring in each direction and nothing else.
-    Ring,
-    /// The example of `tests/runtime` under `tieline run`, a rank on each processor: a test, bytes and messages.
-    Tags { what: &'static str, bytes: u64, count: u64 },
-    /// `tieline footprint`, with settings.
-    Footprint(&'static [Setting], &'static str),
-    /// An example under `tieline run`: its name, ranks, what it is told to do, and which time.
-    Ranks(&'static str, usize, u64, Counts),
-    /// The same pattern under `mpirun`.
-    MpiRanks(&'static str, usize, u64, Counts),
-    /// How long a command takes that shows what is here: `tieline` of this build, or a rival in PATH.
-    Shows(&'static str, &'static [&'static str]),
-    /// A budget.
-    Given(f64),
+/// Measures once, in this unit; with less if it is to be quick.
+type Measure = Box<dyn Fn(Unit, bool) -> Outcome<f64>>;
+
+pub(crate) struct Source {
+    /// The program that has to be there.
+    pub(crate) needs: Option<&'static str>,
+    pub(crate) measure: Measure,
 }
 
 impl Source {
-    /// The program that has to be there.
-    pub(crate) fn needs(&self) -> Option<&'static str> {
-        match self {
-            Source::Ucx(..) => Some("ucx_perftest"),
-            Source::NetPipe(_) => Some("NPopenmpi"),
-            Source::SockPerf => Some("sockperf"),
-            Source::Iperf3(_) => Some("iperf3"),
-            Source::Ranks(..) | Source::Tags { .. } => Some("taskset"),
-            Source::Ring | Source::UcpStartup => Some("cc"),
-            Source::Bare { .. } | Source::BareMemory { .. } => Some("cc"),
-            Source::MpiRanks(..) => Some("mpicc"),
-            Source::Shows(name, _) if *name != "tieline" => Some(name),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn measure(&self, unit: Unit, quick: bool) -> Outcome<f64> {
-        let (field, fewer) = (unit.field(), if quick { 3 } else { 1 });
-        match *self {
-            Source::Tieline(test, size, more, settings) => {
-                let words = ["--test", test, "--size", size].into_iter();
-                let words: Vec<&str> = words.chain(more.split_whitespace()).collect();
-                tieline(&words, settings, field, quick)
-            }
-            Source::Ucx(transport, test, iterations) => {
-                ucx(transport, test, iterations / fewer, field)
-            }
-            Source::NetPipe(bytes) => net_pipe(bytes, field),
-            Source::SockPerf => sockperf(quick),
-            Source::Iperf3(size) => iperf3(size, quick),
-            Source::Bare { provider, test, bytes } => {
-                bare(provider, test, bytes, field.name(), quick)
-            }
-            Source::Tags { what, bytes, count } => tags(what, bytes, count / fewer, field),
-            Source::BareMemory { provider, field } => bare(provider, "memory", 8, field, quick),
-            Source::UcpStartup => ucp_startup(),
-            Source::Ring => {
-                let program = compiled("cc", "ring", "xtask/src/bench/ring.c", &[], "libc6-dev")?;
-                number(capture(&mut command(&program, &[]))?.trim(), field.name())
-            }
-            Source::Footprint(settings, field) => footprint(settings, field),
-            Source::Ranks(name, ranks, size, counts) => ranks::ours(name, ranks, size, counts),
-            Source::MpiRanks(name, ranks, size, counts) => {
-                ranks::open_mpi(name, ranks, size, counts)
-            }
-            Source::Shows(name, args) => shows(name, args),
-            Source::Given(value) => Ok(value),
-        }
+    pub(crate) fn new(
+        needs: impl Into<Option<&'static str>>,
+        measure: impl Fn(Unit, bool) -> Outcome<f64> + 'static,
+    ) -> Source {
+        Source { needs: needs.into(), measure: Box::new(measure) }
     }
 }
 
@@ -130,13 +40,19 @@ fn program() -> std::path::PathBuf {
     target().join("release/tieline")
 }
 
-fn tieline(words: &[&str], settings: &[Setting], field: Field, quick: bool) -> Outcome<f64> {
+/// `tieline perf`: a test, a size, more words, and settings.
+pub(crate) fn tieline(
+    [test, size, more]: [&str; 3],
+    settings: &[Setting],
+    unit: Unit,
+    quick: bool,
+) -> Outcome<f64> {
     let seconds = if quick { "0.2" } else { "0.5" };
     let mut perf = of_this_build(settings);
     let _ = perf.args(["perf", "--json", "--cpus", "0,1", "--seconds", seconds]);
-    let out = capture(perf.args(words))?;
-    let line = out.lines().last().ok_or("tieline perf printed nothing")?;
-    number(line, field.name())
+    let _ = perf.args(["--test", test, "--size", size]).args(more.split_whitespace());
+    let out = capture(&mut perf)?;
+    number(out.lines().last().ok_or("tieline perf printed nothing")?, unit.field())
 }
 
 /// `tieline` with settings: where its rival has a loopback of its own, it has one too.
@@ -166,23 +82,25 @@ fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     alone
 }
 
-fn tags(what: &str, bytes: u64, count: u64, field: Field) -> Outcome<f64> {
+/// The example of `tests/runtime` under `tieline run`, a rank on each processor: a test, bytes and messages.
+pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f64> {
     let tags = target().join("release/examples/tags");
     let on_its_own = "exec taskset -c $TIELINE_RANK \"$@\"";
     let mut job = command(program(), &["run", "-n", "2", "--", "sh", "-c", on_its_own, "sh"]);
     let _ = job.arg(tags).args([what, &bytes.to_string(), &count.to_string()]);
     let out = capture(&mut job)?;
     let line = out.lines().find_map(|line| Some(&line[line.find('{')?..]));
-    number(line.ok_or("tags printed nothing")?, field.name())
+    number(line.ok_or("tags printed nothing")?, unit.field())
 }
 
-fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
+/// `tieline footprint`, with settings.
+pub(crate) fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
     let out = capture(of_this_build(settings).arg("footprint"))?;
     number(out.trim(), field)
 }
 
-/// From its start to its end, with everything that it prints.
-fn shows(name: &str, args: &[&str]) -> Outcome<f64> {
+/// How long a command takes that shows what is here, from its start to its end: `tieline` of this build, or a rival in PATH.
+pub(crate) fn shows(name: &str, args: &[&str]) -> Outcome<f64> {
     let of_this_build = name == "tieline";
     let program = if of_this_build { program() } else { PathBuf::from(name) };
     let began = Instant::now();
@@ -203,28 +121,24 @@ pub(crate) fn number(json: &str, name: &str) -> Outcome<f64> {
 /// Each pair has a port of its own, so that one that closes does not stand in the way of the next.
 static PORT: AtomicU16 = AtomicU16::new(21_000);
 
-fn ucx(transport: &str, test: &str, iterations: u64, field: Field) -> Outcome<f64> {
-    let port = PORT.fetch_add(1, Ordering::Relaxed);
-    let text = port.to_string();
-    let mut server = command("ucx_perftest", &["-c", "0", "-p", &text]);
-    let _ = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut server = Ended(server.spawn().map_err(|e| format!("ucx_perftest: {e}"))?);
-    listening(port, &mut server.0)?;
-    let mut client = command("ucx_perftest", &["-c", "1", "-p", &text, "127.0.0.1", "-v", "-f"]);
+/// `ucx_perftest`, server on processor 0 and client on processor 1: a transport, a test, and iterations.
+pub(crate) fn ucx(transport: &str, test: &str, iterations: u64, unit: Unit) -> Outcome<f64> {
+    let (_server, port) = server("ucx_perftest", &["-c", "0"])?;
+    let mut client = command("ucx_perftest", &["-c", "1", "-p", &port, "127.0.0.1", "-v", "-f"]);
     let words = transport.split_whitespace().chain(test.split_whitespace());
     let out = capture(client.args(words).args(["-n", &iterations.to_string()]))?;
-    ucx_field(&out, field)
+    ucx_field(&out, unit)
 }
 
 /// The CSV of `ucx_perftest -v -f`: names in one line, figures in the next. Its megabyte has 2^20 bytes.
-pub(crate) fn ucx_field(csv: &str, field: Field) -> Outcome<f64> {
+pub(crate) fn ucx_field(csv: &str, unit: Unit) -> Outcome<f64> {
     let mut lines = csv.lines().skip_while(|line| !line.starts_with("iterations,"));
     let names = lines.next().ok_or_else(|| format!("ucx_perftest said `{}`", csv.trim()))?;
     let figures = lines.last().unwrap_or("");
-    let (name, scale) = match field {
-        Field::P50 => ("50.0_percentile_lat", 1e3),
-        Field::Rate => ("overall_mr", 1.0),
-        Field::Bandwidth => ("overall_bw", 1_048_576.0),
+    let (name, scale) = match unit {
+        Unit::Rate => ("overall_mr", 1.0),
+        Unit::Bandwidth => ("overall_bw", 1_048_576.0),
+        _ => ("50.0_percentile_lat", 1e3),
     };
     let column = names.split(',').position(|n| n == name);
     let figure =
@@ -233,7 +147,7 @@ pub(crate) fn ucx_field(csv: &str, field: Field) -> Outcome<f64> {
 }
 
 /// Waits until the kernel knows a listener on `port`: connecting to try would count as the client.
-fn listening(port: u16, server: &mut Child) -> Outcome {
+fn listening(program: &str, port: u16, server: &mut Child) -> Outcome {
     let until = Instant::now() + Duration::from_secs(10);
     let wanted = format!(":{port:04X}");
     while Instant::now() < until {
@@ -248,11 +162,11 @@ fn listening(port: u16, server: &mut Child) -> Outcome {
             return Ok(());
         }
         if let Ok(Some(status)) = server.try_wait() {
-            return Err(format!("the server of ucx_perftest ended: {status}"));
+            return Err(format!("the server of {program} ended: {status}"));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Err("the server of ucx_perftest does not listen".into())
+    Err(format!("the server of {program} does not listen"))
 }
 
 /// A child that does not outlive its measurement.
@@ -265,38 +179,33 @@ impl Drop for Ended {
     }
 }
 
-fn net_pipe(bytes: u64, field: Field) -> Outcome<f64> {
+/// NetPIPE over Open MPI's shared memory.
+pub(crate) fn net_pipe(bytes: u64, unit: Unit) -> Outcome<f64> {
     let dir = target().join("bench");
-    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    make_folder(&dir)?;
     let mut args =
         vec!["--bind-to", "core", "-np", "2", "--mca", "pml", "ob1", "--mca", "btl", "self,vader"];
-    if crate::sh::is_root() {
+    if is_root() {
         args.insert(0, "--allow-run-as-root");
     }
     let size = bytes.to_string();
     args.extend(["NPopenmpi", "-l", &size, "-u", &size, "-p", "0", "-o", "netpipe.out"]);
     // NetPIPE writes its table where it runs, and says on stderr what it measures.
-    let mut mpirun = Command::new("mpirun");
-    let output = mpirun
-        .args(args)
-        .current_dir(&dir)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("mpirun: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    net_pipe_field(&said, field)
+    let (ended, said) = listened(command("mpirun", &args).current_dir(&dir));
+    let _ = ended?;
+    net_pipe_field(&said.join("\n"), unit)
 }
 
 /// `  0:       8 bytes  97342 times -->    427.36 Mbps in       0.14 usec`, where an Mbit has 2^20 bits.
-fn net_pipe_field(said: &str, field: Field) -> Outcome<f64> {
+fn net_pipe_field(said: &str, unit: Unit) -> Outcome<f64> {
     let line = said.lines().rfind(|line| line.contains("-->"));
     let words: Vec<&str> = line.unwrap_or("").split_whitespace().collect();
     let before = |unit: &str| {
         let at = words.iter().position(|word| *word == unit)?;
         words.get(at.checked_sub(1)?)?.parse::<f64>().ok()
     };
-    let figure = match field {
-        Field::P50 => before("usec").map(|us| us * 1e3),
+    let figure = match unit {
+        Unit::Time => before("usec").map(|us| us * 1e3),
         _ => before("Mbps").map(|mbps| mbps * 1_048_576.0 / 8.0),
     };
     figure.ok_or_else(|| {
@@ -304,25 +213,26 @@ fn net_pipe_field(said: &str, field: Field) -> Outcome<f64> {
     })
 }
 
-/// Starts a server on processor 0 and waits until it listens.
-fn pinned_server(program: &str, args: &[&str], port: u16) -> Outcome<Ended> {
-    let mut server = command("taskset", &["-c", "0", program]);
-    let _ = server.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut server = Ended(server.spawn().map_err(|e| format!("{program}: {e}"))?);
-    listening(port, &mut server.0)?;
-    Ok(server)
-}
-
-fn sockperf(quick: bool) -> Outcome<f64> {
+/// Starts a server on processor 0 and waits until it listens; returns its port, too.
+fn server(program: &str, args: &[&str]) -> Outcome<(Ended, String)> {
     let port = PORT.fetch_add(1, Ordering::Relaxed);
     let text = port.to_string();
-    let place = ["--tcp", "-i", "127.0.0.1", "-p", &text];
+    let mut server = command("taskset", &["-c", "0", program]);
+    let _ = server.args(args).args(["-p", &text]);
+    let _ = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Ended(server.spawn().map_err(|e| format!("{program}: {e}"))?);
+    listening(program, port, &mut server.0)?;
+    Ok((server, text))
+}
+
+/// `sockperf ping-pong` over TCP on loopback: half a round trip.
+pub(crate) fn sockperf(quick: bool) -> Outcome<f64> {
+    let place = ["--tcp", "-i", "127.0.0.1"];
     // The server answers without sleeping, as we do.
-    let nonblocking = ["server", "--nonblocked"];
-    let _server = pinned_server("sockperf", &[&nonblocking[..], &place].concat(), port)?;
+    let (_server, port) = server("sockperf", &[&["server", "--nonblocked"], &place[..]].concat())?;
     let seconds = if quick { "1" } else { "2" };
     let mut client = command("taskset", &["-c", "1", "sockperf", "ping-pong", "--nonblocked"]);
-    let out = capture(client.args(place).args(["-t", seconds, "-m", "14"]))?;
+    let out = capture(client.args(place).args(["-p", &port, "-t", seconds, "-m", "14"]))?;
     sockperf_p50(&out).ok_or_else(|| format!("sockperf said `{}`", out.trim()))
 }
 
@@ -332,12 +242,11 @@ fn sockperf_p50(said: &str) -> Option<f64> {
     Some(line.rsplit('=').next()?.trim().parse::<f64>().ok()? * 1e3)
 }
 
-fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
-    let port = PORT.fetch_add(1, Ordering::Relaxed);
-    let text = port.to_string();
-    let _server = pinned_server("iperf3", &["-s", "-1", "-p", &text], port)?;
+/// `iperf3` with one stream on loopback, writing this much at a time.
+pub(crate) fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
+    let (_server, port) = server("iperf3", &["-s", "-1"])?;
     let seconds = if quick { "1" } else { "2" };
-    let mut client = command("taskset", &["-c", "1", "iperf3", "-c", "127.0.0.1", "-p", &text]);
+    let mut client = command("taskset", &["-c", "1", "iperf3", "-c", "127.0.0.1", "-p", &port]);
     let out = capture(client.args(["-t", seconds, "-l", size, "-J"]))?;
     let value: serde_json::Value =
         serde_json::from_str(&out).map_err(|e| format!("iperf3's answer is not JSON: {e}"))?;
@@ -348,38 +257,48 @@ fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
 /// A program of one file in C, compiled once for each state of that file.
 pub(crate) fn compiled(
     compiler: &str,
-    name: &str,
     source: &str,
-    links: &[&str],
+    links: &str,
     package: &str,
 ) -> Outcome<PathBuf> {
-    let program = target().join("bench").join(name);
+    let (folder, source) = (target().join("bench"), root().join(source));
+    let program = folder.join(source.file_stem().unwrap_or_default());
     let changed = |file: &Path| std::fs::metadata(file).and_then(|found| found.modified()).ok();
     let built = changed(&program);
-    if built.is_none() || built < changed(&root().join(source)) {
-        let dir = target().join("bench");
-        std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    if built.is_none() || built < changed(&source) {
+        make_folder(&folder)?;
         let mut cc = command(compiler, &["-O2", "-Wall"]);
-        let _ = cc.arg(root().join(source)).arg("-o").arg(&program).args(links);
+        let _ = cc.arg(source).arg("-o").arg(&program).args(links.split_whitespace());
         let _ = capture(&mut cc).map_err(|text| format!("{package} is not installed: {text}"))?;
     }
     Ok(program)
 }
 
-fn bare(provider: &str, test: &str, bytes: u64, field: &str, quick: bool) -> Outcome<f64> {
-    let source = "xtask/src/bench/ofi/bare.c";
-    let program = compiled("cc", "bare_libfabric", source, &["-lfabric"], "libfabric-dev")?;
+/// `bare.c` over a provider of libfabric.
+pub(crate) fn bare(
+    provider: &str,
+    test: &str,
+    bytes: u64,
+    field: &str,
+    quick: bool,
+) -> Outcome<f64> {
+    let program = compiled("cc", "xtask/src/bench/ofi/bare.c", "-lfabric", "libfabric-dev")?;
     let (bytes, seconds) = (bytes.to_string(), if quick { "0.2" } else { "0.5" });
     let mut bare = on_a_loopback_of_its_own(program);
     let out = capture(bare.args([provider, test, &bytes, seconds]))?;
     number(out.trim(), field)
 }
 
-fn ucp_startup() -> Outcome<f64> {
-    let (source, links) = ("xtask/src/ucp_startup.c", ["-lucp", "-lucs"]);
-    let program = compiled("cc", "ucp_startup", source, &links, "libucx-dev")?;
+pub(crate) fn ucp_startup() -> Outcome<f64> {
+    let program = compiled("cc", "xtask/src/ucp_startup.c", "-lucp -lucs", "libucx-dev")?;
     let out = capture(&mut command(&program, &[]))?;
     out.trim().parse().map_err(|_| format!("ucp_startup said `{}`", out.trim()))
+}
+
+/// Two processes with a ring in each direction and nothing else.
+pub(crate) fn ring(unit: Unit) -> Outcome<f64> {
+    let program = compiled("cc", "xtask/src/bench/ring.c", "", "libc6-dev")?;
+    number(capture(&mut command(&program, &[]))?.trim(), unit.field())
 }
 
 #[cfg(test)]
@@ -390,10 +309,10 @@ mod tests {
     fn the_csv_of_ucx_perftest_is_read_by_the_names_of_its_columns() {
         let csv = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
                    300000,0.121,2.529,3.288,3.02,2.0,395383,304120\n";
-        assert_eq!(ucx_field(csv, Field::P50), Ok(121.0));
-        assert_eq!(ucx_field(csv, Field::Rate), Ok(304_120.0));
-        assert_eq!(ucx_field(csv, Field::Bandwidth), Ok(2.0 * 1_048_576.0));
-        assert!(ucx_field("no such transport", Field::P50).is_err());
+        assert_eq!(ucx_field(csv, Unit::Time), Ok(121.0));
+        assert_eq!(ucx_field(csv, Unit::Rate), Ok(304_120.0));
+        assert_eq!(ucx_field(csv, Unit::Bandwidth), Ok(2.0 * 1_048_576.0));
+        assert!(ucx_field("no such transport", Unit::Time).is_err());
     }
 
     #[test]
@@ -415,8 +334,8 @@ mod tests {
     fn the_last_line_of_netpipe_is_read() {
         let said = "  0:  1 bytes  1 times -->  1.00 Mbps in 9.00 usec\n  \
                     1:       8 bytes  97342 times -->    400.00 Mbps in       0.14 usec\n";
-        assert_eq!(net_pipe_field(said, Field::P50).map(f64::round), Ok(140.0));
-        assert_eq!(net_pipe_field(said, Field::Bandwidth), Ok(400.0 * 1_048_576.0 / 8.0));
-        assert!(net_pipe_field("mpirun: no slots", Field::P50).is_err());
+        assert_eq!(net_pipe_field(said, Unit::Time).map(f64::round), Ok(140.0));
+        assert_eq!(net_pipe_field(said, Unit::Bandwidth), Ok(400.0 * 1_048_576.0 / 8.0));
+        assert!(net_pipe_field("mpirun: no slots", Unit::Time).is_err());
     }
 }

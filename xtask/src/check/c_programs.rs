@@ -2,7 +2,7 @@
 
 use super::{Count, quiet};
 use crate::c_library::{self, SONAME, check_exports};
-use crate::sh::{Outcome, command, root, run, target, which};
+use crate::sh::{Outcome, command, files_of, root, run, target, which};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -53,11 +53,7 @@ pub(super) fn compiled_with(
 
 /// The files of a folder with this ending.
 pub(super) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(root().join(folder)).into_iter().flatten().flatten();
-    let fits = |file: &PathBuf| file.extension().is_some_and(|end| end == ending);
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(fits).collect();
-    found.sort();
-    found
+    files_of(root().join(folder), ending).unwrap_or_default()
 }
 
 /// A caller's mistakes and the whole surface: plainly as C and as C++, under valgrind, and with AddressSanitizer.

@@ -1,18 +1,13 @@
 //! The packages that differ from main: committed, staged, in the work tree, or new.
 
-use crate::sh::{Outcome, capture, cargo, command, root};
-use serde_json::Value;
+use crate::sh::{self, Outcome, capture, command, root};
 use std::path::{Path, PathBuf};
 
 /// The names of the packages in whose folders a file differs from main, sorted.
 ///
 /// A change outside of all packages, such as of a page, names none. A change of the workspace's manifest or lock file names all.
 pub(super) fn packages() -> Outcome<Vec<String>> {
-    let said = capture(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: Value =
-        serde_json::from_str(&said).map_err(|e| format!("cargo metadata: {e}"))?;
-    let listed = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
-    let folders: Vec<(PathBuf, String)> = listed
+    let folders: Vec<(PathBuf, String)> = sh::packages(&["--no-deps"])?
         .iter()
         .filter_map(|package| {
             let folder = Path::new(package["manifest_path"].as_str()?).parent()?;

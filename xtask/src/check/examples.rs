@@ -2,7 +2,7 @@
 //! `tieline run`, a rendezvous by hand, and mpirun. Those in C are compiled as C and as C++.
 
 use super::{Count, c_programs, least, quiet, suite};
-use crate::sh::{Outcome, command, target, which};
+use crate::sh::{Outcome, command, read, target, which};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,7 +69,7 @@ fn example_as_cxx(source: &Path) -> Outcome<Count> {
 }
 
 fn processes_of(source: &Path) -> Outcome<String> {
-    let text = std::fs::read_to_string(source).map_err(|e| format!("{}: {e}", source.display()))?;
+    let text = read(source)?;
     let no_line = || format!("{} has no `tieline run -n N -- ...` at its top", source.display());
     processes(&text).map(|n| n.to_string()).ok_or_else(no_line)
 }

@@ -11,7 +11,9 @@
 
 use super::{Count, c_programs, least};
 use crate::c_library;
-use crate::sh::{Outcome, capture, cargo, command, root, run as run_command, target, which};
+use crate::sh::{
+    Outcome, capture, cargo, command, read, root, run as run_command, target, which, write,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -39,20 +41,17 @@ pub(super) fn check() -> Count {
     if which("valgrind").is_none() {
         return Count::skip("valgrind is not installed (apt-get install valgrind)");
     }
-    let mut total = Count::default();
-    match (measure(), Accepted::read()) {
-        (Ok(found), Ok(accepted)) => {
-            for case in accepted.vanished(&found) {
-                total.add(Count::one(Err(case)));
-            }
-            for (case, count) in found {
-                total.add(Count::one(accepted.compare(&case, count)));
-            }
-            total = least::or_failed("instructions", total);
+    let checked = || -> Outcome<Count> {
+        let (found, accepted, mut total) = (measure()?, Accepted::read()?, Count::default());
+        for case in accepted.vanished(&found) {
+            total.add(Count::one(Err(case)));
         }
-        (Err(text), _) | (_, Err(text)) => total.add(Count::one(Err(text))),
-    }
-    total
+        for (case, count) in found {
+            total.add(Count::one(accepted.compare(&case, count)));
+        }
+        Ok(least::or_failed("instructions", total))
+    };
+    checked().into()
 }
 
 /// `cargo xtask instructions [--accept]`.
@@ -61,11 +60,10 @@ pub(crate) fn run(accept: bool) -> Outcome {
     let mut accepted = Accepted::read()?;
     if !accept {
         let failed = found.iter().filter(|(case, count)| accepted.compare(case, **count).is_err());
+        let words = "counts differ; if that is right: cargo xtask instructions --accept";
         return match failed.count() + accepted.vanished(&found).len() {
             0 => Ok(()),
-            n => Err(format!(
-                "{n} counts differ; if that is right: cargo xtask instructions --accept"
-            )),
+            n => Err(format!("{n} {words}")),
         };
     }
     for (case, count) in &found {
@@ -83,11 +81,14 @@ fn build() -> Outcome {
     run_command(build.args(packages.as_flattened()).args(files))
 }
 
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
 /// Messages and memory over `shm`.
 fn over_shm() -> Outcome<Subject> {
     let program = target().join("release/examples/instructions");
-    let cases = capture(&mut command(&program, &["list"]))?;
-    let cases: Vec<String> = cases.split_whitespace().map(str::to_owned).collect();
+    let cases = words(&capture(&mut command(&program, &["list"]))?);
     if cases.is_empty() {
         return Err("`instructions list` names no case".into());
     }
@@ -112,21 +113,10 @@ const PLAYED: &str = "instructions_tests::messages_and_puts_arrive_however_many_
 /// Providers over what their tests play: `ofi` over a libfabric, and below the whole core `rc` of `verbs` over a device.
 /// The tools, which have no library, are named for the features of what all depend on.
 fn played() -> Outcome<Vec<Subject>> {
-    let built = capture(&mut cargo(&[
-        "test",
-        "--release",
-        "--quiet",
-        "-p",
-        "tieline-provider-ofi",
-        "-p",
-        "tieline-provider-verbs",
-        "-p",
-        "tieline-tools",
-        "--lib",
-        "--no-run",
-        "--message-format=json",
-    ]))?;
-    let subject = |name: &str, cases: &[&str]| -> Outcome<Subject> {
+    let args = "test --release --quiet -p tieline-provider-ofi -p tieline-provider-verbs -p tieline-tools --lib \
+                --no-run --message-format=json";
+    let built = capture(&mut cargo(&args.split(' ').collect::<Vec<_>>()))?;
+    let subject = |name: &str, cases: &str| -> Outcome<Subject> {
         let executable = |line: &str| {
             let value: serde_json::Value = serde_json::from_str(line).ok()?;
             (value["target"]["name"] == name)
@@ -135,7 +125,7 @@ fn played() -> Outcome<Vec<Subject>> {
         let program = built.lines().find_map(executable);
         Ok(Subject {
             program: program.ok_or(format!("cargo did not say where the tests of {name} are"))?,
-            cases: cases.iter().map(|case| (*case).to_owned()).collect(),
+            cases: words(cases),
             told: |command, _, times| {
                 let _ = command.args(["--exact", PLAYED]).env("TIELINE_COUNTED", times.to_string());
             },
@@ -143,20 +133,9 @@ fn played() -> Outcome<Vec<Subject>> {
             calls_it: None,
         })
     };
-    let over_rc = [
-        "rc_post",
-        "rc_receive",
-        "rc_put",
-        "rc_local",
-        "rc_end",
-        "rc_region_put",
-        "rc_region_end",
-        "rc_idle",
-    ];
-    Ok(vec![
-        subject("tieline_provider_ofi", &["ofi_post", "ofi_poll", "ofi_put"])?,
-        subject("tieline_provider_verbs", &over_rc)?,
-    ])
+    let over_rc = "rc_post rc_receive rc_put rc_local rc_end rc_region_put rc_region_end rc_idle";
+    let over_ofi = subject("tieline_provider_ofi", "ofi_post ofi_poll ofi_put")?;
+    Ok(vec![over_ofi, subject("tieline_provider_verbs", over_rc)?])
 }
 
 /// The cases of [`over_shm`] once more, through the C library: what it adds is to become 25 at most, and is not yet.
@@ -166,7 +145,7 @@ fn in_c() -> Outcome<Subject> {
         c_programs::compiled_with(&c_library::link("release")?, &source, false, &["-O2"])?;
     Ok(Subject {
         program,
-        cases: ["c_post", "c_poll", "c_put", "c_fetch_add"].map(str::to_owned).to_vec(),
+        cases: words("c_post c_poll c_put c_fetch_add"),
         told: |command, case, times| {
             let _ = command.args([case, &times.to_string()]);
         },
@@ -208,7 +187,7 @@ fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
         .arg(&subject.program);
     (subject.told)(&mut valgrind, case, times);
     let _ = capture(&mut valgrind)?;
-    let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let text = read(&file)?;
     let _ = std::fs::remove_file(&file);
     let name = subject.left_out;
     let (total, left_out) = counted(&text, name)
@@ -222,7 +201,6 @@ fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
 /// The instructions in a callgrind file, and how many of them are those of functions with that in their names, and of what they
 /// called.
 fn counted(text: &str, left_out: &str) -> Option<(u64, u64)> {
-    let words = |rest: &str| rest.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let (mut total, mut instructions) = (None, 0);
     // A name is written where it comes first, behind its number; then the number stands for it.
     let mut numbers = BTreeSet::new();
@@ -262,26 +240,20 @@ impl Accepted {
     }
 
     fn read() -> Outcome<Accepted> {
-        let text = std::fs::read_to_string(Accepted::file()).unwrap_or_default();
-        Accepted::parse(&text)
+        Accepted::parse(&read(Accepted::file()).unwrap_or_default())
     }
 
     fn parse(text: &str) -> Outcome<Accepted> {
-        let mut accepted = Accepted { tolerance_percent: 10, counts: BTreeMap::new() };
-        for line in text.lines().map(|line| line.split('#').next().unwrap_or("").trim()) {
-            if line.is_empty() {
-                continue;
-            }
-            let wrong = || format!("xtask/instructions.toml: `{line}` is not `name = number`");
-            let (name, number) = line.split_once('=').ok_or_else(wrong)?;
-            let number = number.trim().parse().map_err(|_| wrong())?;
-            if name.trim() == "tolerance_percent" {
-                accepted.tolerance_percent = number;
-            } else {
-                let _ = accepted.counts.insert(name.trim().to_owned(), number);
-            }
-        }
-        Ok(accepted)
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
+        let counts = lines.filter(|line| !line.is_empty()).map(|line| {
+            let parts = line.split_once('=');
+            let parts =
+                parts.and_then(|(name, n)| Some((name.trim().into(), n.trim().parse().ok()?)));
+            parts.ok_or_else(|| format!("xtask/instructions.toml: `{line}` is not `name = number`"))
+        });
+        let mut counts: BTreeMap<String, u64> = counts.collect::<Outcome<_>>()?;
+        let tolerance_percent = counts.remove("tolerance_percent").unwrap_or(10);
+        Ok(Accepted { tolerance_percent, counts })
     }
 
     fn write(&self) -> Outcome {
@@ -293,7 +265,7 @@ impl Accepted {
         for (case, count) in &self.counts {
             let _ = writeln!(text, "{case} = {count}");
         }
-        std::fs::write(Accepted::file(), text).map_err(|e| format!("xtask/instructions.toml: {e}"))
+        write(Accepted::file(), text)
     }
 
     /// Cases that were accepted once and are not counted any more, in words: `--accept` takes them out.

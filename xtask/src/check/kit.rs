@@ -3,7 +3,7 @@
 //! (`cargo xtask package test`).
 
 use super::Count;
-use crate::sh::{Outcome, capture, root, target, which};
+use crate::sh::{Outcome, capture, make_folder, on, root, target, which};
 use crate::{install, package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -61,7 +61,7 @@ impl Kit {
     /// Writes a provider in a language; returns its folder.
     fn written(&self, language: &str, more: &[&str]) -> Outcome<PathBuf> {
         let place = self.folder.join(language);
-        std::fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+        make_folder(&place)?;
         let words = [&["new-provider", NAME, "--lang", language], more].concat();
         let _ = capture(&mut self.command("tieline", &words, &place))?;
         Ok(place.join(format!("tieline-provider-{NAME}")))
@@ -82,8 +82,8 @@ impl Kit {
         let api = self.prefix.join("share/tieline/plugin-api");
         let made = self.written("rust", &["--plugin-api", &api.display().to_string()])?;
         // The versions that are at hand, of what it needs; nothing is fetched.
-        let lock = std::fs::copy(root().join("Cargo.lock"), made.join("Cargo.lock"));
-        let _ = lock.map_err(|e| format!("Cargo.lock: {e}"))?;
+        let lock = root().join("Cargo.lock");
+        let _ = on(&lock, std::fs::copy(&lock, made.join("Cargo.lock")))?;
         let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
         let _ = capture(&mut self.command(&cargo, &["update", "--workspace", "--offline"], &made))?;
         // Kept between runs, so that what it uses is compiled once; and shared with a test of the command's.
@@ -91,17 +91,15 @@ impl Kit {
         let mut build = self.command(&cargo, &["build", "--offline", "--locked"], &made);
         let _ = capture(build.arg("--target-dir").arg(&built))?;
         let providers = self.folder.join("rust-installed");
-        std::fs::create_dir_all(&providers).map_err(|e| format!("{}: {e}", providers.display()))?;
+        make_folder(&providers)?;
         let from = built.join("debug").join(FILE);
-        let copied = std::fs::copy(&from, providers.join(FILE));
-        let _ = copied.map_err(|e| format!("{}: {e}", from.display()))?;
+        let _ = on(&from, std::fs::copy(&from, providers.join(FILE)))?;
         self.is_found(&providers, &made)
     }
 
     /// The provider in a folder keeps the contract, is found beside those of the prefix, and says what it is.
     fn is_found(&self, providers: &Path, place: &Path) -> Outcome {
-        let file = providers.join(FILE);
-        let file = file.display().to_string();
+        let file = providers.join(FILE).display().to_string();
         let _ = capture(&mut self.command("tieline", &["check", &file], place))?;
         let path = format!("{}:{}", providers.display(), self.providers().display());
         let show = |words: &[&str]| {

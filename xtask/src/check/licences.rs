@@ -3,7 +3,7 @@
 //! cargo-deny reads the same file and knows advisories. It is no requirement, since a fresh machine compiles it for minutes.
 
 use super::{Count, quiet};
-use crate::sh::{Outcome, capture, cargo, root, which};
+use crate::sh::{Outcome, capture, cargo, packages, read, root, which};
 use serde_json::Value;
 
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
@@ -19,13 +19,9 @@ pub(super) fn check() -> Count {
 }
 
 fn all_are_allowed() -> Outcome {
-    let rules = std::fs::read_to_string(root().join("deny.toml"));
-    let rules = rules.map_err(|e| format!("deny.toml: {e}"))?;
+    let rules = read(root().join("deny.toml"))?;
     // Not `--offline`: on a fresh machine it fetches what nothing has needed until now.
-    let mut metadata = cargo(&["metadata", "--format-version", "1", "--locked"]);
-    let said = capture(metadata.args(["--filter-platform", "x86_64-unknown-linux-gnu"]))?;
-    let said: Value = serde_json::from_str(&said).map_err(|e| format!("cargo metadata: {e}"))?;
-    let packages = said["packages"].as_array().map_or(&[][..], Vec::as_slice);
+    let packages = packages(&["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])?;
     let own = packages.iter().find(|package| package["name"] == "tieline");
     let newest = own.map(minor).ok_or("cargo metadata does not name tieline")?;
     let wrong: Vec<_> = packages.iter().filter_map(|one| refused(&rules, newest, one)).collect();

@@ -23,25 +23,9 @@ const SAFE: &[(&str, &str, &str)] = &[
 const SHARED: &[&str] = &["core/src/sys.rs", "core/src/sys/", "core/src/mem/"];
 
 /// Copies that let the compiler assume that nobody writes meanwhile.
-const PLAIN: &[&str] = &[
-    "copy_nonoverlapping",
-    "copy_to_nonoverlapping",
-    "copy_from_nonoverlapping",
-    "memcpy",
-    "ptr::copy(",
-    "copy_from(",
-    "copy_to(",
-    "copy_from_slice(",
-    "clone_from_slice(",
-    "slice::from_raw_parts",
-    "ptr::read",
-    "ptr::write",
-    ".read_unaligned(",
-    ".write_unaligned(",
-    "read_volatile(",
-    "write_volatile(",
-    "write_bytes(",
-];
+const PLAIN: &str = "copy_nonoverlapping copy_to_nonoverlapping copy_from_nonoverlapping memcpy ptr::copy( copy_from( \
+                     copy_to( copy_from_slice( clone_from_slice( slice::from_raw_parts ptr::read ptr::write \
+                     .read_unaligned( .write_unaligned( read_volatile( write_volatile( write_bytes(";
 
 /// Addresses and events as they are.
 const RAW: &[&str] =
@@ -102,7 +86,7 @@ pub(super) fn plain_copies(texts: &[(String, String)]) -> Vec<String> {
     for (name, text) in texts.iter().filter(|(name, _)| is_shared(name)) {
         let code = without_tests(text).lines().filter(|line| !line.trim_start().starts_with("//"));
         for line in code {
-            if let Some(plain) = PLAIN.iter().find(|plain| line.contains(**plain)) {
+            if let Some(plain) = PLAIN.split(' ').find(|plain| line.contains(plain)) {
                 wrong.push(format!(
                     "{name}: `{}` copies memory that others may write meanwhile: `copy_shared` does that",
                     plain.trim_end_matches('(')

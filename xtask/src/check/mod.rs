@@ -23,7 +23,7 @@ mod yardstick;
 
 use crate::lab::{self, Selection};
 use crate::setup;
-use crate::sh::{Outcome, WHOLE, cargo, heading, lines, show_time, within};
+use crate::sh::{Outcome, WHOLE, cargo, heading, listened, show_time, within};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -241,7 +241,7 @@ fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Coun
 }
 
 /// The line that counts all checks, which ends the output where nothing was left out.
-fn closing_line(Count { passed, failed, skipped }: &Count) -> Outcome {
+pub(crate) fn closing_line(Count { passed, failed, skipped }: &Count) -> Outcome {
     println!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len());
     match failed.len() {
         0 => Ok(()),
@@ -270,8 +270,7 @@ fn documentation() -> Count {
 
 /// Runs a command whose output is of interest only when it fails.
 fn quiet(command: &mut Command) -> Count {
-    let mut said = Vec::new();
-    let outcome = lines(command, |line| said.push(line.to_owned()));
+    let (outcome, said) = listened(command);
     Count::one(told(outcome, &said))
 }
 

@@ -3,7 +3,7 @@
 
 use super::{Count, told};
 use crate::package::{clean_root, vendor};
-use crate::sh::{Outcome, command, lines, root};
+use crate::sh::{Outcome, command, listened, root};
 use std::path::Path;
 
 /// Debian's release with the promised Rust, and its packages.
@@ -56,7 +56,6 @@ fn inside(folder: &Path, script: &str) -> Outcome {
     let _ = unshare.arg(script).env_clear().envs(kept);
     let _ = unshare.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
     let _ = unshare.env("CARGO_TARGET_DIR", "/built").env("DEBIAN_FRONTEND", "noninteractive");
-    let mut said = Vec::new();
-    let outcome = lines(&mut unshare, |line| said.push(line.to_owned()));
+    let (outcome, said) = listened(&mut unshare);
     told(outcome, &said)
 }

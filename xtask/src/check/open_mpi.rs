@@ -1,7 +1,7 @@
 //! An unmodified Open MPI over the C library, by a provider of libfabric: contrib/libfabric says what that proves.
 
 use super::{Count, c_programs, told};
-use crate::sh::{lines, root, target};
+use crate::sh::{listened, root, target};
 use std::process::Command;
 
 pub(super) fn run() -> Count {
@@ -14,8 +14,7 @@ pub(super) fn run() -> Count {
         .env("TIELINE_INCLUDE", root().join("include"))
         .env("TIELINE_LIB", libraries)
         .env("TIELINE_PROVIDER_PATH", target().join("debug"));
-    let mut said = Vec::new();
-    let outcome = lines(&mut command, |line| said.push(line.to_owned()));
+    let (outcome, said) = listened(&mut command);
     if let Some(reason) = said.iter().find_map(|line| line.strip_prefix("skipped: ")) {
         return Count::skip(reason);
     }

@@ -1,6 +1,6 @@
 //! The Python module over the C library of this build: its tests, and its example from a wheel that carries the library.
 
-use super::{Count, c_programs, quiet};
+use super::{Count, c_programs, quiet, told};
 use crate::c_library::SONAME;
 use crate::package::emptied;
 use crate::sh::{Outcome, capture, command, lines, root, run, target, which};
@@ -41,14 +41,10 @@ fn tests(library: &Path) -> Count {
         }
         said.push(line.to_owned());
     });
-    match outcome {
-        Ok(true) if ran >= LEAST => Count { passed: ran, ..Count::default() },
-        Ok(true) => Count::one(Err(format!("{ran} tests of Python ran, and there are {LEAST}"))),
-        Ok(false) => {
-            said.iter().for_each(|line| println!("{line}"));
-            Count::one(Err("tests of the Python module failed, see above".into()))
-        }
-        Err(text) => Count::one(Err(text)),
+    match told(outcome, &said) {
+        Ok(()) if ran >= LEAST => Count { passed: ran, ..Count::default() },
+        Ok(()) => Count::one(Err(format!("{ran} tests of Python ran, and there are {LEAST}"))),
+        Err(text) => Count::one(Err(format!("the Python module: {text}"))),
     }
 }
 

@@ -2,7 +2,7 @@
 //! uses which. An exception stands here with its reason.
 
 use super::{Count, circles, memory, quotes};
-use crate::sh::{Outcome, root};
+use crate::sh::{read, root};
 use std::path::{Path, PathBuf};
 
 /// A file is one thing: "about" 500 lines.
@@ -32,54 +32,24 @@ const SLEEPS: &[(&str, usize, &str)] = &[
 ];
 
 /// A package's folder, and what its `[dependencies]` may name of ours.
-const MAY_USE: &[(&str, &[&str])] = &[
-    ("plugin-api", &[]),
-    ("net", &[]),
-    ("conformance", &["plugin-api"]),
-    ("config", &["plugin-api"]),
-    ("job", &["config", "net", "plugin-api"]),
-    ("providers/shm", &["plugin-api", "memory-file"]),
-    ("providers/shm-cma", &["plugin-api", "memory-file"]),
-    ("providers/shm-knem", &["plugin-api", "memory-file"]),
-    ("providers/shm-xpmem", &["plugin-api", "memory-file"]),
-    ("providers/tcp", &["plugin-api", "net"]),
-    ("providers/tcp-connect", &["plugin-api", "net"]),
-    ("providers/ofi", &["plugin-api", "net", "registration"]),
-    ("providers/registration", &["plugin-api"]),
-    ("providers/verbs", &["plugin-api", "net", "registration"]),
-    ("core", &["plugin-api", "config", "job", "net", "provider-shm", "provider-shm-cma", "wireup"]),
-    ("capi", &["tieline"]),
-    ("tag", &[]),
-    ("wireup", &["plugin-api"]),
-    ("xtask", &["testing"]),
-    ("tests/testing", &[]),
-    ("tests/runtime", &["tieline", "tag"]),
-];
+const MAY_USE: &str = "
+    plugin-api:  net:  tag:  tests/testing:  conformance:plugin-api  config:plugin-api  wireup:plugin-api
+    job:config,net,plugin-api  providers/registration:plugin-api  capi:tieline  xtask:testing
+    providers/shm:plugin-api,memory-file  providers/shm-cma:plugin-api,memory-file
+    providers/shm-knem:plugin-api,memory-file  providers/shm-xpmem:plugin-api,memory-file
+    providers/tcp:plugin-api,net  providers/tcp-connect:plugin-api,net
+    providers/ofi:plugin-api,net,registration  providers/verbs:plugin-api,net,registration
+    core:plugin-api,config,job,net,provider-shm,provider-shm-cma,wireup  tests/runtime:tieline,tag";
 
 /// What a fresh machine compiles before the first line of `cargo xtask demo` and `test`: a package's folder, and how many packages
 /// of others it may depend on.
 const FOREIGN: &[(&str, usize)] = &[("xtask", 1), ("tests/testing", 0)];
 
-const PLACES: &[&str] = &[
-    "capi",
-    "config",
-    "conformance",
-    "core",
-    "job",
-    "net",
-    "plugin-api",
-    "providers",
-    "tag",
-    "tools",
-    "tests",
-    "docs/examples",
-    "wireup",
-    "xtask",
-];
+const PLACES: &str = "capi config conformance core job net plugin-api providers tag tools tests docs/examples wireup xtask";
 
 pub(super) fn check() -> Count {
     let mut files = Vec::new();
-    for place in PLACES {
+    for place in PLACES.split(' ') {
         sources(&root().join(place), &mut files);
     }
     let texts: Vec<(String, String)> = files
@@ -89,16 +59,21 @@ pub(super) fn check() -> Count {
             Some((name, std::fs::read_to_string(file).ok()?))
         })
         .collect();
-    let mut count = Count::one(said(lengths(&texts)));
-    count.add(Count::one(said(sleeps(&texts))));
-    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap_or_default();
-    count.add(Count::one(said(circles::backwards(&page, &texts))));
-    count.add(Count::one(said(circles::too_large(&texts))));
-    count.add(Count::one(said(dependencies())));
-    count.add(Count::one(said(memory::misusable(&texts))));
-    count.add(Count::one(said(memory::plain_copies(&texts))));
-    let page = std::fs::read_to_string(root().join("docs/operators.md")).unwrap_or_default();
-    count.add(Count::one(said(quotes::nowhere_said(&page, &texts))));
+    let page = |name: &str| read(root().join(name)).unwrap_or_default();
+    let all = [
+        lengths(&texts),
+        sleeps(&texts),
+        circles::backwards(&page("ARCHITECTURE.md"), &texts),
+        circles::too_large(&texts),
+        dependencies(),
+        memory::misusable(&texts),
+        memory::plain_copies(&texts),
+        quotes::nowhere_said(&page("docs/operators.md"), &texts),
+    ];
+    let mut count = Count::default();
+    for wrong in all {
+        count.add(Count::one(if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }));
+    }
     count
 }
 
@@ -113,22 +88,16 @@ pub(super) fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn said(wrong: Vec<String>) -> Outcome {
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
-}
-
 fn lengths(texts: &[(String, String)]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (name, text) in texts {
+    let too_long = |(name, text): &(String, String)| {
         let lines = text.lines().count();
         let exception = LONG.iter().find(|(file, ..)| file == name);
         let usual = if is_test(name) { LONGEST_TEST } else { LONGEST };
         let most = exception.map_or(usual, |(_, most, _)| *most);
-        if lines > most {
-            wrong.push(format!("{name} has {lines} lines, {most} are enough for one thing"));
-        }
-    }
-    wrong
+        let words = || format!("{name} has {lines} lines, {most} are enough for one thing");
+        (lines > most).then(words)
+    };
+    texts.iter().filter_map(too_long).collect()
 }
 
 /// Whether a file is a test, or something that only tests use.
@@ -162,7 +131,8 @@ fn sleeps(texts: &[(String, String)]) -> Vec<String> {
 
 fn dependencies() -> Vec<String> {
     let mut wrong = Vec::new();
-    for (folder, allowed) in MAY_USE {
+    for (folder, allowed) in MAY_USE.split_whitespace().filter_map(|line| line.split_once(':')) {
+        let allowed: Vec<&str> = allowed.split(',').collect();
         let file = root().join(folder).join("Cargo.toml");
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         if text.is_empty() {
@@ -178,7 +148,7 @@ fn dependencies() -> Vec<String> {
             }
             foreign += usize::from(!ours && !name.is_empty() && !name.starts_with('#'));
         }
-        let most = FOREIGN.iter().find(|(named, _)| named == folder).map(|(_, most)| *most);
+        let most = FOREIGN.iter().find(|(named, _)| *named == folder).map(|(_, most)| *most);
         if most.is_some_and(|most| foreign > most) {
             wrong.push(format!("{folder} depends on {foreign} packages of others: it is built before anything is said"));
         }

@@ -1,7 +1,7 @@
 //! Generated files that are committed: each must be what would be generated now.
 
 use super::Count;
-use crate::sh::{capture, command, root, target};
+use crate::sh::{capture, command, read, root, target};
 
 pub(super) fn header() -> Count {
     let program = target().join("debug/xtask-header");
@@ -17,15 +17,15 @@ pub(super) fn configuration() -> Count {
         capture(tieline.env_clear().env("TIELINE_PROVIDER_PATH", target().join("debug")));
     Count::one(generated.and_then(|generated| {
         let committed =
-            std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+            read(&file)?;
         if committed == generated {
             return Ok(());
         }
         let same = committed.lines().zip(generated.lines()).take_while(|(a, b)| a == b).count();
+        let line = same + 1;
         Err(format!(
-            "docs/configuration.md is stale from line {} on; write it with \
-             `TIELINE_PROVIDER_PATH=target/debug target/debug/tieline config --markdown > docs/configuration.md`",
-            same + 1
+            "docs/configuration.md is stale from line {line} on; write it with \
+             `TIELINE_PROVIDER_PATH=target/debug target/debug/tieline config --markdown > docs/configuration.md`"
         ))
     }))
 }

@@ -2,7 +2,6 @@
 
 use super::kernel::Kernel;
 use super::machine::{self, Lab};
-use super::modules::Built;
 use super::test::{Test, Verdict};
 use crate::sh::Outcome;
 use std::path::PathBuf;
@@ -27,14 +26,8 @@ impl Hosts {
 
     /// Boots one with two processors, for which the modules of `tests/lab/modules` are built, or says why there can be none here.
     pub(crate) fn with_modules() -> Outcome<Hosts> {
-        let mut hosts = Hosts::of(1, 2, 0)?;
-        match super::modules::build(&hosts.kernel)? {
-            Built::Yes => Ok(hosts),
-            Built::Not(why) => {
-                hosts.lab = None;
-                Err(why)
-            }
-        }
+        let hosts = Hosts::of(1, 2, 0)?;
+        super::modules::missing(&hosts.kernel)?.map_or(Ok(hosts), Err)
     }
 
     fn of(count: usize, cpus: usize, devices: usize) -> Outcome<Hosts> {
@@ -55,10 +48,7 @@ impl Hosts {
     pub(crate) fn run(&mut self, name: &str, script: &str, timeout: Duration) -> Outcome {
         let test = Test::written(&self.folder, name, script)?;
         let test = Test { hosts: self.count, devices: self.devices, timeout, ..test };
-        let mut lab = match self.lab.take() {
-            Some(lab) => lab,
-            None => self.up()?,
-        };
+        let mut lab = self.lab.take().map_or_else(|| self.up(), Ok)?;
         let ended = lab.run(&test, &mut |_, _| {})?;
         self.lab = lab.whole.then_some(lab);
         match ended.verdict {

@@ -2,28 +2,17 @@
 //! of the few modules and the one script that bring a host up.
 
 use super::{modules, scripts};
-use crate::sh::{Outcome, capture, command, is_root, run};
+use crate::sh::{
+    Outcome, bytes, capture, command, files_of, is_root, make_folder, name_of, on, run, write,
+};
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// Loaded in this order, each after what it needs.
-const MODULES: &[&str] = &[
-    "9p",
-    "9pnet_virtio",
-    "virtio_pci",
-    "virtio_console",
-    "virtio_net",
-    "overlay",
-    "crc32_generic", // rdma_rxe asks for "crc32" by name
-    "crc32_pclmul",
-    "rdma_rxe",
-    "rdma_ucm",
-    "sch_netem",
-    "veth",
-];
+/// Loaded in this order, each after what it needs. rdma_rxe asks for "crc32" by name.
+const MODULES: &str = "9p 9pnet_virtio virtio_pci virtio_console virtio_net overlay crc32_generic crc32_pclmul \
+                       rdma_rxe rdma_ucm sch_netem veth";
 
 /// What qemu boots.
 pub(super) struct Kernel {
@@ -70,7 +59,7 @@ fn is_complete(home: &Path) -> bool {
 
 /// What a complete folder of the cache holds.
 fn contents() -> String {
-    format!("kernel unpacked\n{}", MODULES.join("\n"))
+    format!("kernel unpacked\n{}", MODULES.replace(' ', "\n"))
 }
 
 /// The newest kernel in the cache, for a machine without a network.
@@ -85,10 +74,7 @@ fn kept(cache: &Path) -> Option<PathBuf> {
 fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
     println!("fetching {name}");
     let work = cache.join(format!("{name}.{}", std::process::id()));
-    let make = |folder: PathBuf| {
-        fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))
-    };
-    let outcome = make(work.join("home/modules"))
+    let outcome = make_folder(work.join("home/modules"))
         .and_then(|()| download(&work, &[name]))
         .and_then(|()| keep(&work, name));
     if outcome.is_ok() {
@@ -98,7 +84,7 @@ fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
     let home = cache.join(name);
     let outcome = outcome.and_then(|()| {
         let _ = fs::remove_dir_all(&home);
-        fs::rename(work.join("home"), &home).map_err(|e| format!("{}: {e}", home.display()))
+        on(&home, fs::rename(work.join("home"), &home))
     });
     let _ = fs::remove_dir_all(&work);
     // Who fetched the same at the same time may have been faster.
@@ -107,7 +93,7 @@ fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
 
 /// Fetches packages and unpacks them all into `work/tree`.
 pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
-    fs::create_dir_all(work).map_err(|e| format!("{}: {e}", work.display()))?;
+    make_folder(work)?;
     let download =
         || capture(command("apt-get", &["-q", "download"]).args(names).current_dir(work));
     if let Err(text) = download() {
@@ -118,16 +104,10 @@ pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
         run(&mut command("apt-get", &["update", "-qq"]))?;
         let _ = download()?;
     }
-    let entries = fs::read_dir(work).map_err(|e| e.to_string())?.flatten();
-    let files = entries.map(|entry| entry.path());
-    let packages: Vec<_> =
-        files.filter(|file| file.extension() == Some(OsStr::new("deb"))).collect();
+    let packages = files_of(work, "deb")?;
     if packages.len() != names.len() {
-        return Err(format!(
-            "apt-get download {} left {} packages",
-            names.join(" "),
-            packages.len()
-        ));
+        let (names, left) = (names.join(" "), packages.len());
+        return Err(format!("apt-get download {names} left {left} packages"));
     }
     packages.iter().try_for_each(|package| {
         run(command("dpkg-deb", &["-x"]).arg(package).arg(work.join("tree")))
@@ -138,9 +118,7 @@ pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
 fn keep(work: &Path, name: &str) -> Outcome {
     let (tree, home) = (work.join("tree"), work.join("home"));
     let version = name.trim_start_matches("linux-image-");
-    let copy = |from: &Path, to: PathBuf| {
-        fs::copy(from, &to).map(|_| ()).map_err(|e| format!("{}: {e}", from.display()))
-    };
+    let copy = |from: &Path, to: PathBuf| on(from, fs::copy(from, &to).map(|_| ()));
     let image = tree.join(format!("boot/vmlinuz-{version}"));
     // To unpack itself takes an emulated processor longer than to boot.
     if unpack(&image, &home.join("kernel")).is_none() {
@@ -148,25 +126,20 @@ fn keep(work: &Path, name: &str) -> Outcome {
     }
     let _ = capture(command("depmod", &["-b"]).arg(&tree).arg(version))?;
     let (mut order, mut seen) = (String::new(), HashSet::new());
-    for module in MODULES {
-        let said = capture(
-            command("modprobe", &["-S", version, "--show-depends", module]).arg("-d").arg(&tree),
-        )?;
+    for module in MODULES.split(' ') {
+        let mut modprobe = command("modprobe", &["-S", version, "--show-depends", module]);
+        let said = capture(modprobe.arg("-d").arg(&tree))?;
         for file in said.lines().filter_map(|line| line.trim().strip_prefix("insmod ")) {
             let file = Path::new(file.trim());
-            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = name_of(file);
             if seen.insert(name.clone()) {
                 copy(file, home.join("modules").join(&name))?;
-                order.push_str(&name);
-                order.push('\n');
+                order += &(name + "\n");
             }
         }
     }
-    let write = |file: &str, text: &str| {
-        fs::write(home.join(file), text).map_err(|e| format!("{file}: {e}"))
-    };
-    write("modules/order", &order)?;
-    write("complete", &contents())
+    write(home.join("modules/order"), &order)?;
+    write(home.join("complete"), contents())
 }
 
 /// Unpacks a kernel as the boot protocol describes it: after the sectors of its set-up code, at an offset
@@ -200,7 +173,7 @@ fn unpack(image: &Path, to: &Path) -> Option<()> {
 /// Packed anew only when its script changes.
 fn initramfs(home: &Path) -> Outcome<PathBuf> {
     let init = scripts().join("init");
-    let text = fs::read(&init).map_err(|e| format!("{}: {e}", init.display()))?;
+    let text = bytes(&init)?;
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     let packed = home.join(format!("initramfs-{:016x}", hasher.finish()));

@@ -6,7 +6,7 @@ use super::pace::{self, Deadline};
 use super::show::{Growing, Story, console, print_tail};
 use super::test::{Part, Test, Verdict};
 use super::{folder, scripts};
-use crate::sh::{Outcome, command, show_time, target};
+use crate::sh::{Outcome, command, entries, make_folder, name_of, on, show_time, target, write};
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -118,20 +118,19 @@ pub(super) struct Ended {
 /// A folder for the results of this run; those of earlier runs are gone.
 pub(super) fn results() -> Outcome<PathBuf> {
     let all = folder();
-    let said = |e: std::io::Error| format!("{}: {e}", all.display());
-    fs::create_dir_all(&all).map_err(said)?;
-    for entry in fs::read_dir(&all).map_err(said)?.flatten() {
-        let of = entry.file_name().to_string_lossy().parse::<u32>().ok();
+    make_folder(&all)?;
+    for entry in entries(&all)? {
+        let of = name_of(&entry).parse::<u32>().ok();
         if of.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = fs::remove_dir_all(entry);
         }
     }
     let own = all.join(std::process::id().to_string());
-    fs::create_dir_all(&own).map_err(said)?;
+    make_folder(&own)?;
     let last = all.join("last");
     let _ = fs::remove_file(&last);
     let _ = std::os::unix::fs::symlink(&own, &last);
-    own.canonicalize().map_err(said)
+    on(&own, own.canonicalize())
 }
 
 impl Lab {
@@ -145,12 +144,11 @@ impl Lab {
         let began = Instant::now();
         // Socket paths are short: not below the build folder.
         let sockets = std::env::temp_dir().join(format!("tieline-lab-{}", std::process::id()));
-        let said = |e: std::io::Error| format!("{}: {e}", sockets.display());
         let _ = fs::remove_dir_all(&sockets);
-        fs::create_dir(&sockets).map_err(said)?;
+        on(&sockets, fs::create_dir(&sockets))?;
         network::start(&sockets, hosts)?;
         let told = format!("LAB={SCRIPTS}\nTARGET={TARGET}\nLAB_HOSTS={hosts}\n");
-        fs::write(folder.join("lab.env"), told).map_err(|e| format!("lab.env: {e}"))?;
+        write(folder.join("lab.env"), told)?;
         let (sender, events) = channel();
         let mut lab = Lab {
             hosts: Vec::new(),
@@ -230,7 +228,7 @@ impl Lab {
     /// Starts a test on so many hosts as it asks for, from `first` on.
     fn begin(&mut self, test: &Test, first: usize) -> Outcome<Going> {
         let own = self.folder.join(&test.name);
-        fs::create_dir_all(&own).map_err(|e| format!("{}: {e}", own.display()))?;
+        make_folder(&own)?;
         let hosts = first..first + test.hosts;
         let (file, slowness) = (test.file.display(), self.slowness);
         let alone = if test.hosts == 1 { " alone" } else { "" };
@@ -246,10 +244,8 @@ impl Lab {
             late: false,
         };
         for host in hosts {
-            self.tell(
-                host,
-                &format!("test {} {} {slowness} {file}{alone}", test.name, test.devices),
-            );
+            let (name, devices) = (&test.name, test.devices);
+            self.tell(host, &format!("test {name} {devices} {slowness} {file}{alone}"));
         }
         Ok(going)
     }
@@ -313,8 +309,7 @@ impl Lab {
     fn start(&self, kernel: &Kernel, number: usize, cpus: usize) -> Outcome<Child> {
         let file = console(&self.folder, number);
         let _ = fs::remove_file(&file);
-        let console = File::options().append(true).create(true).open(&file);
-        let console = console.map_err(|e| format!("{}: {e}", file.display()))?;
+        let console = on(&file, File::options().append(true).create(true).open(&file))?;
         qemu(kernel, number, cpus, &self.folder, &self.sockets)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -345,10 +340,8 @@ fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &P
     // qemu takes two commas for one that is part of a value.
     let value = |path: &Path| path.display().to_string().replace(',', ",,");
     let share = |path: &Path, tag: &str, more: &str| {
-        format!(
-            "local,path={},mount_tag={tag},security_model=none,multidevs=remap{more}",
-            value(path)
-        )
+        let path = value(path);
+        format!("local,path={path},mount_tag={tag},security_model=none,multidevs=remap{more}")
     };
     let _ = qemu
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
@@ -369,17 +362,13 @@ fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &P
         .args(["-device", "virtserialport,chardev=lab,name=lab"])
         .args(["-device", "virtio-rng-pci"]);
     for net in 0..NETWORKS {
-        let (own, other) =
-            (network::host_end(sockets, net, number), network::switch_end(sockets, net, number));
-        let _ = qemu.arg("-netdev").arg(format!(
-            "dgram,id=net{net},local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            value(&own),
-            value(&other)
-        ));
-        let _ = qemu.arg("-device").arg(format!(
-            "virtio-net-pci,netdev=net{net},romfile=,mac={}",
-            network::mac(net, number)
-        ));
+        let own = value(&network::host_end(sockets, net, number));
+        let other = value(&network::switch_end(sockets, net, number));
+        let ends = format!("local.type=unix,local.path={own},remote.type=unix,remote.path={other}");
+        let _ = qemu.args(["-netdev", &format!("dgram,id=net{net},{ends}")]);
+        let mac = network::mac(net, number);
+        let _ =
+            qemu.args(["-device", &format!("virtio-net-pci,netdev=net{net},romfile=,mac={mac}")]);
     }
     qemu
 }

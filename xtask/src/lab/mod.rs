@@ -14,12 +14,11 @@ mod run;
 mod show;
 mod test;
 
-use crate::check::{Count, suite};
+use crate::check::{Count, closing_line, suite};
 use crate::setup;
-use crate::sh::{Outcome, root, target};
+use crate::sh::{Outcome, read, root, target, write};
 pub(crate) use hosts::Hosts;
 use machine::Lab;
-use modules::Built;
 use parts::Chosen;
 pub(crate) use parts::{Selection, turn};
 use run::Run;
@@ -63,30 +62,17 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     if !missing.failed.is_empty() {
         return Err("what the lab runs does not build: see above".into());
     }
-    let count = match possible() {
-        Ok(kernel) => wish.fulfil(&kernel)?,
-        Err(reason) => wish.none_ran(&reason)?,
-    };
+    let count = wish.tried()?;
     for reason in &count.skipped {
         println!("skipped: {reason}");
     }
-    println!(
-        "{} passed, {} failed, {} skipped",
-        count.passed,
-        count.failed.len(),
-        count.skipped.len()
-    );
-    if count.failed.is_empty() { Ok(()) } else { Err(count.failed.join("; ")) }
+    closing_line(&count).map_err(|_| count.failed.join("; "))
 }
 
 /// The lab as one step of `cargo xtask test`: every failure and every skipped test is named.
 pub(crate) fn check(selection: Selection) -> Count {
     let wish = Wish { what: What::Tests(selection), ..Wish::default() };
-    let outcome = match possible() {
-        Ok(kernel) => wish.fulfil(&kernel),
-        Err(reason) => wish.none_ran(&reason),
-    };
-    outcome.unwrap_or_else(|text| Count::one(Err(text)))
+    wish.tried().into()
 }
 
 /// The kernel to boot, or why there can be no lab here.
@@ -180,6 +166,13 @@ impl Wish {
         Ok(Some(wish))
     }
 
+    fn tried(&self) -> Outcome<Count> {
+        match possible() {
+            Ok(kernel) => self.fulfil(&kernel),
+            Err(reason) => self.none_ran(&reason),
+        }
+    }
+
     /// Without a lab each of its tests is skipped, and counts as one.
     fn none_ran(&self, reason: &str) -> Outcome<Count> {
         let What::Tests(selection) = &self.what else { return Err(reason.into()) };
@@ -199,13 +192,12 @@ impl Wish {
             _ => Chosen::default(),
         };
         // What is built on the headers of the kernel is skipped where there are none.
-        if tests.is_empty() || tests.iter().any(|test| test.modules) {
-            if let Built::Not(reason) = modules::build(kernel)? {
-                println!("there are no modules of tests/lab: {reason}");
-                let without = |test: &Test| format!("{}: {reason}", test.name);
-                left_out.extend(tests.iter().filter(|test| test.modules).map(without));
-                tests.retain(|test| !test.modules);
-            }
+        let needs_modules = tests.is_empty() || tests.iter().any(|test| test.modules);
+        if let Some(reason) = if needs_modules { modules::missing(kernel)? } else { None } {
+            println!("there are no modules of tests/lab: {reason}");
+            let without = |test: &Test| format!("{}: {reason}", test.name);
+            left_out.extend(tests.iter().filter(|test| test.modules).map(without));
+            tests.retain(|test| !test.modules);
         }
         let boot = |cpus, hosts| Lab::boot(kernel, &folder, hosts, self.cpus.unwrap_or(cpus));
         let up = || boot(1, self.hosts)?.ok_or_else(|| machine::NOT_UP.to_owned());
@@ -226,11 +218,8 @@ impl Wish {
             println!("skipped: {reason}");
         }
         count.skipped.extend(left_out);
-        match part {
-            Some(part) if count.failed.is_empty() && count.skipped.is_empty() => {
-                parts::was_green(part);
-            }
-            _ => {}
+        if let Some(part) = part.filter(|_| count.failed.is_empty() && count.skipped.is_empty()) {
+            parts::was_green(part);
         }
         println!("logs: {}", folder.display());
         Ok(count)
@@ -251,8 +240,7 @@ impl Wish {
     }
 
     fn shell(&self, mut lab: Lab, folder: &Path) -> Outcome<Count> {
-        std::fs::write(folder.join("shell"), "")
-            .map_err(|e| format!("{}: {e}", folder.display()))?;
+        write(folder.join("shell"), "")?;
         println!("a line is a command for every host, or `h0 COMMAND` for one; end with ctrl-d");
         let mut count = Count::default();
         for (number, line) in std::io::stdin().lock().lines().enumerate() {
@@ -260,12 +248,9 @@ impl Wish {
             if line.trim().is_empty() {
                 continue;
             }
-            let words = match line.split_once(' ') {
-                Some((host, command)) if host_name(host).is_ok() => {
-                    (Some(host.to_owned()), command.to_owned())
-                }
-                _ => (None, line.clone()),
-            };
+            let named = line.split_once(' ').filter(|(host, _)| host_name(host).is_ok());
+            let words = named.map_or((None, &*line), |(host, command)| (Some(host), command));
+            let words = (words.0.map(str::to_owned), words.1.to_owned());
             let test = self.command_test(folder, &format!("command-{}", number + 1), &[words])?;
             count.add(command(&mut lab, &test)?);
             if !lab.whole {
@@ -284,7 +269,7 @@ fn command(lab: &mut Lab, test: &Test) -> Outcome<Count> {
 
 /// A test from a file anywhere: the hosts see its folder by another path, or not at all.
 fn foreign_test(folder: &Path, file: &Path) -> Outcome<Test> {
-    let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let text = read(file)?;
     // Its name is one word of what the hosts are told.
     let name = file.file_stem().unwrap_or_default().to_string_lossy().replace(' ', "-");
     Test::written(folder, &name, &text)
@@ -294,31 +279,26 @@ impl Count {
     /// Says how a test ended, and counts it.
     fn of(test: &Test, verdict: &Verdict, time: Duration) -> Count {
         let name = &test.name;
-        match verdict {
-            Verdict::Passed => {
-                println!("test {name} ... ok ({})", crate::sh::show_time(time));
-                Count::one(Ok(()))
+        let (word, count) = match verdict {
+            Verdict::Passed => (format!("ok ({})", crate::sh::show_time(time)), Count::one(Ok(()))),
+            Verdict::Skipped(why) => {
+                (format!("skipped: {why}"), Count::skip(format!("{name}: {why}")))
             }
-            Verdict::Skipped(reason) => {
-                println!("test {name} ... skipped: {reason}");
-                Count::skip(format!("{name}: {reason}"))
+            Verdict::Failed(why) | Verdict::Silent(why) => {
+                (format!("FAILED: {why}"), Count::one(Err(format!("{name}: {why}"))))
             }
-            Verdict::Failed(reason) | Verdict::Silent(reason) => {
-                println!("test {name} ... FAILED: {reason}");
-                Count::one(Err(format!("{name}: {reason}")))
-            }
-        }
+        };
+        println!("test {name} ... {word}");
+        count
     }
 }
 
 /// The same tests again and again, each time with a folder of results of their own.
 fn repeated(mut tests: Vec<Test>, times: usize) -> Vec<Test> {
     let once = tests.clone();
-    for time in 1..times {
-        tests.extend(once.iter().cloned().map(|mut test| {
-            test.name = format!("{}.{}", test.name, time + 1);
-            test
-        }));
+    for time in 2..=times {
+        let named = |test: &Test| Test { name: format!("{}.{time}", test.name), ..test.clone() };
+        tests.extend(once.iter().map(named));
     }
     tests
 }

@@ -3,7 +3,9 @@
 
 use super::kernel::{self, Kernel};
 use super::{folder, scripts};
-use crate::sh::{Outcome, capture, command, lines, which};
+use crate::sh::{
+    Outcome, capture, command, entries, listened, make_folder, name_of, on, read, which, write,
+};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -13,32 +15,23 @@ const LINUX: &str = "linux-image-6.1.";
 
 const MODULES: [&str; 2] = ["xpmem.ko", "knem.ko"];
 
-/// The modules, as files.
-pub(super) enum Built {
-    Yes,
-    /// Why there are none here.
-    Not(String),
-}
-
-/// Builds the modules, unless those that are there are of these sources and this kernel. A module that does not compile is an
-/// error.
-pub(super) fn build(kernel: &Kernel) -> Outcome<Built> {
-    let name = kernel.home.file_name().unwrap_or_default().to_string_lossy().into_owned();
+/// Builds the modules, unless those that are there are of these sources and this kernel. Returns why there can be none here, if
+/// that is so. A module that does not compile is an error.
+pub(super) fn missing(kernel: &Kernel) -> Outcome<Option<String>> {
+    let name = name_of(&kernel.home);
     if !name.starts_with(LINUX) {
-        return Ok(Built::Not(format!(
-            "the modules are written for {LINUX}*, and {name} is booted"
-        )));
+        return Ok(Some(format!("the modules are written for {LINUX}*, and {name} is booted")));
     }
     if which("make").is_none() {
-        return Ok(Built::Not("no make: apt-get install make".into()));
+        return Ok(Some("no make: apt-get install make".into()));
     }
     let headers = match headers(&kernel.home, &name) {
         Ok(headers) => headers,
-        Err(text) => return Ok(Built::Not(format!("no headers of {name}: {text}"))),
+        Err(text) => return Ok(Some(format!("no headers of {name}: {text}"))),
     };
     let compiler = compiler(&headers);
     if which(&compiler).is_none() {
-        return Ok(Built::Not(format!("no {compiler}, with which {name} was compiled")));
+        return Ok(Some(format!("no {compiler}, with which {name} was compiled")));
     }
     let sources = sources()?;
     let mut hasher = DefaultHasher::new();
@@ -46,51 +39,44 @@ pub(super) fn build(kernel: &Kernel) -> Outcome<Built> {
     let stamp = format!("{:016x}", hasher.finish());
     let home = folder().join("modules");
     if fs::read_to_string(home.join("stamp")).is_ok_and(|said| said == stamp) {
-        return Ok(Built::Yes);
+        return Ok(None);
     }
     println!("building the kernel modules");
     // The kernel's build takes no folder with a space in its path, which the tree may have.
     let work = kernel.home.join(format!("modules.{}", std::process::id()));
     let outcome = compile(&work, &headers, &sources).and_then(|()| {
-        let said = |e: std::io::Error| format!("{}: {e}", home.display());
         let _ = fs::remove_dir_all(&home);
-        fs::create_dir_all(&home).map_err(said)?;
+        make_folder(&home)?;
         for module in MODULES {
-            let _ = fs::copy(work.join(module), home.join(module)).map_err(said)?;
+            let _ = on(&home, fs::copy(work.join(module), home.join(module)))?;
         }
-        fs::write(home.join("stamp"), stamp).map_err(said)
+        write(home.join("stamp"), stamp)
     });
     let _ = fs::remove_dir_all(&work);
-    outcome.map(|()| Built::Yes)
+    outcome.map(|()| None)
 }
 
 /// The files that the kernel's own build takes, with their texts, by name.
 fn sources() -> Outcome<Vec<(String, String)>> {
     let folder = scripts().join("modules");
-    let said = |e: std::io::Error| format!("{}: {e}", folder.display());
-    let mut sources = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(said)?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name == "Makefile" || name.ends_with(".c") || name.ends_with(".h") {
-            sources.push((name, fs::read_to_string(entry.path()).map_err(said)?));
-        }
-    }
-    sources.sort();
-    Ok(sources)
+    let mut files = entries(folder)?;
+    files.retain(|file| {
+        let name = name_of(file);
+        name == "Makefile" || name.ends_with(".c") || name.ends_with(".h")
+    });
+    files.iter().map(|file| Ok((name_of(file), read(file)?))).collect()
 }
 
 fn compile(work: &Path, headers: &Path, sources: &[(String, String)]) -> Outcome {
-    let said = |e: std::io::Error| format!("{}: {e}", work.display());
-    fs::create_dir_all(work).map_err(said)?;
+    make_folder(work)?;
     for (name, text) in sources {
-        fs::write(work.join(name), text).map_err(said)?;
+        write(work.join(name), text)?;
     }
     // What a compiler warns of is wrong here, as everywhere.
     let mut make = command("make", &["-s", "-C"]);
     let _ = make.arg(headers).arg(format!("M={}", work.display())).arg("KCFLAGS=-Werror");
-    let mut told = Vec::new();
-    let made = lines(make.arg("modules"), |line| told.push(line.to_owned()))?;
-    if !made {
+    let (made, told) = listened(make.arg("modules"));
+    if !made? {
         told.iter().for_each(|line| println!("{line}"));
         return Err("the kernel modules do not compile: see above".into());
     }
@@ -111,9 +97,7 @@ pub(super) fn headers(home: &Path, image: &str) -> Outcome<PathBuf> {
     }
     println!("fetching {name}");
     let work = home.join(format!("headers.{}", std::process::id()));
-    let outcome = fetch(&work, &name).and_then(|()| {
-        fs::rename(work.join("tree"), &all).map_err(|e| format!("{}: {e}", all.display()))
-    });
+    let outcome = fetch(&work, &name).and_then(|()| on(&all, fs::rename(work.join("tree"), &all)));
     let _ = fs::remove_dir_all(&work);
     // Who fetched the same at the same time may have been faster.
     outcome.or_else(|text| if own.join("Makefile").exists() { Ok(()) } else { Err(text) })?;
@@ -132,10 +116,9 @@ fn fetch(work: &Path, name: &str) -> Outcome {
     kernel::download(work, &names)?;
     // It names the place where its package would install the other.
     let file = work.join("tree/usr/src").join(name).join("Makefile");
-    let said = |e: std::io::Error| format!("{}: {e}", file.display());
-    let text = fs::read_to_string(&file).map_err(said)?;
+    let text = read(&file)?;
     let here = "include $(dir $(lastword $(MAKEFILE_LIST)))../";
-    fs::write(&file, text.replace("include /usr/src/", here)).map_err(said)
+    write(&file, text.replace("include /usr/src/", here))
 }
 
 /// The compiler that the headers ask for.

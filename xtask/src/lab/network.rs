@@ -3,7 +3,7 @@
 //!
 //! A datagram is a frame. The sixth byte of a host's address says which port it is behind.
 
-use crate::sh::Outcome;
+use crate::sh::{Outcome, on};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,9 +31,8 @@ pub(super) fn start(folder: &Path, hosts: usize) -> Outcome {
     for network in 0..NETWORKS {
         for host in 0..hosts {
             let path = switch_end(folder, network, host);
-            let said = |e: std::io::Error| format!("{}: {e}", path.display());
-            let socket = UnixDatagram::bind(&path).map_err(said)?;
-            socket.set_write_timeout(Some(PATIENCE)).map_err(said)?;
+            let socket = on(&path, UnixDatagram::bind(&path))?;
+            on(&path, socket.set_write_timeout(Some(PATIENCE)))?;
             let others: Vec<_> = (0..hosts).map(|other| host_end(folder, network, other)).collect();
             let _ = std::thread::spawn(move || forward(&socket, host, &others));
         }

@@ -2,9 +2,9 @@
 
 use super::kernel;
 use super::test::{self, Test};
-use crate::sh::{Outcome, capture, command};
+use crate::sh::{Outcome, capture, command, on, read};
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 
 /// How many parts share the tests outside the core.
@@ -58,9 +58,8 @@ impl Selection {
             match &test.by_name {
                 Some(why) if is_chosen && !is_named => {
                     let name = &test.name;
-                    chosen
-                        .left_out
-                        .push(format!("{name}: {why}; `cargo xtask lab {name}` runs it"));
+                    let words = format!("{name}: {why}; `cargo xtask lab {name}` runs it");
+                    chosen.left_out.push(words);
                 }
                 _ if is_chosen => chosen.tests.push(test),
                 _ => {}
@@ -73,9 +72,7 @@ impl Selection {
         if let Some(part) = part {
             let core = chosen.tests.iter().filter(|test| test.core).count();
             println!("{core} tests of the core, {} of part {part}", chosen.tests.len() - core);
-            let text = kernel::cache().and_then(|cache| {
-                fs::read_to_string(cache.join("parts")).map_err(|e| e.to_string())
-            });
+            let text = kernel::cache().and_then(|cache| read(cache.join("parts")));
             for part in 0..PARTS {
                 let green = last_green(text.as_deref().unwrap_or_default(), part);
                 println!("part {part}: {}", green.unwrap_or("not yet green on this machine"));
@@ -128,10 +125,9 @@ fn last_green(text: &str, part: usize) -> Option<&str> {
 pub(super) fn was_green(part: usize) {
     let commit = git(&["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]);
     let commit = commit.unwrap_or_else(|| "a commit without a name".into());
-    let file = kernel::cache().and_then(|cache| {
-        let file = File::options().append(true).create(true).open(cache.join("parts"));
-        file.and_then(|mut file| writeln!(file, "{part} green at {commit}"))
-            .map_err(|e| e.to_string())
+    let file = kernel::cache().map(|cache| cache.join("parts")).and_then(|parts| {
+        let file = File::options().append(true).create(true).open(&parts);
+        on(parts, file.and_then(|mut file| writeln!(file, "{part} green at {commit}")))
     });
     if let Err(text) = file {
         println!("that part {part} is green cannot be kept: {text}");

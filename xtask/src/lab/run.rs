@@ -47,10 +47,7 @@ impl Run {
                 lab = Some(running).filter(|lab| lab.whole && !spoils);
             }
             while let Some(test) = together.pop_front() {
-                let mut running = match lab.take() {
-                    Some(lab) => lab,
-                    None => self.up(cpus, hosts, &boot)?,
-                };
+                let mut running = lab.take().map_or_else(|| self.up(cpus, hosts, &boot), Ok)?;
                 let ended = running.run(&test, &mut |_, _| {})?;
                 // Where a test failed the machine may be what is broken, as a network card that sends nothing any more: the
                 // next would fail there, too, and take its whole time for it.
@@ -71,8 +68,7 @@ impl Run {
     ) -> Outcome<Lab> {
         loop {
             if let Some(lab) = boot(cpus, hosts)? {
-                let name = format!("({hosts} hosts start)");
-                self.rows.push((name, lab.boot, ""));
+                self.rows.push((format!("({hosts} hosts start)"), lab.boot, ""));
                 return Ok(lab);
             }
             if !self.chance.repeats(&Verdict::Silent(String::new())) {
@@ -88,11 +84,11 @@ impl Run {
         self.rows.push((test.name.clone(), time, verdict.word()));
         let again = match &verdict {
             Verdict::Silent(reason) if self.chance.repeats(&verdict) => {
+                let name = &test.name;
                 println!(
-                    "test {} ... {reason}; it is repeated once, on hosts that are booted anew",
-                    test.name
+                    "test {name} ... {reason}; it is repeated once, on hosts that are booted anew"
                 );
-                Some(Test { name: format!("{}.again", test.name), ..test.clone() })
+                Some(Test { name: format!("{name}.again"), ..test.clone() })
             }
             _ => {
                 self.count.add(Count::of(test, &verdict, time));

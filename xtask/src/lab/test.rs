@@ -3,7 +3,7 @@
 
 use super::machine::{RESULTS, SCRIPTS};
 use super::scripts;
-use crate::sh::Outcome;
+use crate::sh::{Outcome, files_of, read, write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,11 +36,7 @@ pub(super) struct Test {
 /// Every test, by name.
 pub(super) fn all() -> Outcome<Vec<Test>> {
     let folder = scripts().join("tests");
-    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|file| file.extension().is_some_and(|end| end == "sh"));
-    files.sort();
-    files.iter().map(|file| Test::read(file)).collect()
+    files_of(folder, "sh")?.iter().map(|file| Test::read(file)).collect()
 }
 
 impl Test {
@@ -52,14 +48,14 @@ impl Test {
     /// A test of this text, which is written where the hosts find it.
     pub(super) fn written(folder: &Path, name: &str, text: &str) -> Outcome<Test> {
         let file = folder.join(format!("{name}.sh"));
-        std::fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+        write(&file, text)?;
         Ok(Test { file: Path::new(RESULTS).join(format!("{name}.sh")), ..Test::read(&file)? })
     }
 
     /// Reads the assignments of a test's head, which docs/lab.md lists.
     fn read(file: &Path) -> Outcome<Test> {
         let said = |text: String| format!("{}: {text}", file.display());
-        let text = std::fs::read_to_string(file).map_err(|e| said(e.to_string()))?;
+        let text = read(file)?;
         let value = |name: &str| {
             text.lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))

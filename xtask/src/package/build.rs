@@ -1,7 +1,7 @@
 //! The build that packages are made of: the release profile, with the directory of libraries that it will be installed in, and
 //! without a trace of where it was built.
 
-use crate::sh::{self, Outcome, command, root, target};
+use crate::sh::{self, Outcome, bytes, command, entries, make_folder, on, root, target};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -36,9 +36,9 @@ fn places() -> Vec<(String, &'static str)> {
 pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
     let places = places();
     for file in files {
-        let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let bytes = bytes(file)?;
         for (place, _) in &places {
-            if holds(&bytes, place.as_bytes()) {
+            if bytes.windows(place.len()).any(|window| window == place.as_bytes()) {
                 return Err(format!("{} names {place}, where it was built", file.display()));
             }
         }
@@ -46,36 +46,28 @@ pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
     Ok(())
 }
 
-fn holds(bytes: &[u8], words: &[u8]) -> bool {
-    bytes.windows(words.len()).any(|window| window == words)
-}
-
 /// A folder with nothing in it.
 pub(crate) fn emptied(folder: &Path) -> Outcome {
-    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     if folder.exists() {
-        std::fs::remove_dir_all(folder).map_err(failed)?;
+        on(folder, std::fs::remove_dir_all(folder))?;
     }
-    std::fs::create_dir_all(folder).map_err(failed)
+    make_folder(folder)
 }
 
 /// Copies a file with its mode, and makes the folders above it.
 pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
     let parent = to.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
-    let copied = std::fs::copy(from, to).map_err(|e| format!("{}: {e}", from.display()));
-    copied.map(|_| ())
+    make_folder(parent)?;
+    on(from, std::fs::copy(from, to).map(|_| ()))
 }
 
 /// Every file below a folder, sorted, with links.
 pub(crate) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
-    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    for entry in entries.flatten() {
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        match is_folder {
-            true => found.extend(files(&entry.path())?),
-            false => found.push(entry.path()),
+    for entry in entries(folder)? {
+        match entry.is_dir() && !entry.is_symlink() {
+            true => found.extend(files(&entry)?),
+            false => found.push(entry),
         }
     }
     found.sort();

@@ -1,41 +1,28 @@
 //! Debian's packages.
 
 use super::{build, stage};
-use crate::sh::{self, Outcome, capture, command, root, target, which};
+use crate::sh::{Outcome, capture, command, files_of, listened, read, root, target, write};
 use std::path::{Path, PathBuf};
 
 /// The version in `packaging/debian/changelog`.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 
 /// That of the packages that are an upgrade of them.
-const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
+pub(super) const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
 /// What has to be there to make them.
-pub(super) fn missing() -> Option<&'static str> {
-    ["dpkg-buildpackage", "dh", "perl"].into_iter().find(|program| which(program).is_none())
-}
+pub(super) const NEEDS: &str = "dpkg-buildpackage dh perl";
 
 /// Builds everything and makes the packages; returns their files.
 pub(super) fn make(version: &str) -> Outcome<Vec<PathBuf>> {
-    if let Some(program) = missing() {
-        return Err(format!("{program} is not installed: cargo xtask setup package"));
-    }
+    super::there(NEEDS)?;
     let tree = stage::make(&libdir()?, &target().join("packages/stage-deb"))?;
     cut(&tree, version, &target().join("packages/deb"))
 }
 
-/// The same packages once more, in another folder; returns it.
-pub(super) fn again() -> Outcome<PathBuf> {
-    let folder = target().join("packages/deb-again");
-    let tree = stage::Tree::there(&target().join("packages/stage-deb"));
-    cut(&tree, VERSION, &folder).map(|_| folder)
-}
-
-/// The same tree as packages of the next version, for upgrades; returns their folder.
-pub(super) fn next() -> Outcome<PathBuf> {
-    let folder = target().join("packages/deb-next");
-    let tree = stage::Tree::there(&target().join("packages/stage-deb"));
-    cut(&tree, NEXT, &folder).map(|_| folder)
+/// The same tree as packages of this version, in another folder.
+pub(super) fn again(version: &str, folder: &Path) -> Outcome {
+    cut(&target().join("packages/stage-deb"), version, folder).map(|_| ())
 }
 
 /// Debian's directory of libraries on this machine.
@@ -46,7 +33,7 @@ fn libdir() -> Outcome<String> {
 }
 
 /// Makes the packages of a tree in a folder, which is emptied before.
-pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
+fn cut(tree: &Path, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(folder)?;
     let source = folder.join("tieline");
     describe(&source, version)?;
@@ -55,13 +42,11 @@ pub(super) fn cut(tree: &stage::Tree, version: &str, folder: &Path) -> Outcome<V
     }
     let mut dpkg =
         command("dpkg-buildpackage", &["--build=binary", "--no-sign", "--no-check-builddeps"]);
-    let _ = dpkg.current_dir(&source).env("TIELINE_STAGE", &tree.folder);
+    let _ = dpkg.current_dir(&source).env("TIELINE_STAGE", tree);
     let _ = dpkg.env("DEB_BUILD_OPTIONS", "nocheck");
     let log = folder.join("build.log");
     told_in(&mut dpkg, &log)?;
-    let mut packages = build::files(folder)?;
-    packages.retain(|file| file.extension().is_some_and(|e| e == "deb"));
-    Ok(packages)
+    files_of(folder, "deb")
 }
 
 /// Puts into a tree how Debian's packages of this version are made of it: `debian`, with the helpers of this very source, which
@@ -80,24 +65,18 @@ pub(super) fn describe(tree: &Path, version: &str) -> Outcome {
         build::copy(&packaging.join(file), &debian.join(place))?;
     }
     let changelog = debian.join("changelog");
-    let failed = |e: std::io::Error| format!("{}: {e}", changelog.display());
-    let text = std::fs::read_to_string(&changelog).map_err(failed)?;
-    std::fs::write(&changelog, text.replacen(VERSION, version, 1)).map_err(failed)
+    let text = read(&changelog)?;
+    write(&changelog, text.replacen(VERSION, version, 1))
 }
 
 /// Runs a command that says a lot; that is shown when it fails.
 pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcome {
-    let mut said = String::new();
-    let ok = sh::lines(command, |line| {
-        said.push_str(line);
-        said.push('\n');
-    });
-    std::fs::write(log, &said).map_err(|e| format!("{}: {e}", log.display()))?;
+    let (ok, said) = listened(command);
+    write(log, said.join("\n") + "\n")?;
     if ok? {
         return Ok(());
     }
-    let lines: Vec<&str> = said.lines().collect();
-    println!("{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+    println!("{}", said[said.len().saturating_sub(30)..].join("\n"));
     Err(format!("it failed: see above, and {}", log.display()))
 }
 

@@ -11,23 +11,26 @@ mod source;
 mod stage;
 mod test;
 
+use crate::check::closing_line;
 use crate::sh::{self, Outcome};
 pub(crate) use build::{emptied, files};
 pub(crate) use source::{known_to_git, vendor};
+pub(crate) use stage::crate_for_providers;
 use std::path::Path;
 use std::time::Duration;
 pub(crate) use test::unpacked as clean_root;
 
 const USAGE: &str = "cargo xtask package deb | rpm | source | test [bookworm|trixie|rpm|source...] | stage LIBDIR FOLDER";
 
-/// Lays the crate that providers in Rust are made with below a folder, as the development package has it.
-pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
-    stage::Tree::there(folder).crate_for_providers()
-}
-
 /// Everything is compiled anew for each directory of libraries, and once more from the source package: that takes its time on a
 /// busy machine.
 const LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// Fails unless all these programs are installed.
+fn there(programs: &str) -> Outcome {
+    let missing = programs.split(' ').find(|program| sh::which(program).is_none());
+    missing.map_or(Ok(()), |it| Err(format!("{it} is not installed: cargo xtask setup package")))
+}
 
 /// The command.
 pub(crate) fn run(words: &[&str]) -> Outcome {
@@ -38,21 +41,15 @@ fn obey(words: &[&str]) -> Outcome {
     match words {
         ["deb"] => deb::make(deb::VERSION).map(|packages| deb::show(&packages)),
         ["rpm"] => rpm::make().map(|packages| deb::show(&packages)),
-        ["source"] => source::make().map(|files| deb::show(&files)),
+        ["source"] => source::make(&source::folder()).map(|files| deb::show(&files)),
         ["stage", libdir, folder] => stage::make(libdir, Path::new(folder)).map(|tree| {
-            println!("what packages are made of is in {}", tree.folder.display());
+            println!("what packages are made of is in {}", tree.display());
         }),
         ["test", releases @ ..] => {
             let count = test::run(releases);
             count.failed.iter().for_each(|text| println!("FAILED: {text}"));
             count.skipped.iter().for_each(|text| println!("skipped: {text}"));
-            println!(
-                "{} passed, {} failed, {} skipped",
-                count.passed,
-                count.failed.len(),
-                count.skipped.len()
-            );
-            if count.failed.is_empty() { Ok(()) } else { Err("packages do not work".into()) }
+            closing_line(&count)
         }
         _ => Err(format!("usage: {USAGE}")),
     }

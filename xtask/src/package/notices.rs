@@ -1,7 +1,6 @@
 //! The licences of what is linked into the binaries: each crate with its own, and each text once.
 
-use crate::sh::{Outcome, capture, cargo, root};
-use serde_json::Value;
+use crate::sh::{self, Outcome, capture, cargo, entries, name_of, read, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -18,14 +17,10 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 /// The text of `NOTICES`, for what these packages of the workspace link.
 pub(super) fn text(packages: &[String]) -> Outcome<String> {
-    let args = ["metadata", "--format-version", "1", "--locked"];
-    let said = capture(cargo(&args).args(["--filter-platform", PLATFORM]))?;
-    let metadata: Value =
-        serde_json::from_str(&said).map_err(|e| format!("cargo metadata: {e}"))?;
     let linked = linked(packages)?;
     let mut crates = String::new();
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for package in metadata["packages"].as_array().into_iter().flatten() {
+    for package in sh::packages(&["--locked", "--filter-platform", PLATFORM])? {
         let word = |field: &str| package[field].as_str().unwrap_or("");
         if !linked.contains(&format!("{} v{}", word("name"), word("version"))) {
             continue;
@@ -43,9 +38,7 @@ pub(super) fn text(packages: &[String]) -> Outcome<String> {
     crates.push_str(
         "Rust's standard library: (MIT OR Apache-2.0) AND Unicode-3.0; https://github.com/rust-lang/rust\n",
     );
-    let standard = root().join(OTHERS).join(STANDARD);
-    let text = std::fs::read_to_string(&standard);
-    let text = text.map_err(|e| format!("{}: {e}", standard.display()))?.trim().to_owned();
+    let text = read(root().join(OTHERS).join(STANDARD))?.trim().to_owned();
     let _ = texts.entry(text).or_default().insert("Rust's standard library".into());
     let mut all = format!(
         "Tieline's binaries contain code of these crates, each under its own licence.\n\n{crates}"
@@ -71,25 +64,18 @@ fn linked(packages: &[String]) -> Outcome<BTreeSet<String>> {
 
 /// The texts in the folder of a crate, or that in the file which is there for it.
 fn licences(folder: &Path, other: &Path) -> Outcome<Vec<String>> {
-    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let is_licence = |name: &str| NAMES.iter().any(|part| name.contains(part));
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|file| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-        file.is_file() && is_licence(&name)
-    });
-    files.sort();
+    let mut files = entries(folder)?;
+    files.retain(|file| file.is_file() && is_licence(&name_of(file).to_lowercase()));
     if files.is_empty() {
         files.push(other.to_owned());
     }
-    let read = |file: &PathBuf| {
-        let text = std::fs::read_to_string(file);
-        let text = text.map_err(|e| {
-            format!("{} has no licence's text: {}: {e}", folder.display(), file.display())
-        })?;
-        Ok(text.replace('\r', "").trim().to_owned())
+    let text = |file: &PathBuf| {
+        let text = read(file);
+        let text = text.map_err(|e| format!("{} has no licence's text: {e}", folder.display()));
+        Ok(text?.replace('\r', "").trim().to_owned())
     };
-    files.iter().map(read).collect()
+    files.iter().map(text).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Packages for distributions of rpms.
 
 use super::{build, deb, stage};
-use crate::sh::{Outcome, command, root, target, which};
+use crate::sh::{Outcome, command, name_of, root, target};
 use std::path::{Path, PathBuf};
 
 /// Their directory of libraries.
@@ -11,28 +11,22 @@ const LIBDIR: &str = "/usr/lib64";
 const GENERATORS: &str = "/usr/lib/rpm/fileattrs";
 
 /// What has to be there to make them.
-pub(super) fn missing() -> Option<&'static str> {
-    ["rpmbuild", "perl"].into_iter().find(|program| which(program).is_none())
-}
+pub(super) const NEEDS: &str = "rpmbuild perl";
 
 /// Builds everything and makes the packages; returns their files.
 pub(super) fn make() -> Outcome<Vec<PathBuf>> {
-    if let Some(program) = missing() {
-        return Err(format!("{program} is not installed: cargo xtask setup package"));
-    }
+    super::there(NEEDS)?;
     let tree = stage::make(LIBDIR, &target().join("packages/stage-rpm"))?;
     cut(&tree, &target().join("packages/rpm"))
 }
 
-/// The same packages once more, in another folder; returns it.
-pub(super) fn again() -> Outcome<PathBuf> {
-    let folder = target().join("packages/rpm-again");
-    let tree = stage::Tree::there(&target().join("packages/stage-rpm"));
-    cut(&tree, &folder).map(|_| folder)
+/// The same packages once more, in another folder.
+pub(super) fn again(folder: &Path) -> Outcome {
+    cut(&target().join("packages/stage-rpm"), folder).map(|_| ())
 }
 
 /// Makes the packages of a tree in a folder, which is emptied before.
-fn cut(tree: &stage::Tree, folder: &Path) -> Outcome<Vec<PathBuf>> {
+fn cut(tree: &Path, folder: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(folder)?;
     let attributes = folder.join("attributes");
     let packaging = root().join("packaging");
@@ -41,28 +35,25 @@ fn cut(tree: &stage::Tree, folder: &Path) -> Outcome<Vec<PathBuf>> {
     let own = ["tieline.attr", "tieline.req", "tieline.prov"];
     let own = own.map(|file| packaging.join("rpm").join(file));
     for file in build::files(Path::new(GENERATORS))?.into_iter().chain(own) {
-        build::copy(&file, &attributes.join(file.file_name().unwrap_or_default()))?;
+        build::copy(&file, &attributes.join(name_of(&file)))?;
     }
-    let define = |name: &str, value: String| format!("{name} {value}");
-    let here = attributes.display().to_string();
-    let generators = [
-        define("__tieline_requires", format!("{here}/tieline.req")),
-        define("__tieline_provides", format!("{here}/tieline.prov")),
-    ];
+    let here = attributes.display();
     let mut rpmbuild = command("rpmbuild", &["-bb", "--nodeps"]);
     let _ = rpmbuild.arg(format!("--load={}", attributes.join("tieline.attr").display()));
-    for value in generators.into_iter().chain([
-        define("_fileattrsdir", here.clone()),
-        define("_topdir", folder.display().to_string()),
-        define("_libdir", LIBDIR.into()),
-        define("tieline_stage", tree.folder.display().to_string()),
-        define("tieline_source", "none".into()),
+    for value in [
+        format!("__tieline_requires {here}/tieline.req"),
+        format!("__tieline_provides {here}/tieline.prov"),
+        format!("_fileattrsdir {here}"),
+        format!("_topdir {}", folder.display()),
+        format!("_libdir {LIBDIR}"),
+        format!("tieline_stage {}", tree.display()),
+        "tieline_source none".into(),
         // The same bytes from the same commit, whoever builds.
-        define("_buildhost", "tieline".into()),
-        define("use_source_date_epoch_as_buildtime", "1".into()),
-        define("clamp_mtime_to_source_date_epoch", "1".into()),
-        define("source_date_epoch_from_changelog", "1".into()),
-    ]) {
+        "_buildhost tieline".into(),
+        "use_source_date_epoch_as_buildtime 1".into(),
+        "clamp_mtime_to_source_date_epoch 1".into(),
+        "source_date_epoch_from_changelog 1".into(),
+    ] {
         let _ = rpmbuild.arg("--define").arg(value);
     }
     let path = std::env::var("PATH").unwrap_or_default();

@@ -4,7 +4,10 @@
 //! tree, where `debian/rules` finds them.
 
 use super::{build, deb};
-use crate::sh::{Outcome, capture, cargo, command, root, target, which};
+use crate::sh::{
+    Outcome, bytes, capture, cargo, command, entries, make_folder, name_of, on, packages, read,
+    root, target, write,
+};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,55 +23,40 @@ const ORIGINAL: &str = concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig");
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// What has to be there to make it.
-pub(super) fn missing() -> Option<&'static str> {
-    ["dpkg-source", "git", "tar", "xz"].into_iter().find(|program| which(program).is_none())
-}
-
-/// Makes the source package; returns its files.
-pub(super) fn make() -> Outcome<Vec<PathBuf>> {
-    make_in(&folder())
-}
+pub(super) const NEEDS: &str = "dpkg-source git tar xz";
 
 /// Where it lies.
 pub(super) fn folder() -> PathBuf {
     target().join("packages/source")
 }
 
-/// The same once more, in another folder; returns it.
-pub(super) fn again() -> Outcome<PathBuf> {
-    let folder = target().join("packages/source-again");
-    make_in(&folder).map(|_| folder)
-}
-
-fn make_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
-    if let Some(program) = missing() {
-        return Err(format!("{program} is not installed: cargo xtask setup package"));
-    }
-    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+/// Makes the source package in a folder; returns its files.
+pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    super::there(NEEDS)?;
     build::emptied(folder)?;
     let files = known_to_git()?;
     let mut tar = archive(&folder.join(format!("{ORIGINAL}.tar.xz")), &root())?;
     // Links lead to files of the tree, and stay as they are.
     let _ = tar.args(["--no-recursion", &format!("--transform=s,^,{NAME}/,S")]);
     let list = folder.join("files");
-    std::fs::write(&list, files.join("\0")).map_err(failed)?;
+    write(&list, files.join("\0"))?;
     let _ = capture(tar.args(["--null", "--files-from"]).arg(&list))?;
-    std::fs::remove_file(&list).map_err(failed)?;
+    on(&list, std::fs::remove_file(&list))?;
     let unpacked = folder.join("unpacked");
     vendor(&unpacked.join("vendor"))?;
     let mut tar = archive(&folder.join(format!("{ORIGINAL}-vendor.tar.xz")), &unpacked)?;
     let _ = capture(tar.arg("vendor"))?;
     let tree = unpacked.join(NAME);
-    std::fs::create_dir_all(&tree).map_err(failed)?;
+    make_folder(&tree)?;
     let mut tar = command("tar", &["--extract", "--file"]);
     let _ = tar.arg(folder.join(format!("{ORIGINAL}.tar.xz"))).arg("--directory");
     let _ = capture(tar.arg(&unpacked))?;
-    std::fs::rename(unpacked.join("vendor"), tree.join("vendor")).map_err(failed)?;
+    on(&tree, std::fs::rename(unpacked.join("vendor"), tree.join("vendor")))?;
     deb::describe(&tree, deb::VERSION)?;
     let mut dpkg = command("dpkg-source", &["--build"]);
     // Where the archives of the sources are, and where it puts its own.
     deb::told_in(dpkg.arg(&tree).current_dir(folder), &folder.join("build.log"))?;
-    std::fs::remove_dir_all(&unpacked).map_err(failed)?;
+    on(&unpacked, std::fs::remove_dir_all(&unpacked))?;
     let mut made = build::files(folder)?;
     made.retain(|file| file.extension().is_some_and(|e| e == "dsc" || e == "xz"));
     Ok(made)
@@ -102,11 +90,10 @@ pub(crate) fn vendor(folder: &Path) -> Outcome {
     let args = ["vendor", "--quiet", "--locked", "--versioned-dirs"];
     let _ = capture(cargo(&args).arg(folder))?;
     let needed = needed()?;
-    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    for entry in entries.flatten() {
-        match needed.contains(&*entry.file_name().to_string_lossy()) {
-            true => without_foreign_programs(&entry.path())?,
-            false => empty(&entry.path())?,
+    for krate in entries(folder)? {
+        match needed.contains(&name_of(&krate)) {
+            true => without_foreign_programs(&krate)?,
+            false => empty(&krate)?,
         }
     }
     Ok(())
@@ -116,34 +103,29 @@ pub(crate) fn vendor(folder: &Path) -> Outcome {
 fn needed() -> Outcome<BTreeSet<String>> {
     let mut needed = BTreeSet::new();
     for platform in PLATFORMS {
-        let args = ["metadata", "--format-version", "1", "--locked", "--filter-platform"];
-        let said = capture(cargo(&args).arg(platform))?;
-        let metadata: Value =
-            serde_json::from_str(&said).map_err(|e| format!("cargo metadata: {e}"))?;
-        let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
-        needed.extend(packages.iter().filter_map(|package| {
-            Some(format!("{}-{}", package["name"].as_str()?, package["version"].as_str()?))
-        }));
+        needed.extend(packages(&["--locked", "--filter-platform", platform])?.iter().filter_map(
+            |package| {
+                Some(format!("{}-{}", package["name"].as_str()?, package["version"].as_str()?))
+            },
+        ));
     }
     Ok(needed)
 }
 
 /// Leaves of a crate what cargo reads to see that nobody needs it: its manifest, and the sum that `Cargo.lock` has.
 fn empty(krate: &Path) -> Outcome {
-    let failed = |e: std::io::Error| format!("{}: {e}", krate.display());
-    let manifest = std::fs::read(krate.join("Cargo.toml")).map_err(failed)?;
+    let manifest = bytes(krate.join("Cargo.toml"))?;
     let mut sums = sums(krate)?;
     sums["files"] = serde_json::json!({});
-    std::fs::remove_dir_all(krate).map_err(failed)?;
-    std::fs::create_dir_all(krate.join("src")).map_err(failed)?;
-    std::fs::write(krate.join("Cargo.toml"), manifest).map_err(failed)?;
-    std::fs::write(krate.join("src/lib.rs"), "").map_err(failed)?;
-    std::fs::write(krate.join(SUMS), sums.to_string()).map_err(failed)
+    on(krate, std::fs::remove_dir_all(krate))?;
+    make_folder(krate.join("src"))?;
+    write(krate.join("Cargo.toml"), manifest)?;
+    write(krate.join("src/lib.rs"), "")?;
+    write(krate.join(SUMS), sums.to_string())
 }
 
 /// Takes out of a crate what was compiled for Windows: no source leads to it, and nothing here reads it.
 fn without_foreign_programs(krate: &Path) -> Outcome {
-    let failed = |e: std::io::Error| format!("{}: {e}", krate.display());
     let mut sums = sums(krate)?;
     let files = sums["files"].as_object_mut().ok_or(format!("{}: {SUMS}", krate.display()))?;
     let before = files.len();
@@ -151,12 +133,12 @@ fn without_foreign_programs(krate: &Path) -> Outcome {
         if file.extension().is_some_and(|end| FOREIGN.iter().any(|foreign| end == *foreign)) {
             let name = file.strip_prefix(krate).unwrap_or(&file).to_string_lossy().into_owned();
             let _ = files.remove(&name);
-            std::fs::remove_file(&file).map_err(failed)?;
+            on(&file, std::fs::remove_file(&file))?;
         }
     }
     match files.len() == before {
         true => Ok(()),
-        false => std::fs::write(krate.join(SUMS), sums.to_string()).map_err(failed),
+        false => write(krate.join(SUMS), sums.to_string()),
     }
 }
 
@@ -164,9 +146,8 @@ fn without_foreign_programs(krate: &Path) -> Outcome {
 const FOREIGN: [&str; 3] = ["dll", "exe", "lib"];
 
 fn sums(krate: &Path) -> Outcome<Value> {
-    let failed = |e: String| format!("{}: {e}", krate.join(SUMS).display());
-    let text = std::fs::read_to_string(krate.join(SUMS)).map_err(|e| failed(e.to_string()))?;
-    serde_json::from_str(&text).map_err(|e| failed(e.to_string()))
+    let file = krate.join(SUMS);
+    serde_json::from_str(&read(&file)?).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 /// What cargo compares a vendored crate's files with.

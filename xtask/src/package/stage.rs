@@ -2,7 +2,9 @@
 
 use super::{build, notices};
 use crate::install::PROVIDERS;
-use crate::sh::{Outcome, capture, cargo, command, root, target};
+use crate::sh::{
+    Outcome, bytes, capture, cargo, command, make_folder, name_of, on, root, target, write,
+};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,33 +13,25 @@ use std::process::Command;
 /// make one build's file another than the next one's.
 const CONFIGURED: [&str; 6] = ["ofi", "shm", "shm-cma", "tcp", "tcp-connect", "verbs"];
 
-/// A folder that is filled as the root of a system would be.
-pub(super) struct Tree {
-    pub(super) folder: PathBuf,
-}
-
 /// Builds everything for this directory of libraries, and puts it below a folder, which is emptied before.
-pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<Tree> {
+pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<PathBuf> {
     // What is run for it has directories of its own.
-    let folder = std::path::absolute(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let folder = folder.as_path();
-    build::emptied(folder)?;
-    build::installed(libdir, folder)?;
-    let tree = Tree::there(folder);
+    let folder = on(folder, std::path::absolute(folder))?;
+    build::emptied(&folder)?;
+    build::installed(libdir, &folder)?;
+    let tree = Tree(&folder);
     tree.development()?;
     tree.words()?;
     tree.notices()?;
-    build::names_no_place(&build::files(folder)?)?;
-    readable(folder)?;
-    Ok(tree)
+    build::names_no_place(&build::files(&folder)?)?;
+    readable(&folder)?;
+    Ok(folder)
 }
 
-impl Tree {
-    /// One that [`make`] has left.
-    pub(super) fn there(folder: &Path) -> Tree {
-        Tree { folder: folder.into() }
-    }
+/// A folder that is filled as the root of a system would be.
+struct Tree<'a>(&'a Path);
 
+impl Tree<'_> {
     fn development(&self) -> Outcome {
         let source = root();
         let packaging = source.join("packaging");
@@ -55,41 +49,13 @@ impl Tree {
         self.put(&packaging.join("rpm/tieline.attr"), attributes, 0o644)?;
         let sequence = "/usr/share/perl5/Debian/Debhelper/Sequence/tieline.pm";
         self.put(&packaging.join("debhelper/tieline.pm"), sequence, 0o644)?;
-        self.crate_for_providers()?;
+        crate_for_providers(self.0)?;
         for folder in ["docs/examples", "capi/examples"] {
             for file in build::files(&source.join(folder))? {
                 if file.extension().is_some_and(|e| e == "c" || e == "h") {
-                    let name = file.file_name().unwrap_or_default().to_string_lossy();
+                    let name = name_of(&file);
                     self.put(&file, &format!("/usr/share/doc/tieline/examples/{name}"), 0o644)?;
                 }
-            }
-        }
-        Ok(())
-    }
-
-    /// The crate that providers in Rust are made with, as source: as it would be published, but for what only that needs.
-    pub(super) fn crate_for_providers(&self) -> Outcome {
-        let made = target().join("packages/crate");
-        let args =
-            ["package", "--no-verify", "--allow-dirty", "--locked", "-p", "tieline-plugin-api"];
-        let _ = capture(cargo(&args).arg("--target-dir").arg(&made))?;
-        let name = concat!("package/tieline-plugin-api-", env!("CARGO_PKG_VERSION"), ".crate");
-        let place = self.folder.join("usr/share/tieline/plugin-api");
-        std::fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-        let mut tar = command(
-            "tar",
-            &["--extract", "--gzip", "--strip-components=1", "--no-same-owner", "--file"],
-        );
-        let _ = capture(tar.arg(made.join(name)).arg("--directory").arg(&place))?;
-        for file in build::files(&place)? {
-            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            // The texts of the licences lie where each distribution has them.
-            let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json"].contains(&&*name);
-            let failed = |e: std::io::Error| format!("{}: {e}", file.display());
-            match other || name.starts_with("LICENSE") {
-                true => std::fs::remove_file(&file).map_err(failed)?,
-                false => std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644))
-                    .map_err(failed)?,
             }
         }
         Ok(())
@@ -104,8 +70,8 @@ impl Tree {
         }
         for file in build::files(&root().join("docs"))? {
             if file.extension().is_some_and(|e| e == "md") {
-                let name = file.file_name().unwrap_or_default().to_string_lossy();
-                self.put(&file, &format!("/usr/share/doc/tieline/docs/{name}"), 0o644)?;
+                let place = format!("/usr/share/doc/tieline/docs/{}", name_of(&file));
+                self.put(&file, &place, 0o644)?;
             }
         }
         Ok(())
@@ -113,8 +79,8 @@ impl Tree {
 
     /// What shells complete, and the settings for all users: the tool that is packaged writes them.
     fn of_the_tool(&self) -> Outcome {
-        let tieline = self.folder.join("usr/bin/tieline");
-        let scratch = self.folder.with_extension("completions");
+        let tieline = self.0.join("usr/bin/tieline");
+        let scratch = self.0.with_extension("completions");
         let _ = std::fs::create_dir_all(&scratch);
         let _ = capture(command(&tieline, &["completions"]).arg(&scratch))?;
         for (file, place) in [
@@ -134,10 +100,9 @@ impl Tree {
         let mut owners = owners(&text);
         owners.sort_unstable();
         if owners != CONFIGURED {
+            let (has, wanted) = (owners.join(", "), CONFIGURED.join(", "));
             return Err(format!(
-                "the file of settings has the variables of {}, and is to have those of {}",
-                owners.join(", "),
-                CONFIGURED.join(", ")
+                "the file of settings has variables of {has}, and not of {wanted}"
             ));
         }
         self.write("/etc/tieline/tieline.toml", text.as_bytes(), 0o644)
@@ -145,10 +110,10 @@ impl Tree {
 
     /// Where the tree has its providers.
     fn providers(&self) -> Outcome<PathBuf> {
-        let files = build::files(&self.folder.join("usr"))?;
+        let files = build::files(&self.0.join("usr"))?;
         let provider = files.iter().find(|file| file.ends_with("providers/libtieline_shm.so"));
         let folder = provider.and_then(|file| file.parent()).map(Path::to_path_buf);
-        folder.ok_or(format!("{} has no provider shm", self.folder.display()))
+        folder.ok_or(format!("{} has no provider shm", self.0.display()))
     }
 
     fn notices(&self) -> Outcome {
@@ -158,18 +123,42 @@ impl Tree {
     }
 
     fn put(&self, file: &Path, place: &str, mode: u32) -> Outcome {
-        let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        self.write(place, &bytes, mode)
+        self.write(place, &bytes(file)?, mode)
     }
 
     fn write(&self, place: &str, bytes: &[u8], mode: u32) -> Outcome {
-        let at = self.folder.join(place.trim_start_matches('/'));
-        let failed = |e: std::io::Error| format!("{}: {e}", at.display());
-        let parent = at.parent().unwrap_or(&self.folder);
-        std::fs::create_dir_all(parent).map_err(failed)?;
-        std::fs::write(&at, bytes).map_err(failed)?;
-        std::fs::set_permissions(&at, PermissionsExt::from_mode(mode)).map_err(failed)
+        let at = self.0.join(place.trim_start_matches('/'));
+        let parent = at.parent().unwrap_or(self.0);
+        make_folder(parent)?;
+        write(&at, bytes)?;
+        on(&at, std::fs::set_permissions(&at, PermissionsExt::from_mode(mode)))
     }
+}
+
+/// Lays the crate that providers in Rust are made with below a folder, as source: as it would be published, but for what only that needs.
+pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
+    let made = target().join("packages/crate");
+    let args = ["package", "--no-verify", "--allow-dirty", "--locked", "-p", "tieline-plugin-api"];
+    let _ = capture(cargo(&args).arg("--target-dir").arg(&made))?;
+    let name = concat!("package/tieline-plugin-api-", env!("CARGO_PKG_VERSION"), ".crate");
+    let place = folder.join("usr/share/tieline/plugin-api");
+    make_folder(&place)?;
+    let mut tar = command(
+        "tar",
+        &["--extract", "--gzip", "--strip-components=1", "--no-same-owner", "--file"],
+    );
+    let _ = capture(tar.arg(made.join(name)).arg("--directory").arg(&place))?;
+    for file in build::files(&place)? {
+        let name = name_of(&file);
+        // The texts of the licences lie where each distribution has them.
+        let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json"].contains(&&*name);
+        let done = match other || name.starts_with("LICENSE") {
+            true => std::fs::remove_file(&file),
+            false => std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)),
+        };
+        on(file, done)?;
+    }
+    Ok(())
 }
 
 /// The providers that a file of settings has variables of.

@@ -3,9 +3,11 @@
 //! A root is made by mmdebstrap once, and kept as an archive in `target/packages/roots`. Each is unpacked anew, and the steps of
 //! `packaging/test` run in it, in order: a step is a shell script whose first line says what it shows.
 
-use super::{build, deb, rpm, source};
+use super::{build, deb, rpm, source, there};
 use crate::check::Count;
-use crate::sh::{self, Outcome, command, is_root, lines, root, target, which};
+use crate::sh::{
+    self, Outcome, bytes, command, is_root, listened, make_folder, name_of, on, root, target, which,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,13 +53,14 @@ fn known(named: &[&str]) -> Outcome {
 }
 
 fn debian(releases: &[&str]) -> Outcome<Count> {
-    if let Some(program) = deb::missing() {
-        return Ok(Count::skip(format!("Debian's packages: there is no {program} here")));
+    if let Err(text) = there(deb::NEEDS) {
+        return Ok(Count::skip(format!("Debian's packages: {text}")));
     }
     let _ = deb::make(deb::VERSION)?;
     // The packages, and those of the next version.
-    let (now, next) = (target().join("packages/deb"), deb::next()?);
-    let mut total = same_bytes("deb", &now, deb::again);
+    let (now, next) = (target().join("packages/deb"), target().join("packages/deb-next"));
+    deb::again(deb::NEXT, &next)?;
+    let mut total = same_bytes("deb", &now, |folder| deb::again(deb::VERSION, folder));
     total.add(all_outside("deb", "deb").into());
     let given = [(now, "packages", &["deb"][..]), (next, "next", &["deb"])];
     for release in releases {
@@ -108,7 +111,7 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
     let roots = target().join("packages/roots");
     let name = if more.is_empty() { release.to_owned() } else { format!("{release}-{more}") };
     let archive = roots.join(format!("{name}.tar"));
-    std::fs::create_dir_all(&roots).map_err(|e| format!("{}: {e}", roots.display()))?;
+    make_folder(&roots)?;
     if !archive.exists() {
         if which("mmdebstrap").is_none() {
             return skipped("there is no mmdebstrap".into());
@@ -133,7 +136,7 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
             };
         }
         let _ = std::fs::remove_file(&begun);
-        std::fs::rename(&part, &archive).map_err(|e| format!("{}: {e}", archive.display()))?;
+        on(&archive, std::fs::rename(&part, &archive))?;
     }
     let folder = roots.join(format!("{name}.root"));
     build::emptied(&folder)?;
@@ -144,12 +147,12 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
 
 /// The source package: the same bytes when it is made again, nothing to remark, and built where there is no network.
 fn sources() -> Outcome<Count> {
-    if let Some(program) = source::missing().or_else(deb::missing) {
-        return Ok(Count::skip(format!("the source package: there is no {program} here")));
+    if let Err(text) = there(source::NEEDS).and_then(|()| there(deb::NEEDS)) {
+        return Ok(Count::skip(format!("the source package: {text}")));
     }
     let _ = deb::make(deb::VERSION)?;
-    let _ = source::make()?;
-    let mut total = same_bytes("dsc", &source::folder(), source::again);
+    let _ = source::make(&source::folder())?;
+    let mut total = same_bytes("dsc", &source::folder(), |folder| source::make(folder).map(|_| ()));
     total.add(all_outside("source", "source/outside").into());
     let given = [
         (source::folder(), "packages", &["dsc", "xz"][..]),
@@ -163,35 +166,29 @@ fn sources() -> Outcome<Count> {
 fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Count {
     let mut total = Count::default();
     for script in scripts {
-        let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = name_of(script);
         let text = std::fs::read_to_string(script).unwrap_or_default();
         let what = title(&text).unwrap_or(&name).to_owned();
         let (count, said) = step(&mut run(&name));
-        let verdict = match (count.failed.is_empty(), count.skipped.is_empty()) {
-            (false, _) => "FAILED",
-            (_, false) => "skipped",
-            _ => "ok",
+        let named = |text: &String| format!("{place}: {name}: {text}");
+        let verdict = match (count.failed.first(), count.skipped.first()) {
+            (Some(text), _) => ("FAILED", Count::one(Err(named(text)))),
+            (_, Some(reason)) => ("skipped", Count::skip(named(reason))),
+            _ => ("ok", count),
         };
-        println!("{place}: {what} {verdict}");
-        if verdict == "FAILED" {
+        println!("{place}: {what} {}", verdict.0);
+        if verdict.0 == "FAILED" {
             said.iter().for_each(|line| println!("    {line}"));
         }
-        let named = |texts: Vec<String>| {
-            texts.into_iter().map(|text| format!("{place}: {name}: {text}")).collect()
-        };
-        total.add(Count {
-            passed: count.passed,
-            failed: named(count.failed),
-            skipped: named(count.skipped),
-        });
+        total.add(verdict.1);
     }
     total
 }
 
 /// Packages of rpm: what the solver makes of them, and what they do in a Debian root, since a root of their own has no C library.
 fn rpms() -> Outcome<Count> {
-    if let Some(program) = rpm::missing() {
-        return Ok(Count::skip(format!("rpms: there is no {program} here")));
+    if let Err(text) = there(rpm::NEEDS) {
+        return Ok(Count::skip(format!("rpms: {text}")));
     }
     if !is_root() {
         return Ok(Count::skip("rpms: a root of their own needs root's rights here"));
@@ -229,20 +226,19 @@ fn outside(kind: &str, name: &str) -> Command {
 }
 
 /// The packages of a folder are made again from the same tree, and are the same bytes.
-fn same_bytes(kind: &str, first: &Path, again: impl FnOnce() -> Outcome<PathBuf>) -> Count {
-    let compared = again().and_then(|second| {
+fn same_bytes(kind: &str, first: &Path, again: impl FnOnce(&Path) -> Outcome) -> Count {
+    let second = first.with_file_name(format!("{}-again", name_of(first)));
+    let compared = again(&second).and_then(|()| {
         let mut files = build::files(first)?;
         files.retain(|file| file.extension().is_some_and(|e| e == kind || e == "xz"));
         for file in &files {
             let name = file.strip_prefix(first).unwrap_or(file);
-            let read =
-                |file: &Path| std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()));
-            if read(file)? != read(&second.join(name))? {
+            if bytes(file)? != bytes(second.join(name))? {
                 return Err(format!("{} is another file when it is made again", name.display()));
             }
         }
         println!("{kind}: {} packages, made again, are the same bytes", files.len());
-        std::fs::remove_dir_all(&second).map_err(|e| format!("{}: {e}", second.display()))
+        on(&second, std::fs::remove_dir_all(&second))
     });
     Count::one(compared)
 }
@@ -273,15 +269,12 @@ fn laid(folder: &Path, steps: &Path) -> Outcome<Vec<PathBuf>> {
 
 fn copied(files: &[PathBuf], to: &Path) -> Outcome {
     let mut files = files.iter();
-    files.try_for_each(|file| build::copy(file, &to.join(file.file_name().unwrap_or_default())))
+    files.try_for_each(|file| build::copy(file, &to.join(name_of(file))))
 }
 
 /// The files of a folder with this ending, in order.
 fn files_of(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|file| file.extension().is_some_and(|e| e == ending));
-    files.sort();
+    let files = sh::files_of(folder, ending)?;
     match files.is_empty() {
         true => Err(format!("{} has no .{ending}", folder.display())),
         false => Ok(files),
@@ -306,8 +299,7 @@ fn inside(folder: &Path, name: &str) -> Command {
 
 /// How a step ended, and what it said.
 fn step(command: &mut Command) -> (Count, Vec<String>) {
-    let mut said = Vec::new();
-    let outcome = lines(command, |line| said.push(line.to_owned()));
+    let (outcome, said) = listened(command);
     let skipped = said.last().and_then(|line| line.strip_prefix("skipped: "));
     let count = match (outcome, skipped) {
         (Ok(true), _) => Count::one(Ok(())),

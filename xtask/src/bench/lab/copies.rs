@@ -20,21 +20,17 @@ const SIZES: [(u64, &str); 6] = [
     (1 << 20, "1 MiB"),
     (16 << 20, "16 MiB"),
 ];
+/// The first four are held against [`CMA`] too, both by Tieline.
 const WAYS: [&str; 6] = [
     "xpmem direct, warm",
     "xpmem direct, cold",
     "xpmem copy, warm",
-    "xpmem copy, cold",
-    "cma",
     "knem",
+    "xpmem copy, cold",
+    CMA,
 ];
-/// A way that is held against another one, both by Tieline.
-const BESIDE: [(&str, &str); 4] = [
-    ("xpmem direct, warm", "cma"),
-    ("xpmem direct, cold", "cma"),
-    ("xpmem copy, warm", "cma"),
-    ("knem", "cma"),
-];
+const BESIDE: &[&str] = WAYS.split_at(4).0;
+const CMA: &str = "cma";
 const NOTE: &str = "A process gets memory that another one has registered, by Tieline and by a bare loop over the same kernel \
     interface. Warm: what is got is attached and its pages are there. Cold: each get attaches a window (Tieline 2 MiB, the loop as much as it \
     gets), brings its pages in, and detaches another one. copy: the kernel copies from what is attached; direct: loads. The interfaces of xpmem and knem are doubles.";
@@ -92,10 +88,8 @@ fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> 
             let mut series = Series::new(&label, Unit::Time, None);
             for round in 0..rounds {
                 let said = std::fs::read_to_string(results.join(format!("{program}-{round}")));
-                match figure(&said.unwrap_or_default(), size, way) {
-                    Some(time) => series.rounds.push(time),
-                    None => series.missing = Some("it printed no figure".to_owned()),
-                }
+                let time = figure(&said.unwrap_or_default(), size, way);
+                series.add(time.ok_or_else(|| "it printed no figure".to_owned()));
             }
             all.push(series);
         }
@@ -109,13 +103,9 @@ fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> 
         aim: None,
     };
     let bare = WAYS.iter().map(|way| compared(way, "bare", way));
-    let beside = BESIDE.iter().map(|(one, other)| compared(one, "tieline", other));
-    let group = Group {
-        what: name,
-        unit: Unit::Time,
-        sources: Vec::new(),
-        comparisons: bare.chain(beside).collect(),
-    };
+    let beside = BESIDE.iter().map(|way| compared(way, "tieline", CMA));
+    let (sources, comparisons) = (Vec::new(), bare.chain(beside).collect());
+    let group = Group { what: name, unit: Unit::Time, sources, comparisons };
     Measured { group, series: all, note: NOTE }
 }
 

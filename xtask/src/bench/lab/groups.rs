@@ -1,14 +1,8 @@
 //! What is compared in the lab, and the aims. What a row's two sides do alike and what not is in its note.
 
-use super::pair::{Figure, Pair, STREAM, Tool};
-use crate::bench::groups::{Group, Unit};
-
-/// Things that two programs do on the same device, measured in turn.
-pub(super) struct Beside {
-    pub(super) group: Group<Pair>,
-    /// What is the same on every side, and what is not.
-    pub(super) note: &'static str,
-}
+use super::Measured;
+use super::pair::{self, Figure, Pair, STREAM, Tool};
+use crate::bench::groups::Group;
 
 /// The words of `tieline perf --test`, of a program of perftest, and of `ucx_perftest -t` where it has such a test.
 type Words = [&'static str; 3];
@@ -20,24 +14,19 @@ fn beside(
     aim: impl Into<Option<f64>>,
     [ours, perftest, ucx]: Words,
     note: &'static str,
-) -> Beside {
-    let unit = match figure {
-        Figure::P50 => Unit::Time,
-        Figure::Rate => Unit::Rate,
-        Figure::Bandwidth => Unit::Bandwidth,
-        _ => Unit::Instructions,
-    };
+) -> Measured {
     let pair = |tool, test| Pair { tool, test, iterations, figure };
     let (program, options) = perftest.split_once(' ').unwrap_or((perftest, ""));
     let mut rivals = vec![(program, pair(Tool::Perftest(program), options), aim.into())];
     if !ucx.is_empty() {
         rivals.push(("UCX uct rc_verbs", pair(Tool::Ucx, ucx), None));
     }
-    Beside { group: Group::new(what, unit, pair(Tool::Tieline, ours), rivals), note }
+    let group = Group::new(what, figure.unit(), pair(Tool::Tieline, ours), rivals);
+    Measured { group, series: Vec::new(), note }
 }
 
 /// Times and rates, small to large.
-pub(super) fn speed() -> Vec<Beside> {
+pub(super) fn speed() -> Vec<Measured> {
     vec![
         beside(
             "8 B put, there and back / 2",
@@ -101,12 +90,12 @@ pub(super) fn instructions() -> Vec<Kind> {
         Kind {
             turn: turn(
                 "8 B put: instructions of a turn",
-                Figure::TurnPut,
+                pair::TURN_PUT,
                 ["put_lat --size 8", "ib_write_lat -s 8", "put_lat -s 8 -D short"],
             ),
             post: post(
                 "8 B put: of these, the post",
-                Figure::PostPut,
+                pair::POST_PUT,
                 ["put_bw --size 8", "ib_write_bw -s 8 -I 188 -t 16", "put_bw -s 8 -D short"],
             ),
             rest: "8 B put: the rest, polls",
@@ -114,12 +103,12 @@ pub(super) fn instructions() -> Vec<Kind> {
         Kind {
             turn: turn(
                 "8 B message: instructions of a turn",
-                Figure::Turn,
+                pair::TURN,
                 ["am_lat --size 8", "ib_send_lat -s 8", "am_lat -s 8 -D short"],
             ),
             post: post(
                 "8 B message: of these, the post",
-                Figure::PostMessage,
+                pair::POST_MESSAGE,
                 ["am_bw --size 8", "ib_send_bw -s 8 -I 188", "am_bw -s 8 -D short"],
             ),
             rest: "8 B message: the rest, polls",
@@ -129,8 +118,8 @@ pub(super) fn instructions() -> Vec<Kind> {
 
 /// The instructions of one kind of operation.
 pub(super) struct Kind {
-    pub(super) turn: Beside,
-    pub(super) post: Beside,
+    pub(super) turn: Measured,
+    pub(super) post: Measured,
     /// What the difference is called.
     pub(super) rest: &'static str,
 }

@@ -11,11 +11,10 @@ mod pair;
 use super::groups::{Comparison, Group, Unit};
 use super::report::{self, Machine};
 use super::source::compiled;
-use super::{QUICK_ROUNDS, ROUNDS, Row, Series, compare, say};
+use super::{QUICK_ROUNDS, ROUNDS, Series, say};
 use crate::lab::Hosts;
 use crate::setup;
 use crate::sh::{Outcome, cargo, heading, run, show_time};
-use groups::Beside;
 use pair::Pair;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -43,12 +42,7 @@ take() {
 }
 "#;
 
-/// What was measured of one group.
-struct Measured {
-    group: Group<Pair>,
-    series: Vec<Series>,
-    note: &'static str,
-}
+type Measured = super::Measured<Pair>;
 
 pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     let is_wanted = |what: &str| what.contains(only);
@@ -66,7 +60,7 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
         copies::build()?;
     }
     // Without the program that counts instructions the rest is measured all the same.
-    if let Err(text) = compiled("cc", "steps", "xtask/src/steps.c", &[], "linux-libc-dev") {
+    if let Err(text) = compiled("cc", "xtask/src/steps.c", "", "linux-libc-dev") {
         println!("instructions are not counted: {text}");
     }
     let machine = Machine::look();
@@ -94,39 +88,24 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     if is_wanted(copies::WHAT) {
         all.extend(copies::measure(rounds)?);
     }
-    let rows: Vec<Row> = all.iter().flat_map(|m| compare(&m.group, &m.series)).collect();
-    heading(&format!(
+    let title = format!(
         "Tieline beside perftest and UCX in the lab ({rounds} rounds, {})",
         show_time(started.elapsed())
-    ));
-    let table = report::table(&rows);
-    println!("{table}");
-    let notes = notes(&all);
-    println!("{notes}");
-    report::write(&report::Report {
-        name: "lab",
-        line: format!(
-            "Two emulated hosts (qemu TCG, one processor each) with soft RoCE, on {}; medians of {rounds} rounds in \
-             turn. Only the ratios mean something.",
-            machine.processor
-        ),
-        machine: &machine,
-        rounds,
-        groups: all.iter().map(|m| report::group_json(&m.group, &m.series)).collect(),
-        rows: &rows,
-        text: format!("{table}\n{notes}"),
-    })
+    );
+    let line = format!(
+        "Two emulated hosts (qemu TCG, one processor each) with soft RoCE, on {}; medians of {rounds} rounds in \
+         turn. Only the ratios mean something.",
+        machine.processor
+    );
+    report::finish(("lab", &title), &line, rounds, &machine, &all)
 }
 
 /// Measures all rounds of a group.
-fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measured> {
-    let Beside { group, note } = beside;
+fn one_group(hosts: &mut Hosts, beside: Measured, rounds: usize) -> Outcome<Measured> {
+    let Measured { group, note, .. } = beside;
     heading(group.what);
-    let mut series: Vec<Series> = group
-        .sources
-        .iter()
-        .map(|(label, pair)| Series::new(label, group.unit, pair.needs()))
-        .collect();
+    let new = |(label, pair): &(&str, Pair)| Series::new(label, group.unit, pair.needs());
+    let mut series: Vec<Series> = group.sources.iter().map(new).collect();
     let there: Vec<bool> = series.iter().map(|one| one.missing.is_none()).collect();
     let script = script(&group, &there, rounds);
     let name: String =
@@ -139,10 +118,7 @@ fn one_group(hosts: &mut Hosts, beside: Beside, rounds: usize) -> Outcome<Measur
     for (at, ((_, pair), series)) in group.sources.iter().zip(&mut series).enumerate() {
         for round in 0..rounds {
             if series.missing.is_none() {
-                match read(&results, at, round, pair) {
-                    Ok(value) => series.rounds.push(value),
-                    Err(why) => series.missing = Some(why),
-                }
+                series.add(read(&results, at, round, pair));
             }
         }
     }
@@ -158,12 +134,9 @@ fn read(results: &Path, pair: usize, round: usize, of: &Pair) -> Outcome<f64> {
     let text = |end: &str| {
         std::fs::read_to_string(results.join(format!("{pair}-{round}.{end}"))).unwrap_or_default()
     };
-    of.read(&text("out")).map_err(|why| {
-        let errors = text("err");
-        match errors.lines().last() {
-            Some(last) => format!("{why}: {last}"),
-            None => why,
-        }
+    of.read(&text("out")).map_err(|why| match text("err").lines().last() {
+        Some(last) => format!("{why}: {last}"),
+        None => why,
     })
 }
 
@@ -182,48 +155,23 @@ fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
         }
         text + "    true\n"
     };
-    format!(
-        "PATIENCE={PATIENCE}\n{FUNCTIONS}\nh0() {{\n{}}}\nh1() {{\n{}}}\n",
-        part(true),
-        part(false)
-    )
+    let (offers, takes) = (part(true), part(false));
+    format!("PATIENCE={PATIENCE}\n{FUNCTIONS}\nh0() {{\n{offers}}}\nh1() {{\n{takes}}}\n")
 }
 
 /// A turn less its post.
 fn rest(what: &'static str, turn: &Measured, post: &Measured) -> Measured {
     let series = turn.series.iter().zip(&post.series).map(|(turn, post)| {
         let mut series = Series::new(&turn.label, Unit::Instructions, None);
-        match (turn.median(), post.median()) {
-            (Some(turn), Some(post)) => series.rounds.push(turn - post),
-            _ => series.missing = Some("a part of it is missing".to_owned()),
-        }
+        let rest = turn.median().zip(post.median()).map(|(turn, post)| turn - post);
+        series.add(rest.ok_or_else(|| "a part of it is missing".to_owned()));
         series
     });
     let group = &turn.group;
-    let comparisons = group.comparisons.iter().map(|c| Comparison {
-        what: None,
-        ours: c.ours,
-        rival: c.rival,
-        aim: None,
-    });
-    let group = Group {
-        what,
-        unit: Unit::Instructions,
-        sources: Vec::new(),
-        comparisons: comparisons.collect(),
-    };
+    let comparisons = group.comparisons.iter().map(|c| Comparison { what: None, aim: None, ..*c });
+    let (sources, comparisons) = (Vec::new(), comparisons.collect());
+    let group = Group { what, unit: Unit::Instructions, sources, comparisons };
     Measured { group, series: series.collect(), note: "" }
-}
-
-/// What the rows have in common and what not, as a list.
-fn notes(all: &[Measured]) -> String {
-    let mut text = String::new();
-    for one in all.iter().filter(|one| !one.note.is_empty()) {
-        if !text.contains(one.note) {
-            text.push_str(&format!("* {}: {}\n", one.group.what, one.note));
-        }
-    }
-    text
 }
 
 #[cfg(test)]

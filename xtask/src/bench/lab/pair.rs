@@ -1,6 +1,7 @@
 //! A pair of programs, a server on h0 and a client on h1: their commands, and how their figures are read.
 
-use crate::bench::source::{Field, number, ucx_field};
+use crate::bench::groups::Unit;
+use crate::bench::source::{number, ucx_field};
 use crate::sh::Outcome;
 
 /// Whose program.
@@ -14,20 +15,26 @@ pub(super) enum Tool {
 }
 
 /// Which figure of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Figure {
     /// Median time, ns: the program's own.
     P50,
     Rate,
     Bandwidth,
-    /// Instructions from doorbell to doorbell with nothing polled between, of a stream of puts.
-    PostPut,
-    /// The same of messages.
-    PostMessage,
-    /// Instructions from doorbell to doorbell, with polls between them.
-    Turn,
-    /// The same of puts, where who looks at its memory may have polled nothing.
-    TurnPut,
+    /// Instructions from doorbell to doorbell. The text is the first arguments of `steps`. The function accepts a count by the number
+    /// of entries into the driver.
+    Steps(&'static str, fn(u64) -> bool),
+}
+
+impl Figure {
+    pub(super) fn unit(self) -> Unit {
+        match self {
+            Figure::P50 => Unit::Time,
+            Figure::Rate => Unit::Rate,
+            Figure::Bandwidth => Unit::Bandwidth,
+            Figure::Steps(..) => Unit::Instructions,
+        }
+    }
 }
 
 /// One measurement.
@@ -42,9 +49,15 @@ pub(super) struct Pair {
 /// Doorbells that pass before instructions are counted, and how many are counted. Some twenty belong to the connection. A stream is
 /// counted behind its warm-up, a tenth of [`STREAM`]: what was posted before the connection stood was queued. The first messages there
 /// find credits; the least of the counts is one of theirs.
-const TURNS: &str = "60 15";
-const PUTS: &str = "300 16";
-const MESSAGES: &str = "226 24";
+///
+/// This one counts the post of a put, in a stream with no poll between doorbells.
+pub(super) const POST_PUT: Figure = Figure::Steps("300 16", |entries| entries == 1);
+/// The same of a message.
+pub(super) const POST_MESSAGE: Figure = Figure::Steps("226 24", |entries| entries == 1);
+/// A turn, with polls between doorbells.
+pub(super) const TURN: Figure = Figure::Steps("60 15", |entries| entries != 1);
+/// The same of a put, whose program may poll its memory alone.
+pub(super) const TURN_PUT: Figure = Figure::Steps("60 15", |_| true);
 /// Operations of a stream whose posts are counted.
 pub(super) const STREAM: u64 = 2000;
 
@@ -72,9 +85,7 @@ impl Pair {
     /// What h1 runs.
     pub(super) fn client(&self, port: u16) -> String {
         let count = match self.figure {
-            Figure::Turn | Figure::TurnPut => format!("\"$TARGET/bench/steps\" {TURNS} "),
-            Figure::PostPut => format!("\"$TARGET/bench/steps\" {PUTS} "),
-            Figure::PostMessage => format!("\"$TARGET/bench/steps\" {MESSAGES} "),
+            Figure::Steps(which, _) => format!("\"$TARGET/bench/steps\" {which} "),
             _ => String::new(),
         };
         let (test, n) = (self.test, self.iterations);
@@ -98,41 +109,36 @@ impl Pair {
 
     /// The figure in what the client printed.
     pub(super) fn read(&self, said: &str) -> Outcome<f64> {
-        let field = match self.figure {
-            Figure::P50 => Field::P50,
-            Figure::Rate => Field::Rate,
-            Figure::Bandwidth => Field::Bandwidth,
-            Figure::Turn => return steps(said, |entries| entries != 1),
-            Figure::TurnPut => return steps(said, |_| true),
-            Figure::PostPut | Figure::PostMessage => return steps(said, |entries| entries == 1),
-        };
+        if let Figure::Steps(_, fits) = self.figure {
+            return steps(said, fits);
+        }
+        let unit = self.figure.unit();
         match self.tool {
             Tool::Tieline => {
                 let line = said.lines().rfind(|line| line.starts_with('{'));
                 let line = line.ok_or("tieline perf printed nothing")?;
-                let taken = line.contains(":\"verbs:");
-                if !taken {
+                if !line.contains(":\"verbs:") {
                     return Err(format!("not over verbs: {line}"));
                 }
-                number(line, field.name())
+                number(line, unit.field())
             }
-            Tool::Perftest(_) => perftest_field(said, field),
-            Tool::Ucx => ucx_field(said, field),
+            Tool::Perftest(_) => perftest_field(said, unit),
+            Tool::Ucx => ucx_field(said, unit),
         }
     }
 }
 
 /// The table of a perftest program: a line of names that begins with `#bytes`, then the figures. Its megabyte has
 /// 2^20 bytes, its times are in microseconds, its rates in millions.
-fn perftest_field(said: &str, field: Field) -> Outcome<f64> {
+fn perftest_field(said: &str, unit: Unit) -> Outcome<f64> {
     let mut lines = said.lines().map(str::trim).skip_while(|line| !line.starts_with("#bytes"));
     let names = lines.next().unwrap_or_default();
     let figures = lines.find(|line| line.starts_with(|c: char| c.is_ascii_digit()));
     // A name may hold a blank, so the columns are counted.
-    let (expected, column, scale) = match field {
-        Field::P50 => ("t_typical[usec]", 4, 1e3),
-        Field::Bandwidth => ("BW average[MB/sec]", 3, 1_048_576.0),
-        Field::Rate => ("MsgRate[Mpps]", 4, 1e6),
+    let (expected, column, scale) = match unit {
+        Unit::Bandwidth => ("BW average[MB/sec]", 3, 1_048_576.0),
+        Unit::Rate => ("MsgRate[Mpps]", 4, 1e6),
+        _ => ("t_typical[usec]", 4, 1e3),
     };
     let figure = figures
         .filter(|_| names.contains(expected))
@@ -165,13 +171,13 @@ mod tests {
     fn the_tables_of_perftest_are_read() {
         let latency = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
                         8       1000          150.32         2100.00      163.25           170.1\n---\n";
-        assert_eq!(perftest_field(latency, Field::P50), Ok(163_250.0));
+        assert_eq!(perftest_field(latency, Unit::Time), Ok(163_250.0));
         let bandwidth = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
                           65536      200              50.00              40.00              0.000640\n";
-        assert_eq!(perftest_field(bandwidth, Field::Bandwidth), Ok(40.0 * 1_048_576.0));
-        assert_eq!(perftest_field(bandwidth, Field::Rate), Ok(640.0));
-        assert!(perftest_field(bandwidth, Field::P50).is_err());
-        assert!(perftest_field("Couldn't connect to 10.77.0.1", Field::P50).is_err());
+        assert_eq!(perftest_field(bandwidth, Unit::Bandwidth), Ok(40.0 * 1_048_576.0));
+        assert_eq!(perftest_field(bandwidth, Unit::Rate), Ok(640.0));
+        assert!(perftest_field(bandwidth, Unit::Time).is_err());
+        assert!(perftest_field("Couldn't connect to 10.77.0.1", Unit::Time).is_err());
     }
 
     #[test]

@@ -1,11 +1,11 @@
 /* Bare loops of fi_sendmsg, fi_writemsg and fi_readmsg between two processes on loopback, for `cargo xtask bench`:
  *
- *     bare PROVIDER TEST BYTES SECONDS [inject]
+ *     bare PROVIDER TEST BYTES SECONDS
  *
  * send_lat   one way of a message: half of ping and pong
  * put_lat    as send_lat, by writes that complete at the target, which looks at its memory
  * get_lat    a read that is waited for
- * put_bw, get_bw   a stream of them, 16 under way
+ * put_bw     a stream of writes, 16 under way
  * memory     what this process grows by for an endpoint, and for a peer that messages go to and come from
  *
  * Nanoseconds of one (the median over batches, where somebody waits for each), and bytes per second.
@@ -102,12 +102,12 @@ static void look(void)
     }
 }
 
-static void send_one(long bytes, uint64_t flags)
+static void send_one(long bytes)
 {
     struct iovec iov = { local, bytes };
     struct fi_msg msg = { .msg_iov = &iov, .iov_count = 1, .addr = peer, .context = &contexts[RECEIVES] };
     long code;
-    while ((code = fi_sendmsg(ep, &msg, FI_COMPLETION | flags)) == -FI_EAGAIN)
+    while ((code = fi_sendmsg(ep, &msg, FI_COMPLETION)) == -FI_EAGAIN)
         look();
     must("fi_sendmsg", code);
 }
@@ -129,14 +129,14 @@ static void transfer(int put, void *from, long bytes, long n)
 }
 
 /* One turn of a ping-pong; `first` begins. */
-static void turn(const char *test, int first, long bytes, long n, uint64_t flags)
+static void turn(const char *test, int first, long bytes, long n)
 {
     for (int half = 0; half < 2; half++) {
         int mine = first == (half == 0);
         if (!strcmp(test, "send_lat")) {
             long before = ended;
             if (mine) {
-                send_one(bytes, flags);
+                send_one(bytes);
                 while (ended == before)
                     look();
             } else {
@@ -178,7 +178,6 @@ int main(int argc, char **argv)
     const char *test = argv[2];
     long bytes = atol(argv[3]);
     double seconds = atof(argv[4]);
-    uint64_t flags = argc > 5 ? FI_INJECT : 0;
     int to[2], back[2];
     must("pipe", pipe(to) | pipe(back));
     pid_t child = fork();
@@ -255,32 +254,30 @@ int main(int argc, char **argv)
     int stop = 0;
     long most = memory_alone ? 0 : 1 << 20;
     double *batches = calloc(most + 1, sizeof(double)), begin = 0, all = 0;
-    long count = 0, total = 0, batch = 1;
+    long count = 0, total = 0;
     while (!stop) {
         double start = now();
         if (turns) {
-            for (long i = 0; i < batch; i++)
-                turn(test, first, bytes, n++, flags);
+            turn(test, first, bytes, n++);
         } else if (!strcmp(test, "get_lat")) {
-            for (long i = 0; i < batch; i++, n++) {
-                long before = ended;
-                transfer(0, local, bytes, 0);
-                while (ended == before)
-                    look();
-            }
+            long before = ended;
+            transfer(0, local, bytes, 0);
+            while (ended == before)
+                look();
+            n++;
         } else {
             long base = ended;
             for (long i = 0; i < 256; i++) {
                 while (i - (ended - base) >= WINDOW)
                     look();
-                transfer(!strcmp(test, "put_bw"), local, bytes, i % WINDOW);
+                transfer(1, local, bytes, i % WINDOW);
             }
             while (ended - base < 256)
                 look();
             n += 256;
         }
         double took = now() - start;
-        long done = turns || !strcmp(test, "get_lat") ? batch : 256;
+        long done = strstr(test, "_lat") ? 1 : 256;
         if (n <= warm) {
             begin = now();
         } else if (count < most) {
@@ -301,7 +298,7 @@ int main(int argc, char **argv)
     if (!first)
         return 0;
     if (!turns)
-        send_one(8, 0);
+        send_one(8);
     if (memory_alone) {
         printf("{\"endpoint_bytes\":%ld,\"peer_bytes\":%ld}\n", of_endpoint, written() - before);
     } else {
