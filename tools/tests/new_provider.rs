@@ -63,7 +63,7 @@ fn a_provider_in_c_builds_and_keeps_the_contract_with_its_own_makefile() {
     }
     // As the development package describes itself.
     let described = format!(
-        "providersdir=/usr/lib/tieline-1/providers\nName: tieline-provider\nDescription: x\nVersion: 1\nCflags: -I{}\n",
+        "providersdir=/usr/lib/tieline-1/providers\nName: tieline-provider\nDescription: x\nVersion: 1\nCflags: -I\"{}\"\n",
         source().join("include").display()
     );
     std::fs::write(folder.0.join("tieline-provider.pc"), described).unwrap();

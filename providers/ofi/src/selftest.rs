@@ -19,7 +19,7 @@ use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_flags};
 
 /// For a connection, and for what has to end.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
 /// For what must not have ended, since its target had no chance to do anything.
 const AT_ONCE: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 5000 });
 

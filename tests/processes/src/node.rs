@@ -25,6 +25,9 @@ pub struct Done {
     pub at: u64,
 }
 
+/// A space within a word of an order, such as in a path.
+pub const SPACE: &str = "\u{1f}";
+
 /// A process that does as it is told.
 pub struct Node {
     /// The process.
@@ -51,7 +54,8 @@ impl Node {
     #[must_use]
     pub fn open(launch: Launch, settings: &[&str]) -> Node {
         let mut node = Node::bare(launch);
-        let _ = node.ask(&format!("open {}", settings.join(" "))).expect("opening a context");
+        let words: Vec<String> = settings.iter().map(|s| s.replace(' ', SPACE)).collect();
+        let _ = node.ask(&format!("open {}", words.join(" "))).expect("opening a context");
         node
     }
 

@@ -1,7 +1,7 @@
 //! The test suites: built once in the development profile, all of them with the same features, and counted test by test.
 
 use super::{Count, least};
-use crate::sh::{LIMIT, Outcome, cargo, command, lines, target, which, within};
+use crate::sh::{LIMIT, Outcome, cargo, command, lines, packages, target, which, within};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -52,10 +52,11 @@ fn built_tests(names: &[&str], filter: &str) -> Count {
     libtest(test.args(["--", filter]).env(built::GIVEN, target().join("debug")))
 }
 
-/// Tests that need nothing but their own process. The two packages of [`OTHERS`] have runners of their own.
+/// Tests that need nothing but their own process: all but the test programs of [`OTHERS`].
 pub(super) fn tests() -> Count {
     if which("cargo-nextest").is_some() {
-        let filter = OTHERS.map(|package| format!("not package({package})")).join(" and ");
+        let others = OTHERS.map(|package| format!("package({package})")).join(" or ");
+        let filter = format!("not (kind(test) and ({others}))");
         let mut told = nextest(&["--workspace", "-E", &filter]);
         told.packages.iter().for_each(|(package, ran)| println!("{package}: {ran} tests ran"));
         if told.count.failed.is_empty() {
@@ -63,13 +64,32 @@ pub(super) fn tests() -> Count {
         }
         return told.count;
     }
-    let mut test = cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"]);
-    let excluded = OTHERS.iter().flat_map(|package| ["--exclude", package]);
-    let _ = test.args(excluded).args(HOOKS).args(["--", "--show-output"]);
+    let names = match test_programs() {
+        Ok(names) => names,
+        Err(text) => return Count::one(Err(text)),
+    };
+    // The workspace stays whole: with fewer packages, cargo builds some dependencies with other features.
+    let mut test = cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
+    let _ = test.args(names.iter().flat_map(|name| ["--test", name]));
+    let _ = test.args(HOOKS).args(["--", "--show-output"]);
     least::or_failed("tests", libtest(test.env(built::GIVEN, target().join("debug"))))
 }
 
-/// Packages whose tests with processes and devices have runners of their own: [`processes_and_conformance`].
+/// The names of all test programs but those of [`OTHERS`].
+fn test_programs() -> Outcome<Vec<String>> {
+    let mut names = Vec::new();
+    for package in packages(&["--no-deps"])? {
+        let is_other = OTHERS.iter().any(|other| package["name"] == *other);
+        for target in package["targets"].as_array().into_iter().flatten() {
+            if !is_other && target["kind"][0] == "test" {
+                names.extend(target["name"].as_str().map(str::to_owned));
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Packages whose test programs have runners of their own: [`processes_and_conformance`].
 const OTHERS: [&str; 2] = ["tieline-processes", "tieline-conformance"];
 
 /// Tests of the libraries and programs of these packages and of those that depend on them; of all packages without cargo-nextest.
@@ -103,7 +123,8 @@ pub(super) fn mutations() -> Count {
 
 /// docs/checks.md, which names the promises.
 pub(super) fn page_of_checks() -> Count {
-    built_tests(&["mutations"], "the_page_of_checks_is_fresh")
+    let page = built_tests(&["mutations"], "the_page_of_checks_is_fresh");
+    least::or_failed("page of checks", page)
 }
 
 pub(super) fn doctests() -> Count {

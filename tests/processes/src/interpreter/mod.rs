@@ -12,6 +12,7 @@ mod remote;
 mod streams;
 
 use crate::fork::Aside;
+use crate::node::SPACE;
 use crate::parent::Parent;
 use crate::sys;
 pub use facts::{resident_kib, status_kib};
@@ -337,7 +338,7 @@ impl Node {
         let mut builder = Context::builder();
         for setting in settings.iter().filter(|s| !s.is_empty()) {
             let (name, value) = setting.split_once('=').expect("NAME=VALUE");
-            builder = builder.set(name, value);
+            builder = builder.set(name, &value.replace(SPACE, " "));
         }
         if carrying.is_some() {
             builder = builder.out_of_band(true);
