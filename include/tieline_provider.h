@@ -18,7 +18,7 @@ extern "C" {
 /* Only equal majors work together. */
 #define TIELINE_ABI_MAJOR 1
 /* What this header added at the ends of records and tables. */
-#define TIELINE_ABI_MINOR 0
+#define TIELINE_ABI_MINOR 1
 /* The owner of the ELF note. */
 #define TIELINE_NOTE_OWNER "tieline"
 /* The type of the ELF note. */
@@ -828,6 +828,12 @@ struct tieline_interface_ops {
      * `flush` of every one of them would. An endpoint that has failed does not fail it: its own events tell.
      */
     int32_t (*flush)(struct tieline_interface *interface, uint64_t cookie);
+    /*
+     * Since minor 1. The worker has closed: tells every connected peer that this side has left in good order, hands over what
+     * was taken before, and accepts nobody any more. Endpoints, keys and lent payloads may still exist, and go afterwards;
+     * nothing is posted and nothing is polled from here on. Without the slot peers learn of it from `close`.
+     */
+    void (*leave)(struct tieline_interface *interface);
 };
 
 /*
@@ -1355,7 +1361,7 @@ TIELINE_CHECK(offsetof(struct tieline_event, data) == 32);
 TIELINE_CHECK(offsetof(struct tieline_event, len) == 40);
 TIELINE_CHECK(offsetof(struct tieline_event, cookie) == 48);
 TIELINE_CHECK(offsetof(struct tieline_event, reserved) == 56);
-TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 112);
+TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 120);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, poll) == 8);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, close) == 16);
@@ -1370,6 +1376,7 @@ TIELINE_CHECK(offsetof(struct tieline_interface_ops, hang_up) == 80);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, import_key) == 88);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, drop_key) == 96);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, flush) == 104);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, leave) == 112);
 TIELINE_CHECK(sizeof(struct tieline_memory_use) == 40);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, base_bytes) == 8);

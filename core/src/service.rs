@@ -9,14 +9,18 @@
 
 use crate::setup::Core;
 use crate::sys::{ForkGuard, Wakeup};
-use crate::worker::Worker;
+use crate::worker::{Worker, at_exit};
 use crate::{Error, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long an exit of the process waits for progress threads, and how often it looks.
+const EXIT: Duration = Duration::from_secs(2);
+const NAP: Duration = Duration::from_micros(200);
 
 /// The running thread; dropping this ends it.
 pub(crate) struct Service {
@@ -25,21 +29,43 @@ pub(crate) struct Service {
     guard: ForkGuard,
 }
 
-struct Stop {
+pub(crate) struct Stop {
     asked: AtomicBool,
+    ended: AtomicBool,
     wakeup: Wakeup,
+}
+
+impl Stop {
+    /// Asks threads to end, and waits a bounded time until they have said goodbye to their peers: the process exits.
+    pub(crate) fn all(threads: &[Arc<Stop>]) {
+        for stop in threads {
+            stop.asked.store(true, Ordering::Release);
+            stop.wakeup.wake();
+        }
+        let until = Instant::now() + EXIT;
+        let runs = |stop: &Arc<Stop>| !stop.ended.load(Ordering::Acquire);
+        while threads.iter().any(runs) && Instant::now() < until {
+            std::thread::sleep(NAP);
+        }
+    }
 }
 
 impl Service {
     /// Starts the thread and waits until its worker can be reached.
     pub(crate) fn start(core: Arc<Core>) -> Result<Service, Error> {
         let guard = ForkGuard::new()?;
-        let stop = Arc::new(Stop { asked: AtomicBool::new(false), wakeup: Wakeup::new()? });
+        let (asked, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        let stop = Arc::new(Stop { asked, ended, wakeup: Wakeup::new()? });
         let (ready, opened) = sync_channel(1);
         let (theirs, weak) = (stop.clone(), core);
         let thread = std::thread::Builder::new()
             .name("tieline-progress".into())
-            .spawn(move || serve(weak, &theirs, &ready))
+            .spawn(move || {
+                at_exit::enter_service(&theirs);
+                serve(weak, &theirs, &ready);
+                theirs.ended.store(true, Ordering::Release);
+                at_exit::forget_service(&theirs);
+            })
             .map_err(|e| {
                 tieline_plugin_api::Failure::from_io("starting the progress thread", &e)
             })?;

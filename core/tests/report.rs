@@ -23,7 +23,7 @@ fn everything_that_is_used_has_a_record_and_a_path() {
     assert!(shm.message.is_some() && shm.disabled.is_none());
     assert_eq!(report.lanes[0].role, "message");
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
-    assert_eq!(json["abi"], "1.0");
+    assert_eq!(json["abi"], "1.1");
 }
 
 #[test]

@@ -51,7 +51,7 @@ use core::ffi::c_void;
 /// The major number: in the note, the directory and the entry symbol. Only equal majors work together.
 pub const ABI_MAJOR: u16 = 1;
 /// The minor number: what this version of the header added at the ends of records and tables.
-pub const ABI_MINOR: u16 = 0;
+pub const ABI_MINOR: u16 = 1;
 /// The symbol that a provider exports.
 pub const ENTRY_SYMBOL: &str = "tieline_provider_v1";
 /// The owner name of the ELF note, with its zero.

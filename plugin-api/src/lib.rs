@@ -58,6 +58,9 @@ pub use provider::{
 };
 pub use status::{Failure, OK, PENDING, Status};
 
+/// What every transport says where a connection ended and its other end had not left in good order.
+pub const NO_GOODBYE: &str = "the connection was closed without a goodbye";
+
 /// What stands for an address in a connector's [`event::PEER_LEFT`]: FNV-1a, 64 bit.
 #[must_use]
 pub fn address_hash(address: &[u8]) -> u64 {

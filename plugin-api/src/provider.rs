@@ -296,6 +296,11 @@ pub trait Interface: Sized + 'static {
         Err(Status::Unsupported)
     }
 
+    /// The worker has closed: tells every connected peer that this side has left in good order, hands over what was taken before,
+    /// and accepts nobody any more. Endpoints, keys and lent payloads may still exist, and go afterwards; nothing is posted and
+    /// nothing is polled from here on.
+    fn leave(&self) {}
+
     /// What memory it holds.
     fn memory(&self) -> MemoryReport {
         MemoryReport::default()

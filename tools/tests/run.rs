@@ -9,7 +9,7 @@ mod hello;
 #[path = "../../core/examples/halo.rs"]
 mod halo;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -220,6 +220,30 @@ fn the_first_failure_is_the_exit_code_and_the_others_are_ended() {
         errors.contains("exited with code 7; the 3 others that still ran were ended"),
         "{errors}"
     );
+}
+
+/// A parameter server that loses a worker.
+#[test]
+fn with_keep_going_the_job_survives_a_rank_and_ends_as_the_last_one_does() {
+    let lost = file("lost");
+    let script = |code: u32| {
+        let lost = lost.display();
+        format!(
+            "if [ $TIELINE_RANK = 2 ]; then kill -9 $$; fi; if [ $TIELINE_RANK = 1 ]; then exit 0; fi; until [ -e {lost} ]; do sleep \
+             0.01; done; exit {code}"
+        )
+    };
+    for code in [0, 7] {
+        let _ = std::fs::remove_file(&lost);
+        let mut job = started(3, &["--keep-going"], &script(code), "").spawn().unwrap();
+        let mut errors = BufReader::new(job.stderr.take().unwrap());
+        let mut line = String::new();
+        let _ = errors.read_line(&mut line).unwrap();
+        assert!(line.contains("rank 2") && line.contains("SIGKILL"), "{line}");
+        assert!(line.contains("goes on") || line.contains("go on"), "{line}");
+        std::fs::write(&lost, "").unwrap();
+        assert_eq!(job.wait().unwrap().code(), Some(code as i32));
+    }
 }
 
 #[test]

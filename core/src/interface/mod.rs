@@ -66,6 +66,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) watched: Option<RawFd>,
     /// Both sides make an endpoint, and wire-up carries their addresses.
     pub(crate) to_endpoint: bool,
+    /// Its worker has closed, and nothing is posted or polled any more.
+    has_left: Cell<bool>,
     /// The provider's number of a peer -> the worker's.
     peers: RefCell<numbers::Numbers>,
     /// Keys that serve all of its endpoints.
@@ -97,10 +99,18 @@ impl InterfaceSlot {
             out_of_use: RefCell::default(),
             quiet: Cell::new(0),
             watched,
+            has_left: Cell::new(false),
             peers: RefCell::default(),
             keys: abi::SharedKeys::default(),
         };
         Ok((slot, said))
+    }
+
+    /// Says goodbye to the peers of this interface, once.
+    pub(crate) fn leave(&self) {
+        if !self.has_left.replace(true) {
+            self.interface.leave();
+        }
     }
 
     /// Whether this is it.

@@ -148,6 +148,7 @@ table! {
         import_key(*const ImportParams, *mut *mut c_void) -> i32 = NO;
         drop_key(*mut c_void) -> () = ();
         flush(u64) -> i32 = NO;
+        leave() -> () = ();
     }
 }
 

@@ -28,6 +28,18 @@ pub(super) fn speaks_of_peer(status: Status) -> bool {
     matches!(status, Status::PeerFailed | Status::TimedOut | Status::Unreachable)
 }
 
+/// What helps where a connection ended with this status.
+pub(super) fn what_helps(status: Status) -> &'static str {
+    match status {
+        Status::PeerFailed => "start the peer again, and connect to its new address",
+        Status::TimedOut => {
+            "see that the peer's host runs and can be reached; TIELINE_FAILURE_TIMEOUT is how long silence is allowed"
+        }
+        Status::Unreachable => "see that the network between the two hosts is up, and connect anew",
+        _ => "",
+    }
+}
+
 impl Inner {
     pub(super) fn peer_arrived(&self, slot: &InterfaceSlot, event: &Polled) {
         let address = WorkerAddress::parse(payload(event)).ok();
@@ -62,7 +74,7 @@ impl Inner {
         let label = address.as_ref().map_or_else(|| peer.to_string(), WorkerAddress::label);
         let words = String::from_utf8_lossy(payload(event)).into_owned();
         let why = if words.is_empty() { status.text().to_string() } else { words };
-        let error = Error::new(status, format!("{label} is gone"), why, "");
+        let error = Error::new(status, format!("{label} is gone"), why, what_helps(status));
         let Some(worker) = address.map(|address| address.entry.worker) else {
             return self.tell_of_failure(peer, &error);
         };
@@ -84,8 +96,12 @@ impl Inner {
         error: &Error,
     ) {
         let worker = endpoint.address.entry.worker;
-        if endpoint.owner == Owner::Application && error.status() != Status::Closed {
+        if endpoint.owner == Owner::Application {
             let peer = PeerId(self.peer_number(&endpoint.address));
+            if error.status() == Status::Closed {
+                self.peers.borrow_mut().leaves(peer.0);
+                return if self.is_here(peer) { () } else { self.tell_of_leaving(peer) };
+            }
             let hearsay = slot.attr.caps & caps::LOCAL_ONLY == 0;
             let lives = match speaks_of_peer(error.status()) {
                 true => hearsay && self.stands_elsewhere(worker, slot, error.status()),
@@ -137,7 +153,9 @@ impl Inner {
             if let Some(journal) = self.shared.core.journal() {
                 journal.tell_of_failure(None, &error.to_string());
             }
-            self.tell(News::Gone(peer, error.clone()));
+            if !self.peers.borrow().is_service(peer.0) {
+                self.tell(News::Gone(peer, error.clone()));
+            }
         }
     }
 
@@ -169,6 +187,8 @@ impl Inner {
                     let handler = self.on_endpoint_failure.borrow().clone();
                     // One that was dropped meanwhile is nobody's.
                     let inner = self.endpoint(endpoint.raw()).filter(|inner| inner.is_named());
+                    // The peer has left: that is told instead.
+                    let inner = inner.filter(|inner| !self.has_left(inner, &error));
                     if let (Some(handler), Some(inner)) = (handler, inner) {
                         handler(&Endpoint::new(inner), &error.into());
                     }
@@ -177,6 +197,12 @@ impl Inner {
             told += 1;
         }
         told
+    }
+
+    /// Whether an endpoint ended because its peer has left in good order.
+    fn has_left(&self, endpoint: &EndpointInner, error: &Error) -> bool {
+        let worker = &endpoint.address.entry.worker;
+        error.status() == Status::Closed && self.peers.borrow().tells_of_leaving(worker)
     }
 
     /// The worker's number of a peer, which may be new.
@@ -230,7 +256,7 @@ impl Inner {
     /// Tells the application that a peer has left in good order, once.
     #[cold]
     pub(super) fn tell_of_leaving(&self, peer: PeerId) {
-        if self.peers.borrow_mut().part(peer.0) {
+        if self.peers.borrow_mut().part(peer.0) && !self.peers.borrow().is_service(peer.0) {
             self.tell(News::Left(peer));
         }
     }

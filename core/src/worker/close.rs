@@ -7,7 +7,7 @@
 use super::{Inner, Worker};
 use crate::endpoint::{Inner as EndpointInner, Posted};
 use crate::error::Scope;
-use crate::interface::PeerId;
+use crate::interface::{InterfaceSlot, PeerId};
 use crate::op::{Id, Kind};
 use crate::registry::abi::RawEndpoint;
 use crate::shared::End;
@@ -243,6 +243,10 @@ impl Inner {
         self.shared.orphans_by_path(|circuit| self.circuit_name(circuit))
     }
 
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans_by_path().is_empty()
+    }
+
     /// What peers are owed, or helped with, beside what stands on endpoints.
     pub(super) fn has_debts(&self) -> bool {
         !self.owed.is_empty()
@@ -375,8 +379,28 @@ impl Inner {
         }
     }
 
-    /// Ends everything that is pending, and lets go of all that the worker has. Endpoints that the application still holds
-    /// keep the interfaces open; they fail from here on.
+    /// Tells all peers that this side has left in good order, whatever the application still holds. Inside a handler it happens behind
+    /// the poll that runs it, since a message that is looked at lies in memory of its sender's.
+    pub(super) fn leave_interfaces(&self) {
+        if !self.shared.same_process() {
+            return;
+        }
+        if self.shared.in_progress.get() {
+            return self.shared.note_work();
+        }
+        self.leave_now();
+    }
+
+    /// The same, wherever this is called.
+    pub(super) fn leave_now(&self) {
+        let in_use = |slot: &&InterfaceSlot| slot.out_of_use.borrow().is_none();
+        for slot in self.shared.interfaces.iter().filter(in_use) {
+            slot.leave();
+        }
+    }
+
+    /// Ends everything that is pending, says goodbye, and lets go of all that the worker has. Endpoints that the application still
+    /// holds keep the interfaces open, for what those have lent; they fail from here on.
     fn shut(self: &Rc<Self>, why: &str) {
         if self.closed.get() {
             return;
@@ -420,6 +444,7 @@ impl Inner {
         self.helps.close();
         self.shared.slots.close();
         self.hang_up_on(waiting);
+        self.leave_interfaces();
         // Dropped when nothing is borrowed, as all that is the application's, and last: it may panic.
         mailboxes.iter().for_each(|mailbox| mailbox.drop_tasks());
         drop((handlers, told, also, others, mailboxes));

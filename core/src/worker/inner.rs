@@ -10,7 +10,7 @@ use super::threads::Signal;
 use super::watched::Watched;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
-use super::{Counters, backoff, help, owed, peers};
+use super::{Counters, at_exit, backoff, help, owed, peers};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, queued::SharedCopy};
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::Message;
@@ -26,6 +26,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use tieline_plugin_api::caps;
 
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
@@ -40,6 +41,8 @@ pub(super) type NotificationHandler = Rc<dyn Fn(PeerId, u32)>;
 pub(crate) struct Inner {
     /// Its `Worker` was dropped: nothing new begins, whoever still holds it.
     pub(super) closed: Cell<bool>,
+    /// The thread that used it last, as far as that was noted.
+    pub(super) used_by: Arc<AtomicUsize>,
     /// The application has been told that the context's progress thread has stopped.
     pub(super) heard_of_service: Cell<bool>,
     pub(super) handlers: RefCell<Vec<Option<Handler>>>,
@@ -170,6 +173,7 @@ impl Inner {
         let shown = Shown::new(core.live_page(), lease.is_none());
         let inner = Inner {
             closed: Cell::new(false),
+            used_by: Arc::new(AtomicUsize::new(at_exit::thread_number())),
             heard_of_service: Cell::new(false),
             handlers: RefCell::default(),
             late_handlers: RefCell::default(),
@@ -242,6 +246,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        at_exit::forget(self);
         if self.shared.same_process() {
             self.left_over.give_back(&self.shared);
             self.wiring.close();

@@ -4,6 +4,7 @@ mod abi;
 mod announced;
 mod answering;
 mod arrivals;
+pub(crate) mod at_exit;
 mod backoff;
 mod calls;
 mod cancel;
@@ -156,6 +157,7 @@ pub struct Worker {
 impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
         let inner = Rc::new(Inner::open(core, lease)?);
+        at_exit::enter(&inner);
         let senders: Weak<Inner> = Rc::downgrade(&inner);
         let _ = inner.shared.senders.set(senders);
         Ok(Worker { inner, lent: false })
@@ -238,7 +240,8 @@ impl Worker {
     /// reason that [`Endpoint::error`] gives, inside of a call that makes progress. Its operations have ended by then (memory that a
     /// device may still touch is the region's to tell: [`Region::close`](crate::Region::close)). That the peer itself is gone may be
     /// told before or afterwards, or not at all; an endpoint that has sent nothing does not notice. It is told also where a post has
-    /// returned the failure before. What the handler brings about is told by the next call.
+    /// returned the failure before. It is not called where the peer has left in good order: [`Worker::on_peer_left`] tells that, and the
+    /// endpoint ends with `Closed`. What the handler brings about is told by the next call.
     pub fn on_endpoint_failure(&self, handler: impl Fn(&Endpoint, &ConnectError) + 'static) {
         if self.inner.check_open().is_ok() {
             let before = self.inner.on_endpoint_failure.replace(Some(Rc::new(handler)));
@@ -246,8 +249,8 @@ impl Worker {
         }
     }
 
-    /// Registers what to do when a peer has left in good order: it has closed the last connection over which it wrote to us, at
-    /// the latest by dropping its worker. Everything that it had sent before has been handed on by then, and nothing more comes
+    /// Registers what to do when a peer has left in good order: it has closed the last connection between the two, at the latest by
+    /// closing or dropping its worker, whatever else it holds. It is called also for a peer to which only an endpoint leads. Everything that it had sent before has been handed on by then, and nothing more comes
     /// from it unless it connects anew. It is not called for a peer that is gone: that is [`Worker::on_peer_failure`].
     pub fn on_peer_left(&self, handler: impl Fn(PeerId) + 'static) {
         if self.inner.check_open().is_ok() {

@@ -35,6 +35,8 @@ pub(super) struct Peer {
     told: bool,
     /// Somebody says that it is gone.
     lost: Option<Error>,
+    /// An interface of its own has closed in good order: the rest follows.
+    leaves: bool,
 }
 
 /// Everybody known, by number.
@@ -174,7 +176,33 @@ impl Peers {
     pub(super) fn stands(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             (peer.parted, peer.told, peer.lost) = (false, false, None);
+            peer.leaves = false;
         }
+    }
+
+    /// An interface that an endpoint of ours led to has closed in good order: what came over it ends as well.
+    pub(super) fn leaves(&mut self, number: u32) {
+        if let Some(peer) = self.known.get_mut(&number) {
+            peer.leaves = true;
+        }
+    }
+
+    /// Whether it is the worker of a peer's progress thread, as that peer's address says: the application knows nothing of it.
+    pub(super) fn is_service(&self, number: u32) -> bool {
+        let Some(address) = self.get(number).and_then(|peer| peer.address.as_ref()) else {
+            return false;
+        };
+        let worker = address.entry.worker;
+        let serves = |other: &WorkerAddress| {
+            other.service.as_ref().map(|entry| entry.worker) == Some(worker)
+        };
+        self.known.values().filter_map(|peer| peer.address.as_ref()).any(serves)
+    }
+
+    /// Whether the application is told, or will be, that the peer has left.
+    pub(super) fn tells_of_leaving(&self, worker: &[u8; 16]) -> bool {
+        let peer = self.known_number(worker).and_then(|number| self.get(number));
+        peer.is_some_and(|peer| peer.parted || peer.leaves)
     }
 
     /// Whether the application is to be told that this peer has left: once, until a connection of its stands again.

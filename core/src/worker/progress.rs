@@ -69,6 +69,7 @@ impl Inner {
     /// What asks the kernel: polled every time for a while after it brought something, else now and then.
     #[cold]
     fn poll_slow(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
+        self.note_thread();
         let mut count = self.run_tasks();
         if self.behind_tasks.get() > 0 {
             self.pause_for(self.behind_tasks.get());

@@ -366,6 +366,7 @@ impl Inner {
     ) -> Result<Waited, Error> {
         self.shared.core.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
+        self.note_thread();
         self.show_awake(); // it may have been armed
         self.look_at_all();
         if self.progress() > 0 {

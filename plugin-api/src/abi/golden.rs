@@ -239,7 +239,7 @@ golden! {
         cookie = 48,
         reserved = 56,
     }
-    InterfaceOps = 112 {
+    InterfaceOps = 120 {
         size = 0,
         poll = 8,
         close = 16,
@@ -254,6 +254,7 @@ golden! {
         import_key = 88,
         drop_key = 96,
         flush = 104,
+        leave = 112,
     }
     MemoryUse = 40 {
         size = 0,

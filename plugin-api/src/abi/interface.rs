@@ -136,6 +136,10 @@ pub struct InterfaceOps {
     /// CAP_FLUSH_ALL: completes when all that was posted before on any endpoint of this interface is complete at its target, as
     /// `flush` of every one of them would. An endpoint that has failed does not fail it: its own events tell.
     pub flush: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64) -> i32>,
+    /// Since minor 1. The worker has closed: tells every connected peer that this side has left in good order, hands over what
+    /// was taken before, and accepts nobody any more. Endpoints, keys and lent payloads may still exist, and go afterwards;
+    /// nothing is posted and nothing is polled from here on. Without the slot peers learn of it from `close`.
+    pub leave: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle)>,
 }
 
 /// Memory that an interface holds.

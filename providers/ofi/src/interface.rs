@@ -124,6 +124,13 @@ impl Interface for OfiInterface {
         Ok(())
     }
 
+    fn leave(&self) {
+        // A process may exit out of a function that packs a message.
+        if let Ok(mut engine) = self.engine.try_borrow_mut() {
+            engine.leave();
+        }
+    }
+
     fn memory(&self) -> MemoryReport {
         self.engine.borrow().memory()
     }

@@ -1,8 +1,10 @@
 //! The settings of this provider: names, defaults, one sentence each, and the values as numbers.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tieline_plugin_api::config::Value;
+use tieline_plugin_api::config::shared;
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
 use crate::directory::Bases;
@@ -44,6 +46,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "The most bytes of messages above 48 bytes that are on their way to one peer.",
     )
     .between(64 << 10, 1 << 40),
+    shared::CLOSE_TIMEOUT,
 ];
 
 /// The values.
@@ -57,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) fastbox_size: usize,
     pub(crate) pool_max: usize,
     pub(crate) window: usize,
+    /// How long leaving may wait for room for goodbyes.
+    pub(crate) close_timeout: Duration,
 }
 
 impl Settings {
@@ -93,6 +98,7 @@ impl Settings {
             fastbox_size: fastbox_size.size(),
             pool_max: value("TIELINE_SHM_POOL_MAX").size(),
             window: value("TIELINE_SHM_WINDOW").size(),
+            close_timeout: value(shared::CLOSE_TIMEOUT.name).duration(),
         })
     }
 }

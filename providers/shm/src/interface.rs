@@ -338,6 +338,13 @@ impl Interface for RingInterface {
         Ok(())
     }
 
+    fn leave(&self) {
+        // A process may exit out of a function that packs a message.
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.leave(&self.shared);
+        }
+    }
+
     fn memory(&self) -> MemoryReport {
         let state = self.state.borrow();
         let sending: u64 = state.outbound.iter().flatten().map(|c| c.memory()).sum();
@@ -490,13 +497,28 @@ impl State {
     }
 }
 
+impl State {
+    /// Nobody is let in any more, every receiver learns that nothing more comes, and every sender that nothing more is read.
+    fn leave(&mut self, shared: &Shared) {
+        for channel in self.outbound.iter().flatten() {
+            channel.close();
+        }
+        for channel in self.inbound.iter_mut().flatten() {
+            channel.leave(shared, Status::Closed as i32, Some(Refusal::Closing));
+        }
+        self.inbound.clear();
+        self.ended_channels.clear();
+        self.turn_all_away(shared);
+        self.listener.close(&shared.closer);
+        let until = Instant::now() + shared.settings.close_timeout;
+        for channel in self.outbound.iter().flatten() {
+            channel.insist_on_bye(until);
+        }
+    }
+}
+
 impl Drop for RingInterface {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        for channel in state.inbound.iter_mut().flatten() {
-            channel.leave(&self.shared, Status::Closed as i32, Some(Refusal::Closing));
-        }
-        state.turn_all_away(&self.shared);
-        state.listener.close(&self.shared.closer);
+        self.state.get_mut().leave(&self.shared);
     }
 }

@@ -130,11 +130,27 @@ impl Listener {
         self.socket.as_ref()
     }
 
-    /// Closes the socket, and whoever waits on it: by an abstract name that can be anybody.
+    /// Closes the socket, and whoever waits on it: by an abstract name that can be anybody. Its file goes first.
     pub(crate) fn close(&mut self, closer: &Closer) {
+        let by_file = self.file.is_some();
+        self.remove_file();
         match self.socket.take() {
-            Some(socket) if self.file.is_none() => closer.close(socket),
+            Some(socket) if !by_file => closer.close(socket),
             _ => {}
+        }
+    }
+
+    fn remove_file(&mut self) {
+        let Some(SocketFile { file, made, local }) = self.file.take() else { return };
+        let _ = fs::remove_file(&file);
+        let Some(directory) = file.parent() else { return };
+        // Who is last to leave finds the sockets of those that were killed, and which nobody else removed:
+        // a dying process may have closed its channels before its listening socket.
+        if local {
+            sweep(directory);
+        }
+        if made {
+            let _ = fs::remove_dir(directory); // when it is empty
         }
     }
 
@@ -146,17 +162,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Some(SocketFile { file, made, local }) = &self.file else { return };
-        let _ = fs::remove_file(file);
-        let Some(directory) = file.parent() else { return };
-        // Who is last to leave finds the sockets of those that were killed, and which nobody else removed:
-        // a dying process may have closed its channels before its listening socket.
-        if *local {
-            sweep(directory);
-        }
-        if *made {
-            let _ = fs::remove_dir(directory); // when it is empty
-        }
+        self.remove_file();
     }
 }
 

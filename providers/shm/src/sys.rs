@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 pub(crate) use tieline_memory_file::{
     Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
@@ -318,6 +319,15 @@ pub(crate) struct Received {
     pub(crate) fds: Vec<OwnedFd>,
     /// The record or its descriptors did not fit (too long, or this process has no descriptor left).
     pub(crate) cut: bool,
+}
+
+/// Waits until a socket has room, or has been hung up; `false`: the time is up.
+pub(crate) fn wait_for_room(socket: &OwnedFd, until: Instant) -> bool {
+    let left = until.saturating_duration_since(Instant::now());
+    let mut asked = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one record, for the length of the call.
+    let ready = unsafe { libc::poll(&mut asked, 1, left.as_millis() as i32) };
+    ready > 0 || ready < 0 && is_passing(&io::Error::last_os_error()) && !left.is_zero()
 }
 
 /// Receives one record without waiting.

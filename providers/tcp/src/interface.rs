@@ -165,31 +165,50 @@ impl Interface for StreamInterface {
         Some(self.shared.poller.as_fd().as_raw_fd())
     }
 
+    fn leave(&self) {
+        // A process may exit out of a function that packs a message.
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.leave(&self.shared);
+        }
+    }
+
     fn memory(&self) -> MemoryReport {
         self.state.borrow().memory(&self.shared)
     }
 }
 
-impl Drop for StreamInterface {
-    fn drop(&mut self) {
-        let state = self.state.get_mut();
-        let until = Instant::now() + self.shared.settings.close_timeout;
+impl State {
+    /// Every connection is closed, and what was sent before is handed over, as far as that goes in time.
+    fn leave(&mut self, shared: &Shared) {
+        for conn in self.conns.iter().flatten() {
+            let mut inner = conn.inner.borrow_mut();
+            if !inner.abandoned {
+                inner.close();
+            }
+        }
+        let until = Instant::now() + shared.settings.close_timeout;
         let has_to_send = |state: &State| {
             state.conns.iter().flatten().any(|conn| !conn.inner.borrow().has_handed_over())
         };
-        while has_to_send(state) && Instant::now() < until {
-            state.begin(&self.shared);
-            self.shared.now.set(Instant::now());
+        while has_to_send(self) && Instant::now() < until {
+            self.begin(shared);
+            shared.now.set(Instant::now());
             let mut none = Events::new(&mut []);
-            state.attend(&self.shared);
-            state.ask_kernel(&self.shared, Some(CLOSING_NAP));
-            state.serve(&self.shared, &mut none);
-            state.tick(&self.shared, Instant::now());
+            self.attend(shared);
+            self.ask_kernel(shared, Some(CLOSING_NAP));
+            self.serve(shared, &mut none);
+            self.tick(shared, Instant::now());
         }
-        for conn in state.conns.iter().flatten() {
+        for conn in self.conns.iter().flatten() {
             let mut inner = conn.inner.borrow_mut();
             inner.phase = Phase::Failed(Status::Closed);
             inner.release();
         }
+    }
+}
+
+impl Drop for StreamInterface {
+    fn drop(&mut self) {
+        self.state.get_mut().leave(&self.shared);
     }
 }

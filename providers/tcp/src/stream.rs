@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use crate::sys::Piece;
-use tieline_plugin_api::Status;
+use tieline_plugin_api::{NO_GOODBYE, Status};
 
 use crate::buffer::{BUFFER, Buffer};
 use crate::frame::Head;
@@ -193,16 +193,14 @@ impl Broke {
     }
 
     pub(crate) fn ended(peer: &str) -> Broke {
-        let text =
-            format!("{peer} closed the connection without a goodbye: the process there has ended");
-        Broke { status: Status::PeerFailed, text }
+        Broke { status: Status::PeerFailed, text: format!("{peer}: {NO_GOODBYE}") }
     }
 
     pub(crate) fn error(peer: &str, error: &io::Error) -> Broke {
         use io::ErrorKind as Kind;
         let (status, what) = match error.kind() {
             Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe => {
-                (Status::PeerFailed, "the process there has ended")
+                (Status::PeerFailed, NO_GOODBYE)
             }
             Kind::TimedOut => (
                 Status::TimedOut,

@@ -58,6 +58,10 @@ impl Interface for VerbsInterface {
         Some(either!(self, interface => interface.event_fd()))
     }
 
+    fn leave(&self) {
+        either!(self, interface => interface.leave());
+    }
+
     fn memory(&self) -> MemoryReport {
         either!(self, interface => interface.memory())
     }

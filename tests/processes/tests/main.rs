@@ -8,6 +8,7 @@ mod hostile_shm;
 mod hosts;
 mod jobs;
 mod killed;
+mod leaving;
 mod libfabric;
 mod links;
 mod live;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     runner::main(
         &[
             killed::TESTS,
+            leaving::TESTS,
             random_kills::TESTS,
             strangers::TESTS,
             versions::TESTS,

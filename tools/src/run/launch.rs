@@ -33,6 +33,8 @@ pub(super) struct Launch {
     pub(super) cut_at: Option<Instant>,
     /// How long after SIGTERM to this process.
     pub(super) kill_after: Duration,
+    /// The others go on when a rank fails.
+    pub(super) keep_going: bool,
     pub(super) failure: Option<Failure>,
     pub(super) interrupted: bool,
     /// Where the ranks run, when not here.
@@ -98,6 +100,7 @@ impl Launch {
             kill_at: None,
             cut_at: None,
             kill_after: args.kill_after,
+            keep_going: args.keep_going,
             failure: None,
             interrupted: false,
             seats,

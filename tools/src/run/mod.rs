@@ -21,7 +21,8 @@ use tieline::Error;
 /// Each gets TIELINE_RANK, TIELINE_SIZE, TIELINE_LOCAL_RANK, TIELINE_LOCAL_SIZE, TIELINE_JOB and
 /// TIELINE_EXCHANGE, through which `Job::from_env` of the library hands addresses from each to all. When one
 /// fails, the others are ended, one line says which it was, and its exit code becomes this command's. SIGTERM is passed
-/// on to all. What ranks leave running is ended when the last rank has.
+/// on to all. What ranks leave running is ended when the last rank has. With --keep-going the others go on: for programs that handle
+/// the loss of a process.
 ///
 /// With --hosts each rank is started by `ssh HOST sh` in this directory's namesake there, with this shell's
 /// TIELINE_ variables. The job's secret (TIELINE_SECRET, or a new one) goes through ssh, never on a command line.
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Processors to pin them to, in turn
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "hosts")]
     cpus: Vec<usize>,
+    /// Let the others go on when a rank fails; the exit code is then that of the last rank to end
+    #[arg(long)]
+    keep_going: bool,
     /// Put `[rank]` before every line that they print
     #[arg(long)]
     tag: bool,

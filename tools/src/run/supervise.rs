@@ -104,10 +104,13 @@ impl Launch {
             if end.code != 0 && self.failure.is_none() {
                 let process = &self.processes[rank];
                 let left = self.processes.iter().filter(|p| p.running).count();
-                let others = match left {
-                    0 => String::new(),
-                    1 => "; the other one was ended".into(),
-                    n => format!("; the {n} others that still ran were ended"),
+                let goes_on = self.keep_going && left > 0;
+                let others = match (left, goes_on) {
+                    (0, _) => String::new(),
+                    (1, true) => "; the other one goes on".into(),
+                    (n, true) => format!("; the {n} others that still run go on"),
+                    (1, false) => "; the other one was ended".into(),
+                    (n, false) => format!("; the {n} others that still ran were ended"),
                 };
                 let which = match process.control {
                     Some(_) if end.is_the_ways => "the way to it (ssh) ".to_owned(),
@@ -115,6 +118,10 @@ impl Launch {
                     None => format!("pid {} ", process.child.id()),
                 };
                 let text = format!("{who} failed: {which}{}{others}", end.how);
+                if goes_on {
+                    say::error(text);
+                    continue;
+                }
                 self.failure = Some(Failure { text, code: end.code });
                 self.terminate(libc::SIGTERM);
                 self.kill_in(GRACE);

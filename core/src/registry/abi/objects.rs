@@ -375,6 +375,12 @@ impl OpenInterface {
         if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
     }
 
+    /// Says goodbye to all peers, once: what is left of it serves only what was lent.
+    pub(crate) fn leave(&self) {
+        // SAFETY: an open interface on its thread, on which nothing is posted and polled from here on.
+        unsafe { (self.table.leave)(self.handle) }
+    }
+
     /// Prepares to sleep on [`OpenInterface::event_fd`].
     pub(crate) fn arm(&self) -> Result<Armed, Status> {
         // SAFETY: an open interface on its thread.

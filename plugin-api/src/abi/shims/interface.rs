@@ -149,6 +149,15 @@ pub(super) unsafe extern "C" fn hang_up<I: Interface>(interface: *mut c_void, pe
     code(guarded(this.poisoned, || this.inner.hang_up(peer).map(|()| 0).map_err(Failure::from)))
 }
 
+pub(super) unsafe extern "C" fn leave<I: Interface>(interface: *mut c_void) {
+    // SAFETY: an open interface's handle.
+    let this = unsafe { shared::<I>(interface) };
+    let _ = guarded(this.poisoned, || {
+        this.inner.leave();
+        Ok(0)
+    });
+}
+
 pub(super) unsafe extern "C" fn memory<I: Interface>(
     interface: *mut c_void,
     out: *mut MemoryUse,

@@ -178,6 +178,7 @@ impl<D: Domain> Tables<D> {
         import_key: Some(interface::interface_import_key::<D::Interface>),
         drop_key: Some(interface::interface_drop_key::<D::Interface>),
         flush: Some(interface::interface_flush::<D::Interface>),
+        leave: Some(interface::leave::<D::Interface>),
     };
     const ENDPOINT: &'static EndpointOps = &EndpointOps {
         size: size_of::<EndpointOps>(),

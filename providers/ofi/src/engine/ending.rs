@@ -17,12 +17,13 @@ impl Engine {
     /// libfabric has no smaller way to have memory back.
     pub(crate) fn close(&mut self, at: usize) {
         let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else { return };
-        if core::mem::take(&mut channel.open) {
-            // From here on they count against their peer alone: who stands still holds up nobody else.
-            let left = channel.under_way();
-            self.transfers -= left;
-            self.orphans += left;
+        if !core::mem::take(&mut channel.open) {
+            return; // the interface left before
         }
+        // From here on they count against their peer alone: who stands still holds up nobody else.
+        let left = channel.under_way();
+        self.transfers -= left;
+        self.orphans += left;
         channel.flushes.clear();
         let until = Instant::now() + self.settings.close_timeout;
         while self.is_transferring(at) {
@@ -265,7 +266,11 @@ impl Engine {
     }
 
     /// The interface closes: what it has taken is handed over, as far as that goes in time.
-    fn shut_down(&mut self) {
+    pub(crate) fn leave(&mut self) {
+        if core::mem::replace(&mut self.has_left, true) {
+            return;
+        }
+        (0..self.outbound.len()).for_each(|at| self.close(at));
         let closed = Failure::new(Status::Closed, "the peer has closed its interface");
         for at in 0..self.inbound.len() {
             if self.inbound[at].as_ref().is_some_and(|inbound| !inbound.left) {
@@ -286,7 +291,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shut_down();
+        self.leave();
         self.registry.leave(&self.inbox);
         // Nobody of ours leads anywhere any more, and nobody reaches us.
         if !self.lender.device().shut() {

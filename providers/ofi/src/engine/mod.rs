@@ -124,6 +124,8 @@ pub(crate) struct Engine {
     next_peer: u64,
     /// Why nothing goes any more.
     broken: Option<Failure>,
+    /// Its peers have been told so.
+    has_left: bool,
 }
 
 fn token() -> Result<u64, Failure> {
@@ -218,6 +220,7 @@ impl Engine {
             address,
             next_peer: 1,
             broken: None,
+            has_left: false,
             ep,
         };
         engine.post_buffers();

@@ -19,7 +19,7 @@ use tieline_net::{
     Contact, Dial, Hello, Hub, Incoming, Interest, Key, Mailbox, Poller, Progress, Ready, routes,
     tune,
 };
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::{Failure, NO_GOODBYE, Status};
 
 /// What a dialler says it wants: that both watch each other. The payload is the number of its interface.
 const PURPOSE: u8 = 1;
@@ -418,8 +418,7 @@ impl Watch {
                 self.end(epoch, Status::PeerFailed, text);
             }
             (_, None) => {
-                let text = "the process of this peer has ended: its kernel has closed the connection to it";
-                self.end(epoch, Status::PeerFailed, text.into());
+                self.end(epoch, Status::PeerFailed, NO_GOODBYE.into());
             }
         }
     }

@@ -63,7 +63,7 @@ fn the_death_of_a_process_is_told_once_on_whichever_side_it_was() {
         let mut other = opened(&settings(), 3);
         let told = until(&mut alive, &mut other, |_, _, told| !told.is_empty());
         assert_eq!((told.len(), told[0].epoch, told[0].status), (1, epoch, Status::PeerFailed));
-        assert!(told[0].words.contains("its kernel"), "{}", told[0].words);
+        assert!(told[0].words.contains("without a goodbye"), "{}", told[0].words);
         assert_eq!(alive.turn(Instant::now()), [], "and never again");
         alive.leave(epoch);
         assert!(alive.peers.is_empty() && alive.tokens.is_empty());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::receiver::Drained;
+use tieline_plugin_api::NO_GOODBYE;
 
 /// Most channels that are ended in one poll.
 const MOST_ENDED: usize = 64;
@@ -169,7 +170,8 @@ impl State {
         self.ended_channels.extend(self.inbound[index as usize].take());
         let event =
             Event { kind: event::PEER_LEFT, status, peer: u64::from(index), ..Event::empty() };
-        shared.notify(event, &[]);
+        let died = status == Status::PeerFailed as i32;
+        shared.notify(event, if died { NO_GOODBYE.as_bytes() } else { &[] });
     }
 
     /// Ends channels whose sender is gone once all is delivered that it had published by then. They are

@@ -1,8 +1,9 @@
 //! The socket of a channel that begins here: how it comes about, what the receiver says, and how it ends.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::{Failure, NO_GOODBYE, Status};
 
 use super::{Doorbell, SendChannel, Stage, after};
 use crate::hello::{MAX_RECORD, Record, Refusal};
@@ -10,9 +11,6 @@ use crate::imports::ImportedKey;
 use crate::keys::Key;
 use crate::receiver::MOST_IN_TURN;
 use crate::sys;
-
-/// The words of a refusal that arrives as a closed socket.
-const HUNG_UP: &str = "the peer process is gone: its end of the channel was closed";
 
 impl SendChannel {
     /// Goes on connecting. `Ok(false)`: not yet.
@@ -143,7 +141,7 @@ impl SendChannel {
                 return;
             }
             let outcome = match sys::receive(socket, &mut buffer) {
-                Ok(got) if got.len == 0 => Err((Status::PeerFailed, HUNG_UP.to_string())),
+                Ok(got) if got.len == 0 => Err((Status::PeerFailed, NO_GOODBYE.to_string())),
                 Ok(got) => match Record::parse(&buffer[..got.len]) {
                     Ok(Record::Refused(refusal)) => {
                         Err((status_of(refusal), refusal.text().to_string()))
@@ -158,7 +156,7 @@ impl SendChannel {
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) if sys::is_passing(&error) => Ok(()),
-                Err(error) => Err((Status::PeerFailed, format!("{HUNG_UP}: {error}"))),
+                Err(error) => Err((Status::PeerFailed, format!("{NO_GOODBYE}: {error}"))),
             };
             if let Err((status, why)) = outcome {
                 return self.fail(status, &why);
@@ -240,6 +238,8 @@ impl SendChannel {
         self.ring.shut();
         match (was, self.socket.get()) {
             (Stage::Open, Some(socket)) => self.say_bye(socket),
+            // It left with its interface.
+            (Stage::Closing, _) => {}
             _ => self.gone.set(true),
         }
     }
@@ -258,6 +258,14 @@ impl SendChannel {
     pub(super) fn say_bye(&self, socket: &OwnedFd) {
         let sent = sys::send(socket, &Record::Bye.pack(), &[]);
         self.bye_due.set(sent.is_err_and(|error| sys::is_temporary(&error)));
+    }
+
+    /// Waits for room for the goodbye: without it the receiver takes the end of the socket for a death.
+    pub(crate) fn insist_on_bye(&self, until: Instant) {
+        let Some(socket) = self.socket.get() else { return };
+        while self.owes() && sys::wait_for_room(socket, until) {
+            self.say_bye(socket);
+        }
     }
 
     /// Whether there is room again for somebody who found none.

@@ -52,6 +52,12 @@ impl RcInterface {
         self.state.borrow().event_fd()
     }
 
+    pub(crate) fn leave(&self) {
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.leave();
+        }
+    }
+
     pub(crate) fn memory(&self) -> MemoryReport {
         self.state.borrow().memory()
     }
@@ -59,8 +65,6 @@ impl RcInterface {
 
 impl Drop for RcInterface {
     fn drop(&mut self) {
-        if let Ok(mut state) = self.state.try_borrow_mut() {
-            state.shut_down();
-        }
+        self.leave();
     }
 }

@@ -176,8 +176,13 @@ impl State {
         }
     }
 
-    /// Waits for the goodbyes of closed endpoints to leave, as long as `TIELINE_CLOSE_TIMEOUT` says, and ends everything.
-    pub(crate) fn shut_down(&mut self) {
+    /// Closes every connection, waits for the goodbyes to leave, as long as `TIELINE_CLOSE_TIMEOUT` says, and ends everything.
+    pub(crate) fn leave(&mut self) {
+        for slot in 0..self.connections.len() {
+            if self.connections[slot].as_ref().is_some_and(|connection| !connection.closing) {
+                self.close(slot as u32);
+            }
+        }
         let until = Instant::now() + self.domain.settings.close;
         let leaves = |c: &Connection| c.closing && c.ending.is_none();
         while self.connections.iter().any(|c| c.as_deref().is_some_and(leaves))

@@ -69,6 +69,12 @@ impl UdInterface {
         self.state.borrow().early()
     }
 
+    pub(crate) fn leave(&self) {
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.leave();
+        }
+    }
+
     pub(crate) fn memory(&self) -> MemoryReport {
         self.state.borrow().memory()
     }
@@ -76,8 +82,6 @@ impl UdInterface {
 
 impl Drop for UdInterface {
     fn drop(&mut self) {
-        if let Ok(mut state) = self.state.try_borrow_mut() {
-            state.shut_down();
-        }
+        self.leave();
     }
 }

@@ -337,8 +337,14 @@ impl State {
         }
     }
 
-    /// Waits for goodbyes to be acknowledged, as long as `TIELINE_CLOSE_TIMEOUT` says, and ends everything.
-    pub(crate) fn shut_down(&mut self) {
+    /// Says goodbye on every channel, waits for these to be acknowledged, as long as `TIELINE_CLOSE_TIMEOUT` says, and ends
+    /// everything.
+    pub(crate) fn leave(&mut self) {
+        for number in 0..self.outbound.len() {
+            if self.outbound[number].as_ref().is_some_and(|outbound| !outbound.closing) {
+                self.close(number as u32);
+            }
+        }
         let until = Instant::now() + self.domain.settings.close;
         while !self.dead
             && self.outbound.iter().flatten().any(|o| o.closing && o.sender.is_waiting())

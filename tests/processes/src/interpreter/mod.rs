@@ -5,6 +5,7 @@
 
 mod facts;
 mod forks;
+mod leaving;
 mod long;
 mod memory;
 mod messages;
@@ -16,6 +17,7 @@ use crate::node::SPACE;
 use crate::parent::Parent;
 use crate::sys;
 pub use facts::{resident_kib, status_kib};
+pub use leaving::{EXITS, KEPT};
 use long::{LONG, Long};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,8 +26,8 @@ use std::time::Duration;
 pub use streams::MIXED_REGION;
 use tieline::job::Job;
 use tieline::{
-    Context, Endpoint, Error, Outcome, PeerId, PostError, Region, RemoteKey, RemotePointer, Status,
-    Worker, WorkerName,
+    Context, Endpoint, Error, KeptMessage, Outcome, PeerId, PostError, Region, RemoteKey,
+    RemotePointer, Status, Worker, WorkerName,
 };
 
 /// Messages that are counted; a header other than 0 numbers them, for each sender from 1.
@@ -50,6 +52,11 @@ struct Seen {
     pongs: Cell<u64>,
     wrong: RefCell<Vec<String>>,
     failures: RefCell<Vec<String>>,
+    /// Peers that have left in good order.
+    left: Cell<u64>,
+    /// Endpoints that have failed.
+    ended: RefCell<Vec<String>>,
+    kept: RefCell<Vec<KeptMessage>>,
     chatting: RefCell<Option<Endpoint>>,
     exact: Cell<u64>,
     next_exact: RefCell<HashMap<PeerId, u64>>,
@@ -314,6 +321,7 @@ impl Node {
             ["fork", ..] | ["fork-aside", ..] | ["fork-joined"] | ["fork-anew", ..] => {
                 self.forks(words)
             }
+            ["leave", _] | ["farewells", _] | ["rest", _] => self.leaving(words),
             ["passive"] => {
                 self.passive = true;
                 Ok(String::new())
@@ -406,6 +414,7 @@ impl Node {
             seen.failures.borrow_mut().push(text);
         });
         self.worker = Some(worker);
+        self.watch_peers()?;
         Ok(String::new())
     }
 }

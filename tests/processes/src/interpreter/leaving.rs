@@ -1,0 +1,74 @@
+//! How a node leaves, and what it learns of others that have left or died.
+
+use super::{Node, number};
+use std::time::Duration;
+use tieline::Error;
+
+/// Messages that their receiver keeps.
+pub const KEPT: u16 = 7;
+/// The handler of such a message ends the process by `exit`.
+pub const EXITS: u16 = 8;
+
+impl Node {
+    /// Notes what the worker learns of peers.
+    pub(super) fn watch_peers(&self) -> Result<(), Error> {
+        let worker = self.worker();
+        let seen = self.seen.clone();
+        worker.on_peer_left(move |_| seen.left.set(seen.left.get() + 1));
+        let seen = self.seen.clone();
+        worker.on_endpoint_failure(move |_, error| {
+            seen.ended.borrow_mut().push(format!("{error:?}"));
+        });
+        worker.on_message(EXITS, |_| std::process::exit(0))?;
+        let seen = self.seen.clone();
+        worker.on_message(KEPT, move |message| {
+            seen.kept.borrow_mut().push(message.keep());
+            seen.counted.set(seen.counted.get() + 1);
+        })
+    }
+
+    pub(super) fn leaving(&mut self, words: &[&str]) -> Result<String, Error> {
+        match words {
+            // Closes the worker while endpoints, keys, regions and kept messages are alive.
+            ["leave", "holding"] => {
+                self.passive = true;
+                self.worker().close(Duration::from_secs(10)).map_err(Error::from)?;
+            }
+            // Drops the worker and the context, and keeps everything else.
+            ["leave", "dropping"] => {
+                self.passive = true;
+                self.worker = None;
+                self.context = None;
+            }
+            // Drops a region and the context first, and the worker last.
+            ["leave", "backwards"] => {
+                self.passive = true;
+                self.regions.clear();
+                self.context = None;
+                self.worker = None;
+            }
+            ["leave", "exit"] => std::process::exit(0),
+            // Progress until so many peers have left or failed: how many have left, the failures, and the endpoints that failed.
+            ["farewells", count] => {
+                let come =
+                    |node: &Node| node.seen.left.get() as usize + node.seen.failures.borrow().len();
+                while come(self) < number(count) {
+                    self.pause()?;
+                }
+            }
+            // Makes progress for so many milliseconds.
+            ["rest", time] => {
+                let time = Duration::from_millis(number(time) as u64);
+                let _ = self.worker().wait_until(|| false, Some(time))?;
+            }
+            _ => panic!("{words:?} is no order"),
+        }
+        let (failures, ended) = (self.seen.failures.borrow(), self.seen.ended.borrow());
+        Ok(format!(
+            "{} left, {} failed, {} ended",
+            self.seen.left.get(),
+            failures.len(),
+            ended.len()
+        ))
+    }
+}

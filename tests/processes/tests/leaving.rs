@@ -1,0 +1,134 @@
+//! A peer that leaves in good order is told from one that has died, whatever it still holds.
+
+use tieline_processes::interpreter::{EXITS, KEPT};
+use tieline_processes::{Node, Test, Verdict, named};
+
+pub(crate) const TESTS: &[Test] = named![
+    a_peer_that_leaves_over_shared_memory_is_no_dead_peer_whatever_it_holds,
+    a_peer_that_leaves_over_tcp_is_no_dead_peer_whatever_it_holds,
+    a_process_that_exits_with_nothing_unsent_has_left_and_with_something_unsent_has_not,
+    a_killed_peer_is_reported_in_the_same_words_over_shared_memory_and_tcp,
+];
+
+const SHM: &str = "TIELINE_PROVIDERS=shm";
+const CMA: &str = "TIELINE_PROVIDERS=shm,shm-cma";
+const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
+
+/// Which of the two has written to the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wrote {
+    Leaver,
+    Stays,
+    Both,
+}
+
+/// Two processes that hold endpoints, keys, regions and kept messages of each other.
+fn acquainted(settings: &[&str], wrote: Wrote) -> (Node, Node) {
+    let (mut stays, mut leaver) = (Node::with("stays", settings), Node::with("leaver", settings));
+    let writes = |from: &mut Node, to: &mut Node| {
+        from.connect(to);
+        let (there, back) = (to.peer.name.clone(), from.peer.name.clone());
+        for (region, make) in [("shared", "alloc"), ("plain", "register")] {
+            let _ = to.must(&format!("{make} {back}-{region} 65536"));
+            let _ = from.import(to, &format!("{back}-{region}"));
+            let _ = from.must(&format!("{make} own-{there}-{region} 65536"));
+            let put = format!("put {there}.{back}-{region} own-{there}-{region} 0 4096 0");
+            let _ = from.must(&put);
+        }
+        let _ = from.must(&format!("send {there} {KEPT} 0 40"));
+        let _ = from.must(&format!("send {there} {KEPT} 0 3000"));
+        let _ = from.must(&format!("flush {there}"));
+    };
+    if wrote != Wrote::Stays {
+        writes(&mut leaver, &mut stays);
+    }
+    if wrote != Wrote::Leaver {
+        writes(&mut stays, &mut leaver);
+    }
+    (stays, leaver)
+}
+
+fn leaves_in_good_order(setting: &str) {
+    for wrote in [Wrote::Leaver, Wrote::Stays, Wrote::Both] {
+        for way in ["holding", "dropping", "backwards"] {
+            let (mut stays, mut leaver) = acquainted(&[setting], wrote);
+            let _ = leaver.must(&format!("leave {way}"));
+            // While the other process lives: nothing waits for the end of what it holds.
+            let learned = stays.must("farewells 1");
+            assert_eq!(learned, "1 left, 0 failed, 0 ended", "{setting}, {wrote:?} wrote, {way}");
+            leaver.end();
+            let _ = stays.must("rest 20");
+            let learned = stays.must("farewells 1");
+            assert_eq!(learned, "1 left, 0 failed, 0 ended", "{setting}, {wrote:?} wrote, {way}");
+            if wrote != Wrote::Leaver {
+                let error = stays.must("error leaver");
+                assert!(error.starts_with("Closed "), "{setting}, {wrote:?} wrote, {way}: {error}");
+            }
+            stays.end();
+        }
+    }
+}
+
+fn a_peer_that_leaves_over_shared_memory_is_no_dead_peer_whatever_it_holds() -> Verdict {
+    leaves_in_good_order(SHM);
+    leaves_in_good_order(CMA);
+    Verdict::Passed
+}
+
+fn a_peer_that_leaves_over_tcp_is_no_dead_peer_whatever_it_holds() -> Verdict {
+    leaves_in_good_order(TCP);
+    Verdict::Passed
+}
+
+/// How a process exits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Exit {
+    Idle,
+    InHandler,
+    WithThread,
+    Unsent,
+}
+
+fn a_process_that_exits_with_nothing_unsent_has_left_and_with_something_unsent_has_not() -> Verdict
+{
+    for setting in [SHM, CMA, TCP] {
+        for exit in [Exit::Idle, Exit::InHandler, Exit::WithThread, Exit::Unsent] {
+            let thread = if exit == Exit::WithThread { "on" } else { "off" };
+            let thread = format!("TIELINE_PROGRESS_THREAD={thread}");
+            let (mut stays, mut leaver) = acquainted(&[setting, &thread], Wrote::Both);
+            if exit == Exit::Unsent {
+                // It is announced, and nobody takes it.
+                let _ = leaver.must("long stays 1048576 1");
+            }
+            match exit {
+                Exit::InHandler => drop(stays.must(&format!("send leaver {EXITS} 0 0"))),
+                _ => leaver.peer.tell("leave exit"),
+            }
+            leaver.end();
+            let expected = match exit {
+                Exit::Unsent => "0 left, 1 failed, 1 ended",
+                _ => "1 left, 0 failed, 0 ended",
+            };
+            assert_eq!(stays.must("farewells 1"), expected, "{setting} {exit:?}");
+            let _ = stays.must("rest 20");
+            assert_eq!(stays.must("farewells 1"), expected, "{setting} {exit:?}");
+            stays.end();
+        }
+    }
+    Verdict::Passed
+}
+
+fn a_killed_peer_is_reported_in_the_same_words_over_shared_memory_and_tcp() -> Verdict {
+    for setting in [SHM, TCP] {
+        let (mut stays, mut leaver) = acquainted(&[setting], Wrote::Both);
+        let _ = leaver.kill();
+        assert_eq!(stays.must("farewells 1"), "0 left, 1 failed, 1 ended", "{setting}");
+        let error = stays.must("error leaver");
+        assert!(error.starts_with("PeerFailed "), "{setting}: {error}");
+        let words = "the connection was closed without a goodbye";
+        let fix = "start the peer again";
+        assert!(error.contains(words) && error.contains(fix), "{setting}: {error}");
+        stays.end();
+    }
+    Verdict::Passed
+}
