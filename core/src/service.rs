@@ -33,7 +33,7 @@ struct Stop {
 impl Service {
     /// Starts the thread and waits until its worker can be reached.
     pub(crate) fn start(core: Arc<Core>) -> Result<Service, Error> {
-        let guard = ForkGuard::new()?;
+        let guard = ForkGuard::new();
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), wakeup: Wakeup::new()? });
         let (ready, opened) = sync_channel(1);
         let (theirs, weak) = (stop.clone(), core);

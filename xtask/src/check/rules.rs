@@ -33,7 +33,7 @@ const SLEEPS: &[(&str, usize, &str)] = &[
 
 /// A package's folder, and what its `[dependencies]` may name of ours.
 const MAY_USE: &str = "
-    plugin-api:  net:  tag:  tests/testing:  conformance:plugin-api  config:plugin-api  wireup:plugin-api
+    plugin-api:  net:plugin-api  tag:  tests/testing:  conformance:plugin-api  config:plugin-api  wireup:plugin-api
     job:config,net,plugin-api  providers/registration:plugin-api  capi:tieline  xtask:testing
     providers/shm:plugin-api,memory-file  providers/shm-cma:plugin-api,memory-file
     providers/shm-knem:plugin-api,memory-file  providers/shm-xpmem:plugin-api,memory-file
