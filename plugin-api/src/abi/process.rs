@@ -211,12 +211,13 @@ impl<T: Default> PerProcess<T> {
         loop {
             let swapped =
                 self.newest.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
-            // SAFETY: `new` was made above. Either it stands there now, or nobody else has seen it.
             match swapped {
-                // The parent's is left where it is: its locks may be held by threads that are not here.
+                // SAFETY: `new` stands there from now on, and is dropped with `self` or never. The parent's is left where it is: its
+                // locks may be held by threads that are not here.
                 Ok(_) => return unsafe { &(*new).value },
                 Err(_) => match self.own(process) {
                     Ok(value) => {
+                        // SAFETY: it was boxed above, and nobody else has seen it.
                         drop(unsafe { Box::from_raw(new) });
                         return value;
                     }

@@ -12,8 +12,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use tieline_memory_file::Piece;
-#[cfg(test)]
-pub(crate) use tieline_memory_file::own_pid;
 pub(crate) use tieline_memory_file::random;
 
 /// The number of a system error.

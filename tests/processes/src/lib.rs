@@ -30,6 +30,7 @@
 pub const BOUND_MS: f64 = 15_000.0;
 
 pub mod exchange;
+pub mod family;
 pub mod forge;
 pub mod fork;
 pub mod hostile;

@@ -4,6 +4,7 @@ mod composition;
 mod connecting;
 mod containers;
 mod diagnosis;
+mod forks;
 mod hostile_shm;
 mod hosts;
 mod jobs;
@@ -26,10 +27,14 @@ mod strangers;
 mod versions;
 
 use std::process::ExitCode;
-use tieline_processes::{Role, hostile, interpreter, runner, stranger};
+use tieline_processes::{Role, family, hostile, interpreter, runner, stranger};
 
-const ROLES: &[Role] =
-    &[("node", interpreter::node), ("stranger", stranger::stranger), ("hostile", hostile::hostile)];
+const ROLES: &[Role] = &[
+    ("node", interpreter::node),
+    ("stranger", stranger::stranger),
+    ("hostile", hostile::hostile),
+    ("family", family::family),
+];
 
 fn main() -> ExitCode {
     runner::main(
@@ -58,6 +63,7 @@ fn main() -> ExitCode {
             libfabric::TESTS,
             live::TESTS,
             diagnosis::TESTS,
+            forks::TESTS,
         ],
         &[ROLES],
     )
