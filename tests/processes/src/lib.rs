@@ -35,6 +35,7 @@ pub mod forge;
 pub mod fork;
 pub mod hostile;
 pub mod hosts;
+pub mod inherited;
 pub mod interpreter;
 pub mod leftovers;
 pub mod node;

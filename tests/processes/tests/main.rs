@@ -27,13 +27,14 @@ mod strangers;
 mod versions;
 
 use std::process::ExitCode;
-use tieline_processes::{Role, family, hostile, interpreter, runner, stranger};
+use tieline_processes::{Role, family, hostile, inherited, interpreter, runner, stranger};
 
 const ROLES: &[Role] = &[
     ("node", interpreter::node),
     ("stranger", stranger::stranger),
     ("hostile", hostile::hostile),
     ("family", family::family),
+    ("inherited", inherited::inherited),
 ];
 
 fn main() -> ExitCode {
