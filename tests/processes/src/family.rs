@@ -103,6 +103,11 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
             member = Member::open(plan, 0)?;
             children = beside_threads_that_post(plan, || from_main(&member))?;
         }
+        // Its children are refused at once, and go another way.
+        "refused" => {
+            member = Member::open(plan, 0)?;
+            return refused(plan, &member);
+        }
         _ => panic!("{way:?} is no way"),
     }
     lead(plan, &member, &children)?;
@@ -114,6 +119,25 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
     }
     member.goes_on(plan, 50)?;
     member.worker.close(PATIENCE).map_err(said)
+}
+
+/// A child that cannot open what its parent has open, and opens something else.
+fn refused(plan: &Plan<'_>, member: &Member) -> Done {
+    member.goes_on(plan, 50)?;
+    let child = Child::fork(End::InOrder, |line| {
+        let why = plan.open().and_then(|context| context.worker().map_err(said)).err();
+        let _ = say(line, &why.unwrap_or_else(|| "it opens".into()).replace('\n', " "));
+        let shm = Plan { path: "emulated over shm/ring", settings: &["TIELINE_PROVIDERS=shm"] };
+        let other = Member::open(&shm, 1).and_then(|member| member.goes_on(&shm, 50));
+        u8::from(other.is_err())
+    });
+    let why = Line::new(&child.line).wait(member)?;
+    if child.join() != Some(0) {
+        return Err(format!("the child has no other way; {why}"));
+    }
+    member.goes_on(plan, 50)?;
+    member.worker.close(PATIENCE).map_err(said)?;
+    Err(why)
 }
 
 /// Forks while one thread posts, and another one opens contexts and closes them: locks are held at any moment.

@@ -7,6 +7,7 @@ pub(crate) const TESTS: &[Test] = named![
     a_family_of_nine_talks_over_shm,
     a_family_of_nine_talks_over_shm_cma,
     a_family_of_nine_talks_over_tcp,
+    a_child_of_a_process_that_uses_libfabric_does_without_it_and_says_why,
     what_a_child_has_of_its_parents_is_in_the_list,
 ];
 
@@ -38,6 +39,24 @@ fn a_family_of_nine_talks_over_tcp() -> Verdict {
     };
     let settings = format!("TIELINE_PROVIDERS=tcp,tcp-connect TIELINE_PROVIDER_PATH={folder}");
     talks("tcp/stream", &settings)
+}
+
+fn a_child_of_a_process_that_uses_libfabric_does_without_it_and_says_why() -> Verdict {
+    let folder = match plugins::libfabric() {
+        Ok(folder) => folder.display(),
+        Err(why) => return Verdict::Skipped(why),
+    };
+    let mut parent = Launch::new("parent", "family").start();
+    let settings =
+        format!("TIELINE_PROVIDERS=ofi TIELINE_OFI_PROVIDERS=tcp TIELINE_PROVIDER_PATH={folder}");
+    parent.tell(&format!("refused ofi:tcp {settings}"));
+    let why = parent.hear();
+    println!("    {why}");
+    let words =
+        ["this is a forked child, and its parent has loaded libfabric", "fork before a context"];
+    assert!(words.iter().all(|words| why.contains(words)), "{why}");
+    parent.end();
+    Verdict::Passed
 }
 
 /// The rows of a table of docs/fork.md: the first cell without its quotes, and the second one.
