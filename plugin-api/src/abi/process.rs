@@ -18,10 +18,10 @@ use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// What the kernel wipes in a forked child.
+/// The page that the kernel wipes in a forked child.
 #[repr(C)]
 struct Page {
-    /// Of the process; zero until it is asked for.
+    /// The process's number; zero until the first call.
     number: AtomicU64,
     /// Not zero where the kernel does not wipe it: before Linux 4.14.
     stays: AtomicU64,
@@ -39,8 +39,8 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// A number that this process shares with none of its ancestors, as far as those have asked for theirs.
 ///
-/// The process's id is not enough: a child in a new namespace may have its parent's. Where the kernel wipes no pages, before Linux 4.14,
-/// the id is what there is. From any thread.
+/// The process's id is not enough: a child in a new namespace may have its parent's. A kernel before Linux 4.14 wipes
+/// no pages: there the number is the process's id. From any thread.
 #[must_use]
 pub fn number() -> u64 {
     let page = page();
@@ -195,7 +195,7 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// The value of this process; made by the first who asks. Where several come first, all but one are dropped at once.
+    /// The value of this process; the first call makes it. Several threads may come first: one value stays, and the others are dropped at once.
     pub fn get(&self) -> &T {
         let process = number();
         match self.own(process) {
@@ -261,7 +261,7 @@ impl<T> Drop for PerProcess<T> {
 #[derive(Debug, Default)]
 pub struct Calls {
     inside: AtomicUsize,
-    /// How many threads of the parent were inside when this process was forked.
+    /// The number of the parent's threads that were inside when this process was forked.
     inherited: PerProcess<OnceLock<usize>>,
 }
 

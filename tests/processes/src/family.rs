@@ -1,6 +1,6 @@
 //! The role `family`: a process that forks, and talks with all its children and they with each other.
 //!
-//! One order: `WAY PATH NAME=VALUE...`. The way says when it forks, the path (with `_` for spaces) how all of them have to reach each other's memory, the rest
+//! One order: `WAY PATH NAME=VALUE...`. The way says when it forks, the path (its beginning, with `_` for spaces) how all of them have to reach each other's memory, the rest
 //! is set for each context. The answer is `well`, or what went wrong.
 
 use crate::fork::{Child, End};
@@ -16,7 +16,7 @@ use tieline::{Context, Endpoint, Outcome, PostError, Region, RemoteKey, Status, 
 
 /// The children.
 const CHILDREN: usize = 8;
-/// What each process puts to each other one.
+/// The length of each put.
 const LEN: usize = 3000;
 /// How long any one thing may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ const DATA: u16 = 1;
 const DONE: u16 = 2;
 const OWN: u16 = 3;
 
-/// What goes wrong, in words.
+/// A result whose error is text.
 type Done<T = ()> = Result<T, String>;
 
 fn said(error: impl std::fmt::Display) -> String {
@@ -180,7 +180,7 @@ fn beside_threads_that_post(
     })
 }
 
-/// Two rounds in which all talk to all. Between them two more children drop what they have inherited, and end.
+/// Two rounds in which all talk to all. Between them two more children drop their parent's handles, and end.
 fn lead(plan: &Plan<'_>, member: &Member, children: &[Child]) -> Done {
     let mut lines: Vec<Line<'_>> = children.iter().map(|child| Line::new(&child.line)).collect();
     let mut cards = vec![member.card()?];
@@ -256,7 +256,7 @@ fn say(mut line: &UnixStream, words: &str) -> Done {
     line.write_all(format!("{words}\n").as_bytes()).map_err(said)
 }
 
-/// What comes over a line, a word of others in one line each.
+/// The end of a line to another process: one message is one line of text.
 struct Line<'a> {
     socket: &'a UnixStream,
     read: Vec<u8>,
@@ -305,7 +305,7 @@ struct Member {
     came: Rc<Came>,
     own: Endpoint,
     own_key: Rc<RemoteKey>,
-    /// What the others put to, and where this one puts from and gets to.
+    /// Memory that the others put to, and memory that this one puts from and gets to.
     there: Rc<Region>,
     here: Rc<Region>,
     worker: Rc<Worker>,
@@ -344,7 +344,7 @@ impl Member {
         Ok(Member { came, own, own_key, there, here, worker, _context: Rc::new(context) })
     }
 
-    /// What the others need.
+    /// The address and the key for the others.
     fn card(&self) -> Done<String> {
         let (address, key) = (self.worker.address().map_err(said)?, self.there.remote_key());
         Ok(format!("{}:{}", hex(&address), hex(&key.map_err(said)?)))
@@ -372,7 +372,7 @@ impl Member {
         self.own.send(OWN, 0, b"to myself")
     }
 
-    /// So many messages to itself, and puts, go as before.
+    /// Sends this many messages to itself, and makes as many puts.
     fn goes_on(&self, plan: &Plan<'_>, count: usize) -> Done {
         let at = (CHILDREN + 1) * LEN;
         for number in 0..count {
@@ -386,7 +386,7 @@ impl Member {
                 return Err("its own put has not arrived".into());
             }
         }
-        if self.own_key.path() != plan.path {
+        if !self.own_key.path().starts_with(plan.path) {
             return Err(format!("it reaches itself by {}", self.own_key.path()));
         }
         self.nothing_wrong()
@@ -436,7 +436,7 @@ impl Member {
         if self.here.to_vec(LEN..2 * LEN).map_err(said)? != bytes {
             return Err("what was put is not what is got".into());
         }
-        if key.path() != plan.path {
+        if !key.path().starts_with(plan.path) {
             return Err(format!("it is reached by {}", key.path()));
         }
         self.does(|| endpoint.send(DONE, 0, b""))?;

@@ -1,4 +1,4 @@
-//! The role `inherited`: a process with open contexts that forks, and a child that looks at what it has of its parent's.
+//! The role `inherited`: a process with open contexts that forks, and a child that lists its descriptors and mappings.
 //!
 //! One order: `NAME=VALUE...`, the settings of the context. The answer: a line `descriptor KIND CLOSED-BY-EXEC` for each descriptor that
 //! the child has by the library, `mapping KIND WHERE` for each mapping, where `parent` is one that the child has not, and `end`.
@@ -90,7 +90,7 @@ fn is_closed_by_exec(number: i32) -> bool {
         != 0
 }
 
-/// Where each one is, and what.
+/// The kind of each mapping, by its place.
 fn mappings() -> BTreeMap<String, String> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let seen = |line: &str| {
