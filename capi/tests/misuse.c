@@ -670,6 +670,66 @@ static void a_forked_child(void)
     tear_down(&f);
 }
 
+static void counts(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    expect(message->len == 5 && memcmp(message->payload, "child", 5) == 0);
+    f->handled++;
+}
+
+static int32_t has_all_of_three(void *user)
+{
+    return ((struct fixture *)user)->handled == 3;
+}
+
+/* Children, each by a context of its own, reach their parent, which goes on with what it has open. */
+static void children_that_reach_their_parent(void)
+{
+    struct fixture f;
+    unsigned char address[8192], key[8192];
+    size_t address_len = sizeof address, key_len = sizeof key, len;
+    pid_t children[3];
+    void *memory;
+    int i, ended;
+    set_up(&f);
+    check(tieline_worker_on_message(f.worker, 1, counts, &f));
+    check(tieline_worker_address(f.worker, address, &address_len));
+    check(tieline_region_key(f.memory, key, &key_len));
+    for (i = 0; i < 3; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            struct fixture own;
+            struct tieline_endpoint *parent;
+            struct tieline_key *theirs;
+            uint64_t request = 0;
+            int32_t put;
+            set_up(&own);
+            check(tieline_worker_connect(own.worker, address, address_len, &parent));
+            check(tieline_endpoint_import_key(parent, key, key_len, &theirs));
+            put = check(tieline_put_bytes(theirs, (uint64_t)i, "abc" + i, 1, NULL, &request));
+            if (put == TIELINE_PENDING)
+                check(tieline_worker_finish(own.worker, request, PATIENCE, NULL));
+            check(tieline_worker_flush(own.worker));
+            check(tieline_send(parent, 1, 0, "child", 5, NULL, NULL));
+            check(tieline_key_drop(theirs));
+            check(tieline_endpoint_drop(parent));
+            tear_down(&own);
+            exit(0); /* with what the parent has registered for its end, and without its handles' */
+        }
+        expect(children[i] > 0);
+    }
+    check(tieline_worker_wait_until(f.worker, has_all_of_three, &f, PATIENCE));
+    for (i = 0; i < 3; i++) {
+        while (waitpid(children[i], &ended, WNOHANG) == 0)
+            tieline_worker_progress(f.worker);
+        expect(ended == 0);
+    }
+    check(tieline_region_memory(f.memory, &memory, &len));
+    expect(memcmp(memory, "abc", 3) == 0);
+    check(tieline_put_bytes(f.key, 0, "y", 1, NULL, NULL));
+    tear_down(&f);
+}
+
 static void forks(void *user, const struct tieline_message *message)
 {
     struct fixture *f = (struct fixture *)user;
@@ -747,6 +807,7 @@ int main(void)
     a_job_may_be_closed_inside_of_a_call();
     lengths_and_numbers_beyond_all_memory();
     a_forked_child();
+    children_that_reach_their_parent();
     a_child_that_was_forked_in_a_handler();
     a_signal_handler_may_wake();
     puts("misuse: all of it is refused");

@@ -11,6 +11,7 @@ use crate::log::is_plain;
 use crate::wire::{Format, Reader, Writer, seal};
 use std::sync::OnceLock;
 use tieline_plugin_api::Status;
+use tieline_plugin_api::process::PerProcess;
 
 pub(crate) const FORMAT: Format =
     Format { magic: *b"TLA", name: "worker address", major: 1, minor: 1 };
@@ -185,7 +186,7 @@ impl WorkerAddress {
 
     /// What a person calls this peer: `process 4711`, with its host when that is another one.
     pub(crate) fn label(&self) -> String {
-        static HERE: OnceLock<[u8; 16]> = OnceLock::new();
+        static HERE: PerProcess<OnceLock<[u8; 16]>> = PerProcess::new();
         let Location { pid, host, boot_id, .. } = &self.location;
         if host.is_empty() || boot_id == HERE.get_or_init(boot_id_here) {
             format!("process {pid}")

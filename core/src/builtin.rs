@@ -1,8 +1,8 @@
 //! The providers that are linked into the library or the program, and what the library's can be told.
 
-use std::sync::{Mutex, PoisonError};
 use tieline_config::{Declared, ValueView};
 use tieline_plugin_api::abi::EntryFn;
+use tieline_plugin_api::process::Kept;
 
 /// A provider that is linked into the core, or into the program.
 #[derive(Clone, Copy)]
@@ -12,22 +12,23 @@ pub(crate) struct Builtin {
     pub(crate) entry: EntryFn,
 }
 
-static LINKED: Mutex<Vec<Builtin>> = Mutex::new(Vec::new());
+static LINKED: Kept<Builtin> = Kept::new();
 
 /// Every context that this process opens from now on has this provider too, behind those of files: for what counts instructions over
 /// devices that the program plays.
 #[doc(hidden)]
 pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) {
-    let mut linked = LINKED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !linked.iter().any(|known| known.name == name) {
-        linked.push(Builtin { name, version, entry });
+    if !LINKED.iter().any(|known| known.name == name) {
+        let _ = LINKED.add(Builtin { name, version, entry });
     }
 }
 
 /// All that are linked, the program's last.
 pub(crate) fn linked() -> Vec<Builtin> {
     let mut all = of_the_library();
-    all.extend_from_slice(&LINKED.lock().unwrap_or_else(PoisonError::into_inner));
+    let of_the_library = all.len();
+    all.extend(LINKED.iter());
+    all[of_the_library..].reverse();
     all
 }
 

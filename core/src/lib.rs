@@ -74,6 +74,9 @@ pub use region::{Access, KeyHandle, NotClosed, Region};
 pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};
 pub use tieline_plugin_api::Status;
+/// For the C library, whose state is that of a process, too.
+#[doc(hidden)]
+pub use tieline_plugin_api::process;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};
 pub use worker::threads::{Movable, NotTaken, Remote, WaitSet, Waker};
 pub use worker::{Counters, Loss, MemoryUse, NameCall, Undelivered, Waited, Worker};

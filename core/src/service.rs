@@ -53,7 +53,7 @@ impl Stop {
 impl Service {
     /// Starts the thread and waits until its worker can be reached.
     pub(crate) fn start(core: Arc<Core>) -> Result<Service, Error> {
-        let guard = ForkGuard::new()?;
+        let guard = ForkGuard::new();
         let (asked, ended) = (AtomicBool::new(false), AtomicBool::new(false));
         let stop = Arc::new(Stop { asked, ended, wakeup: Wakeup::new()? });
         let (ready, opened) = sync_channel(1);

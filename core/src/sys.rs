@@ -11,8 +11,9 @@ use crate::error::Scope;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
+use tieline_plugin_api::process::Mark;
 use tieline_plugin_api::{Failure, Status};
 
 /// Sixteen random bytes: the number of a context or a worker.
@@ -172,47 +173,18 @@ impl AsRawFd for Wakeup {
     }
 }
 
-/// Says whether this process is still the one that made it: a page that the kernel wipes in a forked child.
-pub(crate) struct ForkGuard {
-    page: *mut AtomicU32,
-}
-
-// SAFETY: the page is only read after construction.
-unsafe impl Send for ForkGuard {}
-// SAFETY: as above.
-unsafe impl Sync for ForkGuard {}
-
-const GUARD_LEN: usize = 4096;
+/// Says whether this process is still the one that made it.
+pub(crate) struct ForkGuard(Mark);
 
 impl ForkGuard {
-    pub(crate) fn new() -> Result<ForkGuard, Error> {
-        // SAFETY: a new anonymous mapping touches nothing that exists.
-        let page = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                GUARD_LEN,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if page == libc::MAP_FAILED {
-            return Err(last_error("a page of memory"));
-        }
-        // SAFETY: the page is ours and page-aligned. A kernel without this advice (before 4.14) only loses the check.
-        unsafe {
-            let _ = libc::madvise(page, GUARD_LEN, libc::MADV_WIPEONFORK);
-            (*page.cast::<AtomicU32>()).store(1, Ordering::Relaxed);
-        }
-        Ok(ForkGuard { page: page.cast() })
+    pub(crate) fn new() -> ForkGuard {
+        ForkGuard(Mark::new())
     }
 
     /// `false` in a forked child.
     #[inline]
     pub(crate) fn same_process(&self) -> bool {
-        // SAFETY: the page stays mapped until drop.
-        unsafe { (*self.page).load(Ordering::Relaxed) != 0 }
+        self.0.is_here()
     }
 
     /// An error in a forked child, where nothing that belongs to the parent may be used: shared memory is not mapped
@@ -228,13 +200,6 @@ impl ForkGuard {
             "open a new Context in the child",
         )
         .of(Scope::Context))
-    }
-}
-
-impl Drop for ForkGuard {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, unmapped once.
-        let _ = unsafe { libc::munmap(self.page.cast(), GUARD_LEN) };
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tieline_plugin_api::process::Mark;
 
 /// How long the server may take to say who is missing, once the deadline has passed.
 const LAST_WORD: Duration = Duration::from_secs(2);
@@ -25,7 +26,7 @@ pub(super) struct Link {
     exchanging: Mutex<()>,
     size: usize,
     /// The process that opened it: a child that it forks off reads nothing that is its parent's.
-    process: u32,
+    process: Mark,
     /// For messages: `the launcher`, `rank 0, which serves the exchange`.
     server: &'static str,
 }
@@ -75,7 +76,7 @@ impl Link {
             came: Condvar::new(),
             exchanging: Mutex::new(()),
             size,
-            process: std::process::id(),
+            process: Mark::new(),
             server,
         };
         link.send(&Frame::Hello(hello), deadline)?;
@@ -283,7 +284,7 @@ impl Link {
 /// that was published.
 impl Drop for Link {
     fn drop(&mut self) {
-        let is_own = self.process == std::process::id();
+        let is_own = self.process.is_here();
         if is_own && self.stream.set_nonblocking(true).is_ok() {
             let (mut unread, mut buffer) = (&self.stream, [0; 4096]);
             while unread.read(&mut buffer).is_ok_and(|count| count > 0) {}

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use sys::{Failed, How, Library, Value};
+use tieline_plugin_api::process::Owner;
 
 /// How long to ask who is missing, once the deadline has passed.
 const ASK_WHO: Duration = Duration::from_secs(2);
@@ -30,6 +31,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Whether this process has joined. A server counts whoever has left as gone for good.
 static JOINED: AtomicBool = AtomicBool::new(false);
+/// The connection to the server is one process's, and a child's end would be told as that of the rank.
+static OWNER: Owner = Owner::new();
 
 /// Whether a server of PMIx started this process.
 pub(super) fn is_there(get: Get<'_>) -> bool {
@@ -75,6 +78,14 @@ impl Pmix {
                 "install libpmix2 (Debian) or pmix (others), or set TIELINE_RENDEZVOUS",
             )
         })?;
+        if !OWNER.take() {
+            return Err(Error::new(
+                Status::Busy,
+                "cannot join the job that PMIx started",
+                "this is a forked child, and its parent has joined it: the rank is the parent's",
+                "let the child talk to the parent by addresses that the parent gives it",
+            ));
+        }
         if JOINED.swap(true, Ordering::Relaxed) {
             return Err(Error::new(
                 Status::Busy,

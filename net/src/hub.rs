@@ -15,6 +15,7 @@ use crate::options::Ports;
 use crate::routes::here;
 use crate::sys::{self, Poller, Waker};
 use handshakes::Handshakes;
+use tieline_plugin_api::process::PerProcess;
 
 #[path = "handshakes.rs"]
 mod handshakes;
@@ -391,17 +392,18 @@ impl Drop for Mailbox {
     }
 }
 
-/// The one listener that all users of a process share, opened by the first and closed with the last.
+/// The one listener that all users of a process share, opened by the first and closed with the last. A forked child has none yet: what
+/// comes to its parent's, the parent alone may take.
 #[derive(Debug, Default)]
 pub struct SharedHub {
-    hub: Mutex<Weak<Hub>>,
+    hub: PerProcess<Mutex<Weak<Hub>>>,
 }
 
 impl SharedHub {
     /// None is open yet.
     #[must_use]
     pub const fn new() -> SharedHub {
-        SharedHub { hub: Mutex::new(Weak::new()) }
+        SharedHub { hub: PerProcess::new() }
     }
 
     /// The listener; opened with `settings` if nobody holds it.

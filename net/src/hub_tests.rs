@@ -5,6 +5,7 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Socket, Type};
+use tieline_testing::holds_in_child;
 
 use super::*;
 use crate::dial::{Dial, Progress, dial_blocking};
@@ -520,6 +521,27 @@ fn users_share_one_listener_that_closes_with_the_last() {
     assert!(TcpStream::connect(remote).is_err(), "nobody listens any more");
     let third = shared.get(&Settings::default()).expect("opens again");
     assert!(at(&third, false).is_some());
+}
+
+#[test]
+fn a_forked_child_listens_for_itself_and_leaves_its_parents_listener_as_it_is() {
+    let shared = SharedHub::new();
+    let parents = shared.get(&Settings::default()).expect("opens");
+    let parents_at = at(&parents, false).expect("lo");
+    // Another thread of the parent may be opening one.
+    let held = lock(&shared.hub);
+    assert!(holds_in_child(|| {
+        let own = shared.get(&Settings::default()).expect("opens");
+        let again = shared.get(&Settings::default()).expect("the same");
+        let own_at = at(&own, false).expect("lo");
+        let apart =
+            Arc::ptr_eq(&own, &again) && own_at != parents_at && own.cookie != parents.cookie;
+        drop((own, again));
+        apart && TcpStream::connect(own_at).is_err() && TcpStream::connect(parents_at).is_ok()
+    }));
+    drop(held);
+    assert!(Arc::ptr_eq(&parents, &shared.get(&Settings::default()).expect("the same")));
+    until(&parents, None, |_| (parents.counters().unproven == 1).then_some(()));
 }
 
 #[test]

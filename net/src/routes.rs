@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use crate::contact::{Contact, ListenAddress};
 use crate::filter::same_subnet;
 use crate::interfaces::{LocalAddress, is_link_local};
+use tieline_plugin_api::process::PerProcess;
 
 /// The most routes that are tried for one contact.
 const MAX_ROUTES: usize = 32;
@@ -36,7 +37,7 @@ pub fn routes(local: &[LocalAddress], contact: &Contact) -> Result<Vec<Route>, S
 #[must_use]
 pub fn here() -> ([u8; 16], u64) {
     use std::os::unix::fs::MetadataExt;
-    static BOOT: OnceLock<[u8; 16]> = OnceLock::new();
+    static BOOT: PerProcess<OnceLock<[u8; 16]>> = PerProcess::new();
     let boot_id = *BOOT.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: Vec<u8> =

@@ -27,6 +27,7 @@ pub mod host;
 mod interface;
 pub mod layout;
 pub(crate) mod packer;
+pub mod process;
 mod records;
 mod rights;
 pub mod shims;

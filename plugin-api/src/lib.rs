@@ -43,6 +43,7 @@ mod status;
 pub mod units;
 
 pub use abi::host::HostHandle;
+pub use abi::process;
 pub use abi::raised_rights;
 pub use config::ConfigDoc;
 pub use events::Events;

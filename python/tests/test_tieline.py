@@ -317,6 +317,17 @@ with tieline.Context() as context:
         self.assertIn("100000 numbers came back, squared", ran.stdout)
         self.assertIn("over ", ran.stdout)
 
+    def test_children_of_each_method_of_multiprocessing_reach_their_parent_and_each_other(self):
+        program = str(ROOT / "tests" / "started.py")
+        shm, tcp = "shm,shm-cma", "tcp,tcp-connect"
+        ways = [("fork", shm), ("fork", tcp), ("spawn", tcp), ("forkserver", shm)]
+        for method, providers in ways:
+            with self.subTest(method=method, providers=providers):
+                started = [sys.executable, program, method, providers]
+                ran = subprocess.run(started, capture_output=True, text=True, timeout=180)
+                self.assertEqual(ran.returncode, 0, ran.stderr)
+                self.assertIn(f"4 children of {method} over {providers}", ran.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -7,9 +7,8 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tieline::Status;
+use tieline::{Status, process};
 
 /// Nobody is in a call.
 const FREE: usize = 0;
@@ -24,13 +23,13 @@ const BOUND: usize = 3;
 pub(crate) struct Mark {
     word: AtomicUsize,
     opened_by: usize,
-    process: u32,
+    process: process::Mark,
 }
 
 impl Mark {
     pub(crate) fn new(is_movable: bool) -> Mark {
         let word = AtomicUsize::new(if is_movable { FREE } else { BOUND });
-        Mark { word, opened_by: this_thread(), process: process::id() }
+        Mark { word, opened_by: this_thread(), process: process::Mark::new() }
     }
 
     /// Whether this thread is inside of a call that runs its handlers.
@@ -100,7 +99,7 @@ impl Mark {
     #[cold]
     fn check_other(&self, found: usize) -> Result<(), Fault> {
         let (me, what) = (this_thread(), "a call of a worker, or of what belongs to it");
-        if self.process != process::id() {
+        if !self.process.is_here() {
             let why = "this is a forked child, and the worker belongs to its parent";
             return Err(Fault::new(
                 Status::Invalid,

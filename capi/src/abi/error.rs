@@ -3,6 +3,8 @@
 use super::{numbers, records};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
+use std::sync::OnceLock;
+use tieline::process::PerProcess;
 use tieline::{CompletionError, ConnectError, Error, OpenError, PostError, Status};
 
 /// What can be done about a failure: `TIELINE_DO_*` and `TIELINE_OP_*` in C.
@@ -251,7 +253,7 @@ pub extern "C" fn tieline_error_text() -> *const c_char {
 /// What a status means, in a few words: never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn tieline_status_text(status: i32) -> *const c_char {
-    static TEXTS: std::sync::OnceLock<Vec<(i32, CString)>> = std::sync::OnceLock::new();
+    static TEXTS: PerProcess<OnceLock<Vec<(i32, CString)>>> = PerProcess::new();
     let known: &'static CStr = match status {
         0 => c"done",
         1 => c"pending",

@@ -7,7 +7,7 @@ use std::fs::File as Opened;
 use std::sync::Arc;
 
 fn file() -> Arc<File> {
-    File::create(&[7; 16], Arc::new(ForkGuard::new().unwrap())).unwrap()
+    File::create(&[7; 16], Arc::new(ForkGuard::new())).unwrap()
 }
 
 fn worker(name: &str) -> WorkerStatus {

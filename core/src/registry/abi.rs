@@ -24,13 +24,13 @@ pub(crate) use pack::PackBuffer;
 pub(crate) use raw::{OwnedEndpoint, RawEndpoint};
 
 use std::ffi::c_void;
-use std::sync::Mutex;
 use tieline_plugin_api::abi::{
     AllocParams, Atomic, ConnectParams, ConnectorOps, DomainAttr, DomainOps, DomainParams,
     EndpointLimits, EndpointOps, EndpointParams, Event, ImportParams, InterfaceOps,
     InterfaceParams, Iov, KeyParams, MemoryRegion, MemoryUse, ModuleAttr, PackFn, ProviderOps,
     RegisterParams, Rma,
 };
+use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{Status, caps, connects, memory_caps, role};
 
 /// What a call to a provider that is out of use returns.
@@ -366,16 +366,9 @@ impl Tables {
     /// This endpoint table at an address that stays valid for the life of the process, as endpoints need
     /// it. Equal tables share one place, so that opening a provider again and again takes no more memory.
     pub(super) fn endpoint_forever(&self) -> &'static EndpointTable {
-        static PLACES: Mutex<Vec<&'static EndpointTable>> = Mutex::new(Vec::new());
-        let mut places = PLACES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(place) =
-            places.iter().find(|place| place.addresses() == self.endpoint.addresses())
-        {
-            return place;
-        }
-        let place: &'static EndpointTable = Box::leak(Box::new(self.endpoint));
-        places.push(place);
-        place
+        static PLACES: Kept<EndpointTable> = Kept::new();
+        let known = PLACES.iter().find(|place| place.addresses() == self.endpoint.addresses());
+        known.unwrap_or_else(|| PLACES.add(self.endpoint))
     }
 }
 

@@ -25,6 +25,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ProviderOps};
+use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{CoreNote, Status};
 
 /// The step at which a provider refuses to start because of a value that it was given.
@@ -72,7 +73,8 @@ fn refuse<T>(
 }
 
 /// What this process has loaded: the files, as its mappings name them, and which version they said they were.
-static LOADED: Mutex<Vec<(sys::MappedFile, semver::Version)>> = Mutex::new(Vec::new());
+/// A forked child has them, too.
+static LOADED: Kept<(sys::MappedFile, semver::Version)> = Kept::new();
 
 /// Whether the loader has an object of this path already: its constructors have run, and it would be the one that is used.
 pub(super) fn is_loaded(path: &Path) -> bool {
@@ -132,7 +134,6 @@ fn compare_files(
     version: &semver::Version,
     warn: impl FnOnce(String),
 ) -> Result<(), Refusal> {
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let (Some(mapped), Some(wanted)) = (sys::file_at(entry), sys::as_mapped(&checked.file)) else {
         // Without /proc: the path still leads to what was checked.
         let now = std::fs::metadata(path).map(|meta| FileKey::of(&meta));
@@ -142,12 +143,12 @@ fn compare_files(
         };
     };
     if mapped == wanted {
-        if !loaded.iter().any(|(known, _)| *known == mapped) {
-            loaded.push((mapped, version.clone()));
+        if !LOADED.iter().any(|(known, _)| *known == mapped) {
+            let _ = LOADED.add((mapped, version.clone()));
         }
         return Ok(());
     }
-    match loaded.iter().find(|(known, _)| *known == mapped) {
+    match LOADED.iter().find(|(known, _)| *known == mapped) {
         // The loader goes by names: once loaded, an object stays the one of its name.
         Some((_, first)) => {
             warn(format!(

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tieline_plugin_api::abi::{Declared, ENTRY_SYMBOL, Set};
+use tieline_plugin_api::process::PerProcess;
 use tieline_plugin_api::raised_rights;
 
 /// How long constructors and entry function may take together.
@@ -101,7 +102,7 @@ pub(super) fn check(
     mode: Mode,
     settings: &dyn Settings,
 ) -> Result<(), Refusal> {
-    static ANSWERS: Mutex<Option<HashMap<FileKey, Answer>>> = Mutex::new(None);
+    static ANSWERS: PerProcess<Mutex<Option<HashMap<FileKey, Answer>>>> = PerProcess::new();
     if mode == Mode::Off {
         return Ok(());
     }

@@ -226,7 +226,7 @@ impl Core {
         let assist_size = config.size(vars::ASSIST_SIZE)?;
         let polls_often = config.bool(vars::POLLS_OFTEN)?;
         let spin = super::Spin::new(&config)?;
-        let (guard, notes) = (Arc::new(ForkGuard::new()?), Arc::new(Log::new()));
+        let (guard, notes) = (Arc::new(ForkGuard::new()), Arc::new(Log::new()));
         let core = Arc::new(Core {
             id,
             location: Location::here(),

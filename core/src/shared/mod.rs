@@ -81,7 +81,7 @@ impl Shared {
             core,
             _lease: lease,
             id,
-            guard: ForkGuard::new()?,
+            guard: ForkGuard::new(),
             senders: OnceCell::new(),
             in_progress: Cell::new(false),
             has_work: Cell::new(false),

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use tieline_plugin_api::process::{Mark, PerProcess};
 use tieline_plugin_api::{Failure, Status};
 
 use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, fenced, has_nonce, inside, used};
@@ -14,15 +15,10 @@ use crate::sys::{self, Holder, Mapping, PAGE};
 
 /// The files of owners that this process has open. One descriptor for each, whatever asks for it: where the locks have to be the
 /// process's, closing another one of the same file would give them all up.
-static OPEN: Mutex<Option<Files>> = Mutex::new(None);
+/// A forked child begins anew: neither locks nor mappings are inherited.
+static OPEN: PerProcess<Mutex<HashMap<Nonce, Weak<PeerFile>>>> = PerProcess::new();
 
-struct Files {
-    /// A forked child begins anew: neither locks nor mappings are inherited.
-    pid: i32,
-    by_nonce: HashMap<Nonce, Weak<PeerFile>>,
-}
-
-fn files() -> MutexGuard<'static, Option<Files>> {
+fn files() -> MutexGuard<'static, HashMap<Nonce, Weak<PeerFile>>> {
     // Every change below is complete before anything can panic.
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -105,7 +101,7 @@ pub struct Accessor {
     /// `None` only while it is dropped.
     file: Option<Arc<PeerFile>>,
     slot: usize,
-    pid: i32,
+    mark: Mark,
     one_thread: PhantomData<Cell<()>>,
 }
 
@@ -116,14 +112,7 @@ impl Accessor {
     /// The kernel does not hand the descriptor over, it is not (any more) the file that `nonce` names, or there are
     /// as many accessors as fit.
     pub fn open(pid: i32, descriptor: i32, nonce: &Nonce) -> Result<Accessor, Failure> {
-        let own = sys::own_pid();
-        let mut files = files();
-        if files.as_ref().is_none_or(|files| files.pid != own) {
-            *files = Some(Files { pid: own, by_nonce: HashMap::new() });
-        }
-        let Some(known) = files.as_mut().map(|files| &mut files.by_nonce) else {
-            return Err(Status::Io.into());
-        };
+        let mut known = files();
         let file = match known.get(nonce).and_then(Weak::upgrade) {
             Some(file) => file,
             None => {
@@ -137,7 +126,7 @@ impl Accessor {
             let text = format!("more than {} endpoints access the peer's memory", SLOTS - 1);
             return Err(Failure::new(Status::NoMemory, text));
         };
-        Ok(Accessor { file: Some(file), slot, pid: own, one_thread: PhantomData })
+        Ok(Accessor { file: Some(file), slot, mark: Mark::new(), one_thread: PhantomData })
     }
 
     /// Bytes of the owner's file that are mapped here, shared by all accessors of this process: those up to this one's place.
@@ -161,14 +150,16 @@ impl Accessor {
 
 impl Drop for Accessor {
     fn drop(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        if !self.mark.is_here() {
+            // In a forked child there is no mapping to write to, and closing the descriptor could take locks of the child's own along.
+            core::mem::forget(file);
+            return;
+        }
         // Under the lock: a descriptor that is closed after another one was opened would take that one's locks along.
         let _files = files();
-        if let Some(file) = self.file.take() {
-            // In a forked child there is no mapping to write to.
-            if sys::own_pid() == self.pid {
-                file.release(self.slot);
-            }
-        }
+        file.release(self.slot);
+        drop(file);
     }
 }
 
@@ -189,6 +180,7 @@ impl Drop for Inside<'_> {
 mod tests {
     use super::*;
     use crate::Announcements;
+    use tieline_testing::holds_in_child;
 
     const NONCE: Nonce = [7; 16];
 
@@ -268,8 +260,7 @@ mod tests {
         for n in 100..120 {
             let owner = Announcements::new(&[n; 16]).unwrap();
             let accessor = open(&owner, [n; 16]).unwrap();
-            let is_known =
-                |n| files().as_ref().is_some_and(|files| files.by_nonce.contains_key(&[n; 16]));
+            let is_known = |n| files().contains_key(&[n; 16]);
             assert!(is_known(n) && !is_known(n - 1));
             drop(accessor);
         }
@@ -324,6 +315,26 @@ mod tests {
         assert!(owner.is_inside(5), "its process lives");
         claim(&there.map, slot).store(number, Ordering::SeqCst);
         assert!(!owner.is_inside(5));
+    }
+
+    #[test]
+    fn a_forked_child_finds_no_lock_held_and_leaves_its_parents_place_as_it_is() {
+        let owner = Announcements::new(&[18; 16]).unwrap();
+        let mut ours = Some(Accessor::open(sys::own_pid(), owner.descriptor(), &[18; 16]).unwrap());
+        let file = file_of(&owner, [18; 16]);
+        let place = ours.as_ref().unwrap().slot;
+        let number = claim(&file.map, place).load(Ordering::SeqCst);
+        let held = files();
+        assert!(holds_in_child(|| {
+            let own = Accessor::open(sys::own_pid(), owner.descriptor(), &[18; 16]).unwrap();
+            ours = None;
+            own.slot != place
+        }));
+        drop(held);
+        assert_eq!(claim(&file.map, place).load(Ordering::SeqCst), number);
+        let entered = ours.as_ref().unwrap().enter(5);
+        assert!(owner.is_inside(5));
+        drop(entered);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::abi::FI_RECV;
 use crate::double::world::{let_go, manners, world};
 use crate::double::{Side, domain, settings, transfer, until};
 use tieline_plugin_api::{Endpoint, Interface, Packer, Posting, Status};
+use tieline_testing::holds_in_child;
 
 fn sides() -> (Side, Side) {
     (Side::new(&settings()), Side::new(&settings()))
@@ -410,4 +411,19 @@ fn a_provider_that_completes_puts_before_they_have_arrived_has_messages_only() {
     let trusting = crate::config::Settings { trust: "delivery".into(), ..settings() };
     let trusted = domain(&trusting).unwrap();
     assert_ne!(tieline_plugin_api::Domain::modules(&trusted)[0].caps & PUT, 0);
+}
+
+#[test]
+fn a_forked_child_does_without_the_library_that_its_parent_has_loaded() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    assert!(holds_in_child(|| {
+        let refused = crate::load::library("").err();
+        refused.is_some_and(|why| {
+            why.status == Status::Unsupported
+                && why.text.contains("its parent has loaded libfabric")
+        })
+    }));
+    send(&mut near, &mut far, &endpoint, 1, b"on");
+    until(&mut near, &mut far, |_, far| far.told.messages == [(1, b"on".to_vec())]);
 }

@@ -10,6 +10,7 @@ use crate::sys;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use tieline_memory_file::Announcements;
+use tieline_plugin_api::process::PerProcess;
 use tieline_plugin_api::{Failure, Revoked, Status};
 
 /// Bytes that tell a registration: cookie, generation, base, length, access, and where its entry is.
@@ -53,7 +54,8 @@ impl Entry {
 
 /// Free entries of this process. Chunks are leaked on purpose: see the module's documentation. There are
 /// never more of them than the most registrations that were alive at once need.
-static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+/// A forked child begins anew: its parent's are read where the parent is.
+static FREE: PerProcess<Mutex<Vec<&'static Entry>>> = PerProcess::new();
 /// All entries of this process.
 static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 static GENERATION: AtomicU64 = AtomicU64::new(1);
@@ -240,6 +242,7 @@ pub(crate) fn half(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tieline_testing::holds_in_child;
 
     const COOKIE: Cookie = [7; 16];
 
@@ -277,6 +280,18 @@ mod tests {
             assert!(held.len() < 10_000, "the entry never came back");
         }
         assert_ne!(entry_bytes(old.entry), old.image);
+    }
+
+    #[test]
+    fn a_forked_child_registers_while_another_thread_of_its_parent_does() {
+        let ours = Registration::new(&COOKIE, 0x1000, 64, 3, None);
+        let held = FREE.lock().unwrap();
+        assert!(holds_in_child(|| {
+            let own = Registration::new(&COOKIE, 0x2000, 64, 3, None);
+            let key = RemoteKey::unpack(&packed(&own), &COOKIE).unwrap();
+            entry_bytes(key.entry) == key.image && own.address() != ours.address()
+        }));
+        drop(held);
     }
 
     #[test]

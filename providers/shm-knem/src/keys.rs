@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tieline_memory_file::{Announcements, Nonce, PeerRegistrations, Place, Registrations};
+use tieline_plugin_api::process::Mark;
 use tieline_plugin_api::{Failure, Revoked, Status, access};
 
 use crate::sys::{self, Cookie, Kernel};
@@ -23,14 +24,14 @@ pub(crate) struct Owner {
     pub(crate) table: Registrations,
     pub(crate) announcements: Announcements,
     /// In a forked child the regions are its parent's.
-    pid: i32,
+    mark: Mark,
 }
 
 impl Owner {
     pub(crate) fn new(kernel: Arc<dyn Kernel>) -> Result<Owner, Failure> {
         let nonce = sys::random()?;
         let (table, announcements) = (Registrations::new(&nonce)?, Announcements::new(&nonce)?);
-        Ok(Owner { kernel, nonce, table, announcements, pid: sys::own_pid() })
+        Ok(Owner { kernel, nonce, table, announcements, mark: Mark::new() })
     }
 }
 
@@ -125,7 +126,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if sys::own_pid() != self.owner.pid {
+        if !self.owner.mark.is_here() {
             return;
         }
         let Offered::As(place, cookie) = *self.offered() else { return };

@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use tieline_memory_file::Piece;
-pub(crate) use tieline_memory_file::{own_pid, random};
+pub(crate) use tieline_memory_file::random;
 
 /// The number of a system error.
 pub(crate) type Errno = i32;

@@ -13,22 +13,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tieline_memory_file::Nonce;
+use tieline_plugin_api::process::Mark;
 
 use crate::card;
 use crate::settings::Settings;
-use crate::sys::{self, Errno, Kernel, Permit, Segment};
+use crate::sys::{Errno, Kernel, Permit, Segment};
 
 /// The right to attach parts of a segment; the last attachment by it takes it along.
 struct Permission {
     kernel: Arc<dyn Kernel>,
     permit: Permit,
-    pid: i32,
+    mark: Mark,
 }
 
 impl Drop for Permission {
     fn drop(&mut self) {
         // A forked child has neither attachment nor permit.
-        if sys::own_pid() == self.pid {
+        if self.mark.is_here() {
             let _ = self.kernel.release(self.permit);
         }
     }
@@ -65,7 +66,7 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        if sys::own_pid() == self.permission.pid {
+        if self.permission.mark.is_here() {
             // It can only say that nothing is there any more.
             let _ = self.permission.kernel.detach(self.at);
         }
@@ -132,7 +133,7 @@ impl Whole {
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        if sys::own_pid() == self.attachment.permission.pid {
+        if self.attachment.permission.mark.is_here() {
             let mut state = self.all.state();
             state.beside -= 1;
             state.bytes -= self.attachment.len;
@@ -358,7 +359,7 @@ impl State {
             return Ok(known);
         }
         let permit = kernel.get(place.segment)?;
-        let made = Arc::new(Permission { kernel: kernel.clone(), permit, pid: sys::own_pid() });
+        let made = Arc::new(Permission { kernel: kernel.clone(), permit, mark: Mark::new() });
         // After the permit was given: of a program that came after the owner it would lead to other memory.
         card::is_theirs(&**kernel, place.card, &place.owner, page)?;
         if self.permissions.len() > 2 * (self.windows.len() + 16) {

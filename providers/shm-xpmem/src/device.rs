@@ -10,8 +10,10 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tieline_plugin_api::process::{Kept, Mark, PerProcess};
 use tieline_plugin_api::{Failure, Status};
 
 use crate::attachments::Attachments;
@@ -21,24 +23,46 @@ use crate::sys::{self, Device, Kernel};
 /// Where the module's device is.
 pub(crate) const DEVICE: &str = "/dev/xpmem";
 
-static OPEN: Mutex<Option<Open>> = Mutex::new(None);
+/// What a forked child has inherited is its parent's: it is forgotten, and nothing of it is closed, released or detached.
+static OPEN: PerProcess<Mutex<State>> = PerProcess::new();
+/// The descriptor that this process has open, or the parent at the fork; -1: none.
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 /// Descriptors of the device that a parent of this process has opened: nothing in this process is made by them.
-static INHERITED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+static INHERITED: Kept<i32> = Kept::new();
+
+#[derive(Default)]
+struct State {
+    /// The parent's descriptor is among those that are inherited.
+    has_begun: bool,
+    open: Option<Open>,
+}
 
 struct Open {
-    pid: i32,
     leases: usize,
     kernel: Arc<dyn Kernel>,
     attachments: Arc<Attachments>,
 }
 
-fn open() -> MutexGuard<'static, Option<Open>> {
+fn state() -> MutexGuard<'static, State> {
     // Every change below is complete before anything can panic.
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    let mut state = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !core::mem::replace(&mut state.has_begun, true) {
+        let parents = DESCRIPTOR.swap(-1, Ordering::Relaxed);
+        if parents >= 0 {
+            let _ = INHERITED.add(parents);
+        }
+    }
+    state
 }
 
-fn inherited() -> MutexGuard<'static, Vec<i32>> {
-    INHERITED.lock().unwrap_or_else(PoisonError::into_inner)
+fn inherited() -> Vec<i32> {
+    INHERITED.iter().copied().collect()
+}
+
+/// Closes it, under the lock: who opens the device meanwhile would lose what is made with it.
+fn close(open: &Open) {
+    DESCRIPTOR.store(-1, Ordering::Relaxed);
+    open.kernel.close();
 }
 
 /// The right to use this process's descriptor of the device.
@@ -47,7 +71,7 @@ pub(crate) struct Lease {
     /// What this process has attached, by whatever lease.
     pub(crate) attachments: Arc<Attachments>,
     /// Whose descriptor it is.
-    pid: i32,
+    mark: Mark,
     /// It counts among those of `OPEN`; not where a test plays the device.
     counts: bool,
 }
@@ -62,41 +86,37 @@ impl Lease {
         settings: &Settings,
         device: impl FnOnce() -> Result<Arc<dyn Kernel>, Failure>,
     ) -> Result<Arc<Lease>, Failure> {
-        let pid = sys::own_pid();
-        let mut open = open();
-        // What a forked child has inherited is its parent's: it is forgotten, and nothing of it is closed, released or detached.
-        if let Some(parents) = open.take_if(|open| open.pid != pid) {
-            inherited().push(parents.kernel.descriptor());
-            core::mem::forget(parents);
-        }
+        let mut state = state();
+        let open = &mut state.open;
         // It was left open for another one's sake, who has closed the device since: and with it what is made by ours.
         let left = |open: &mut Open| open.leases == 0 && !is_shared(&*open.kernel);
         if let Some(left) = open.take_if(left) {
-            left.kernel.close();
+            close(&left);
         }
-        let open = match &mut *open {
+        let open = match open {
             Some(open) => open,
             none => {
                 let kernel = device()?;
                 let attachments = Arc::new(Attachments::new(kernel.clone(), settings.clone()));
-                none.insert(Open { pid, leases: 0, kernel, attachments })
+                DESCRIPTOR.store(kernel.descriptor(), Ordering::Relaxed);
+                none.insert(Open { leases: 0, kernel, attachments })
             }
         };
         open.leases += 1;
         let (kernel, attachments) = (open.kernel.clone(), open.attachments.clone());
-        Ok(Arc::new(Lease { kernel, attachments, pid, counts: true }))
+        Ok(Arc::new(Lease { kernel, attachments, mark: Mark::new(), counts: true }))
     }
 
     /// One over a device that a test plays.
     #[cfg(test)]
     pub(crate) fn played(kernel: Arc<dyn Kernel>, settings: Settings) -> Arc<Lease> {
         let attachments = Arc::new(Attachments::new(kernel.clone(), settings));
-        Arc::new(Lease { kernel, attachments, pid: sys::own_pid(), counts: false })
+        Arc::new(Lease { kernel, attachments, mark: Mark::new(), counts: false })
     }
 
     /// Whether this is the process that took it, and no forked child.
     pub(crate) fn is_own(&self) -> bool {
-        sys::own_pid() == self.pid
+        self.mark.is_here()
     }
 }
 
@@ -105,9 +125,8 @@ impl Drop for Lease {
         if !self.counts || !self.is_own() {
             return;
         }
-        let mut open = open();
-        // Under the lock: who opens the device meanwhile would lose what is made with it.
-        let last = open.take_if(|open| {
+        let mut state = state();
+        let last = state.open.take_if(|open| {
             open.leases -= 1;
             if open.leases == 0 {
                 open.attachments.clear();
@@ -115,7 +134,7 @@ impl Drop for Lease {
             open.leases == 0 && !is_shared(&*open.kernel)
         });
         if let Some(last) = last {
-            last.kernel.close();
+            close(&last);
         }
     }
 }
@@ -198,7 +217,8 @@ fn known(version: u32) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::double::Played;
+    use crate::double::{DESCRIPTOR as DESCRIPTOR_OF_PLAYED, Played};
+    use tieline_testing::holds_in_child;
 
     #[test]
     fn versions_whose_commands_are_other_ones_are_refused_by_number() {
@@ -291,22 +311,23 @@ mod tests {
         assert_eq!(refused.err().unwrap().status, Status::NoDevice);
         let again = Lease::take_by(&settings, || Ok(played.clone())).unwrap();
 
-        // In a forked child: what is there belongs to another process.
-        if let Some(open) = &mut *open() {
-            open.pid -= 1;
-        }
-        let child = Lease::take_by(&settings, || Ok(Arc::new(Played::default()))).unwrap();
-        assert!(!Arc::ptr_eq(&again.attachments, &child.attachments));
-        let parents = Lease {
-            kernel: again.kernel.clone(),
-            attachments: again.attachments.clone(),
-            pid: again.pid - 1,
-            counts: true,
-        };
-        drop(parents);
-        drop(child);
-        assert_eq!(played.closed(), 2, "the parent's device is left as it is");
-        assert_eq!(*inherited(), [again.kernel.descriptor()], "and is nobody else's in the child");
-        core::mem::forget(again); // the parent's, which counted where nothing is any more
+        // A forked child has its own, also where another thread of its parent's is just opening or closing one.
+        let (held, mut again) = (state(), Some(again));
+        assert!(holds_in_child(|| {
+            let anew = Arc::new(Played::default());
+            let child = Lease::take_by(&settings, || Ok(anew.clone())).unwrap();
+            let own = again.as_ref().is_some_and(|lease| {
+                !lease.is_own() && !Arc::ptr_eq(&lease.attachments, &child.attachments)
+            });
+            again = None;
+            drop(child);
+            // The parent's device is left as it is, and is nobody else's in the child.
+            own && (played.closed(), anew.closed()) == (2, 1)
+                && inherited() == [DESCRIPTOR_OF_PLAYED]
+        }));
+        drop(held);
+        drop(again);
+        assert_eq!(played.closed(), 3);
+        assert!(inherited().is_empty());
     }
 }

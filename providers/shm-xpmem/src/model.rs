@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use tieline_memory_file::Piece;
+use tieline_plugin_api::process::PerProcess;
 
 use crate::settings::{Reach, Settings};
 use crate::sys::{self, Direction, Errno, Kernel};
@@ -101,7 +102,7 @@ impl Accounts {
 
 /// What things cost in this process, measured when they are asked for first; `None`: nothing is declined.
 pub(crate) fn costs(kernel: &dyn Kernel, settings: &Settings) -> Option<Costs> {
-    static MEASURED: OnceLock<Option<Costs>> = OnceLock::new();
+    static MEASURED: PerProcess<OnceLock<Option<Costs>>> = PerProcess::new();
     if settings.reach == Reach::Copy || !settings.declines {
         return None;
     }

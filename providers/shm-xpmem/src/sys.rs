@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use tieline_memory_file::Piece;
-pub(crate) use tieline_memory_file::{own_pid, random};
+#[cfg(test)]
+pub(crate) use tieline_memory_file::own_pid;
+pub(crate) use tieline_memory_file::random;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::atomic_op;
 

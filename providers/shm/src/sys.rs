@@ -15,6 +15,7 @@ pub(crate) use tieline_memory_file::{
     Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
     memory_file, own_pid, random, reserve, seal, sealed_len,
 };
+use tieline_plugin_api::process::PerProcess;
 use tieline_plugin_api::{Failure, Status};
 
 fn last() -> io::Error {
@@ -27,12 +28,12 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether [`membarrier`] orders the memory accesses of every process that has asked for it.
+/// Whether [`membarrier`] orders the memory accesses of every process that has asked for it. A forked child asks for itself.
 pub(crate) fn asymmetric() -> bool {
     const QUERY: i64 = 0;
     const GLOBAL_EXPEDITED: i64 = 1 << 1;
     const REGISTER_GLOBAL_EXPEDITED: i64 = 1 << 2;
-    static KNOWN: OnceLock<bool> = OnceLock::new();
+    static KNOWN: PerProcess<OnceLock<bool>> = PerProcess::new();
     *KNOWN.get_or_init(|| {
         // SAFETY: membarrier takes numbers only.
         unsafe {

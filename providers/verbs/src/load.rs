@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use tieline_plugin_api::Failure;
 #[cfg(not(test))]
 use tieline_plugin_api::Status;
+use tieline_plugin_api::process::PerProcess;
 
 /// The file that is loaded.
 #[cfg(not(test))]
@@ -109,7 +110,7 @@ functions! {
 /// # Errors
 /// It is not there, in the words of the dynamic loader.
 pub(crate) fn library() -> Result<&'static Library, Failure> {
-    static LOADED: OnceLock<Result<Library, Failure>> = OnceLock::new();
+    static LOADED: PerProcess<OnceLock<Result<Library, Failure>>> = PerProcess::new();
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 

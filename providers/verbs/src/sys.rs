@@ -13,6 +13,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::Arc;
+use tieline_plugin_api::process::Calls;
 use tieline_plugin_api::{Failure, Status};
 
 /// What went wrong in a call of libibverbs that returns an error number.
@@ -58,9 +59,17 @@ pub(crate) struct AsyncEvent {
     pub(crate) port: Option<u8>,
 }
 
+/// Calls that go through the library's list of devices, which it locks.
+pub(crate) static LISTING: Calls = Calls::new();
+
 impl Device {
     pub(crate) fn open(name: &str) -> Result<Arc<Device>, Failure> {
         let api = library()?;
+        let _call = LISTING.begin().ok_or_else(|| {
+            let text = "this is a forked child, and a thread of its parent was inside libibverbs at the fork: what that one \
+                        has locked stays locked here. Fork while no other thread opens a context, or start the child by exec";
+            Failure::new(Status::Unsupported, text)
+        })?;
         let mut count = 0;
         // SAFETY: the count is written.
         let list = unsafe { (api.ibv_get_device_list)(&mut count) };

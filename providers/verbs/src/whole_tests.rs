@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tieline::endpoint::Completion;
 use tieline::{Endpoint, Error, Outcome, PostError, Region, RemoteKey, Status};
+use tieline_testing::holds_in_child;
 
 /// More words than an endpoint has operations open.
 const WORDS: usize = 10_000;
@@ -293,4 +294,39 @@ fn a_message_that_no_datagram_carries_arrives_although_it_was_posted_while_rc_wa
     finish(&all, &near, sent);
     assert_eq!(room.to_vec(0..standing).unwrap(), vec![7; standing]);
     assert!(second.max_message().unwrap() < standing);
+}
+
+/// The first number of a pair's own, put from one side to the other.
+fn moves(pair: &Pair, number: usize) -> bool {
+    let put = pair.put(number, Completion::Remote).unwrap();
+    let _ = pair.near.worker.finish(put).unwrap();
+    while pair.there.to_vec(0..8).unwrap() != number.to_le_bytes() {
+        pair.progress();
+    }
+    true
+}
+
+#[test]
+fn a_forked_child_opens_the_device_anew_and_leaves_its_parents_as_it_is() {
+    let mut pair = Some(Pair::new());
+    assert!(pair.as_ref().is_some_and(|pair| moves(pair, 1)));
+    assert!(holds_in_child(|| {
+        let refused = pair.as_ref().is_some_and(|pair| pair.put(2, Completion::Remote).is_err());
+        pair = None;
+        refused && moves(&Pair::new(), 3)
+    }));
+    assert!(pair.as_ref().is_some_and(|pair| moves(pair, 4)));
+}
+
+#[test]
+fn a_child_of_a_process_whose_other_thread_lists_devices_is_refused_in_words() {
+    let listing = crate::sys::LISTING.begin();
+    assert!(holds_in_child(|| {
+        let refused = crate::sys::Device::open("double0").err();
+        refused.is_some_and(|why| {
+            why.status == Status::Unsupported && why.text.contains("inside libibverbs at the fork")
+        })
+    }));
+    drop(listing);
+    assert!(holds_in_child(|| crate::sys::Device::open("double0").is_ok()));
 }

@@ -30,10 +30,12 @@
 pub const BOUND_MS: f64 = 15_000.0;
 
 pub mod exchange;
+pub mod family;
 pub mod forge;
 pub mod fork;
 pub mod hostile;
 pub mod hosts;
+pub mod inherited;
 pub mod interpreter;
 pub mod leftovers;
 pub mod node;

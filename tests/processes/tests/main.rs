@@ -4,6 +4,7 @@ mod composition;
 mod connecting;
 mod containers;
 mod diagnosis;
+mod forks;
 mod hostile_shm;
 mod hosts;
 mod jobs;
@@ -27,10 +28,15 @@ mod strangers;
 mod versions;
 
 use std::process::ExitCode;
-use tieline_processes::{Role, hostile, interpreter, runner, stranger};
+use tieline_processes::{Role, family, hostile, inherited, interpreter, runner, stranger};
 
-const ROLES: &[Role] =
-    &[("node", interpreter::node), ("stranger", stranger::stranger), ("hostile", hostile::hostile)];
+const ROLES: &[Role] = &[
+    ("node", interpreter::node),
+    ("stranger", stranger::stranger),
+    ("hostile", hostile::hostile),
+    ("family", family::family),
+    ("inherited", inherited::inherited),
+];
 
 fn main() -> ExitCode {
     runner::main(
@@ -60,6 +66,7 @@ fn main() -> ExitCode {
             libfabric::TESTS,
             live::TESTS,
             diagnosis::TESTS,
+            forks::TESTS,
         ],
         &[ROLES],
     )

@@ -6,8 +6,10 @@
 pub mod built;
 pub mod hang;
 pub mod libfabric;
+mod sys;
 mod wait;
 
+pub use sys::holds_in_child;
 pub use wait::Wait;
 
 /// Set for `cargo xtask test --all`, where long tests run in their whole length.

@@ -17,6 +17,7 @@ mod open_mpi;
 mod python;
 mod quotes;
 mod rules;
+mod statics;
 pub(crate) mod suite;
 mod words;
 mod yardstick;

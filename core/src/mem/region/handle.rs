@@ -15,8 +15,8 @@
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tieline_plugin_api::process::PerProcess;
 
 /// Rounds of the permutation: with 5 no number tells anything of another one, for as many as there will ever be.
 const ROUNDS: u8 = 6;
@@ -56,18 +56,41 @@ impl fmt::Debug for KeyHandle {
     }
 }
 
-/// The next number of this process.
+static SECRET: PerProcess<Secret> = PerProcess::new();
+
+/// The next number of this process. What a forked child gives out follows from nothing that its parent knows.
 fn next() -> u64 {
-    static SECRET: OnceLock<RandomState> = OnceLock::new();
     static GIVEN: AtomicU64 = AtomicU64::new(0);
-    permuted(SECRET.get_or_init(RandomState::new), GIVEN.fetch_add(1, Ordering::Relaxed))
+    permuted(&SECRET, GIVEN.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What the numbers are permuted with.
+struct Secret {
+    hasher: RandomState,
+    /// The hasher of a forked child is the next one that its parent would make: these bytes are not.
+    own: [u8; 16],
+}
+
+impl Default for Secret {
+    fn default() -> Secret {
+        let mut own = [0; 16];
+        // A kernel that gives none has given none to the hasher either.
+        let _ = tieline_net::random(&mut own);
+        Secret { hasher: RandomState::new(), own }
+    }
+}
+
+impl Secret {
+    fn of(&self, round: u8, half: u32) -> u32 {
+        self.hasher.hash_one((self.own, round, half)) as u32
+    }
 }
 
 /// A Feistel network over a keyed hash: whatever the hash is, two numbers never become one.
-fn permuted(secret: &RandomState, number: u64) -> u64 {
+fn permuted(secret: &Secret, number: u64) -> u64 {
     let (mut left, mut right) = ((number >> 32) as u32, number as u32);
     for round in 0..ROUNDS {
-        (left, right) = (right, left ^ secret.hash_one((round, right)) as u32);
+        (left, right) = (right, left ^ secret.of(round, right));
     }
     u64::from(left) << 32 | u64::from(right)
 }
@@ -75,6 +98,7 @@ fn permuted(secret: &RandomState, number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::ends_in_forked_child;
     use proptest::prelude::*;
     use std::collections::HashSet;
 
@@ -88,6 +112,15 @@ mod tests {
     }
 
     #[test]
+    fn a_forked_child_has_a_secret_of_its_own() {
+        let parents = SECRET.get();
+        assert!(ends_in_forked_child(|| {
+            let own = SECRET.get();
+            assert!(own.own != parents.own && permuted(own, 7) != permuted(parents, 7));
+        }));
+    }
+
+    #[test]
     fn a_handle_does_not_show_its_number() {
         let handle = KeyHandle::from_bytes([1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(format!("{handle:?}"), "KeyHandle(..)");
@@ -97,11 +130,11 @@ mod tests {
     proptest! {
         #[test]
         fn every_number_is_led_back_to_where_it_came_from(number in any::<u64>()) {
-            let secret = RandomState::new();
+            let secret = Secret::default();
             let handle = permuted(&secret, number);
             let (mut left, mut right) = ((handle >> 32) as u32, handle as u32);
             for round in (0..ROUNDS).rev() {
-                (left, right) = (right ^ secret.hash_one((round, left)) as u32, left);
+                (left, right) = (right ^ secret.of(round, left), left);
             }
             prop_assert_eq!(u64::from(left) << 32 | u64::from(right), number);
         }

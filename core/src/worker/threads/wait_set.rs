@@ -53,7 +53,7 @@ impl WaitSet {
     /// # Errors
     /// When the system gives no descriptor.
     pub fn new() -> Result<WaitSet, Error> {
-        Ok(WaitSet { poller: Poller::new()?, members: Vec::new(), guard: ForkGuard::new()? })
+        Ok(WaitSet { poller: Poller::new()?, members: Vec::new(), guard: ForkGuard::new() })
     }
 
     /// Adds a worker. It may be driven by itself as well, and be in other sets.

@@ -74,7 +74,7 @@ impl Signal {
             // It may have armed before somebody asked for this.
             state: AtomicU32::new(ASLEEP),
             wakeup: Wakeup::new()?,
-            guard: ForkGuard::new()?,
+            guard: ForkGuard::new(),
         };
         Ok(Signal { alarm: Arc::new(alarm), slept: Cell::new(true), owed: Cell::new(0) })
     }

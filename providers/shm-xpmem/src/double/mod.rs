@@ -11,6 +11,9 @@ use tieline_memory_file::Piece;
 
 use crate::sys::{Direction, Errno, Kernel, Permit, Segment};
 
+/// No descriptor of this process.
+pub(crate) const DESCRIPTOR: i32 = 1 << 30;
+
 const PAGE: u64 = 4096;
 
 /// What is asked of the module.
@@ -249,6 +252,10 @@ impl Kernel for Played {
 
     fn close(&self) {
         self.state().closed += 1;
+    }
+
+    fn descriptor(&self) -> i32 {
+        DESCRIPTOR
     }
 
     fn is_open_elsewhere(&self, _but: &[i32]) -> bool {

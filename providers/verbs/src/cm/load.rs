@@ -7,6 +7,7 @@ use crate::abi::ibv_qp_attr;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
+use tieline_plugin_api::process::Owner;
 use tieline_plugin_api::{Failure, Status};
 
 /// The file that is loaded.
@@ -70,8 +71,15 @@ functions! {
 /// The kernel's half or the library is not there, with what to do.
 pub(crate) fn library() -> Result<&'static Library, Failure> {
     static LOADED: OnceLock<Result<Library, Failure>> = OnceLock::new();
+    static OWNER: Owner = Owner::new();
     #[cfg(not(test))]
     device(Path::new(DEVICE))?;
+    // What the library has opened, it has opened for the parent; and its locks are one process's.
+    if !OWNER.take() {
+        let text = "this is a forked child, and its parent has loaded librdmacm, which keeps devices open for the parent alone: \
+                    start the child by exec, or fork before a context is opened";
+        return Err(Failure::new(Status::Unsupported, text));
+    }
     #[cfg(not(test))]
     let load = || load(LIBRARY);
     // Tests have no kernel that makes connections.
@@ -116,6 +124,17 @@ fn load(name: &CStr) -> Result<Library, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tieline_testing::holds_in_child;
+
+    #[test]
+    fn a_forked_child_does_without_the_library_that_its_parent_has_loaded() {
+        assert!(library().is_ok());
+        assert!(holds_in_child(|| {
+            let refused = library().err();
+            refused.is_some_and(|why| why.text.contains("its parent has loaded librdmacm"))
+        }));
+        assert!(library().is_ok());
+    }
 
     #[test]
     fn a_kernel_without_the_connection_manager_is_said_in_one_line() {

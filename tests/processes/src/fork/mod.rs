@@ -2,4 +2,4 @@
 
 mod sys;
 
-pub use sys::Aside;
+pub use sys::{Aside, Child, End};

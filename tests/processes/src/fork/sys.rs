@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 /// A forked child that stands still until it is told to go on.
 #[derive(Debug)]
@@ -45,6 +46,60 @@ impl Aside {
     #[must_use]
     pub fn join(self) -> Option<u8> {
         drop(self.told);
+        let mut status = 0;
+        // SAFETY: the number is writable, and the child is ours.
+        let _ = unsafe { libc::waitpid(self.pid, &mut status, 0) };
+        libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
+    }
+}
+
+/// A forked child that its parent talks with.
+#[derive(Debug)]
+pub struct Child {
+    pid: libc::pid_t,
+    /// The parent's end.
+    pub line: UnixStream,
+}
+
+/// How a child ends.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    /// At once: `_exit`.
+    AtOnce,
+    /// With what was registered for the end of the process, also by its parent: `exit`.
+    InOrder,
+}
+
+impl Child {
+    /// Forks one off, from any thread. It does `then` with its own end of the line, and is ended by the kernel after a minute.
+    ///
+    /// # Panics
+    /// When there is no fork.
+    #[must_use]
+    pub fn fork(end: End, then: impl FnOnce(&UnixStream) -> u8) -> Child {
+        let (line, childs) = UnixStream::pair().expect("a pair of sockets");
+        // SAFETY: the child does what a forked child of a program with threads may do, which is what is tested.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
+        if pid == 0 {
+            drop(line);
+            // SAFETY: passes a number only.
+            let _ = unsafe { libc::alarm(60) };
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| then(&childs)));
+            let code = i32::from(code.unwrap_or(99));
+            match end {
+                // SAFETY: ends the child without what the parent registered for its own end.
+                End::AtOnce => unsafe { libc::_exit(code) },
+                // SAFETY: this is the only thread of the child.
+                End::InOrder => unsafe { libc::exit(code) },
+            }
+        }
+        Child { pid, line }
+    }
+
+    /// Its exit code, once it has ended; `None` when a signal ended it.
+    #[must_use]
+    pub fn join(self) -> Option<u8> {
         let mut status = 0;
         // SAFETY: the number is writable, and the child is ours.
         let _ = unsafe { libc::waitpid(self.pid, &mut status, 0) };

@@ -1,0 +1,383 @@
+//! State of a process that a forked child must not take for its own.
+//!
+//! A child has a copy of everything that its parent had, and one thread. A lock that another thread held stays locked there for ever.
+//! Connections, listeners and locks of files are still the parent's. So a `static` is one of these:
+//!
+//! * [`PerProcess`]: a child begins anew, and waits for no lock of its parent's;
+//! * [`Kept`]: it only grows, has no lock, and a child goes on with it;
+//! * [`Calls`] and [`Owner`], for other libraries: a child does without what it could not come back from;
+//! * an atomic whose value is as good in the child.
+//!
+//! Nothing is told by signals or handlers: the kernel wipes one page in a child, which is compared with.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+/// The page that the kernel wipes in a forked child.
+#[repr(C)]
+struct Page {
+    /// The process's number; zero until the first call.
+    number: AtomicU64,
+    /// Not zero where the kernel does not wipe it: before Linux 4.14.
+    stays: AtomicU64,
+    /// One for each number, so that what an ancestor has marked stays wiped when this process has marked its own.
+    marks: [AtomicU8; MARKS],
+}
+
+const MARKS: usize = 4096 - 16;
+const _: () = assert!(size_of::<Page>() == 4096);
+
+/// The page, once there is one. A provider's file and the library have one each.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
+/// How many numbers this process and its ancestors have taken.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// A number that this process shares with none of its ancestors, as far as those have asked for theirs.
+///
+/// The process's id is not enough: a child in a new namespace may have its parent's. A kernel before Linux 4.14 wipes
+/// no pages: there the number is the process's id. From any thread.
+#[must_use]
+pub fn number() -> u64 {
+    let page = page();
+    match page.number.load(Ordering::Relaxed) {
+        _ if page.stays.load(Ordering::Relaxed) != 0 => u64::from(std::process::id()),
+        0 => take(page),
+        number => number,
+    }
+}
+
+#[cold]
+fn take(page: &Page) -> u64 {
+    // A thread that comes second leaves its own number unused. The parent took none of these before the fork.
+    let next = TAKEN.fetch_add(1, Ordering::Relaxed) + 1;
+    let taken = page.number.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
+    let number = taken.map_or_else(|other| other, |_| next);
+    page.marks[number as usize % MARKS].store(1, Ordering::Relaxed);
+    number
+}
+
+#[inline]
+fn page() -> &'static Page {
+    match NonNull::new(PAGE.load(Ordering::Acquire)) {
+        // SAFETY: `made` has published a whole page, which is never unmapped.
+        Some(page) => unsafe { page.as_ref() },
+        None => made(),
+    }
+}
+
+#[cold]
+fn made() -> &'static Page {
+    let len = size_of::<Page>();
+    // SAFETY: a new mapping touches nothing that exists. It is zero, which is a valid page.
+    let (new, is_wiped) = unsafe {
+        let (rights, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let new = libc::mmap(ptr::null_mut(), len, rights, kind, -1, 0);
+        match new == libc::MAP_FAILED {
+            true => (ptr::null_mut(), false),
+            false => (new, libc::madvise(new, len, libc::MADV_WIPEONFORK) == 0),
+        }
+    };
+    let new = match NonNull::new(new.cast::<Page>()) {
+        Some(new) => new,
+        // Without memory for a page a process is told by its id.
+        None => NonNull::from(Box::leak(Box::new(Page {
+            number: AtomicU64::new(0),
+            stays: AtomicU64::new(0),
+            marks: [const { AtomicU8::new(0) }; MARKS],
+        }))),
+    };
+    // SAFETY: a whole page that nobody else has seen yet.
+    unsafe { new.as_ref() }.stays.store(u64::from(!is_wiped), Ordering::Relaxed);
+    let first =
+        PAGE.compare_exchange(ptr::null_mut(), new.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+    let page = match first {
+        Ok(_) => new,
+        // Another thread was faster. Its page stays, and so does this one, which happens once.
+        Err(other) => NonNull::new(other).unwrap_or(new),
+    };
+    // SAFETY: a page that was published is whole and never unmapped.
+    unsafe { page.as_ref() }
+}
+
+/// Says whether the process that made it is the one that looks. One load, for paths that are short.
+///
+/// Before Linux 4.14 it takes a forked child for its parent. So it does for an ancestor 4080 forks away.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    is_here: &'static AtomicU8,
+}
+
+impl Mark {
+    /// A mark of this process.
+    #[must_use]
+    pub fn new() -> Mark {
+        let page = page();
+        let number = match page.number.load(Ordering::Relaxed) {
+            0 => take(page),
+            number => number,
+        };
+        let is_here = &page.marks[number as usize % MARKS];
+        // Another thread may have taken the number, and not marked it yet.
+        is_here.store(1, Ordering::Relaxed);
+        Mark { is_here }
+    }
+
+    /// `false` in a forked child.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.is_here.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Default for Mark {
+    fn default() -> Mark {
+        Mark::new()
+    }
+}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mark").field("is_here", &self.is_here()).finish()
+    }
+}
+
+/// A value of each process: a forked child has a new one, and its parent's is never looked at, locked or dropped there.
+///
+/// ```
+/// use std::sync::Mutex;
+/// use tieline_plugin_api::process::PerProcess;
+///
+/// static OPEN: PerProcess<Mutex<Vec<String>>> = PerProcess::new();
+/// OPEN.lock().unwrap().push("a device".into());
+/// ```
+pub struct PerProcess<T> {
+    newest: AtomicPtr<Numbered<T>>,
+}
+
+struct Numbered<T> {
+    process: u64,
+    /// The parent's. Nobody follows it; it says to whoever counts leaks that nothing is lost.
+    _before: AtomicPtr<Numbered<T>>,
+    value: T,
+}
+
+// SAFETY: it hands out references to a `T`, and drops one, as a `Box<T>` would.
+unsafe impl<T: Send> Send for PerProcess<T> {}
+// SAFETY: any thread may make the value, another one drops it, and all have references to it.
+unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
+
+impl<T> PerProcess<T> {
+    /// No process has a value yet.
+    #[must_use]
+    pub const fn new() -> PerProcess<T> {
+        PerProcess { newest: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The value of this process, if it has one.
+    fn own(&self, process: u64) -> Result<&T, *mut Numbered<T>> {
+        let newest = self.newest.load(Ordering::Acquire);
+        match NonNull::new(newest) {
+            // SAFETY: what stands there is whole. It is dropped with `self`, or never.
+            Some(found) => match unsafe { found.as_ref() } {
+                found if found.process == process => Ok(&found.value),
+                _ => Err(newest),
+            },
+            None => Err(newest),
+        }
+    }
+}
+
+impl<T: Default> PerProcess<T> {
+    /// The value of this process; the first call makes it. Several threads may come first: one value stays, and the others are dropped at once.
+    pub fn get(&self) -> &T {
+        let process = number();
+        match self.own(process) {
+            Ok(value) => value,
+            Err(parents) => self.made(process, parents),
+        }
+    }
+
+    #[cold]
+    fn made(&self, process: u64, mut before: *mut Numbered<T>) -> &T {
+        let (value, _before) = (T::default(), AtomicPtr::new(before));
+        let new = Box::into_raw(Box::new(Numbered { process, _before, value }));
+        loop {
+            let swapped =
+                self.newest.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
+            match swapped {
+                // SAFETY: `new` stands there from now on, and is dropped with `self` or never. The parent's is left where it is: its
+                // locks may be held by threads that are not here.
+                Ok(_) => return unsafe { &(*new).value },
+                Err(_) => match self.own(process) {
+                    Ok(value) => {
+                        // SAFETY: it was boxed above, and nobody else has seen it.
+                        drop(unsafe { Box::from_raw(new) });
+                        return value;
+                    }
+                    Err(other) => before = other,
+                },
+            }
+        }
+    }
+}
+
+impl<T: Default> Deref for PerProcess<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.get()
+    }
+}
+
+impl<T> Default for PerProcess<T> {
+    fn default() -> PerProcess<T> {
+        PerProcess::new()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for PerProcess<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PerProcess").field(&self.own(number()).ok()).finish()
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        if self.own(number()).is_ok() {
+            // SAFETY: it was boxed, stands nowhere else, and no reference outlives `self`.
+            drop(unsafe { Box::from_raw(*self.newest.get_mut()) });
+        }
+    }
+}
+
+/// Calls of another library that takes locks of its own: where a thread was in there at the fork, they are locked in the child for ever.
+#[derive(Debug, Default)]
+pub struct Calls {
+    inside: AtomicUsize,
+    /// The number of the parent's threads that were inside when this process was forked.
+    inherited: PerProcess<OnceLock<usize>>,
+}
+
+/// A call that is under way; it ends when this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Call<'a>(&'a AtomicUsize);
+
+impl Calls {
+    /// None is under way.
+    #[must_use]
+    pub const fn new() -> Calls {
+        Calls { inside: AtomicUsize::new(0), inherited: PerProcess::new() }
+    }
+
+    /// Begins one. `None`: a thread of the parent was inside when this process was forked, and the call might never return.
+    pub fn begin(&self) -> Option<Call<'_>> {
+        // Before the first call of this process.
+        if *self.inherited.get_or_init(|| self.inside.load(Ordering::SeqCst)) > 0 {
+            return None;
+        }
+        let _ = self.inside.fetch_add(1, Ordering::SeqCst);
+        Some(Call(&self.inside))
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Which process has taken something that a forked child may not use: a library that keeps devices, threads or locks of the process that
+/// loaded it.
+#[derive(Debug, Default)]
+pub struct Owner(AtomicU64);
+
+impl Owner {
+    /// Nobody has taken it.
+    #[must_use]
+    pub const fn new() -> Owner {
+        Owner(AtomicU64::new(0))
+    }
+
+    /// Takes it for this process; `false`: a parent of this process has it.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        let own = number();
+        match self.0.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(owner) => owner == own,
+        }
+    }
+}
+
+/// Values that stay until the process ends, in no order: added without a lock, and as good in a forked child.
+pub struct Kept<T: 'static> {
+    newest: AtomicPtr<Link<T>>,
+}
+
+struct Link<T: 'static> {
+    value: T,
+    before: Option<&'static Link<T>>,
+}
+
+// SAFETY: it hands out references to each `T` to every thread.
+unsafe impl<T: Send + Sync> Send for Kept<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Kept<T> {}
+
+impl<T> Kept<T> {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Kept<T> {
+        Kept { newest: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    fn newest(&self) -> Option<&'static Link<T>> {
+        // SAFETY: `add` has published a whole link, which is never freed.
+        NonNull::new(self.newest.load(Ordering::Acquire)).map(|link| unsafe { link.as_ref() })
+    }
+
+    /// All of them, the newest first.
+    pub fn iter(&self) -> impl Iterator<Item = &'static T> + use<T> {
+        std::iter::successors(self.newest(), |link| link.before).map(|link| &link.value)
+    }
+
+    /// One more.
+    pub fn add(&self, value: T) -> &'static T {
+        let new = Box::into_raw(Box::new(Link { value, before: None }));
+        loop {
+            let before = self.newest.load(Ordering::Acquire);
+            // SAFETY: nobody else has seen `new` yet, and what stands there is never freed.
+            unsafe { (*new).before = NonNull::new(before).map(|link| link.as_ref()) };
+            let swapped =
+                self.newest.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
+            if swapped.is_ok() {
+                // SAFETY: it stands in the list from now on, and is never freed.
+                return unsafe { &(*new).value };
+            }
+        }
+    }
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Kept<T> {
+        Kept::new()
+    }
+}
+
+impl<T> fmt::Debug for Kept<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kept({})", self.iter().count())
+    }
+}
+
+#[cfg(test)]
+#[path = "process_tests.rs"]
+mod tests;

@@ -1,0 +1,35 @@
+//! Forked children. The declarations are by hand, since nothing else is needed here.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uint};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+unsafe extern "C" {
+    fn fork() -> c_int;
+    fn alarm(seconds: c_uint) -> c_uint;
+    fn _exit(status: c_int) -> !;
+    fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+}
+
+/// Asks a forked child, whose only thread is the one that asks. `true`: it said so, within 20 s.
+///
+/// # Panics
+/// When there is no fork.
+#[must_use]
+pub fn holds_in_child(asked: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child does what a forked child of a program with threads may do, which is what is tested.
+    let pid = unsafe { fork() };
+    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        // SAFETY: the signal ends a child that hangs; `_exit` does without the parent's last words.
+        unsafe {
+            let _ = alarm(20);
+            let held = catch_unwind(AssertUnwindSafe(asked));
+            _exit(c_int::from(!held.unwrap_or(false)));
+        }
+    }
+    let mut status = -1;
+    // SAFETY: our child, and a writable status.
+    let waited = unsafe { waitpid(pid, &mut status, 0) };
+    waited == pid && status == 0
+}
