@@ -213,9 +213,83 @@ static void a_message_is_over_when_its_handler_is(void)
     struct tieline_kept *kept;
     const void *payload;
     uint32_t peer;
-    refused(tieline_message_peer(over, &peer), TIELINE_INVALID, "not the record");
-    refused(tieline_message_keep(over, &kept, &payload), TIELINE_INVALID, "not the record");
-    refused(tieline_message_announcement(over, &late), TIELINE_INVALID, "not the record");
+    refused(tieline_message_peer(over, &peer), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_keep(over, &kept, &payload), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_announcement(over, &late), TIELINE_INVALID, "handler has returned");
+}
+
+static struct tieline_message copies[2];
+
+/* Every function that takes a record refuses this one. */
+static void is_refused(const struct tieline_message *record)
+{
+    struct tieline_announcement *late;
+    struct tieline_endpoint *endpoint;
+    struct tieline_kept *kept;
+    const void *payload;
+    uint32_t peer;
+    refused(tieline_message_peer(record, &peer), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_keep(record, &kept, &payload), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_announcement(record, &late), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_endpoint(record, &endpoint), TIELINE_INVALID, "handler has returned");
+}
+
+static void *asks_in_another_thread(void *record)
+{
+    uint32_t peer;
+    refused(tieline_message_peer((const struct tieline_message *)record, &peer), TIELINE_BUSY, "another thread");
+    return NULL;
+}
+
+static void copies_its_message(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    struct tieline_kept *kept;
+    const void *payload;
+    uint32_t peer, same;
+    pthread_t other;
+    copies[f->handled] = *message;
+    check(tieline_message_peer(message, &peer));
+    check(tieline_message_peer(&copies[f->handled], &same));
+    expect(peer == same);
+    check(tieline_message_keep(&copies[f->handled], &kept, &payload));
+    expect(memcmp(payload, "hello", 5) == 0);
+    check(tieline_kept_drop(kept));
+    expect(pthread_create(&other, NULL, asks_in_another_thread, &copies[f->handled]) == 0);
+    expect(pthread_join(other, NULL) == 0);
+    if (f->handled++) {
+        is_refused(&copies[0]);
+    }
+    over = message;
+}
+
+/* A copy of a record leads to its message in the handler, and to nothing afterwards. */
+static void a_copied_message_is_over_when_its_handler_is(void)
+{
+    struct fixture f;
+    struct tieline_message noise;
+    int n;
+    set_up(&f);
+    check(tieline_worker_on_message(f.worker, 1, copies_its_message, &f));
+    for (n = 1; n <= 2; n++) {
+        check(tieline_send(f.me, 1, 0, "hello", 5, NULL, NULL));
+        while (f.handled < n) {
+            check(tieline_worker_progress(f.worker));
+        }
+        is_refused(&copies[n - 1]);
+        is_refused(over);
+    }
+    noise = copies[0];
+    noise.reserved = &noise;
+    is_refused(&noise);
+    noise.reserved = NULL;
+    is_refused(&noise);
+    check(tieline_worker_on_message(f.worker, 1, NULL, NULL));
+    is_refused(&copies[1]);
+    is_refused(over);
+    tear_down(&f);
+    is_refused(&copies[1]);
+    is_refused(over);
 }
 
 /* What is refused has not happened, nor will it. */
@@ -523,11 +597,16 @@ static void close_job(void)
     }
 }
 
+static tieline_take_fn late_take;
+static void *late_to;
+
 static int32_t closes_and_gathers(void *user, const void *mine, size_t len, tieline_take_fn take, void *to)
 {
     (void)user;
     close_job();
     take(to, 0, mine, len);
+    late_take = take;
+    late_to = to;
     return TIELINE_OK;
 }
 
@@ -571,6 +650,10 @@ static void a_job_may_be_closed_inside_of_a_call(void)
     check(tieline_job_set_deadline(job, 1));
     check(tieline_job_exchange(job, "mine", 5, takes_mine, &is_taken));
     expect(is_taken);
+    /* What is handed over when the call has returned goes nowhere. */
+    late_take(late_to, 0, "late", 4);
+    late_take(NULL, 0, "late", 4);
+    late_take(&f, 0, "late", 4);
     refused(tieline_job_barrier(job, NULL), TIELINE_INVALID, "closed");
     expect(sem_init(&is_closed, 0, 0) == 0);
     check(tieline_job_open(&own, &job));
@@ -738,6 +821,7 @@ int main(void)
     handles_of_another_kind_and_those_that_are_over();
     records();
     what_cannot_be_told_as_it_is_asked_for_is_not_begun();
+    a_copied_message_is_over_when_its_handler_is();
     threads();
     a_handler_may_end_its_worker();
     a_handler_that_ends_its_worker_is_the_last();
