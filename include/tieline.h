@@ -70,6 +70,12 @@ extern "C" {
 
 /* ---- Numbers, records and functions ---- */
 
+/*
+ * Status: an operation, an endpoint, a question or a worker has ended because its time was up (tieline_error.kind says what became of
+ * it). TIELINE_TIMED_OUT is the end of a wait alone: what was waited for goes on.
+ */
+#define TIELINE_EXPIRED -100
+
 /* A thread of the library serves what peers ask of this context's memory while the application computes. */
 #define TIELINE_CONTEXT_PROGRESS_THREAD 1
 

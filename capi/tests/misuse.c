@@ -500,6 +500,7 @@ static void a_region_in_use_is_not_closed(void)
     struct fixture f;
     struct tieline_region *lent;
     struct tieline_piece piece;
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
     uint64_t request = 0;
     set_up(&f);
     check(tieline_context_lend(f.context, block, LEN, &lent));
@@ -508,6 +509,8 @@ static void a_region_in_use_is_not_closed(void)
     piece.len = LEN;
     expect(check(tieline_send_pieces(f.me, 9, 0, &piece, 1, NULL, &request)) == TIELINE_PENDING && request != 0);
     refused(tieline_region_close(lent), TIELINE_BUSY, "in use");
+    check(tieline_last_error(&error));
+    expect(error.kind == TIELINE_DO_RETRY && strstr(error.fix, "close again"));
     refused(tieline_region_close(lent), TIELINE_BUSY, "in use");
     piece.len = LEN + 1;
     refused(tieline_send_pieces(f.me, 9, 0, &piece, 1, NULL, NULL), TIELINE_OUT_OF_RANGE, "");
@@ -579,6 +582,55 @@ static void a_region_that_is_about_to_be_closed_is_busy(void)
     refused(tieline_worker_finish(f.worker, request, PATIENCE, NULL), TIELINE_UNSUPPORTED, "");
     refused(tieline_region_close(lent), TIELINE_INVALID, "closed");
     tear_down(&f);
+}
+
+/* A peer that makes no progress: the wait is over and over again, until the operation itself has ended. */
+static void a_wait_that_is_over_is_not_an_operation_that_has_ended(void)
+{
+    struct tieline_setting settings[] = {
+        {"TIELINE_CONNECT_TIMEOUT", "300ms"},
+        {"TIELINE_PROVIDERS", "tcp,tcp-connect"},
+    };
+    struct tieline_context_params params = {sizeof params, settings, 2, 0};
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
+    struct tieline_how how = {sizeof how, TIELINE_TELL_COUNTED, 0, 0, NULL, 0, 0};
+    struct tieline_counted counted = {sizeof counted, 0, 0, 0, 0, 0};
+    struct tieline_context *context;
+    struct tieline_worker *worker, *silent;
+    struct tieline_endpoint *endpoint;
+    struct tieline_counter *counter;
+    unsigned char bytes[8192];
+    size_t len = sizeof bytes;
+    uint64_t request = 0;
+    int32_t status;
+    int waits = 0;
+    check(tieline_context_open(&params, &context));
+    check(tieline_worker_open(context, &worker));
+    check(tieline_worker_open(context, &silent));
+    check(tieline_worker_address(silent, bytes, &len));
+    check(tieline_worker_connect(worker, bytes, len, &endpoint));
+    check(tieline_worker_counter(worker, &counter));
+    how.counter = counter;
+    check(tieline_send(endpoint, 1, 0, "x", 1, &how, NULL));
+    expect(check(tieline_endpoint_flush_messages(endpoint, NULL, &request)) == TIELINE_PENDING);
+    while ((status = tieline_worker_finish(worker, request, 10000000, NULL)) == TIELINE_TIMED_OUT) {
+        check(tieline_last_error(&error));
+        expect(error.status == TIELINE_TIMED_OUT && error.kind == TIELINE_DO_RETRY && strstr(error.fix, "wait again"));
+        expect(waits++ < 6000);
+    }
+    refused(status, TIELINE_EXPIRED, "");
+    check(tieline_last_error(&error));
+    expect(waits > 0 && error.kind == TIELINE_OP_UNKNOWN);
+    refused(tieline_worker_finish(worker, request, 0, NULL), TIELINE_INVALID, "none with the number");
+    check(tieline_counter_read(counter, &counted));
+    expect(counted.failed == 1 && counted.first_failure == TIELINE_EXPIRED && counted.first_kind == TIELINE_OP_UNKNOWN);
+    refused(tieline_endpoint_error(endpoint, &error), TIELINE_EXPIRED, "");
+    expect(error.kind == TIELINE_DO_RECONNECT);
+    check(tieline_counter_drop(counter));
+    check(tieline_endpoint_drop(endpoint));
+    check(tieline_worker_drop(worker));
+    check(tieline_worker_drop(silent));
+    check(tieline_context_close(context));
 }
 
 static sem_t is_closed;
@@ -827,6 +879,7 @@ int main(void)
     a_handler_that_ends_its_worker_is_the_last();
     a_handler_may_replace_itself();
     a_region_in_use_is_not_closed();
+    a_wait_that_is_over_is_not_an_operation_that_has_ended();
     a_region_that_is_about_to_be_closed_is_busy();
     a_job_may_be_closed_inside_of_a_call();
     lengths_and_numbers_beyond_all_memory();

@@ -107,7 +107,8 @@ impl Mark {
                 what,
                 why,
                 "open a context of the child's own",
-            ));
+            )
+            .of(Kind::Reopen));
         }
         match found {
             BROKEN => Err(Fault::new(
@@ -115,7 +116,8 @@ impl Mark {
                 what,
                 "the library panicked in an earlier call, which ended this worker",
                 "drop it and what belongs to it, open another one, and report the panic's words",
-            )),
+            )
+            .of(Kind::Panicked)),
             BOUND if self.opened_by == me => Ok(()),
             BOUND => Err(Fault::new(
                 Status::Invalid,
@@ -128,8 +130,9 @@ impl Mark {
                 Status::Busy,
                 what,
                 "another call of this worker is under way, in another thread or around this one",
-                "hold a lock for every call, or open a worker for each thread",
-            )),
+                "call again when that one has returned: hold a lock for every call, or open a worker for each thread",
+            )
+            .of(Kind::Retry)),
         }
     }
 }
@@ -195,7 +198,8 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
             format!("a call for {}", T::NAME),
             "another call is about to end it, or changes it",
             "call again when that one has returned",
-        );
+        )
+        .of(Kind::Retry);
     }
     Fault::new(
         Status::Invalid,
@@ -209,14 +213,8 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
 fn panicked(panic: &(dyn Any + Send)) -> Fault {
     let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    let mut fault = Fault::new(
-        Status::ProviderFailed,
-        "the library panicked",
-        words,
-        "what was called is of no use any more; report this",
-    );
-    fault.kind = Kind::Panicked;
-    fault
+    let fix = "what was called is of no use any more; report this";
+    Fault::new(Status::ProviderFailed, "the library panicked", words, fix).of(Kind::Panicked)
 }
 
 /// A number of the calling thread, above all marks.

@@ -3,7 +3,7 @@
 use super::bytes::{Room, bytes};
 use super::context::{change, keep, take};
 use super::enter::{guarded, object};
-use super::error::{Fault, answer, done};
+use super::error::{Fault, Kind, answer, done};
 use super::records::{self, Params, null, out_handle};
 use super::table::{self, Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, drive};
@@ -326,7 +326,8 @@ pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut Jo
 #[cold]
 fn in_a_call() -> Fault {
     let why = "another call of this job is under way, in another thread or around this one";
-    Fault::new(Status::Busy, "the deadline of a job", why, "set it when that one has returned")
+    let fix = "set it when that one has returned";
+    Fault::new(Status::Busy, "the deadline of a job", why, fix).of(Kind::Retry)
 }
 
 /// How long one exchange or lookup of the launcher's may take; TIELINE_BUSY while another call of the job is under way.
