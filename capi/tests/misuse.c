@@ -633,6 +633,59 @@ static void a_wait_that_is_over_is_not_an_operation_that_has_ended(void)
     check(tieline_context_close(context));
 }
 
+static sem_t is_waiting;
+
+static void closes_all(void *f)
+{
+    tear_down((struct fixture *)f);
+}
+
+static int32_t is_seen(void *user)
+{
+    (void)user;
+    expect(sem_post(&is_waiting) == 0);
+    return 0;
+}
+
+/* Waits in every way, while it is canceled, and meets the cancellation behind them. */
+static void *waits_until_it_is_canceled(void *user)
+{
+    struct fixture *f = (struct fixture *)user;
+    void *start;
+    uint64_t word = 0;
+    pthread_cleanup_push(closes_all, f);
+    check(tieline_region_memory(f->memory, &start, NULL));
+    refused(tieline_worker_wait_until(f->worker, is_seen, NULL, 100000000), TIELINE_TIMED_OUT, "time is up");
+    check(tieline_worker_flush(f->worker));
+    while (tieline_worker_wait(f->worker, 1000000) >= 0) {
+    }
+    check(tieline_put_bytes(f->key, 0, "x", 1, NULL, &word));
+    if (word) {
+        check(tieline_worker_finish(f->worker, word, PATIENCE, NULL));
+    }
+    expect(*(char *)start == 'x');
+    f->handled = 1;
+    for (;;) {
+        pthread_testcancel();
+    }
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+/* A cancellation comes in the middle of a wait: the calls go on, and the thread ends at a point of its own. */
+static void a_thread_that_is_canceled_in_a_wait(void)
+{
+    struct fixture f;
+    pthread_t thread;
+    void *result = NULL;
+    set_up(&f);
+    expect(sem_init(&is_waiting, 0, 0) == 0);
+    expect(pthread_create(&thread, NULL, waits_until_it_is_canceled, &f) == 0);
+    expect(sem_wait(&is_waiting) == 0 && pthread_cancel(thread) == 0);
+    expect(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && f.handled);
+    expect(sem_destroy(&is_waiting) == 0);
+}
+
 static sem_t is_closed;
 
 /* Others take the place of what was let go of. */
@@ -886,6 +939,7 @@ int main(void)
     a_forked_child();
     a_child_that_was_forked_in_a_handler();
     a_signal_handler_may_wake();
+    a_thread_that_is_canceled_in_a_wait();
     puts("misuse: all of it is refused");
     return 0;
 }

@@ -43,7 +43,7 @@ mod status;
 pub mod units;
 
 pub use abi::host::HostHandle;
-pub use abi::raised_rights;
+pub use abi::{is_static_program, raised_rights};
 pub use config::ConfigDoc;
 pub use events::Events;
 pub use flags::{

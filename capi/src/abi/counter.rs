@@ -181,5 +181,5 @@ pub unsafe extern "C" fn tieline_worker_begin_flush(
 /// Waits until everything that is posted on every endpoint now is complete. TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
-    done(drive(worker, |_, worker| Ok(worker.flush()?)))
+    done(guarded(|| drive(worker, |_, worker| Ok(worker.flush()?))))
 }

@@ -4,6 +4,7 @@ use super::error::{Fault, Kind};
 use super::table::{self, Handle, Object};
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -169,8 +170,36 @@ impl<T: Copy> Kept<'_, T> {
     }
 }
 
-/// Does what belongs to no worker.
+/// Keeps the thread from being canceled (`pthread_cancel`) while it is there: a cancellation unwinds the stack, which must not happen to the
+/// frames of Rust. It waits for a point of the caller's own.
+pub(crate) struct Uncanceled(c_int);
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    /// Writes the state from before where that is wanted, and cannot fail for a state that it has given.
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+impl Uncanceled {
+    pub(crate) fn new() -> Uncanceled {
+        let mut before = PTHREAD_CANCEL_DISABLE;
+        // SAFETY: the state of this thread, and a place for one number.
+        let _ = unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Uncanceled(before)
+    }
+}
+
+impl Drop for Uncanceled {
+    fn drop(&mut self) {
+        // SAFETY: the state of this thread from before.
+        let _ = unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Does what belongs to no worker, or may wait.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    let _uncanceled = Uncanceled::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 

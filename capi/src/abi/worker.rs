@@ -305,14 +305,16 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
     user: *mut c_void,
     timeout_ns: i64,
 ) -> i32 {
-    done(drive(worker, |_, worker| {
-        let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
-        // SAFETY: the caller's function.
-        let holds = || unsafe { condition(user) } != 0;
-        match worker.wait_until(holds, timeout(timeout_ns))? {
-            true => Ok(()),
-            false => Err(time_is_up()),
-        }
+    done(guarded(|| {
+        drive(worker, |_, worker| {
+            let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
+            // SAFETY: the caller's function.
+            let holds = || unsafe { condition(user) } != 0;
+            match worker.wait_until(holds, timeout(timeout_ns))? {
+                true => Ok(()),
+                false => Err(time_is_up()),
+            }
+        })
     }))
 }
 
