@@ -70,6 +70,12 @@ extern "C" {
 
 /* ---- Numbers, records and functions ---- */
 
+/*
+ * Status: an operation, an endpoint, a question or a worker has ended because its time was up (tieline_error.kind says what became of
+ * it). TIELINE_TIMED_OUT is the end of a wait alone: what was waited for goes on.
+ */
+#define TIELINE_EXPIRED -100
+
 /* A thread of the library serves what peers ask of this context's memory while the application computes. */
 #define TIELINE_CONTEXT_PROGRESS_THREAD 1
 
@@ -306,7 +312,10 @@ typedef void (*tieline_endpoint_failure_fn)(void *user,
                                             struct tieline_endpoint *endpoint,
                                             const struct tieline_error *why);
 
-/* A message, for the length of the handler's call. */
+/*
+ * A message, for the length of the handler's call. The handler may copy it; after the call the record and its copies are refused with
+ * TIELINE_INVALID, and `payload` may not be read.
+ */
 struct tieline_message {
     /* Bytes of this record. */
     size_t size;
@@ -323,9 +332,9 @@ struct tieline_message {
      * the handler asks for them.
      */
     uint32_t is_announced;
-    /* The library's. */
+    /* The library's: the number of the handler. */
     const void *reserved;
-    /* The library's. */
+    /* The library's: the number of the message among those of the handler; 0 between two messages. */
     const void *reserved_worker;
 };
 
@@ -439,7 +448,7 @@ struct tieline_exchange {
     void *user;
     /*
      * Hands `mine`, `len` bytes, to everybody, and has everybody's handed to `take` in any order, each once: a call of
-     * take(to, rank, bytes, len) for each rank, inside of this one.
+     * take(to, rank, bytes, len) for each rank, inside of this one. `to` is a number: bytes that come later go nowhere.
      */
     int32_t (*allgather)(void *user, const void *mine, size_t len, tieline_take_fn take, void *to);
     /* Leaves bytes for whoever looks them up. */

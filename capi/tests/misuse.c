@@ -213,9 +213,83 @@ static void a_message_is_over_when_its_handler_is(void)
     struct tieline_kept *kept;
     const void *payload;
     uint32_t peer;
-    refused(tieline_message_peer(over, &peer), TIELINE_INVALID, "not the record");
-    refused(tieline_message_keep(over, &kept, &payload), TIELINE_INVALID, "not the record");
-    refused(tieline_message_announcement(over, &late), TIELINE_INVALID, "not the record");
+    refused(tieline_message_peer(over, &peer), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_keep(over, &kept, &payload), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_announcement(over, &late), TIELINE_INVALID, "handler has returned");
+}
+
+static struct tieline_message copies[2];
+
+/* Every function that takes a record refuses this one. */
+static void is_refused(const struct tieline_message *record)
+{
+    struct tieline_announcement *late;
+    struct tieline_endpoint *endpoint;
+    struct tieline_kept *kept;
+    const void *payload;
+    uint32_t peer;
+    refused(tieline_message_peer(record, &peer), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_keep(record, &kept, &payload), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_announcement(record, &late), TIELINE_INVALID, "handler has returned");
+    refused(tieline_message_endpoint(record, &endpoint), TIELINE_INVALID, "handler has returned");
+}
+
+static void *asks_in_another_thread(void *record)
+{
+    uint32_t peer;
+    refused(tieline_message_peer((const struct tieline_message *)record, &peer), TIELINE_BUSY, "another thread");
+    return NULL;
+}
+
+static void copies_its_message(void *user, const struct tieline_message *message)
+{
+    struct fixture *f = (struct fixture *)user;
+    struct tieline_kept *kept;
+    const void *payload;
+    uint32_t peer, same;
+    pthread_t other;
+    copies[f->handled] = *message;
+    check(tieline_message_peer(message, &peer));
+    check(tieline_message_peer(&copies[f->handled], &same));
+    expect(peer == same);
+    check(tieline_message_keep(&copies[f->handled], &kept, &payload));
+    expect(memcmp(payload, "hello", 5) == 0);
+    check(tieline_kept_drop(kept));
+    expect(pthread_create(&other, NULL, asks_in_another_thread, &copies[f->handled]) == 0);
+    expect(pthread_join(other, NULL) == 0);
+    if (f->handled++) {
+        is_refused(&copies[0]);
+    }
+    over = message;
+}
+
+/* A copy of a record leads to its message in the handler, and to nothing afterwards. */
+static void a_copied_message_is_over_when_its_handler_is(void)
+{
+    struct fixture f;
+    struct tieline_message noise;
+    int n;
+    set_up(&f);
+    check(tieline_worker_on_message(f.worker, 1, copies_its_message, &f));
+    for (n = 1; n <= 2; n++) {
+        check(tieline_send(f.me, 1, 0, "hello", 5, NULL, NULL));
+        while (f.handled < n) {
+            check(tieline_worker_progress(f.worker));
+        }
+        is_refused(&copies[n - 1]);
+        is_refused(over);
+    }
+    noise = copies[0];
+    noise.reserved = &noise;
+    is_refused(&noise);
+    noise.reserved = NULL;
+    is_refused(&noise);
+    check(tieline_worker_on_message(f.worker, 1, NULL, NULL));
+    is_refused(&copies[1]);
+    is_refused(over);
+    tear_down(&f);
+    is_refused(&copies[1]);
+    is_refused(over);
 }
 
 /* What is refused has not happened, nor will it. */
@@ -426,6 +500,7 @@ static void a_region_in_use_is_not_closed(void)
     struct fixture f;
     struct tieline_region *lent;
     struct tieline_piece piece;
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
     uint64_t request = 0;
     set_up(&f);
     check(tieline_context_lend(f.context, block, LEN, &lent));
@@ -434,6 +509,8 @@ static void a_region_in_use_is_not_closed(void)
     piece.len = LEN;
     expect(check(tieline_send_pieces(f.me, 9, 0, &piece, 1, NULL, &request)) == TIELINE_PENDING && request != 0);
     refused(tieline_region_close(lent), TIELINE_BUSY, "in use");
+    check(tieline_last_error(&error));
+    expect(error.kind == TIELINE_DO_RETRY && strstr(error.fix, "close again"));
     refused(tieline_region_close(lent), TIELINE_BUSY, "in use");
     piece.len = LEN + 1;
     refused(tieline_send_pieces(f.me, 9, 0, &piece, 1, NULL, NULL), TIELINE_OUT_OF_RANGE, "");
@@ -507,6 +584,108 @@ static void a_region_that_is_about_to_be_closed_is_busy(void)
     tear_down(&f);
 }
 
+/* A peer that makes no progress: the wait is over and over again, until the operation itself has ended. */
+static void a_wait_that_is_over_is_not_an_operation_that_has_ended(void)
+{
+    struct tieline_setting settings[] = {
+        {"TIELINE_CONNECT_TIMEOUT", "300ms"},
+        {"TIELINE_PROVIDERS", "tcp,tcp-connect"},
+    };
+    struct tieline_context_params params = {sizeof params, settings, 2, 0};
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
+    struct tieline_how how = {sizeof how, TIELINE_TELL_COUNTED, 0, 0, NULL, 0, 0};
+    struct tieline_counted counted = {sizeof counted, 0, 0, 0, 0, 0};
+    struct tieline_context *context;
+    struct tieline_worker *worker, *silent;
+    struct tieline_endpoint *endpoint;
+    struct tieline_counter *counter;
+    unsigned char bytes[8192];
+    size_t len = sizeof bytes;
+    uint64_t request = 0;
+    int32_t status;
+    int waits = 0;
+    check(tieline_context_open(&params, &context));
+    check(tieline_worker_open(context, &worker));
+    check(tieline_worker_open(context, &silent));
+    check(tieline_worker_address(silent, bytes, &len));
+    check(tieline_worker_connect(worker, bytes, len, &endpoint));
+    check(tieline_worker_counter(worker, &counter));
+    how.counter = counter;
+    check(tieline_send(endpoint, 1, 0, "x", 1, &how, NULL));
+    expect(check(tieline_endpoint_flush_messages(endpoint, NULL, &request)) == TIELINE_PENDING);
+    while ((status = tieline_worker_finish(worker, request, 10000000, NULL)) == TIELINE_TIMED_OUT) {
+        check(tieline_last_error(&error));
+        expect(error.status == TIELINE_TIMED_OUT && error.kind == TIELINE_DO_RETRY && strstr(error.fix, "wait again"));
+        expect(waits++ < 6000);
+    }
+    refused(status, TIELINE_EXPIRED, "");
+    check(tieline_last_error(&error));
+    expect(waits > 0 && error.kind == TIELINE_OP_UNKNOWN);
+    refused(tieline_worker_finish(worker, request, 0, NULL), TIELINE_INVALID, "none with the number");
+    check(tieline_counter_read(counter, &counted));
+    expect(counted.failed == 1 && counted.first_failure == TIELINE_EXPIRED && counted.first_kind == TIELINE_OP_UNKNOWN);
+    refused(tieline_endpoint_error(endpoint, &error), TIELINE_EXPIRED, "");
+    expect(error.kind == TIELINE_DO_RECONNECT);
+    check(tieline_counter_drop(counter));
+    check(tieline_endpoint_drop(endpoint));
+    check(tieline_worker_drop(worker));
+    check(tieline_worker_drop(silent));
+    check(tieline_context_close(context));
+}
+
+static sem_t is_waiting;
+
+static void closes_all(void *f)
+{
+    tear_down((struct fixture *)f);
+}
+
+static int32_t is_seen(void *user)
+{
+    (void)user;
+    expect(sem_post(&is_waiting) == 0);
+    return 0;
+}
+
+/* Waits in every way, while it is canceled, and meets the cancellation behind them. */
+static void *waits_until_it_is_canceled(void *user)
+{
+    struct fixture *f = (struct fixture *)user;
+    void *start;
+    uint64_t word = 0;
+    pthread_cleanup_push(closes_all, f);
+    check(tieline_region_memory(f->memory, &start, NULL));
+    refused(tieline_worker_wait_until(f->worker, is_seen, NULL, 100000000), TIELINE_TIMED_OUT, "time is up");
+    check(tieline_worker_flush(f->worker));
+    while (tieline_worker_wait(f->worker, 1000000) >= 0) {
+    }
+    check(tieline_put_bytes(f->key, 0, "x", 1, NULL, &word));
+    if (word) {
+        check(tieline_worker_finish(f->worker, word, PATIENCE, NULL));
+    }
+    expect(*(char *)start == 'x');
+    f->handled = 1;
+    for (;;) {
+        pthread_testcancel();
+    }
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+/* A cancellation comes in the middle of a wait: the calls go on, and the thread ends at a point of its own. */
+static void a_thread_that_is_canceled_in_a_wait(void)
+{
+    struct fixture f;
+    pthread_t thread;
+    void *result = NULL;
+    set_up(&f);
+    expect(sem_init(&is_waiting, 0, 0) == 0);
+    expect(pthread_create(&thread, NULL, waits_until_it_is_canceled, &f) == 0);
+    expect(sem_wait(&is_waiting) == 0 && pthread_cancel(thread) == 0);
+    expect(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && f.handled);
+    expect(sem_destroy(&is_waiting) == 0);
+}
+
 static sem_t is_closed;
 
 /* Others take the place of what was let go of. */
@@ -523,11 +702,16 @@ static void close_job(void)
     }
 }
 
+static tieline_take_fn late_take;
+static void *late_to;
+
 static int32_t closes_and_gathers(void *user, const void *mine, size_t len, tieline_take_fn take, void *to)
 {
     (void)user;
     close_job();
     take(to, 0, mine, len);
+    late_take = take;
+    late_to = to;
     return TIELINE_OK;
 }
 
@@ -571,6 +755,10 @@ static void a_job_may_be_closed_inside_of_a_call(void)
     check(tieline_job_set_deadline(job, 1));
     check(tieline_job_exchange(job, "mine", 5, takes_mine, &is_taken));
     expect(is_taken);
+    /* What is handed over when the call has returned goes nowhere. */
+    late_take(late_to, 0, "late", 4);
+    late_take(NULL, 0, "late", 4);
+    late_take(&f, 0, "late", 4);
     refused(tieline_job_barrier(job, NULL), TIELINE_INVALID, "closed");
     expect(sem_init(&is_closed, 0, 0) == 0);
     check(tieline_job_open(&own, &job));
@@ -798,11 +986,13 @@ int main(void)
     handles_of_another_kind_and_those_that_are_over();
     records();
     what_cannot_be_told_as_it_is_asked_for_is_not_begun();
+    a_copied_message_is_over_when_its_handler_is();
     threads();
     a_handler_may_end_its_worker();
     a_handler_that_ends_its_worker_is_the_last();
     a_handler_may_replace_itself();
     a_region_in_use_is_not_closed();
+    a_wait_that_is_over_is_not_an_operation_that_has_ended();
     a_region_that_is_about_to_be_closed_is_busy();
     a_job_may_be_closed_inside_of_a_call();
     lengths_and_numbers_beyond_all_memory();
@@ -810,6 +1000,7 @@ int main(void)
     children_that_reach_their_parent();
     a_child_that_was_forked_in_a_handler();
     a_signal_handler_may_wake();
+    a_thread_that_is_canceled_in_a_wait();
     puts("misuse: all of it is refused");
     return 0;
 }

@@ -281,10 +281,12 @@ impl Config {
         }
         let text = self.text(name);
         let words = words.replace(&text, &shown(name, &text));
+        // A variable that several providers read is not the fault of the one that looked at it first.
+        let is_own = name.starts_with(&format!("TIELINE_{}_", upper(provider)));
         let error = Error::new(
             Status::Invalid,
             format!("{} is not valid", self.cite(name)),
-            format!("provider {provider}: {words}"),
+            if is_own { format!("provider {provider}: {words}") } else { words },
             self.how_to_correct(name),
         );
         Some(self.blamed(name, error))

@@ -362,6 +362,10 @@ fn a_value_that_a_provider_refuses_is_cited_when_somebody_set_it() {
     let what = format!("TIELINE_SHM_FASTBOX_SIZE=5k ({}:3) is not valid", path.display());
     assert_eq!((error.status(), error.what()), (Status::Invalid, what.as_str()));
     assert!(error.why().contains(words), "{error}");
+    assert!(error.why().starts_with("provider shm: "), "{error}");
+    // The provider that looks first at what several read is not to blame.
+    let error = config.refused_by("ofi", words).unwrap();
+    assert_eq!(error.why(), words);
     // What nobody set is not the user's to correct.
     assert_eq!(config.refused_by("shm", "TIELINE_SHM_FASTBOX_MAX=32 is odd"), None);
     assert_eq!(config.refused_by("shm", "TIELINE_SHM_FASTBOX_SIZES are odd"), None);

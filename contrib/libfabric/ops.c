@@ -29,6 +29,7 @@ int fi_error(int32_t status) {
     case TIELINE_TOO_LARGE:
         return -FI_EMSGSIZE;
     case TIELINE_TIMED_OUT:
+    case TIELINE_EXPIRED:
         return -FI_ETIMEDOUT;
     case TIELINE_UNSUPPORTED:
         return -FI_EOPNOTSUPP;

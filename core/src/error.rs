@@ -9,6 +9,10 @@
 //! | [`CompletionError`] | what was posted, asked for by `finish`, `test` and `flush` of its worker |
 //! | [`Error`] | all else, where there is nothing to choose: the caller's own mistake, or the words are for a person |
 //!
+//! A wait whose time is up is no error: `wait_until` returns `false`, and `wait` returns [`Waited::TimeIsUp`](crate::Waited). So
+//! `TimedOut` in one of these types always says that something has ended. In C these are two statuses, `TIELINE_TIMED_OUT` and
+//! `TIELINE_EXPIRED`.
+//!
 //! All of them are an [`Error`] with its words (they [`Deref`] to it), and become one again by `?`:
 //!
 //! ```

@@ -66,9 +66,7 @@ impl Service {
                 theirs.ended.store(true, Ordering::Release);
                 at_exit::forget_service(&theirs);
             })
-            .map_err(|e| {
-                tieline_plugin_api::Failure::from_io("starting the progress thread", &e)
-            })?;
+            .map_err(|error| no_thread(&error))?;
         let service = Service { stop, thread: Some(thread), guard };
         match opened.recv() {
             Ok(Ok(())) => Ok(service),
@@ -92,6 +90,17 @@ impl Drop for Service {
             let _ = thread.join();
         }
     }
+}
+
+/// The system refused a thread. Progress makes none, so this is never `Again`.
+#[cold]
+fn no_thread(error: &std::io::Error) -> Error {
+    Error::new(
+        Status::NoMemory,
+        "the progress thread could not be started",
+        error.to_string(),
+        "allow more threads (ulimit -u, pids.max of the control group), or open the context without a progress thread",
+    )
 }
 
 fn serve(core: Arc<Core>, stop: &Stop, ready: &SyncSender<Result<(), Error>>) {
@@ -134,6 +143,13 @@ fn watched(work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_the_system_refuses_asks_for_no_progress() {
+        let error = no_thread(&std::io::Error::from_raw_os_error(libc::EAGAIN));
+        assert_eq!(error.status(), Status::NoMemory);
+        assert!(error.why().contains("os error 11") && error.fix().contains("ulimit -u"));
+    }
 
     #[test]
     fn a_panic_of_the_thread_is_an_error_with_its_words() {

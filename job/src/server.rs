@@ -470,12 +470,11 @@ impl Listener {
 }
 
 fn cannot_listen(error: &std::io::Error) -> Error {
-    Error::new(
-        Status::Io,
-        "cannot open the exchange of the job",
-        error.to_string(),
-        "check the limit of open files (ulimit -n)",
-    )
+    let fix = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
+        _ => "",
+    };
+    Error::new(Status::Io, "cannot open the exchange of the job", error.to_string(), fix)
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub mod units;
 
 pub use abi::host::HostHandle;
 pub use abi::process;
-pub use abi::raised_rights;
+pub use abi::{is_static_program, raised_rights};
 pub use config::ConfigDoc;
 pub use events::Events;
 pub use flags::{

@@ -282,7 +282,7 @@ class Alone(unittest.TestCase):
 
         for name in ("READ", "WRITE", "ATOMIC", "ALL"):
             self.assertEqual(getattr(tieline, name), number(f"TIELINE_{name}"))
-        for name in ("PENDING", "AGAIN", "TOO_LARGE", "TIMED_OUT", "BUSY"):
+        for name in ("PENDING", "AGAIN", "TOO_LARGE", "TIMED_OUT", "BUSY", "EXPIRED"):
             self.assertEqual(getattr(tieline, f"_{name}"), number(f"TIELINE_{name}"))
         for which, value in tieline._REPORTS.items():
             self.assertEqual(value, number(f"TIELINE_REPORT_{which.upper()}"))
@@ -290,6 +290,22 @@ class Alone(unittest.TestCase):
             found = re.search(rf"\b{name}\(([^;]*?)\)\s*;", text)
             self.assertIsNotNone(found, name)
             self.assertEqual(found[1].count(",") + 1, len(arguments), name)
+
+    def test_a_wait_whose_time_is_up_is_not_an_operation_that_has_ended(self):
+        settings = {"TIELINE_PROVIDERS": "tcp,tcp-connect", "TIELINE_CONNECT_TIMEOUT": "300ms"}
+        with tieline.Context(settings) as context:
+            worker, silent = context.worker(), context.worker()
+            endpoint = worker.connect(silent.address())
+            key = endpoint.import_key(context.alloc(64).key())
+            request = key.begin_put(b"bytes")
+            with self.assertRaises(tieline.TimedOut):
+                request.wait(0.01)
+            self.assertFalse(request.done())
+            with self.assertRaises(tieline.Expired):
+                request.wait()
+            self.assertTrue(request.done())
+            key.close()
+            endpoint.close()
 
     def test_a_wait_without_end_can_be_interrupted(self):
         program = """

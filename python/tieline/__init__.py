@@ -31,6 +31,7 @@ __all__ = [
     "Context",
     "Endpoint",
     "Error",
+    "Expired",
     "Job",
     "Key",
     "Message",
@@ -52,7 +53,7 @@ _OK, _PENDING = 0, 1
 _SLICE = 0.1
 #: A wait polls so long before it sleeps, and sleeps so long at a time.
 _SPIN, _NAP = 100e-6, 0.01
-_AGAIN, _TOO_LARGE, _TIMED_OUT, _BUSY = -1, -11, -12, -18
+_AGAIN, _TOO_LARGE, _TIMED_OUT, _BUSY, _EXPIRED = -1, -11, -12, -18, -100
 _REPORTS = {"table": 0, "why": 1, "json": 2}
 
 
@@ -73,10 +74,14 @@ class Busy(Error):
 
 
 class TimedOut(Error):
-    """The time is up; what was waited for goes on."""
+    """The time of this wait is up; what was waited for goes on."""
 
 
-_KINDS = {_AGAIN: Again, _BUSY: Busy, _TIMED_OUT: TimedOut}
+class Expired(Error):
+    """An operation, an endpoint or a worker has ended because its own time was up."""
+
+
+_KINDS = {_AGAIN: Again, _BUSY: Busy, _TIMED_OUT: TimedOut, _EXPIRED: Expired}
 
 
 def _text(words):
@@ -515,7 +520,9 @@ class Request:
         return True
 
     def wait(self, timeout=None):
-        """Makes progress until it has ended, at most so many seconds: `TimedOut`, and it goes on."""
+        """Makes progress until it has ended, at most so many seconds: `TimedOut`, and it goes on.
+
+        `Expired` says that the operation itself has ended so."""
         if not self._number:
             return
         handle = self._worker._handle.value

@@ -99,7 +99,7 @@ pub unsafe extern "C" fn tieline_counter_read(
                 done: counter.done(),
                 failed: counter.failed(),
                 pending: counter.pending(),
-                first_failure: failure.as_ref().map_or(0, |fault| fault.error.status() as i32),
+                first_failure: failure.as_ref().map_or(0, Fault::status),
                 first_kind: failure.as_ref().map_or(0, |fault| fault.kind as u32),
             })
         })?;
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
                     Ok(value) => (value, None),
                     Err(error) => (0, Some(Fault::from(error))),
                 };
-                let status = fault.as_ref().map_or(0, |fault| fault.error.status() as i32);
+                let status = fault.as_ref().map_or(0, Fault::status);
                 let kind = fault.as_ref().map_or(0, |fault| fault.kind as u32);
                 let completed = Completed { user, value, status, kind };
                 let known = size_of::<Completed>().min(each);
@@ -181,5 +181,5 @@ pub unsafe extern "C" fn tieline_worker_begin_flush(
 /// Waits until everything that is posted on every endpoint now is complete. TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
-    done(drive(worker, |_, worker| Ok(worker.flush()?)))
+    done(guarded(|| drive(worker, |_, worker| Ok(worker.flush()?))))
 }

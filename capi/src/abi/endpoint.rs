@@ -354,7 +354,7 @@ pub unsafe extern "C" fn tieline_endpoint_error(
     why: *mut Failure,
 ) -> i32 {
     let ended = done(guarded(|| match ask(endpoint, |endpoint| Ok(endpoint.error()))? {
-        Some(error) => Err(error.into()),
+        Some(error) => Err(Fault::gone(error)),
         None => Ok(()),
     }));
     if !why.is_null() {
@@ -395,8 +395,9 @@ pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
                 let Some(state) = weak.upgrade().filter(|state| !state.has_ended()) else { return };
                 let Ok(bits) = state.endpoint(endpoint.clone()) else { return };
                 let handle = Handle::<EndpointState>::from_bits(bits).to_c();
+                let fault = Fault::gone(error.clone());
                 // SAFETY: the caller's function.
-                shown(&error.clone().into(), |why| unsafe { handler(user, handle, why) });
+                shown(&fault, |why| unsafe { handler(user, handle, why) });
             });
             Ok(())
         })

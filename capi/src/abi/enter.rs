@@ -4,6 +4,7 @@ use super::error::{Fault, Kind};
 use super::table::{self, Handle, Object};
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -106,7 +107,8 @@ impl Mark {
                 what,
                 why,
                 "open a context of the child's own",
-            ));
+            )
+            .of(Kind::Reopen));
         }
         match found {
             BROKEN => Err(Fault::new(
@@ -114,7 +116,8 @@ impl Mark {
                 what,
                 "the library panicked in an earlier call, which ended this worker",
                 "drop it and what belongs to it, open another one, and report the panic's words",
-            )),
+            )
+            .of(Kind::Panicked)),
             BOUND if self.opened_by == me => Ok(()),
             BOUND => Err(Fault::new(
                 Status::Invalid,
@@ -127,8 +130,9 @@ impl Mark {
                 Status::Busy,
                 what,
                 "another call of this worker is under way, in another thread or around this one",
-                "hold a lock for every call, or open a worker for each thread",
-            )),
+                "call again when that one has returned: hold a lock for every call, or open a worker for each thread",
+            )
+            .of(Kind::Retry)),
         }
     }
 }
@@ -165,8 +169,36 @@ impl<T: Copy> Kept<'_, T> {
     }
 }
 
-/// Does what belongs to no worker.
+/// Keeps the thread from being canceled (`pthread_cancel`) while it is there: a cancellation unwinds the stack, which must not happen to the
+/// frames of Rust. It waits for a point of the caller's own.
+pub(crate) struct Uncanceled(c_int);
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    /// Writes the state from before where that is wanted, and cannot fail for a state that it has given.
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+impl Uncanceled {
+    pub(crate) fn new() -> Uncanceled {
+        let mut before = PTHREAD_CANCEL_DISABLE;
+        // SAFETY: the state of this thread, and a place for one number.
+        let _ = unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Uncanceled(before)
+    }
+}
+
+impl Drop for Uncanceled {
+    fn drop(&mut self) {
+        // SAFETY: the state of this thread from before.
+        let _ = unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Does what belongs to no worker, or may wait.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    let _uncanceled = Uncanceled::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
@@ -194,7 +226,8 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
             format!("a call for {}", T::NAME),
             "another call is about to end it, or changes it",
             "call again when that one has returned",
-        );
+        )
+        .of(Kind::Retry);
     }
     Fault::new(
         Status::Invalid,
@@ -208,14 +241,8 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
 fn panicked(panic: &(dyn Any + Send)) -> Fault {
     let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    let mut fault = Fault::new(
-        Status::ProviderFailed,
-        "the library panicked",
-        words,
-        "what was called is of no use any more; report this",
-    );
-    fault.kind = Kind::Panicked;
-    fault
+    let fix = "what was called is of no use any more; report this";
+    Fault::new(Status::ProviderFailed, "the library panicked", words, fix).of(Kind::Panicked)
 }
 
 /// A number of the calling thread, above all marks.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 use tieline::process::PerProcess;
+use tieline::error::Scope;
 use tieline::{CompletionError, ConnectError, Error, OpenError, PostError, Status};
 
 /// What can be done about a failure: `TIELINE_DO_*` and `TIELINE_OP_*` in C.
@@ -31,6 +32,8 @@ pub(crate) enum Kind {
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) error: Error,
+    /// Something has ended because its time was up: TIELINE_EXPIRED. A wait whose time is up ends nothing.
+    has_expired: bool,
 }
 
 impl Fault {
@@ -44,12 +47,47 @@ impl Fault {
     ) -> Fault {
         Error::new(status, what, why, fix).into()
     }
+
+    /// The same failure with another kind.
+    #[cold]
+    pub(crate) fn of(mut self, kind: Kind) -> Fault {
+        self.kind = kind;
+        self
+    }
+
+    /// A failure that has ended something: an operation, an endpoint, a question or a worker.
+    #[cold]
+    pub(crate) fn ended(kind: Kind, error: Error) -> Fault {
+        let has_expired = error.status() == Status::TimedOut;
+        Fault { kind, error, has_expired }
+    }
+
+    /// An endpoint or a peer is gone, for this reason.
+    #[cold]
+    pub(crate) fn gone(error: impl Into<ConnectError>) -> Fault {
+        let error = error.into();
+        Fault::ended(of_the_gone(&error), error.into())
+    }
+
+    /// TIELINE_*, below 0.
+    pub(crate) fn status(&self) -> i32 {
+        if self.has_expired { numbers::TIELINE_EXPIRED } else { self.error.status() as i32 }
+    }
 }
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Fault {
-        let kind = if error.status() == Status::Again { Kind::Retry } else { Kind::Correct };
-        Fault { kind, error }
+        let kind = match error.status() {
+            _ if error.scope() == Scope::Context => Kind::Reopen,
+            _ if error.setting().is_some() => Kind::Configure,
+            // Nothing has ended: the same call goes on.
+            Status::Again | Status::TimedOut => Kind::Retry,
+            Status::NoMemory => Kind::Release,
+            Status::PeerFailed => Kind::Exchange,
+            Status::NoDevice | Status::Permission | Status::Unreachable => Kind::Configure,
+            _ => Kind::Correct,
+        };
+        Fault { kind, error, has_expired: false }
     }
 }
 
@@ -63,10 +101,18 @@ fn of_connection(error: &ConnectError) -> Kind {
     }
 }
 
+/// The call was right: it is the endpoint that is over.
+fn of_the_gone(error: &ConnectError) -> Kind {
+    match of_connection(error) {
+        Kind::Correct => Kind::Reconnect,
+        kind => kind,
+    }
+}
+
 impl From<ConnectError> for Fault {
     #[cold]
     fn from(error: ConnectError) -> Fault {
-        Fault { kind: of_connection(&error), error: error.into() }
+        Fault::ended(of_connection(&error), error.into())
     }
 }
 
@@ -76,14 +122,10 @@ impl From<PostError> for Fault {
         let kind = match &error {
             PostError::Retry(_) => Kind::Retry,
             PostError::Correct(_) => Kind::Correct,
-            PostError::Reconnect(why) => match of_connection(why) {
-                // The call was right: it is the endpoint that is over.
-                Kind::Correct => Kind::Reconnect,
-                kind => kind,
-            },
+            PostError::Reconnect(why) => of_the_gone(why),
             PostError::Release(_) => Kind::Release,
         };
-        Fault { kind, error: error.into() }
+        Fault::ended(kind, error.into())
     }
 }
 
@@ -96,7 +138,7 @@ impl From<CompletionError> for Fault {
             CompletionError::Canceled(_) => Kind::Canceled,
             CompletionError::Pending(_) => Kind::Pending,
         };
-        Fault { kind, error: error.into() }
+        Fault::ended(kind, error.into())
     }
 }
 
@@ -108,7 +150,7 @@ impl From<OpenError> for Fault {
             OpenError::Release(_) => Kind::Release,
             OpenError::Reopen(_) => Kind::Reopen,
         };
-        Fault { kind, error: error.into() }
+        Fault::ended(kind, error.into())
     }
 }
 
@@ -165,7 +207,7 @@ impl Words {
     fn record(&self, fault: &Fault) -> Failure {
         Failure {
             size: size_of::<Failure>(),
-            status: fault.error.status() as i32,
+            status: fault.status(),
             kind: fault.kind as u32,
             what: self.what.as_ptr(),
             why: self.why.as_ptr(),
@@ -202,7 +244,7 @@ pub(crate) fn done(result: Result<(), Fault>) -> i32 {
 #[cold]
 #[inline(never)]
 fn failed(fault: Fault) -> i32 {
-    let status = fault.error.status() as i32;
+    let status = fault.status();
     // A thread that is ending has no words any more.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
@@ -234,7 +276,7 @@ pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
     // SAFETY: the caller's record.
     match unsafe { records::write(out, &record.ok().flatten().unwrap_or(none)) } {
         Ok(()) => 0,
-        Err(fault) => fault.error.status() as i32,
+        Err(fault) => fault.status(),
     }
 }
 
@@ -257,6 +299,7 @@ pub extern "C" fn tieline_status_text(status: i32) -> *const c_char {
     let known: &'static CStr = match status {
         0 => c"done",
         1 => c"pending",
+        numbers::TIELINE_EXPIRED => c"ended, because its time was up",
         _ => {
             let all = || Status::ALL.iter().map(|status| (*status as i32, text(status.text())));
             let texts = TEXTS.get_or_init(|| all().collect());
@@ -266,3 +309,7 @@ pub extern "C" fn tieline_status_text(status: i32) -> *const c_char {
     };
     known.as_ptr()
 }
+
+#[cfg(test)]
+#[path = "error_tests.rs"]
+mod tests;

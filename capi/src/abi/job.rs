@@ -3,11 +3,12 @@
 use super::bytes::{Room, bytes};
 use super::context::{change, keep, take};
 use super::enter::{guarded, object};
-use super::error::{Fault, answer, done};
+use super::error::{Fault, Kind, answer, done};
 use super::records::{self, Params, null, out_handle};
-use super::table::Object;
+use super::table::{self, Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, drive};
 use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 use tieline::{Error, Job, Status};
@@ -33,7 +34,7 @@ pub struct Exchange {
     /// The first argument of the functions.
     pub user: *mut c_void,
     /// Hands `mine`, `len` bytes, to everybody, and has everybody's handed to `take` in any order, each once: a call of
-    /// take(to, rank, bytes, len) for each rank, inside of this one.
+    /// take(to, rank, bytes, len) for each rank, inside of this one. `to` is a number: bytes that come later go nowhere.
     pub allgather: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -91,19 +92,42 @@ impl Object for JobObject {
 /// More ranks than any job has: what is kept of each is bounded by it.
 const MOST_RANKS: usize = 1 << 24;
 
-/// What the caller's exchange hands over: of these ranks, from the first one on.
+/// What the caller's exchange hands over: of these ranks, from the first one on. The exchange gets a handle of it, which ends with the
+/// call: bytes that come later go nowhere.
 struct Parts {
     first: usize,
     given: Vec<Option<Vec<u8>>>,
 }
 
-unsafe extern "C" fn collect(to: *mut c_void, rank: usize, start: *const c_void, len: usize) {
-    // SAFETY: what `collected` has given along, for the length of its call.
-    let Parts { first, given } = unsafe { &mut *to.cast::<Parts>() };
-    let place = rank.checked_sub(*first).and_then(|at| given.get_mut(at));
-    if let (Some(place), Ok(bytes)) = (place, bytes(start, len)) {
-        *place = Some(bytes.to_vec());
+impl Object for Parts {
+    const KIND: u8 = 14;
+    const NAME: &'static str = "what an exchange hands over";
+}
+
+/// Does something with the parts, once no other thread has them; `None` where their call is over.
+fn with_parts<T>(handle: Handle<Parts>, body: impl FnOnce(NonNull<Parts>) -> T) -> Option<T> {
+    loop {
+        if let Some(parts) = table::hold(handle) {
+            return Some(body(parts));
+        }
+        if !table::is_held(handle) {
+            return None;
+        }
+        std::thread::yield_now();
     }
+}
+
+unsafe extern "C" fn collect(to: *mut c_void, rank: usize, start: *const c_void, len: usize) {
+    let handle = Handle::<Parts>::of(to);
+    let _ = with_parts(handle, |mut parts| {
+        // SAFETY: `keep` has put a box there, and while it is held nobody else has it.
+        let Parts { first, given } = unsafe { parts.as_mut() };
+        let place = rank.checked_sub(*first).and_then(|at| given.get_mut(at));
+        if let (Some(place), Ok(bytes)) = (place, bytes(start, len)) {
+            *place = Some(bytes.to_vec());
+        }
+        table::restore(handle);
+    });
 }
 
 /// What a call of the caller's exchange, which is given where it is to go, hands over of so many ranks.
@@ -119,7 +143,15 @@ fn collected(
         Error::new(Status::NoMemory, what, why, "start fewer")
     })?;
     parts.given.resize(ranks, None);
-    failed(what, call((&raw mut parts).cast()))?;
+    let handle = keep(parts).map_err(|fault| fault.error)?;
+    let status = call(handle.to_c());
+    let ended = with_parts(handle, |parts| {
+        table::release(handle);
+        // SAFETY: `keep` has put a box there, and nobody else has its address any more.
+        *unsafe { Box::from_raw(parts.as_ptr()) }
+    });
+    let parts = ended.ok_or_else(|| Error::from_status(Status::Closed))?;
+    failed(what, status)?;
     if let Some(at) = parts.given.iter().position(Option::is_none) {
         let why = format!("it gave nothing of rank {}", first + at);
         let fix = "call take for each rank that was asked for before it returns";
@@ -294,7 +326,8 @@ pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut Jo
 #[cold]
 fn in_a_call() -> Fault {
     let why = "another call of this job is under way, in another thread or around this one";
-    Fault::new(Status::Busy, "the deadline of a job", why, "set it when that one has returned")
+    let fix = "set it when that one has returned";
+    Fault::new(Status::Busy, "the deadline of a job", why, fix).of(Kind::Retry)
 }
 
 /// How long one exchange or lookup of the launcher's may take; TIELINE_BUSY while another call of the job is under way.

@@ -3,7 +3,7 @@
 use super::bytes::Room;
 use super::context::{ContextHandle, ContextObject, keep, take, try_take};
 use super::enter::{guarded, object};
-use super::error::{Fault, done};
+use super::error::{Fault, Kind, done};
 use super::numbers::{
     TIELINE_ALL, TIELINE_ATOMIC, TIELINE_READ, TIELINE_RELAXED_ORDERING, TIELINE_WRITE,
 };
@@ -12,7 +12,7 @@ use super::table::Object;
 use std::ffi::c_void;
 use std::ops::Range;
 use tieline::region::NotClosed;
-use tieline::{Access, Region, Status};
+use tieline::{Access, Error, Region, Status};
 
 /// Memory that operations and peers use. It belongs to its context, and any thread may use it.
 pub struct RegionHandle(());
@@ -203,8 +203,16 @@ pub(crate) fn close_by(
     close: impl FnOnce(Region) -> Result<(), NotClosed>,
 ) -> Result<(), Fault> {
     try_take(region, |RegionObject { region }| {
-        close(region).map_err(|NotClosed { region, error }| (RegionObject { region }, error.into()))
+        close(region)
+            .map_err(|NotClosed { region, error }| (RegionObject { region }, not_closed(error)))
     })
+}
+
+/// A region that is in use can be closed later.
+fn not_closed(error: Error) -> Fault {
+    let is_busy = error.status() == Status::Busy;
+    let fault = Fault::from(error);
+    if is_busy { fault.of(Kind::Retry) } else { fault }
 }
 
 /// Lets go of a region: what is pending goes on. Memory of the caller's may then be touched to the end of the process.

@@ -1,21 +1,24 @@
 //! Messages, as a handler of the caller's sees them.
 
-use super::context::{end_of_worker, keep, take, try_take};
+use super::context::{end_of_worker, keep, no_handles, take, try_take};
 use super::endpoint::{EndpointHandle, EndpointState};
-use super::enter::{guarded, object};
+use super::enter::{guarded, live, object};
 use super::error::{Fault, answer, done};
 use super::how::{self, How};
 use super::memory::{RegionHandle, RegionObject, range};
 use super::records::{self, out, out_handle};
-use super::table::{Handle, Object};
+use super::table::{self, Handle, Object};
 use super::worker::{Watch, WorkerHandle, WorkerState, share, state_of};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
 use tieline::{Announcement, KeptMessage, Message, Status, Untaken};
 
-/// A message, for the length of the handler's call.
+/// A message, for the length of the handler's call. The handler may copy it; after the call the record and its copies are refused with
+/// TIELINE_INVALID, and `payload` may not be read.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ArrivedMessage {
     /// Bytes of this record.
     pub size: usize,
@@ -30,16 +33,63 @@ pub struct ArrivedMessage {
     /// Whether it is announced: not 0, it is longer than is sent at once, its bytes are still with the sender, and it is refused unless
     /// the handler asks for them.
     pub is_announced: u32,
-    /// The library's.
+    /// The library's: the number of the handler.
     pub reserved: *const c_void,
-    /// The library's.
+    /// The library's: the number of the message among those of the handler; 0 between two messages.
     pub reserved_worker: *const c_void,
 }
 
-impl ArrivedMessage {
-    /// What all messages of one handler have in common.
-    fn of(id: u16, own: Watch) -> ArrivedMessage {
-        ArrivedMessage {
+/// A handler of the caller's, and the message that it is called with. A record has numbers alone of it: a copy that is used later
+/// leads to nothing.
+struct Arrival {
+    record: Record,
+    /// The number of the last message.
+    number: Cell<usize>,
+    /// The message, while its handler runs.
+    message: Cell<*const c_void>,
+    own: Watch,
+}
+
+impl Object for Arrival {
+    const KIND: u8 = 13;
+    const NAME: &'static str = "a handler of messages";
+}
+
+impl Arrival {
+    #[inline(always)]
+    fn is_about(&self, record: &mut ArrivedMessage, message: &Message<'_>) {
+        self.message.set(std::ptr::from_ref(message).cast());
+        self.number.set(self.number.get().wrapping_add(1));
+        record.reserved_worker = std::ptr::without_provenance(self.number.get());
+        record.header = message.header();
+    }
+
+    /// Hands on what has no payload yet. Between two calls the record is as other messages want it.
+    #[cold]
+    #[inline(never)]
+    fn tell_announced(&self, message: &Message<'_>, handler: Handler, user: *mut c_void) {
+        // SAFETY: as in the handler's own function.
+        let record = unsafe { &mut *self.record.get() };
+        self.is_about(record, message);
+        (record.payload, record.len, record.is_announced) = (std::ptr::null(), message.len(), 1);
+        // SAFETY: the caller's function, and its record for the length of the call.
+        unsafe { handler(user, record) };
+        (record.is_announced, record.reserved_worker) = (0, std::ptr::null());
+    }
+}
+
+/// The memory of a handler's record. It goes to the next handler and is never freed: a caller may still have its address.
+struct Record(&'static UnsafeCell<ArrivedMessage>);
+
+// SAFETY: nobody has the memory but the list that it is in.
+unsafe impl Send for Record {}
+
+/// Records of handlers that are gone. The lock is tried and never waited for: a forked child may find it held for ever.
+static UNUSED: Mutex<Vec<Record>> = Mutex::new(Vec::new());
+
+impl Record {
+    fn new(id: u16) -> Record {
+        let record = ArrivedMessage {
             size: size_of::<ArrivedMessage>(),
             header: 0,
             payload: std::ptr::null(),
@@ -47,25 +97,52 @@ impl ArrivedMessage {
             id: id.into(),
             is_announced: 0,
             reserved: std::ptr::null(),
-            reserved_worker: own.state().cast(),
-        }
+            reserved_worker: std::ptr::null(),
+        };
+        let unused = UNUSED.try_lock().ok().and_then(|mut unused| unused.pop());
+        let place = unused.unwrap_or_else(|| Record(Box::leak(Box::new(UnsafeCell::new(record)))));
+        // SAFETY: it is nobody's.
+        unsafe { place.get().write(record) };
+        place
     }
 
     #[inline(always)]
-    fn is_about(&mut self, message: &Message<'_>) {
-        self.reserved = std::ptr::from_ref(message).cast();
-        self.header = message.header();
+    fn get(&self) -> *mut ArrivedMessage {
+        self.0.get()
+    }
+}
+
+/// The table's handle of an [`Arrival`], which ends with the function that the core has.
+struct Arrivals(NonNull<Arrival>);
+
+impl Arrivals {
+    fn open(id: u16, own: Watch) -> Result<Arrivals, Fault> {
+        let (number, message) = (Cell::new(0), Cell::new(std::ptr::null()));
+        let handle = keep(Arrival { record: Record::new(id), number, message, own })?;
+        // SAFETY: the one from above, which is there until this value is dropped.
+        let arrival = unsafe { table::look(handle) }.ok_or_else(no_handles)?;
+        // SAFETY: nobody else knows of it yet.
+        unsafe { (*arrival.record.get()).reserved = handle.to_c::<c_void>() };
+        Ok(Arrivals(NonNull::from(arrival)))
     }
 
-    /// Hands on what has no payload yet. Between two calls the record is as other messages want it.
-    #[cold]
-    #[inline(never)]
-    fn tell_announced(&mut self, message: &Message<'_>, handler: Handler, user: *mut c_void) {
-        self.is_about(message);
-        (self.payload, self.len, self.is_announced) = (std::ptr::null(), message.len(), 1);
-        // SAFETY: the caller's function, and its record for the length of the call.
-        unsafe { handler(user, self) };
-        (self.is_announced, self.reserved) = (0, std::ptr::null());
+    #[inline(always)]
+    fn get(&self) -> &Arrival {
+        // SAFETY: it is there until this value is dropped.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        // SAFETY: as `get`.
+        let handle = unsafe { (*self.get().record.get()).reserved };
+        let Ok(arrival) = take::<Arrival, _>(handle) else { return };
+        // SAFETY: no handler runs with it.
+        unsafe { (*arrival.record.get()).reserved = std::ptr::null() };
+        if let Ok(mut unused) = UNUSED.try_lock() {
+            unused.push(arrival.record);
+        }
     }
 }
 
@@ -91,22 +168,23 @@ pub unsafe extern "C" fn tieline_worker_on_message(
         state.post(|worker| {
             let registered = match handler {
                 Some(handler) => {
-                    let record = UnsafeCell::new(ArrivedMessage::of(id, own));
+                    let arrivals = Arrivals::open(id, own)?;
                     worker.on_message(id, move |message| {
                         if own.has_ended() {
                             return;
                         }
-                        // SAFETY: handlers run one at a time and never inside of each other, and this one stays until it has returned.
-                        let record = unsafe { &mut *record.get() };
+                        let arrival = arrivals.get();
                         if message.is_announced() {
-                            return record.tell_announced(message, handler, user);
+                            return arrival.tell_announced(message, handler, user);
                         }
-                        record.is_about(message);
+                        // SAFETY: handlers run one at a time and never inside of each other, and this one stays until it has returned.
+                        let record = unsafe { &mut *arrival.record.get() };
+                        arrival.is_about(record, message);
                         (record.payload, record.len) = message.raw_payload();
                         // SAFETY: the caller's function, and its record for the length of the call.
                         unsafe { handler(user, record) };
-                        // Who asks later, with this record, is refused.
-                        record.reserved = std::ptr::null();
+                        // From here on this record and its copies are refused.
+                        record.reserved_worker = std::ptr::null();
                     })
                 }
                 None => worker.on_message(id, |_| ()),
@@ -116,19 +194,34 @@ pub unsafe extern "C" fn tieline_worker_on_message(
     }))
 }
 
-/// The message itself, which its record leads to while its handler runs.
-fn message<'a>(arrived: *const ArrivedMessage) -> Result<&'a Message<'a>, Fault> {
+/// The message of a record, while its handler runs, and the worker's state.
+fn message<'a>(
+    arrived: *const ArrivedMessage,
+) -> Result<(&'a Message<'a>, &'a WorkerState), Fault> {
     if arrived.is_null() {
         return Err(records::null("the message"));
     }
-    // SAFETY: the caller passes what its handler was given, inside of that call.
+    // SAFETY: the caller passes a record, which it was given or has copied.
     let arrived = unsafe { &*arrived };
-    if arrived.reserved.is_null() || arrived.size != size_of::<ArrivedMessage>() {
-        let why = "this is not the record that a handler was given";
-        return Err(Fault::new(Status::Invalid, "a message", why, "pass that one, in its handler"));
+    let found = live::<Arrival, _>(arrived.reserved).filter(|arrival| {
+        // SAFETY: the handler's record, which nobody writes to but in a call of its worker.
+        let now = unsafe { (*arrival.record.get()).reserved_worker };
+        !now.is_null() && now == arrived.reserved_worker && arrived.size == size_of_val(arrived)
+    });
+    let Some(arrival) = found else {
+        let why = "its handler has returned, or this is not the record that a handler was given";
+        let fix =
+            "pass that record or a copy of it in the handler; tieline_message_keep lasts longer";
+        return Err(Fault::new(Status::Invalid, "a message", why, fix));
+    };
+    // SAFETY: its handler runs, in a call of the worker's, which has the state.
+    let state = unsafe { &*arrival.own.state() };
+    if !state.mark.is_in_handler() {
+        let (why, fix) = ("its handler runs in another thread", "call this in the handler itself");
+        return Err(Fault::new(Status::Busy, "a message", why, fix));
     }
-    // SAFETY: put there for the length of the handler's call.
-    Ok(unsafe { &*arrived.reserved.cast() })
+    // SAFETY: put there for the length of the handler's call, which this is inside of.
+    Ok((unsafe { &*arrival.message.get().cast() }, state))
 }
 
 /// Who sent a message: the number of that worker here, which an endpoint to it has too.
@@ -139,7 +232,7 @@ pub unsafe extern "C" fn tieline_message_peer(
 ) -> i32 {
     done(guarded(|| {
         let out = out(peer, 0)?;
-        out.set(message(arrived)?.peer().get());
+        out.set(message(arrived)?.0.peer().get());
         Ok(())
     }))
 }
@@ -170,14 +263,6 @@ impl Object for AnnouncementObject {
     const NAME: &'static str = "an announced message";
 }
 
-/// The state of the worker whose handler this is called in.
-fn handlers_worker(arrived: *const ArrivedMessage) -> Result<Arc<WorkerState>, Fault> {
-    // SAFETY: as `message`, which was asked before.
-    let state = unsafe { (*arrived).reserved_worker };
-    // SAFETY: put there for the length of the handler's call, from the table's own.
-    Ok(share(unsafe { &*state.cast::<WorkerState>() }))
-}
-
 /// Keeps a message beyond its handler: where the transport lends its buffers, nothing is copied. Its bytes stay until it is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_keep(
@@ -187,8 +272,8 @@ pub unsafe extern "C" fn tieline_message_keep(
 ) -> i32 {
     done(guarded(|| {
         let (out, start) = (out_handle(kept)?, out(payload, std::ptr::null())?);
-        let kept = message(arrived)?.keep();
-        let worker = handlers_worker(arrived)?;
+        let (message, state) = message(arrived)?;
+        let (kept, worker) = (message.keep(), share(state));
         let bytes = kept.payload();
         let bytes = (bytes.as_ptr().cast(), bytes.len());
         out.set(keep(KeptObject { kept, worker })?.to_c());
@@ -219,11 +304,12 @@ pub unsafe extern "C" fn tieline_message_announcement(
 ) -> i32 {
     done(guarded(|| {
         let out = out_handle(announcement)?;
-        let taken = message(arrived)?.announcement().ok_or_else(|| {
+        let (message, state) = message(arrived)?;
+        let taken = message.announcement().ok_or_else(|| {
             let why = "it is not announced, or was asked for before";
             Fault::new(Status::Invalid, "an announcement", why, "look at is_announced, ask once")
         })?;
-        let worker = handlers_worker(arrived)?;
+        let worker = share(state);
         out.set(keep(AnnouncementObject { announcement: taken, worker })?.to_c());
         Ok(())
     }))
@@ -280,8 +366,9 @@ pub unsafe extern "C" fn tieline_message_endpoint(
 ) -> i32 {
     done(guarded(|| {
         let out = out_handle(endpoint)?;
-        if let Some(found) = message(arrived)?.endpoint() {
-            let bits = handlers_worker(arrived)?.endpoint(found)?;
+        let (message, state) = message(arrived)?;
+        if let Some(found) = message.endpoint() {
+            let bits = share(state).endpoint(found)?;
             out.set(Handle::<EndpointState>::from_bits(bits).to_c());
         }
         Ok(())

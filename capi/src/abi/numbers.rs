@@ -1,5 +1,9 @@
 //! Every named number of the header, but for statuses, which are the provider ABI's.
 
+/// Status: an operation, an endpoint, a question or a worker has ended because its time was up (tieline_error.kind says what became of
+/// it). TIELINE_TIMED_OUT is the end of a wait alone: what was waited for goes on.
+pub const TIELINE_EXPIRED: i32 = -100;
+
 /// A thread of the library serves what peers ask of this context's memory while the application computes.
 pub const TIELINE_CONTEXT_PROGRESS_THREAD: u64 = 1;
 /// Promises peers that all workers make progress all the time (TIELINE_POLLS_OFTEN).

@@ -2,7 +2,7 @@
 
 use super::endpoint::{EndpointHandle, EndpointState};
 use super::enter::{guarded, object};
-use super::error::{Failure, done, shown};
+use super::error::{Failure, Fault, done, shown};
 use super::records::{null, out_handle};
 use super::table::Handle;
 use super::worker::{WorkerHandle, WorkerState, state_of};
@@ -59,8 +59,9 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
                 if own.has_ended() {
                     return;
                 }
+                let fault = Fault::gone(error.clone());
                 // SAFETY: the caller's function.
-                shown(&error.clone().into(), |why| unsafe { handler(user, peer.get(), why) });
+                shown(&fault, |why| unsafe { handler(user, peer.get(), why) });
             });
             Ok(())
         })

@@ -17,7 +17,7 @@ const FIRST: u64 = 2;
 /// The last place of a table that has any.
 const LEAST: u64 = 63;
 /// Kinds are below this.
-const KINDS: usize = 16;
+const KINDS: usize = 32;
 /// The kind that a place's tag has while a call has its object for itself. No object is of it.
 const HELD: u64 = 0xff;
 
@@ -26,7 +26,7 @@ const _: () = assert!(size_of::<usize>() == 8);
 
 /// What a handle can stand for.
 pub(crate) trait Object: 'static {
-    /// Its number in handles: no two kinds have the same, none has 0, and all are below 16.
+    /// Its number in handles: no two kinds have the same, none has 0, and all are below 32.
     const KIND: u8;
     /// What a person calls it: `an endpoint`.
     const NAME: &'static str;
@@ -331,11 +331,11 @@ mod tests {
     struct One;
     struct Other;
     impl Object for One {
-        const KIND: u8 = 14;
+        const KIND: u8 = 30;
         const NAME: &'static str = "one";
     }
     impl Object for Other {
-        const KIND: u8 = 15;
+        const KIND: u8 = 31;
         const NAME: &'static str = "another";
     }
 
@@ -385,7 +385,7 @@ mod tests {
     /// Handles that no other test makes.
     struct Lonely;
     impl Object for Lonely {
-        const KIND: u8 = 13;
+        const KIND: u8 = 29;
         const NAME: &'static str = "a lonely one";
     }
 

@@ -29,10 +29,12 @@ impl Object for WakerObject {
 /// the time is up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeout_ns: i64) -> i32 {
-    answer(drive(worker, |_, worker| match worker.wait(timeout(timeout_ns))? {
-        Waited::Moved => Ok(TIELINE_MOVED),
-        Waited::Roused => Ok(TIELINE_ROUSED),
-        Waited::TimeIsUp => Err(time_is_up()),
+    answer(guarded(|| {
+        drive(worker, |_, worker| match worker.wait(timeout(timeout_ns))? {
+            Waited::Moved => Ok(TIELINE_MOVED),
+            Waited::Roused => Ok(TIELINE_ROUSED),
+            Waited::TimeIsUp => Err(time_is_up()),
+        })
     }))
 }
 
@@ -122,5 +124,7 @@ pub unsafe extern "C" fn tieline_worker_close_region(
     timeout_ns: i64,
 ) -> i32 {
     let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
-    done(drive(worker, |_, worker| close_by(region, |region| worker.close_region(region, time))))
+    done(guarded(|| {
+        drive(worker, |_, worker| close_by(region, |region| worker.close_region(region, time)))
+    }))
 }

@@ -4,7 +4,7 @@ use super::bytes::Room;
 use super::context::{ContextHandle, ContextObject, no_handles};
 use super::endpoint::EndpointState;
 use super::enter::{Mark, guarded, no_object, object};
-use super::error::{Fault, answer, done};
+use super::error::{Fault, Kind, answer, done};
 use super::how::Requests;
 use super::records::{out, out_handle};
 use super::table::{self, Handle, Object};
@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tieline::{Endpoint, Status, Worker};
+use tieline::{Endpoint, Error, Status, Worker};
 
 /// A progress engine, which one thread is in at a time.
 pub struct WorkerHandle(());
@@ -44,6 +44,7 @@ pub(crate) fn closed() -> Fault {
         "its worker was closed",
         "drop it, and open another worker",
     )
+    .of(Kind::Reconnect)
 }
 
 impl WorkerState {
@@ -248,7 +249,8 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
             result.map_err(|undelivered| {
                 let (status, text) = (undelivered.error.status(), undelivered.to_string());
                 let fix = "close with more time, or look at what the peers do";
-                Fault::new(status, "not everything was delivered", text, fix)
+                let error = Error::new(status, "not everything was delivered", text, fix);
+                if begun { Fault::ended(Kind::Unknown, error) } else { error.into() }
             })
         });
         if begun {
@@ -303,14 +305,16 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
     user: *mut c_void,
     timeout_ns: i64,
 ) -> i32 {
-    done(drive(worker, |_, worker| {
-        let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
-        // SAFETY: the caller's function.
-        let holds = || unsafe { condition(user) } != 0;
-        match worker.wait_until(holds, timeout(timeout_ns))? {
-            true => Ok(()),
-            false => Err(time_is_up()),
-        }
+    done(guarded(|| {
+        drive(worker, |_, worker| {
+            let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
+            // SAFETY: the caller's function.
+            let holds = || unsafe { condition(user) } != 0;
+            match worker.wait_until(holds, timeout(timeout_ns))? {
+                true => Ok(()),
+                false => Err(time_is_up()),
+            }
+        })
     }))
 }
 

@@ -88,6 +88,7 @@ pub(crate) fn discover_in(
         let origin = Origin::File(candidate.path.clone());
         let (settings, log) = (search.settings.clone(), search.log.clone());
         search.consider(name, version, origin.clone(), || {
+            loadable(tieline_plugin_api::is_static_program())?;
             // What this process runs already is not asked for a trial: a child would call into a copy of it.
             if !candidate.system && !load::is_loaded(&candidate.path) {
                 probe::check(&candidate.path, &examined.checked.meta, mode, &*settings)?;
@@ -111,6 +112,16 @@ pub(crate) fn discover_in(
         }
     }
     Discovery { providers: search.providers, records: search.records, looked, log: search.log }
+}
+
+/// Refuses every file where the program has no dynamic loader. What is built in works there.
+fn loadable(is_static: bool) -> Result<(), Refusal> {
+    if !is_static {
+        return Ok(());
+    }
+    let expected = "a program that is linked dynamically".to_string();
+    let found = "this one is linked statically, so that it uses built-in providers alone";
+    Err(("static", elf::Unfit { expected, found: found.to_string() }))
 }
 
 /// A search under way.

@@ -1,7 +1,8 @@
 //! Tries a provider file in a child process first, so that a constructor or an entry function that crashes, hangs or ends
 //! the process costs a line of text and not the process; and remembers the answer.
 //!
-//! The child loads the file, calls its entry function with the settings of this process, and lets go of what that made. What
+//! The child loads the file, calls its entry function with the settings of this process, lets go of what that made, and runs the
+//! file's finalizers, as the end of a process does. What
 //! a provider does later, when its domains are listed and opened and data moves, no trial covers.
 //!
 //! The answer belongs to a file (device, inode, size, times), not to a path. It is kept in the process, and
@@ -133,6 +134,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     let child = |step| match step {
         Step::Loading => "a child process that loaded it",
         Step::Starting => "a child process that called its entry function",
+        Step::Ending => "a child process that ran its finalizers",
     };
     Some(match trial {
         Ok(Trial::Ran) => None,
@@ -158,7 +160,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
 fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {
     let Some(fault) = &answer.fault else { return Ok(()) };
     let note = if remembered { " (remembered; TIELINE_PROBE=nocache asks anew)" } else { "" };
-    let expected = "a file whose constructors run to their end and whose entry function returns";
+    let expected = "a file whose constructors, entry function and finalizers run to their end";
     Err(("probe", Unfit { expected: expected.to_string(), found: format!("{fault}{note}") }))
 }
 

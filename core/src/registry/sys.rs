@@ -1,8 +1,8 @@
 //! The child process that tries a provider file out, and other calls to the system.
 //!
 //! Why fork and not a helper program: a library cannot count on a helper being installed beside it, nor on
-//! finding it. What that asks of the child: between fork and `_exit` it makes system calls, calls dlopen and the
-//! file's entry function, nothing else. dlopen takes the loader's lock and allocates; glibc makes both usable again
+//! finding it. What that asks of the child: between fork and `_exit` it makes system calls, calls dlopen, dladdr, the
+//! file's entry function and its finalizers, nothing else. The application's exit handlers do not run. dlopen takes the loader's lock and allocates; glibc makes both usable again
 //! in the child of a process with several threads. Everything else that the child needs is prepared before the fork:
 //! the host table that the entry function gets is one that no other thread has ever seen, so none of its locks is held.
 //! The constructors and the entry function of the file that is tried may do anything: that is what the child is for.
@@ -122,6 +122,8 @@ pub(super) enum Step {
     Loading,
     /// The entry function, or what lets go again of what it made.
     Starting,
+    /// The finalizers of the file.
+    Ending,
 }
 
 /// How a trial ended.
@@ -237,13 +239,20 @@ unsafe fn child(
             say(b"M");
             libc::_exit(0)
         }
+        // The parent looks the address up, too: the loader then reads the tables of the file's symbols.
+        let _ = super::load::defined_in(handle, entry);
         say(b"L");
+        let is_whole = call.is_some();
         if let Some(Call { host, room }) = call {
             let entry: EntryFn = std::mem::transmute(entry);
             let started = entry(*host, std::ptr::from_mut(&mut room.ops)) >= 0;
             if let (true, Some(quiesce)) = (started, room.ops.quiesce) {
                 quiesce(room.ops.state);
             }
+        }
+        say(b"Q");
+        if is_whole {
+            super::load::run_finalizers(handle);
         }
         say(b"R");
         libc::_exit(0)
@@ -410,6 +419,7 @@ enum Collected {
 /// What the child had begun when it said this, and what it said of that.
 fn step_of(answer: &[u8]) -> (Step, &[u8]) {
     match answer {
+        [b'L', b'Q', rest @ ..] => (Step::Ending, rest),
         [b'L', rest @ ..] => (Step::Starting, rest),
         _ => (Step::Loading, answer),
     }
@@ -419,7 +429,7 @@ fn verdict(answer: &[u8], status: &Collected) -> Trial {
     let (step, said) = step_of(answer);
     match (said, status) {
         ([b'S', signal], _) => Trial::Killed(step, i32::from(*signal)),
-        ([b'R'], Collected::Exited(0) | Collected::Gone) if step == Step::Starting => Trial::Ran,
+        ([b'R'], Collected::Exited(0) | Collected::Gone) if step == Step::Ending => Trial::Ran,
         ([b'M'], Collected::Exited(0) | Collected::Gone) => Trial::NoSymbol,
         ([b'E', text @ ..], _) => Trial::Refused(String::from_utf8_lossy(text).into_owned()),
         (_, Collected::Killed(signal)) => Trial::Killed(step, *signal),
@@ -483,7 +493,7 @@ mod tests {
 
     #[test]
     fn the_answer_the_status_and_the_lack_of_both_are_told_apart() {
-        use Step::{Loading, Starting};
+        use Step::{Ending, Loading, Starting};
         for (answer, status, trial) in [
             (&b"S\x0b"[..], Collected::Gone, Trial::Killed(Loading, 11)),
             (b"LS\x0b", Collected::Gone, Trial::Killed(Starting, 11)),
@@ -494,9 +504,12 @@ mod tests {
             (b"L", Collected::Exited(0), Trial::Exited(Starting, 0)),
             (b"", Collected::Gone, Trial::Vanished(Loading)),
             (b"L", Collected::Gone, Trial::Vanished(Starting)),
-            (b"LR", Collected::Exited(0), Trial::Ran),
-            (b"LR", Collected::Gone, Trial::Ran),
-            (b"LR", Collected::Killed(6), Trial::Killed(Starting, 6)),
+            (b"LQS\x0b", Collected::Gone, Trial::Killed(Ending, 11)),
+            (b"LQ", Collected::Exited(0), Trial::Exited(Ending, 0)),
+            (b"LQR", Collected::Exited(0), Trial::Ran),
+            (b"LQR", Collected::Gone, Trial::Ran),
+            (b"LQR", Collected::Killed(6), Trial::Killed(Ending, 6)),
+            (b"LR", Collected::Exited(0), Trial::Exited(Starting, 0)),
             (b"R", Collected::Exited(0), Trial::Exited(Loading, 0)),
         ] {
             assert_eq!(verdict(answer, &status), trial, "{answer:?}");

@@ -136,6 +136,9 @@ impl Proc {
 impl Library {
     /// Finds the library. It is never unloaded: it has a thread of its own.
     pub(super) fn load() -> Result<Library, String> {
+        if tieline_plugin_api::is_static_program() {
+            return Err(format!("this program is linked statically and cannot load {LIBRARY}"));
+        }
         // SAFETY: the constructors of libpmix do nothing that a C library's do not.
         let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(|e| e.to_string())?;
         let library: &'static libloading::Library = Box::leak(Box::new(library));

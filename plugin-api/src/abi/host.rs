@@ -9,6 +9,8 @@ use crate::{Failure, OK, Status};
 #[derive(Clone, Copy)]
 pub struct HostHandle {
     host: *const Host,
+    /// The table's own when the provider was started: a later provider may get the table, with another one.
+    context: *mut core::ffi::c_void,
     declared: &'static [ConfigDoc],
 }
 
@@ -24,7 +26,7 @@ macro_rules! slot {
         let host = unsafe { &*$self.host };
         // A slot beyond the end of a shorter (older) table is absent.
         if host.size >= core::mem::offset_of!(Host, $name) + size_of::<usize>() {
-            host.$name.map(|f| (host.context, f))
+            host.$name.map(|f| ($self.context, f))
         } else {
             None
         }
@@ -43,7 +45,13 @@ impl HostHandle {
         }
         // SAFETY: not null, and the caller promises a table, of which `size` is the first field.
         let size = unsafe { (*host).size };
-        (size >= core::mem::offset_of!(Host, context)).then_some(HostHandle { host, declared: &[] })
+        if size < core::mem::offset_of!(Host, context) {
+            return None;
+        }
+        // SAFETY: as above; a table that ends before this field has no function either.
+        let has_context = size > core::mem::offset_of!(Host, context);
+        let context = if has_context { unsafe { (*host).context } } else { core::ptr::null_mut() };
+        Some(HostHandle { host, context, declared: &[] })
     }
 
     /// Logs one line at a [`log_level`].

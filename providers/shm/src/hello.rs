@@ -150,7 +150,7 @@ impl Refusal {
             }
             Refusal::Closing => "the peer closed its interface",
             Refusal::Unanswered => {
-                "the peer hung up: it cannot answer what it was asked, for want of descriptors perhaps (ulimit -n)"
+                "the peer hung up: it could not give all the answers that it owed this process"
             }
         }
     }

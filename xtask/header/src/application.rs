@@ -76,6 +76,69 @@ const END: &str = r"
 mod tests {
     use super::*;
 
+    /// Records with addresses, and the rule that keeps each address from being followed too late. A caller can copy every one of them.
+    const ADDRESSES: [(&str, &str, Rule); 8] = [
+        ("tieline_error", "what why fix setting", Rule::Text),
+        ("tieline_setting", "name value", Rule::Callers),
+        ("tieline_context_params", "settings", Rule::Callers),
+        ("tieline_how", "counter", Rule::Number),
+        ("tieline_piece", "region", Rule::Number),
+        ("tieline_message", "payload", Rule::Text),
+        ("tieline_message", "reserved reserved_worker", Rule::Number),
+        ("tieline_exchange", "user allgather publish lookup barrier", Rule::Callers),
+    ];
+
+    /// What the library does with an address in a record.
+    #[derive(Clone, Copy)]
+    enum Rule {
+        /// Nothing: the library wrote it for the caller, and its documentation says how long it holds.
+        Text,
+        /// It follows it in the call that it was passed to: it is the caller's own memory or function.
+        Callers,
+        /// It is a number in the shape of an address, which is looked up and never followed.
+        Number,
+    }
+
+    /// The names of a record's members that are addresses.
+    fn addresses(body: &str) -> Vec<&str> {
+        let members = body.split(';').filter(|member| member.contains('*'));
+        let name = |member: &'_ str| match member.split_once("(*") {
+            Some(_) => member.find("(*").map(|at| at + 2),
+            None => member.rfind('*').map(|at| at + 1),
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        members
+            .filter_map(|member| {
+                let rest = &member[name(member)?..];
+                Some(rest.split(|c| !is_name(c)).next().unwrap_or(rest))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_address_in_a_record_has_a_rule() {
+        let header = std::fs::read_to_string(super::super::root().join("include/tieline.h"));
+        let header = header.unwrap();
+        let mut text = String::new();
+        for (number, part) in header.split("/*").enumerate() {
+            text.push_str(if number == 0 { part } else { part.split_once("*/").unwrap().1 });
+        }
+        let mut found = Vec::new();
+        for record in text.split("\nstruct ").skip(1) {
+            let Some((name, body)) = record.split_once(" {\n") else { continue };
+            let body = body.split("\n};").next().unwrap();
+            found.extend(addresses(body).iter().map(|member| format!("{name}.{member}")));
+        }
+        let listed = ADDRESSES.iter().flat_map(|(name, members, rule)| {
+            let (Rule::Text | Rule::Callers | Rule::Number) = rule;
+            members.split(' ').map(move |member| format!("{name}.{member}"))
+        });
+        let mut listed: Vec<String> = listed.collect();
+        found.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(found, listed);
+    }
+
     #[test]
     fn no_file_of_the_c_library_is_left_out() {
         let text =

@@ -12,6 +12,10 @@ const MISUSE: &str = "capi/tests/misuse.c";
 const SURFACE: &str = "capi/tests/surface.c";
 /// Two processes that find each other by an exchange of their own.
 const EXCHANGE: &str = "capi/tests/own_exchange.c";
+/// Contexts that are opened and closed again and again.
+const AGAIN: &str = "capi/tests/again.c";
+/// A whole program, which is linked statically as well.
+const HELLO: &str = "capi/examples/hello.c";
 /// What is kept to the end of the process, and why.
 const SUPPRESSIONS: &str = "capi/tests/valgrind.supp";
 
@@ -87,6 +91,55 @@ pub(super) fn surface() -> Count {
         }
         run(false, &["-fsanitize=address"], &[]);
     }
+    total.add(again());
+    total.add(static_program());
+    total
+}
+
+/// Contexts leave nothing behind: what a program counts itself, and what LeakSanitizer finds.
+fn again() -> Count {
+    let mut total = Count::default();
+    for (more, rounds, leaks) in [(&[][..], "500", "0"), (&["-fsanitize=address"], "30", "1")] {
+        let program = compiled(&root().join(AGAIN), false, more);
+        total.add(program.map(|program| counted(&program, rounds, leaks)).into());
+    }
+    total
+}
+
+fn counted(program: &Path, rounds: &str, leaks: &str) -> Count {
+    let mut command = command(program, &[rounds]);
+    let _ = command.env("ASAN_OPTIONS", format!("detect_leaks={leaks}"));
+    quiet(command.env("TIELINE_PROVIDER_PATH", target().join("debug")))
+}
+
+/// A program without a dynamic loader uses what is built in, and says that it refuses files.
+fn static_program() -> Count {
+    let folder = c_library::folder("debug");
+    let program = folder.join("hello.static");
+    let mut compiler = command("cc", &["-std=c11", "-D_DEFAULT_SOURCE", "-static", "-pthread"]);
+    let _ = compiler.arg("-I").arg(root().join("include")).arg(root().join(HELLO));
+    let _ = compiler.arg("-o").arg(&program).arg(folder.join("libtieline.a"));
+    let _ = compiler.args(["-lgcc_eh", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
+    match compiler.output() {
+        Ok(output) if output.status.success() => {}
+        _ => return Count::skip("a static program: this compiler links none".to_owned()),
+    }
+    let mut total = Count::default();
+    let providers = target().join("debug");
+    let runs = || {
+        let mut command = command(&program, &[]);
+        let _ = command.env("TIELINE_PROVIDER_PATH", &providers);
+        command
+    };
+    total.add(quiet(&mut runs()));
+    // What is in a file alone is refused in words.
+    let refused = runs().env("TIELINE_PROVIDERS", "tcp,tcp-connect").output();
+    let said = refused.map(|output| {
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_refused = output.status.code().is_some_and(|code| code != 0);
+        if is_refused && words.contains("linked statically") { Ok(()) } else { Err(words) }
+    });
+    total.add(Count::one(said.unwrap_or_else(|error| Err(error.to_string()))));
     total
 }
 

@@ -1,15 +1,19 @@
 //! The host's services behind the table that every provider gets: log, configuration, clock, events, pages.
 //!
 //! A provider may call these from any thread, at any time, until the process ends. So the table and what
-//! it points to are never freed; what they hold on to (the settings) is let go when the provider is.
+//! it points to are never freed. What they hold on to (settings, log) is let go when the provider is, and calls that come
+//! later are dropped. The memory goes to a later provider of that name: the table's `context` has another number then, by
+//! which a call of the earlier one is known, and the memory rests meanwhile for as long as [`RESTING`] others are there.
 //! Nothing here prints: lines go into a log that the report shows.
 
 use crate::config::upper;
 use crate::log::{Line, Log, is_plain};
 use crate::registry::settings::Settings;
+use std::cell::UnsafeCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tieline_plugin_api::abi::{
     ABI_MAJOR, ABI_MINOR, AsyncEvent, ConfigValue, ConfigVar, Declarations, Declared, Host,
@@ -62,11 +66,20 @@ struct Words {
     reported: Option<String>,
 }
 
-/// What a provider's host functions work on.
-pub(crate) struct Services {
+/// What a provider has while it is in use.
+struct Open {
     provider: String,
     log: Arc<Log<LogLine>>,
-    settings: RwLock<Option<Arc<dyn Settings>>>,
+    settings: Arc<dyn Settings>,
+}
+
+/// What a provider's host functions work on. It begins at a multiple of [`GENERATIONS`]: the bits below are a number in a table's `context`.
+#[repr(align(1024))]
+pub(crate) struct Services {
+    /// The table: never freed, and changed only while no provider has it.
+    host: UnsafeCell<Host>,
+    /// How often it was opened, and for whom it is open.
+    open: RwLock<(usize, Option<Arc<Open>>)>,
     declarations: Declarations,
     /// What the entry function has declared.
     declared: Mutex<Vec<Declared>>,
@@ -75,6 +88,20 @@ pub(crate) struct Services {
     page_bytes: AtomicUsize,
 }
 
+/// So many numbers fit below the address of a [`Services`].
+const GENERATIONS: usize = align_of::<Services>();
+
+// SAFETY: the table is changed only by `Services::open`, while no provider has it; all else has locks.
+unsafe impl Sync for Services {}
+// SAFETY: as above; the addresses in the table are functions and this value itself.
+unsafe impl Send for Services {}
+
+/// So many of a name rest before one is used again.
+const RESTING: usize = 8;
+
+/// Those that no provider has, the one that rests longest first. The lock is tried and never waited for: a forked child may find it held for ever.
+static UNUSED: Mutex<BTreeMap<String, VecDeque<&'static Services>>> = Mutex::new(BTreeMap::new());
+
 impl Services {
     /// A host table for one provider. It stays valid for the life of the process.
     pub(in crate::registry) fn open(
@@ -82,20 +109,31 @@ impl Services {
         log: Arc<Log<LogLine>>,
         settings: Arc<dyn Settings>,
     ) -> (&'static Services, &'static Host) {
-        let services: &'static Services = Box::leak(Box::new(Services {
-            provider: provider.to_string(),
-            log,
-            settings: RwLock::new(Some(settings)),
-            declarations: Declarations::new(),
-            declared: Mutex::default(),
-            words: Mutex::default(),
-            page_bytes: AtomicUsize::new(0),
-        }));
-        let host = Box::leak(Box::new(Host {
+        let services = Services::unused(provider).unwrap_or_else(Services::new);
+        let mut open = services.open.write().unwrap_or_else(PoisonError::into_inner);
+        let number = open.0.wrapping_add(1);
+        *open = (number, Some(Arc::new(Open { provider: provider.to_string(), log, settings })));
+        let context = std::ptr::from_ref(services).wrapping_byte_add(number % GENERATIONS);
+        // SAFETY: no provider has the table, but for a late call of an earlier one, which reads one word.
+        unsafe {
+            let place = &raw mut (*services.host.get()).context;
+            AtomicPtr::from_ptr(place).store(context.cast_mut().cast(), Ordering::Release);
+            (services, &*services.host.get())
+        }
+    }
+
+    fn unused(provider: &str) -> Option<&'static Services> {
+        let mut unused = UNUSED.try_lock().ok()?;
+        let resting = unused.get_mut(provider)?;
+        if resting.len() > RESTING { resting.pop_front() } else { None }
+    }
+
+    fn new() -> &'static Services {
+        let host = Host {
             size: size_of::<Host>(),
             abi_major: u32::from(ABI_MAJOR),
             abi_minor: u32::from(ABI_MINOR),
-            context: std::ptr::from_ref(services).cast_mut().cast(),
+            context: std::ptr::null_mut(),
             log: Some(log_line),
             config_declare: Some(config_declare),
             config_get: Some(config_get),
@@ -103,8 +141,20 @@ impl Services {
             async_event: Some(async_event),
             pages_alloc: Some(pages_alloc),
             pages_free: Some(pages_free),
-        }));
-        (services, host)
+        };
+        Box::leak(Box::new(Services {
+            host: UnsafeCell::new(host),
+            open: RwLock::new((0, None)),
+            declarations: Declarations::new(),
+            declared: Mutex::default(),
+            words: Mutex::default(),
+            page_bytes: AtomicUsize::new(0),
+        }))
+    }
+
+    /// For whom it is open.
+    fn now(&self) -> Option<Arc<Open>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
     /// Why the entry function has failed with this status: what it was refused so, or what it has reported; and whether a value
@@ -129,10 +179,9 @@ impl Services {
 
     /// What was declared holds: the provider has started, or would have but for a value.
     pub(in crate::registry) fn tell_declared(&self) {
-        let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner).clone();
         let declared = std::mem::take(&mut *lock(&self.declared));
-        if let Some(settings) = settings {
-            declared.iter().for_each(|variable| settings.declared(&self.provider, variable));
+        if let Some(open) = self.now() {
+            declared.iter().for_each(|variable| open.settings.declared(&open.provider, variable));
         }
     }
 
@@ -142,30 +191,38 @@ impl Services {
         self.page_bytes.load(Ordering::Relaxed)
     }
 
-    /// The provider is done: what the settings hold may go.
-    pub(in crate::registry) fn close(&self) {
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = None;
+    /// The provider is done: what it held on to may go, its calls are dropped, and another one has the memory some time.
+    pub(in crate::registry) fn close(&'static self) {
+        let ended = self.open.write().unwrap_or_else(PoisonError::into_inner).1.take();
+        let Some(ended) = ended else { return };
         self.declarations.clear();
+        lock(&self.declared).clear();
+        *lock(&self.words) = Words::default();
+        // What it has not given back is its own for ever, and so is the memory that counts it.
+        if self.page_bytes.load(Ordering::Relaxed) == 0 {
+            if let Ok(mut unused) = UNUSED.try_lock() {
+                unused.entry(ended.provider.clone()).or_default().push_back(self);
+            }
+        }
     }
 
     /// # Safety
     /// As [`Declarations::declare`].
-    unsafe fn declare(&self, vars: *const ConfigVar, count: usize) -> i32 {
-        let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(settings) = settings else { return Status::Closed as i32 };
+    unsafe fn declare(&self, open: &Open, vars: *const ConfigVar, count: usize) -> i32 {
+        let Open { provider, settings, .. } = open;
         let mut list = Vec::new();
         // SAFETY: the caller's promise.
         let declared = unsafe {
             self.declarations.declare(vars, count, |variable| {
                 if let Some(known) = settings.of_the_core(&variable.name) {
                     *variable = known;
-                } else if !settings.may_declare(&self.provider, &variable.name) {
+                } else if !settings.may_declare(provider, &variable.name) {
                     return Err(Failure::new(
                         Status::ProviderFailed,
                         format!(
                             "variable {:?}: it is neither the core's nor named TIELINE_{}_...",
                             variable.name,
-                            upper(&self.provider)
+                            upper(provider)
                         ),
                     ));
                 }
@@ -190,21 +247,34 @@ impl Services {
     }
 }
 
-/// Runs a host function for a provider. A panic ends here: it must not unwind into the provider.
+/// Runs a host function for a provider; a call of one that is done is dropped. A panic ends here: it must not unwind into the provider.
 ///
 /// # Safety
 /// `context` is the one of a table from [`Services::open`].
 unsafe fn serve<R>(
     context: *mut c_void,
     broken: R,
-    body: impl FnOnce(&'static Services) -> R,
+    body: impl FnOnce(&'static Services, &Open) -> R,
 ) -> R {
-    if context.is_null() {
-        return broken;
-    }
-    // SAFETY: the context is a `Services` that is never freed.
-    let services: &'static Services = unsafe { &*context.cast::<Services>() };
-    catch_unwind(AssertUnwindSafe(|| body(services))).unwrap_or(broken)
+    // SAFETY: the caller's promise.
+    let Some((services, number)) = (unsafe { behind(context) }) else { return broken };
+    let open = {
+        let open = services.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.1.clone().filter(|_| open.0 % GENERATIONS == number)
+    };
+    let Some(open) = open else { return broken };
+    catch_unwind(AssertUnwindSafe(|| body(services, &open))).unwrap_or(broken)
+}
+
+/// What a table's `context` leads to, and the number in it.
+///
+/// # Safety
+/// `context` is null, or the one of a table from [`Services::open`].
+unsafe fn behind(context: *mut c_void) -> Option<(&'static Services, usize)> {
+    let number = context.addr() % GENERATIONS;
+    let services = context.wrapping_byte_sub(number).cast::<Services>();
+    // SAFETY: there is a `Services` that is never freed.
+    unsafe { services.as_ref() }.map(|services| (services, number))
 }
 
 /// A provider's text: lossy, one line, of bounded length.
@@ -223,9 +293,7 @@ unsafe fn line(text: *const u8, len: usize) -> String {
 unsafe extern "C" fn log_line(context: *mut c_void, level: u32, text: *const u8, len: usize) {
     // SAFETY: a provider calls with its table's context, and with text that it lends for the call.
     unsafe {
-        serve(context, (), |services| {
-            services.log.push(&services.provider, level, line(text, len))
-        });
+        serve(context, (), |_, open| open.log.push(&open.provider, level, line(text, len)));
     }
 }
 
@@ -235,7 +303,9 @@ unsafe extern "C" fn config_declare(
     count: usize,
 ) -> i32 {
     // SAFETY: a provider calls with its table's context, and with records that it lends for the call.
-    unsafe { serve(context, Status::Invalid as i32, |services| services.declare(vars, count)) }
+    unsafe {
+        serve(context, Status::Closed as i32, |services, open| services.declare(open, vars, count))
+    }
 }
 
 unsafe extern "C" fn config_get(
@@ -246,7 +316,7 @@ unsafe extern "C" fn config_get(
 ) -> i32 {
     // SAFETY: a provider calls with its table's context; it lends the name and the record for the call.
     unsafe {
-        serve(context, Status::Invalid as i32, |services| {
+        serve(context, Status::Invalid as i32, |services, _| {
             services.declarations.get(name, name_len, out)
         })
     }
@@ -268,7 +338,7 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
     // SAFETY: a provider calls with its table's context, and with a record and texts that it lends for the call. What a
     // shorter record lacks is zero; what a longer one has besides is not for us.
     unsafe {
-        serve(context, (), |services| {
+        serve(context, (), |services, open| {
             if event.is_null() {
                 return;
             }
@@ -279,7 +349,7 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
                     "it has reported an event whose size is {size}: nothing can be read of it"
                 );
                 lock(&services.words).reported = Some(text.clone());
-                services.log.push(&services.provider, log_level::WARN, text);
+                open.log.push(&open.provider, log_level::WARN, text);
                 return;
             }
             std::ptr::copy_nonoverlapping(
@@ -304,7 +374,7 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
                 (domain, "") => format!("{domain}: {text}"),
                 (domain, module) => format!("{domain}/{module}: {text}"),
             };
-            services.log.add(LogLine { provider: services.provider.clone(), level, text, event });
+            open.log.add(LogLine { provider: open.provider.clone(), level, text, event });
         });
     }
 }
@@ -313,7 +383,7 @@ unsafe extern "C" fn pages_alloc(context: *mut c_void, len: usize) -> *mut c_voi
     let none = std::ptr::null_mut();
     // SAFETY: a provider calls with its table's context.
     unsafe {
-        serve(context, none, |services| {
+        serve(context, none, |services, _| {
             if len == 0 || len > isize::MAX as usize {
                 return std::ptr::null_mut();
             }
@@ -338,11 +408,13 @@ unsafe extern "C" fn pages_alloc(context: *mut c_void, len: usize) -> *mut c_voi
 unsafe extern "C" fn pages_free(context: *mut c_void, pages: *mut c_void, len: usize) {
     // SAFETY: a provider calls with its table's context.
     unsafe {
-        serve(context, (), |services| {
+        // Also when the provider is done: the pages are its own, and with them the count is.
+        let Some((services, _)) = behind(context) else { return };
+        {
             // SAFETY: the provider gives back, once, what `pages_alloc` gave it.
             if !pages.is_null() && libc::munmap(pages, len) == 0 {
                 let _ = services.page_bytes.fetch_sub(len, Ordering::Relaxed);
             }
-        });
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! Tests of tables, stubs and host services, with providers that live in this file.
 
+use super::host::Services;
 use super::objects::OpenDomain;
 use super::{EndpointTable, FAILED_ENDPOINT, RawEndpoint};
 use crate::explain::{Record, Verdict};
+use crate::log::Log;
 use crate::registry::{Builtin, Discovery, SearchPath, Settings, discover_in};
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -260,6 +262,38 @@ fn the_hosts_services_serve_a_provider() {
     let lines = found.log.lines();
     assert_eq!((lines[0].provider.as_str(), lines[0].text.as_str()), ("test", "two lines"));
     assert_eq!(found.providers[0].page_bytes(), 0);
+}
+
+#[test]
+fn a_recycled_host_table_drops_calls_of_its_earlier_provider() {
+    let open = || {
+        let log = Arc::new(Log::new());
+        let (services, host) = Services::open("again", log.clone(), Arc::new(NoSettings));
+        (services, std::ptr::from_ref(host), log)
+    };
+    // SAFETY: the core's table, which is never freed.
+    let handle = |host| unsafe { HostHandle::new(host) }.expect("a host");
+    let (services, first, log) = open();
+    let earlier = handle(first);
+    earlier.log(log_level::INFO, "in time");
+    services.close();
+    earlier.log(log_level::INFO, "late");
+    assert!(earlier.declare(&[]).is_err());
+    assert_eq!(log.lines().len(), 1);
+    for others in 0..100 {
+        let (services, host, log) = open();
+        let is_same = std::ptr::eq(host, first);
+        earlier.log(log_level::INFO, "late");
+        assert!(log.lines().is_empty());
+        handle(host).log(log_level::INFO, "in time");
+        assert_eq!(log.lines().len(), 1);
+        services.close();
+        assert_eq!(Arc::strong_count(&log), 1, "it is let go of");
+        if is_same {
+            return assert!(others > 0, "it rests first");
+        }
+    }
+    panic!("the table is never used again");
 }
 
 #[test]

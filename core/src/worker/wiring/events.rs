@@ -267,9 +267,10 @@ impl Inner {
                 Status::Unsupported,
                 "use versions of Tieline and of this provider that go together on both sides",
             ),
-            ReasonKind::Transport if hopeless == Some(Status::NoMemory) => {
-                (Status::NoMemory, "raise the limit on open descriptors (ulimit -n), or close some")
-            }
+            ReasonKind::Transport if hopeless == Some(Status::NoMemory) => (
+                Status::NoMemory,
+                "see on that side what ran out: memory, descriptors or another limit",
+            ),
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
         };
         // What the way to the peer says is the cause; that nothing was heard over it follows.

@@ -3,6 +3,7 @@
 use super::super::host::HostHandle;
 use super::*;
 use crate::provider::{Connector, Domain, DomainInfo, Interface, Provider};
+use std::sync::Mutex;
 
 /// The body of `tieline_provider_v1`.
 ///
@@ -14,7 +15,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
     if out.is_null() {
         return Status::Invalid as i32;
     }
-    let poisoned: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let poisoned = flag();
     let result = code(guarded(poisoned, || {
         let provider = P::open(host.declare(P::config())?)?;
         let ops = ProviderOps {
@@ -52,6 +53,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
         Ok(0)
     }));
     if result != OK {
+        give_back(poisoned);
         // Without words it is a value that the host has refused, with words of its own.
         LAST_ERROR.with_borrow(|text| {
             if !text.is_empty() {
@@ -60,6 +62,25 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
         });
     }
     result
+}
+
+/// Flags that no provider has. Their memory is never freed: what a provider left open may still look at its own. The lock is tried
+/// and never waited for, since a forked child may find it held for ever.
+static FLAGS: Mutex<Vec<&'static AtomicBool>> = Mutex::new(Vec::new());
+
+/// The flag of a provider that starts.
+fn flag() -> &'static AtomicBool {
+    let unused = FLAGS.try_lock().ok().and_then(|mut flags| flags.pop());
+    unused.unwrap_or_else(|| Box::leak(Box::new(AtomicBool::new(false))))
+}
+
+/// Nothing of the provider is called any more. A flag that is set stays so.
+fn give_back(flag: &'static AtomicBool) {
+    if !flag.load(Ordering::Relaxed) {
+        if let Ok(mut flags) = FLAGS.try_lock() {
+            flags.push(flag);
+        }
+    }
 }
 
 unsafe extern "C" fn query_domains<P: Provider>(
@@ -139,6 +160,7 @@ unsafe extern "C" fn quiesce<P: Provider>(state: *mut c_void) {
         drop(this);
         Ok(0)
     });
+    give_back(poisoned);
 }
 
 unsafe extern "C" fn layouts(_: *mut c_void, out: *mut Layouts) -> i32 {

@@ -1,0 +1,101 @@
+use super::*;
+use std::fmt::Write;
+
+/// Where a failure comes from, and what becomes of an error there.
+type Column = (&'static str, fn(Error) -> Fault);
+
+/// The columns of the table in docs/c.md.
+const COLUMNS: [Column; 6] = [
+    ("a call", Fault::from),
+    ("opening", |error| OpenError::from(error).into()),
+    ("connecting", |error| ConnectError::from(error).into()),
+    ("posting", |error| PostError::from(error).into()),
+    ("an operation's end", |error| CompletionError::from(error).into()),
+    ("an endpoint or a peer that is gone", |error| Fault::gone(error.of(Scope::Connection))),
+];
+
+fn fault(column: usize, status: Status) -> Fault {
+    COLUMNS[column].1(Error::new(status, "what", "why", "fix"))
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Correct => "`DO_CORRECT`",
+        Kind::Retry => "`DO_RETRY`",
+        Kind::Reconnect => "`DO_RECONNECT`",
+        Kind::Exchange => "`DO_EXCHANGE`",
+        Kind::Configure => "`DO_CONFIGURE`",
+        Kind::Release => "`DO_RELEASE`",
+        Kind::Reopen => "`DO_REOPEN`",
+        Kind::Refused => "`OP_REFUSED`",
+        Kind::Unknown => "`OP_UNKNOWN`",
+        Kind::Canceled => "`OP_CANCELED`",
+        Kind::Pending => "`OP_PENDING`",
+        Kind::Panicked => "`PANICKED`",
+    }
+}
+
+/// The table of docs/c.md. A status has a row; `EXPIRED` has what `TIMED_OUT` becomes where something has ended.
+fn table() -> String {
+    let mut text = String::from("| status |");
+    for (column, _) in COLUMNS {
+        write!(text, " {column} |").unwrap();
+    }
+    text.push_str("\n|---|---|---|---|---|---|---|\n");
+    let mut row = |label: &str, status: Status, expired: bool| {
+        write!(text, "| `{label}` |").unwrap();
+        for column in 0..COLUMNS.len() {
+            let fault = fault(column, status);
+            let is_here = (fault.status() == numbers::TIELINE_EXPIRED) == expired;
+            write!(text, " {} |", if is_here { name(fault.kind) } else { "" }).unwrap();
+        }
+        text.push('\n');
+    };
+    for &status in Status::ALL {
+        row(status.constant().trim_start_matches("TIELINE_"), status, false);
+    }
+    row("EXPIRED", Status::TimedOut, true);
+    text
+}
+
+#[test]
+fn docs_have_the_table_of_status_and_kind() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/c.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let begin = "<!-- status and kind: made by the tests of capi/src/abi/error.rs -->\n";
+    let (_, rest) = text.split_once(begin).unwrap();
+    let found = rest.split("<!-- end -->").next().unwrap();
+    assert_eq!(found, table(), "docs/c.md is to have:\n{}", table());
+}
+
+#[test]
+fn a_timed_out_wait_goes_on_and_what_expired_has_ended() {
+    let wait = super::super::worker::time_is_up();
+    assert_eq!((wait.status(), wait.kind), (Status::TimedOut as i32, Kind::Retry));
+    assert!(wait.error.fix().contains("wait again"));
+    for (number, (column, _)) in COLUMNS.iter().enumerate().skip(1) {
+        let ended = fault(number, Status::TimedOut);
+        assert_eq!(ended.status(), numbers::TIELINE_EXPIRED, "{column}");
+        assert!(!matches!(ended.kind, Kind::Retry | Kind::Pending | Kind::Correct));
+    }
+    assert!(Status::ALL.iter().all(|status| *status as i32 != numbers::TIELINE_EXPIRED));
+}
+
+#[test]
+fn the_end_of_a_peer_is_never_the_callers_mistake() {
+    for &status in Status::ALL {
+        let gone = fault(COLUMNS.len() - 1, status);
+        assert_ne!(gone.kind, Kind::Correct, "{status:?}");
+    }
+    assert_eq!(Fault::gone(Error::from_status(Status::PeerFailed)).kind, Kind::Exchange);
+    assert_eq!(Fault::from(Error::from_status(Status::PeerFailed)).kind, Kind::Exchange);
+}
+
+#[test]
+fn a_busy_object_of_this_library_asks_for_another_call() {
+    use super::super::enter::Mark;
+    let mark = Mark::new(true);
+    let inner = mark.post(|| Ok(mark.post(|| Ok(())))).unwrap().unwrap_err();
+    assert_eq!((inner.error.status(), inner.kind), (Status::Busy, Kind::Retry));
+    assert!(inner.error.fix().contains("call again"));
+}
