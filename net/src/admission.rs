@@ -5,6 +5,7 @@
 //! * A source is an IPv4 address, the first 64 bits of an IPv6 address, or this host.
 //! * Where there is no room, the oldest connection makes it, once it is [`HOLD`] old. Its age counts from its arrival: bytes renew nothing.
 //! * The source at its bound makes room itself; else the source with the most connections does.
+//! * A connection that has proven itself makes no room for one that has not.
 //! * Where everybody is younger, listeners wait. Once [`CROWD`] connections wait in the kernel ([`is_crowded`](crate::is_crowded)), they are taken
 //!   at once, and closed where there is no room: the kernel drops what comes to a full queue, and an honest peer would lose seconds.
 
@@ -105,11 +106,11 @@ impl<K: Copy + Ord> Row<K> {
         firsts.into_iter().flatten().min().copied()
     }
 
-    /// The one that makes room: the oldest that has had its time, of those without a proof if there is one.
-    fn makes_room(&self, now: Instant) -> Option<K> {
-        let firsts = [self.unproven.first(), self.proven.first()];
+    /// The one that makes room: the oldest that has had its time. One with a proof makes none for one without.
+    fn makes_room(&self, now: Instant, for_proven: bool) -> Option<K> {
+        let proven = self.proven.first().filter(|_| for_proven);
         let due = |entry: &&(Instant, K)| now >= entry.0 + HOLD;
-        firsts.into_iter().flatten().find(due).map(|(_, key)| *key)
+        [self.unproven.first(), proven].into_iter().flatten().find(due).map(|(_, key)| *key)
     }
 }
 
@@ -145,7 +146,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         let _ = self.weights.insert((row.len(), source));
     }
 
-    /// This one has proven itself: it makes room behind those that have not.
+    /// This one has proven itself: it makes no room for those that have not.
     pub fn prove(&mut self, key: K) {
         if let Some(Entry { source, since, .. }) = self.entries.get(&key).copied() {
             self.insert(key, source, since, true);
@@ -193,7 +194,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
     /// The one that goes where the system has no descriptor for another connection.
     #[must_use]
     pub fn makes_room(&self, now: Instant) -> Option<K> {
-        self.all.makes_room(now)
+        self.all.makes_room(now, false)
     }
 
     fn is_full(&self) -> bool {
@@ -226,28 +227,28 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         self.room_at().is_none_or(|at| now >= at) || crowd()
     }
 
-    /// What becomes of a connection that was accepted.
+    /// What becomes of a connection that was accepted. `proven`: it has nothing to prove.
     #[must_use]
-    pub fn admit(&self, source: Source, now: Instant) -> Verdict<K> {
+    pub fn admit(&self, source: Source, now: Instant, proven: bool) -> Verdict<K> {
         let instead = |key: Option<K>| key.map_or(Verdict::TurnedAway, Verdict::Instead);
         let own = self.sources.get(&source);
         let count = own.map_or(0, Row::len);
         if self.is_source_full(count) {
-            return instead(own.and_then(|row| row.makes_room(now)));
+            return instead(own.and_then(|row| row.makes_room(now, proven)));
         }
         if !self.is_full() {
             return Verdict::Enters;
         }
         let heavier = self.heaviest().filter(|(most, _)| *most > count + 1);
-        if let Some(key) = heavier.and_then(|(_, row)| row.makes_room(now)) {
+        if let Some(key) = heavier.and_then(|(_, row)| row.makes_room(now, proven)) {
             return Verdict::Instead(key);
         }
-        if let Some(key) = self.all.makes_room(now) {
+        if let Some(key) = self.all.makes_room(now, proven) {
             return Verdict::Instead(key);
         }
         // A source with a large part of the room has taken it from the others: it makes room at any age.
         let large = heavier.filter(|(most, _)| most * SMALL_PART > self.len());
-        instead(large.and_then(|(_, row)| row.oldest()).map(|(_, key)| key))
+        instead(large.and_then(|(_, row)| row.unproven.first()).map(|(_, key)| *key))
     }
 }
 

@@ -20,7 +20,7 @@ impl Played {
     }
 
     fn comes(&mut self, source: Source, now: Instant) -> Verdict<usize> {
-        let verdict = self.admission.admit(source, now);
+        let verdict = self.admission.admit(source, now, false);
         if let Verdict::Instead(oldest) = verdict {
             self.admission.remove(oldest);
         }
@@ -98,7 +98,7 @@ fn of_many_sources_with_little_each_has_its_time() {
 }
 
 #[test]
-fn a_proof_keeps_a_place_while_somebody_without_one_can_go() {
+fn a_proof_keeps_a_place_before_all_who_have_none() {
     let (t0, mut played) = (Instant::now(), Played::expecting(0));
     for _ in 0..3 {
         let _ = played.comes(v4(1), t0);
@@ -108,8 +108,14 @@ fn a_proof_keeps_a_place_while_somebody_without_one_can_go() {
     assert_eq!(played.admission.makes_room(t0 + HOLD), Some(1));
     played.admission.remove(1);
     played.admission.remove(2);
-    assert_eq!(played.admission.makes_room(t0 + HOLD), Some(0));
-    played.admission.remove(0);
+    assert_eq!(played.admission.makes_room(t0 + HOLD), None);
+    let late = t0 + HOLD;
+    for n in 0..RESERVE_PER_SOURCE - 1 {
+        assert_eq!(played.comes(v4(1), late), Verdict::Enters, "{n}");
+    }
+    assert_eq!(played.admission.admit(v4(1), late, false), Verdict::TurnedAway);
+    assert_eq!(played.admission.admit(v4(1), late, true), Verdict::Instead(0), "its equals");
+    (0..played.next).for_each(|key| played.admission.remove(key));
     played.admission.prove(0);
     assert!(played.admission.is_empty() && played.admission.oldest().is_none());
     assert!(played.admission.sources.is_empty() && played.admission.weights.is_empty());

@@ -197,7 +197,7 @@ impl Handshakes {
     /// Finds room for a connection, or closes it.
     fn admit(&mut self, hub: &Hub, socket: Socket, from: Option<SocketAddr>, now: Instant) {
         let Some(from) = from else { return count(&hub.counts.unproven) };
-        match self.admission.admit(from.ip().into(), now) {
+        match self.admission.admit(from.ip().into(), now, false) {
             Verdict::Enters => {}
             Verdict::Instead(oldest) => {
                 count(&hub.counts.slow);

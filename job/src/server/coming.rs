@@ -86,7 +86,8 @@ impl Server {
 
     /// Finds room for a connection, or lets it go.
     fn admit(&mut self, connection: &Connection, now: Instant) -> bool {
-        match self.seats.nameless.admit(connection.source, now) {
+        let proven = connection.handshake.is_none();
+        match self.seats.nameless.admit(connection.source, now, proven) {
             Verdict::Enters => {}
             Verdict::Instead(oldest) => self.drop_nameless(oldest),
             Verdict::TurnedAway => {
