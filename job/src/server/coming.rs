@@ -6,6 +6,7 @@ use crate::handshake::Handshake;
 use crate::local;
 use crate::stream::Stream;
 use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use tieline_net::admission::{Source, Verdict};
 use tieline_net::{Interest, is_crowded, reset};
@@ -37,35 +38,17 @@ impl Server {
             }
             let accepted = match &self.listeners[index] {
                 Listener::Unix(listener) => {
-                    listener.accept().map(|(stream, _)| match local::check_user(&stream) {
-                        Ok(()) => Ok(Connection::new(Stream::Unix(stream), Source::Local, None)),
-                        Err(local::Refused::User(user)) => Err(format!("a process of {user}")),
-                        Err(local::Refused::System(_)) => {
-                            Err("a process of an unknown user".to_owned())
-                        }
-                    })
+                    listener.accept().map(|(stream, _)| (Stream::Unix(stream), Source::Local))
                 }
-                Listener::Tcp(listener, secret) => listener.accept().map(|(stream, from)| {
-                    let _ = stream.set_nodelay(true);
-                    let handshake =
-                        Handshake::accept(secret).ok_or("no random numbers for a challenge")?;
-                    Ok(Connection::new(Stream::Tcp(stream), from.ip().into(), Some(handshake)))
-                }),
+                Listener::Tcp(listener, _) => {
+                    let tcp = |(stream, from): (TcpStream, SocketAddr)| {
+                        (Stream::Tcp(stream), from.ip().into())
+                    };
+                    listener.accept().map(tcp)
+                }
             };
             match accepted {
-                Ok(Ok(mut connection)) if connection.stream.set_nonblocking(true).is_ok() => {
-                    if !self.admit(&connection, now) {
-                        continue;
-                    }
-                    connection.answer();
-                    connection.write();
-                    self.insert(connection);
-                }
-                Ok(Ok(_)) => self.turned_away += 1,
-                Ok(Err(text)) => {
-                    self.turned_away += 1;
-                    let _ = self.gather.turn_away(text);
-                }
+                Ok((stream, source)) => self.take_in(index, stream, source, now),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 // It left before it was taken in.
                 Err(e)
@@ -84,21 +67,51 @@ impl Server {
         }
     }
 
-    /// Finds room for a connection, or lets it go.
-    fn admit(&mut self, connection: &Connection, now: Instant) -> bool {
-        let proven = connection.handshake.is_none();
-        match self.seats.nameless.admit(connection.source, now, proven) {
+    /// Gives a connection its place, or lets it go.
+    fn take_in(&mut self, index: usize, stream: Stream, source: Source, now: Instant) {
+        // What costs more than a look comes behind it.
+        let user = match &stream {
+            Stream::Unix(stream) => local::check_user(stream).map_err(|refused| match refused {
+                local::Refused::User(user) => format!("a process of {user}"),
+                local::Refused::System(_) => "a process of an unknown user".to_owned(),
+            }),
+            Stream::Tcp(_) => Ok(()),
+        };
+        if let Err(text) = user {
+            self.turned_away += 1;
+            return drop(self.gather.turn_away(text));
+        }
+        match self.seats.nameless.admit(source, now, matches!(stream, Stream::Unix(_))) {
             Verdict::Enters => {}
             Verdict::Instead(oldest) => self.drop_nameless(oldest),
             Verdict::TurnedAway => {
                 self.turned_away += 1;
-                if let Stream::Tcp(stream) = &connection.stream {
+                if let Stream::Tcp(stream) = &stream {
                     reset(stream);
                 }
-                return false;
+                return;
             }
         }
-        true
+        let handshake = match (&self.listeners[index], &stream) {
+            (Listener::Tcp(_, secret), Stream::Tcp(stream)) => {
+                let _ = stream.set_nodelay(true);
+                let handshake = Handshake::accept(secret);
+                if handshake.is_none() {
+                    self.turned_away += 1;
+                    return drop(self.gather.turn_away("no random numbers for a challenge".into()));
+                }
+                handshake
+            }
+            _ => None,
+        };
+        if stream.set_nonblocking(true).is_err() {
+            self.turned_away += 1;
+            return;
+        }
+        let mut connection = Connection::new(stream, source, handshake);
+        connection.answer();
+        connection.write();
+        self.insert(connection);
     }
 
     /// No descriptor is left: the oldest goes. `false`: nobody has had its time.
