@@ -15,6 +15,10 @@ const AT_ONCE: usize = 64;
 impl Inner {
     /// Answers who asked, or keeps the answer until that is possible.
     pub(super) fn answer(self: &Rc<Self>, to: Origin, answer: Answer) {
+        // Nobody waits for it, and a way to who has left would be looked for in vain.
+        if self.peers.borrow().is_gone(to.peer) {
+            return;
+        }
         let endpoint = match self.answer_endpoint(to) {
             Ok(endpoint) => endpoint,
             Err(error) => return self.keep_answer(to, answer, error.status()),

@@ -138,6 +138,7 @@ impl Inner {
                 journal.tell_of_failure(None, &error.to_string());
             }
             self.tell(News::Gone(peer, error.clone()));
+            self.announcements.left_behind(peer.0);
         }
     }
 
@@ -232,6 +233,7 @@ impl Inner {
     pub(super) fn tell_of_leaving(&self, peer: PeerId) {
         if self.peers.borrow_mut().part(peer.0) {
             self.tell(News::Left(peer));
+            self.announcements.left_behind(peer.0);
         }
     }
 }
