@@ -220,7 +220,7 @@ mod tests {
         all.left_behind(1);
         assert_eq!(all.all.get(), (2 * SHARE, 2 * SHARE * 8));
         assert_eq!(insert(4, 5000, 8), 1000 - 2 * SHARE);
-        [2, 3, 4].map(|peer| all.left_behind(peer));
+        [2, 3, 4].into_iter().for_each(|peer| all.left_behind(peer));
         assert_eq!(all.all.get(), (0, 0));
         // The same of bytes.
         assert_eq!(insert(1, 50, 1 << 15), 32);
