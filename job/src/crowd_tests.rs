@@ -14,7 +14,7 @@ const SECRET: &[u8] = b"of this job alone";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn ranks_join_through_a_crowd_that_drips_keeps_silent_and_comes_back() {
+fn ranks_join_through_a_crowd_that_drips_and_comes_back() {
     sys::raise_descriptors();
     let (count, honest) = size();
     for (name, how, bound) in ways(count) {

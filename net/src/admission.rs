@@ -3,11 +3,11 @@
 //! * Connections in their handshake are bounded in total and for each source: [`RESERVE`] and [`RESERVE_PER_SOURCE`], and one more for each
 //!   process that is expected ([`Admission::expect`]).
 //! * A source is an IPv4 address, the first 64 bits of an IPv6 address, or this host.
-//! * Where there is no room, the oldest connection makes it, once it is [`HOLD`] old. Its age counts from its arrival: bytes renew nothing.
+//! * If there is no room, the oldest connection makes it, once it is [`HOLD`] old. Its age counts from its arrival: bytes renew nothing.
 //! * The source at its bound makes room itself; else the source with the most connections does.
 //! * A connection that has proven itself makes no room for one that has not.
-//! * Where everybody is younger, listeners wait. Once [`CROWD`] connections wait in the kernel ([`is_crowded`](crate::is_crowded)), they are taken
-//!   at once, and closed where there is no room: the kernel drops what comes to a full queue, and an honest peer would lose seconds.
+//! * If all are younger, listeners wait. Once [`CROWD`] connections wait in the kernel ([`is_crowded`](crate::is_crowded)), a listener takes
+//!   them at once, and closes those without room. The kernel drops calls to a full queue, and an honest peer would lose seconds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -23,7 +23,7 @@ pub const RESERVE_PER_SOURCE: usize = 192;
 /// So old a connection makes room for another one. An honest peer ends its handshake in a fraction of this.
 pub const HOLD: Duration = Duration::from_millis(100);
 
-/// So many connections in the kernel's queue are a crowd.
+/// Connections in the kernel's queue that are a crowd.
 pub const CROWD: usize = 1024;
 
 /// How soon a listener without room looks again whether a crowd has come.
@@ -32,7 +32,7 @@ pub const LOOK: Duration = Duration::from_millis(10);
 /// A source that holds a smaller part of the room than this never makes room early.
 const SMALL_PART: usize = 8;
 
-/// Where connections come from, as far as they share a bound.
+/// The origin of connections that share a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// A socket of this host that is no TCP connection.
@@ -52,7 +52,7 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// What becomes of a connection that was accepted.
+/// The fate of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<K> {
     /// There is room.
@@ -130,7 +130,7 @@ where
 }
 
 impl<K: Copy + Ord + Hash> Admission<K> {
-    /// So many processes may all come at once, from one source too.
+    /// Expects so many processes, which may all come at once and from one source.
     pub fn expect(&mut self, processes: usize) {
         self.expected = processes;
     }
@@ -227,7 +227,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         self.room_at().is_none_or(|at| now >= at) || crowd()
     }
 
-    /// What becomes of a connection that was accepted. `proven`: it has nothing to prove.
+    /// Decides about an accepted connection. `proven`: it has nothing to prove.
     #[must_use]
     pub fn admit(&self, source: Source, now: Instant, proven: bool) -> Verdict<K> {
         let instead = |key: Option<K>| key.map_or(Verdict::TurnedAway, Verdict::Instead);

@@ -65,7 +65,7 @@ fn one_source_makes_room_for_itself_and_never_takes_that_of_others() {
 }
 
 #[test]
-fn where_all_room_is_taken_the_source_with_the_most_makes_it_and_at_once_if_that_is_much() {
+fn the_source_with_the_most_makes_room_and_at_once_if_that_is_much() {
     let (t0, mut played) = (Instant::now(), Played::expecting(0));
     for n in 0..RESERVE - 100 {
         assert_eq!(played.comes(v4(100 + n as u32), t0), Verdict::Enters);
@@ -83,7 +83,7 @@ fn where_all_room_is_taken_the_source_with_the_most_makes_it_and_at_once_if_that
 }
 
 #[test]
-fn of_many_sources_with_little_each_has_its_time() {
+fn many_sources_with_little_each_have_their_time() {
     let (t0, mut played) = (Instant::now(), Played::expecting(0));
     for n in 0..RESERVE {
         assert_eq!(played.comes(v4(n as u32 / 2), t0), Verdict::Enters);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What the strangers do.
+/// The behaviour of the strangers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     /// Connections that are open, or about to be.

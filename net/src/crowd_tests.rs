@@ -35,7 +35,7 @@ fn a_flood_of_silent_strangers_keeps_nobody_out() {
 }
 
 #[test]
-fn one_address_has_so_many_in_their_handshake_and_the_oldest_makes_room_whatever_it_says() {
+fn the_oldest_of_an_address_makes_room_whatever_it_says() {
     use crate::admission::{HOLD, LOOK, RESERVE_PER_SOURCE};
     let hub = open(Settings { expected: 8, ..Settings::default() });
     let (t0, bound) = (Instant::now(), RESERVE_PER_SOURCE + 8);
@@ -126,7 +126,7 @@ fn serves(hub: &Arc<Hub>, mailbox: &Mailbox, stop: &std::sync::atomic::AtomicBoo
 }
 
 #[test]
-fn whoever_belongs_connects_through_a_crowd_that_drips_keeps_silent_and_comes_back() {
+fn a_peer_connects_through_a_crowd_that_drips_and_comes_back() {
     sys::raise_descriptors();
     let (count, honest) = size();
     for (name, how, bound) in ways(count) {

@@ -49,8 +49,8 @@ impl Ports {
 }
 
 /// Where launchers say how many processes a job has.
-const SIZES: [&str; 4] =
-    ["TIELINE_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+const SIZES: [&str; 5] =
+    ["TIELINE_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"];
 
 /// No larger job is believed in.
 const LARGEST: usize = 1 << 20;

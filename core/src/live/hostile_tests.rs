@@ -56,7 +56,7 @@ fn texts() -> Vec<String> {
 }
 
 #[test]
-fn whatever_a_process_shows_a_look_at_it_ends_within_its_time_and_its_memory() {
+fn a_look_at_a_hostile_process_ends_within_its_time_and_memory() {
     let files = if std::env::var_os("TESTS_WHOLE").is_some() { 63 } else { 7 };
     let kinds = texts();
     let many: Vec<String> = (0..PLACES).map(|n| kinds[n % kinds.len()].clone()).collect();

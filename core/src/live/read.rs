@@ -32,7 +32,7 @@ const TRIES: usize = 100;
 /// many descriptors that none of a context was found in that time.
 pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     let process = Process::of(pid)?;
-    let mut room = Room::of_a_look();
+    let mut room = Room::for_a_look();
     let first = looks(&process, &mut room)?;
     std::thread::sleep(BETWEEN);
     let mut all = Vec::new();

@@ -1,12 +1,12 @@
-//! What one look may take, whatever the processes show that are looked at.
+//! The time and the memory of one look, whatever processes show.
 
 use std::time::{Duration, Instant};
 
 /// A look ends within this time, with two pauses of a quarter of a second in it.
 const TIME: Duration = Duration::from_secs(3);
-/// Bytes of texts that are read for one look. What is kept of a text may take some ten times its length.
+/// Bytes of texts that are read for one look. A text may take ten times its length once it is read.
 const BYTES: usize = 2 << 20;
-/// What a text counts beside its length: a worker that says nothing takes memory, too.
+/// A text counts so much beside its length, since a worker that says nothing takes memory too.
 const BESIDE: usize = 2 << 10;
 
 /// The bounds of one look: all that is looked at shares them, and where they end so does the look.
@@ -19,7 +19,7 @@ pub(super) struct Room {
 
 impl Room {
     /// For a look at processes, which may be anybody's.
-    pub(super) fn of_a_look() -> Room {
+    pub(super) fn for_a_look() -> Room {
         Room { until: Instant::now().checked_add(TIME), bytes: BYTES, ended: false }
     }
 

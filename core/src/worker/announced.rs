@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// Announcements of one peer that wait to be taken, and the bytes of their keys. What comes beyond is refused.
 const MOST: usize = 65_536;
 const MOST_BYTES: usize = 32 << 20;
-/// So many, and so many bytes, each peer may have however much others have.
+/// Each peer may have so many, and so many bytes, however much others have.
 const SHARE: usize = 64;
 const SHARE_BYTES: usize = 64 << 10;
 
@@ -31,7 +31,7 @@ pub(super) struct Taking {
 /// By the circuit, and the sender's number.
 type Number = (Option<u64>, u64);
 
-/// What one peer has announced.
+/// The announcements of one peer.
 #[derive(Default)]
 struct OfPeer {
     known: HashMap<Number, Rc<Announced>>,

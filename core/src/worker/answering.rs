@@ -35,8 +35,7 @@ impl Inner {
         if self.closed.get() {
             return self.hang_up(to, status);
         }
-        // Who asked is gone, and with it its question.
-        if matches!(status, Status::PeerFailed) || self.peers.borrow().get(to.peer).is_none() {
+        if status == Status::PeerFailed || self.has_ended(to) {
             return;
         }
         if self.owed.is_beyond_bound(1) {
@@ -45,6 +44,12 @@ impl Inner {
         let since = self.wiring.now();
         self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
         self.shared.note_work();
+    }
+
+    /// Whether who asked is gone, or the circuit that it asked over, and with it the question.
+    fn has_ended(&self, to: Origin) -> bool {
+        self.peers.borrow().is_gone(to.peer)
+            || to.circuit.is_some_and(|number| self.is_dead_circuit(number))
     }
 
     /// Tries kept answers again. True: some are left.
@@ -74,7 +79,7 @@ impl Inner {
                 },
                 Err(error) => (debt.answer, error.status()),
             };
-            if status == Status::PeerFailed || self.peers.borrow().get(debt.to.peer).is_none() {
+            if status == Status::PeerFailed || self.has_ended(debt.to) {
                 continue;
             }
             self.owed.debts.borrow_mut().push_back(Debt { answer, status, ..debt });

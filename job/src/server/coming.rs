@@ -69,7 +69,7 @@ impl Server {
 
     /// Gives a connection its place, or lets it go.
     fn take_in(&mut self, index: usize, stream: Stream, source: Source, now: Instant) {
-        // What costs more than a look comes behind it.
+        // Dear steps come behind the decision.
         let user = match &stream {
             Stream::Unix(stream) => local::check_user(stream).map_err(|refused| match refused {
                 local::Refused::User(user) => format!("a process of {user}"),

@@ -105,7 +105,7 @@ cases! {
         assert_eq!(liar.came.borrow().len(), 1);
     }
 
-    fn what_a_peer_that_left_had_announced_is_dropped_without_a_way_to_it() {
+    fn announcements_of_a_peer_that_left_are_dropped_without_a_way_to_it() {
         // The most that a worker keeps of a peer by default.
         let count = if tieline_testing::is_whole() { 65_536 } else { 1000 };
         for status in [0, Status::PeerFailed as i32] {
@@ -132,6 +132,26 @@ cases! {
             assert_eq!((world.left(), world.undelivered()), (before, 0), "nothing was opened or said");
             liar.stage.settle();
             assert_eq!(world.left(), before);
+        }
+    }
+
+    fn announcements_over_a_circuit_that_ended_are_answered_to_nobody() {
+        for status in [Status::Io, Status::PeerFailed] {
+            let stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
+            let came = kept_at_b(&stage, 5);
+            let sent: Vec<Request> =
+                (0..20).map(|_| pending(stage.ab.send(5, 0, &vec![5; 1 << 20]))).collect();
+            assert!(stage.until(|| came.borrow().len() == sent.len()));
+            let [a, b] = [0, 1].map(|worker| stage.world.interface(worker, "all"));
+            stage.world.break_endpoints(b, a, status, "the cable is cut");
+            stage.settle();
+            let before = stage.world.left();
+            came.borrow_mut().clear();
+            assert_eq!(stage.world.left(), before, "{status:?}: nothing was opened");
+            assert_eq!(stage.b.status().owed, 0, "{status:?}: nobody waits for a word");
+            stage.settle();
+            assert_eq!(stage.world.left(), before);
+            drop(sent);
         }
     }
 
