@@ -212,6 +212,13 @@ impl Config {
             .ok_or_else(|| self.not_a(name, &Kind::SIZE.accepted()))
     }
 
+    /// A number; `inf` is `usize::MAX`.
+    pub fn count(&self, name: &str) -> Result<usize, Error> {
+        let count = tieline_plugin_api::units::count(&self.text(name));
+        let count = count.ok_or_else(|| self.not_a(name, &Kind::COUNT.accepted()))?;
+        Ok(usize::try_from(count).unwrap_or(usize::MAX))
+    }
+
     /// Yes or no.
     pub fn bool(&self, name: &str) -> Result<bool, Error> {
         tieline_plugin_api::units::boolean(&self.text(name))

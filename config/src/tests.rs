@@ -41,6 +41,7 @@ fn a_default_holds_when_nobody_says_otherwise() {
     let config = env(&[]).build().unwrap();
     assert_eq!(config.size(vars::QUEUE_BYTES).unwrap(), 256 << 10);
     assert_eq!(config.origin(vars::QUEUE_BYTES), Origin::Default);
+    assert_eq!(config.count(vars::ANNOUNCED).unwrap(), 262_144);
     assert_eq!(config.get(vars::PROVIDERS), None);
     assert!(!config.bool(vars::STRICT).unwrap());
     assert_eq!(config.word(vars::CONNECT_POLICY).unwrap(), "fallback");
@@ -220,6 +221,10 @@ fn a_missing_system_file_is_said_and_no_more() {
 
 #[test]
 fn a_bad_value_says_where_it_was_set_and_what_is_accepted() {
+    let config = env(&[("TIELINE_ANNOUNCED", "inf")]).build().unwrap();
+    assert_eq!(config.count(vars::ANNOUNCED).unwrap(), usize::MAX);
+    let config = env(&[("TIELINE_ANNOUNCED", "many")]).build().unwrap();
+    assert!(config.count(vars::ANNOUNCED).unwrap_err().why().contains("whole number"));
     let config = env(&[("TIELINE_QUEUE_BYTES", "many")]).build().unwrap();
     let error = config.size(vars::QUEUE_BYTES).unwrap_err();
     assert_eq!(error.what(), "TIELINE_QUEUE_BYTES=many (environment) is not valid");

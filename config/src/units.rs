@@ -19,6 +19,8 @@ pub enum Kind<'a> {
 impl<'a> Kind<'a> {
     /// Bytes: `64k`, `2GiB`, `inf`.
     pub const SIZE: Kind<'a> = Kind::Value(Accepts::any(config_kind::SIZE));
+    /// `16`, `inf`.
+    pub const COUNT: Kind<'a> = Kind::Value(Accepts::any(config_kind::COUNT));
     /// `10ms`, `1s`, `inf`.
     pub const DURATION: Kind<'a> = Kind::Value(Accepts::any(config_kind::DURATION));
     /// `on`, `off` and their usual spellings.

@@ -65,6 +65,10 @@ core_vars! {
         "Promise peers that every worker of this context makes progress all the time: they then do small puts and gets by messages where those are quicker than the module that reaches the memory, and wait for this side's progress. Not said where there is a progress thread.";
     QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::SIZE,
         "Most bytes of operations that wait per endpoint before a call is answered `again`.";
+    ANNOUNCED = "TIELINE_ANNOUNCED", "262144", Kind::COUNT,
+        "Most announced messages that a worker keeps until they are taken, of all peers together; a peer has at most 65536 of them, and may have 64 whatever others have. What comes beyond is refused, and ends at its sender with NO_MEMORY.";
+    ANNOUNCED_BYTES = "TIELINE_ANNOUNCED_BYTES", "128m", Kind::SIZE,
+        "Most bytes of the keys of these messages, of all peers together; a peer has at most 32m of them, and may have 64k whatever others have.";
     ATOMICS = "TIELINE_ATOMICS", "cpu", Kind::one_of("cpu|device"),
         "Who executes atomics on this process's memory. cpu: processors, over shared memory or by messages; device: a network adapter that can, for every peer, local ones too, since the two do not mix.";
     CONNECT_TIMEOUT = "TIELINE_CONNECT_TIMEOUT", "30s", Kind::DURATION,

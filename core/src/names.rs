@@ -459,4 +459,6 @@ pub(crate) fn settings(secret: String, interfaces: &str, ports: &str) -> Result<
 }
 
 #[cfg(test)]
+mod crowd_tests;
+#[cfg(test)]
 mod tests;

@@ -430,6 +430,18 @@ pub(crate) fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
+/// As many descriptors as this process may ask for. It never lowers the limit.
+#[cfg(test)]
+pub(crate) fn raise_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the record is writable, then read.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+}
+
 /// Runs `child` in a forked child; `true` when it ended well, and within 20 s.
 #[cfg(test)]
 pub(crate) fn ends_in_forked_child(child: impl FnOnce()) -> bool {

@@ -8,12 +8,14 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 use std::time::Instant;
 use tieline_net::Interest;
+use tieline_net::admission::Source;
 
 /// While so much that it asked for is still to be written to one, it is not listened to.
 const BACKLOG: usize = 1 << 20;
 
 pub(super) struct Connection {
     pub(super) stream: Stream,
+    pub(super) source: Source,
     /// Still to be passed; none for sockets whose other end the kernel vouches for.
     pub(super) handshake: Option<Handshake>,
     pub(super) decoder: Decoder,
@@ -121,9 +123,10 @@ impl Outbox {
 }
 
 impl Connection {
-    pub(super) fn new(stream: Stream, handshake: Option<Handshake>) -> Connection {
+    pub(super) fn new(stream: Stream, source: Source, handshake: Option<Handshake>) -> Connection {
         Connection {
             stream,
+            source,
             handshake,
             decoder: Decoder::new(HELLO_LIMIT),
             out: Outbox::default(),

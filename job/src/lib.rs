@@ -36,6 +36,8 @@ use tieline_plugin_api::{Status, raised_rights};
 
 mod alone;
 mod connection;
+#[cfg(test)]
+mod crowd_tests;
 mod directory;
 mod gather;
 mod handshake;

@@ -1,11 +1,12 @@
 //! The connections of a server: by place for the poller, by rank for who speaks to one, by age for those without a name.
 
 use super::connection::Connection;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 use tieline_net::Poller;
+use tieline_net::admission::Admission;
 
 #[derive(Default)]
 pub(super) struct Seats {
@@ -13,20 +14,24 @@ pub(super) struct Seats {
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     ranks: HashMap<usize, usize>,
-    /// Those without a rank, the oldest first.
-    nameless: BTreeSet<(Instant, usize)>,
+    /// Those without a rank. A connection that has to prove nothing, or has done it, makes room last.
+    pub(super) nameless: Admission<usize>,
 }
 
 impl Seats {
     /// One more, without a name. Its place.
     pub(super) fn insert(&mut self, connection: Connection) -> usize {
         let seat = self.free.pop().unwrap_or(self.connections.len());
-        let _ = self.nameless.insert((connection.since, seat));
+        self.note(seat, &connection);
         if seat == self.connections.len() {
             self.connections.push(None);
         }
         self.connections[seat] = Some(connection);
         seat
+    }
+
+    fn note(&mut self, seat: usize, of: &Connection) {
+        self.nameless.insert(seat, of.source, of.since, of.handshake.is_none());
     }
 
     pub(super) fn get(&mut self, seat: usize) -> Option<&mut Connection> {
@@ -50,7 +55,7 @@ impl Seats {
     pub(super) fn name(&mut self, seat: usize, rank: usize) {
         if let Some(connection) = self.connections[seat].as_mut() {
             connection.rank = Some(rank);
-            let _ = self.nameless.remove(&(connection.since, seat));
+            self.nameless.remove(seat);
             let _ = self.ranks.insert(rank, seat);
         }
     }
@@ -58,33 +63,12 @@ impl Seats {
     /// It is nobody's from `now` on. Whose it was.
     pub(super) fn unname(&mut self, seat: usize, now: Instant) -> Option<usize> {
         let connection = self.connections[seat].as_mut()?;
-        let _ = self.nameless.remove(&(connection.since, seat));
         connection.since = now;
-        let _ = self.nameless.insert((now, seat));
+        let (source, proven) = (connection.source, connection.handshake.is_none());
+        self.nameless.insert(seat, source, now, proven);
         let rank = connection.rank.take()?;
         let _ = self.ranks.remove(&rank);
         Some(rank)
-    }
-
-    /// How many have no name.
-    pub(super) fn nameless(&self) -> usize {
-        self.nameless.len()
-    }
-
-    /// Since when the oldest of them is there.
-    pub(super) fn oldest(&self) -> Option<Instant> {
-        self.nameless.first().map(|(since, _)| *since)
-    }
-
-    /// The oldest of this kind that was there by then and has no name.
-    pub(super) fn oldest_of(
-        &self,
-        by: Instant,
-        which: impl Fn(&Connection) -> bool,
-    ) -> Option<usize> {
-        let there = self.nameless.iter().take_while(|(since, _)| *since <= by);
-        let is = |seat: usize| self.connections[seat].as_ref().is_some_and(&which);
-        there.map(|(_, seat)| *seat).find(|seat| is(*seat))
     }
 
     /// After something was done with one: where it is closed its place is free, else the poller is told what it waits for.
@@ -98,8 +82,8 @@ impl Seats {
             }
             return Ok(());
         }
-        let (rank, since) = (connection.rank, connection.since);
-        let _ = self.nameless.remove(&(since, seat));
+        let rank = connection.rank;
+        self.nameless.remove(seat);
         if let Some(rank) = rank {
             let _ = self.ranks.remove(&rank);
         }
@@ -121,11 +105,12 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
+    use tieline_net::admission::Source;
 
     /// A connection that is there since then, and its other end.
     fn since(at: Instant) -> (Connection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut connection = Connection::new(Stream::Unix(ours), None);
+        let mut connection = Connection::new(Stream::Unix(ours), Source::Local, None);
         connection.since = at;
         (connection, theirs)
     }
@@ -140,23 +125,22 @@ mod tests {
             assert_eq!(seats.insert(connection), ends.len());
             ends.push(end);
         }
-        assert_eq!((seats.nameless(), seats.oldest()), (3, Some(t0)));
-        let any = |seats: &Seats, by| seats.oldest_of(by, |_| true);
+        let row = |seats: &Seats| (seats.nameless.len(), seats.nameless.oldest());
+        assert_eq!(row(&seats), (3, Some(t0)));
+        let any = |seats: &Seats, by| seats.nameless.oldest_by(by);
         assert_eq!(any(&seats, t0), Some(1), "it was there by then");
         assert_eq!(any(&seats, t0 - Duration::from_nanos(1)), None);
-        assert_eq!(seats.oldest_of(t0 + s(2), |c| c.since > t0), Some(2));
-        assert_eq!(seats.oldest_of(t0 + s(2), |c| c.handshake.is_some()), None);
 
         seats.name(1, 7);
-        assert_eq!((seats.nameless(), seats.oldest()), (2, Some(t0 + s(1))));
+        assert_eq!(row(&seats), (2, Some(t0 + s(1))));
         assert_eq!((seats.of_rank(7), seats.of_rank(1)), (Some(1), None));
         assert_eq!(seats.ranks().collect::<Vec<_>>(), [7]);
         // Who is turned away has its time from then.
         assert_eq!(seats.unname(1, t0 + s(3)), Some(7));
-        assert_eq!((seats.nameless(), seats.of_rank(7)), (3, None));
+        assert_eq!((seats.nameless.len(), seats.of_rank(7)), (3, None));
         assert_eq!(any(&seats, t0 + s(2)), Some(2));
         assert_eq!(seats.unname(1, t0 + s(4)), None, "it had no name any more");
-        assert_eq!(seats.nameless(), 3);
+        assert_eq!(seats.nameless.len(), 3);
     }
 
     #[test]
@@ -180,6 +164,6 @@ mod tests {
         assert_eq!(seats.insert(next), seat + 1, "a place is given once");
         seats.get(seat).unwrap().open = false;
         seats.settle(seat, &poller).unwrap();
-        assert_eq!(seats.nameless(), 1);
+        assert_eq!(seats.nameless.len(), 1);
     }
 }

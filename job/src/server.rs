@@ -29,10 +29,9 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tieline_net::Poller;
+use tieline_net::admission::{LOOK, Source};
 
 mod coming;
-
-use coming::HOLD;
 
 /// How long a connection may take to name itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -140,7 +139,7 @@ impl Server {
     /// A connection that needs no proof: the process made both ends.
     pub(super) fn adopt(&mut self, stream: UnixStream) -> std::io::Result<()> {
         stream.set_nonblocking(true)?;
-        self.insert(Connection::new(Stream::Unix(stream), None));
+        self.insert(Connection::new(Stream::Unix(stream), Source::Local, None));
         Ok(())
     }
 
@@ -268,6 +267,9 @@ impl Server {
                         connection.handshake = None;
                     }
                     connection.write();
+                    if connection.handshake.is_none() {
+                        self.seats.nameless.prove(seat);
+                    }
                 }
                 Err(why) => {
                     // What there is to answer leaves before the connection closes.
@@ -381,8 +383,9 @@ impl Server {
 
     /// When there is something to do even if nobody says anything.
     fn next_due(&self, accepts: bool) -> Option<Duration> {
-        let nameless = self.seats.oldest();
-        let room = if accepts { None } else { self.accept_at.or(nameless.map(|at| at + HOLD)) };
+        let nameless = self.seats.nameless.oldest();
+        let look = self.seats.nameless.room_at().map(|at| at.min(Instant::now() + LOOK));
+        let room = if accepts { None } else { self.accept_at.or(look) };
         let hung_up = self.hung_up.front().map(|(_, at)| *at);
         let due = [hung_up, nameless.map(|at| at + PATIENCE), room].into_iter().flatten().min();
         due.map(|at| at.saturating_duration_since(Instant::now()))
@@ -395,7 +398,7 @@ impl Server {
             self.ended(rank, &text);
         }
         let Some(by) = now.checked_sub(PATIENCE) else { return };
-        while let Some(oldest) = self.seats.oldest_of(by, |_| true) {
+        while let Some(oldest) = self.seats.nameless.oldest_by(by) {
             self.drop_nameless(oldest);
         }
     }

@@ -30,7 +30,7 @@ fn where_the_system_has_no_room_nobody_is_taken_in_for_a_while_and_then_it_is_tr
 
 #[test]
 fn where_all_room_is_taken_the_next_one_comes_in_when_the_oldest_nameless_has_had_its_time() {
-    use super::coming::HOLD;
+    use tieline_net::admission::HOLD;
     let mut server = Server::new(2, "j").expect("a poller");
     let (began, mut theirs) = (Instant::now(), Vec::new());
     while server.accepts(began) {
@@ -39,7 +39,7 @@ fn where_all_room_is_taken_the_next_one_comes_in_when_the_oldest_nameless_has_ha
         theirs.push(their);
         assert!(theirs.len() < 1000, "there is room without end");
     }
-    let oldest = server.seats.oldest().expect("somebody is nameless");
+    let oldest = server.seats.nameless.oldest().expect("somebody is nameless");
     assert!(!server.accepts(oldest + HOLD - Duration::from_nanos(1)));
     assert!(server.accepts(oldest + HOLD), "it sleeps until then, and would not be woken again");
 }
@@ -53,11 +53,11 @@ fn who_says_nothing_is_waited_for_and_then_sent_away() {
     let due = server.next_due(true).expect("somebody is waited for");
     assert!(due <= PATIENCE && due + began.elapsed() >= PATIENCE, "{due:?}");
     server.expire();
-    assert_eq!((server.seats.nameless(), server.turned_away), (1, 0));
+    assert_eq!((server.seats.nameless.len(), server.turned_away), (1, 0));
     assert_eq!(server.seats.unname(0, began.checked_sub(PATIENCE).expect("an earlier time")), None);
     assert_eq!(server.next_due(true), Some(Duration::ZERO));
     server.expire();
-    assert_eq!((server.seats.nameless(), server.turned_away), (0, 1));
+    assert_eq!((server.seats.nameless.len(), server.turned_away), (0, 1));
     assert!(server.seats.get(0).is_none());
 }
 

@@ -9,10 +9,16 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::auth::{Dialler, Hello, Key, Refusal};
 use crate::routes::Route;
-use crate::sys::{self, Interest, Poller};
+use crate::sys::{self, Interest, Poller, Timer};
 
 /// How long one route may take to connect while there are others to try. Three seconds are two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long one route is tried again whose listener closes without a word: too many may come there.
+const AGAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// The first pause before a route is tried again, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
 
 /// A host that is there answers what comes to a port of its own, if only to refuse it.
 const FIREWALL: &str = " (a firewall that drops what comes to that port, or the host is down: open the port there, or choose by \
@@ -41,6 +47,12 @@ pub struct Dial {
     hello: Hello,
     deadline: Instant,
     current: Option<Attempt>,
+    /// Where the current attempt leads.
+    route: Option<Route>,
+    /// How often its listener has closed without a word, and since when.
+    closed: (u32, Option<Instant>),
+    /// The route is tried again then.
+    pause: Option<(Timer, Instant)>,
     attempts: u32,
     failures: Vec<String>,
     refusals: usize,
@@ -77,6 +89,8 @@ struct Attempt {
     other_version: bool,
     /// The listener said that it has no room.
     busy: bool,
+    /// The listener closed without a word.
+    turned_away: bool,
 }
 
 impl Dial {
@@ -89,6 +103,9 @@ impl Dial {
             hello,
             deadline,
             current: None,
+            route: None,
+            closed: (0, None),
+            pause: None,
             attempts: 0,
             failures: Vec::new(),
             refusals: 0,
@@ -103,10 +120,13 @@ impl Dial {
         dial
     }
 
-    /// The socket of the current attempt. It is another one after each failed route: watch it again when
+    /// The socket of the current attempt, or a timer between two. It is another one after each failure: watch it again when
     /// [`Dial::attempt`] has changed. `None`: call [`Dial::advance`] now.
     #[must_use]
     pub fn fd(&self) -> Option<RawFd> {
+        if let Some((timer, _)) = &self.pause {
+            return Some(timer.as_fd().as_raw_fd());
+        }
         self.current.as_ref().map(|attempt| attempt.stream.as_raw_fd())
     }
 
@@ -120,7 +140,7 @@ impl Dial {
         }
     }
 
-    /// Counts the routes that were begun.
+    /// Counts the routes that were begun, and the pauses before one is tried again.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempts
@@ -160,11 +180,25 @@ impl Dial {
     /// When [`Dial::advance`] is to be called even if nothing happens.
     #[must_use]
     pub fn timeout(&self) -> Instant {
-        self.current.as_ref().map_or(self.deadline, |attempt| attempt.until)
+        match (&self.pause, &self.current) {
+            (Some((_, until)), _) => *until,
+            (None, Some(attempt)) => attempt.until,
+            (None, None) => self.deadline,
+        }
     }
 
     /// Goes on as far as it goes without waiting.
     pub fn advance(&mut self, now: Instant) -> Progress {
+        if let Some((_, until)) = &self.pause {
+            if now < *until {
+                return Progress::Waiting;
+            }
+            self.pause = None;
+            let route = self.route.take();
+            if !route.is_some_and(|route| self.begin_route(route, now)) {
+                self.next_route(now);
+            }
+        }
         while let Some(attempt) = &mut self.current {
             let left = self.routes.len();
             match attempt.advance(now, self.deadline, left) {
@@ -175,19 +209,51 @@ impl Dial {
                     }
                 }
                 Err(words) => {
-                    let what = std::mem::take(&mut attempt.what);
+                    let turned_away = attempt.turned_away;
+                    if turned_away && self.pauses(now) {
+                        return Progress::Waiting;
+                    }
+                    let Some(attempt) = self.current.take() else { break };
+                    let what = attempt.what;
                     self.refusals += usize::from(attempt.refused);
                     self.wrong_secrets += usize::from(attempt.wrong_secret);
                     self.other_version |= attempt.other_version;
                     self.busy |= attempt.busy;
                     let (unanswered, rejected) = (attempt.unanswered, attempt.rejected);
                     self.advise(unanswered, rejected);
-                    self.failures.push(format!("{what}: {words}"));
+                    let times = match self.closed.0 {
+                        before if before > 0 && turned_away => format!(", {} times", before + 1),
+                        _ => String::new(),
+                    };
+                    self.failures.push(format!("{what}: {words}{times}"));
                     self.next_route(now);
                 }
             }
         }
         Progress::Failed(self.words())
+    }
+
+    /// The listener has closed without a word, as one does that has no room for all who come. `true`: it is asked again after a pause.
+    fn pauses(&mut self, now: Instant) -> bool {
+        let (times, first) = self.closed;
+        let first = first.unwrap_or(now);
+        let longest = limit(first, self.deadline, self.routes.len(), CONNECT_LIMIT);
+        let (shortest, most) = PAUSES;
+        // Those who were turned away together come back apart.
+        let mut random = [0; 1];
+        let part = sys::random(&mut random).map_or(1, |()| 1 + u32::from(random[0]));
+        let pause = (shortest * (1 << times.min(3))).min(most);
+        let until = now + pause / 2 + pause * part / 256;
+        let Ok(timer) = Timer::new() else { return false };
+        if until >= longest.min(first + AGAIN_LIMIT) {
+            return false;
+        }
+        timer.set(Some(until));
+        self.closed = (times + 1, Some(first));
+        self.attempts += 1;
+        self.current = None;
+        self.pause = Some((timer, until));
+        true
     }
 
     /// The failure that comes next may be a firewall's.
@@ -204,46 +270,55 @@ impl Dial {
     /// Begins the next route that can be begun.
     fn next_route(&mut self, now: Instant) {
         self.current = None;
+        self.closed = (0, None);
         while self.current.is_none() {
             let Some(route) = self.routes.next() else { return };
-            let what = format!("{} ({})", route.remote, route.why);
-            if now >= self.deadline {
-                self.failures.push(format!("{what}: no time left to try"));
-                continue;
+            let _ = self.begin_route(route, now);
+        }
+    }
+
+    /// `false`: it cannot be begun.
+    fn begin_route(&mut self, route: Route, now: Instant) -> bool {
+        let what = format!("{} ({})", route.remote, route.why);
+        if now >= self.deadline {
+            self.failures.push(format!("{what}: no time left to try"));
+            return false;
+        }
+        self.attempts += 1;
+        let until = limit(now, self.deadline, self.routes.len(), CONNECT_LIMIT);
+        let begun = nonce().and_then(|nonce| Ok((nonce, begin(&route)?)));
+        match begun {
+            Ok((nonce, stream)) => {
+                let dialler = Dialler::new(self.key.clone(), &self.hello, nonce);
+                self.route = Some(route);
+                self.current = Some(Attempt {
+                    stream,
+                    dialler,
+                    connected: false,
+                    until,
+                    what,
+                    refused: false,
+                    unanswered: false,
+                    rejected: false,
+                    wrong_secret: false,
+                    other_version: false,
+                    busy: false,
+                    turned_away: false,
+                });
+                true
             }
-            self.attempts += 1;
-            let until = limit(now, self.deadline, self.routes.len(), CONNECT_LIMIT);
-            let begun = nonce().and_then(|nonce| Ok((nonce, begin(&route)?)));
-            match begun {
-                Ok((nonce, stream)) => {
-                    let dialler = Dialler::new(self.key.clone(), &self.hello, nonce);
-                    let (connected, refused, wrong_secret) = (false, false, false);
-                    self.current = Some(Attempt {
-                        stream,
-                        dialler,
-                        connected,
-                        until,
-                        what,
-                        refused,
-                        wrong_secret,
-                        other_version: false,
-                        busy: false,
-                        unanswered: false,
-                        rejected: false,
-                    });
-                }
-                Err(error) => {
-                    let kind = error.kind();
-                    let number = error.raw_os_error();
-                    self.starved |= matches!(number, Some(libc::EMFILE | libc::ENFILE));
-                    self.refusals += usize::from(kind == io::ErrorKind::ConnectionRefused);
-                    self.unusable += usize::from(matches!(
-                        kind,
-                        io::ErrorKind::AddrNotAvailable | io::ErrorKind::NetworkUnreachable
-                    ));
-                    self.advise(false, kind == io::ErrorKind::HostUnreachable);
-                    self.failures.push(format!("{what}: {error}"));
-                }
+            Err(error) => {
+                let kind = error.kind();
+                let number = error.raw_os_error();
+                self.starved |= matches!(number, Some(libc::EMFILE | libc::ENFILE));
+                self.refusals += usize::from(kind == io::ErrorKind::ConnectionRefused);
+                self.unusable += usize::from(matches!(
+                    kind,
+                    io::ErrorKind::AddrNotAvailable | io::ErrorKind::NetworkUnreachable
+                ));
+                self.advise(false, kind == io::ErrorKind::HostUnreachable);
+                self.failures.push(format!("{what}: {error}"));
+                false
             }
         }
     }
@@ -278,6 +353,7 @@ impl Attempt {
                 self.refused = error.kind() == io::ErrorKind::ConnectionRefused;
                 self.unanswered = error.kind() == io::ErrorKind::TimedOut;
                 self.rejected = error.kind() == io::ErrorKind::HostUnreachable;
+                self.turned_away = error.kind() == io::ErrorKind::ConnectionReset;
                 return Err(words(error));
             }
             match self.stream.peer_addr() {
@@ -303,7 +379,10 @@ impl Attempt {
             let mut bytes = [0u8; 256];
             let expects = self.dialler.expects().min(bytes.len());
             match self.stream.read(&mut bytes[..expects]) {
-                Ok(0) => return Err("the listener closed the connection".into()),
+                Ok(0) => {
+                    self.turned_away = true;
+                    return Err("the listener closed the connection".into());
+                }
                 Ok(count) => {
                     let received = self.dialler.receive(&bytes[..count]);
                     self.refused = received == Err(Refusal::UnknownTarget);
@@ -318,7 +397,10 @@ impl Attempt {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return self.in_time(now, "connected, but the process there does not answer");
                 }
-                Err(error) => return Err(words(error)),
+                Err(error) => {
+                    self.turned_away = error.kind() == io::ErrorKind::ConnectionReset;
+                    return Err(words(error));
+                }
             }
         }
     }
@@ -414,67 +496,5 @@ pub fn dial_blocking(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn dial(routes: Vec<Route>, deadline: Instant) -> Dial {
-        let hello = Hello::new(0, [0; 16], b"").expect("short");
-        Dial::start(routes, Key::derive(b"secret", &[0; 16]), hello, deadline)
-    }
-
-    #[test]
-    fn what_a_firewall_may_have_done_is_said_once_where_it_fits_best() {
-        // Of each failure whether nothing came back, and whether it was rejected.
-        let said = |failures: &[(bool, bool)]| {
-            let mut dial = dial(Vec::new(), Instant::now());
-            for (n, (unanswered, rejected)) in failures.iter().enumerate() {
-                dial.advise(*unanswered, *rejected);
-                dial.failures.push(n.to_string());
-            }
-            dial.words().replace(FIREWALL, " dropped").replace(REJECTED, " rejected")
-        };
-        let (other, dropped, rejected) = ((false, false), (true, false), (false, true));
-        assert_eq!(said(&[]), "there is no address to connect to");
-        assert_eq!(said(&[other, other]), "0; 1");
-        assert_eq!(said(&[dropped, other]), "0 dropped; 1");
-        assert_eq!(said(&[dropped, dropped]), "0; 1 dropped");
-        assert_eq!(said(&[rejected, other]), "0 rejected; 1");
-        assert_eq!(said(&[rejected, rejected]), "0; 1 rejected");
-        assert_eq!(said(&[dropped, rejected]), "0 dropped; 1");
-        assert_eq!(said(&[rejected, dropped]), "0; 1 dropped");
-    }
-
-    #[test]
-    fn the_last_route_has_all_the_time_and_the_others_no_more_than_there_is() {
-        let (now, s) = (Instant::now(), Duration::from_secs);
-        assert_eq!(limit(now, now + s(10), 0, s(3)), now + s(10));
-        assert_eq!(limit(now, now + s(10), 1, s(3)), now + s(3));
-        assert_eq!(limit(now, now + s(2), 1, s(3)), now + s(2));
-    }
-
-    #[test]
-    fn a_route_for_which_no_time_is_left_is_named_and_not_begun() {
-        let remote = SocketAddr::from(([127, 0, 0, 1], 9));
-        let route = || Route { local: None, remote, why: "test".into() };
-        let mut late = dial(vec![route(), route()], Instant::now());
-        assert!(matches!(late.advance(Instant::now()), Progress::Failed(_)));
-        let one = "127.0.0.1:9 (test): no time left to try";
-        assert_eq!((late.failures(), late.attempt()), (&[one.to_owned(), one.to_owned()][..], 0));
-        assert_eq!(late.words(), format!("{one}; {one}"));
-        assert!(!late.is_refused() && !late.is_starved() && late.fd().is_none());
-        assert_eq!(late.timeout(), late.deadline);
-    }
-
-    /// Refused everywhere that could be tried: the process is gone. One that does not answer may be it.
-    #[test]
-    fn a_target_is_refused_where_no_other_route_failed_otherwise() {
-        let refused = |refusals: usize, unusable: usize, failures: usize| {
-            let mut dial = dial(Vec::new(), Instant::now());
-            (dial.refusals, dial.unusable) = (refusals, unusable);
-            dial.failures = vec![String::new(); failures];
-            dial.is_refused()
-        };
-        assert!(refused(1, 0, 1) && refused(2, 0, 2) && refused(1, 1, 2));
-        assert!(!refused(0, 0, 0) && !refused(0, 1, 1) && !refused(1, 0, 2) && !refused(1, 1, 3));
-    }
-}
+#[path = "dial_tests.rs"]
+mod tests;

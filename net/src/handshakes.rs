@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Hub, Incoming, Listen, Settings, Slot, count};
+use crate::admission::{Admission, LOOK, Source, Verdict};
 use crate::auth::{Acceptor, HandshakeError, Hello, Key};
 use crate::filter::Filter;
 use crate::interfaces::local_addresses;
+use crate::options::reset;
 use crate::sys::{self, Interest, Poller, Ready, Timer};
 
-/// Connections that may be in their handshake at once; the kernel's backlog holds the others.
-pub(super) const HALF_OPEN: usize = 256;
-/// When all of them are taken, who has been silent for so long makes room.
-pub(super) const GRACE: Duration = Duration::from_secs(1);
 /// How long nobody is accepted after the process ran out of descriptors.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 /// Connections taken in by one poll: a flood must not keep the caller.
@@ -36,6 +34,7 @@ pub(super) struct Handshakes {
     allowed: Vec<IpAddr>,
     timeout: Duration,
     pending: HashMap<u64, Handshake>,
+    admission: Admission<u64>,
     next_token: u64,
     timer: Timer,
     timer_at: Option<Instant>,
@@ -51,8 +50,6 @@ struct Handshake {
     stream: TcpStream,
     from: SocketAddr,
     acceptor: Acceptor,
-    until: Instant,
-    last_active: Instant,
 }
 
 /// How a handshake's turn ended.
@@ -82,6 +79,7 @@ impl Handshakes {
             allowed: Vec::new(),
             timeout: settings.handshake_timeout,
             pending: HashMap::new(),
+            admission: Admission::default(),
             next_token: FIRST_TOKEN,
             timer,
             timer_at: None,
@@ -89,6 +87,7 @@ impl Handshakes {
             listening: false,
             ready: Vec::new(),
         };
+        handshakes.admission.expect(settings.expected.min(sys::descriptors() / 2));
         handshakes.open(poller)?;
         Ok(handshakes)
     }
@@ -104,7 +103,7 @@ impl Handshakes {
         }
         for event in ready.iter().filter(|event| event.token >= FIRST_TOKEN && event.token != TIMER)
         {
-            self.advance(hub, event.token, now);
+            self.advance(hub, event.token);
         }
         self.drop_late(hub, now);
         if ready.iter().any(|event| event.token < FIRST_TOKEN || event.token == TIMER) {
@@ -114,37 +113,43 @@ impl Handshakes {
         self.rearm(hub, now);
     }
 
-    /// How many are in their handshake, whether others are accepted, what is waited for, and when one last said something.
+    /// How many are in their handshake, whether others are accepted, and what is waited for.
     #[cfg(test)]
-    pub(super) fn state(&self) -> (usize, bool, Option<Instant>, Option<Instant>) {
-        let newest = self.pending.values().map(|handshake| handshake.last_active).max();
-        (self.pending.len(), self.listening, self.timer_at, newest)
+    pub(super) fn state(&self) -> (usize, bool, Option<Instant>) {
+        assert_eq!(self.pending.len(), self.admission.len());
+        (self.pending.len(), self.listening, self.timer_at)
+    }
+
+    /// This one is through, or goes.
+    fn remove(&mut self, token: u64) -> Option<Handshake> {
+        self.admission.remove(token);
+        self.pending.remove(&token)
     }
 
     /// Takes one handshake further, and hands its connection over when the peer has proven itself.
-    fn advance(&mut self, hub: &Hub, token: u64, now: Instant) {
+    fn advance(&mut self, hub: &Hub, token: u64) {
         let Some(handshake) = self.pending.get_mut(&token) else { return };
-        match handshake.receive(now) {
+        match handshake.receive() {
             Outcome::Waits => {}
             Outcome::Version(version) => {
                 hub.heard_version(version);
                 count(&hub.counts.unproven);
-                drop(self.pending.remove(&token));
+                drop(self.remove(token));
             }
             Outcome::Fails => {
                 count(&hub.counts.unproven);
-                drop(self.pending.remove(&token));
+                drop(self.remove(token));
             }
             Outcome::Unproven => {
                 count(&hub.counts.unproven);
-                let Some(mut handshake) = self.pending.remove(&token) else { return };
+                let Some(mut handshake) = self.remove(token) else { return };
                 if handshake.acceptor.asked_for().is_some_and(|target| !hub.knows(&target)) {
                     handshake.acceptor.answer_unknown();
                 }
                 let _ = handshake.flush();
             }
             Outcome::Proven(hello) => {
-                let Some(mut handshake) = self.pending.remove(&token) else { return };
+                let Some(mut handshake) = self.remove(token) else { return };
                 hub.poller.forget(handshake.stream.as_raw_fd());
                 let admitted = hub.admits(&hello);
                 handshake.acceptor.answer(admitted.as_ref().map(|_| ()).map_err(|why| *why));
@@ -158,13 +163,11 @@ impl Handshakes {
     }
 
     fn drop_late(&mut self, hub: &Hub, now: Instant) {
-        self.pending.retain(|_, handshake| {
-            let stays = now < handshake.until;
-            if !stays {
-                count(&hub.counts.slow);
-            }
-            stays
-        });
+        let Some(by) = now.checked_sub(self.timeout) else { return };
+        while let Some(late) = self.admission.oldest_by(by) {
+            count(&hub.counts.slow);
+            drop(self.remove(late));
+        }
     }
 
     fn accept_all(&mut self, hub: &Hub, now: Instant) {
@@ -174,15 +177,13 @@ impl Handshakes {
         self.paused = None;
         for n in 0..self.listeners.len() {
             for _ in 0..PER_POLL {
-                if self.is_full(now) {
+                if !self.accepts(now) {
                     return;
                 }
                 match self.listeners[n].accept() {
-                    Ok((socket, from)) => {
-                        self.make_room(hub);
-                        self.begin(hub, socket.into(), from.as_socket(), now);
-                    }
+                    Ok((socket, from)) => self.admit(hub, socket, from.as_socket(), now),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if is_out_of_resources(&error) && self.make_room(hub, now) => {}
                     Err(error) if is_out_of_resources(&error) => {
                         self.paused = Some(now + PAUSE);
                         return;
@@ -193,7 +194,24 @@ impl Handshakes {
         }
     }
 
-    fn begin(&mut self, hub: &Hub, stream: TcpStream, from: Option<SocketAddr>, now: Instant) {
+    /// Finds room for a connection, or closes it.
+    fn admit(&mut self, hub: &Hub, socket: Socket, from: Option<SocketAddr>, now: Instant) {
+        let Some(from) = from else { return count(&hub.counts.unproven) };
+        match self.admission.admit(from.ip().into(), now, false) {
+            Verdict::Enters => {}
+            Verdict::Instead(oldest) => {
+                count(&hub.counts.slow);
+                drop(self.remove(oldest));
+            }
+            Verdict::TurnedAway => {
+                count(&hub.counts.turned_away);
+                return reset(&socket);
+            }
+        }
+        self.begin(hub, socket.into(), from, now);
+    }
+
+    fn begin(&mut self, hub: &Hub, stream: TcpStream, from: SocketAddr, now: Instant) {
         let mut nonce = [0; 32];
         let mut ready = || {
             stream.set_nonblocking(true)?;
@@ -202,7 +220,7 @@ impl Handshakes {
             hub.poller.watch(stream.as_raw_fd(), Interest::READ, self.next_token)
         };
         let local = stream.local_addr().map(|at| at.ip().to_canonical());
-        let (Ok(()), Some(from), Ok(local)) = (ready(), from, local) else {
+        let (Ok(()), Ok(local)) = (ready(), local) else {
             count(&hub.counts.unproven);
             return;
         };
@@ -213,10 +231,9 @@ impl Handshakes {
         let token = self.next_token;
         self.next_token += 1;
         let acceptor = Acceptor::new(self.key.clone(), nonce);
-        let handshake =
-            Handshake { stream, from, acceptor, until: now + self.timeout, last_active: now };
-        let _ = self.pending.insert(token, handshake);
-        self.advance(hub, token, now); // its greeting has often arrived with it
+        self.admission.insert(token, Source::from(from.ip()), now, false);
+        let _ = self.pending.insert(token, Handshake { stream, from, acceptor });
+        self.advance(hub, token); // its greeting has often arrived with it
     }
 
     /// Whether the user allows connections over the interface with this address.
@@ -230,31 +247,24 @@ impl Handshakes {
         self.allowed.contains(&local)
     }
 
-    /// Whether nobody more is accepted: there are as many handshakes as may be, and none has been silent for long.
-    fn is_full(&self, now: Instant) -> bool {
-        self.pending.len() >= HALF_OPEN && self.room_at().is_none_or(|at| now < at)
+    /// Whether listeners are to be asked.
+    fn accepts(&self, now: Instant) -> bool {
+        self.admission.accepts(now, || self.listeners.iter().any(sys::is_crowded))
     }
 
-    /// When the handshake that has been silent the longest has to make room.
-    fn room_at(&self) -> Option<Instant> {
-        self.pending.values().map(|handshake| handshake.last_active + GRACE).min()
-    }
-
-    /// Somebody is accepted: where there are as many as may be, the handshake that has been silent the longest goes.
-    fn make_room(&mut self, hub: &Hub) {
-        if self.pending.len() < HALF_OPEN {
-            return;
-        }
-        let oldest = self.pending.iter().min_by_key(|(_, handshake)| handshake.last_active);
-        if let Some(token) = oldest.map(|(token, _)| *token) {
+    /// No descriptor is left: the oldest goes. `false`: nobody has had its time.
+    fn make_room(&mut self, hub: &Hub, now: Instant) -> bool {
+        let oldest = self.admission.makes_room(now);
+        if let Some(token) = oldest {
             count(&hub.counts.slow);
-            drop(self.pending.remove(&token));
+            drop(self.remove(token));
         }
+        oldest.is_some()
     }
 
     /// Watches the listeners only while somebody can be accepted, and sets the timer to what comes next.
     fn rearm(&mut self, hub: &Hub, now: Instant) {
-        let full = self.is_full(now);
+        let full = !self.accepts(now);
         if full || self.paused.is_some() {
             if self.listening {
                 self.listening = false;
@@ -265,8 +275,8 @@ impl Handshakes {
         } else if !self.listening && self.open(&hub.poller).is_err() {
             self.paused = Some(now + PAUSE);
         }
-        let earliest = self.pending.values().map(|handshake| handshake.until).min();
-        let room = self.room_at().filter(|_| full);
+        let earliest = self.admission.oldest().map(|since| since + self.timeout);
+        let room = self.admission.room_at().filter(|_| full).map(|at| at.min(now + LOOK));
         let next = [earliest, room, self.paused].into_iter().flatten().min();
         if next != self.timer_at {
             self.timer_at = next;
@@ -288,14 +298,13 @@ fn is_out_of_resources(error: &io::Error) -> bool {
 }
 
 impl Handshake {
-    fn receive(&mut self, now: Instant) -> Outcome {
+    fn receive(&mut self) -> Outcome {
         loop {
             let mut bytes = [0u8; 512];
             let expects = self.acceptor.expects().min(bytes.len());
             match self.stream.read(&mut bytes[..expects]) {
                 Ok(0) => return Outcome::Fails,
                 Ok(len) => {
-                    self.last_active = now;
                     match self.acceptor.receive(&bytes[..len]) {
                         Ok(None) if self.flush() => {}
                         Ok(None) => return Outcome::Fails,

@@ -11,7 +11,7 @@ use crate::auth::{Hello, Key, Refusal};
 use crate::contact::{Contact, ListenAddress};
 use crate::filter::Filter;
 use crate::interfaces::{LocalAddress, local_addresses};
-use crate::options::Ports;
+use crate::options::{Ports, processes_of_job};
 use crate::routes::here;
 use crate::sys::{self, Poller, Waker};
 use handshakes::Handshakes;
@@ -20,7 +20,7 @@ use tieline_plugin_api::process::PerProcess;
 #[path = "handshakes.rs"]
 mod handshakes;
 
-/// Connections that wait for their target to take them; beyond it the dialler hears that there is no room.
+/// Connections that wait for their target to take them, and at least one for each expected process. Beyond it the dialler is refused.
 const MAILBOX_ROOM: usize = if cfg!(test) { 32 } else { 1024 };
 
 /// How a hub listens.
@@ -36,10 +36,12 @@ pub struct Settings {
     pub cookie: Option<[u8; 16]>,
     /// How long a dialler may take for the handshake.
     pub handshake_timeout: Duration,
+    /// Processes that may all connect at once, from one address too.
+    pub expected: usize,
 }
 
 impl Default for Settings {
-    /// Any port, every interface, no secret, ten seconds for the handshake.
+    /// Any port, every interface, no secret, ten seconds for the handshake, and the processes of this job.
     fn default() -> Settings {
         Settings {
             secret: Vec::new(),
@@ -47,6 +49,7 @@ impl Default for Settings {
             listen: Listen::Ports(Ports::default()),
             cookie: None,
             handshake_timeout: Duration::from_secs(10),
+            expected: processes_of_job(),
         }
     }
 }
@@ -69,6 +72,8 @@ pub struct Counters {
     pub unproven: u64,
     /// Connections that did not come through the handshake in time.
     pub slow: u64,
+    /// Connections that were closed unheard, since too many came at once.
+    pub turned_away: u64,
     /// Proven connections to a target that is not (or no more) there.
     pub unknown_target: u64,
     /// Proven connections that found their target's mailbox full.
@@ -80,6 +85,7 @@ struct Counts {
     accepted: AtomicU64,
     unproven: AtomicU64,
     slow: AtomicU64,
+    turned_away: AtomicU64,
     unknown_target: AtomicU64,
     refused: AtomicU64,
     reported: AtomicU64,
@@ -129,6 +135,8 @@ pub struct Hub {
     local: Vec<LocalAddress>,
     addresses: Vec<ListenAddress>,
     cookie: [u8; 16],
+    /// Connections that wait for one target.
+    room: usize,
     targets: Mutex<HashMap<[u8; 16], Arc<Slot>>>,
     handshakes: Mutex<Handshakes>,
     poller: Poller,
@@ -170,6 +178,7 @@ impl Hub {
             local,
             addresses,
             cookie,
+            room: MAILBOX_ROOM.max(settings.expected),
             targets: Mutex::default(),
             handshakes: Mutex::new(handshakes),
             poller,
@@ -235,6 +244,7 @@ impl Hub {
             accepted: get(&self.counts.accepted),
             unproven: get(&self.counts.unproven),
             slow: get(&self.counts.slow),
+            turned_away: get(&self.counts.turned_away),
             unknown_target: get(&self.counts.unknown_target),
             refused: get(&self.counts.refused),
         }
@@ -277,7 +287,7 @@ impl Hub {
             count(&self.counts.unknown_target);
             return Err(Refusal::UnknownTarget);
         };
-        if lock(&slot.queue).len() >= MAILBOX_ROOM {
+        if lock(&slot.queue).len() >= self.room {
             count(&self.counts.refused);
             return Err(Refusal::Busy);
         }

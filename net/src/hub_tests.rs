@@ -12,6 +12,9 @@ use crate::dial::{Dial, Progress, dial_blocking};
 use crate::routes::{Route, routes};
 use crate::sys::{Interest, Ready};
 
+#[path = "crowd_tests.rs"]
+mod crowds;
+
 const SECRET: &[u8] = b"of this job";
 const ME: [u8; 16] = [7; 16];
 
@@ -270,19 +273,6 @@ fn an_answer_is_said_whole_also_where_a_socket_holds_little_at_first() {
     assert_eq!(heard.len(), answer.len());
 }
 
-#[test]
-fn a_flood_of_silent_strangers_keeps_nobody_out() {
-    let hub = open(Settings::default());
-    let mailbox = hub.register(ME).expect("free");
-    let remote = at(&hub, false).expect("lo");
-    let flood: Vec<_> =
-        (0..300).map(|_| TcpStream::connect(remote).expect("the backlog is long")).collect();
-    let _there = dial(&hub, hello(0)).expect("in its turn");
-    assert!(mailbox.take().is_some());
-    assert!(hub.counters().slow >= 40, "who was silent made room: {:?}", hub.counters());
-    drop(flood);
-}
-
 /// So many who connect and say nothing, all of them before the listener.
 fn silent(hub: &Hub, count: usize) -> Vec<TcpStream> {
     let remote = at(hub, false).expect("lo");
@@ -297,51 +287,6 @@ fn accept(hub: &Hub, now: Instant, count: usize) {
 }
 
 #[test]
-fn so_many_are_in_their_handshake_and_no_more_until_the_longest_silent_has_had_its_time() {
-    let hub = open(Settings::default());
-    let t0 = Instant::now();
-    let mut first = silent(&hub, 1);
-    accept(&hub, t0, 1);
-    let others = silent(&hub, handshakes::HALF_OPEN - 1);
-    accept(&hub, t0 + Duration::from_millis(300), handshakes::HALF_OPEN);
-    // It is full: nobody is let in, the listener is not even watched, and the timer knows who goes first.
-    let late = silent(&hub, 40);
-    let early = t0 + handshakes::GRACE - Duration::from_millis(1);
-    (0..100).for_each(|_| hub.poll_at(early));
-    let (pending, listening, timer, _) = lock(&hub.handshakes).state();
-    assert_eq!(
-        (pending, listening, timer),
-        (handshakes::HALF_OPEN, false, Some(t0 + handshakes::GRACE))
-    );
-    assert_eq!(hub.counters(), Counters::default(), "nobody is dismissed before its time");
-    // The first one says something, and the others have been silent for longer now.
-    first[0].write_all(b"T").expect("connected");
-    let mut later = false;
-    while !later {
-        hub.poll_at(early);
-        later = lock(&hub.handshakes).state().2 > Some(t0 + handshakes::GRACE);
-    }
-    // The timer of the kernel wakes the listener at the time that it has been told; each who comes in then takes
-    // the place of one who was silent for long, and who said something stays.
-    let due = t0 + Duration::from_millis(300) + handshakes::GRACE;
-    until(&hub, None, |_| {
-        hub.poll_at(due.max(Instant::now()));
-        (hub.counters().slow >= 40).then_some(())
-    });
-    assert_eq!(hub.counters().slow, 40);
-    assert_eq!(lock(&hub.handshakes).state().0, handshakes::HALF_OPEN);
-    first[0].set_nonblocking(true).expect("an option");
-    let still = first[0].read(&mut [0; 1]).expect_err("it is still there");
-    assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock);
-    let gone = others.iter().filter(|other| {
-        other.set_nonblocking(true).expect("an option");
-        !matches!((&mut &**other).read(&mut [0; 1]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
-    });
-    assert_eq!(gone.count(), 40);
-    drop(late);
-}
-
-#[test]
 fn who_is_in_its_handshake_for_too_long_goes_however_it_hurries_at_the_end() {
     let timeout = Duration::from_secs(10);
     let hub = open(Settings { handshake_timeout: timeout, ..Settings::default() });
@@ -351,11 +296,7 @@ fn who_is_in_its_handshake_for_too_long_goes_however_it_hurries_at_the_end() {
     // A byte now and then is no reason to stay.
     for (n, byte) in (1..10u32).zip(b"TLN\x01abcdef") {
         slow[0].write_all(&[*byte]).expect("connected");
-        let mut seen = false;
-        while !seen {
-            hub.poll_at(t0 + timeout / 10 * n);
-            seen = lock(&hub.handshakes).state().3 == Some(t0 + timeout / 10 * n);
-        }
+        hub.poll_at(t0 + timeout / 10 * n);
         assert_eq!(hub.counters().slow, 0);
     }
     slow[0].write_all(b"g").expect("connected");
@@ -450,6 +391,53 @@ fn a_dial_walks_to_the_next_way() {
     let there = finish(&hub, &mut dial).expect("the third way");
     assert_eq!(there.peer_addr().ok(), at(&hub, false));
     assert_eq!(dial.attempt(), 3);
+}
+
+#[test]
+fn a_listener_that_closes_without_a_word_is_asked_again_for_a_while() {
+    // It closes the first connections as one does that has no room, and takes a later one.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let remote = listener.local_addr().expect("bound");
+    let (cookie, listen) = ([5; 16], Listen::At(remote));
+    let key = Key::derive(SECRET, &cookie);
+    let mut dial = Dial::start(vec![route(remote)], key, hello(4), soon());
+    for n in 0..3 {
+        assert!(matches!(dial.advance(Instant::now()), Progress::Waiting));
+        let (stream, _) = listener.accept().expect("it comes");
+        if n == 1 {
+            crate::options::reset(&stream);
+        }
+        drop(stream);
+        let before = dial.attempt();
+        while dial.attempt() == before {
+            assert!(matches!(dial.advance(Instant::now()), Progress::Waiting));
+        }
+        // The descriptor of the pause wakes who waits for it.
+        let (poller, mut ready) = (Poller::new().expect("epoll"), Vec::new());
+        let timer = dial.fd().expect("a timer");
+        poller.watch(timer, dial.wants(), 0).expect("watched");
+        poller.wait(&mut ready, None).expect("epoll");
+        assert!(dial.timeout() <= Instant::now());
+    }
+    drop(listener);
+    let hub = open(Settings { listen, cookie: Some(cookie), ..Settings::default() });
+    let mailbox = hub.register(ME).expect("free");
+    let _there = finish(&hub, &mut dial).expect("the fourth time");
+    assert!(mailbox.take().is_some() && dial.failures().is_empty());
+    assert_eq!(dial.attempt(), 7, "four attempts, and three pauses");
+    // There is an end of it: the deadline, here.
+    let closes = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    closes.set_nonblocking(true).expect("an option");
+    let remote = closes.local_addr().expect("bound");
+    let deadline = Instant::now() + Duration::from_millis(200);
+    let mut dial = Dial::start(vec![route(remote)], Key::derive(b"", &cookie), hello(0), deadline);
+    let words = loop {
+        drop(closes.accept());
+        if let Progress::Failed(words) = dial.advance(Instant::now()) {
+            break words;
+        }
+    };
+    assert!(words.contains("times"), "{words}");
 }
 
 #[test]

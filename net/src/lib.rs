@@ -31,6 +31,7 @@
 //! # Ok::<(), String>(())
 //! ```
 
+pub mod admission;
 mod auth;
 mod contact;
 mod dial;
@@ -49,6 +50,6 @@ pub use dial::{Dial, Progress, dial_blocking};
 pub use filter::Filter;
 pub use hub::{Counters, Hub, Incoming, Listen, Mailbox, Settings, SharedHub};
 pub use interfaces::{LocalAddress, local_addresses};
-pub use options::{Ports, tune, tune_for_streams};
+pub use options::{Ports, reset, tune, tune_for_streams};
 pub use routes::{Route, here, routes};
-pub use sys::{Interest, Poller, Ready, Timer, Waker, random};
+pub use sys::{Interest, Poller, Ready, Timer, Waker, is_crowded, random};

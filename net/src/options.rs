@@ -48,6 +48,19 @@ impl Ports {
     }
 }
 
+/// Where launchers say how many processes a job has.
+const SIZES: [&str; 5] =
+    ["TIELINE_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"];
+
+/// No larger job is believed in.
+const LARGEST: usize = 1 << 20;
+
+/// How many processes this one's job has, as its launcher says; 0: it belongs to none.
+pub(crate) fn processes_of_job() -> usize {
+    let size = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
+    SIZES.iter().find_map(size).filter(|size| *size <= LARGEST).unwrap_or(0)
+}
+
 /// Sets a connection up: small messages leave at once, and a peer that is silent for `silence` (lost power, cut
 /// cable) breaks the connection, whether or not something is on its way to it. So does a peer that reads nothing
 /// for so long while more is sent than there is room for.
@@ -72,6 +85,11 @@ pub fn tune_for_streams(stream: &TcpStream, silence: Duration) {
     let _ = socket.set_tcp_keepalive(&keepalive);
     // Whoever comes back is found again soon, not after twice the time that it was away.
     sys::limit_retransmission_pauses(stream.as_fd(), (silence / 8).max(Duration::from_secs(1)));
+}
+
+/// Has a connection end with a reset when it is closed, which leaves nothing of it in the kernel.
+pub fn reset(stream: &impl AsFd) {
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use crate::admission::CROWD;
+
 /// One address of one interface, as the kernel tells it.
 #[derive(Clone, Debug)]
 pub(crate) struct RawAddress {
@@ -171,6 +173,34 @@ pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Durat
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
+}
+
+/// Whether so many connections wait at a listening TCP socket that the kernel may soon drop what comes: [`CROWD`], or a quarter of its queue.
+#[must_use]
+pub fn is_crowded(listener: &impl AsRawFd) -> bool {
+    // The head of tcp_info. Of a socket that listens, the last two numbers are the length of the queue and its bound.
+    let mut info = [0u32; 8];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the pointers name locals, and `len` is the size of the first.
+    let asked = unsafe {
+        libc::getsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    let [.., waiting, bound] = info.map(|number| number as usize);
+    asked == 0 && len as usize == size_of_val(&info) && waiting >= CROWD.min(bound / 4).max(1)
+}
+
+/// How many descriptors this process may have.
+pub(crate) fn descriptors() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the record is writable.
+    let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
 /// Fills `out` with random bytes of the kernel.
@@ -421,6 +451,18 @@ pub(crate) fn limit_descriptors(most: u64) {
     limit.rlim_cur = most;
     // SAFETY: reads one record.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+}
+
+/// As many descriptors as this process may ask for. It never lowers the limit.
+#[cfg(test)]
+pub(crate) fn raise_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the record is writable, then read.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,8 @@
 //! that has changed its user, or has said by `prctl(PR_SET_DUMPABLE)` that it may not), and to root. Nothing is attached, so Yama's
 //! `ptrace_scope` has no say; a `/proc` that hides processes of others, or a security module that forbids a look, is told as what it is.
 //! Since whoever can open the file can write to it, a worker reads nothing of it back, and a reader believes nothing: it reads (a
-//! mapping could be cut off under it), checks every length, and what it shows has no control characters.
+//! mapping could be cut off under it), checks every length, and what it shows has no control characters. One look has so much time, and
+//! so many bytes of texts, for all processes that it looks at together.
 //!
 //! The reader sees also who does not move. A worker that has made no progress between two looks and is not asleep is in the hands
 //! of its application. Its last text is then older than its last progress, and is shown as what it is: how things were so long ago. Only
@@ -29,6 +30,7 @@
 mod file;
 mod process;
 mod read;
+mod room;
 mod sys;
 mod text;
 mod values;
@@ -90,6 +92,8 @@ fn slot(texts: u64) -> usize {
     WORDS + (texts & 1) as usize * SLOT
 }
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

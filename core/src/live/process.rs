@@ -1,13 +1,15 @@
 //! A process, as `/proc` has it.
 
-use super::LINK;
 use super::read::clean;
-use super::sys::is_sealed;
+use super::room::Room;
+use super::sys::{is_sealed, memory_file};
 use super::values::Doing;
+use super::{LINK, NAME};
 use crate::Error;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tieline_plugin_api::{Failure, Status as Code};
@@ -89,21 +91,20 @@ impl Process {
     }
 
     /// The files of its contexts, or of its parent's.
-    pub(super) fn files(&self) -> Result<Vec<File>, Error> {
+    pub(super) fn files(&self, room: &mut Room) -> Result<Vec<File>, Error> {
         let folder = format!("/proc/{}/fd", self.pid);
         let entries = std::fs::read_dir(&folder).map_err(|error| self.may_not(&error))?;
         let mut files = Vec::new();
         let mut known = HashSet::new();
-        for entry in entries.map_while(Result::ok) {
-            // A name that merely looks so may be anything: nothing is waited for, and nothing else than a sealed file is read.
+        let where_memory_is = memory_mount();
+        for entry in entries.map_while(Result::ok).take_while(|_| room.has_time()) {
             let named = std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == LINK);
             if !named || files.len() == MOST {
                 continue;
             }
-            let mut how = OpenOptions::new();
-            let how = how.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-            let file = match how.open(entry.path()) {
-                Ok(file) => file,
+            let file = match open(&entry.path(), where_memory_is.as_deref()) {
+                Ok(Some(file)) => file,
+                Ok(None) => continue,
                 // It was closed just now.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(self.may_not(&error)),
@@ -141,6 +142,31 @@ impl Process {
         let what = format!("process {pid} (of user {user}) cannot be looked into");
         Error::new(Code::Permission, what, why, fix)
     }
+}
+
+/// Opens a file of memory. A name that merely looks so may be anything, and another thing a moment later: a file whose server never
+/// answers, say. So it is held first, which asks nobody, and opened where it lies on the mount of all memory files.
+fn open(path: &Path, where_memory_is: Option<&str>) -> io::Result<Option<File>> {
+    let held = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let own = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let is_named = std::fs::read_link(&own).is_ok_and(|to| to.as_os_str() == LINK);
+    if !is_named || where_memory_is.is_some_and(|mount| mount_of(&held).as_deref() != Some(mount)) {
+        return Ok(None);
+    }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    OpenOptions::new().read(true).custom_flags(flags).open(own).map(Some)
+}
+
+/// The number of the mount that a file lies on.
+fn mount_of(file: &impl AsRawFd) -> Option<String> {
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+    Some(number.trim().to_owned())
+}
+
+/// That of memory files; none where this process can have none.
+fn memory_mount() -> Option<String> {
+    mount_of(&memory_file(NAME, 0).ok()?)
 }
 
 /// What the kernel says of the thread of that folder (see [`Process::task`]), where that keeps it from being stopped or called:

@@ -2,6 +2,7 @@
 
 use super::file;
 use super::process::{Process, ended, stuck};
+use super::room::Room;
 use super::sys::now_ns;
 use super::values::{Doing, PeerStatus, Status, WorkerStatus};
 use super::{
@@ -20,21 +21,21 @@ use tieline_plugin_api::Status as Code;
 const BETWEEN: Duration = Duration::from_millis(250);
 /// Processes that something waits for that are looked at.
 const MOST_PEERS: usize = 64;
-/// Texts that are read for one look: as many as one context has places.
-const MOST_TEXTS: usize = PLACES;
 /// How often a text is read that changes meanwhile.
 const TRIES: usize = 100;
 
-/// What a running process shows of itself: each of its open contexts. It takes a quarter of a second, in which the process goes on.
+/// What a running process shows of itself: each of its open contexts. It takes a quarter of a second, in which the process goes on, and at
+/// most three seconds and some ten MiB of memory, whatever it shows: what is left out then is counted ([`Status::incomplete`]).
 ///
 /// # Errors
-/// `Invalid`: there is no such process, or none with an open context; `Permission`: this user may not look into it.
+/// `Invalid`: there is no such process, or none with an open context; `Permission`: this user may not look into it; `TimedOut`: it has so
+/// many descriptors that none of a context was found in that time.
 pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     let process = Process::of(pid)?;
-    let first = looks(&process)?;
+    let mut room = Room::for_a_look();
+    let first = looks(&process, &mut room)?;
     std::thread::sleep(BETWEEN);
     let mut all = Vec::new();
-    let mut room = MOST_TEXTS;
     for (file, before) in &first {
         // One that was closed meanwhile is still as it was: the file is held here.
         all.extend(read(file, Some(before), process.holds(), &mut room));
@@ -43,20 +44,28 @@ pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     let process = Process::of(process.pid).map_err(|_| ended(pid))?;
     for status in &mut all {
         (status.pid, status.program) = (process.pid, process.name.clone());
-        if process.shares_numbers() {
-            status
-                .workers
-                .iter_mut()
-                .for_each(|worker| worker.stuck = stuck(&process.task(worker.thread)));
-            status.peers = peers(status);
+    }
+    if process.shares_numbers() {
+        let workers = all.iter_mut().flat_map(|status| &mut status.workers);
+        for worker in workers.take_while(|_| room.has_time()) {
+            worker.stuck = stuck(&process.task(worker.thread));
+        }
+        let asked: Vec<Vec<Peer>> = all.iter().map(|status| peers(status, &mut room)).collect();
+        // A second look tells what those do that show themselves.
+        if asked.iter().flatten().any(|peer| matches!(peer, Peer::Shows(..))) {
+            std::thread::sleep(BETWEEN);
+        }
+        for (status, peers) in all.iter_mut().zip(asked) {
+            status.peers = peers.into_iter().filter_map(|peer| peer.status(&mut room)).collect();
         }
     }
+    all.iter_mut().for_each(|status| status.incomplete = room.has_ended());
     Ok(all)
 }
 
 /// What a context of this process shows, by one look; none in a forked child.
 pub(crate) fn own(of: &file::File) -> Option<Status> {
-    let mut status = read(of.opened()?, None, None, &mut MOST_TEXTS.clone())?;
+    let mut status = read(of.opened()?, None, None, &mut Room::without_bounds())?;
     status.pid = std::process::id();
     Some(status)
 }
@@ -65,13 +74,13 @@ pub(crate) fn own(of: &file::File) -> Option<Status> {
 type Look = (File, Vec<(usize, Words)>);
 
 /// The files of a process that are its own, each with a first look.
-fn looks(process: &Process) -> Result<Vec<Look>, Error> {
+fn looks(process: &Process, room: &mut Room) -> Result<Vec<Look>, Error> {
     let mut parent = None;
     let mut found = Vec::new();
-    for file in process.files()? {
+    for file in process.files(room)? {
         let Some(head) = Head::read(&file) else { continue };
         if process.number.is_none_or(|own| own == head.pid) {
-            let words = used(&file);
+            let words = used(&file, room);
             found.push((file, words));
         } else {
             parent = Some(head.pid);
@@ -89,6 +98,12 @@ fn looks(process: &Process) -> Result<Vec<Look>, Error> {
             format!("ask process {parent}"),
         ),
         None if process.is_dead() => ended(process.pid),
+        None if room.has_ended() => Error::new(
+            Code::TimedOut,
+            what,
+            "its descriptors are so many that those of a context were not found within three seconds",
+            "",
+        ),
         None => Error::new(
             Code::Invalid,
             what,
@@ -98,24 +113,21 @@ fn looks(process: &Process) -> Result<Vec<Look>, Error> {
     })
 }
 
-/// What is known of processes that something waits for.
-fn peers(status: &Status) -> Vec<PeerStatus> {
+/// The processes that something waits for, each with a first look.
+fn peers(status: &Status, room: &mut Room) -> Vec<Peer> {
     let waits = status.workers.iter().flat_map(|worker| &worker.endpoints);
     let waits = waits.filter(|endpoint| endpoint.waits.is_some());
     let mut asked: Vec<(u32, &str)> = Vec::new();
     for endpoint in waits {
+        if asked.len() == MOST_PEERS {
+            break;
+        }
         let whom = endpoint.peer_pid.filter(|pid| *pid != status.pid);
         if let Some(pid) = whom.filter(|pid| !asked.iter().any(|(known, _)| known == pid)) {
             asked.push((pid, &endpoint.peer_worker));
         }
     }
-    asked.truncate(MOST_PEERS);
-    let found: Vec<Peer> = asked.into_iter().map(Peer::of).collect();
-    if found.iter().any(|peer| matches!(peer, Peer::Shows(..))) {
-        std::thread::sleep(BETWEEN);
-    }
-    let mut room = MOST_TEXTS;
-    found.into_iter().filter_map(|peer| peer.status(&mut room)).collect()
+    asked.into_iter().map_while(|peer| room.has_time().then(|| Peer::of(peer, room))).collect()
 }
 
 /// A process that something waits for.
@@ -127,10 +139,10 @@ enum Peer {
 }
 
 impl Peer {
-    fn of((pid, worker): (u32, &str)) -> Peer {
+    fn of((pid, worker): (u32, &str), room: &mut Room) -> Peer {
         match Process::of(pid) {
             Ok(process) if process.is_dead() => Peer::Gone(pid),
-            Ok(process) => match looks(&process) {
+            Ok(process) => match looks(&process, room) {
                 Ok(first) => Peer::Shows(process, worker.to_owned(), first),
                 // Perhaps it is another one, which was given the number later.
                 Err(_) => Peer::Unknown,
@@ -140,7 +152,7 @@ impl Peer {
         }
     }
 
-    fn status(self, room: &mut usize) -> Option<PeerStatus> {
+    fn status(self, room: &mut Room) -> Option<PeerStatus> {
         let (process, worker, first) = match self {
             Peer::Gone(pid) => {
                 let text = format!("process {pid} is not there any more");
@@ -228,29 +240,45 @@ fn words(file: &File, at: usize) -> Option<Words> {
 }
 
 /// Every place that somebody has.
-pub(super) fn used(file: &File) -> Vec<(usize, Words)> {
+pub(super) fn used(file: &File, room: &mut Room) -> Vec<(usize, Words)> {
     let len = file.metadata().map_or(0, |about| about.len());
     let places = len.saturating_sub(HEAD as u64) / PLACE as u64;
     let places = usize::try_from(places).unwrap_or(PLACES).min(PLACES);
-    (0..places).filter_map(|at| Some((at, words(file, at)?))).collect()
+    let mut all = Vec::new();
+    for at in 0..places {
+        if !room.has_time() {
+            break;
+        }
+        match words(file, at) {
+            Some(words) if room.takes_words() => all.push((at, words)),
+            _ => {}
+        }
+    }
+    all
 }
 
-/// All of a file. `before` is an earlier look, `holds` why its process cannot move, `room` how many texts may still be read.
+/// All of a file. `before` is an earlier look, `holds` why its process cannot move, `room` what may still be read.
 pub(super) fn read(
     file: &File,
     before: Option<&[(usize, Words)]>,
     holds: Option<Doing>,
-    room: &mut usize,
+    room: &mut Room,
 ) -> Option<Status> {
     let head = Head::read(file)?;
     let (mut workers, mut unread) = (Vec::new(), 0);
-    for (at, _) in used(file) {
-        let Some(left) = room.checked_sub(1) else {
+    for (at, _) in used(file, room) {
+        if room.has_ended() {
             unread += 1;
             continue;
+        }
+        let (words, written, mut worker) = match text(file, at, room) {
+            Some(Some(text)) => text,
+            Some(None) => continue,
+            None => {
+                unread += 1;
+                continue;
+            }
         };
-        *room = left;
-        let Some((words, written, mut worker)) = text(file, at) else { continue };
         let now = now_ns();
         let since = |ns: u64| now.saturating_sub(ns) / 1_000_000;
         let earlier = before.and_then(|all| all.iter().find(|(place, _)| *place == at));
@@ -285,30 +313,39 @@ pub(super) fn read(
     Some(Status { version, context, open_ms, workers, unseen, unread, ..Status::default() })
 }
 
-/// The last text of a place, and when it was made.
-fn text(file: &File, at: usize) -> Option<(Words, u64, WorkerStatus)> {
-    let mut last = words(file, at)?;
+/// The last text of a place, and when it was made; nothing within, if the place is nobody's by now, and nothing at all where there is no
+/// room for it.
+fn text(file: &File, at: usize, room: &mut Room) -> Option<Option<(Words, u64, WorkerStatus)>> {
+    let Some(mut last) = words(file, at) else { return Some(None) };
     for _ in 0..TRIES {
         let (before, from) = (last, (HEAD + at * PLACE + slot(last.texts)) as u64);
         // What is read below is at least as new as the count.
         fence(Ordering::Acquire);
         let mut about = [0; AT_TEXT];
-        file.read_exact_at(&mut about, from).ok()?;
+        if file.read_exact_at(&mut about, from).is_err() {
+            return Some(None);
+        }
         let (written, len) = (word(&about, AT_WRITTEN), word(&about, AT_LEN));
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX).min(MOST_TEXT)];
+        if !room.takes(bytes.len()) {
+            return None;
+        }
         let whole = file.read_exact_at(&mut bytes, from + AT_TEXT as u64).is_ok();
         fence(Ordering::Acquire);
-        last = words(file, at)?;
+        match words(file, at) {
+            Some(words) => last = words,
+            None => return Some(None),
+        }
         if whole && before.texts == last.texts {
             let worker = match len {
                 0 => unknown("it has not shown itself yet, or had no memory to"),
                 _ => parse(&bytes),
             };
-            return Some((last, written, worker));
+            return Some(Some((last, written, worker)));
         }
         std::thread::yield_now();
     }
-    Some((last, 0, unknown("its text changes all the time")))
+    Some(Some((last, 0, unknown("its text changes all the time"))))
 }
 
 fn unknown(why: &str) -> WorkerStatus {

@@ -1,5 +1,6 @@
 use super::process::{Process, stuck};
 use super::read::{clean, parse, read};
+use super::room::Room;
 use super::sys::{Mapped, memory_file, reserve};
 use super::*;
 use crate::sys::{ForkGuard, ends_in_forked_child};
@@ -94,7 +95,7 @@ fn seen(
     before: Option<&[(usize, read::Words)]>,
     holds: Option<Doing>,
 ) -> Option<Status> {
-    read(file, before, holds, &mut 1024)
+    read(file, before, holds, &mut Room::without_bounds())
 }
 
 #[test]
@@ -104,7 +105,7 @@ fn what_a_worker_does_is_told_by_two_looks() {
     assert!(page.write(&text(&worker("it")), now_ns()));
     page.polled(1, 0);
     let opened = file.opened().unwrap();
-    let before = read::used(opened);
+    let before = read::used(opened, &mut Room::without_bounds());
     let doing = |holds| seen(opened, Some(&before), holds).unwrap().workers[0].doing;
     assert_eq!(doing(None), Doing::NotCalled);
     assert_eq!(doing(Some(Doing::Stopped)), Doing::Stopped);
@@ -138,7 +139,7 @@ fn what_waited_when_a_text_was_made_grows_older_only_while_the_worker_sleeps() {
     let file = file();
     let page = page_of(&file, 7, 600);
     let opened = file.opened().unwrap();
-    let before = read::used(opened);
+    let before = read::used(opened, &mut Room::without_bounds());
     let look = || seen(opened, Some(&before), None).unwrap();
     page.sleeps(now_ns() - 600_000_000_000, false);
     let first_line = |status: &Status| status.to_string().lines().nth(2).unwrap().to_owned();
@@ -154,7 +155,7 @@ fn what_waited_when_a_text_was_made_grows_older_only_while_the_worker_sleeps() {
     assert_eq!((it.doing, it.age_ms / 1000), (Doing::NotCalled, 600));
     // It has made progress since, and something is open.
     page.polled(8, 1);
-    let before = read::used(opened);
+    let before = read::used(opened, &mut Room::without_bounds());
     let status = seen(opened, Some(&before), None).unwrap();
     assert_eq!(status.workers[0].doing_ms, 250, "more is not known");
     assert!(first_line(&status).contains("for 5 ms (10 min 0 s ago)"), "{status}");
@@ -260,7 +261,8 @@ fn what_somebody_writes_who_wants_to_fill_the_readers_memory_is_bounded() {
         set(mapped, AT_MAGIC, MAGIC);
         (0..40).for_each(|at| set(mapped, HEAD + at * PLACE + AT_USED, 1));
     });
-    let shown = read(&full, None, None, &mut 30).unwrap();
+    let mut room = Room::of(30 * 2048 + 40 * WORDS, std::time::Duration::from_secs(1000));
+    let shown = read(&full, None, None, &mut room).unwrap();
     assert_eq!((shown.workers.len(), shown.unread), (30, 10));
 }
 

@@ -30,6 +30,9 @@ impl fmt::Display for Status {
             0 => {}
             n => text += &format!("of {n} workers not all is known\n"),
         }
+        if self.incomplete {
+            text += "the look ended before all was read: it has three seconds and 2 MiB for everything that is shown\n";
+        }
         if self.unseen > 0 {
             text += &format!("{} workers found no place to show themselves in\n", self.unseen);
         }

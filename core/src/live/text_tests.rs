@@ -73,6 +73,7 @@ fn everything_that_is_known_has_its_words() {
         peers: vec![PeerStatus { text: "process 9 sleeps".into(), ..PeerStatus::default() }],
         unseen: 2,
         unread: 1,
+        incomplete: true,
     };
     assert_eq!(
         status.to_string(),
@@ -82,6 +83,7 @@ fn everything_that_is_known_has_its_words() {
          \x20 a connection to process 12 over tcp:lo/stream is being formed for 999 ms (1.0 s ago) by tcp-connect: asked; refused by a firewall\n\
          \x20 process 9 sleeps\n\
          of 4 workers not all is known\n\
+         the look ended before all was read: it has three seconds and 2 MiB for everything that is shown\n\
          2 workers found no place to show themselves in\n\
          \nWORKER ab12cd34 of the progress thread, thread 7, makes progress\n\
          \x20 6 operations pending, 10 peers known, 8 ended and not taken, 9 answers owed that no way leads for, as of 1.0 s ago\n\

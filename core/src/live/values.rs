@@ -25,6 +25,8 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// Workers, or texts of theirs, that were not read: there are more of them than this process would have made.
     pub unread: usize,
+    /// The time or the memory of a look was over before all was read.
+    pub incomplete: bool,
 }
 
 /// A process that something waits for.
@@ -239,13 +241,13 @@ impl WorkerStatus {
     pub(super) fn bound(&mut self) {
         let more = self.endpoints.len().saturating_sub(MOST_SHOWN);
         self.more_endpoints = self.more_endpoints.saturating_add(more);
-        self.endpoints.truncate(MOST_SHOWN);
+        bound_list(&mut self.endpoints);
         for endpoint in &mut self.endpoints {
-            endpoint.lanes.truncate(MOST_SHOWN);
+            bound_list(&mut endpoint.lanes);
             bound_map(&mut endpoint.counters);
         }
-        self.forming.truncate(MOST_SHOWN);
-        self.interfaces.truncate(MOST_SHOWN);
+        bound_list(&mut self.forming);
+        bound_list(&mut self.interfaces);
         bound_map(&mut self.counters);
     }
 
@@ -264,6 +266,11 @@ impl WorkerStatus {
             }
         }
     }
+}
+
+fn bound_list<T>(list: &mut Vec<T>) {
+    list.truncate(MOST_SHOWN);
+    list.shrink_to_fit();
 }
 
 fn bound_map(counters: &mut BTreeMap<String, u64>) {

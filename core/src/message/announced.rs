@@ -7,7 +7,7 @@ use crate::region::Region;
 use crate::request::Outcome;
 use crate::shared::Shared;
 use crate::{Error, PostError};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -21,6 +21,8 @@ pub(crate) enum Stage {
     Taking,
     /// The sender has, or will have, our word.
     Over,
+    /// The sender has left, and what it announced is gone with it.
+    Left,
 }
 
 /// An announced message, as the worker knows it.
@@ -31,7 +33,7 @@ pub(crate) struct Announced {
     pub(crate) id: u16,
     pub(crate) header: u64,
     pub(crate) len: usize,
-    pub(crate) key: Box<[u8]>,
+    pub(crate) key: RefCell<Box<[u8]>>,
     pub(crate) stage: Cell<Stage>,
 }
 
@@ -55,7 +57,7 @@ pub(crate) trait Taker {
 /// can be kept beyond the handler, for any time. Then it is taken, into memory of the receiver's choice, or refused; dropped
 /// without either it is refused. Who sent it waits for that with its memory, and hears it.
 ///
-/// While it is kept it stands among those of its sender that the worker keeps, which are bounded, and holds the worker's interfaces open, also
+/// While it is kept it stands among those of its sender that the worker keeps, which are bounded (`TIELINE_ANNOUNCED`), and holds the worker's interfaces open, also
 /// when the worker was closed, as requests do. Nothing tells that its sender took it back or has left: who takes it hears that.
 ///
 /// ```

@@ -3,7 +3,7 @@ use crate::address::{Location, MESSAGES, WorkerEntry};
 use proptest::prelude::*;
 use std::time::Duration;
 
-const WORKER: [u8; 16] = [7; 16];
+pub(super) const WORKER: [u8; 16] = [7; 16];
 
 fn contact(addresses: &[(&str, u16)]) -> Contact {
     let at = |(ip, port): &(&str, u16)| ListenAddress {
@@ -20,7 +20,7 @@ fn listed(name: &WorkerName) -> Vec<String> {
     name.addresses().iter().map(|at| format!("{} {}", at.ip, at.port)).collect()
 }
 
-fn address_of(worker: [u8; 16]) -> Vec<u8> {
+pub(super) fn address_of(worker: [u8; 16]) -> Vec<u8> {
     let entry = WorkerEntry { worker, ..WorkerEntry::default() };
     WorkerAddress {
         context: [5; 16],
@@ -34,7 +34,7 @@ fn address_of(worker: [u8; 16]) -> Vec<u8> {
     .unwrap()
 }
 
-fn loopback(secret: &str) -> Settings {
+pub(super) fn loopback(secret: &str) -> Settings {
     settings(secret.into(), "127.0.0.0/8", "0").unwrap()
 }
 

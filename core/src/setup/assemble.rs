@@ -223,6 +223,7 @@ impl Core {
         let _ = config.duration(vars::FAILURE_TIMEOUT)?;
         let _ = config.duration(vars::CLOSE_TIMEOUT)?;
         let queue_bytes = config.size(vars::QUEUE_BYTES)?;
+        let announced = (config.count(vars::ANNOUNCED)?, config.size(vars::ANNOUNCED_BYTES)?);
         let assist_size = config.size(vars::ASSIST_SIZE)?;
         let polls_often = config.bool(vars::POLLS_OFTEN)?;
         let spin = super::Spin::new(&config)?;
@@ -239,6 +240,7 @@ impl Core {
             out_of_band,
             connect_timeout,
             queue_bytes,
+            announced,
             assist_size,
             polls_often,
             spin,

@@ -58,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) out_of_band: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
+    /// Announced messages that a worker keeps of all its peers, and the bytes of their keys.
+    pub(crate) announced: (usize, usize),
     pub(crate) assist_size: usize,
     /// Whether the program, or an operator, says that its workers make progress all the time.
     pub(crate) polls_often: bool,

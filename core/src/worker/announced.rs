@@ -1,7 +1,7 @@
 //! The messages that peers have announced: each is an entry here until it is over, of which each peer has a bounded number, and no
 //! byte of what it announces is fetched or allocated for unasked.
 
-use crate::message::announced::{Announced, Announcement};
+use crate::message::announced::{Announced, Announcement, Stage};
 use crate::op::Id;
 use crate::proto::Origin;
 use crate::request::Request;
@@ -12,8 +12,11 @@ use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
 /// Announcements of one peer that wait to be taken, and the bytes of their keys. What comes beyond is refused.
-const MOST: u32 = 65_536;
+const MOST: usize = 65_536;
 const MOST_BYTES: usize = 32 << 20;
+/// Each peer may have so many, and so many bytes, however much others have.
+const SHARE: usize = 64;
+const SHARE_BYTES: usize = 64 << 10;
 
 /// A transfer that is under way.
 pub(super) struct Taking {
@@ -25,12 +28,23 @@ pub(super) struct Taking {
     pub(super) key: RemoteKey,
 }
 
-/// Everything that is announced and not over.
+/// By the circuit, and the sender's number.
+type Number = (Option<u64>, u64);
+
+/// The announcements of one peer.
 #[derive(Default)]
+struct OfPeer {
+    known: HashMap<Number, Rc<Announced>>,
+    /// Of their keys.
+    bytes: usize,
+}
+
+/// Everything that is announced and not over.
 pub(super) struct Announcements {
-    pub(super) known: RefCell<HashMap<(Origin, u64), Rc<Announced>>>,
-    /// How many, and the bytes of their keys.
-    of_peer: RefCell<HashMap<u32, (u32, usize)>>,
+    /// How many of all peers together, and the bytes of their keys; beyond that each peer has its share.
+    most: (usize, usize),
+    peers: RefCell<HashMap<u32, OfPeer>>,
+    all: Cell<(usize, usize)>,
     /// By the transfer's number.
     pub(super) taking: RefCell<HashMap<Id, Taking>>,
     /// The one whose handler runs.
@@ -38,45 +52,91 @@ pub(super) struct Announcements {
 }
 
 impl Announcements {
+    /// With these bounds for all peers together.
+    pub(super) fn new(most: (usize, usize)) -> Announcements {
+        Announcements {
+            most,
+            peers: RefCell::default(),
+            all: Cell::default(),
+            taking: RefCell::default(),
+            current: Cell::default(),
+        }
+    }
+
     /// That one, once.
     pub(super) fn take_current(&self) -> Option<Announcement> {
         self.current.take()
     }
 
     /// How many of a peer's there are.
-    pub(super) fn of(&self, peer: u32) -> u32 {
-        self.of_peer.borrow().get(&peer).map_or(0, |(count, _)| *count)
+    pub(super) fn of(&self, peer: u32) -> usize {
+        self.peers.borrow().get(&peer).map_or(0, |of| of.known.len())
+    }
+
+    /// The one of that number.
+    pub(super) fn get(&self, from: Origin, token: u64) -> Option<Rc<Announced>> {
+        self.peers.borrow().get(&from.peer)?.known.get(&(from.circuit, token)).cloned()
+    }
+
+    /// All of all peers.
+    pub(super) fn all(&self) -> Vec<Rc<Announced>> {
+        self.peers.borrow().values().flat_map(|of| of.known.values()).cloned().collect()
     }
 
     /// Notes a new one. The error: why it is not to be handed on.
     pub(super) fn insert(&self, announced: &Rc<Announced>) -> Result<(), Status> {
-        let mut known = self.known.borrow_mut();
-        let mut of_peer = self.of_peer.borrow_mut();
-        let (count, bytes) = of_peer.entry(announced.from.peer).or_default();
-        if *count >= MOST || *bytes + announced.key.len() > MOST_BYTES {
+        let len = announced.key.borrow().len();
+        let (count, bytes) = self.all.get();
+        let mut peers = self.peers.borrow_mut();
+        let of = peers.entry(announced.from.peer).or_default();
+        let (its, its_bytes) = (of.known.len() + 1, of.bytes + len);
+        let too_much = its > MOST || its_bytes > MOST_BYTES;
+        let no_share = its > SHARE || its_bytes > SHARE_BYTES;
+        let none_left = count >= self.most.0 || bytes + len > self.most.1;
+        if too_much || no_share && none_left {
             return Err(Status::NoMemory);
         }
-        match known.entry((announced.from, announced.token)) {
+        match of.known.entry((announced.from.circuit, announced.token)) {
             // Announced twice: there is one answer.
             Entry::Occupied(_) => Err(Status::BadData),
             Entry::Vacant(place) => {
                 let _ = place.insert(announced.clone());
-                (*count, *bytes) = (*count + 1, *bytes + announced.key.len());
+                of.bytes = its_bytes;
+                self.all.set((count + 1, bytes + len));
                 Ok(())
             }
         }
     }
 
     pub(super) fn remove(&self, announced: &Announced) {
-        let gone = self.known.borrow_mut().remove(&(announced.from, announced.token));
-        let mut of_peer = self.of_peer.borrow_mut();
-        let (Some(gone), Some((count, bytes))) = (gone, of_peer.get_mut(&announced.from.peer))
-        else {
+        let mut peers = self.peers.borrow_mut();
+        let Some(of) = peers.get_mut(&announced.from.peer) else { return };
+        let number = (announced.from.circuit, announced.token);
+        // A peer that left and came back may have given its number to another one.
+        if !of.known.get(&number).is_some_and(|known| std::ptr::eq(&raw const **known, announced)) {
             return;
-        };
-        (*count, *bytes) = (*count - 1, *bytes - gone.key.len());
-        if *count == 0 {
-            let _ = of_peer.remove(&announced.from.peer);
+        }
+        let _ = of.known.remove(&number);
+        let len = announced.key.borrow().len();
+        of.bytes -= len;
+        if of.known.is_empty() {
+            let _ = peers.remove(&announced.from.peer);
+        }
+        let (count, bytes) = self.all.get();
+        self.all.set((count - 1, bytes - len));
+    }
+
+    /// A peer has left: nobody waits for an answer, and nothing of what it announced is kept. Those that are being taken end by themselves.
+    pub(super) fn left_behind(&self, peer: u32) {
+        let gone = self.peers.borrow_mut().remove(&peer);
+        let Some(gone) = gone else { return };
+        let (count, bytes) = self.all.get();
+        self.all.set((count - gone.known.len(), bytes - gone.bytes));
+        for announced in gone.known.into_values() {
+            if announced.stage.get() == Stage::Waiting {
+                announced.stage.set(Stage::Left);
+                drop(announced.key.take());
+            }
         }
     }
 
@@ -104,36 +164,86 @@ mod tests {
 
     fn announced(peer: u32, token: u64, key: usize) -> Rc<Announced> {
         let from = Origin { peer, circuit: None };
-        let (key, stage) = (vec![0; key].into(), Cell::default());
+        let (key, stage) = (RefCell::new(vec![0; key].into()), Cell::default());
         Rc::new(Announced { from, token, id: 1, header: 2, len: 3, key, stage })
+    }
+
+    fn unbounded() -> Announcements {
+        Announcements::new((usize::MAX, usize::MAX))
     }
 
     #[test]
     fn a_peer_may_have_so_many_announced_and_each_has_its_own_number() {
-        let all = Announcements::default();
-        for token in 0..u64::from(MOST) - 1 {
-            assert_eq!(all.insert(&announced(1, token, 0)), Ok(()));
+        let all = unbounded();
+        let seventh = announced(1, 7, 0);
+        for token in 0..MOST as u64 - 1 {
+            let next = if token == 7 { seventh.clone() } else { announced(1, token, 0) };
+            assert_eq!(all.insert(&next), Ok(()));
         }
         assert_eq!(all.insert(&announced(1, 7, 0)), Err(Status::BadData), "it is announced");
         assert_eq!(all.insert(&announced(1, 1 << 40, 0)), Ok(()));
         assert_eq!(all.insert(&announced(1, 1 << 41, 0)), Err(Status::NoMemory));
-        assert_eq!(all.insert(&announced(2, 7, 0)), Ok(()), "another peer has its own");
+        let other = announced(2, 7, 0);
+        assert_eq!(all.insert(&other), Ok(()), "another peer has its own");
         assert_eq!([all.of(1), all.of(2), all.of(3)], [MOST, 1, 0]);
         all.remove(&announced(1, 7, 0));
-        all.remove(&announced(1, 7, 0));
+        assert_eq!(all.of(1), MOST, "one that only has the same number is another one");
+        all.remove(&seventh);
+        all.remove(&seventh);
         assert_eq!((all.of(1), all.insert(&announced(1, 1 << 41, 0))), (MOST - 1, Ok(())));
-        all.remove(&announced(2, 7, 0));
-        assert_eq!((all.of(2), all.of_peer.borrow().len()), (0, 1));
+        all.remove(&other);
+        assert_eq!((all.of(2), all.peers.borrow().len(), all.all.get().0), (0, 1, MOST));
     }
 
     #[test]
     fn the_keys_of_a_peer_take_so_many_bytes() {
-        let all = Announcements::default();
+        let all = unbounded();
         assert_eq!(all.insert(&announced(1, 1, MOST_BYTES - 5)), Ok(()));
         assert_eq!(all.insert(&announced(1, 2, 6)), Err(Status::NoMemory));
-        assert_eq!(all.insert(&announced(1, 2, 5)), Ok(()));
+        let five = announced(1, 2, 5);
+        assert_eq!(all.insert(&five), Ok(()));
         assert_eq!(all.insert(&announced(1, 3, 1)), Err(Status::NoMemory));
-        all.remove(&announced(1, 2, 0));
+        all.remove(&five);
         assert_eq!(all.insert(&announced(1, 3, 5)), Ok(()));
+        assert_eq!(all.all.get(), (2, MOST_BYTES));
+    }
+
+    #[test]
+    fn all_peers_together_may_have_so_many_and_each_has_its_share_beside_that() {
+        let all = Announcements::new((1000, 1 << 20));
+        let insert = |peer, count: usize, key| {
+            (0..count).filter(|n| all.insert(&announced(peer, *n as u64, key)).is_ok()).count()
+        };
+        assert_eq!(insert(1, 5000, 8), 1000);
+        assert_eq!(insert(2, 5000, 8), SHARE, "however much another one has");
+        assert_eq!(insert(3, 5000, 8), SHARE);
+        all.left_behind(1);
+        assert_eq!(all.all.get(), (2 * SHARE, 2 * SHARE * 8));
+        assert_eq!(insert(4, 5000, 8), 1000 - 2 * SHARE);
+        [2, 3, 4].into_iter().for_each(|peer| all.left_behind(peer));
+        assert_eq!(all.all.get(), (0, 0));
+        // The same of bytes.
+        assert_eq!(insert(1, 50, 1 << 15), 32);
+        assert_eq!(insert(2, 50, 1 << 15), SHARE_BYTES >> 15);
+    }
+
+    #[test]
+    fn a_peer_that_left_leaves_nothing_and_what_is_being_taken_goes_on() {
+        let all = unbounded();
+        let (waits, taken, other) = (announced(1, 1, 9), announced(1, 2, 9), announced(2, 1, 9));
+        for one in [&waits, &taken, &other] {
+            assert_eq!(all.insert(one), Ok(()));
+        }
+        taken.stage.set(Stage::Taking);
+        all.left_behind(1);
+        all.left_behind(1);
+        assert_eq!([waits.stage.get(), taken.stage.get()], [Stage::Left, Stage::Taking]);
+        assert_eq!((waits.key.borrow().len(), taken.key.borrow().len()), (0, 9));
+        assert_eq!((all.of(1), all.of(2), all.all.get()), (0, 1, (1, 9)));
+        // It is back, and numbers its announcements from the start again.
+        let again = announced(1, 1, 3);
+        assert_eq!(all.insert(&again), Ok(()));
+        all.remove(&waits);
+        assert!(all.get(again.from, 1).is_some() && all.all().len() == 2);
     }
 }

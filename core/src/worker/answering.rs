@@ -15,6 +15,10 @@ const AT_ONCE: usize = 64;
 impl Inner {
     /// Answers who asked, or keeps the answer until that is possible.
     pub(super) fn answer(self: &Rc<Self>, to: Origin, answer: Answer) {
+        // Nobody waits for it, and a way to who has left would be looked for in vain.
+        if self.peers.borrow().is_gone(to.peer) {
+            return;
+        }
         let endpoint = match self.answer_endpoint(to) {
             Ok(endpoint) => endpoint,
             Err(error) => return self.keep_answer(to, answer, error.status()),
@@ -31,8 +35,7 @@ impl Inner {
         if self.closed.get() {
             return self.hang_up(to, status);
         }
-        // Who asked is gone, and with it its question.
-        if matches!(status, Status::PeerFailed) || self.peers.borrow().get(to.peer).is_none() {
+        if status == Status::PeerFailed || self.has_ended(to) {
             return;
         }
         if self.owed.is_beyond_bound(1) {
@@ -41,6 +44,12 @@ impl Inner {
         let since = self.wiring.now();
         self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
         self.shared.note_work();
+    }
+
+    /// Whether who asked is gone, or the circuit that it asked over, and with it the question.
+    fn has_ended(&self, to: Origin) -> bool {
+        self.peers.borrow().is_gone(to.peer)
+            || to.circuit.is_some_and(|number| self.is_dead_circuit(number))
     }
 
     /// Tries kept answers again. True: some are left.
@@ -70,7 +79,7 @@ impl Inner {
                 },
                 Err(error) => (debt.answer, error.status()),
             };
-            if status == Status::PeerFailed || self.peers.borrow().get(debt.to.peer).is_none() {
+            if status == Status::PeerFailed || self.has_ended(debt.to) {
                 continue;
             }
             self.owed.debts.borrow_mut().push_back(Debt { answer, status, ..debt });

@@ -156,6 +156,7 @@ impl Inner {
             if !self.peers.borrow().is_service(peer.0) {
                 self.tell(News::Gone(peer, error.clone()));
             }
+            self.announcements.left_behind(peer.0);
         }
     }
 
@@ -258,6 +259,7 @@ impl Inner {
     pub(super) fn tell_of_leaving(&self, peer: PeerId) {
         if self.peers.borrow_mut().part(peer.0) && !self.peers.borrow().is_service(peer.0) {
             self.tell(News::Left(peer));
+            self.announcements.left_behind(peer.0);
         }
     }
 }

@@ -195,7 +195,7 @@ impl Inner {
             endpoints: RefCell::default(),
             left_over: LeftOver::default(),
             owed: owed::Owed::default(),
-            announcements: Announcements::default(),
+            announcements: Announcements::new(core.announced),
             kept: RefCell::default(),
             busy: RefCell::default(),
             turn_was_over: Cell::new(false),

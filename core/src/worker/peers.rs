@@ -226,6 +226,11 @@ impl Peers {
         self.known.get(&number).map_or(0, |peer| peer.ways)
     }
 
+    /// Whether nothing leads here from it, and the application has been told why: it is gone until it stands again.
+    pub(super) fn is_gone(&self, number: u32) -> bool {
+        self.known.get(&number).is_none_or(|peer| peer.ways == 0 && (peer.parted || peer.told))
+    }
+
     /// Somebody says that this peer is gone, and perhaps not the first one. Returns the number of its worker, if that is known.
     pub(super) fn lose(&mut self, number: u32, error: &Error) -> Option<[u8; 16]> {
         let peer = self.known.get_mut(&number)?;
@@ -497,8 +502,13 @@ mod tests {
             assert_eq!(twice(&mut peers), [true, false, true, false]);
             peers.stands(number);
         }
+        assert!(peers.part(number) && !peers.is_gone(number), "two connections lead here");
         assert!(peers.left(number).is_none());
         assert_eq!((peers.ways(number), peers.ways(7)), (1, 0));
+        assert!(peers.left(number).is_none() && peers.is_gone(number) && peers.is_gone(7));
+        peers.arrived(number);
+        peers.stands(number);
+        assert!(!peers.is_gone(number), "it is back");
         assert!(!peers.part(7) && !peers.tell(7), "nobody has that number");
         assert_eq!(peers.lose(number, &Error::from_status(crate::Status::Io)), None);
     }

@@ -15,7 +15,7 @@ use crate::region::Region;
 use crate::registry::abi::events::{Polled, payload};
 use crate::request::{Outcome, Request};
 use crate::{Error, PostError, Status};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use tieline_plugin_api::abi::Event;
@@ -37,7 +37,7 @@ impl Inner {
             return None;
         };
         let (len, token, stage) = (len as usize, event.header, Cell::default());
-        let key = key.into();
+        let key = RefCell::new(key.into());
         let announced = Rc::new(Announced { from, token, id, header, len, key, stage });
         match self.announcements.insert(&announced) {
             Ok(()) => return Some(announced),
@@ -83,7 +83,7 @@ impl Inner {
         from: Origin,
         data: &[u8],
     ) -> Result<(), Status> {
-        let known = self.announcements.known.borrow().get(&(from, token)).cloned();
+        let known = self.announcements.get(from, token);
         // What is being taken goes on, and what was answered needs no other answer.
         let Some(announced) = known.filter(|known| known.stage.get() == Stage::Waiting) else {
             return Ok(());
@@ -151,8 +151,7 @@ impl Inner {
             return;
         }
         let _ = self.end_transfers();
-        let known: Vec<_> = self.announcements.known.borrow().values().cloned().collect();
-        for announced in known {
+        for announced in self.announcements.all() {
             self.over(&announced, Err(Status::Closed));
         }
     }
@@ -169,7 +168,8 @@ impl Inner {
         if len > announced.len {
             return Err(too_much(len, announced.len).into());
         }
-        if self.peers.borrow().get(announced.from.peer).is_none() {
+        let has_left = announced.stage.get() == Stage::Left;
+        if has_left || self.peers.borrow().get(announced.from.peer).is_none() {
             return Err(left(announced).into());
         }
         let back = self.reply_endpoint(announced.from.peer)?;
@@ -188,7 +188,7 @@ impl Inner {
             self.over(announced, Ok(0));
             return Ok(Outcome::Done(0));
         }
-        let key = endpoint.import_key(&announced.key)?;
+        let key = endpoint.import_key(&announced.key.borrow())?;
         // The sender helps with a copy, and reaches what was given for it alone.
         key.inner.in_parts.set(true);
         key.inner.alone.set(len < WORTH_SHARING && self.announcements.of(announced.from.peer) > 1);

@@ -6,15 +6,10 @@ use crate::handshake::Handshake;
 use crate::local;
 use crate::stream::Stream;
 use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use tieline_net::Interest;
-
-/// How many connections may be about to name themselves, beside one for each rank that has not come.
-const RESERVE: usize = 256;
-
-/// Where there is no room for one more, a connection that has not named itself for so long makes it: a rank says who it
-/// is in a fraction of this, and whoever only fills the room holds it up by no more.
-pub(super) const HOLD: Duration = Duration::from_millis(100);
+use tieline_net::admission::{Source, Verdict};
+use tieline_net::{Interest, is_crowded, reset};
 
 /// How many are taken in before those who are there have their turn again.
 const PER_TURN: usize = 256;
@@ -37,37 +32,23 @@ impl Server {
 
     pub(super) fn accept(&mut self, index: usize) {
         for _ in 0..PER_TURN {
-            if !self.make_room() {
+            let now = Instant::now();
+            if !self.has_room(now) {
                 return;
             }
             let accepted = match &self.listeners[index] {
                 Listener::Unix(listener) => {
-                    listener.accept().map(|(stream, _)| match local::check_user(&stream) {
-                        Ok(()) => Ok(Connection::new(Stream::Unix(stream), None)),
-                        Err(local::Refused::User(user)) => Err(format!("a process of {user}")),
-                        Err(local::Refused::System(_)) => {
-                            Err("a process of an unknown user".to_owned())
-                        }
-                    })
+                    listener.accept().map(|(stream, _)| (Stream::Unix(stream), Source::Local))
                 }
-                Listener::Tcp(listener, secret) => listener.accept().map(|(stream, _)| {
-                    let _ = stream.set_nodelay(true);
-                    let handshake =
-                        Handshake::accept(secret).ok_or("no random numbers for a challenge")?;
-                    Ok(Connection::new(Stream::Tcp(stream), Some(handshake)))
-                }),
+                Listener::Tcp(listener, _) => {
+                    let tcp = |(stream, from): (TcpStream, SocketAddr)| {
+                        (Stream::Tcp(stream), from.ip().into())
+                    };
+                    listener.accept().map(tcp)
+                }
             };
             match accepted {
-                Ok(Ok(mut connection)) if connection.stream.set_nonblocking(true).is_ok() => {
-                    connection.answer();
-                    connection.write();
-                    self.insert(connection);
-                }
-                Ok(Ok(_)) => self.turned_away += 1,
-                Ok(Err(text)) => {
-                    self.turned_away += 1;
-                    let _ = self.gather.turn_away(text);
-                }
+                Ok((stream, source)) => self.take_in(index, stream, source, now),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 // It left before it was taken in.
                 Err(e)
@@ -77,7 +58,7 @@ impl Server {
                     ) => {}
                 // No descriptor, or no memory: a stranger's place may be had; else it is tried again after a pause,
                 // since the listener stays readable and would be asked without end.
-                Err(_) if self.evict(|c| c.handshake.is_some()) => {}
+                Err(_) if self.evict(now) => {}
                 Err(_) => {
                     self.accept_at = Some(Instant::now() + PAUSE);
                     return;
@@ -86,22 +67,58 @@ impl Server {
         }
     }
 
-    /// Connections that have not named themselves: as many as ranks are still to come, and a reserve.
-    fn is_full(&self) -> bool {
-        self.seats.nameless() >= self.gather.absent().saturating_add(RESERVE)
+    /// Gives a connection its place, or lets it go.
+    fn take_in(&mut self, index: usize, stream: Stream, source: Source, now: Instant) {
+        // Dear steps come behind the decision.
+        let user = match &stream {
+            Stream::Unix(stream) => local::check_user(stream).map_err(|refused| match refused {
+                local::Refused::User(user) => format!("a process of {user}"),
+                local::Refused::System(_) => "a process of an unknown user".to_owned(),
+            }),
+            Stream::Tcp(_) => Ok(()),
+        };
+        if let Err(text) = user {
+            self.turned_away += 1;
+            return drop(self.gather.turn_away(text));
+        }
+        match self.seats.nameless.admit(source, now, matches!(stream, Stream::Unix(_))) {
+            Verdict::Enters => {}
+            Verdict::Instead(oldest) => self.drop_nameless(oldest),
+            Verdict::TurnedAway => {
+                self.turned_away += 1;
+                if let Stream::Tcp(stream) = &stream {
+                    reset(stream);
+                }
+                return;
+            }
+        }
+        let handshake = match (&self.listeners[index], &stream) {
+            (Listener::Tcp(_, secret), Stream::Tcp(stream)) => {
+                let _ = stream.set_nodelay(true);
+                let handshake = Handshake::accept(secret);
+                if handshake.is_none() {
+                    self.turned_away += 1;
+                    return drop(self.gather.turn_away("no random numbers for a challenge".into()));
+                }
+                handshake
+            }
+            _ => None,
+        };
+        if stream.set_nonblocking(true).is_err() {
+            self.turned_away += 1;
+            return;
+        }
+        let mut connection = Connection::new(stream, source, handshake);
+        connection.answer();
+        connection.write();
+        self.insert(connection);
     }
 
-    /// Whether one more may be taken in, at the cost of a nameless one where there must be.
-    fn make_room(&mut self) -> bool {
-        !self.is_full() || self.evict(|c| c.handshake.is_some()) || self.evict(|_| true)
-    }
-
-    /// Drops the oldest nameless connection of this kind that has had its time.
-    fn evict(&mut self, which: impl Fn(&Connection) -> bool) -> bool {
-        let Some(by) = Instant::now().checked_sub(HOLD) else { return false };
-        let Some(oldest) = self.seats.oldest_of(by, which) else { return false };
-        self.drop_nameless(oldest);
-        true
+    /// No descriptor is left: the oldest goes. `false`: nobody has had its time.
+    fn evict(&mut self, now: Instant) -> bool {
+        let oldest = self.seats.nameless.makes_room(now);
+        oldest.into_iter().for_each(|seat| self.drop_nameless(seat));
+        oldest.is_some()
     }
 
     pub(super) fn drop_nameless(&mut self, seat: usize) {
@@ -118,6 +135,16 @@ impl Server {
             return false;
         }
         self.accept_at = None;
-        !self.is_full() || self.seats.oldest().is_some_and(|since| now >= since + HOLD)
+        self.has_room(now)
+    }
+
+    /// Whether somebody may be taken in, as the rule of all listeners has it.
+    fn has_room(&mut self, now: Instant) -> bool {
+        self.seats.nameless.expect(self.gather.absent());
+        let crowded = |listener: &Listener| match listener {
+            Listener::Tcp(listener, _) => is_crowded(listener),
+            Listener::Unix(_) => false,
+        };
+        self.seats.nameless.accepts(now, || self.listeners.iter().any(crowded))
     }
 }

@@ -39,6 +39,12 @@ impl Inner {
         Ok(answers)
     }
 
+    /// Whether a circuit carries nothing any more.
+    pub(in crate::worker) fn is_dead_circuit(&self, number: u64) -> bool {
+        let circuits = self.wiring.circuits.borrow();
+        circuits.get(&number).is_none_or(|circuit| matches!(circuit.state, State::Dead(_)))
+    }
+
     /// The circuit is dead: nobody waits for what it would have carried.
     pub(super) fn end_answers(&self, number: u64) {
         let ended = self.wiring.circuits.borrow_mut().get_mut(&number).map(|circuit| {

@@ -105,6 +105,75 @@ cases! {
         assert_eq!(liar.came.borrow().len(), 1);
     }
 
+    fn announcements_of_a_peer_that_left_are_dropped_without_a_way_to_it() {
+        // The most that a worker keeps of a peer by default.
+        let count = if tieline_testing::is_whole() { 65_536 } else { 1000 };
+        for status in [0, Status::PeerFailed as i32] {
+            let liar = Liar::new();
+            let world = liar.stage.world;
+            let [a, b] = [0, 1].map(|worker| world.interface(worker, "all"));
+            for token in 1..=count {
+                liar.says(ANNOUNCE, token, &announce(5, 4096, &[1; 80]));
+            }
+            assert!(liar.stage.until(|| liar.came.borrow().len() as u64 == count));
+            world.break_endpoints(b, a, Status::PeerFailed, "it is gone");
+            world.leave(a, b, status, "it is gone");
+            liar.stage.settle();
+            let before = world.left();
+            let (memory, first) = (liar.untouched(), liar.came.borrow_mut().pop().unwrap());
+            let not = first.take_into(&memory, 0..4096).unwrap_err();
+            assert!(matches!(not.error, PostError::Reconnect(_)), "{not}");
+            assert!(not.to_string().contains("its sender has left"), "{not}");
+            drop(not);
+            assert_untouched(memory);
+            let begun = std::time::Instant::now();
+            liar.came.borrow_mut().clear();
+            println!("{count} announcements of a peer that left were dropped in {:?}", begun.elapsed());
+            assert_eq!((world.left(), world.undelivered()), (before, 0), "nothing was opened or said");
+            liar.stage.settle();
+            assert_eq!(world.left(), before);
+        }
+    }
+
+    fn announcements_over_a_circuit_that_ended_are_answered_to_nobody() {
+        for status in [Status::Io, Status::PeerFailed] {
+            let stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
+            let came = kept_at_b(&stage, 5);
+            let sent: Vec<Request> =
+                (0..3).map(|_| pending(stage.ab.send(5, 0, &[5; 70_000]))).collect();
+            assert!(stage.until(|| came.borrow().len() == sent.len()));
+            let [a, b] = [0, 1].map(|worker| stage.world.interface(worker, "all"));
+            stage.world.break_endpoints(b, a, status, "the cable is cut");
+            stage.settle();
+            let before = stage.world.left();
+            came.borrow_mut().clear();
+            assert_eq!(stage.world.left(), before, "{status:?}: nothing was opened");
+            assert_eq!(stage.b.status().owed, 0, "{status:?}: nobody waits for a word");
+            stage.settle();
+            assert_eq!(stage.world.left(), before);
+            drop(sent);
+        }
+    }
+
+    fn all_peers_together_may_announce_so_much_and_what_comes_beyond_is_refused() {
+        let bounds = [("TIELINE_ANNOUNCED", "70"), ("TIELINE_ANNOUNCED_BYTES", "inf")];
+        let stage = Stage::with(vec![Lane::whole("all")], &bounds);
+        let liar = Liar { came: kept_at_b(&stage, 5), stage };
+        for token in 1..=200 {
+            liar.says(ANNOUNCE, token, &announce(5, 4096, &[1; 80]));
+        }
+        liar.stage.settle();
+        assert_eq!(liar.came.borrow().len(), 70);
+        // Its share is there whatever the bound is.
+        let stage = Stage::with(vec![Lane::whole("all")], &[("TIELINE_ANNOUNCED", "0")]);
+        let liar = Liar { came: kept_at_b(&stage, 5), stage };
+        for token in 1..=200 {
+            liar.says(ANNOUNCE, token, &announce(5, 4096, &[1; 80]));
+        }
+        liar.stage.settle();
+        assert_eq!(liar.came.borrow().len(), 64);
+    }
+
     fn keys_of_other_memory_and_of_none_bring_nothing_and_write_nowhere() {
         let liar = Liar::new();
         let stage = &liar.stage;

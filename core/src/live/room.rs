@@ -1,0 +1,82 @@
+//! The time and the memory of one look, whatever processes show.
+
+use std::time::{Duration, Instant};
+
+/// A look ends within this time, with two pauses of a quarter of a second in it.
+const TIME: Duration = Duration::from_secs(3);
+/// Bytes of texts that are read for one look. A text may take ten times its length once it is read.
+const BYTES: usize = 2 << 20;
+/// A text counts so much beside its length, since a worker that says nothing takes memory too.
+const BESIDE: usize = 2 << 10;
+
+/// The bounds of one look: all that is looked at shares them, and where they end so does the look.
+pub(super) struct Room {
+    until: Option<Instant>,
+    bytes: usize,
+    /// It was not enough.
+    ended: bool,
+}
+
+impl Room {
+    /// For a look at processes, which may be anybody's.
+    pub(super) fn for_a_look() -> Room {
+        Room { until: Instant::now().checked_add(TIME), bytes: BYTES, ended: false }
+    }
+
+    /// For what this process shows itself.
+    pub(super) fn without_bounds() -> Room {
+        Room { until: None, bytes: usize::MAX, ended: false }
+    }
+
+    /// Whether there is time for more.
+    pub(super) fn has_time(&mut self) -> bool {
+        self.ended |= self.until.is_some_and(|until| Instant::now() >= until);
+        !self.ended
+    }
+
+    /// Whether there is room for a text of this length, and then less for others.
+    pub(super) fn takes(&mut self, len: usize) -> bool {
+        self.pays(len.saturating_add(BESIDE))
+    }
+
+    /// The same of the words of a place.
+    pub(super) fn takes_words(&mut self) -> bool {
+        self.pays(super::WORDS)
+    }
+
+    fn pays(&mut self, bytes: usize) -> bool {
+        match self.bytes.checked_sub(bytes) {
+            Some(left) if self.has_time() => self.bytes = left,
+            _ => self.ended = true,
+        }
+        !self.ended
+    }
+
+    /// Whether something was left out.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// With other bounds.
+    #[cfg(test)]
+    pub(super) fn of(bytes: usize, time: Duration) -> Room {
+        Room { until: Some(Instant::now() + time), bytes, ended: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_of_a_look_ends_with_its_bytes_and_with_its_time_and_does_not_come_back() {
+        let mut room = Room::of(3 * BESIDE, Duration::from_secs(1000));
+        assert!(room.takes(BESIDE) && room.has_time());
+        assert!(!room.takes(1), "there is room for one of no length");
+        assert!(!room.takes(0) && !room.takes_words() && !room.has_time() && room.has_ended());
+        let mut late = Room::of(usize::MAX, Duration::ZERO);
+        assert!(!late.has_time() && !late.takes(0) && late.has_ended());
+        let mut all = Room::without_bounds();
+        assert!(all.takes(1 << 30) && all.has_time() && !all.has_ended());
+    }
+}
