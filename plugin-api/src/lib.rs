@@ -44,6 +44,7 @@ pub mod units;
 
 pub use abi::host::HostHandle;
 pub use abi::raised_rights;
+pub use abi::shims::explain;
 pub use config::ConfigDoc;
 pub use events::Events;
 pub use flags::{

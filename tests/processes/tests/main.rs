@@ -4,6 +4,7 @@ mod composition;
 mod connecting;
 mod containers;
 mod diagnosis;
+mod faults;
 mod hostile_shm;
 mod hosts;
 mod jobs;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
             libfabric::TESTS,
             live::TESTS,
             diagnosis::TESTS,
+            faults::TESTS,
         ],
         &[ROLES],
     )

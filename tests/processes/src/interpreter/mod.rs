@@ -9,11 +9,13 @@ mod long;
 mod memory;
 mod messages;
 mod remote;
+mod spoiling;
 mod streams;
 
 use crate::fork::Aside;
 use crate::node::SPACE;
 use crate::parent::Parent;
+use crate::spoiled::Spoiled;
 use crate::sys;
 pub use facts::{resident_kib, status_kib};
 use long::{LONG, Long};
@@ -51,6 +53,8 @@ struct Seen {
     wrong: RefCell<Vec<String>>,
     failures: RefCell<Vec<String>>,
     chatting: RefCell<Option<Endpoint>>,
+    /// What puts of peers said.
+    words: RefCell<Vec<u32>>,
     exact: Cell<u64>,
     next_exact: RefCell<HashMap<PeerId, u64>>,
     /// What the counter of the last `mixed` is, from what atomics brought back.
@@ -69,6 +73,8 @@ impl Seen {
 
 struct Node {
     regions: HashMap<String, Region>,
+    /// What lies under some of them.
+    pages: HashMap<String, Spoiled>,
     keys: HashMap<String, RemoteKey>,
     pointers: HashMap<String, RemotePointer>,
     endpoints: HashMap<String, Endpoint>,
@@ -89,6 +95,7 @@ struct Node {
 pub fn node(parent: Parent) {
     let mut node = Node {
         regions: HashMap::new(),
+        pages: HashMap::new(),
         keys: HashMap::new(),
         pointers: HashMap::new(),
         endpoints: HashMap::new(),
@@ -285,6 +292,9 @@ impl Node {
             | ["long-came"]
             | ["long-take", ..]
             | ["long-refuse"] => self.long(words),
+            ["map", ..] | ["spoil", ..] | ["long-of", ..] | ["put-notify", ..] | ["words"] => {
+                self.spoiling(words)
+            }
             ["exact", ..] | ["mixed", ..] | ["many", ..] | ["reach", ..] => self.streams(words),
             ["all-to-all", rank, count, addresses @ ..] => {
                 self.all_to_all(number(rank), number(count) as u64, addresses)
@@ -372,6 +382,8 @@ impl Node {
             }
             seen.counted.set(seen.counted.get() + 1);
         })?;
+        let seen = self.seen.clone();
+        worker.on_notification(move |_, word| seen.words.borrow_mut().push(word))?;
         let (seen, weak) = (self.seen.clone(), Rc::downgrade(&worker));
         worker.on_message(PING, move |m| {
             let Some(worker) = weak.upgrade() else { return };
