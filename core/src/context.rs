@@ -107,7 +107,9 @@ impl Context {
         Ok(self.core.memory.register_owned(buffer, access)?)
     }
 
-    /// Registers memory that the application owns.
+    /// Registers memory that the application owns. All of it has to be mapped with the rights that peers get: to be read for gets, to be
+    /// written for puts, both for atomics; [`Access::COMMITTED_LATER`] leaves that check out. If the memory is unmapped, protected or cut
+    /// off later all the same, accesses of peers fail there, and this process goes on.
     ///
     /// # Safety
     /// `base` is valid for reads and writes of `len` bytes until [`Region::close`] has returned `Ok` for this region, or
@@ -116,7 +118,7 @@ impl Context {
     /// may write them.
     ///
     /// # Errors
-    /// As [`Context::register`].
+    /// As [`Context::register`]; `Permission` where the memory is not mapped, or lacks a right.
     #[allow(unsafe_code)] // the promise is the caller's
     pub unsafe fn register_raw(
         &self,
@@ -127,7 +129,7 @@ impl Context {
         self.core.check_service()?;
         // SAFETY: the caller's promise.
         let span = unsafe { Span::new(base, len) };
-        Ok(self.core.memory.register(span, access, Backing::Borrowed)?)
+        Ok(self.core.memory.register_borrowed(span, access)?)
     }
 
     /// Takes a buffer as local memory of operations, in place and for as long as they last: puts read from it, gets and messages that

@@ -48,7 +48,8 @@ pub enum PostError {
     Retry(Error),
     /// This call will never succeed as it is: its range, rights, key, length or id is wrong, it was made in a handler or in a
     /// forked child, or what it asks for is not to be had for this memory. The endpoint is as it was. `Invalid`, `KeyRejected`,
-    /// `OutOfRange`, `TooLarge`, `Misaligned`, `Unsupported`, `UnsupportedParam`, `Busy`.
+    /// `OutOfRange`, `TooLarge`, `Misaligned`, `Unsupported`, `UnsupportedParam`, `Busy`, `Permission` (memory of the target's is
+    /// missing or protected).
     Correct(Error),
     /// The endpoint or its worker has ended, or the way broke that this operation had. With any other status, and with any at
     /// all once [`Endpoint::error`](crate::Endpoint::error) says it.
@@ -62,7 +63,7 @@ pub enum PostError {
 pub enum CompletionError {
     /// It was refused, and the same again would be: the target's memory is as it was, but for what was carried out before of a
     /// large put that goes in pieces. The connection stands. `KeyRejected`, `OutOfRange`, `Misaligned`, `TooLarge`,
-    /// `Unsupported`, `UnsupportedParam`, `Invalid`.
+    /// `Unsupported`, `UnsupportedParam`, `Invalid`, `Permission` (memory of the target's is missing or protected).
     Refused(Error),
     /// The connection or the provider was lost with it: it may have happened, or not, or may happen still. Connect as this says,
     /// and repeat only what may happen twice. Any other status, and any at all of what ended with its connection.
@@ -161,7 +162,14 @@ fn refuses(status: Status) -> bool {
     use Status::*;
     matches!(
         status,
-        Invalid | KeyRejected | OutOfRange | TooLarge | Misaligned | Unsupported | UnsupportedParam
+        Invalid
+            | KeyRejected
+            | OutOfRange
+            | TooLarge
+            | Misaligned
+            | Unsupported
+            | UnsupportedParam
+            | Permission
     )
 }
 

@@ -3,8 +3,12 @@
 #![allow(unsafe_code)]
 
 mod buffer;
+mod exposed;
+mod mapped;
 
 pub(crate) use buffer::OwnedBuffer;
+pub(crate) use exposed::{Exposed, Refusal};
+pub(crate) use mapped::first_without;
 
 use crate::Error;
 use crate::error::Scope;

@@ -41,6 +41,7 @@ mod interfaces;
 mod options;
 mod routes;
 mod sys;
+pub mod touch;
 
 pub use auth::{
     Acceptor, Dialler, HandshakeError, Hello, Key, MAX_HELLO_PAYLOAD, Refusal, VERSION, target_of,

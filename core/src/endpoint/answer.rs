@@ -2,10 +2,12 @@
 
 use super::Inner;
 use crate::Status;
-use crate::proto::emulate::{Answer, GET_DATA_HEAD, Target, data_head, reply_bytes};
+use crate::proto::emulate::{Answer, GET_DATA_HEAD, Target, data_head, refusal_words, reply_bytes};
 use crate::proto::id;
 use crate::region::Access;
 use crate::registry::abi::PackBuffer;
+use crate::sys::Refusal;
+use std::cell::Cell;
 
 impl Inner {
     /// Sends an answer, or as much of it as the transport takes now.
@@ -29,14 +31,19 @@ impl Inner {
     /// Sends as much of a get's answer as the transport takes now.
     fn stream(&self, token: u64, target: &Target, len: u64, sent: &mut u64) -> Result<(), Status> {
         let piece = self.most_behind(GET_DATA_HEAD)? as u64;
-        let regions = &self.shared.core.memory.regions;
+        let (memory, touch) = (&self.shared.core.memory, &self.shared.touch);
+        let fault = Cell::new(None);
         loop {
             let n = piece.min(len - *sent);
             let from = Target { offset: target.offset + *sent, ..*target };
             let pack = |out: &mut PackBuffer<'_>| {
                 out.put(&data_head(*sent, 0))?;
-                from.reach(regions, n, Access::READ, |span, offset| {
-                    out.put_span(span, offset, n as usize)
+                let packed = from.reach(&memory.regions, n, Access::READ, |bytes, offset| {
+                    out.put_exposed(bytes, touch, offset, n as usize)
+                });
+                packed.map_err(|refusal: Refusal| {
+                    fault.set(refusal.fault);
+                    refusal.status
                 })
             };
             match self.pack_now(id::GET_DATA, token, GET_DATA_HEAD + n as usize, pack) {
@@ -45,7 +52,13 @@ impl Inner {
                 Err(status @ (Status::KeyRejected | Status::OutOfRange)) => {
                     return self.message_now(id::GET_DATA, token, &data_head(*sent, status as i32));
                 }
-                Err(status) => return Err(status),
+                // So it is with memory that has gone.
+                Err(status) => {
+                    let Some(at) = fault.take() else { return Err(status) };
+                    memory.note_fault((target.region, target.generation), at);
+                    let (status, place) = refusal_words(Refusal::fault(at));
+                    return self.message_now(id::GET_DATA, token, &data_head(place, status));
+                }
             }
             if *sent >= len {
                 return Ok(());

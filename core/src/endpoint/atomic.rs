@@ -304,7 +304,7 @@ mod tests {
             record.generation,
             (0, 8),
             Access::ATOMIC,
-            |_, _| Ok(()),
+            |_, _| Ok::<_, Status>(()),
         );
         assert_eq!(asked, Err(Status::KeyRejected));
         Ok(())

@@ -5,8 +5,9 @@ use super::queued::{Failed, QueuedOp};
 use super::{Inner, Owner, State};
 use crate::error::Scope;
 use crate::op::held::Through;
-use crate::proto::emulate::refused;
+use crate::proto::emulate::{KEEP_MAPPED, refused};
 use crate::registry::abi::RawEndpoint;
+use crate::sys::Refusal;
 use crate::{Error, Status};
 use std::rc::{Rc, Weak};
 
@@ -39,6 +40,7 @@ impl Inner {
                 refused(status)
             }
             Status::OutOfRange | Status::Misaligned => refused(status),
+            Refusal::FAULT => self.fault_over(interface),
             _ => Error::new(
                 status,
                 format!("{} through {}", self.address.label(), path()),
@@ -46,6 +48,19 @@ impl Inner {
                 "",
             ),
         }
+    }
+
+    /// Memory of one of the two sides is missing: the module that copies says which, and where.
+    #[cold]
+    fn fault_over(&self, interface: Option<usize>) -> Error {
+        let said = interface.map(|index| self.shared.interfaces[index].provider.last_error());
+        let why = said.filter(|words| !words.is_empty());
+        Error::new(
+            Refusal::FAULT,
+            "the target refused the operation",
+            why.unwrap_or_else(|| "its memory is missing or protected".into()),
+            KEEP_MAPPED,
+        )
     }
 
     /// The error of what failed on a lane. Where the status means the end of the endpoint it ends, and a provider that

@@ -49,7 +49,7 @@ fn every_status_of_a_post_says_what_to_do() {
         PostError::Reconnect(ConnectError::Configure(_)) => 'F',
         PostError::Reconnect(ConnectError::Release(_)) => 'R',
     };
-    assert_eq!(sorted(Scope::Call, cases), "tccrFFXFcccTTTTFccTcTT");
+    assert_eq!(sorted(Scope::Call, cases), "tccrFcXFcccTTTTFccTcTT");
     assert_eq!(sorted(Scope::Connection, cases), "TFFRFFXFTTFTTTTFFTTTTT");
     assert_eq!(sorted(Scope::Worker, cases), "C".repeat(Status::ALL.len()));
     assert_eq!(sorted(Scope::Context, cases), "c".repeat(Status::ALL.len()));
@@ -67,7 +67,7 @@ fn every_status_of_a_completion_says_what_has_become_of_the_operation() {
         CompletionError::Unknown(ConnectError::Configure(_)) => 'F',
         CompletionError::Unknown(ConnectError::Release(_)) => 'R',
     };
-    assert_eq!(sorted(Scope::Call, cases), "TrrRFFXFrrrTTTTFrTcrTT");
+    assert_eq!(sorted(Scope::Call, cases), "TrrRFrXFrrrTTTTFrTcrTT");
     assert_eq!(sorted(Scope::Connection, cases), "TFFRFFXFTTFTTTTFFTcTTT");
     assert_eq!(sorted(Scope::Worker, cases), "c".repeat(Status::ALL.len()));
     assert_eq!(sorted(Scope::Context, cases), "ppppppppppppppppppcppp");

@@ -5,6 +5,8 @@ use tieline_plugin_api::{access, register_flags};
 
 /// Beside the rights, which are the low bits; no peer and no key knows of it.
 const RELAXED: u64 = 1 << 63;
+/// The same.
+const UNCHECKED: u64 = 1 << 62;
 
 /// What peers may do with a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,11 @@ impl Access {
     /// ```
     pub const RELAXED_ORDERING: Access = Access(RELAXED);
 
+    /// Not a right either: the memory need not have these rights yet when it is registered
+    /// ([`Context::register_raw`](crate::Context::register_raw)), because it is reserved now and committed later, as some heaps are. Until
+    /// then, accesses of peers fail, and nothing else does.
+    pub const COMMITTED_LATER: Access = Access(UNCHECKED);
+
     /// The rights, as keys and providers know them.
     pub(crate) fn bits(self) -> u64 {
         self.0 & Access::ALL.0
@@ -45,6 +52,11 @@ impl Access {
     /// Flags of a registration.
     pub(crate) fn register_flags(self) -> u64 {
         if self.0 & RELAXED != 0 { register_flags::RELAXED_ORDERING } else { 0 }
+    }
+
+    /// Whether memory has to have these rights when it is registered.
+    pub(super) fn is_checked(self) -> bool {
+        self.bits() != 0 && self.0 & UNCHECKED == 0
     }
 
     pub(crate) fn from_bits(bits: u64) -> Access {
@@ -73,11 +85,12 @@ mod tests {
 
     #[test]
     fn rights_are_kept_apart_from_the_promise_and_no_key_has_more_than_rights() {
-        let all = Access::ALL | Access::RELAXED_ORDERING;
+        let all = Access::ALL | Access::RELAXED_ORDERING | Access::COMMITTED_LATER;
         assert_eq!(Access::READ | Access::WRITE | Access::ATOMIC, Access::ALL);
         assert_eq!((all.bits(), Access::LOCAL.bits()), (Access::ALL.bits(), 0));
         assert_eq!(all.register_flags(), register_flags::RELAXED_ORDERING);
         assert_eq!(Access::ALL.register_flags(), 0);
+        assert!(Access::READ.is_checked() && !Access::LOCAL.is_checked() && !all.is_checked());
         assert_eq!(Access::from_bits(u64::MAX), Access::ALL);
         assert_eq!(Access::from_bits(access::REMOTE_READ), Access::READ);
         assert_eq!(Access::ALL.without_atomics(), Access::READ | Access::WRITE);

@@ -12,7 +12,7 @@ mod room;
 use crate::log::Log;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenDomain;
-use crate::sys::{self, ForkGuard, OwnedBuffer, Span};
+use crate::sys::{self, Exposed, ForkGuard, OwnedBuffer, Span};
 use crate::{Error, Status};
 use region::{Access, Backing, Inner, Parked, Region, Registration, Table};
 use std::sync::Arc;
@@ -111,6 +111,23 @@ impl Memory {
         self.complete(span, access, None, backing, |_| true)
     }
 
+    /// Registers memory of the application's, which has to have the rights that peers get.
+    pub(crate) fn register_borrowed(
+        self: &Arc<Self>,
+        span: Span,
+        access: Access,
+    ) -> Result<Region, Error> {
+        if access.is_checked() {
+            let reads = access.allows(Access::READ) || access.allows(Access::ATOMIC);
+            let writes = access.allows(Access::WRITE) || access.allows(Access::ATOMIC);
+            let base = span.base().addr() as u64;
+            if let Some(at) = sys::first_without(base, span.len() as u64, reads, writes) {
+                return Err(lacks_rights(at - base, span.len(), writes));
+            }
+        }
+        self.register(span, access, Backing::Borrowed)
+    }
+
     /// The same with some of the domains alone.
     pub(crate) fn register_in(
         self: &Arc<Self>,
@@ -133,7 +150,8 @@ impl Memory {
     ) -> Result<Region, Error> {
         self.guard.check("a context")?;
         self.sweep();
-        let number = self.regions.insert(span, access);
+        let exposed = Exposed::new(span, backing.is_borrowed());
+        let number = self.regions.insert(exposed, access);
         let mut inner = Inner::new(self.clone(), number, span, access, backing);
         inner.registrations.extend(given);
         for (index, slot) in self.domains.iter().enumerate() {
@@ -161,6 +179,38 @@ impl Memory {
             }
         }
         Ok(inner.into_region())
+    }
+}
+
+#[cold]
+fn lacks_rights(at: u64, len: usize, writes: bool) -> Error {
+    let rights = if writes { "PROT_READ and PROT_WRITE" } else { "PROT_READ" };
+    Error::new(
+        Status::Permission,
+        format!("a registration of {len} bytes for peers"),
+        format!(
+            "the mapping at offset {at} lacks the rights that peers are to get, or nothing is mapped there"
+        ),
+        format!(
+            "map all of it with {rights} before, register it with fewer rights, or add COMMITTED_LATER if it is committed later"
+        ),
+    )
+}
+
+impl Memory {
+    /// A peer's access to a region of ours found no memory there: the report says so, once for each region.
+    #[cold]
+    pub(crate) fn note_fault(&self, (region, generation): (u64, u64), at: u64) {
+        let first = self.regions.reach(region, generation, (0, 0), Access::LOCAL, |bytes, _| {
+            let first = bytes.first_fault().then(|| (bytes.span().base(), bytes.span().len()));
+            Ok::<_, Status>(first)
+        });
+        if let Ok(Some((base, len))) = first {
+            self.notes.add_once(format!(
+                "a peer's access to registered memory was refused: of the {len} bytes at {base:?}, byte {at} is unmapped, protected or \
+                 beyond the end of its file. Keep memory as it was registered until its region is closed"
+            ));
+        }
     }
 }
 

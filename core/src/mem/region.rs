@@ -52,9 +52,20 @@ pub(crate) enum Backing {
     /// The application's own memory, which it promised to keep mapped.
     Borrowed,
     /// A part of another region, which is kept.
-    Part(#[allow(dead_code)] Region), // held for its drop
+    Part(Region),
     /// A copy of what an endpoint sends, which counts while it is there.
     Copied(#[allow(dead_code)] lent::Counted), // held for its drop
+}
+
+impl Backing {
+    /// Whether the bytes are the application's own, which it may unmap whatever it promised.
+    pub(crate) fn is_borrowed(&self) -> bool {
+        match self {
+            Backing::Borrowed => true,
+            Backing::Part(region) => region.inner.backing.is_borrowed(),
+            Backing::Domain | Backing::Owned(_) | Backing::Copied(_) => false,
+        }
+    }
 }
 
 /// A domain's registration of a region.

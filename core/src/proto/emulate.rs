@@ -6,12 +6,17 @@
 //! alone). Messages are delivered once and in order, so an atomic is executed once. Each format stands here beside its
 //! reader; docs/wire.md says how they may grow.
 
+use super::Origin;
+use super::torn::Torn;
+use crate::mem::Memory;
 use crate::region::{Access, Table};
-use crate::sys::Span;
+use crate::sys::{Exposed, Refusal, Span};
 use crate::wire::{Reader, Writer};
 use crate::{Error, Status};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use tieline_net::touch::Touch;
 use tieline_plugin_api::atomic_op;
 
 /// A peer's range, as its key names it.
@@ -39,13 +44,13 @@ impl Target {
     }
 
     /// Does something with these bytes of a region of ours, if there is such a region and the key allows it.
-    pub(crate) fn reach<T>(
+    pub(crate) fn reach<T, E: From<Status>>(
         &self,
         regions: &Table,
         len: u64,
         needed: Access,
-        with: impl FnOnce(&Span, usize) -> Result<T, Status>,
-    ) -> Result<T, Status> {
+        with: impl FnOnce(&Exposed, usize) -> Result<T, E>,
+    ) -> Result<T, E> {
         regions.reach(self.region, self.generation, (self.offset, len), needed, with)
     }
 }
@@ -101,11 +106,33 @@ pub(crate) enum Answer {
 impl Answer {
     /// How what was asked with this token ended.
     pub(crate) fn reply(token: u64, result: Result<u64, Status>) -> Answer {
+        Answer::reply_to_access(token, result.map_err(Refusal::from))
+    }
+
+    /// The same of an access to memory, which may have gone.
+    pub(crate) fn reply_to_access(token: u64, result: Result<u64, Refusal>) -> Answer {
         let (status, value) = match result {
             Ok(value) => (0, value),
-            Err(status) => (status as i32, 0),
+            Err(refusal) => refusal_words(refusal),
         };
         Answer::Reply { token, status, value }
+    }
+}
+
+/// A refusal on the wire: a status, and with `Invalid` one more than the first byte that could not be accessed. Without the number it
+/// is what older versions read: a refusal of this operation alone.
+pub(crate) fn refusal_words(refusal: Refusal) -> (i32, u64) {
+    match refusal.fault {
+        None => (refusal.status as i32, 0),
+        Some(at) => (Status::Invalid as i32, at.saturating_add(1)),
+    }
+}
+
+/// What [`refusal_words`] wrote. Of no other refusal is there a number.
+pub(crate) fn read_refusal(status: i32, value: u64) -> Refusal {
+    match (Status::from_code(status), value.checked_sub(1)) {
+        (Status::Invalid, Some(at)) => Refusal::fault(at),
+        (status, _) => status.into(),
     }
 }
 
@@ -138,59 +165,102 @@ pub(crate) fn read_data(data: &[u8]) -> Result<(u64, i32, &[u8]), Status> {
 
 // ---- at the target ----
 
-/// Carries out the last piece of a put that tells the target: the answer, and the word where all of it is there.
-pub(crate) fn on_put_notify(
-    regions: &Table,
-    token: u64,
-    data: &[u8],
-) -> Result<(Option<Answer>, Option<u32>), Status> {
-    let mut r = Reader::new(data);
-    let target = Target::read(&mut r)?;
-    let (word, _) = (r.u32()?, r.u32()?);
-    let put = put_here(regions, &target, r.rest());
-    let told = put.is_ok().then_some(word);
-    Ok(((token != 0).then(|| Answer::reply(token, put)), told))
+/// What a target does what peers ask with.
+pub(crate) struct Here<'a> {
+    pub(crate) memory: &'a Memory,
+    pub(crate) touch: &'a Touch,
+    /// Puts in several messages of which one found no memory.
+    pub(crate) torn: &'a RefCell<Torn>,
+    /// Who asks.
+    pub(crate) from: Origin,
 }
 
-fn put_here(regions: &Table, target: &Target, data: &[u8]) -> Result<u64, Status> {
-    let write = |span: &Span, offset| span.write(offset, data);
-    target.reach(regions, data.len() as u64, Access::WRITE, write).map(|()| 0)
+impl Here<'_> {
+    /// Carries out the last piece of a put that tells the target: the answer, and the word where all of it is there.
+    pub(crate) fn put_notify(
+        &self,
+        token: u64,
+        data: &[u8],
+    ) -> Result<(Option<Answer>, Option<u32>), Status> {
+        let mut r = Reader::new(data);
+        let target = Target::read(&mut r)?;
+        let (word, _) = (r.u32()?, r.u32()?);
+        let put = self.write(&target, r.rest(), true);
+        let told = put.is_ok().then_some(word);
+        Ok(((token != 0).then(|| Answer::reply_to_access(token, put)), told))
+    }
+
+    /// Carries out a piece of a put. Only the last piece asks for an answer, which tells of an earlier failure too: a key that
+    /// is refused stays refused, the last piece reaches furthest, and memory that was missing is noted.
+    pub(crate) fn put(&self, token: u64, data: &[u8]) -> Result<Option<Answer>, Status> {
+        let mut r = Reader::new(data);
+        let target = Target::read(&mut r)?;
+        let result = self.write(&target, r.rest(), token != 0);
+        Ok((token != 0).then(|| Answer::reply_to_access(token, result)))
+    }
+
+    fn write(&self, target: &Target, data: &[u8], last: bool) -> Result<u64, Refusal> {
+        let len = data.len() as u64;
+        if let Some(refusal) = self.torn.borrow_mut().goes_on(self.from, target, len, last) {
+            return Err(refusal);
+        }
+        let write = |bytes: &Exposed, offset| bytes.write(self.touch, offset, data);
+        let written = target.reach(&self.memory.regions, len, Access::WRITE, write).map(|()| 0);
+        let written = self.noting(target, written);
+        if let (Err(refusal @ Refusal { fault: Some(_), .. }), false) = (written, last) {
+            self.torn.borrow_mut().begin(self.from, target, len, refusal);
+        }
+        written
+    }
+
+    /// Checks a get; every piece is checked again when it is sent (`endpoint/answer.rs`).
+    pub(crate) fn get(&self, token: u64, data: &[u8]) -> Result<Answer, Status> {
+        let mut r = Reader::new(data);
+        let target = Target::read(&mut r)?;
+        let len = r.u64()?;
+        Ok(match target.reach(&self.memory.regions, len, Access::READ, |_, _| Ok(())) {
+            Err(status) => Answer::reply(token, Err(status)),
+            Ok(()) => Answer::Data { token, target, len, sent: 0 },
+        })
+    }
+
+    /// Executes an atomic.
+    pub(crate) fn atomic(&self, token: u64, data: &[u8]) -> Result<Answer, Status> {
+        let mut r = Reader::new(data);
+        let target = Target::read(&mut r)?;
+        let (operand, compare) = (r.u64()?, r.u64()?);
+        let call =
+            AtomicCall { op: u32::from(r.u8()?), width: u32::from(r.u8()?), operand, compare };
+        let width = u64::from(call.width);
+        let done = target.reach(&self.memory.regions, width, Access::ATOMIC, |bytes, offset| {
+            bytes.check_word(offset, call.width as usize)?;
+            Ok(execute(bytes.span(), offset, &call)?)
+        });
+        Ok(Answer::reply_to_access(token, self.noting(&target, done)))
+    }
+
+    fn noting<T>(&self, target: &Target, result: Result<T, Refusal>) -> Result<T, Refusal> {
+        if let Err(Refusal { fault: Some(at), .. }) = result {
+            self.memory.note_fault((target.region, target.generation), at);
+        }
+        result
+    }
 }
 
-/// Carries out a piece of a put. Only the last piece asks for an answer; an earlier failure shows there too, since a key that
-/// is refused stays refused and the last piece reaches furthest.
-pub(crate) fn on_put(regions: &Table, token: u64, data: &[u8]) -> Result<Option<Answer>, Status> {
-    let mut r = Reader::new(data);
-    let target = Target::read(&mut r)?;
-    let result = put_here(regions, &target, r.rest());
-    Ok((token != 0).then(|| Answer::reply(token, result)))
-}
-
-/// Checks a get; every piece is checked again when it is sent (`endpoint/answer.rs`).
-pub(crate) fn on_get(regions: &Table, token: u64, data: &[u8]) -> Result<Answer, Status> {
-    let mut r = Reader::new(data);
-    let target = Target::read(&mut r)?;
-    let len = r.u64()?;
-    Ok(match target.reach(regions, len, Access::READ, |_, _| Ok(())) {
-        Err(status) => Answer::reply(token, Err(status)),
-        Ok(()) => Answer::Data { token, target, len, sent: 0 },
-    })
-}
-
-/// Executes an atomic.
-pub(crate) fn on_atomic(regions: &Table, token: u64, data: &[u8]) -> Result<Answer, Status> {
-    let mut r = Reader::new(data);
-    let target = Target::read(&mut r)?;
-    let (operand, compare) = (r.u64()?, r.u64()?);
-    let call = AtomicCall { op: u32::from(r.u8()?), width: u32::from(r.u8()?), operand, compare };
-    let width = u64::from(call.width);
-    let result =
-        target.reach(regions, width, Access::ATOMIC, |span, offset| execute(span, offset, &call));
-    Ok(Answer::reply(token, result))
-}
+/// What to do where registered memory has gone.
+pub(crate) const KEEP_MAPPED: &str = "let the target keep what it registers mapped, with these rights, until it has closed the region";
 
 /// The error of an operation that the target refused.
-pub(crate) fn refused(status: Status) -> Error {
+pub(crate) fn refused(refusal: impl Into<Refusal>) -> Error {
+    let Refusal { status, fault } = refusal.into();
+    if let Some(at) = fault {
+        return Error::new(
+            status,
+            "the target refused the operation",
+            format!("its memory is missing or protected at offset {at} of the region"),
+            KEEP_MAPPED,
+        );
+    }
     let (why, fix) = match status {
         Status::KeyRejected => (
             "the region was deregistered, the key is not one of the peer's, or it lacks that right",

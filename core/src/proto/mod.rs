@@ -4,6 +4,7 @@ pub(crate) mod announce;
 pub(crate) mod emulate;
 pub(crate) mod handles;
 pub(crate) mod shared_copy;
+pub(crate) mod torn;
 
 /// The ids of the core's own messages; applications have those below.
 pub(crate) mod id {

@@ -20,6 +20,7 @@ use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use tieline_net::touch::Touch;
 use tieline_plugin_api::abi::Iov;
 use unanswered::AllUnanswered;
 
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     unanswered: AllUnanswered,
     /// Where copies are shared with peers.
     pub(crate) slots: Slots,
+    /// What peers' accesses to memory of the application's go through.
+    pub(crate) touch: Touch,
     /// Room for a list of pieces while it is posted.
     pub(crate) iov: Cell<Vec<Iov>>,
     /// Late, so that everything above that points into providers goes first.
@@ -90,6 +93,7 @@ impl Shared {
             orphans: Orphans::default(),
             unanswered: AllUnanswered::default(),
             slots: Slots::default(),
+            touch: Touch::default(),
             iov: Cell::default(),
             interfaces,
             held: RefCell::default(),

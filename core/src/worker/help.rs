@@ -159,8 +159,8 @@ fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> boo
         let (from, n) = plan.piece(run);
         let needed = if plan.put { Access::WRITE } else { Access::READ };
         let target = Target { offset: plan.target.offset.saturating_add(from), ..plan.target };
-        let copied = target.reach(regions, n, needed, |span, offset| {
-            let base = span.range(offset, n as usize)?;
+        let copied = target.reach(regions, n, needed, |bytes, offset| {
+            let base = bytes.span().range(offset, n as usize)?;
             // Where in the peer's memory is what the peer says.
             let at = plan.at.checked_add(from).ok_or(Status::OutOfRange)?;
             // A put of the peer's is a get of ours.

@@ -4,8 +4,9 @@ use super::Inner;
 use super::wiring::Sender;
 use crate::endpoint::{Circuits, Endpoint};
 use crate::op::{Id, Kind};
-use crate::proto::emulate::{self, Answer};
+use crate::proto::emulate::{self, Answer, Here};
 use crate::proto::{Origin, handles, id};
+use crate::sys::Refusal;
 use crate::{Error, Status};
 use std::rc::Rc;
 
@@ -22,12 +23,13 @@ impl Inner {
         if matches!(message, id::PUT | id::PUT_NOTIFY | id::GET | id::ATOMIC) {
             self.bump(|c| c.emulated += 1);
         }
-        let regions = &self.shared.core.memory.regions;
+        let (memory, touch) = (&*self.shared.core.memory, &self.shared.touch);
+        let here = Here { memory, touch, torn: &self.torn, from };
         let answered = match message {
             id::REPLY => self.on_reply(token, from, data).map(|()| None),
             id::GET_DATA => self.on_get_data(token, from, data).map(|()| None),
-            id::PUT => emulate::on_put(regions, token, data),
-            id::PUT_NOTIFY => emulate::on_put_notify(regions, token, data).map(|(answer, word)| {
+            id::PUT => here.put(token, data),
+            id::PUT_NOTIFY => here.put_notify(token, data).map(|(answer, word)| {
                 told = word;
                 answer
             }),
@@ -35,10 +37,10 @@ impl Inner {
                 told = Some(word);
                 None
             }),
-            id::GET => emulate::on_get(regions, token, data).map(Some),
-            id::ATOMIC => emulate::on_atomic(regions, token, data).map(Some),
+            id::GET => here.get(token, data).map(Some),
+            id::ATOMIC => here.atomic(token, data).map(Some),
             id::PING => Ok(Some(Answer::reply(token, Ok(0)))),
-            id::KEY => handles::on_key(regions, token, data).map(Some),
+            id::KEY => handles::on_key(&memory.regions, token, data).map(Some),
             id::KEY_IS => self.on_key_is(token, from, data).map(|()| None),
             id::ASSIST => self.on_assist(peer, data).map(|()| None),
             id::SERVICE => self.on_service(from, data).map(|()| None),
@@ -114,18 +116,18 @@ impl Inner {
             (0, Kind::Get | Kind::Key) => return Err(Status::BadData),
             (0, _) => Ok(0),
             (status, Kind::Key) => Err(handles::no_key(Status::from_code(status))),
-            (status, _) => Err(self.refused(id, status)),
+            (status, _) => Err(self.refused(id, emulate::read_refusal(status, value))),
         };
         self.shared.part(id, result);
         Ok(())
     }
 
     /// The error of an operation that its target refused.
-    fn refused(&self, id: Id, status: i32) -> Error {
-        if status == Status::KeyRejected as i32 {
+    fn refused(&self, id: Id, refusal: Refusal) -> Error {
+        if refusal.status == Status::KeyRejected {
             self.key_refused(id);
         }
-        emulate::refused(Status::from_code(status))
+        emulate::refused(refusal)
     }
 
     /// An operation was refused for its key: what its endpoint was told of keys is asked for again.
@@ -163,6 +165,7 @@ impl Inner {
             Status::NoMemory => {
                 "as many as its receiver keeps wait there to be taken, or it has no memory".into()
             }
+            Refusal::FAULT => "memory of one of the two sides is missing or protected".into(),
             // What happened to the receiver's transfer is not what happened to this connection.
             status => format!("its receiver could not take it: {}", status.text()),
         };
@@ -181,7 +184,7 @@ impl Inner {
             return Err(Status::BadData);
         }
         if status != 0 {
-            let refused = self.refused(id, status);
+            let refused = self.refused(id, emulate::read_refusal(status, position));
             self.shared.part(id, Err(refused));
             return Ok(());
         }

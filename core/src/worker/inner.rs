@@ -17,6 +17,7 @@ use crate::message::Message;
 use crate::names::Answers;
 use crate::op::Id;
 use crate::op::slab::Slab;
+use crate::proto::torn::Torn;
 use crate::setup::Core;
 use crate::shared::{Lease, Shared};
 use crate::sys::{Poller, Timer};
@@ -81,6 +82,8 @@ pub(crate) struct Inner {
     /// Large transfers of ours that a peer still copies a part of, and those of peers that we help with.
     pub(super) copies: RefCell<Vec<SharedCopy>>,
     pub(super) helps: help::Helps,
+    /// Puts of peers in several messages of which one found no memory.
+    pub(super) torn: RefCell<Torn>,
     pub(super) counters: Cell<Counters>,
     /// Notes of what came for nobody.
     pub(super) told_unhandled: Cell<u32>,
@@ -201,6 +204,7 @@ impl Inner {
             turn_was_over: Cell::new(false),
             copies: RefCell::default(),
             helps: help::Helps::default(),
+            torn: RefCell::default(),
             counters: Cell::default(),
             told_unhandled: Cell::default(),
             poller,

@@ -29,6 +29,11 @@ thread_local! {
     static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
+/// Leaves words for `ProviderOps::last_error`: why the call that is under way on this thread is about to answer with a status alone.
+pub fn explain(text: &str) {
+    remember(text);
+}
+
 fn remember(text: &str) {
     LAST_ERROR.with_borrow_mut(|last| {
         last.clear();

@@ -105,25 +105,44 @@ impl CmaEndpoint {
                     cursor.advance(copied);
                     done += copied;
                 }
-                Err(libc::EFAULT) => return Err(self.fault(key, pieces, announced)),
+                Err(libc::EFAULT) => {
+                    let at = op.offset + done as u64;
+                    return Err(self.fault(direction, key, pieces, remote, at, announced));
+                }
                 Err(errno) => return Err(status(errno)),
             }
         }
         Ok(())
     }
 
-    /// A page could not be reached: whose?
+    /// A page could not be reached: whose? The one that is read says it; `at` is where in the region.
     #[cold]
-    fn fault(&self, key: &RemoteKey, local: &[Piece<'_>], announced: &Inside<'_>) -> Status {
+    fn fault(
+        &self,
+        direction: Direction,
+        key: &RemoteKey,
+        local: &[Piece<'_>],
+        remote: sys::Remote,
+        at: u64,
+        announced: &Inside<'_>,
+    ) -> Status {
         if let Err(status) = self.verify(key, announced) {
             return status;
         }
-        let mut byte = [0];
-        let unmapped_here = local.iter().any(|piece| {
-            !piece.is_empty()
-                && sys::read(sys::own_pid(), piece.base().addr() as u64, &mut byte).is_err()
-        });
-        if unmapped_here { Status::Invalid } else { Status::OutOfRange }
+        let first = local.iter().find(|piece| !piece.is_empty());
+        let (pid, address) = match (direction, first) {
+            (Direction::Put, Some(piece)) => (sys::own_pid(), piece.base().addr() as u64),
+            _ => (self.peer.facts.pid, remote.address()),
+        };
+        let is_there = sys::read(pid, address, &mut [0]) != Err(libc::EFAULT);
+        let local_is_missing = is_there != (direction == Direction::Put);
+        if local_is_missing {
+            return Status::Invalid;
+        }
+        tieline_plugin_api::explain(&format!(
+            "its memory is missing or protected at offset {at} of the region"
+        ));
+        Status::Permission
     }
 }
 

@@ -62,6 +62,12 @@ pub(crate) fn copy(
     usize::try_from(copied).map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
+impl Remote {
+    pub(crate) fn address(self) -> u64 {
+        self.address as u64
+    }
+}
+
 /// A piece of the peer's memory.
 pub(crate) fn remote(address: u64, len: usize) -> Remote {
     Remote { address: address as usize, len }

@@ -105,7 +105,9 @@ impl XpmemEndpoint {
             let attached = self.attached(key, address, left < op.len)?;
             let (at, room) = attached.of(address).ok_or(Status::Io)?;
             let part = usize::try_from(room).unwrap_or(usize::MAX).min(left);
-            self.move_part(direction, key, &mut cursor, at, part)?;
+            self.move_part(direction, key, &mut cursor, at, part).map_err(|(status, moved)| {
+                missing(status, op.offset + (op.len - left + moved) as u64)
+            })?;
             address += part as u64;
             left -= part;
         }
@@ -164,7 +166,7 @@ impl XpmemEndpoint {
         }
     }
 
-    /// Copies what lies in one attachment.
+    /// Copies what lies in one attachment. The error says behind how many bytes.
     fn move_part(
         &self,
         direction: Direction,
@@ -172,7 +174,7 @@ impl XpmemEndpoint {
         cursor: &mut Cursor<'_>,
         at: u64,
         len: usize,
-    ) -> Result<(), Status> {
+    ) -> Result<(), (Status, usize)> {
         let mut done = 0;
         while done < len {
             let mut room = [Piece::NONE; BATCH];
@@ -187,12 +189,12 @@ impl XpmemEndpoint {
             };
             match moved {
                 // Nothing copied and no error cannot happen; it must not become an endless loop.
-                Ok(0) => return Err(Status::Io),
+                Ok(0) => return Err((Status::Io, done)),
                 Ok(moved) => {
                     cursor.advance(moved);
                     done += moved;
                 }
-                Err(errno) => return Err(self.not_copied(key, errno, direction, pieces)),
+                Err(errno) => return Err((self.not_copied(key, errno, direction, pieces), done)),
             }
         }
         Ok(())
@@ -249,7 +251,7 @@ impl XpmemEndpoint {
                 key.forget();
                 match self.lease.attachments.ask(key.memory) {
                     // A hole: the owner has unmapped what it had registered.
-                    Ok(()) => Status::OutOfRange,
+                    Ok(()) => Status::Permission,
                     Err(errno) => self.not_attached(key, errno, true),
                 }
             }
@@ -258,6 +260,15 @@ impl XpmemEndpoint {
             _ => Status::Io,
         }
     }
+}
+
+/// Says where in the region memory is missing, if that is what the status says.
+#[cold]
+fn missing(status: Status, at: u64) -> Status {
+    if status == Status::Permission {
+        tieline_plugin_api::explain(&format!("its memory is missing at offset {at} of the region"));
+    }
+    status
 }
 
 /// Copies between these pieces and what is attached there, one behind the other.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tieline_plugin_api::{Events, Status, access};
 
 use crate::conn::{Inner, Phase};
-use crate::frame::{Head, KeyPart, Kind, Malformed, word_status};
+use crate::frame::{Head, KeyPart, Kind, Malformed, Refused, word_status};
 use crate::ops::{MAX_GETS, MAX_PUTS, PutOp, Serve, not_after};
 use crate::receive::Item;
 use crate::shared::Shared;
@@ -102,7 +102,7 @@ impl Inner {
                 let ops = self.ops();
                 let known = ops.failing.filter(|(failing, _)| *failing == number);
                 let result = known.map_or(result, |(_, status)| Err(status));
-                ops.failing = result.err().map(|status| (number, status));
+                ops.failing = result.err().map(|refused| (number, refused));
                 if last {
                     ops.refused = ops.failing.map(|(failing, _)| failing);
                     if let Some(failure) = ops.failing.take() {
@@ -139,13 +139,15 @@ impl Inner {
             Kind::PutDone => {
                 self.ops().puts_ended(number)?;
                 while let Some(put) = self.ops().next_put_done(number) {
-                    self.end_put(&put, Ok(0))?;
+                    self.end_put(&put, Ok(()))?;
+                    self.note_missing(&put);
                 }
             }
             Kind::PutFailed => {
-                let status = word_status(head.word).err().unwrap_or(Status::Io);
+                let refused = word_status(head.word).err().unwrap_or(Status::Io.into());
+                let status = refused.status();
                 let put = self.ops().put_refused(number)?;
-                self.end_put(&put, Err(status))?;
+                self.end_put(&put, Err(refused))?;
                 let ops = self.ops();
                 let told = put.cookie.is_some() || ops.covers_put(number);
                 ops.note_failure(Some(number), None, status);
@@ -162,7 +164,7 @@ impl Inner {
                 }
                 ops.serves.push_back(Serve {
                     number,
-                    region,
+                    region: region.map_err(Refused::from),
                     offset: head.word,
                     len: key.total,
                     cut: 0,
@@ -178,10 +180,11 @@ impl Inner {
                     return Err("the end of a get whose data did not come");
                 }
                 let get = ops.gets.swap_remove(at);
-                if let Err(status) = result {
-                    ops.note_failure(None, Some(number), status);
+                let result = result.and(get.missing.map_or(Ok(()), |status| Err(status.into())));
+                if let Err(refused) = result {
+                    ops.note_failure(None, Some(number), refused.status());
                 }
-                shared.completed(get.cookie, result.map(|()| 0));
+                shared.ended(get.cookie, result);
                 self.end_flushes(shared);
             }
             Kind::Notified => {
@@ -203,13 +206,25 @@ impl Inner {
     }
 
     /// A put has ended over there: from here on nobody touches its memory.
-    fn end_put(&mut self, put: &PutOp, result: Result<u64, Status>) -> Result<(), Malformed> {
+    fn end_put(&mut self, put: &PutOp, result: Result<(), Refused>) -> Result<(), Malformed> {
         let sent = !put.bulk || self.outbox.end_put(put.number);
+        let result = result.and(put.missing.map_or(Ok(()), Err));
         // Told in any case: the peer's word is not believed, and the endpoint fails.
         if let Some(cookie) = put.cookie {
-            self.shared.completed(cookie, if sent { result } else { Err(Status::BadData) });
+            self.shared.ended(cookie, if sent { result } else { Err(Status::BadData.into()) });
         }
         if sent { Ok(()) } else { Err("the end of a put that was not sent yet") }
+    }
+
+    /// A put that has ended well over there, and was sent with zeros for bytes that were missing: flushes say so.
+    fn note_missing(&mut self, put: &PutOp) {
+        let Some(refused) = put.missing else { return };
+        let ops = self.ops();
+        let told = put.cookie.is_some() || ops.covers_put(put.number);
+        ops.note_failure(Some(put.number), None, refused.status());
+        if !told {
+            let _ = ops.late.get_or_insert(refused.status());
+        }
     }
 
     /// Completes flushes whose answer has come and whose gets are done.

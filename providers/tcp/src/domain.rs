@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tieline_net::SharedHub;
 use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
-    Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
+    Absent, Domain, Failure, HostHandle, Revoked, Status, caps, connects, cost_class, role,
 };
 
 use crate::address;
@@ -29,8 +29,8 @@ pub struct TcpDomain {
 }
 
 impl TcpDomain {
-    pub(crate) fn open(settings: Settings) -> Result<TcpDomain, Failure> {
-        Ok(TcpDomain { regions: Arc::new(Regions::new(random()?)), settings })
+    pub(crate) fn open(settings: Settings, host: Option<HostHandle>) -> Result<TcpDomain, Failure> {
+        Ok(TcpDomain { regions: Arc::new(Regions::new(random()?, host)), settings })
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_module_and_a_domain_that_there_are_not_are_refused_by_their_name() {
         let settings = Settings::of(|name| (name == "TIELINE_TCP_INTERFACES").then(|| "lo".into()));
-        let domain = TcpDomain::open(settings.unwrap()).unwrap();
+        let domain = TcpDomain::open(settings.unwrap(), None).unwrap();
         let refused = domain.open_interface("ring", [0; 16]).err().unwrap();
         assert_eq!(refused, Failure::new(Status::NoDevice, "tcp has no module \"ring\""));
         let mut room = [0; KEY_LEN];

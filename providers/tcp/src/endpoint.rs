@@ -79,6 +79,7 @@ impl StreamEndpoint {
                 len: op.len,
                 cut: 0,
                 word,
+                last_frame: 0,
             });
         }
         let local = op.flags & op_flags::REMOTE_COMPLETION == 0;
@@ -86,7 +87,7 @@ impl StreamEndpoint {
         let cookie = (bulk || !local).then_some(op.cookie);
         let ops = inner.ops();
         ops.last_put = number;
-        ops.puts.push_back(PutOp { number, cookie, bulk, local });
+        ops.puts.push_back(PutOp { number, cookie, bulk, local, missing: None });
         inner.flush();
         Ok(if cookie.is_some() { Posting::Pending } else { Posting::Done })
     }
@@ -206,6 +207,7 @@ impl Endpoint for StreamEndpoint {
             pieces: sys::pieces(op.iov),
             len: op.len as u64,
             landed: 0,
+            missing: None,
         });
         Ok(Posting::Pending)
     }

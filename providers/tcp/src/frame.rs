@@ -215,17 +215,58 @@ impl KeyPart {
     }
 }
 
-/// A status as it travels in `word`; 0 is success.
-pub(crate) fn status_word(result: Result<(), Status>) -> u64 {
-    result.map_or_else(|status| u64::from((status as i32).unsigned_abs()), |()| 0)
+/// Why a target refused a put or a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    For(Status),
+    /// The first byte of the region that could not be accessed.
+    Fault(u64),
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Refused {
+        Refused::For(status)
+    }
+}
+
+impl Refused {
+    pub(crate) fn status(self) -> Status {
+        match self {
+            Refused::For(status) => status,
+            Refused::Fault(_) => Status::Permission,
+        }
+    }
+
+    /// What it says beyond the status.
+    pub(crate) fn words(self) -> String {
+        match self {
+            Refused::For(_) => String::new(),
+            Refused::Fault(at) => {
+                format!("the target's memory is missing or protected at offset {at} of the region")
+            }
+        }
+    }
+}
+
+/// In a `word`: the rest is an offset, and not a status. Versions that do not know it read an input/output error.
+const FAULT: u64 = 1 << 63;
+
+/// A result as it travels in `word`; 0 is success.
+pub(crate) fn status_word(result: Result<(), Refused>) -> u64 {
+    match result {
+        Ok(()) => 0,
+        Err(Refused::For(status)) => u64::from((status as i32).unsigned_abs()),
+        Err(Refused::Fault(at)) => FAULT | at,
+    }
 }
 
 /// The reverse; what no status is, is an error all the same.
-pub(crate) fn word_status(word: u64) -> Result<(), Status> {
+pub(crate) fn word_status(word: u64) -> Result<(), Refused> {
     match i32::try_from(word) {
         Ok(0) => Ok(()),
-        Ok(code) => Err(Status::from_code(-code)),
-        Err(_) => Err(Status::Io),
+        Ok(code) => Err(Status::from_code(-code).into()),
+        Err(_) if word & FAULT != 0 => Err(Refused::Fault(word & !FAULT)),
+        Err(_) => Err(Status::Io.into()),
     }
 }
 
@@ -341,7 +382,12 @@ mod tests {
     #[test]
     fn every_status_survives_the_way() {
         for &status in Status::ALL {
-            assert_eq!(word_status(status_word(Err(status))), Err(status));
+            assert_eq!(word_status(status_word(Err(status.into()))), Err(status.into()));
+        }
+        for at in [0, 1, 4096, FAULT - 1] {
+            let fault = Err(Refused::Fault(at));
+            assert_eq!(word_status(status_word(fault)), fault);
+            assert!(i32::try_from(status_word(fault)).is_err(), "older versions read a status");
         }
         assert_eq!(word_status(status_word(Ok(()))), Ok(()));
         assert!(word_status(u64::MAX).is_err());

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tieline_net::touch::Touch;
 use tieline_net::{Hub, Interest, Poller, Timer};
 use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status};
 
@@ -73,6 +74,7 @@ impl StreamInterface {
             pool: RefCell::default(),
             gathered: RefCell::default(),
             pieces: RefCell::default(),
+            touch: Touch::default(),
             scratch: RefCell::default(),
         };
         let state = State {

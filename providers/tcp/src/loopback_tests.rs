@@ -40,7 +40,7 @@ fn domain(variables: &[(&str, &str)]) -> TcpDomain {
             _ => None,
         }
     });
-    TcpDomain::open(settings.unwrap()).unwrap()
+    TcpDomain::open(settings.unwrap(), None).unwrap()
 }
 
 /// An interface, its endpoint, and what came in.

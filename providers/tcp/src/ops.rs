@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::sys::Piece;
 use tieline_plugin_api::Status;
 
-use crate::frame::{KeyPart, Malformed};
+use crate::frame::{KeyPart, Malformed, Refused};
 use crate::regions::Region;
 
 /// Puts and gets up to this length are copied and sent with their heads.
@@ -26,6 +26,8 @@ pub(crate) struct PutOp {
     pub(crate) bulk: bool,
     /// It is complete when that has been read.
     pub(crate) local: bool,
+    /// Some of its data was not there to be sent.
+    pub(crate) missing: Option<Refused>,
 }
 
 /// A get whose data has not all come.
@@ -36,6 +38,8 @@ pub(crate) struct GetOp {
     pub(crate) pieces: Box<[Piece]>,
     pub(crate) len: u64,
     pub(crate) landed: u64,
+    /// Some of its data had no place here.
+    pub(crate) missing: Option<Status>,
 }
 
 /// A flush that is not answered, or whose gets are not done.
@@ -61,6 +65,8 @@ pub(crate) enum BulkOp {
         len: usize,
         cut: usize,
         word: Option<u32>,
+        /// The last frame, behind which the word goes.
+        last_frame: u64,
     },
     Flush {
         number: u32,
@@ -71,7 +77,7 @@ pub(crate) enum BulkOp {
 #[derive(Debug)]
 pub(crate) struct Serve {
     pub(crate) number: u32,
-    pub(crate) region: Result<Arc<Region>, Status>,
+    pub(crate) region: Result<Arc<Region>, Refused>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) cut: u64,
@@ -113,9 +119,9 @@ pub(crate) struct Ops {
     /// The last put of the peer that has arrived, if it was refused.
     pub(crate) refused: Option<u32>,
     /// The put of the peer that is arriving and was refused.
-    pub(crate) failing: Option<(u32, Status)>,
+    pub(crate) failing: Option<(u32, Refused)>,
     /// Puts of the peer that were refused, not told yet.
-    pub(crate) failures: VecDeque<(u32, Status)>,
+    pub(crate) failures: VecDeque<(u32, Refused)>,
     /// The last put of the peer that has ended, not told yet.
     pub(crate) done: Option<u32>,
     /// The last flush of the peer, not answered yet.
@@ -209,8 +215,22 @@ impl Ops {
 
     /// A put has been read to its end: its cookie, if that completes it.
     pub(crate) fn put_read(&mut self, number: u32) -> Option<u64> {
-        let put = self.puts.iter_mut().find(|put| put.number == number && put.local)?;
+        let complete =
+            |put: &&mut PutOp| put.number == number && put.local && put.missing.is_none();
+        let put = self.puts.iter_mut().find(complete)?;
         put.cookie.take()
+    }
+
+    /// Some data of a put is not there to be sent: it fails when its end is told, and tells the target nothing.
+    pub(crate) fn put_lacks(&mut self, number: u32) {
+        if let Some(put) = self.puts.iter_mut().find(|put| put.number == number) {
+            put.missing = Some(Status::Invalid.into());
+        }
+    }
+
+    /// Whether that was said of a put.
+    pub(crate) fn lacks(&self, number: u32) -> bool {
+        self.puts.iter().any(|put| put.number == number && put.missing.is_some())
     }
 
     /// Whether a flush waits for a put.

@@ -4,11 +4,18 @@ use super::*;
 use crate::regions::Regions;
 
 fn put(number: u32) -> PutOp {
-    PutOp { number, cookie: Some(number.into()), bulk: true, local: false }
+    PutOp { number, cookie: Some(number.into()), bulk: true, local: false, missing: None }
 }
 
 fn get(number: u32) -> GetOp {
-    GetOp { number, cookie: number.into(), pieces: Box::default(), len: 1, landed: 0 }
+    GetOp {
+        number,
+        cookie: number.into(),
+        pieces: Box::default(),
+        len: 1,
+        landed: 0,
+        missing: None,
+    }
 }
 
 fn flush(number: u32, last_put: u32, last_get: u32) -> FlushOp {
@@ -19,16 +26,25 @@ fn flush(number: u32, last_put: u32, last_get: u32) -> FlushOp {
 /// A put of which nothing was sent yet.
 fn uncut(number: u32) -> BulkOp {
     let key = KeyPart { domain: 1, tag: 2, index: 3, total: 4 };
-    BulkOp::Put { number, key, offset: 0, pieces: Box::default(), len: 4, cut: 0, word: None }
+    BulkOp::Put {
+        number,
+        key,
+        offset: 0,
+        pieces: Box::default(),
+        len: 4,
+        cut: 0,
+        word: None,
+        last_frame: 0,
+    }
 }
 
-fn serve(region: Result<Arc<Region>, Status>, len: usize) -> Serve {
+fn serve(region: Result<Arc<Region>, Refused>, len: usize) -> Serve {
     Serve { number: 1, region, offset: 0, len: len as u64, cut: 0, last_frame: 0 }
 }
 
-fn a_region() -> Result<Arc<Region>, Status> {
+fn a_region() -> Result<Arc<Region>, Refused> {
     let base = std::ptr::without_provenance_mut(4096);
-    Ok(Regions::new(7).register(base, 1 << 20, 0).unwrap())
+    Ok(Regions::new(7, None).register(base, 1 << 20, 0).unwrap())
 }
 
 #[test]
@@ -125,7 +141,7 @@ fn what_a_peer_gets_and_what_is_put_take_turns() {
     assert_eq!(turns(&mut ops), [false; 4], "nobody gets anything");
     // What is short goes with its answer, what is refused or through has nothing to send.
     ops.serves.push_back(serve(a_region(), SMALL));
-    ops.serves.push_back(serve(Err(Status::KeyRejected), 2 * SMALL));
+    ops.serves.push_back(serve(Err(Status::KeyRejected.into()), 2 * SMALL));
     ops.serves.push_back(Serve { cut: 2 * SMALL as u64, ..serve(a_region(), 2 * SMALL) });
     assert_eq!(turns(&mut ops), [false; 4]);
     ops.serves.push_back(serve(a_region(), SMALL + 1));
@@ -157,10 +173,10 @@ fn an_endpoint_is_idle_when_neither_side_waits_for_anything() {
         |ops| ops.flushes.push_back(flush(1, 0, 0)),
         |ops| ops.bulk.push_back(uncut(1)),
         |ops| ops.serves.push_back(serve(a_region(), 1)),
-        |ops| ops.failures.push_back((1, Status::Io)),
+        |ops| ops.failures.push_back((1, Status::Io.into())),
         |ops| ops.done = Some(1),
         |ops| ops.flush_asked = Some(1),
-        |ops| ops.failing = Some((1, Status::Io)),
+        |ops| ops.failing = Some((1, Status::Io.into())),
         |ops| ops.fence = Some(Fence { last_put: 1, last_get: 1 }),
         |ops| ops.late = Some(Status::Io),
     ];

@@ -4,6 +4,10 @@
 //! A session that *retains* keeps every frame until the peer has acknowledged it, and hands out again what was on
 //! a stream that broke. One that does not lets go of a frame as soon as the kernel has it.
 
+mod missing;
+
+pub(crate) use missing::Missing;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -42,6 +46,8 @@ struct Bulk {
     put: Option<u32>,
     last: bool,
     owned: Box<[u8]>,
+    /// Its pieces are nobody's memory but this session's.
+    is_ours: bool,
     begun: bool,
     /// All of it was with the kernel once.
     sent: bool,
@@ -282,6 +288,7 @@ impl Outbox {
             put,
             last,
             owned,
+            is_ours: false,
             begun: false,
             sent: false,
         };
@@ -522,7 +529,7 @@ impl Bulk {
     fn forget(&mut self) {
         let mut left: usize = self.pieces.iter().map(|piece| piece.len()).sum();
         self.pieces.clear();
-        self.region = None;
+        (self.region, self.is_ours) = (None, true);
         while left > 0 {
             let len = left.min(ZEROS.len());
             self.pieces.push(sys::piece(&ZEROS[..len]));
@@ -540,5 +547,6 @@ impl Bulk {
         }
         self.owned = owned;
         self.pieces = vec![sys::piece(&self.owned)];
+        self.is_ours = true;
     }
 }

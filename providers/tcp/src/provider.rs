@@ -12,6 +12,7 @@ const DOMAIN: &str = "tcp";
 
 /// The provider tcp.
 pub struct Tcp {
+    host: HostHandle,
     settings: Settings,
 }
 
@@ -19,7 +20,7 @@ impl Provider for Tcp {
     type Domain = TcpDomain;
 
     fn open(host: HostHandle) -> Result<Tcp, Failure> {
-        Ok(Tcp { settings: Settings::from_host(&host)? })
+        Ok(Tcp { host, settings: Settings::from_host(&host)? })
     }
 
     fn config() -> &'static [ConfigDoc] {
@@ -42,6 +43,6 @@ impl Provider for Tcp {
         if name != DOMAIN {
             return Err(Failure::new(Status::NoDevice, format!("there is no domain {name:?}")));
         }
-        TcpDomain::open(self.settings.clone())
+        TcpDomain::open(self.settings.clone(), Some(self.host))
     }
 }

@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use crate::sys::Piece;
+use tieline_net::touch::Fault;
 use tieline_plugin_api::{Events, Status, access};
 
 use crate::conn::Inner;
-use crate::frame::{ANSWER, HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed};
+use crate::frame::{ANSWER, HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed, Refused};
 use crate::shared::Shared;
 use crate::stream::{Broke, Destination, Landing};
 use crate::sys;
@@ -34,7 +35,7 @@ pub(crate) enum Item {
     PutLanded {
         number: u32,
         last: bool,
-        result: Result<(), Status>,
+        result: Result<(), Refused>,
     },
     /// Data of a get is in place.
     GetLanded {
@@ -212,12 +213,19 @@ impl Inner {
             pieces.push(sys::piece_mut(&mut room[..next]));
             (sys::receive_pieces(fd, &pieces), direct + next)
         };
+        let fault = direct > 0 && result.as_ref().is_err_and(is_fault);
+        let missing = if fault { first_missing(&pieces) } else { 0 };
         drop(pin);
         let _ = self.shared.pieces.replace(pieces);
         let got = match result {
             Ok(0) if wanted > 0 => return Err(self.ended(number)),
             Ok(got) => got,
             Err(error) if sys::is_passing(&error) => return Ok(None),
+            Err(_) if fault => {
+                self.lands_nowhere(number, missing);
+                // What was to go there is read and thrown away.
+                return Ok(Some((0, 0)));
+            }
             Err(error) => {
                 let stream = self.links.get(number).and_then(|link| link.stream.as_ref());
                 let peer = stream.map(|stream| stream.peer()).unwrap_or_default();
@@ -233,6 +241,38 @@ impl Inner {
             self.advance_landing(number, got.min(direct))?;
         }
         Ok(Some((got, wanted)))
+    }
+
+    /// The place of a payload is missing from `behind` bytes on: its operation fails, and the rest of it goes nowhere.
+    #[cold]
+    fn lands_nowhere(&mut self, number: usize, behind: usize) {
+        let stream = self.links.get_mut(number).and_then(|link| link.stream.as_mut());
+        let landing = stream.and_then(|stream| stream.landing.take());
+        let Some(mut landing) = landing else { return };
+        self.give_up_place(&mut landing, behind);
+        if let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
+            stream.landing = Some(landing);
+        }
+    }
+
+    #[cold]
+    fn give_up_place(&mut self, landing: &mut Landing, behind: usize) {
+        let place = std::mem::replace(&mut landing.destination, Destination::Nowhere);
+        match place {
+            Destination::Region(region, offset) => {
+                let at = offset + (landing.at + behind) as u64;
+                landing.result = Err(Refused::Fault(at));
+                self.shared.regions.note_fault(&region, at);
+            }
+            Destination::Get => {
+                let number = landing.head.number;
+                let get = self.ops().gets.iter_mut().find(|get| get.number == number);
+                if let Some(get) = get {
+                    get.missing = Some(Status::Invalid);
+                }
+            }
+            Destination::Nowhere => {}
+        }
     }
 
     fn ended(&mut self, number: usize) -> Broke {
@@ -264,7 +304,7 @@ impl Inner {
                     return Some(pin);
                 }
                 // It has no pieces from here on, and so its bytes go nowhere.
-                None => landing.result = Err(Status::KeyRejected),
+                None => landing.result = Err(Status::KeyRejected.into()),
             },
             Destination::Get => {
                 match self.ops.as_ref().and_then(|ops| ops.get(landing.head.number)) {
@@ -452,7 +492,7 @@ impl Inner {
         &self,
         head: &Head,
         key: Option<KeyPart>,
-    ) -> Result<(Destination, Result<(), Status>), Malformed> {
+    ) -> Result<(Destination, Result<(), Refused>), Malformed> {
         if self.abandoned || self.window.judge(head.seq)? == Verdict::Duplicate {
             return Ok((Destination::Nowhere, Ok(())));
         }
@@ -468,7 +508,7 @@ impl Inner {
         let regions = &self.shared.regions;
         Ok(match regions.find(&key, head.word, u64::from(head.len), access::REMOTE_WRITE) {
             Ok(region) => (Destination::Region(region, head.word), Ok(())),
-            Err(status) => (Destination::Nowhere, Err(status)),
+            Err(status) => (Destination::Nowhere, Err(status.into())),
         })
     }
 
@@ -491,16 +531,42 @@ impl Inner {
         let most = if room == 0 { landing.left() } else { landing.left().min(room) };
         let count = most.min(buffer.unread().len());
         let mut bytes = &buffer.unread()[..count];
+        let mut missing = None;
         for piece in pieces {
             let (here, rest) = bytes.split_at(piece.len().min(bytes.len()));
-            sys::write_piece(here, piece);
+            if let Err(Fault(behind)) = sys::write_region(&self.shared.touch, here, piece) {
+                missing = Some(count - bytes.len() + behind);
+                break;
+            }
             bytes = rest;
         }
         drop(pin);
         buffer.consume(count);
-        stream.landing = Some(landing);
+        if let Some(behind) = missing {
+            self.give_up_place(&mut landing, behind);
+        }
+        if let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
+            stream.landing = Some(landing);
+        }
         self.advance_landing(number, count).map_err(Failed::Broke)
     }
+}
+
+fn is_fault(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EFAULT)
+}
+
+/// How many bytes of these pieces come before the first that cannot be written: none, if it was there again when this looked.
+#[cold]
+fn first_missing(pieces: &[Piece]) -> usize {
+    let mut before = 0;
+    for piece in pieces {
+        if let Some(at) = sys::first_unwritable(*piece) {
+            return before + at;
+        }
+        before += piece.len();
+    }
+    0
 }
 
 enum Failed {

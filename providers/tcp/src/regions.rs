@@ -7,10 +7,10 @@
 
 mod sys;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::{Failure, HostHandle, Status, log_level};
 
 use crate::frame::KeyPart;
 
@@ -29,6 +29,7 @@ pub struct Region {
     index: u32,
     /// How many are touching it right now, and [`REVOKED`].
     pins: AtomicU32,
+    faulted: AtomicBool,
 }
 
 /// The right to touch a region's memory, until it is dropped.
@@ -77,7 +78,17 @@ impl Drop for Pin {
 #[derive(Debug)]
 pub(crate) struct Regions {
     domain: u64,
+    host: Option<Host>,
     slots: Mutex<Slots>,
+}
+
+/// Whoever keeps the report.
+struct Host(HostHandle);
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Host")
+    }
 }
 
 #[derive(Debug, Default)]
@@ -87,8 +98,8 @@ struct Slots {
 }
 
 impl Regions {
-    pub(crate) fn new(domain: u64) -> Regions {
-        Regions { domain, slots: Mutex::default() }
+    pub(crate) fn new(domain: u64, host: Option<HostHandle>) -> Regions {
+        Regions { domain, host: host.map(Host), slots: Mutex::default() }
     }
 
     pub(crate) fn domain(&self) -> u64 {
@@ -119,7 +130,15 @@ impl Regions {
                     .map_err(|_| Failure::from(Status::NoMemory))?
             }
         };
-        let region = Arc::new(Region { base, len, access, tag, index, pins: AtomicU32::new(0) });
+        let region = Arc::new(Region {
+            base,
+            len,
+            access,
+            tag,
+            index,
+            pins: AtomicU32::new(0),
+            faulted: AtomicBool::new(false),
+        });
         slots.regions[index as usize] = Some(Arc::clone(&region));
         Ok(region)
     }
@@ -157,6 +176,22 @@ impl Regions {
         match offset.checked_add(len) {
             Some(end) if end <= region.len as u64 => Ok(Arc::clone(region)),
             _ => Err(Status::OutOfRange),
+        }
+    }
+
+    /// A peer's access found no memory at this offset: the report says so, once for each region.
+    #[cold]
+    pub(crate) fn note_fault(&self, region: &Region, at: u64) {
+        let Some(Host(host)) = &self.host else { return };
+        if !region.faulted.swap(true, Ordering::Relaxed) {
+            let (len, base) = (region.len, region.base);
+            host.log(
+                log_level::WARN,
+                &format!(
+                    "a peer's access to registered memory was refused: of the {len} bytes at {base:#x}, byte {at} is unmapped, \
+                     protected or beyond the end of its file. Keep memory as it was registered until its region is closed"
+                ),
+            );
         }
     }
 
@@ -222,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_key_opens_its_region_until_it_is_deregistered() {
-        let regions = Regions::new(7);
+        let regions = Regions::new(7, None);
         let mut memory = [0u8; 100];
         let region = regions.register(memory.as_mut_ptr(), 100, access::REMOTE_READ).unwrap();
         let key = regions.key(&region);
@@ -244,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_revoked_region_is_found_by_nobody_and_stays_in_its_place_until_it_is_deregistered() {
-        let regions = Regions::new(7);
+        let regions = Regions::new(7, None);
         let register = || {
             let base = std::ptr::without_provenance_mut(4096);
             regions.register(base, 8, access::REMOTE_WRITE).unwrap()
@@ -264,7 +299,7 @@ mod tests {
 
     #[test]
     fn deregister_waits_for_who_is_touching_the_memory() {
-        let regions = Regions::new(7);
+        let regions = Regions::new(7, None);
         let region = regions.register(std::ptr::without_provenance_mut(4096), 8, 0).unwrap();
         let pin = region.pin();
         std::thread::scope(|scope| {

@@ -3,10 +3,12 @@
 use std::rc::Rc;
 
 use crate::conn::Inner;
-use crate::frame::{Head, Kind, LONG_HEAD, MAX_FRAGMENT, status_word};
+use crate::frame::{Head, Kind, LONG_HEAD, MAX_FRAGMENT, Refused, status_word};
 use crate::ops::{BulkOp, SMALL, Serve};
-use crate::outbox::Outbox;
+use crate::outbox::{Missing, Outbox};
+use crate::shared::Shared;
 use crate::sys;
+use tieline_net::touch::Fault;
 use tieline_plugin_api::Status;
 
 /// Bytes after which it is another stream's turn: a few messages stay on the one that the peer looks at already.
@@ -105,6 +107,13 @@ impl Inner {
         }
         let written = stream.write(&gathered.pieces);
         let all = gathered.len;
+        if written.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EFAULT)) {
+            let missing = self.outbox.forget_missing(&stream.track, &shared.touch);
+            gathered.clear();
+            drop(gathered);
+            missing.into_iter().for_each(|missing| self.lacks(&missing));
+            return Wrote::Some;
+        }
         gathered.clear();
         match written {
             Ok(count) => {
@@ -127,6 +136,22 @@ impl Inner {
                 self.call_attention();
                 Wrote::Unable
             }
+        }
+    }
+
+    /// Bytes that were to be sent are not there: their operation fails.
+    #[cold]
+    fn lacks(&mut self, missing: &Missing) {
+        let shared = Rc::clone(&self.shared);
+        let ops = self.ops();
+        if missing.kind == Kind::Put {
+            return ops.put_lacks(missing.number);
+        }
+        let serve = ops.serves.iter_mut().find(|serve| serve.number == missing.number);
+        let Some(serve) = serve else { return };
+        let at = serve.offset + missing.at;
+        if let Ok(region) = std::mem::replace(&mut serve.region, Err(Refused::Fault(at))) {
+            shared.regions.note_fault(&region, at);
         }
     }
 
@@ -166,23 +191,28 @@ impl Inner {
                     self.outbox.push(Head::bare(Kind::Flush, *number, 0), None, &[]);
                     let _ = ops.bulk.pop_front();
                 }
-                Some(BulkOp::Put { number, key, offset, pieces, len, cut, word }) => {
-                    let part = fragment.min(*len - *cut);
-                    let word = word.filter(|_| *cut + part == *len);
-                    // The last piece and what it tells go together.
-                    if word.is_some() && !self.outbox.has_room(2 * LONG_HEAD) {
+                Some(BulkOp::Put { number, len, cut, word: Some(word), last_frame, .. })
+                    if *cut == *len =>
+                {
+                    // Behind the last piece, once all of it was there to be sent.
+                    if !self.outbox.is_written(*last_frame) || !self.outbox.has_room(LONG_HEAD) {
                         return;
                     }
+                    let (number, word) = (*number, *word);
+                    let _ = ops.bulk.pop_front();
+                    if !ops.lacks(number) {
+                        self.outbox.push(Head::notified(number, word), None, &[]);
+                    }
+                }
+                Some(BulkOp::Put { number, key, offset, pieces, len, cut, word, last_frame }) => {
+                    let part = fragment.min(*len - *cut);
                     let mut head = Head::bare(Kind::Put, *number, *offset + *cut as u64);
                     head.last = *cut + part == *len;
                     let mut fragment = Vec::new();
                     sys::cut(pieces, *cut, part, &mut fragment);
-                    let _ = self.outbox.push_bulk(head, Some(key), fragment, None);
-                    if let Some(word) = word {
-                        self.outbox.push(Head::notified(*number, word), None, &[]);
-                    }
+                    *last_frame = self.outbox.push_bulk(head, Some(key), fragment, None);
                     *cut += part;
-                    if head.last {
+                    if head.last && word.is_none() {
                         let _ = ops.bulk.pop_front();
                     }
                 }
@@ -218,16 +248,16 @@ impl Inner {
             }
             let small = (serve.len as usize) <= SMALL && serve.cut == 0;
             if small && serve.region.is_ok() && self.outbox.has_room(LONG_HEAD + SMALL) {
-                serve_small(&mut self.outbox, serve);
+                serve_small(&mut self.outbox, serve, &self.shared);
             }
             let end = match &serve.region {
-                Err(status) => Err(*status),
+                Err(refused) => Err(*refused),
                 Ok(_) if serve.cut < serve.len => return,
                 Ok(_) if serve.cut > SMALL as u64 && !self.outbox.is_written(serve.last_frame) => {
                     return;
                 }
                 // Zeros were sent if it was deregistered meanwhile.
-                Ok(region) if region.is_revoked() => Err(Status::KeyRejected),
+                Ok(region) if region.is_revoked() => Err(Status::KeyRejected.into()),
                 Ok(_) => Ok(()),
             };
             self.outbox.push(Head::bare(Kind::GetDone, serve.number, status_word(end)), None, &[]);
@@ -248,16 +278,21 @@ enum Wrote {
 }
 
 /// Data of a short get goes with its end.
-fn serve_small(outbox: &mut Outbox, serve: &mut Serve) {
+fn serve_small(outbox: &mut Outbox, serve: &mut Serve, shared: &Shared) {
     let Ok(region) = &serve.region else { return };
     let len = serve.len as usize;
     let mut bytes = [0u8; SMALL];
-    match region.pin() {
-        Some(_pin) => sys::read_piece(region.piece(serve.offset, len), &mut bytes[..len]),
-        None => {
-            serve.region = Err(Status::KeyRejected);
-            return;
-        }
+    let Some(pin) = region.pin() else {
+        serve.region = Err(Status::KeyRejected.into());
+        return;
+    };
+    let read = sys::read_region(&shared.touch, region.piece(serve.offset, len), &mut bytes[..len]);
+    drop(pin);
+    if let Err(Fault(behind)) = read {
+        let at = serve.offset + behind as u64;
+        shared.regions.note_fault(region, at);
+        serve.region = Err(Refused::Fault(at));
+        return;
     }
     if len > 0 {
         outbox.push(Head::bare(Kind::GetData, serve.number, 0), None, &bytes[..len]);

@@ -391,7 +391,7 @@ fn a_put_is_read_to_its_end_when_the_kernel_has_its_last_piece_and_nothing_is_se
 #[test]
 fn a_region_that_is_gone_when_its_bytes_are_to_be_sent_again_ends_the_session_and_zeros_keep_the_length()
  {
-    let regions = crate::regions::Regions::new(7);
+    let regions = crate::regions::Regions::new(7, None);
     const LEN: usize = 150_000;
     let mut memory = vec![7u8; LEN];
     let zeros = |outbox: &mut Outbox, track: &Track| {

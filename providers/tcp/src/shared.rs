@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sys::Piece;
+use tieline_net::touch::Touch;
 use tieline_net::{Contact, Hub, Interest, Poller, Route};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Status, event};
 
 use crate::config::Settings;
+use crate::frame::Refused;
 use crate::gathered::Gathered;
 use crate::pool::Pool;
 use crate::probe::Token;
@@ -87,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) pool: RefCell<Pool>,
     pub(crate) gathered: RefCell<Gathered>,
     pub(crate) pieces: RefCell<Vec<Piece>>,
+    /// What copies of memory go through that may have gone.
+    pub(crate) touch: Touch,
     /// Where messages are packed and gathered.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }
@@ -108,6 +112,14 @@ impl Shared {
     pub(crate) fn completed(&self, cookie: u64, result: Result<u64, Status>) {
         let status = result.err().map_or(0, |status| status as i32);
         self.notify(Event { kind: event::COMPLETION, status, cookie, ..Event::empty() }, &[]);
+    }
+
+    /// A put or get has ended as its target says.
+    pub(crate) fn ended(&self, cookie: u64, result: Result<(), Refused>) {
+        let Err(refused) = result else { return self.completed(cookie, Ok(0)) };
+        let status = refused.status() as i32;
+        let event = Event { kind: event::COMPLETION, status, cookie, ..Event::empty() };
+        self.notify(event, refused.words().as_bytes());
     }
 
     /// A put of the peer's tells this side a word.

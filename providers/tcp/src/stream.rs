@@ -10,7 +10,7 @@ use crate::sys::Piece;
 use tieline_plugin_api::{NO_GOODBYE, Status};
 
 use crate::buffer::{BUFFER, Buffer};
-use crate::frame::Head;
+use crate::frame::{Head, Refused};
 use crate::outbox::Track;
 use crate::pool::Pool;
 use crate::probe::Probe;
@@ -34,7 +34,7 @@ pub(crate) struct Landing {
     pub(crate) head: Head,
     pub(crate) at: usize,
     pub(crate) destination: Destination,
-    pub(crate) result: Result<(), Status>,
+    pub(crate) result: Result<(), Refused>,
 }
 
 impl Landing {

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use tieline_net::touch::{Fault, Touch, is_writable};
 use tieline_plugin_api::abi::Iov;
 
 use crate::silence::{Unacknowledged, Unanswered};
@@ -112,16 +113,52 @@ pub(crate) fn receive_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
+/// Copies bytes of a registered region to `out`, as far as both go. The error: where they are missing.
+pub(crate) fn read_region(touch: &Touch, from: Piece, out: &mut [u8]) -> Result<(), Fault> {
+    let len = from.len.min(out.len());
+    // SAFETY: the piece is vouched for, as far as it is mapped.
+    unsafe { touch.read(from.base, &mut out[..len]) }
+}
+
+/// Copies bytes to a piece that is vouched for, as far as both go. The error: where it is missing.
+pub(crate) fn write_region(touch: &Touch, bytes: &[u8], to: Piece) -> Result<(), Fault> {
+    // SAFETY: as above; it may be written.
+    unsafe { touch.write(to.base, &bytes[..to.len.min(bytes.len())]) }
+}
+
+const PAGE: usize = 4096;
+
+/// How many bytes of a piece come before the first that cannot be written. `None`: all can.
+pub(crate) fn first_unwritable(piece: Piece) -> Option<usize> {
+    first_page(piece, |at| is_writable(at & !3))
+}
+
+/// The same for reading.
+pub(crate) fn first_unreadable(touch: &Touch, piece: Piece) -> Option<usize> {
+    first_page(piece, |at| {
+        let behind = at - piece.base.addr();
+        // SAFETY: one byte of a piece that is vouched for, as far as it is mapped.
+        unsafe { touch.read(piece.base.wrapping_add(behind), &mut [0]) }.is_ok()
+    })
+}
+
+/// The first page of a piece that is bad, where its part in the piece begins.
+fn first_page(piece: Piece, is_good: impl Fn(usize) -> bool) -> Option<usize> {
+    let mut at = 0;
+    while at < piece.len {
+        let address = piece.base.addr() + at;
+        if !is_good(address) {
+            return Some(at);
+        }
+        at += PAGE - address % PAGE;
+    }
+    None
+}
+
 /// Copies a piece that is vouched for to `out`, as far as both go.
 pub(crate) fn read_piece(from: Piece, out: &mut [u8]) {
     // SAFETY: the piece is vouched for; `out` is ours alone and holds at least that much.
     unsafe { std::ptr::copy(from.base, out.as_mut_ptr(), from.len.min(out.len())) };
-}
-
-/// Copies bytes to a piece that is vouched for, as far as both go.
-pub(crate) fn write_piece(bytes: &[u8], to: Piece) {
-    // SAFETY: the piece is vouched for, and may be written.
-    unsafe { std::ptr::copy(bytes.as_ptr(), to.base, to.len.min(bytes.len())) };
 }
 
 /// The rest of a piece from `at` on.

@@ -44,6 +44,7 @@ pub mod peer;
 pub mod plugins;
 pub mod random;
 pub mod runner;
+pub mod spoiled;
 pub mod stranger;
 pub mod sys;
 pub mod trap;

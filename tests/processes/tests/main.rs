@@ -5,6 +5,7 @@ mod connecting;
 mod containers;
 mod diagnosis;
 mod forks;
+mod faults;
 mod hostile_shm;
 mod hosts;
 mod jobs;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
             live::TESTS,
             diagnosis::TESTS,
             forks::TESTS,
+            faults::TESTS,
         ],
         &[ROLES],
     )

@@ -2,7 +2,7 @@
 
 use crate::Status;
 use crate::mem::access::Access;
-use crate::sys::Span;
+use crate::sys::Exposed;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -31,13 +31,13 @@ struct Slots {
 
 struct Entry {
     generation: u64,
-    open: Option<(Span, Access)>,
+    open: Option<(Exposed, Access)>,
     handle: Option<u64>,
 }
 
 impl Table {
     /// Takes a number and its generation. The region is reachable from here on.
-    pub(crate) fn insert(&self, span: Span, access: Access) -> (u64, u64) {
+    pub(crate) fn insert(&self, bytes: Exposed, access: Access) -> (u64, u64) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let index = match slots.free.pop() {
             Some(index) => index,
@@ -48,7 +48,7 @@ impl Table {
         };
         let entry = &mut slots.entries[index];
         entry.generation = self.secret.hash_one(self.inserted.fetch_add(1, Ordering::Relaxed));
-        entry.open = Some((span, access));
+        entry.open = Some((bytes, access));
         (index as u64, entry.generation)
     }
 
@@ -56,7 +56,7 @@ impl Table {
     pub(crate) fn leave_atomics_to_device(&self, id: u64) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = slots.entries.get_mut(id as usize) {
-            entry.open = entry.open.take().map(|(span, rights)| (span, rights.without_atomics()));
+            entry.open = entry.open.take().map(|(bytes, rights)| (bytes, rights.without_atomics()));
         }
     }
 
@@ -117,25 +117,25 @@ impl Table {
     }
 
     /// Runs `access` on a peer's range; the region cannot go away meanwhile.
-    pub(crate) fn reach<T>(
+    pub(crate) fn reach<T, E: From<Status>>(
         &self,
         id: u64,
         generation: u64,
         range: (u64, u64),
         needed: Access,
-        access: impl FnOnce(&Span, usize) -> Result<T, Status>,
-    ) -> Result<T, Status> {
+        access: impl FnOnce(&Exposed, usize) -> Result<T, E>,
+    ) -> Result<T, E> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let index = usize::try_from(id).map_err(|_| Status::KeyRejected)?;
         let entry = slots.entries.get(index).ok_or(Status::KeyRejected)?;
-        let (span, rights) = entry.open.as_ref().ok_or(Status::KeyRejected)?;
+        let (bytes, rights) = entry.open.as_ref().ok_or(Status::KeyRejected)?;
         if entry.generation != generation || !rights.allows(needed) {
-            return Err(Status::KeyRejected);
+            return Err(Status::KeyRejected.into());
         }
         let (offset, len) = range;
         match offset.checked_add(len) {
-            Some(end) if end <= span.len() as u64 => access(span, offset as usize),
-            _ => Err(Status::OutOfRange),
+            Some(end) if end <= bytes.span().len() as u64 => access(bytes, offset as usize),
+            _ => Err(Status::OutOfRange.into()),
         }
     }
 }
@@ -151,20 +151,21 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Span;
 
     #[test]
     fn a_handle_stands_for_its_regions_key_until_the_region_is_removed() {
         let table = Table::default();
         let mut memory = vec![0u8; 16];
         let span = Span::of_owned(&mut memory);
-        let (id, old) = table.insert(span, Access::ALL);
+        let (id, old) = table.insert(Exposed::new(span, false), Access::ALL);
         let first = table.handle(id, old, &[1], || 5).unwrap();
         assert_eq!((first, table.handle(id, old, &[1], || 6)), (5, Some(5)));
         assert_eq!(table.key_of(first).as_deref(), Some(&[1][..]));
         assert_eq!(table.handle(id, old ^ 1, &[1], || 6), None);
         table.remove(id);
         assert_eq!((table.key_of(first), table.handle(id, old, &[1], || 6)), (None, None));
-        let (again, new) = table.insert(span, Access::ALL);
+        let (again, new) = table.insert(Exposed::new(span, false), Access::ALL);
         assert_eq!(id, again);
         assert_eq!(table.handle(id, old, &[1], || 6), None, "its number is another region's");
         let second = table.handle(id, new, &[2], || 6).unwrap();
@@ -177,14 +178,15 @@ mod tests {
     fn what_is_in_no_table_goes_while_somebody_is_inside_of_something_else() {
         let table = Arc::new(Table::default());
         let mut memory = vec![0u8; 16];
-        let (id, generation) = table.insert(Span::of_owned(&mut memory), Access::ALL);
+        let (id, generation) =
+            table.insert(Exposed::new(Span::of_owned(&mut memory), false), Access::ALL);
         let (other, (tell, hear)) = (table.clone(), std::sync::mpsc::channel());
         let inside = table.reach(id, generation, (0, 1), Access::READ, |_, _| {
             let _ = std::thread::spawn(move || {
                 other.remove(UNREGISTERED);
                 let _ = tell.send(());
             });
-            Ok(hear.recv_timeout(std::time::Duration::from_secs(60)))
+            Ok::<_, Status>(hear.recv_timeout(std::time::Duration::from_secs(60)))
         });
         assert_eq!(inside, Ok(Ok(())), "it waited for who is inside");
     }
@@ -194,19 +196,20 @@ mod tests {
         let table = Table::default();
         let mut memory = vec![0u8; 16];
         let span = Span::of_owned(&mut memory);
-        let (id, old) = table.insert(span, Access::ALL);
+        let (id, old) = table.insert(Exposed::new(span, false), Access::ALL);
         table.remove(id);
-        let (again, new) = table.insert(span, Access::READ);
+        let (again, new) = table.insert(Exposed::new(span, false), Access::READ);
         assert_eq!(id, again);
-        let reach =
-            |generation, needed, range| table.reach(id, generation, range, needed, |_, _| Ok(()));
+        let reach = |generation, needed, range| {
+            table.reach(id, generation, range, needed, |_, _| Ok::<_, Status>(()))
+        };
         assert_eq!(reach(old, Access::READ, (0, 1)), Err(Status::KeyRejected));
         assert_eq!(reach(new, Access::READ, (0, 16)), Ok(()));
         assert_eq!(reach(new, Access::WRITE, (0, 1)), Err(Status::KeyRejected));
         assert_eq!(reach(new, Access::READ, (1, 16)), Err(Status::OutOfRange));
         assert_eq!(reach(new, Access::READ, (u64::MAX, 2)), Err(Status::OutOfRange));
         assert_eq!(
-            table.reach(99, 1, (0, 0), Access::READ, |_, _| Ok(())),
+            table.reach(99, 1, (0, 0), Access::READ, |_, _| Ok::<_, Status>(())),
             Err(Status::KeyRejected)
         );
     }

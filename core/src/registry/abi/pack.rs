@@ -1,9 +1,10 @@
 //! The buffer that a provider gives to pack a message into: one type, which cannot be overrun.
 
-use crate::sys::Span;
+use crate::sys::{Exposed, Refusal, Span};
 use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tieline_net::touch::Touch;
 use tieline_plugin_api::Status;
 
 /// A transport's buffer, filled from the front. What does not fit is refused with `TooLarge`, and nothing of it is
@@ -44,6 +45,18 @@ impl<'a> PackBuffer<'a> {
         // Checked before anything is taken: a range outside leaves the buffer as it was.
         let _ = span.range(offset, len)?;
         span.read(offset, self.take(len)?)
+    }
+
+    /// Appends a range of memory that peers reach.
+    pub(crate) fn put_exposed(
+        &mut self,
+        bytes: &Exposed,
+        touch: &Touch,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), Refusal> {
+        let _ = bytes.span().range(offset, len)?;
+        bytes.read(touch, offset, self.take(len)?)
     }
 
     /// Appends what `write` writes into room for `len` bytes: as many as it says. `Err(Invalid)` when it says more.

@@ -211,8 +211,8 @@ fn faults_are_told_apart_by_side() {
     let unmapped = key(&domain, &endpoint, &region);
     let mut buffer = [2u8; 64];
     let pieces = cut(&mut buffer, &[]);
-    assert_eq!(endpoint.put(&unmapped, &op(&pieces, 0)), Err(Status::OutOfRange));
-    assert_eq!(endpoint.get(&unmapped, &op(&pieces, 0)), Err(Status::OutOfRange));
+    assert_eq!(endpoint.put(&unmapped, &op(&pieces, 0)), Err(Status::Permission));
+    assert_eq!(endpoint.get(&unmapped, &op(&pieces, 0)), Err(Status::Permission));
     // The same mistake on this side is the caller's.
     let mut target = [1u8; 64];
     let region = domain.register(&RegisterParams::new(target.as_mut_ptr(), 64, ALL)).unwrap();

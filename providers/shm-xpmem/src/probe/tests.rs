@@ -144,7 +144,7 @@ fn what_the_kernel_answers_becomes_a_status_that_is_true() {
         (Command::Copy, libc::ENOMEM, Status::NoMemory),
         (Command::Copy, libc::EBADF, Status::Io),
         // The local memory can be read, and the owner still has its segment: it has unmapped the page.
-        (Command::Copy, libc::EFAULT, Status::OutOfRange),
+        (Command::Copy, libc::EFAULT, Status::Permission),
     ];
     let before = pair.attached();
     for (command, errno, status) in answers {
@@ -165,7 +165,7 @@ fn what_the_kernel_answers_becomes_a_status_that_is_true() {
     pair.played.fail(Command::Copy, libc::EFAULT);
     assert_eq!(pair.endpoint.get(&key, &op(&constant, 0)), Err(Status::Invalid));
     pair.played.fail(Command::Copy, libc::EFAULT);
-    assert_eq!(pair.endpoint.put(&key, &op(&constant, 0)), Err(Status::OutOfRange));
+    assert_eq!(pair.endpoint.put(&key, &op(&constant, 0)), Err(Status::Permission));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_hole_and_an_owner_that_has_closed_the_device_are_told_apart() {
     let piece = [Iov::new(local.as_mut_ptr(), local.len())];
     let base = pair.memory.as_ptr().expose_provenance() as u64;
     pair.played.map(base + 5 * PAGE as u64, false);
-    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::OutOfRange));
+    assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Permission));
     pair.played.map(base + 5 * PAGE as u64, true);
     assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done), "mapped anew");
     pair.played.end_the_owner();

@@ -131,7 +131,7 @@ fn the_end_of_a_get_counts_only_behind_all_of_its_data_and_data_behind_it_has_no
 
     let mut sides = stand();
     let number = asking(&mut sides, &mut memory);
-    let refused = crate::frame::status_word(Err(Status::KeyRejected));
+    let refused = crate::frame::status_word(Err(Status::KeyRejected.into()));
     forge(&sides, Head::bare(Kind::GetDone, number, refused), None, &[]);
     while sides[0].completions.is_empty() {
         sides[0].turn();
@@ -163,7 +163,7 @@ fn data_that_is_landing_when_its_get_is_ended_on_another_stream_goes_nowhere() {
     while landed(&sides[0]) < 300 {
         sides[0].turn();
     }
-    let refused = crate::frame::status_word(Err(Status::KeyRejected));
+    let refused = crate::frame::status_word(Err(Status::KeyRejected.into()));
     say(&sides, 1, Head { seq, ..Head::bare(Kind::GetDone, number, refused) }, None, &[]);
     while sides[0].completions.is_empty() {
         sides[0].turn();
@@ -323,7 +323,7 @@ fn answer(sides: &mut [Side; 2], kind: Kind) -> (u32, Result<(), Status>) {
     }
     let head = Head::parse(&bytes).unwrap();
     assert_eq!(head.kind, kind);
-    (head.number, crate::frame::word_status(head.word))
+    (head.number, crate::frame::word_status(head.word).map_err(crate::frame::Refused::status))
 }
 
 #[test]

@@ -10,11 +10,13 @@ mod long;
 mod memory;
 mod messages;
 mod remote;
+mod spoiling;
 mod streams;
 
 use crate::fork::Aside;
 use crate::node::SPACE;
 use crate::parent::Parent;
+use crate::spoiled::Spoiled;
 use crate::sys;
 pub use facts::{resident_kib, status_kib};
 pub use leaving::{EXITS, KEPT};
@@ -58,6 +60,8 @@ struct Seen {
     ended: RefCell<Vec<String>>,
     kept: RefCell<Vec<KeptMessage>>,
     chatting: RefCell<Option<Endpoint>>,
+    /// What puts of peers said.
+    words: RefCell<Vec<u32>>,
     exact: Cell<u64>,
     next_exact: RefCell<HashMap<PeerId, u64>>,
     /// What the counter of the last `mixed` is, from what atomics brought back.
@@ -76,6 +80,8 @@ impl Seen {
 
 struct Node {
     regions: HashMap<String, Region>,
+    /// What lies under some of them.
+    pages: HashMap<String, Spoiled>,
     keys: HashMap<String, RemoteKey>,
     pointers: HashMap<String, RemotePointer>,
     endpoints: HashMap<String, Endpoint>,
@@ -96,6 +102,7 @@ struct Node {
 pub fn node(parent: Parent) {
     let mut node = Node {
         regions: HashMap::new(),
+        pages: HashMap::new(),
         keys: HashMap::new(),
         pointers: HashMap::new(),
         endpoints: HashMap::new(),
@@ -292,6 +299,9 @@ impl Node {
             | ["long-came"]
             | ["long-take", ..]
             | ["long-refuse"] => self.long(words),
+            ["map", ..] | ["spoil", ..] | ["long-of", ..] | ["put-notify", ..] | ["words"] => {
+                self.spoiling(words)
+            }
             ["exact", ..] | ["mixed", ..] | ["many", ..] | ["reach", ..] => self.streams(words),
             ["all-to-all", rank, count, addresses @ ..] => {
                 self.all_to_all(number(rank), number(count) as u64, addresses)
@@ -380,6 +390,8 @@ impl Node {
             }
             seen.counted.set(seen.counted.get() + 1);
         })?;
+        let seen = self.seen.clone();
+        worker.on_notification(move |_, word| seen.words.borrow_mut().push(word))?;
         let (seen, weak) = (self.seen.clone(), Rc::downgrade(&worker));
         worker.on_message(PING, move |m| {
             let Some(worker) = weak.upgrade() else { return };

@@ -1,0 +1,98 @@
+//! Puts in several messages of which a piece found no memory at their target.
+//!
+//! A piece bears no number of its put, and only the last one asks for an answer. What tells that two pieces are of one put is that they
+//! come from the same peer over the same connection, and that the second begins where the first ended.
+
+use super::Origin;
+use super::emulate::Target;
+use crate::sys::Refusal;
+
+/// How many are kept, of one peer and of all: the oldest goes.
+const MOST_OF_ONE: usize = 8;
+const MOST: usize = 4096;
+
+/// The failed puts whose last piece has not come.
+#[derive(Default)]
+pub(crate) struct Torn(Vec<Put>);
+
+struct Put {
+    from: Origin,
+    /// Where the next piece begins.
+    next: Target,
+    refusal: Refusal,
+}
+
+/// Where the piece behind this one begins.
+fn behind(target: &Target, len: u64) -> Target {
+    Target { offset: target.offset.wrapping_add(len), ..*target }
+}
+
+impl Torn {
+    /// A piece that is not the last one was refused.
+    #[cold]
+    pub(crate) fn begin(&mut self, from: Origin, target: &Target, len: u64, refusal: Refusal) {
+        let of_it = |put: &Put| put.from == from;
+        let oldest = match self.0.iter().filter(|put| of_it(put)).count() < MOST_OF_ONE {
+            true => (self.0.len() >= MOST).then_some(0),
+            false => self.0.iter().position(of_it),
+        };
+        if let Some(oldest) = oldest {
+            let _ = self.0.remove(oldest);
+        }
+        self.0.push(Put { from, next: behind(target, len), refusal });
+    }
+
+    /// Why this piece is refused, where one before it of the same put was.
+    pub(crate) fn goes_on(
+        &mut self,
+        from: Origin,
+        target: &Target,
+        len: u64,
+        last: bool,
+    ) -> Option<Refusal> {
+        let at = self.0.iter().position(|put| put.from == from && put.next == *target)?;
+        let refusal = self.0[at].refusal;
+        match last {
+            true => drop(self.0.remove(at)),
+            false => self.0[at].next = behind(target, len),
+        }
+        Some(refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_put_fails_with_any_of_its_pieces_and_no_other_does() {
+        let (one, other) =
+            (Origin { peer: 1, circuit: None }, Origin { peer: 1, circuit: Some(2) });
+        let at = |offset| Target { region: 3, generation: 4, offset };
+        let (mut torn, why) = (Torn::default(), Refusal::fault(17));
+        torn.begin(one, &at(0), 10, why);
+        assert_eq!(torn.goes_on(other, &at(10), 10, false), None, "another connection");
+        assert_eq!(torn.goes_on(one, &at(20), 10, false), None, "another put");
+        assert_eq!(torn.goes_on(one, &at(10), 10, false), Some(why));
+        assert_eq!(torn.goes_on(one, &at(20), 5, true), Some(why));
+        assert_eq!(torn.goes_on(one, &at(25), 5, true), None, "the next put");
+        assert!(torn.0.is_empty());
+    }
+
+    #[test]
+    fn a_peer_that_ends_no_put_takes_bounded_room_and_none_of_others() {
+        let from = |peer| Origin { peer, circuit: None };
+        let at = |offset| Target { region: 3, generation: 4, offset };
+        let (mut torn, why) = (Torn::default(), Refusal::fault(0));
+        torn.begin(from(1), &at(0), 1, why);
+        for offset in 0..1000 {
+            torn.begin(from(2), &at(10 * offset), 1, why);
+        }
+        assert_eq!(torn.0.len(), 1 + MOST_OF_ONE);
+        assert_eq!(torn.goes_on(from(1), &at(1), 1, true), Some(why));
+        for peer in 0..2 * MOST as u32 {
+            torn.begin(from(peer), &at(0), 1, why);
+        }
+        assert_eq!(torn.0.len(), MOST);
+    }
+}

@@ -1,0 +1,89 @@
+//! A region's bytes as peers reach them by messages.
+
+#![allow(unsafe_code)]
+
+use super::Span;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tieline_net::touch::{Fault, Touch, is_writable};
+use tieline_plugin_api::Status;
+
+/// Why a peer's operation was refused here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: Status,
+    /// The first byte of the region that could not be accessed, where the memory is to blame. The status is then [`Refusal::FAULT`].
+    pub(crate) fault: Option<u64>,
+}
+
+impl Refusal {
+    /// What an owner reports whose memory has gone.
+    pub(crate) const FAULT: Status = Status::Permission;
+
+    pub(crate) fn fault(at: u64) -> Refusal {
+        Refusal { status: Refusal::FAULT, fault: Some(at) }
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Refusal {
+        Refusal { status, fault: None }
+    }
+}
+
+/// The bytes of a region, and whether they may go while the region is there.
+#[derive(Debug)]
+pub(crate) struct Exposed {
+    span: Span,
+    /// The application's own memory: it may be unmapped, protected or cut off at any time, whatever was promised. The library's stays.
+    borrowed: bool,
+    faulted: AtomicBool,
+}
+
+impl Exposed {
+    pub(crate) fn new(span: Span, borrowed: bool) -> Exposed {
+        Exposed { span, borrowed, faulted: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// Whether this is the first fault that is told of.
+    pub(crate) fn first_fault(&self) -> bool {
+        !self.faulted.swap(true, Ordering::Relaxed)
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn write(&self, touch: &Touch, offset: usize, data: &[u8]) -> Result<(), Refusal> {
+        if !self.borrowed {
+            return Ok(self.span.write(offset, data)?);
+        }
+        let to = self.span.range(offset, data.len())?;
+        // SAFETY: inside the region, whose owner gave it to be written.
+        unsafe { touch.write(to, data) }.map_err(|fault| at(offset, fault))
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn read(&self, touch: &Touch, offset: usize, out: &mut [u8]) -> Result<(), Refusal> {
+        if !self.borrowed {
+            return Ok(self.span.read(offset, out)?);
+        }
+        let from = self.span.range(offset, out.len())?;
+        // SAFETY: inside the region, whose owner gave it to be read.
+        unsafe { touch.read(from, out) }.map_err(|fault| at(offset, fault))
+    }
+
+    /// Asks for the page of an aligned word, before an atomic on it. What remains is the time between this question and the atomic
+    /// behind it: memory that another thread unmaps within these some hundred nanoseconds is missing there, and the process ends.
+    pub(crate) fn check_word(&self, offset: usize, width: usize) -> Result<(), Refusal> {
+        let word = self.span.range(offset, width)?;
+        if !self.borrowed || word.addr() % 4 != 0 || is_writable(word.addr()) {
+            return Ok(());
+        }
+        Err(Refusal::fault(offset as u64))
+    }
+}
+
+fn at(offset: usize, Fault(behind): Fault) -> Refusal {
+    Refusal::fault((offset + behind) as u64)
+}

@@ -1,0 +1,82 @@
+//! The system calls.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use tieline::{Access, Context, OpenError, Region};
+
+/// Pages that are mapped in one way or another.
+#[derive(Debug)]
+pub struct Spoiled {
+    base: usize,
+    len: usize,
+    /// What they are a mapping of.
+    file: Option<File>,
+}
+
+impl Spoiled {
+    /// Maps `len` bytes: `file` (shared), `read-only`, `nowhere` (no right at all), else private ones.
+    ///
+    /// # Panics
+    /// When there are none.
+    #[must_use]
+    pub fn map(len: usize, kind: &str) -> Spoiled {
+        let rights = match kind {
+            "read-only" => libc::PROT_READ,
+            "nowhere" => libc::PROT_NONE,
+            _ => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        let file = (kind == "file").then(|| {
+            let path = std::env::temp_dir().join(format!("tieline-spoiled-{}", std::process::id()));
+            let options = &mut File::options();
+            let file = options.read(true).write(true).create_new(true).open(&path).expect("a file");
+            std::fs::remove_file(path).expect("its name");
+            file.set_len(len as u64).expect("its length");
+            file
+        });
+        let (fd, flags) = match &file {
+            Some(file) => (file.as_raw_fd(), libc::MAP_SHARED),
+            None => (-1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS),
+        };
+        // SAFETY: a new mapping touches nothing that is there.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, fd, 0) };
+        assert!(base != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+        Spoiled { base: base as usize, len, file }
+    }
+
+    /// Registers them.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub fn register(&self, context: &Context, access: Access) -> Result<Region, OpenError> {
+        // SAFETY: nothing of this process but the library looks at these bytes, and what becomes of them is what is tested.
+        unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
+    }
+
+    /// Does that to everything from a place on: `unmap`, `nowhere`, `read-only`, `usable`, or `cut` (their file).
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub fn change(&self, how: &str, from: usize) {
+        let (at, len) = ((self.base + from) as *mut libc::c_void, self.len - from);
+        let rights = match how {
+            "unmap" => {
+                // SAFETY: mapped by `map`; see `register`.
+                assert_eq!(unsafe { libc::munmap(at, len) }, 0, "{}", io::Error::last_os_error());
+                return;
+            }
+            "cut" => {
+                let file = self.file.as_ref().expect("a file");
+                return file.set_len(from as u64).expect("another length");
+            }
+            "nowhere" => libc::PROT_NONE,
+            "read-only" => libc::PROT_READ,
+            "usable" => libc::PROT_READ | libc::PROT_WRITE,
+            _ => panic!("`{how}` is no change"),
+        };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::mprotect(at, len, rights) }, 0, "{}", io::Error::last_os_error());
+    }
+}
