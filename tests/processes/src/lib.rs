@@ -36,6 +36,7 @@ pub mod hostile;
 pub mod hosts;
 pub mod interpreter;
 pub mod leftovers;
+pub mod mapped;
 pub mod node;
 pub mod parent;
 pub mod peer;

@@ -188,7 +188,8 @@ pub(crate) fn start(over: &SingleCopy, name: &str) -> Node {
 }
 
 pub(crate) fn settings(over: &SingleCopy) -> String {
-    format!("TIELINE_PROVIDERS=shm,{} {}", over.name, over.settings)
+    let beside = if over.name == "shm" { String::new() } else { format!(",{}", over.name) };
+    format!("TIELINE_PROVIDERS=shm{beside} {}", over.settings)
 }
 
 /// Starts a copy, and waits until it has come to the middle.

@@ -51,6 +51,13 @@ pub(crate) const KNEM: SingleCopy = SingleCopy {
     module: Some(Module { name: "knem", made: "created", ended: "destroyed" }),
 };
 
+/// None of them: messages, with which the owner's own process copies.
+pub(crate) const MESSAGES: SingleCopy =
+    SingleCopy { name: "shm", path: "emulated over shm/ring", settings: "", module: None };
+/// A device that reaches registered memory as those of other hosts.
+pub(crate) const VERBS: SingleCopy =
+    SingleCopy { name: "verbs", path: "verbs:rxe0/rc", settings: "", module: None };
+
 /// All of them, in the order that they have by themselves.
 pub(crate) const IN_ORDER: &[&SingleCopy] = &[&CMA, &XPMEM, &KNEM];
 
@@ -95,6 +102,8 @@ impl SingleCopy {
         let target = target.parent().expect("a folder above");
         let file = target.join("lab/modules").join(self.kernel_module()).with_extension("ko");
         ran(Command::new("insmod").arg(file));
+        // As the rules of udev do that come with the real ones.
+        mode(&self.device(), 0o666);
     }
 
     /// What its module holds for all processes together: regions, attachments.

@@ -12,6 +12,7 @@ mod remote;
 mod streams;
 
 use crate::fork::Aside;
+use crate::mapped::{Mapped, Started};
 use crate::node::SPACE;
 use crate::parent::Parent;
 use crate::sys;
@@ -79,6 +80,10 @@ struct Node {
     passive: bool,
     /// A forked child that waits.
     aside: Option<Aside>,
+    /// A program that this process has started.
+    started: Option<Started>,
+    /// Memory of the application's own that is registered.
+    mapped: Vec<Mapped>,
     parent: Parent,
     /// The number of the last exact message to whom.
     numbers: RefCell<HashMap<String, u64>>,
@@ -98,6 +103,8 @@ pub fn node(parent: Parent) {
         job: None,
         passive: false,
         aside: None,
+        started: None,
+        mapped: Vec::new(),
         parent,
         numbers: RefCell::default(),
         long: Long::default(),
@@ -240,6 +247,7 @@ impl Node {
                 Ok(String::new())
             }
             ["alloc", ..]
+            | ["map", ..]
             | ["register", ..]
             | ["free", _]
             | ["churn", _]
@@ -311,9 +319,14 @@ impl Node {
                 met.unwrap_or(Ok(())).map(|()| String::new())
             }
             ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
-            ["fork", ..] | ["fork-aside", ..] | ["fork-joined"] | ["fork-anew", ..] => {
-                self.forks(words)
-            }
+            ["fork", ..]
+            | ["fork-aside", ..]
+            | ["fork-aside-same", _]
+            | ["fork-joined"]
+            | ["fork-anew", ..]
+            | ["start", _]
+            | ["start-ended"]
+            | ["become-another"] => self.forks(words),
             ["passive"] => {
                 self.passive = true;
                 Ok(String::new())
