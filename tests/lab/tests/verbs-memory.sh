@@ -4,6 +4,6 @@ hosts=1
 cpus=2
 h0() {
     built examples/single_copy libtieline_verbs.so
-    echo 8 > /proc/sys/vm/nr_hugepages
+    echo 64 > /proc/sys/vm/nr_hugepages
     "$TARGET/debug/examples/single_copy" over_verbs || fail "see above"
 }

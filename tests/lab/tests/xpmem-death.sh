@@ -15,7 +15,7 @@ puts_now() {
     while read -r word size; do
         case $word in
             Size:) one=${size% kB} ;;
-            VmFlags:) case " $size " in *" pf "*" dc "*) attached=$((attached + one)) ;; esac ;;
+            VmFlags:) case " $size " in *" pf"*" dc "*) attached=$((attached + one)) ;; esac ;;
         esac
     done < "/proc/$1/smaps"
     [ $attached -ge 64 ]

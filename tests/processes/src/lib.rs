@@ -37,6 +37,7 @@ pub mod hosts;
 pub mod interpreter;
 pub mod leftovers;
 pub mod mapped;
+pub mod matrix;
 pub mod node;
 pub mod parent;
 pub mod peer;

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-use tieline_processes::Launch;
 use tieline_processes::peer::DEADLINE;
+use tieline_processes::{Launch, Node};
 
 /// A provider, and what tells how much it holds.
 pub(crate) struct SingleCopy {
@@ -51,9 +51,6 @@ pub(crate) const KNEM: SingleCopy = SingleCopy {
     module: Some(Module { name: "knem", made: "created", ended: "destroyed" }),
 };
 
-/// None of them: messages, with which the owner's own process copies.
-pub(crate) const MESSAGES: SingleCopy =
-    SingleCopy { name: "shm", path: "emulated over shm/ring", settings: "", module: None };
 /// A device that reaches registered memory as those of other hosts.
 pub(crate) const VERBS: SingleCopy =
     SingleCopy { name: "verbs", path: "verbs:rxe0/rc", settings: "", module: None };
@@ -121,6 +118,12 @@ impl SingleCopy {
 /// A process that finds all providers of this build.
 pub(crate) fn launch(name: &str) -> Launch {
     Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder().display())
+}
+
+/// A process with an open context, whose settings are given with blanks between them.
+pub(crate) fn open(launch: Launch, settings: &str) -> Node {
+    let settings: Vec<&str> = settings.split_whitespace().collect();
+    Node::open(launch, &settings)
 }
 
 /// The folder of this build's shared objects: this program lies one below.

@@ -30,7 +30,7 @@ impl Node {
                 let access =
                     if *rights == "read" { Access::READ } else { Access::READ | Access::WRITE };
                 let region = mapped.register(self.context(), access)?;
-                self.mapped.push(mapped);
+                let _ = self.mapped.insert((*name).to_string(), mapped);
                 let _ = self.regions.insert((*name).to_string(), region);
             }
             ["register", name, len] => {
@@ -58,6 +58,7 @@ impl Node {
                     let _ = self.regions.insert((*name).to_string(), not.region);
                     return Err(not.error);
                 }
+                drop(self.mapped.remove(*name));
             }
             ["free", name] => drop(self.regions.remove(*name)),
             ["swap-local", name, value] => {

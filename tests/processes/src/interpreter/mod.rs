@@ -83,7 +83,7 @@ struct Node {
     /// A program that this process has started.
     started: Option<Started>,
     /// Memory of the application's own that is registered.
-    mapped: Vec<Mapped>,
+    mapped: HashMap<String, Mapped>,
     parent: Parent,
     /// The number of the last exact message to whom.
     numbers: RefCell<HashMap<String, u64>>,
@@ -104,7 +104,7 @@ pub fn node(parent: Parent) {
         passive: false,
         aside: None,
         started: None,
-        mapped: Vec::new(),
+        mapped: HashMap::new(),
         parent,
         numbers: RefCell::default(),
         long: Long::default(),

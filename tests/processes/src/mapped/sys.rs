@@ -52,11 +52,13 @@ impl Kind {
 
 const HUGE: usize = 2 << 20;
 
-/// Memory that an application has mapped; it stays mapped until its process ends.
+/// Memory that an application has mapped. Its owner drops it when no region is made of it any more.
 #[derive(Debug)]
 pub struct Mapped {
     base: usize,
     len: usize,
+    /// The whole mapping.
+    all: (usize, usize),
 }
 
 impl Mapped {
@@ -77,26 +79,38 @@ impl Mapped {
             }
         };
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let base = match kind {
-            Kind::Private => map(len, anonymous, None),
-            Kind::Shared => map(len, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None),
-            Kind::Memfd => map(len, libc::MAP_SHARED, Some(&memory_file(len)?)),
+        let mapped = |base: usize, all: usize| Mapped { base, len, all: (base, all) };
+        let whole = len.next_multiple_of(HUGE);
+        match kind {
+            Kind::Private => map(len, anonymous, None).map(|base| mapped(base, len)),
+            Kind::Shared => {
+                let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+                map(len, shared, None).map(|base| mapped(base, len))
+            }
+            Kind::Memfd => {
+                let file = memory_file(len)?;
+                map(len, libc::MAP_SHARED, Some(&file)).map(|base| mapped(base, len))
+            }
             // The program itself is long enough, and no file in memory.
             Kind::File => {
                 let program = File::open("/proc/self/exe")?;
                 assert!(program.metadata()?.len() >= len as u64, "the program is too short");
-                map(len, libc::MAP_PRIVATE, Some(&program.into()))
+                let program = program.into();
+                map(len, libc::MAP_PRIVATE, Some(&program)).map(|base| mapped(base, len))
             }
             Kind::Transparent => {
-                let all = len.next_multiple_of(HUGE) + HUGE;
-                let base = map(all, anonymous, None)?.next_multiple_of(HUGE);
+                let all = whole + HUGE;
+                let start = map(all, anonymous, None)?;
+                let base = start.next_multiple_of(HUGE);
                 // SAFETY: a mapping of this function's own, which keeps its contents.
-                let _ = unsafe { libc::madvise(base as *mut _, all - HUGE, libc::MADV_HUGEPAGE) };
-                Ok(base)
+                let _ = unsafe { libc::madvise(base as *mut _, whole, libc::MADV_HUGEPAGE) };
+                Ok(Mapped { base, len, all: (start, all) })
             }
-            Kind::Huge => map(len.next_multiple_of(HUGE), anonymous | libc::MAP_HUGETLB, None),
-        };
-        Ok(Mapped { base: base?, len })
+            Kind::Huge => {
+                let huge = anonymous | libc::MAP_HUGETLB;
+                map(whole, huge, None).map(|base| Mapped { base, len, all: (base, whole) })
+            }
+        }
     }
 
     /// Registers it.
@@ -108,7 +122,7 @@ impl Mapped {
         context: &tieline::Context,
         access: tieline::Access,
     ) -> Result<tieline::Region, tieline::OpenError> {
-        // SAFETY: it stays mapped as long as the process.
+        // SAFETY: it stays mapped until it is dropped, and the owner closes the region before.
         unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
     }
 
@@ -118,6 +132,13 @@ impl Mapped {
             // SAFETY: within the mapping; no peer has its key yet.
             unsafe { *((self.base + at) as *mut u8) = byte(at) };
         }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and no region is made of it any more.
+        let _ = unsafe { libc::munmap(self.all.0 as *mut libc::c_void, self.all.1) };
     }
 }
 
