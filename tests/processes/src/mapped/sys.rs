@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What memory is made of.
+/// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Private and anonymous, as a heap is.
@@ -116,7 +116,7 @@ impl Mapped {
     /// Registers it.
     ///
     /// # Errors
-    /// What the library says.
+    /// Those of the library.
     pub fn register(
         &self,
         context: &tieline::Context,
