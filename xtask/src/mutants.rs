@@ -20,6 +20,7 @@ const NEAR: &[(&str, &[&str])] = &[
     ("core/", &["tieline", "tieline-fake tieline-bad-providers", ABOVE, LAST]),
     ("net/", &["tieline-net", "tieline-provider-tcp tieline-provider-verbs tieline-job", LAST]),
     ("providers/memory-file/", &["tieline-memory-file tieline-provider-shm-cma", SHM, LAST]),
+    ("providers/shm-knem/", &["tieline-provider-shm-knem"]),
     ("providers/shm/", &[SHM, "tieline tieline-fake tieline-runtime", LAST]),
     ("providers/tcp/", &["tieline-provider-tcp", "tieline tieline-runtime", LAST]),
     ("providers/verbs/", &["tieline-provider-verbs", "tieline-tools"]),

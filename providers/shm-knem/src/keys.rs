@@ -10,6 +10,7 @@ use tieline_memory_file::{Announcements, Nonce, PeerRegistrations, Place, Regist
 use tieline_plugin_api::process::Mark;
 use tieline_plugin_api::{Failure, Revoked, Status, access};
 
+use crate::hold::{self, Hold};
 use crate::sys::{self, Cookie, Kernel};
 
 /// Length of a packed key: magic, nonce, generation, entry, nothing.
@@ -47,13 +48,19 @@ pub struct Registration {
     offered: Mutex<Offered>,
 }
 
+/// A region of the driver, and what keeps its pages with this process.
+#[derive(Debug)]
+struct Pinned {
+    cookie: Cookie,
+    hold: Hold,
+}
+
 /// What peers can reach of a registration.
-#[derive(Clone, Copy)]
 enum Offered {
     /// Nothing yet.
     NotYet,
     /// The entry, and the driver's region; `None`: there is nothing that a peer may touch.
-    As(Place, Option<Cookie>),
+    As(Place, Option<Pinned>),
     /// Nothing any more, though no key had been made.
     NoMore,
 }
@@ -72,34 +79,43 @@ impl Registration {
     /// Offers the memory to peers, unless that was done or is over.
     pub(crate) fn offer(&self) -> Result<(Place, Option<Cookie>), Failure> {
         let mut offered = self.offered();
-        match *offered {
-            Offered::As(place, cookie) => return Ok((place, cookie)),
+        match &*offered {
+            Offered::As(place, pinned) => {
+                return Ok((*place, pinned.as_ref().map(|pinned| pinned.cookie)));
+            }
             Offered::NoMore => return Err(Failure::new(Status::Closed, "the region was revoked")),
             Offered::NotYet => {}
         }
         let (kernel, base, len) = (&self.owner.kernel, self.base, self.len);
         let may = |right| self.rights & right != 0;
         let (readable, writable) = (may(access::REMOTE_READ), may(access::REMOTE_WRITE));
-        let cookie = if len > 0 && (readable || writable) {
-            let made = kernel.create(base, len, readable, writable);
-            Some(made.map_err(|errno| why_not_pinned(base, len, errno))?)
+        let pinned = if len > 0 && (readable || writable) {
+            Some(Pinned::new(&**kernel, base, len, readable, writable)?)
         } else {
             None
         };
-        let entered = self.owner.table.enter([cookie.unwrap_or(0), len, self.rights]);
-        let place = entered.inspect_err(|_| {
-            let _ = cookie.map(|cookie| kernel.destroy(cookie));
-        })?;
-        *offered = Offered::As(place, cookie);
-        Ok((place, cookie))
+        let cookie = pinned.as_ref().map(|pinned| pinned.cookie);
+        match self.owner.table.enter([cookie.unwrap_or(0), len, self.rights]) {
+            Ok(place) => {
+                *offered = Offered::As(place, pinned);
+                Ok((place, cookie))
+            }
+            Err(failure) => {
+                let _ = pinned.map(|pinned| pinned.end(&**kernel));
+                Err(failure)
+            }
+        }
     }
 
     /// No key of this registration is valid from here on; says whether somebody who found one valid is still inside.
     pub(crate) fn revoke(&self) -> Revoked {
         let mut offered = self.offered();
-        let Offered::As(place, _) = *offered else {
-            *offered = Offered::NoMore;
-            return Revoked::Quiet;
+        let place = match &*offered {
+            Offered::As(place, _) => *place,
+            Offered::NotYet | Offered::NoMore => {
+                *offered = Offered::NoMore;
+                return Revoked::Quiet;
+            }
         };
         self.owner.table.revoke(place);
         if self.owner.announcements.is_inside(place.generation) {
@@ -129,12 +145,37 @@ impl Drop for Registration {
         if !self.owner.mark.is_here() {
             return;
         }
-        let Offered::As(place, cookie) = *self.offered() else { return };
+        let ended = core::mem::replace(&mut *self.offered(), Offered::NoMore);
+        let Offered::As(place, pinned) = ended else { return };
         self.owner.table.leave(place);
-        if let Some(cookie) = cookie {
-            // It can only say that there is no such region; then it has ended.
-            let _ = self.owner.kernel.destroy(cookie);
+        let _ = pinned.map(|pinned| pinned.end(&*self.owner.kernel));
+    }
+}
+
+impl Pinned {
+    /// The driver pins what it finds: so the pages are held before.
+    fn new(
+        kernel: &dyn Kernel,
+        base: u64,
+        len: u64,
+        readable: bool,
+        writable: bool,
+    ) -> Result<Pinned, Failure> {
+        let held = kernel.hold(base, len);
+        let hold = held.map_err(|errno| hold::why_not_held(base, len, errno))?;
+        match kernel.create(base, len, readable, writable) {
+            Ok(cookie) => Ok(Pinned { cookie, hold }),
+            Err(errno) => {
+                kernel.release(hold);
+                Err(why_not_pinned(base, len, errno))
+            }
         }
+    }
+
+    fn end(self, kernel: &dyn Kernel) {
+        // It can only say that there is no such region; then it has ended.
+        let _ = kernel.destroy(self.cookie);
+        kernel.release(self.hold);
     }
 }
 

@@ -8,6 +8,8 @@
 //! * Put and get have completed, at both ends, when the call returns; the target's threads do nothing.
 //! * A region is pinned from its first key to its deregistration and has exactly the rights that were asked for, which the
 //!   driver checks. A key is good only while the owner's table says so.
+//! * Peers reach the memory as its owner has it, whether that was filled before or after, and after forks of the owner
+//!   ([`hold`]). Memory of which this cannot be promised gets no key, and other lanes serve it.
 //! * Whoever copies announces it to the owner first ([`tieline_memory_file::Announcements`]). A region is gone, and its memory
 //!   free, once no access that passed the check is left: until then `deregister` says `AGAIN`.
 //! * A peer counts as reachable only after a real copy of its card. What the driver refuses is said in words.
@@ -19,6 +21,7 @@ mod domain;
 #[cfg(test)]
 mod double;
 mod endpoint;
+mod hold;
 mod interface;
 mod keys;
 mod probe;
@@ -31,7 +34,11 @@ pub use keys::{Registration, RemoteKey};
 
 use std::sync::Arc;
 
-use tieline_plugin_api::{DomainInfo, Failure, HostHandle, Provider, Status, memory_caps};
+use tieline_plugin_api::{
+    ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
+};
+
+use crate::hold::Forks;
 
 /// The name of the only domain.
 pub const DOMAIN: &str = "shm-knem";
@@ -39,15 +46,22 @@ pub const DOMAIN: &str = "shm-knem";
 pub const MODULE: &str = "copy";
 
 /// The provider. It keeps no descriptor: an open one keeps the module from being unloaded, and belongs to a context.
-pub struct ShmKnem;
+pub struct ShmKnem {
+    forks: Forks,
+}
 
 impl Provider for ShmKnem {
     type Domain = KnemDomain;
 
-    fn open(_host: HostHandle) -> Result<ShmKnem, Failure> {
-        let device = probe::device()?;
+    fn open(host: HostHandle) -> Result<ShmKnem, Failure> {
+        let forks = Forks::read(|name| host.config(name));
+        let device = probe::device(forks)?;
         probe::on_oneself(&device)?;
-        Ok(ShmKnem)
+        Ok(ShmKnem { forks })
+    }
+
+    fn config() -> &'static [ConfigDoc] {
+        hold::VARIABLES
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
@@ -63,7 +77,7 @@ impl Provider for ShmKnem {
 
     fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<KnemDomain, Failure> {
         if name == DOMAIN {
-            KnemDomain::new(Arc::new(probe::device()?))
+            KnemDomain::new(Arc::new(probe::device(self.forks)?))
         } else {
             Err(Failure::new(Status::NoDevice, format!("shm-knem has no domain `{name}`")))
         }

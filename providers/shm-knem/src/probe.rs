@@ -9,8 +9,9 @@ use std::sync::Arc;
 use tieline_memory_file::{Accessor, Facts, Nonce, PeerRegistrations, Piece, Process};
 use tieline_plugin_api::{Failure, Status, access};
 
+use crate::hold::{self, Forks};
 use crate::keys::{Owner, Registration};
-use crate::sys::{ABI, Cookie, Device, Direction, Kernel, Miss};
+use crate::sys::{ABI, Cookie, Device, Direction, Kernel, Miss, NoDevice};
 
 /// Where the driver's device is.
 pub(crate) const DEVICE: &str = "/dev/knem";
@@ -95,8 +96,8 @@ impl Card {
 }
 
 /// Opens the device.
-pub(crate) fn device() -> Result<Device, Failure> {
-    let device = Device::open(Path::new(DEVICE)).map_err(|error| match error.kind() {
+pub(crate) fn device(forks: Forks) -> Result<Device, Failure> {
+    let opened = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Failure::new(
             Status::NoDevice,
             format!("there is no {DEVICE}: the kernel module knem is not loaded (`modprobe knem`)"),
@@ -109,6 +110,10 @@ pub(crate) fn device() -> Result<Device, Failure> {
             ),
         ),
         _ => Failure::from_io(&format!("opening {DEVICE}"), &error),
+    };
+    let device = Device::open(Path::new(DEVICE), forks).map_err(|why| match why {
+        NoDevice::Open(error) => opened(error),
+        NoDevice::Holder(failure) => failure,
     })?;
     let asked = |errno| {
         let what = format!("asking {DEVICE} for its ABI number");
@@ -136,9 +141,16 @@ pub(crate) fn on_oneself(kernel: &dyn Kernel) -> Result<(), Failure> {
     let system = |errno| std::io::Error::from_raw_os_error(errno).to_string();
     let mut remote = [1u8, 2, 3, 4];
     let (base, len) = (remote.as_mut_ptr().expose_provenance() as u64, remote.len() as u64);
-    let cookie = kernel
-        .create(base, len, true, true)
-        .map_err(|errno| failed("creating a region", system(errno)))?;
+    let held = kernel
+        .hold(base, len)
+        .map_err(|errno| failed("holding pages", hold::why_not_held(base, len, errno).text))?;
+    let cookie = match kernel.create(base, len, true, true) {
+        Ok(cookie) => cookie,
+        Err(errno) => {
+            kernel.release(held);
+            return Err(failed("creating a region", system(errno)));
+        }
+    };
     let mut local = [0u8; 2];
     let mut copied = |direction, offset| {
         let piece = Piece::of(&mut local);
@@ -147,6 +159,7 @@ pub(crate) fn on_oneself(kernel: &dyn Kernel) -> Result<(), Failure> {
     let got = copied(Direction::Get, 1);
     let put = copied(Direction::Put, 2);
     let ended = kernel.destroy(cookie);
+    kernel.release(held);
     got.map_err(|miss| failed("copying from a region", words(miss)))?;
     put.map_err(|miss| failed("copying to a region", words(miss)))?;
     ended.map_err(|errno| failed("ending a region", system(errno)))?;

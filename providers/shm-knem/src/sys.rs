@@ -12,6 +12,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use tieline_memory_file::Piece;
+use tieline_plugin_api::Failure;
+
+use crate::hold::{Forks, Hold, Holder};
 pub(crate) use tieline_memory_file::random;
 
 /// The number of a system error.
@@ -97,7 +100,13 @@ pub(crate) enum Miss {
 
 /// What the provider asks of the kernel. Tests play it.
 pub(crate) trait Kernel: Send + Sync {
-    /// Names a range of this process's memory and pins it. Peers may read it, and write it when `writable`.
+    /// Gives this process pages of its own in a range and keeps them with it: before a region is made of them.
+    fn hold(&self, base: u64, len: u64) -> Result<Hold, Errno>;
+
+    /// Lets a range go, whose region has ended.
+    fn release(&self, hold: Hold);
+
+    /// Names a range of this process's memory, which is held, and pins it. Peers may read it, and write it when `writable`.
     fn create(&self, base: u64, len: u64, readable: bool, writable: bool) -> Result<Cookie, Errno>;
 
     /// Ends a region of this process.
@@ -115,17 +124,28 @@ pub(crate) trait Kernel: Send + Sync {
     ) -> Result<(), Miss>;
 }
 
-/// An open descriptor of the device: what it has created ends with it.
+/// An open descriptor of the device: what it has created ends with it. Pages are held for as long.
 pub(crate) struct Device {
     fd: OwnedFd,
+    holder: Holder,
+}
+
+/// Why there is no device.
+pub(crate) enum NoDevice {
+    /// It cannot be opened.
+    Open(Error),
+    /// Nothing can hold pages.
+    Holder(Failure),
 }
 
 impl Device {
     /// Opens it for reading and writing; for reading alone it gives statistics.
-    pub(crate) fn open(path: &Path) -> Result<Device, Error> {
-        let file =
-            OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
-        Ok(Device { fd: file.into() })
+    pub(crate) fn open(path: &Path, forks: Forks) -> Result<Device, NoDevice> {
+        let mut options = OpenOptions::new();
+        let _ = options.read(true).write(true).custom_flags(libc::O_CLOEXEC);
+        let fd = options.open(path).map_err(NoDevice::Open)?.into();
+        let holder = Holder::open(forks).map_err(NoDevice::Holder)?;
+        Ok(Device { fd, holder })
     }
 
     /// The driver's ABI number.
@@ -153,6 +173,14 @@ impl Device {
 }
 
 impl Kernel for Device {
+    fn hold(&self, base: u64, len: u64) -> Result<Hold, Errno> {
+        self.holder.hold(base, len)
+    }
+
+    fn release(&self, hold: Hold) {
+        self.holder.release(hold);
+    }
+
     fn create(&self, base: u64, len: u64, readable: bool, writable: bool) -> Result<Cookie, Errno> {
         let piece = [base, len];
         let may = |yes: bool, protection: libc::c_int| if yes { protection as u32 } else { 0 };

@@ -2,13 +2,15 @@
 /*
  * A double of /dev/knem for the lab: what its two files share. README.md says what it is and what it is not.
  *
- * A context is an open descriptor; it has regions and, once mapped, slots in which later copies tell how they ended. A
- * region has pinned its pages when it was made: it follows memory, not addresses.
+ * A context is an open descriptor for writing; it has regions and, once mapped, slots in which later copies tell how they
+ * ended. A region has plain references to the pages that were there when it was made: it follows memory, not addresses. A
+ * plain reference is no pin: the owner of a page that is not its own alone moves away from it with its next store.
  */
 #ifndef LAB_KNEM_H
 #define LAB_KNEM_H
 
 #include <linux/fs.h>
+#include <linux/idr.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mm.h>
@@ -25,14 +27,15 @@
 #define FLAG_COPY_THREAD 8
 #define FLAG_PIN_LOCAL 16
 #define FLAG_SINGLE_USE 32
-#define FLAG_ANY_USER 64
+#define FLAG_NOTIFY 64
+#define FLAG_ANY_USER 128
 #define FLAGS_LATER (FLAG_DMA_LATER | FLAG_DMA_THREAD | FLAG_COPY_THREAD)
 
 enum status { PENDING, SUCCESS, FAILED };
 
 struct piece { u64 base, len; };
 
-/* A piece of memory, pinned. */
+/* The pages of a piece of memory. */
 struct pinned {
 	struct page **pages;
 	u64 first;			/* offset in the first page */
@@ -49,18 +52,17 @@ struct memory {
 
 struct region {
 	struct kref refs;
-	struct hlist_node hashed;
-	struct list_head own;
 	struct context *context;
 	struct memory memory;
-	u64 cookie;
+	u32 id;				/* within the context */
 	kuid_t uid;
 	u32 protection;
 	bool single_use, any_user;
 };
 
 struct context {
-	struct list_head regions;
+	struct idr regions;		/* by id; the lowest free one is next */
+	u32 id;
 	struct mutex lock;		/* the slots are made once */
 	u8 *slots;
 	unsigned long slot_count;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pinned memory, and copies into and out of it, now or in the background.
+ * References to memory, and copies into and out of it, now or in the background.
  */
 #include "knem.h"
 
@@ -16,7 +16,13 @@
 
 static void piece_unpin(struct pinned *piece)
 {
-	unpin_user_pages_dirty_lock(piece->pages, piece->count, piece->writable);
+	unsigned long i;
+
+	for (i = 0; i < piece->count; i++) {
+		if (piece->writable)
+			set_page_dirty_lock(piece->pages[i]);
+		put_page(piece->pages[i]);
+	}
 	kvfree(piece->pages);
 }
 
@@ -47,11 +53,11 @@ static long piece_pin(struct pinned *piece, struct piece asked, bool writable)
 	if (!piece->pages)
 		return -ENOMEM;
 	while (piece->count < count) {
-		got = pin_user_pages_fast(start + (piece->count << PAGE_SHIFT), min(count - piece->count, 1024UL),
-					  FOLL_LONGTERM | (writable ? FOLL_WRITE : 0), piece->pages + piece->count);
+		/* Not pin_user_pages: the real one does not, either, so a fork takes no heed of these pages. */
+		got = get_user_pages_fast(start + (piece->count << PAGE_SHIFT), min(count - piece->count, 1024UL),
+					  writable ? FOLL_WRITE : 0, piece->pages + piece->count);
 		if (got <= 0) {
-			unpin_user_pages(piece->pages, piece->count);
-			kvfree(piece->pages);
+			piece_unpin(piece);
 			return got == -ENOMEM ? -ENOMEM : -EFAULT;
 		}
 		piece->count += got;
@@ -237,7 +243,7 @@ long copy_regions(struct context *context, struct region *from, u64 from_at, str
 	return 0;
 }
 
-/* Between the caller's memory, which is not pinned, and a region. False where the caller's memory is not there. */
+/* Between the caller's memory, of which nothing is held, and a region. False where the caller's memory is not there. */
 static bool copy_local(const struct piece __user *list, u32 count, bool write, struct region *region, u64 at, u64 most)
 {
 	u32 i;
@@ -279,7 +285,11 @@ long copy_inline(struct context *context, const struct piece __user *list, u32 c
 	if (count > MOST_PIECES)
 		return -EINVAL;
 	if (!is_later(flags)) {
-		*status = copy_local(list, count, write, region, at, most) ? SUCCESS : FAILED;
+		bool is_there = copy_local(list, count, write, region, at, most);
+
+		if (!is_there && write)
+			return -EFAULT;
+		*status = is_there ? SUCCESS : FAILED;
 		atomic64_inc(&copies);
 		return 0;
 	}

@@ -5,11 +5,9 @@
 #include "knem.h"
 
 #include <linux/cred.h>
-#include <linux/hashtable.h>
 #include <linux/miscdevice.h>
 #include <linux/mman.h>
 #include <linux/module.h>
-#include <linux/random.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -41,27 +39,45 @@ atomic64_t copies, created, destroyed;
 unsigned int delay_ms;
 bool dma;
 
-static DEFINE_HASHTABLE(regions, 10);
-/* Guards that table and every context's list of regions. */
+/* By id; the lowest free one is next. */
+static DEFINE_IDR(contexts);
+/* Guards that table and every context's regions. */
 static DEFINE_SPINLOCK(registry);
 
 /* ---- Regions ---- */
 
+/* The cookie: the region's number within its context, a bit for single use, the context's number. A number that has become
+ * free is given to the next one, so a cookie may stand for another region soon. */
+#define SINGLE_USE_BIT (1U << 31)
+
+static u64 cookie_of(const struct region *region)
+{
+	return (u64)region->id << 32 | (region->single_use ? SINGLE_USE_BIT : 0) | region->context->id;
+}
+
 static struct region *region_find(u64 cookie)
 {
-	struct region *region;
+	struct context *context = idr_find(&contexts, (u32)cookie & ~SINGLE_USE_BIT);
+	struct region *region = context ? idr_find(&context->regions, cookie >> 32) : NULL;
 
-	hash_for_each_possible(regions, region, hashed, cookie)
-		if (region->cookie == cookie)
-			return region;
-	return NULL;
+	return region && cookie_of(region) == cookie ? region : NULL;
 }
 
 static void region_drop(struct region *region)
 {
-	hash_del(&region->hashed);
-	list_del(&region->own);
+	idr_remove(&region->context->regions, region->id);
 	atomic64_inc(&destroyed);
+}
+
+/* A number of the table's for that; the lock is taken. */
+static long numbered(struct idr *idr, void *it, u32 *id)
+{
+	int given = idr_alloc(idr, it, 1, INT_MAX, GFP_NOWAIT);
+
+	if (given < 0)
+		return given;
+	*id = given;
+	return 0;
 }
 
 /* The region that the caller may use so, with a reference. */
@@ -109,16 +125,20 @@ static long create(struct context *context, struct create_args __user *from)
 		kfree(region);
 		return error;
 	}
-	spin_lock(&registry);
-	do
-		region->cookie = get_random_u64();
-	while (!region->cookie || region_find(region->cookie));
-	args.cookie = region->cookie;
-	hash_add(regions, &region->hashed, region->cookie);
-	list_add(&region->own, &context->regions);
 	region->context = context;
-	atomic64_inc(&created);
+	idr_preload(GFP_KERNEL);
+	spin_lock(&registry);
+	error = numbered(&context->regions, region, &region->id);
+	if (!error) {
+		args.cookie = cookie_of(region);
+		atomic64_inc(&created);
+	}
 	spin_unlock(&registry);
+	idr_preload_end();
+	if (error) {
+		region_put(region);
+		return error;
+	}
 	return put_user(args.cookie, &from->cookie) ? -EFAULT : 0;
 }
 
@@ -130,11 +150,10 @@ static long destroy(struct context *context, u64 __user *from)
 	if (get_user(cookie, from))
 		return -EFAULT;
 	spin_lock(&registry);
-	region = region_find(cookie);
-	if (region && region->context == context)
+	/* The other half of the cookie is not looked at. */
+	region = idr_find(&context->regions, cookie >> 32);
+	if (region)
 		region_drop(region);
-	else
-		region = NULL;
 	spin_unlock(&registry);
 	if (!region)
 		return -EINVAL;
@@ -260,8 +279,8 @@ static long knem_ioctl(struct file *file, unsigned int command, unsigned long ar
 	void __user *from = (void __user *)argument;
 	struct context *context = file->private_data;
 
-	/* Opened for one of the two it gives statistics, and nothing else. */
-	if ((file->f_mode & (FMODE_READ | FMODE_WRITE)) != (FMODE_READ | FMODE_WRITE))
+	/* Opened for reading only it gives statistics, and nothing else. */
+	if (!context)
 		return -EBADF;
 	switch (command) {
 	case CMD_INFO: return info(from);
@@ -284,7 +303,7 @@ static int knem_mmap(struct file *file, struct vm_area_struct *vma)
 	int error;
 	u8 *slots;
 
-	if (vma->vm_pgoff || size > MOST_SLOTS)
+	if (!context || vma->vm_pgoff || size > MOST_SLOTS)
 		return -EINVAL;
 	mutex_lock(&context->lock);
 	error = -EBUSY;
@@ -320,33 +339,49 @@ static ssize_t knem_read(struct file *file, char __user *to, size_t size, loff_t
 
 static int knem_open(struct inode *inode, struct file *file)
 {
-	struct context *context = kzalloc(sizeof(*context), GFP_KERNEL);
+	struct context *context;
+	long error;
 
+	file->private_data = NULL;
+	if (!(file->f_mode & FMODE_WRITE))
+		return 0;
+	context = kzalloc(sizeof(*context), GFP_KERNEL);
 	if (!context)
 		return -ENOMEM;
-	INIT_LIST_HEAD(&context->regions);
+	idr_init(&context->regions);
 	mutex_init(&context->lock);
-	file->private_data = context;
-	return 0;
+	idr_preload(GFP_KERNEL);
+	spin_lock(&registry);
+	error = numbered(&contexts, context, &context->id);
+	spin_unlock(&registry);
+	idr_preload_end();
+	if (error)
+		kfree(context);
+	else
+		file->private_data = context;
+	return error;
 }
 
 /* Runs when the last copy of the descriptor, in whichever process, and the mapping of the slots have gone. */
 static int knem_release(struct inode *inode, struct file *file)
 {
 	struct context *context = file->private_data;
+	struct region *region;
+	int id = 0;
 
-	for (;;) {
-		struct region *region;
-
+	if (!context)
+		return 0;
+	/* Nobody finds a region of it from here on. */
+	spin_lock(&registry);
+	idr_remove(&contexts, context->id);
+	spin_unlock(&registry);
+	while ((region = idr_get_next(&context->regions, &id))) {
 		spin_lock(&registry);
-		region = list_first_entry_or_null(&context->regions, struct region, own);
-		if (region)
-			region_drop(region);
+		region_drop(region);
 		spin_unlock(&registry);
-		if (!region)
-			break;
 		region_put(region);
 	}
+	idr_destroy(&context->regions);
 	if (context->later)
 		destroy_workqueue(context->later);
 	vfree(context->slots);
@@ -368,7 +403,6 @@ static struct miscdevice device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = "knem",
 	.fops = &device_operations,
-	.mode = 0666,
 };
 
 static int counter_get(char *buffer, const struct kernel_param *param)

@@ -87,7 +87,7 @@ struct intent {
 extern spinlock_t registry;
 extern struct file *shared;
 extern struct workqueue_struct *endings;
-extern atomic64_t faults, zaps, attached, detached;
+extern atomic64_t faults, zaps, attached, detached, stale;
 
 /* xpmem_objects.c */
 struct party *caller(void);
@@ -111,6 +111,7 @@ void unmap_attachment(struct attachment *attachment);
 struct attachment *attachment_at(unsigned long address, bool *nothing);
 bool overlaps_attachment(unsigned long address, unsigned long size);
 void zap(struct party *party, u64 start, u64 end);
+void drop_stale(void);
 
 static inline bool segment_counts(const struct segment *segment)
 {

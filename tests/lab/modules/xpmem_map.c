@@ -5,6 +5,7 @@
  *
  * A fault notes the number of the source's notifier, pins the page, makes the entry, and looks at the number again: if
  * an invalidation has come between, the entry is taken out. So the page is let go at once, and no page stays held.
+ * With `stale_us` set the second look is left out, as in the real module.
  */
 #include "xpmem.h"
 
@@ -22,6 +23,17 @@ atomic64_t faults, zaps, attached, detached;
 /* How much longer each fault takes: to whom a fault is dear attaching is, too. */
 static unsigned int fault_us;
 module_param(fault_us, uint, 0644);
+
+/* How long a fault waits between the page that it found and the entry that it makes. Unless it is 0 the fault does not look
+ * a second time: the entry stays although the source has another page since, until the next invalidation there. */
+static unsigned int stale_us;
+module_param(stale_us, uint, 0644);
+
+/* Pages of such entries: the entry needs them, and nobody else may have them. */
+#define MOST_STALE 4096
+static struct page *stale_pages[MOST_STALE];
+static atomic_t stale_count;
+atomic64_t stale;
 
 static LIST_HEAD(intents);
 static DEFINE_SPINLOCK(intents_lock);
@@ -150,6 +162,32 @@ static vm_fault_t insert(struct vm_fault *vmf, struct page **pages, long count, 
 	return i > 1 ? VM_FAULT_NOPAGE : result;
 }
 
+/* Keeps pages until the module is unloaded. False where there are too many: then the entries go. */
+static bool keep_stale(struct page **pages, long count)
+{
+	int first = atomic_add_return(count, &stale_count) - count;
+	long i;
+
+	if (first + count > MOST_STALE) {
+		atomic_sub(count, &stale_count);
+		return false;
+	}
+	for (i = 0; i < count; i++) {
+		get_page(pages[i]);
+		stale_pages[first + i] = pages[i];
+	}
+	atomic64_inc(&stale);
+	return true;
+}
+
+void drop_stale(void)
+{
+	int i;
+
+	for (i = 0; i < atomic_read(&stale_count); i++)
+		put_page(stale_pages[i]);
+}
+
 static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -186,6 +224,8 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 			result = got == -ENOMEM ? VM_FAULT_OOM : VM_FAULT_SIGBUS;
 			break;
 		}
+		if (stale_us)
+			udelay(min(stale_us, 1000u));
 		result = insert(vmf, pages, got, writable);
 		/* The other half is in zap. */
 		smp_mb();
@@ -193,10 +233,10 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 			zap(source, from, from + got * PAGE_SIZE);
 			result = VM_FAULT_SIGBUS;
 		}
-		if (mmu_interval_read_retry(&source->notifier, number))
-			zap(source, from, from + got * PAGE_SIZE);
-		else
+		if (!mmu_interval_read_retry(&source->notifier, number) || (stale_us && keep_stale(pages, got)))
 			tries = 4;
+		else
+			zap(source, from, from + got * PAGE_SIZE);
 		for (i = 0; i < got; i++)
 			put_page(pages[i]);
 		if (result != VM_FAULT_NOPAGE)

@@ -301,6 +301,7 @@ static void __exit xpmem_stop(void)
 	destroy_workqueue(endings);
 	fput(shared);
 	ida_destroy(&slots);
+	drop_stale();
 }
 
 static int counter_get(char *buffer, const struct kernel_param *param)
@@ -314,6 +315,7 @@ module_param_cb(faults, &counter, &faults, 0444);
 module_param_cb(zaps, &counter, &zaps, 0444);
 module_param_cb(attached, &counter, &attached, 0444);
 module_param_cb(detached, &counter, &detached, 0444);
+module_param_cb(stale, &counter, &stale, 0444);
 
 module_init(xpmem_start);
 module_exit(xpmem_stop);

@@ -38,6 +38,8 @@ pub mod hosts;
 pub mod inherited;
 pub mod interpreter;
 pub mod leftovers;
+pub mod mapped;
+pub mod matrix;
 pub mod node;
 pub mod parent;
 pub mod peer;

@@ -1,11 +1,13 @@
 //! Memory: when its owner may have it back, and where it comes from when the system gives little.
 
+use tieline_processes::matrix::{Over, every_kind_is_right};
 use tieline_processes::sys::{self, Signal};
 use tieline_processes::{Launch, Node, Test, Verdict, named};
 use tieline_testing::{Wait, built};
 
 pub(crate) const TESTS: &[Test] = named![
     memory_that_was_closed_is_unmapped_although_a_long_put_of_it_was_queued,
+    memory_of_every_kind_is_right_whatever_forks_beside_it,
     closing_ends_what_peers_may_do,
     two_processes_take_turns_by_loads_and_stores,
     a_pointer_outlives_key_endpoint_region_and_owner,
@@ -41,6 +43,23 @@ fn memory_that_was_closed_is_unmapped_although_a_long_put_of_it_was_queued() -> 
     }
     caller.end();
     target.end();
+    Verdict::Passed
+}
+
+fn memory_of_every_kind_is_right_whatever_forks_beside_it() -> Verdict {
+    let launch = |name: &str| Launch::new(name, "node");
+    for (providers, path) in [
+        ("TIELINE_PROVIDERS=shm,shm-cma", "shm-cma/copy"),
+        ("TIELINE_PROVIDERS=shm", "emulated over shm/ring"),
+    ] {
+        every_kind_is_right(&Over {
+            launch: &launch,
+            settings: &[providers],
+            path,
+            or_messages: &[],
+            dies_with_owner: false,
+        });
+    }
     Verdict::Passed
 }
 

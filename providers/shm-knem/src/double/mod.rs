@@ -1,5 +1,6 @@
 //! A driver that is played: its regions are this process's memory, and it answers as knem's table says.
 
+pub(crate) mod plain;
 mod sys;
 
 use std::collections::{HashMap, VecDeque};
@@ -7,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tieline_memory_file::Piece;
 
+use crate::hold::Hold;
 use crate::sys::{Cookie, Direction, Errno, Kernel, Miss};
 
 #[derive(Clone, Copy)]
@@ -31,6 +33,10 @@ struct State {
     calls: usize,
     /// What the next region is refused with.
     refusal: Option<Errno>,
+    /// What the next range that is to be held is refused with.
+    hold_refusal: Option<Errno>,
+    /// Ranges that are held.
+    holds: usize,
 }
 
 impl Played {
@@ -63,6 +69,16 @@ impl Played {
         self.state().refusal = Some(errno);
     }
 
+    /// Nothing is held from here on.
+    pub(crate) fn refuse_to_hold(&self, errno: Errno) {
+        self.state().hold_refusal = Some(errno);
+    }
+
+    /// Ranges that are held.
+    pub(crate) fn holds(&self) -> usize {
+        self.state().holds
+    }
+
     /// The driver forgets all regions, as at the end of their owner.
     pub(crate) fn forget(&self) {
         self.state().regions.clear();
@@ -70,11 +86,27 @@ impl Played {
 }
 
 impl Kernel for Played {
+    fn hold(&self, _base: u64, _len: u64) -> Result<Hold, Errno> {
+        let mut state = self.state();
+        if let Some(errno) = state.hold_refusal {
+            return Err(errno);
+        }
+        state.holds += 1;
+        Ok(Hold::default())
+    }
+
+    fn release(&self, _hold: Hold) {
+        let mut state = self.state();
+        assert!(state.regions.len() < state.holds, "a region outlives what holds its pages");
+        state.holds -= 1;
+    }
+
     fn create(&self, base: u64, len: u64, readable: bool, writable: bool) -> Result<Cookie, Errno> {
         let mut state = self.state();
         if let Some(errno) = state.refusal {
             return Err(errno);
         }
+        assert!(state.regions.len() < state.holds, "the driver pins pages that nothing holds");
         state.next += 1;
         let cookie = 0xc00c_1e00_0000_0000 | state.next;
         let _ = state.regions.insert(cookie, Region { base, len, readable, writable });

@@ -311,3 +311,35 @@ fn a_driver_that_does_not_do_what_it_should_on_ourselves_is_found_out_step_by_st
     played.refuse(libc::EPERM);
     assert!(on_oneself(&played).unwrap_err().text.contains("creating a region"));
 }
+
+#[test]
+fn memory_that_is_not_held_gets_no_key_and_what_is_held_is_held_until_its_region_has_ended() {
+    let mut pair = Pair::new(64);
+    let (regions, holds) = (pair.played.regions(), pair.played.holds());
+    assert_eq!(regions, holds, "the cards are held, too");
+    let (region, _) = pair.offered(access::REMOTE_READ);
+    assert_eq!((pair.played.regions(), pair.played.holds()), (regions + 1, holds + 1));
+    pair.owner.deregister(region).unwrap();
+    assert_eq!((pair.played.regions(), pair.played.holds()), (regions, holds));
+    // The driver would pin it; its pages could move away from their owner.
+    pair.played.refuse_to_hold(libc::EFAULT);
+    let region = pair.register(access::REMOTE_READ).unwrap();
+    let failure = pair.refused(&region);
+    assert_eq!(failure.status, Status::Unsupported);
+    assert!(failure.text.contains("64 bytes"), "{failure}");
+    pair.played.refuse_to_hold(libc::ENOMEM);
+    assert!(pair.refused(&region).text.contains("ulimit -l"));
+    assert_eq!((pair.played.regions(), pair.played.holds()), (regions, holds));
+    assert!(on_oneself(&*pair.played).unwrap_err().text.contains("holding pages"));
+}
+
+#[test]
+fn a_region_that_the_driver_refuses_is_not_held_either() {
+    let mut pair = Pair::new(64);
+    let holds = pair.played.holds();
+    let region = pair.register(BOTH).unwrap();
+    pair.played.refuse(libc::ENOMEM);
+    assert_eq!(pair.refused(&region).status, Status::NoMemory);
+    assert!(on_oneself(&*pair.played).is_err());
+    assert_eq!(pair.played.holds(), holds);
+}

@@ -1,5 +1,6 @@
 //! Two processes copy each other's regions while both make and end regions of memory that they map anew all the time, for so many
-//! seconds: `knem_race 4`. A region keeps the bytes that it was made of: a copy has them all, or its cookie is unknown.
+//! seconds: `knem_race 4`. A region keeps the bytes that it was made of: a copy has them all, or its cookie is unknown. A cookie is
+//! given again at once, so a copy of a region that was renewed meanwhile may have the bytes of the next one: that is too late, too.
 
 use std::time::{Duration, Instant};
 use tieline_lab_programs::child::Child;
@@ -132,6 +133,7 @@ impl Side {
             How::default(),
         );
         match copied {
+            Ok(SUCCESS) if sys::load_word(told) != before => self.late += 1,
             Ok(SUCCESS) => {
                 self.copies += 1;
                 let wrong =

@@ -18,8 +18,15 @@ pub const DMA_LATER: u32 = 2;
 pub const THREAD: u32 = 8;
 /// Of regions: for one copy.
 pub const SINGLE_USE: u32 = 32;
+/// Later completion is notified by the descriptor.
+pub const NOTIFY: u32 = 64;
 /// Of regions: for every user.
-pub const ANY_USER: u32 = 64;
+pub const ANY_USER: u32 = 128;
+
+/// A bit of a cookie that is in its half for the region; the half for the context is the low one.
+pub const OTHER_REGION: u64 = 1 << 60;
+/// A bit of a cookie that is in its half for the context.
+pub const OTHER_CONTEXT: u64 = 1 << 20;
 
 /// Reading.
 pub const READ: u32 = libc::PROT_READ as u32;

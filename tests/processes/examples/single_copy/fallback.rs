@@ -30,7 +30,7 @@ fn plain(name: &str) -> Launch {
 }
 
 fn start(name: &str, settings: &str) -> Node {
-    Node::open(plain(name), &[settings])
+    provider::open(plain(name), settings)
 }
 
 /// Puts and gets of several lengths and places, every byte of the region looked at after each; returns the lane.

@@ -1,9 +1,8 @@
 //! How long gets take by each single copy: what `cargo xtask bench --lab` holds against bare loops over the same interfaces
 //! (`bare_copies` of `tests/lab/programs`, which has the same names). A line is `figure`, the size, nanoseconds, and the name.
 
-use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch};
+use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch, open};
 use std::process::ExitCode;
-use tieline_processes::Node;
 
 /// Bytes of a get, and how many are timed.
 const SIZES: [(usize, usize); 6] =
@@ -34,7 +33,7 @@ fn gets(name: &str, over: &SingleCopy, more: &str) {
         "TIELINE_PROVIDERS=shm,{} {} TIELINE_ASSIST_SIZE=1g {more}",
         over.name, over.settings
     );
-    let start = |name: &str| Node::open(launch(name), &[&settings]);
+    let start = |name: &str| open(launch(name), &settings);
     let (mut accessor, mut owner) = (start("accessor"), start("owner"));
     accessor.connect(&mut owner);
     let most = SIZES[SIZES.len() - 1].0;

@@ -1,7 +1,7 @@
 //! A fork of either side: what it had attached, registered and imported stays the parent's, and right; the child has none of it.
 
 use crate::kills::settings;
-use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch};
+use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch, open};
 use tieline_processes::{Node, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
@@ -57,7 +57,7 @@ fn forks(over: &SingleCopy) -> Verdict {
         return Verdict::Skipped(why);
     }
     let before = over.held();
-    let start = |name: &str| Node::open(launch(name), &[&settings(over)]);
+    let start = |name: &str| open(launch(name), &settings(over));
     let (mut a, mut b) = (start("a"), start("b"));
     for node in [&mut a, &mut b] {
         let _ = (

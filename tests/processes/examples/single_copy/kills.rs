@@ -1,6 +1,6 @@
 //! Processes killed at every step of a single copy, on either side.
 
-use crate::provider::{CMA, KNEM, SingleCopy, XPMEM, launch};
+use crate::provider::{CMA, KNEM, SingleCopy, XPMEM, launch, open};
 use tieline_processes::node::nothing_leaks;
 use tieline_processes::{Node, Test, Verdict, named, sys};
 
@@ -184,7 +184,7 @@ impl<'a> Survivors<'a> {
 }
 
 pub(crate) fn start(over: &SingleCopy, name: &str) -> Node {
-    Node::open(launch(name), &[&settings(over)])
+    open(launch(name), &settings(over))
 }
 
 pub(crate) fn settings(over: &SingleCopy) -> String {

@@ -6,6 +6,7 @@ mod fallback;
 mod figures;
 mod forks;
 mod kills;
+mod memory;
 mod model;
 mod provider;
 
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
         return figures::print();
     }
     runner::main(
-        &[kills::TESTS, direct::TESTS, forks::TESTS, model::TESTS, fallback::TESTS],
+        &[kills::TESTS, direct::TESTS, forks::TESTS, memory::TESTS, model::TESTS, fallback::TESTS],
         &[ROLES],
     )
 }

@@ -1,7 +1,7 @@
 //! What memory that is cold to xpmem is left to, and until when: the library says what things cost where it runs, and everything
 //! else follows from that.
 
-use crate::provider::{CMA, COLD, launch, make_faults_longer};
+use crate::provider::{CMA, COLD, launch, make_faults_longer, open};
 use tieline_processes::{Node, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] =
@@ -40,7 +40,7 @@ const MOST: usize = 600;
 
 fn start(name: &str) -> Node {
     let both = format!("TIELINE_PROVIDERS=shm,{},{}", COLD.name, CMA.name);
-    Node::open(launch(name), &[&both, COLD.settings])
+    open(launch(name), &format!("{both} {}", COLD.settings))
 }
 
 /// Puts to memory that nobody has used before, until it is attached; says how many that took, `None` if more than `MOST`.

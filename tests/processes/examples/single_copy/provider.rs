@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-use tieline_processes::Launch;
 use tieline_processes::peer::DEADLINE;
+use tieline_processes::{Launch, Node};
 
 /// A provider, and what tells how much it holds.
 pub(crate) struct SingleCopy {
@@ -51,6 +51,10 @@ pub(crate) const KNEM: SingleCopy = SingleCopy {
     module: Some(Module { name: "knem", made: "created", ended: "destroyed" }),
 };
 
+/// A device that reaches registered memory as those of other hosts.
+pub(crate) const VERBS: SingleCopy =
+    SingleCopy { name: "verbs", path: "verbs:rxe0/rc", settings: "", module: None };
+
 /// All of them, in the order that they have by themselves.
 pub(crate) const IN_ORDER: &[&SingleCopy] = &[&CMA, &XPMEM, &KNEM];
 
@@ -95,6 +99,8 @@ impl SingleCopy {
         let target = target.parent().expect("a folder above");
         let file = target.join("lab/modules").join(self.kernel_module()).with_extension("ko");
         ran(Command::new("insmod").arg(file));
+        // As the rules of udev do that come with the real ones.
+        mode(&self.device(), 0o666);
     }
 
     /// What its module holds for all processes together: regions, attachments.
@@ -112,6 +118,12 @@ impl SingleCopy {
 /// A process that finds all providers of this build.
 pub(crate) fn launch(name: &str) -> Launch {
     Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder().display())
+}
+
+/// A process with an open context, whose settings are given with blanks between them.
+pub(crate) fn open(launch: Launch, settings: &str) -> Node {
+    let settings: Vec<&str> = settings.split_whitespace().collect();
+    Node::open(launch, &settings)
 }
 
 /// The folder of this build's shared objects: this program lies one below.

@@ -2,6 +2,7 @@
 
 use super::{Node, find, number, pattern};
 use crate::fork::Aside;
+use crate::mapped::{Started, exec_sleep};
 use crate::sys;
 use tieline::{Context, Error, Outcome, Region, Status};
 
@@ -15,6 +16,24 @@ impl Node {
                 self.aside = Some(Aside::fork(|| u8::from(!is_filled(region, seed))));
                 Ok(String::new())
             }
+            // The same; it says then whether the region is there as it was when it was forked.
+            ["fork-aside-same", region] => {
+                let region = find(&self.regions, region);
+                let before = region.to_vec(0..region.len())?;
+                let same = || region.to_vec(0..region.len()).is_ok_and(|now| now == before);
+                self.aside = Some(Aside::fork(|| u8::from(!same())));
+                Ok(String::new())
+            }
+            // A program, started by `fork` or by `spawn`, that runs until `start-ended`.
+            ["start", how] => {
+                self.started = Some(Started::new(*how == "fork"));
+                Ok(String::new())
+            }
+            ["start-ended"] => {
+                self.started = None;
+                Ok(String::new())
+            }
+            ["become-another"] => panic!("exec: {}", exec_sleep()),
             ["fork-joined"] => {
                 let code = self.aside.take().expect("`fork-aside` comes first").join();
                 Ok(format!("{code:?}"))

@@ -2,10 +2,11 @@
 
 use super::remote::rally;
 use super::{Node, find, hex, number, pattern};
+use crate::mapped::{Kind, Mapped};
 use crate::sys;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tieline::{Access, Error};
+use tieline::{Access, Error, Status};
 
 impl Node {
     pub(super) fn memory(&mut self, words: &[&str]) -> Result<String, Error> {
@@ -16,6 +17,20 @@ impl Node {
             }
             ["alloc", name, len, "read"] => {
                 let region = self.context().alloc_with(number(len), Access::READ)?;
+                let _ = self.regions.insert((*name).to_string(), region);
+            }
+            // An application's own memory of that kind, `fresh` or filled, that peers may `read` or use for `both`.
+            ["map", name, len, kind, rights, seed] => {
+                let mapped =
+                    Mapped::new(Kind::named(kind), number(len)).map_err(|_| Status::NoMemory)?;
+                if *seed != "fresh" {
+                    let seed = number(seed) as u64;
+                    mapped.fill(|at| pattern(at, seed));
+                }
+                let access =
+                    if *rights == "read" { Access::READ } else { Access::READ | Access::WRITE };
+                let region = mapped.register(self.context(), access)?;
+                let _ = self.mapped.insert((*name).to_string(), mapped);
                 let _ = self.regions.insert((*name).to_string(), region);
             }
             ["register", name, len] => {
@@ -43,6 +58,7 @@ impl Node {
                     let _ = self.regions.insert((*name).to_string(), not.region);
                     return Err(not.error);
                 }
+                drop(self.mapped.remove(*name));
             }
             ["free", name] => drop(self.regions.remove(*name)),
             ["swap-local", name, value] => {

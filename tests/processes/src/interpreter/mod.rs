@@ -14,6 +14,7 @@ mod spoiling;
 mod streams;
 
 use crate::fork::Aside;
+use crate::mapped::{Mapped, Started};
 use crate::node::SPACE;
 use crate::parent::Parent;
 use crate::spoiled::Spoiled;
@@ -92,6 +93,10 @@ struct Node {
     passive: bool,
     /// A forked child that waits.
     aside: Option<Aside>,
+    /// A program that this process has started.
+    started: Option<Started>,
+    /// Memory of the application's own that is registered.
+    mapped: HashMap<String, Mapped>,
     parent: Parent,
     /// The number of the last exact message to whom.
     numbers: RefCell<HashMap<String, u64>>,
@@ -112,6 +117,8 @@ pub fn node(parent: Parent) {
         job: None,
         passive: false,
         aside: None,
+        started: None,
+        mapped: HashMap::new(),
         parent,
         numbers: RefCell::default(),
         long: Long::default(),
@@ -254,6 +261,7 @@ impl Node {
                 Ok(String::new())
             }
             ["alloc", ..]
+            | ["map", ..]
             | ["register", ..]
             | ["free", _]
             | ["churn", _]
@@ -328,10 +336,15 @@ impl Node {
                 met.unwrap_or(Ok(())).map(|()| String::new())
             }
             ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
-            ["fork", ..] | ["fork-aside", ..] | ["fork-joined"] | ["fork-anew", ..] => {
-                self.forks(words)
-            }
             ["leave", _] | ["farewells", _] | ["rest", _] => self.leaving(words),
+            ["fork", ..]
+            | ["fork-aside", ..]
+            | ["fork-aside-same", _]
+            | ["fork-joined"]
+            | ["fork-anew", ..]
+            | ["start", _]
+            | ["start-ended"]
+            | ["become-another"] => self.forks(words),
             ["passive"] => {
                 self.passive = true;
                 Ok(String::new())

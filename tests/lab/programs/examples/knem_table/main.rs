@@ -1,17 +1,19 @@
 //! The table of /dev/knem, row by row: what each command answers, how copies end, and what a region outlives. A row that only the
 //! lab's double promises says so.
 
+mod lives;
+
 use libc::{EACCES, EBADF, EBUSY, EFAULT, EINVAL, ENOSYS, EPERM};
 use tieline_lab_programs::child::{Child, Talk};
 use tieline_lab_programs::knem::{
-    ANY_USER, DMA, DMA_LATER, Device, FAILED, How, PENDING, Piece, READ, SINGLE_USE, SUCCESS,
-    THREAD, WRITE,
+    ANY_USER, DMA, DMA_LATER, Device, FAILED, How, NOTIFY, OTHER_CONTEXT, OTHER_REGION, PENDING,
+    Piece, READ, SINGLE_USE, SUCCESS, THREAD, WRITE,
 };
 use tieline_lab_programs::sys::{self, PAGE};
 use tieline_lab_programs::table::Table;
 
 /// So many rows are tried at least.
-const ROWS: usize = 70;
+const ROWS: usize = 98;
 
 const NOW: How = How { flags: 0, slot: 0 };
 
@@ -29,7 +31,9 @@ fn main() -> Result<(), String> {
     inline(&mut table, device);
     rights(&mut table, device);
     later(&mut table);
-    lives(&mut table, device);
+    lives::lives(&mut table, device);
+    lives::references(&mut table, device);
+    lives::forks(&mut table, device);
     sys::close(device.fd);
     table.end(ROWS)
 }
@@ -88,7 +92,7 @@ fn descriptors(table: &mut Table, device: Device) {
     table.row("opened for reading only: statistics as text", printable, true);
     sys::close(reading.fd);
     let writing = Device::open_as(libc::O_WRONLY);
-    table.row("EBADF: info, opened for writing only", writing.info(), Err(EBADF));
+    table.row("info, opened for writing only: 0", writing.info(), Ok([0xd, 0, 0, 0]));
     sys::close(writing.fd);
 }
 
@@ -134,11 +138,15 @@ fn regions(table: &mut Table, device: Device) {
     let _ = read_only.map(|cookie| device.destroy(cookie));
     table.row(
         "the double: EINVAL, an unknown flag of create",
-        device.create(&piece, READ, 128),
+        device.create(&piece, READ, 1 << 20),
         Err(EINVAL),
     );
 
-    table.row("0x80084b22 destroy: EINVAL, unknown", device.destroy(cookie ^ 1), Err(EINVAL));
+    table.row(
+        "0x80084b22 destroy: EINVAL, unknown",
+        device.destroy(cookie ^ OTHER_REGION),
+        Err(EINVAL),
+    );
     let other = Device::open();
     table.row(
         "0x80084b22 destroy: EINVAL unless the caller's, another descriptor",
@@ -154,6 +162,18 @@ fn regions(table: &mut Table, device: Device) {
     sys::close(other.fd);
     table.row("0x80084b22 destroy: 0", device.destroy(cookie), Ok(()));
     table.row("0x80084b22 destroy: EINVAL the second time", device.destroy(cookie), Err(EINVAL));
+    let again = device.create(&[Piece::of(memory, 1)], READ, 0);
+    table.row(
+        "0xc0204b21 create: a cookie that was destroyed is given again at once",
+        again,
+        Ok(cookie),
+    );
+    let of_another = device.destroy(cookie ^ OTHER_CONTEXT);
+    table.row(
+        "0x80084b22 destroy: the cookie's half for the context is ignored",
+        of_another,
+        Ok(()),
+    );
     let gone = device.inline(&[Piece::of(memory, 1)], false, (cookie, 0), NOW);
     table.row("a region that was destroyed: EINVAL", gone, Err(EINVAL));
 }
@@ -190,12 +210,12 @@ fn copies(table: &mut Table, device: Device) {
     table.row("copy: an empty one copies nothing", at(to, &[0, 1]), vec![0, 0]);
     table.row(
         "copy: EINVAL, the first cookie is unknown",
-        device.copy((source ^ 1, 0), (target, 0), NOW),
+        device.copy((source ^ OTHER_REGION, 0), (target, 0), NOW),
         Err(EINVAL),
     );
     table.row(
         "copy: EINVAL, the second cookie is unknown",
-        device.copy((source, 0), (target ^ 1, 0), NOW),
+        device.copy((source, 0), (target ^ OTHER_REGION, 0), NOW),
         Err(EINVAL),
     );
 
@@ -219,6 +239,16 @@ fn copies(table: &mut Table, device: Device) {
         Ok(SUCCESS),
     );
     table.row("and its bytes are there", at(to, &[300, 301]), vec![5, 0]);
+    table.row(
+        "copy: EINVAL, the cookie's half for the context is unknown",
+        device.copy((source ^ OTHER_CONTEXT, 0), (target, 0), NOW),
+        Err(EINVAL),
+    );
+    table.row(
+        "flag 64, notification: EINVAL without a thread",
+        device.copy((source, 0), (target, 0), How { flags: NOTIFY, slot: 0 }),
+        Err(EINVAL),
+    );
     let unknown = How { flags: 1 << 20, slot: 0 };
     table.row(
         "the double: EINVAL, an unknown flag of copy",
@@ -292,7 +322,7 @@ fn inline(table: &mut Table, device: Device) {
     );
     table.row(
         "inline: EINVAL, the cookie is unknown",
-        device.inline(&pieces, false, (region ^ 1, 0), NOW),
+        device.inline(&pieces, false, (region ^ OTHER_REGION, 0), NOW),
         Err(EINVAL),
     );
 
@@ -303,9 +333,9 @@ fn inline(table: &mut Table, device: Device) {
         Ok(FAILED),
     );
     table.row(
-        "local memory that is not there: 0, and status failed (writing)",
+        "local memory that is not there: EFAULT (writing)",
         device.inline_bounded(&missing, true, (region, 0), 8, NOW),
-        Ok(FAILED),
+        Err(EFAULT),
     );
     let read_only = [Piece::of(hole, 8)];
     let _ = sys::protect(hole, PAGE, false);
@@ -365,7 +395,7 @@ fn rights(table: &mut Table, device: Device) {
     };
     table.row("EPERM: another user's", as_plain(reading), EPERM as u64);
     let any = create(READ, ANY_USER);
-    table.row("flag 64: for every user", as_plain(any), 0);
+    table.row("flag 128: for every user", as_plain(any), 0);
     let once = create(READ, SINGLE_USE);
     let copied = device.inline(&here, false, (once, 0), NOW);
     table.row("flag 32: one copy", (copied, sys::load(local)), (Ok(SUCCESS), 3));
@@ -437,81 +467,6 @@ fn later(table: &mut Table) {
     table.row("later, local memory that is not there: 0, and status failed", missing, Ok(FAILED));
     sys::unmap(slots, PAGE);
     sys::close(device.fd);
-}
-
-fn lives(table: &mut Table, device: Device) {
-    let memory = filled(PAGE, 11);
-    let local = sys::map(PAGE);
-    let region = device.region(memory, PAGE);
-    let read = |cookie| {
-        let status = device.inline(&[Piece::of(local, 1)], false, (cookie, 0), NOW);
-        status.map(|status| (status, sys::load(local)))
-    };
-    sys::unmap(memory, PAGE);
-    let _ = sys::map_at(memory, PAGE);
-    sys::store(memory, 12);
-    table.row(
-        "pinned: after munmap and mmap it reads the old memory",
-        read(region),
-        Ok((SUCCESS, 11)),
-    );
-    sys::store(local, 13);
-    let written = device.inline(&[Piece::of(local, 1)], true, (region, 0), NOW);
-    table.row(
-        "pinned: and writes the old memory, a success",
-        (written, sys::load(memory)),
-        (Ok(SUCCESS), 12),
-    );
-    table.row("pinned: which reads as it was written", read(region), Ok((SUCCESS, 13)));
-    let _ = device.destroy(region);
-
-    let region = device.region(memory, PAGE);
-    let child = in_child(|_| {
-        sys::store(memory, 14);
-        u64::from(sys::load(memory))
-    });
-    table.row(
-        "fork: the region is the parent's memory",
-        (child, read(region)),
-        (14, Ok((SUCCESS, 12))),
-    );
-    sys::store(memory, 15);
-    table.row("fork: also when the parent has written since", read(region), Ok((SUCCESS, 15)));
-    let _ = device.destroy(region);
-
-    // The last close ends the regions; a child has the descriptor, too.
-    let other = Device::open();
-    let region = other.region(memory, PAGE);
-    let child = Child::start(|talk| {
-        talk.say(0);
-        let _ = talk.hear();
-    });
-    let _ = child.hear();
-    sys::close(other.fd);
-    table.row(
-        "close: a copy of the descriptor in a child keeps the region",
-        read(region),
-        Ok((SUCCESS, 15)),
-    );
-    let _ = child.end();
-    table.row("close: the last one ends it", read(region), Err(EINVAL));
-
-    let owner = || {
-        let child = Child::start(|talk| {
-            let device = Device::open();
-            talk.say(device.region(filled(PAGE, 16), PAGE));
-            let _ = talk.hear();
-        });
-        let cookie = child.hear();
-        (child, cookie)
-    };
-    let (child, cookie) = owner();
-    table.row("another process's memory", read(cookie), Ok((SUCCESS, 16)));
-    let _ = child.end();
-    table.row("exit closes: EINVAL", read(cookie), Err(EINVAL));
-    let (child, cookie) = owner();
-    let _ = child.kill();
-    table.row("SIGKILL closes: EINVAL, and no signal", read(cookie), Err(EINVAL));
 }
 
 /// What the driver says and does that has an engine for copies.

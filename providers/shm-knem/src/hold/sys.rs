@@ -1,0 +1,126 @@
+//! The calls that give this process pages of its own, and hold them.
+//!
+//! Of io_uring only the table of buffers is used. Its numbers and records are those of the kernel's header.
+
+#![allow(unsafe_code)]
+
+use std::io::Error;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::sys::Errno;
+
+/// As a store to each page would have it, without storing anything.
+const POPULATE_WRITE: libc::c_int = 23;
+const REGISTER_BUFFERS: libc::c_uint = 0;
+const REGISTER_BUFFERS_UPDATE: libc::c_uint = 16;
+
+/// The parameters of a new ring: 120 bytes. Zeros ask for nothing special.
+#[repr(C, align(8))]
+struct Params([u8; 120]);
+
+/// New buffers for some slots.
+#[repr(C)]
+struct Update {
+    offset: u32,
+    reserved: u32,
+    buffers: u64,
+    tags: u64,
+    count: u32,
+    reserved_too: u32,
+}
+
+const _: () = assert!(size_of::<Params>() == 120 && size_of::<Update>() == 32);
+
+/// A ring, of which only the table of buffers is used.
+pub(super) struct Ring {
+    fd: OwnedFd,
+}
+
+impl Ring {
+    /// One with so many slots, all of them empty. It is closed by exec.
+    pub(super) fn open(slots: u32) -> Result<Ring, Errno> {
+        let mut params = Params([0; 120]);
+        // SAFETY: a record of the size that the kernel reads and writes.
+        let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut params) };
+        let fd = i32::try_from(answer(fd)?).map_err(|_| libc::EBADF)?;
+        // SAFETY: a descriptor that was just made, and that nobody else owns.
+        let ring = Ring { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
+        let none = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        let empty = vec![none; slots as usize];
+        // SAFETY: the kernel reads `slots` records, and the list has as many.
+        let _ = unsafe { ring.register(REGISTER_BUFFERS, empty.as_ptr().cast(), slots) }?;
+        // A kernel that cannot change them says so here.
+        ring.set(0, 0, 0)?;
+        Ok(ring)
+    }
+
+    /// Puts a range into a slot, and takes out the range that was there. An empty range empties the slot.
+    pub(super) fn set(&self, slot: u32, base: u64, len: u64) -> Result<(), Errno> {
+        let base = core::ptr::with_exposed_provenance_mut(base as usize);
+        let buffer = [libc::iovec { iov_base: base, iov_len: len as usize }];
+        let update = Update {
+            offset: slot,
+            reserved: 0,
+            buffers: buffer.as_ptr().expose_provenance() as u64,
+            tags: 0,
+            count: 1,
+            reserved_too: 0,
+        };
+        let size = size_of::<Update>() as u32;
+        // SAFETY: a record of the size told, and one buffer that lives through the call. The kernel looks whether the range is
+        // there. It writes nothing into it: no operation ever names the buffer.
+        let set =
+            unsafe { self.register(REGISTER_BUFFERS_UPDATE, (&raw const update).cast(), size) };
+        // It says how many slots it has changed.
+        set.and_then(|changed| if changed == 1 { Ok(()) } else { Err(libc::EIO) })
+    }
+
+    /// # Safety
+    /// The kernel reads from `argument` as the operation and the number say.
+    unsafe fn register(
+        &self,
+        operation: libc::c_uint,
+        argument: *const u8,
+        number: u32,
+    ) -> Result<libc::c_long, Errno> {
+        loop {
+            let fd = self.fd.as_raw_fd();
+            // SAFETY: an open descriptor; the caller vouches for the argument.
+            let done = answer(unsafe {
+                libc::syscall(libc::SYS_io_uring_register, fd, operation, argument, number)
+            });
+            if done != Err(libc::EINTR) {
+                return done;
+            }
+        }
+    }
+}
+
+fn answer(returned: libc::c_long) -> Result<libc::c_long, Errno> {
+    if returned >= 0 {
+        return Ok(returned);
+    }
+    Err(Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Gives this process pages of its own in the range, as a store to each page would.
+pub(super) fn populate(base: u64, len: u64) -> Result<(), Errno> {
+    let page = page_size();
+    let start = base & !(page - 1);
+    let end = base.saturating_add(len).checked_next_multiple_of(page).ok_or(libc::EINVAL)?;
+    let at = core::ptr::with_exposed_provenance_mut(start as usize);
+    loop {
+        // SAFETY: the pages keep their contents; what is not mapped or cannot be written is refused.
+        let done = unsafe { libc::madvise(at, (end - start) as usize, POPULATE_WRITE) };
+        match answer(done.into()) {
+            Ok(_) => return Ok(()),
+            Err(libc::EINTR | libc::EAGAIN) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn page_size() -> u64 {
+    // SAFETY: passes a number only.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}

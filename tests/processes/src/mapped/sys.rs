@@ -1,0 +1,170 @@
+//! Mappings.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Private and anonymous, as a heap is.
+    Private,
+    /// Anonymous, and shared with children.
+    Shared,
+    /// A memory file, shared.
+    Memfd,
+    /// A private mapping of a file, as the initialized data of a program is.
+    File,
+    /// Private and anonymous, of huge pages where the system has some to give by itself.
+    Transparent,
+    /// Private and anonymous, of huge pages that were set aside.
+    Huge,
+}
+
+/// Every kind, by name.
+pub const KINDS: [(&str, Kind); 6] = [
+    ("private", Kind::Private),
+    ("shared", Kind::Shared),
+    ("memfd", Kind::Memfd),
+    ("file", Kind::File),
+    ("transparent", Kind::Transparent),
+    ("huge", Kind::Huge),
+];
+
+impl Kind {
+    /// The kind of that name.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn named(name: &str) -> Kind {
+        let kind = KINDS.iter().find(|(known, _)| *known == name);
+        kind.unwrap_or_else(|| panic!("`{name}` is no kind of memory")).1
+    }
+
+    /// Whether a forked child has the same memory as its parent.
+    #[must_use]
+    pub fn is_shared(self) -> bool {
+        matches!(self, Kind::Shared | Kind::Memfd)
+    }
+}
+
+const HUGE: usize = 2 << 20;
+
+/// Memory that an application has mapped. Its owner drops it when no region is made of it any more.
+#[derive(Debug)]
+pub struct Mapped {
+    base: usize,
+    len: usize,
+    /// The whole mapping.
+    all: (usize, usize),
+}
+
+impl Mapped {
+    /// Maps some, which nobody has written yet.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn new(kind: Kind, len: usize) -> io::Result<Mapped> {
+        let map = |len: usize, flags: libc::c_int, file: Option<&OwnedFd>| {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let fd = file.map_or(-1, AsRawFd::as_raw_fd);
+            // SAFETY: a new mapping touches nothing that is there.
+            let base = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, fd, 0) };
+            if base == libc::MAP_FAILED {
+                Err(io::Error::last_os_error())
+            } else {
+                Ok(base as usize)
+            }
+        };
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mapped = |base: usize, all: usize| Mapped { base, len, all: (base, all) };
+        let whole = len.next_multiple_of(HUGE);
+        match kind {
+            Kind::Private => map(len, anonymous, None).map(|base| mapped(base, len)),
+            Kind::Shared => {
+                let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+                map(len, shared, None).map(|base| mapped(base, len))
+            }
+            Kind::Memfd => {
+                let file = memory_file(len)?;
+                map(len, libc::MAP_SHARED, Some(&file)).map(|base| mapped(base, len))
+            }
+            // The program itself is long enough, and no file in memory.
+            Kind::File => {
+                let program = File::open("/proc/self/exe")?;
+                assert!(program.metadata()?.len() >= len as u64, "the program is too short");
+                let program = program.into();
+                map(len, libc::MAP_PRIVATE, Some(&program)).map(|base| mapped(base, len))
+            }
+            Kind::Transparent => {
+                let all = whole + HUGE;
+                let start = map(all, anonymous, None)?;
+                let base = start.next_multiple_of(HUGE);
+                // SAFETY: a mapping of this function's own, which keeps its contents.
+                let _ = unsafe { libc::madvise(base as *mut _, whole, libc::MADV_HUGEPAGE) };
+                Ok(Mapped { base, len, all: (start, all) })
+            }
+            Kind::Huge => {
+                let huge = anonymous | libc::MAP_HUGETLB;
+                map(whole, huge, None).map(|base| Mapped { base, len, all: (base, whole) })
+            }
+        }
+    }
+
+    /// Registers it.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn register(
+        &self,
+        context: &tieline::Context,
+        access: tieline::Access,
+    ) -> Result<tieline::Region, tieline::OpenError> {
+        // SAFETY: it stays mapped until it is dropped, and the owner closes the region before.
+        unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
+    }
+
+    /// Stores in every place what `byte` says of it.
+    pub fn fill(&self, byte: impl Fn(usize) -> u8) {
+        for at in 0..self.len {
+            // SAFETY: within the mapping; no peer has its key yet.
+            unsafe { *((self.base + at) as *mut u8) = byte(at) };
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and no region is made of it any more.
+        let _ = unsafe { libc::munmap(self.all.0 as *mut libc::c_void, self.all.1) };
+    }
+}
+
+fn memory_file(len: usize) -> io::Result<OwnedFd> {
+    // SAFETY: a name that ends with a zero; the descriptor is nobody else's.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"mapped".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    File::from(file.try_clone()?).set_len(len as u64)?;
+    Ok(file)
+}
+
+/// Becomes `sleep`, in this process.
+pub(crate) fn exec_sleep() -> io::Error {
+    // SAFETY: every string ends with a zero, the list with a null.
+    let _ = unsafe {
+        libc::execlp(
+            c"sleep".as_ptr(),
+            c"sleep".as_ptr(),
+            c"600".as_ptr(),
+            std::ptr::null::<libc::c_char>(),
+        )
+    };
+    io::Error::last_os_error()
+}

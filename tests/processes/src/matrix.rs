@@ -1,0 +1,216 @@
+//! The matrix of memory: every kind, filled before and after its key was made, with forks and other programs of either side beside
+//! it. Peers get the owner's last stores, their puts arrive at the owner, and a child keeps its own bytes.
+
+use crate::mapped::{KINDS, Kind};
+use crate::peer::DEADLINE;
+use crate::{Launch, Node};
+use std::time::Instant;
+
+/// Within three pages, and more than one.
+const LEN: usize = 9_001;
+
+/// The way between the two processes.
+pub struct Over<'a> {
+    /// Starts a process of this name.
+    pub launch: &'a dyn Fn(&str) -> Launch,
+    /// The settings of both.
+    pub settings: &'a [&'a str],
+    /// The path of every key.
+    pub path: &'a str,
+    /// Kinds whose keys may lead to messages instead.
+    pub or_messages: &'a [Kind],
+    /// An access ends with the process that owns the memory, by a signal.
+    pub dies_with_owner: bool,
+}
+
+/// An event beside the accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Nothing,
+    /// The owner forks before its memory has a key.
+    ForkBeforeKey,
+    /// It forks when the peer has the key. The child lives until the end.
+    Fork,
+    /// The same, and the child has ended when the owner stores.
+    ForkAndEnd,
+    /// It starts a program, with a copy of itself in between.
+    ForkAndExec,
+    /// It starts a program without.
+    Spawn,
+    /// The peer forks.
+    PeerForks,
+}
+
+const EVENTS: [Event; 7] = [
+    Event::Nothing,
+    Event::ForkBeforeKey,
+    Event::Fork,
+    Event::ForkAndEnd,
+    Event::ForkAndExec,
+    Event::Spawn,
+    Event::PeerForks,
+];
+
+/// Tries every row.
+///
+/// # Panics
+/// When a byte is wrong, or a key leads elsewhere.
+pub fn every_kind_is_right(over: &Over<'_>) {
+    let mut pair = Pair::start(over);
+    let mut tried = 0;
+    for (name, kind) in KINDS {
+        let (mut path, first) = (String::new(), tried);
+        for row in Row::all(name, kind) {
+            let Some(taken) = pair.row(&row) else { continue };
+            tried += 1;
+            let by_messages = over.or_messages.contains(&kind) && taken.starts_with("emulated");
+            assert!(taken == over.path || by_messages, "{row:?} went by {taken}");
+            path = taken;
+        }
+        let by = if path.is_empty() { "not here" } else { &path };
+        println!("    {name}: {} rows by {by}", tried - first);
+    }
+    // Huge pages that are set aside are not everywhere.
+    assert!(tried >= (KINDS.len() - 1) * 20, "{tried} rows were tried");
+    pair.end();
+    if !over.dies_with_owner {
+        becomes_another(over, true);
+    }
+    becomes_another(over, false);
+}
+
+#[derive(Debug)]
+struct Row {
+    name: &'static str,
+    kind: Kind,
+    rights: &'static str,
+    filled: bool,
+    event: Event,
+}
+
+impl Row {
+    /// Whether peers may write changes nothing of most events.
+    fn all(name: &'static str, kind: Kind) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for filled in [false, true] {
+            let row = |rights, event| Row { name, kind, rights, filled, event };
+            rows.extend(EVENTS.map(|event| row("both", event)));
+            rows.extend(EVENTS[..3].iter().map(|event| row("read", *event)));
+        }
+        rows
+    }
+}
+
+/// The owner of memory, and its peer.
+struct Pair {
+    owner: Node,
+    peer: Node,
+}
+
+impl Pair {
+    fn start(over: &Over<'_>) -> Pair {
+        let start = |name: &str| Node::open((over.launch)(name), over.settings);
+        let (owner, mut peer) = (start("owner"), start("peer"));
+        let mut pair = {
+            let _ = peer.must(&format!("register here {LEN}"));
+            Pair { owner, peer }
+        };
+        pair.peer.connect(&mut pair.owner);
+        pair
+    }
+
+    /// Tries one row, and returns the path. `None`: there is no such memory here.
+    fn row(&mut self, row: &Row) -> Option<String> {
+        let Row { name, kind, rights, filled, event } = row;
+        let first = if *filled { "1" } else { "fresh" };
+        let mapped = self.owner.ask(&format!("map memory {LEN} {name} {rights} {first}"));
+        if let Err(failed) = mapped {
+            assert_eq!((*kind, &*failed.status), (Kind::Huge, "NoMemory"), "{row:?}: {failed:?}");
+            return None;
+        }
+        let forks = "fork-aside-same memory";
+        if *event == Event::ForkBeforeKey {
+            let _ = self.owner.must(forks);
+        }
+        let path = self.peer.import(&mut self.owner, "memory");
+        let _ = match event {
+            Event::Fork | Event::ForkAndEnd => self.owner.must(forks),
+            Event::ForkAndExec => self.owner.must("start fork"),
+            Event::Spawn => self.owner.must("start spawn"),
+            Event::PeerForks => self.peer.must("fork-aside-same here"),
+            Event::Nothing | Event::ForkBeforeKey => String::new(),
+        };
+        if *event == Event::ForkAndEnd {
+            self.child_has_its_own(row);
+        }
+        for seed in [2, 5] {
+            let _ = self.owner.must(&format!("fill memory {seed}"));
+            let _ = self.peer.must(&format!("get owner.memory here 0 {LEN} 0"));
+            let got = self.peer.must(&format!("check here 0 {LEN} {seed} 0"));
+            assert_eq!(got, "same", "{row:?}: what the peer got by {path}");
+            if *rights == "both" {
+                let _ = self.peer.must(&format!("fill here {}", seed + 1));
+                let _ = self.peer.must(&format!("put owner.memory here 0 {LEN} 0"));
+                let _ = self.peer.must("flush owner");
+                let put = self.owner.must(&format!("check memory 0 {LEN} {} 0", seed + 1));
+                assert_eq!(put, "same", "{row:?}: what the peer put by {path}");
+            }
+        }
+        match event {
+            Event::Fork | Event::ForkBeforeKey => self.child_has_its_own(row),
+            Event::ForkAndExec | Event::Spawn => drop(self.owner.must("start-ended")),
+            Event::PeerForks => assert_eq!(self.peer.must("fork-joined"), "Some(0)", "{row:?}"),
+            Event::Nothing | Event::ForkAndEnd => {}
+        }
+        let _ = self.peer.must("forget-key owner.memory");
+        let _ = self.owner.must("close memory");
+        Some(path)
+    }
+
+    /// The child ends, and has had all the time the bytes of the moment when it was forked, unless both share the memory.
+    fn child_has_its_own(&mut self, row: &Row) {
+        let said = self.owner.must("fork-joined");
+        if !row.kind.is_shared() {
+            assert_eq!(said, "Some(0)", "{row:?}: the child's bytes are its own");
+        }
+    }
+
+    fn end(self) {
+        for mut node in [self.owner, self.peer] {
+            node.nothing_was_wrong();
+            node.end();
+        }
+    }
+}
+
+/// A process that becomes another program is one that ends: its peer's accesses fail, and bring nothing of the new program; its own
+/// leave everything in order.
+fn becomes_another(over: &Over<'_>, is_owner: bool) {
+    let mut pair = Pair::start(over);
+    let _ = pair.owner.must(&format!("map memory {LEN} private both 1"));
+    assert_eq!(pair.peer.import(&mut pair.owner, "memory"), over.path);
+    let _ = pair.peer.must(&format!("get owner.memory here 0 {LEN} 0"));
+    let gone = if is_owner { &mut pair.owner } else { &mut pair.peer };
+    gone.peer.tell("become-another");
+    let late = Instant::now() + DEADLINE;
+    let comm = format!("/proc/{}/comm", gone.peer.pid());
+    while std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() != "sleep") {
+        assert!(Instant::now() < late, "it does not become another program");
+        std::thread::yield_now();
+    }
+    if is_owner {
+        while pair.peer.ask(&format!("get owner.memory here 0 {LEN} 0")).is_ok() {
+            assert_eq!(pair.peer.must(&format!("check here 0 {LEN} 1 0")), "same");
+            assert!(Instant::now() < late, "its memory is reached still");
+        }
+    } else {
+        while pair.owner.ask("close memory").is_err() {
+            assert!(Instant::now() < late, "the peer is still in its memory");
+        }
+    }
+    let (mut left, mut gone) =
+        if is_owner { (pair.peer, pair.owner) } else { (pair.owner, pair.peer) };
+    let _ = gone.kill();
+    left.nothing_was_wrong();
+    left.end();
+}
