@@ -441,6 +441,28 @@ static void reports(void)
     }
 }
 
+/* What a worker does and has counted, and the way that a key takes. */
+static void looks(void)
+{
+    char path[128], *text;
+    size_t len = sizeof path;
+    struct tieline_counters counters;
+    memset(&counters, 0, sizeof counters);
+    counters.size = sizeof counters;
+    check(tieline_key_path(key, path, &len));
+    expect(strlen(path) == len && strchr(path, '/') != NULL);
+    check(tieline_worker_counters(worker, &counters));
+    expect(counters.malformed == 0 && counters.failed_connections == 0);
+    len = 0;
+    expect(tieline_worker_status(worker, NULL, &len) == TIELINE_TOO_LARGE && len > 100);
+    len += 4096; /* it may have grown */
+    text = (char *)malloc(len);
+    expect(text != NULL);
+    check(tieline_worker_status(worker, text, &len));
+    expect(strlen(text) == len && text[0] == '{' && strstr(text, "\"endpoints\"") != NULL);
+    free(text);
+}
+
 static void closing_an_endpoint(void)
 {
     uint64_t request;
@@ -465,6 +487,7 @@ int main(void)
     ends_that_are_told();
     sleeping();
     reports();
+    looks();
     closing_an_endpoint();
     check(tieline_key_drop(key));
     check(tieline_endpoint_drop(me));

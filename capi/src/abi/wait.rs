@@ -67,6 +67,8 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
 }
 
 /// A descriptor for poll and epoll: readable when there may be something to do, provided that tieline_worker_arm returned TIELINE_OK before.
+/// It stays readable until the worker has made progress (level-triggered), belongs to the library, and is one and the same for the worker's
+/// life: capi/examples/event_loop.c. Time limits of the library's own make it readable as well, that of a silent peer among them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut i32) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {
@@ -76,7 +78,8 @@ pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut
     }))
 }
 
-/// Prepares to sleep on the descriptor: TIELINE_OK where that is safe, TIELINE_PENDING where there is something to do right now.
+/// Prepares for one sleep on the descriptor: TIELINE_OK where that is safe, TIELINE_PENDING where there is something to do right now. Call it
+/// before each sleep, behind the last progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_arm(worker: *const WorkerHandle) -> i32 {
     answer(drive(worker, |_, worker| Ok(i32::from(!worker.arm()?))))
