@@ -111,7 +111,7 @@ fn one_thread_waits_in_all_barriers_of_a_job_and_ends_with_it() {
 }
 
 #[test]
-fn who_sleeps_in_a_barrier_is_woken_once_when_everybody_has_come() {
+fn a_process_that_sleeps_in_a_barrier_is_woken_once_when_everybody_has_come() {
     let (came, comes) = std::sync::mpsc::channel();
     let (wake, woken) = std::sync::mpsc::channel();
     let mut job = join(&variables(&[])).unwrap();

@@ -213,7 +213,7 @@ fn a_message_that_is_too_long_to_be_measured_as_one_is_skipped_in_true_words() {
 }
 
 #[test]
-fn the_demo_of_what_has_no_end_stops_with_a_reason() {
+fn the_demo_of_a_file_without_end_stops_with_a_reason() {
     let args = ["run", "-n", "2", "--", TIELINE, "demo", "/dev/zero"];
     let output = Command::new(TIELINE).args(args).output().unwrap();
     let said = text(&output.stderr);

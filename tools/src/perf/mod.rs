@@ -146,7 +146,7 @@ fn longest_message(
 struct Results {
     output: Output,
     records: Vec<Record>,
-    /// Whoever read what is printed has seen enough.
+    /// The reader of the output has closed it.
     closed: bool,
 }
 
@@ -175,7 +175,7 @@ impl Results {
         Ok(())
     }
 
-    /// Whether to go on would be of use to nobody.
+    /// Whether nothing that is measured from now on is read.
     fn nobody_reads(&self, args: &Args) -> bool {
         self.closed && args.plot.is_none()
     }

@@ -122,7 +122,7 @@ impl Kit {
 
     /// The lines of docs/c.md after the installation itself do what they say, with the prefix that is here.
     fn of_docs(&self) -> Outcome {
-        let text = read(&root().join("docs/c.md"))?;
+        let text = read(root().join("docs/c.md"))?;
         let lines = text.split("```sh\n").find_map(|block| {
             let (block, _) = block.split_once("```")?;
             block.strip_prefix("cargo xtask install ")?.split_once('\n')
