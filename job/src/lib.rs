@@ -337,7 +337,7 @@ impl Job {
                 Status::Invalid,
                 "cannot look that up",
                 format!("there is no rank {rank} in this job of {}", self.size),
-                "ranks run from 0 to Job::size() - 1",
+                "ranks run from 0 to the job's size - 1",
             ));
         }
         self.exchange.lookup(rank, key, &Deadline::new(self.deadline))

@@ -316,7 +316,7 @@ fn no_more_keys() -> Error {
     Error::new(
         Status::Closed,
         "a remote key of a region that is being closed",
-        "its keys are refused since Region::close was called",
+        "its keys are refused since the call that closes it",
         "register the memory anew once it is closed",
     )
 }

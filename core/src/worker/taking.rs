@@ -242,7 +242,7 @@ fn too_much(len: usize, announced: usize) -> Error {
         Status::OutOfRange,
         format!("{len} bytes of a message of {announced}"),
         "it has no more",
-        "take what Announcement::len says at most",
+        "take no more than its announced length",
     )
 }
 
