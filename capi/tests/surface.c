@@ -404,6 +404,11 @@ static void ends_that_are_told(void)
     ended(tieline_endpoint_flush(me, NULL, &request), &request);
 }
 
+static void on_heard(void *user, const struct tieline_message *message)
+{
+    *(int *)user = message->len == 1;
+}
+
 static void sleeping(void)
 {
     struct tieline_waker *waker;
@@ -439,6 +444,33 @@ static void reports(void)
         size_t none = 0;
         expect(tieline_context_report(context, 9, NULL, &none) == TIELINE_INVALID);
     }
+}
+
+/* Two workers that one thread waits for: a message to the second ends the wait, and its handler runs in it. */
+static void several_workers(void)
+{
+    unsigned char address[16384];
+    size_t len = sizeof address;
+    struct tieline_worker *other, *both[2];
+    struct tieline_endpoint *there;
+    int heard = 0;
+    check(tieline_worker_open(context, &other));
+    both[0] = worker;
+    both[1] = other;
+    check(tieline_worker_on_message(other, SHORT, on_heard, &heard));
+    check(tieline_worker_address(other, address, &len));
+    check(tieline_worker_connect(worker, address, len, &there));
+    check(tieline_send(there, SHORT, 0, "x", 1, NULL, NULL));
+    while (!heard) {
+        check(tieline_workers_wait((const struct tieline_worker *const *)both, 2, PATIENCE));
+    }
+    expect(tieline_workers_wait((const struct tieline_worker *const *)both, 0, 0) == TIELINE_INVALID);
+    both[0] = other;
+    expect(tieline_workers_wait((const struct tieline_worker *const *)both, 2, 0) == TIELINE_INVALID);
+    check(tieline_endpoint_drop(there));
+    check(tieline_worker_close(other, PATIENCE));
+    both[0] = worker;
+    expect(tieline_workers_wait((const struct tieline_worker *const *)both, 2, 0) == TIELINE_INVALID);
 }
 
 /* What a worker does and has counted, and the way that a key takes. */
@@ -488,6 +520,7 @@ int main(void)
     sleeping();
     reports();
     looks();
+    several_workers();
     closing_an_endpoint();
     check(tieline_key_drop(key));
     check(tieline_endpoint_drop(me));
