@@ -432,6 +432,28 @@ struct tieline_completed {
     uint32_t kind;
 };
 
+/* A worker's counters, from when it was opened. */
+struct tieline_counters {
+    /* Bytes of this record; set it before the call. */
+    size_t size;
+    /* Messages with an id that has no handler, and notifications where nothing handles any: dropped. */
+    uint64_t unknown_ids;
+    /* Malformed messages of the library's own protocols, and answers to what has ended meanwhile: dropped. */
+    uint64_t malformed;
+    /* Messages by which peers asked for puts, gets and atomics that no module does for them, or that are quicker so. */
+    uint64_t emulated;
+    /* Pieces of peers' large puts and gets that this worker copied for them. */
+    uint64_t assisted_chunks;
+    /* Connections that were formed with peers, by modules that connect to an endpoint. */
+    uint64_t connections;
+    /* Connections that such modules failed to form. */
+    uint64_t failed_connections;
+    /* Messages of wire-up that were sent again because no answer came. */
+    uint64_t wireup_retransmissions;
+    /* Requests for a connection that were rejected. */
+    uint64_t wireup_rejections;
+};
+
 /* The library's, to be called by the caller's exchange, with what a rank gave. */
 typedef void (*tieline_take_fn)(void *to, size_t rank, const void *bytes, size_t len);
 
@@ -533,8 +555,8 @@ int32_t tieline_worker_close(struct tieline_worker *worker,
 int32_t tieline_worker_drop(struct tieline_worker *worker);
 
 /*
- * The bytes that lead a peer here. `len` says how much room there is, and hears how many they are; TIELINE_TOO_LARGE where there is
- * no room for all.
+ * The bytes that lead a peer here. Carry them by a channel that only the job can read: where no secret is set (TIELINE_SECRET) whoever has them
+ * may connect. `len` says how much room there is, and hears how many they are; TIELINE_TOO_LARGE where there is no room for all.
  */
 int32_t tieline_worker_address(const struct tieline_worker *worker,
                                void *address,
@@ -984,11 +1006,18 @@ int32_t tieline_worker_wait_word(const struct tieline_worker *worker,
                                  int64_t timeout_ns,
                                  uint64_t *word);
 
-/* A descriptor for poll and epoll: readable when there may be something to do, provided that tieline_worker_arm returned TIELINE_OK before. */
+/*
+ * A descriptor for poll and epoll: readable when there may be something to do, provided that tieline_worker_arm returned TIELINE_OK before.
+ * It stays readable until the worker has made progress (level-triggered), belongs to the library, and is one and the same for the worker's
+ * life: capi/examples/event_loop.c. Time limits of the library's own make it readable as well, that of a silent peer among them.
+ */
 int32_t tieline_worker_fd(const struct tieline_worker *worker,
                           int32_t *fd);
 
-/* Prepares to sleep on the descriptor: TIELINE_OK where that is safe, TIELINE_PENDING where there is something to do right now. */
+/*
+ * Prepares for one sleep on the descriptor: TIELINE_OK where that is safe, TIELINE_PENDING where there is something to do right now. Call it
+ * before each sleep, behind the last progress.
+ */
 int32_t tieline_worker_arm(const struct tieline_worker *worker);
 
 /* Opens a waker, which belongs to no thread. */
@@ -1007,6 +1036,26 @@ int32_t tieline_waker_drop(struct tieline_waker *waker);
 int32_t tieline_worker_close_region(const struct tieline_worker *worker,
                                     struct tieline_region *region,
                                     int64_t timeout_ns);
+
+/*
+ * The path that puts and gets with this key take now, in a line with its zero: `shm/ring`, `shm-cma/copy`, or `emulated over
+ * shm/ring`. They wait for one whose connection is being formed. `len` as for tieline_context_report.
+ */
+int32_t tieline_key_path(const struct tieline_key *key,
+                         char *text,
+                         size_t *len);
+
+/*
+ * The worker's state as JSON with its zero: each endpoint with its queue and with the reason why it waits, connections that are being formed, open
+ * interfaces, counters. The call looks at every endpoint: it is not for every round of a loop. `len` as for tieline_context_report.
+ */
+int32_t tieline_worker_status(const struct tieline_worker *worker,
+                              char *text,
+                              size_t *len);
+
+/* Writes the worker's counters. */
+int32_t tieline_worker_counters(const struct tieline_worker *worker,
+                                struct tieline_counters *counters);
 
 /*
  * Joins the job that the environment names (tieline run, mpirun, srun, a rendezvous); alone it is rank 0 of 1. With `own`, which
@@ -1046,7 +1095,8 @@ int32_t tieline_job_exchange(const struct tieline_job *job,
                              void *to);
 
 /*
- * Returns when every process has called it. Where `worker` is not null it makes progress meanwhile: for who peers may still need something of.
+ * Returns when every process has called it. Where `worker` is not null it makes progress meanwhile, and sleeps while
+ * there is nothing to do: for a process that peers may still need something of.
  * TIELINE_BUSY in a handler of that worker.
  */
 int32_t tieline_job_barrier(const struct tieline_job *job,

@@ -404,6 +404,11 @@ static void ends_that_are_told(void)
     ended(tieline_endpoint_flush(me, NULL, &request), &request);
 }
 
+static void on_heard(void *user, const struct tieline_message *message)
+{
+    *(int *)user = message->len == 1;
+}
+
 static void sleeping(void)
 {
     struct tieline_waker *waker;
@@ -441,6 +446,55 @@ static void reports(void)
     }
 }
 
+/* Two workers that one thread waits for: a message to the second ends the wait, and its handler runs in it. */
+static void several_workers(void)
+{
+    unsigned char address[16384];
+    size_t len = sizeof address;
+    struct tieline_worker *other, *both[2];
+    struct tieline_endpoint *there;
+    int heard = 0;
+    check(tieline_worker_open(context, &other));
+    both[0] = worker;
+    both[1] = other;
+    check(tieline_worker_on_message(other, SHORT, on_heard, &heard));
+    check(tieline_worker_address(other, address, &len));
+    check(tieline_worker_connect(worker, address, len, &there));
+    check(tieline_send(there, SHORT, 0, "x", 1, NULL, NULL));
+    while (!heard) {
+        check(tieline_workers_wait((const struct tieline_worker *const *)both, 2, PATIENCE));
+    }
+    expect(tieline_workers_wait((const struct tieline_worker *const *)both, 0, 0) == TIELINE_INVALID);
+    both[0] = other;
+    expect(tieline_workers_wait((const struct tieline_worker *const *)both, 2, 0) == TIELINE_INVALID);
+    check(tieline_endpoint_drop(there));
+    check(tieline_worker_close(other, PATIENCE));
+    both[0] = worker;
+    expect(tieline_workers_wait((const struct tieline_worker *const *)both, 2, 0) == TIELINE_INVALID);
+}
+
+/* What a worker does and has counted, and the way that a key takes. */
+static void looks(void)
+{
+    char path[128], *text;
+    size_t len = sizeof path;
+    struct tieline_counters counters;
+    memset(&counters, 0, sizeof counters);
+    counters.size = sizeof counters;
+    check(tieline_key_path(key, path, &len));
+    expect(strlen(path) == len && strchr(path, '/') != NULL);
+    check(tieline_worker_counters(worker, &counters));
+    expect(counters.malformed == 0 && counters.failed_connections == 0);
+    len = 0;
+    expect(tieline_worker_status(worker, NULL, &len) == TIELINE_TOO_LARGE && len > 100);
+    len += 4096; /* it may have grown */
+    text = (char *)malloc(len);
+    expect(text != NULL);
+    check(tieline_worker_status(worker, text, &len));
+    expect(strlen(text) == len && text[0] == '{' && strstr(text, "\"endpoints\"") != NULL);
+    free(text);
+}
+
 static void closing_an_endpoint(void)
 {
     uint64_t request;
@@ -465,6 +519,8 @@ int main(void)
     ends_that_are_told();
     sleeping();
     reports();
+    looks();
+    several_workers();
     closing_an_endpoint();
     check(tieline_key_drop(key));
     check(tieline_endpoint_drop(me));

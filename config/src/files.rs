@@ -18,7 +18,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use tieline_plugin_api::Status;
 use toml::Spanned;
 
-use crate::{Error, Origin, Setting};
+use crate::{Error, Origin, Setting, vars};
 
 /// One `name = value` of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,13 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Line>, Error> {
             })?;
             match node {
                 Node::Table(inner) => open.push((name, inner)),
-                Node::Value(value) => {
+                Node::Value(value, kind) => {
+                    if let Some(kind) = kind.filter(|_| vars::holds_names(&name)) {
+                        return Err(malformed(
+                            line,
+                            format!("{name} is a list of names, and {value} is {kind}"),
+                        ));
+                    }
                     if let Some(first) = seen.insert(name.clone(), line) {
                         return Err(malformed(
                             line.max(first),
@@ -149,14 +155,15 @@ struct Table(Vec<(Spanned<String>, Node)>);
 
 enum Node {
     Table(Table),
-    Value(String),
+    /// The text, and what it is where it is no text.
+    Value(String, Option<&'static str>),
 }
 
 impl<'de> Deserialize<'de> for Table {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Table, D::Error> {
         match deserializer.deserialize_any(NodeVisitor)? {
             Node::Table(table) => Ok(table),
-            Node::Value(_) => Err(de::Error::custom("expected a table")),
+            Node::Value(..) => Err(de::Error::custom("expected a table")),
         }
     }
 }
@@ -177,30 +184,33 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
-        Ok(Node::Value(value.to_owned()))
+        Ok(Node::Value(value.to_owned(), None))
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::Value(value.to_string()))
+        Ok(Node::Value(value.to_string(), Some("a number")))
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
-        Ok(Node::Value(value.to_string()))
+        Ok(Node::Value(value.to_string(), Some("a number")))
     }
 
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
-        Ok(Node::Value(value.to_string()))
+        Ok(Node::Value(value.to_string(), Some("no text")))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
-        let mut parts = Vec::new();
+        let (mut parts, mut other) = (Vec::new(), None);
         while let Some(part) = seq.next_element::<Node>()? {
             match part {
-                Node::Value(text) => parts.push(text),
+                Node::Value(text, kind) => {
+                    parts.push(text);
+                    other = other.or(kind.map(|_| "a list with what is no text"));
+                }
                 Node::Table(_) => return Err(de::Error::custom("a list holds text, not tables")),
             }
         }
-        Ok(Node::Value(parts.join(",")))
+        Ok(Node::Value(parts.join(","), other))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
@@ -218,6 +228,28 @@ mod tests {
 
     fn read(text: &str) -> Result<Vec<Line>, Error> {
         parse(Path::new("t.toml"), text)
+    }
+
+    #[test]
+    fn a_list_of_names_is_text_and_neither_a_number_nor_a_truth() {
+        for (text, why) in [
+            ("providers = 5", "TIELINE_PROVIDERS is a list of names, and 5 is a number"),
+            ("domains = 1.5", "TIELINE_DOMAINS is a list of names, and 1.5 is a number"),
+            (
+                "[connect]\nverbs = true",
+                "TIELINE_CONNECT_VERBS is a list of names, and true is no text",
+            ),
+            (
+                "modules = [\"shm/ring\", 5]",
+                "TIELINE_MODULES is a list of names, and shm/ring,5 is a list with what is no text",
+            ),
+            ("provider_path = 5", "TIELINE_PROVIDER_PATH is a list of names, and 5 is a number"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert_eq!(error.why(), why);
+            assert!(error.what().starts_with("t.toml:"), "{error}");
+        }
+        assert!(read("queue_bytes = 5\nstrict = true\nproviders = [\"5\"]").is_ok());
     }
 
     #[test]

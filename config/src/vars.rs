@@ -30,7 +30,7 @@ macro_rules! core_vars {
 
 core_vars! {
     PROVIDERS = "TIELINE_PROVIDERS", "", Kind::Selection,
-        "Providers to use, in order of preference, or with a leading ^ the ones to leave out; empty: all.";
+        "Providers to use, in order of preference, or with a leading ^ the ones to leave out; empty: all. A connector that they need and the list does not name comes along: tcp brings tcp-connect, unless TIELINE_CONNECT=^tcp-connect keeps it out.";
     DOMAINS = "TIELINE_DOMAINS", "", Kind::Selection,
         "Memory domains that may carry data; the same grammar.";
     MODULES = "TIELINE_MODULES", "", Kind::Selection,
@@ -123,6 +123,14 @@ pub fn misspelt(name: &str) -> Option<String> {
     let meant = format!("TIELINE_{}", rest.to_ascii_uppercase());
     let is_known = CORE.iter().any(|var| var.name == meant) || is_of_the_launcher(&meant);
     (is_known || !OTHER_WORDS.contains(&stem)).then_some(meant)
+}
+
+/// Whether a variable of the core's holds names or places, which are text.
+pub fn holds_names(name: &str) -> bool {
+    let exact = CORE.iter().find(|var| var.name == name);
+    let mut families = CORE.iter().filter(|var| var.is_family() && name.starts_with(var.name));
+    let var = exact.or_else(|| families.next());
+    var.is_some_and(|var| matches!(var.kind, Kind::Selection | Kind::Path))
 }
 
 /// What a launcher tells the processes it starts; no setting of the user.

@@ -136,7 +136,7 @@ impl WorkerAddress {
                 no.status,
                 "this is no worker address",
                 format!("{} ({} bytes)", no.why, bytes.len()),
-                "pass the bytes of Worker::address() unchanged, between versions of Tieline that go together",
+                "pass what the peer's worker gave as its address, unchanged, between versions of Tieline that go together",
             )
         })?;
         let ((major, minor), (ours, _)) = (address.messages, MESSAGES);

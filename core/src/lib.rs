@@ -8,7 +8,7 @@
 //!     let context = tieline::Context::open()?;
 //!     let worker = context.worker()?;
 //!     let memory = context.alloc(4096)?;
-//!     let endpoint = worker.connect(&worker.address()?)?; // a peer's address, by any means; here our own
+//!     let endpoint = worker.connect(&worker.address()?)?; // a peer's address, by a channel that only the job reads; here our own
 //!     let key = endpoint.import_key(&memory.remote_key()?)?;
 //!     let put = endpoint.put_bytes(b"moved", &key, 100)?;
 //!     let _ = worker.finish(put)?;

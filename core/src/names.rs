@@ -75,7 +75,7 @@ impl WorkerName {
         let no = |status, why: &str| {
             let fix = match status {
                 Status::Unsupported => "use versions of Tieline that go together on both sides",
-                _ => "pass the bytes of WorkerName::as_bytes() unchanged",
+                _ => "pass what the peer's worker gave as its name, unchanged",
             };
             Error::new(
                 status,

@@ -3,7 +3,7 @@
 //! ```no_run
 //! let report = tieline::Context::open()?.report();
 //! print!("{}", report.table());       // what `tieline info` prints
-//! print!("{}", report.why());         // what `tieline info --why` prints
+//! print!("{}", report.why());         // what `tieline info --why --all` prints
 //! let json = report.to_json();        // what `tieline info --json` prints
 //! # let _ = json; Ok::<(), tieline::Error>(())
 //! ```
@@ -13,6 +13,7 @@ mod gather;
 mod opened;
 mod text;
 mod values;
+mod why;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,10 @@ use serde::Serialize;
 use crate::explain::{Record, Verdict};
 
 pub use crate::config::{FileView, Origin, Setting, ValueView};
-pub use values::{configuration, value_text, values_text};
+pub use values::{
+    configuration, nearest_word, value_text, value_text_within, values_text, values_text_within,
+};
+use why::{listed, record_lines_within};
 
 /// Everything a context knows about itself. Fields are only ever added.
 #[derive(Clone, Debug, Serialize)]
@@ -175,14 +179,21 @@ impl Report {
     /// What is here, in three short tables.
     #[must_use]
     pub fn table(&self) -> String {
+        self.table_within(text::WIDTH)
+    }
+
+    /// The same for a terminal of this width.
+    #[must_use]
+    pub fn table_within(&self, width: usize) -> String {
         let mut text = self.title();
-        text.push_str(&section("PROVIDER  VERSION  FROM", &self.providers, |p| {
+        text.push_str(&section("PROVIDER  VERSION  FROM", &self.providers, width, |p| {
             let from = p.not_used.as_ref().map(|because| format!("not used: {because}"));
             vec![p.name.clone(), p.version.clone(), from.unwrap_or_else(|| p.origin.clone())]
         }));
         text.push_str(&section(
             "MODULE  PRIORITY  USED FOR  CONNECTS TO  CAN",
             &self.modules,
+            width,
             |m| {
                 vec![
                     format!("{}/{}", m.domain, m.module),
@@ -196,6 +207,7 @@ impl Report {
         text.push_str(&section(
             "PATH  MESSAGE  RMA  ATOMIC  CONNECTION  PASSIVE TARGET",
             &self.paths,
+            width,
             |p| {
                 let name = |module: &Option<String>| {
                     let short = |m: &String| {
@@ -214,60 +226,12 @@ impl Report {
         let mut warnings = self.warnings.clone();
         let missing = self.records.iter().filter(|r| matches!(r.verdict, Verdict::NotFound { .. }));
         warnings.extend(missing.map(|r| format!("{} is {}", r.subject(), r.verdict)));
-        text.push_str(&listed("WARNINGS", &warnings));
+        text.push_str(&listed("WARNINGS", &warnings, width));
         let idle = self.not_used();
         if idle > 0 {
             text.push_str(&format!("{idle} not used: `tieline info --why` says why\n"));
         }
         text
-    }
-
-    /// One line for everything that is used and everything that is not, with the reason.
-    #[must_use]
-    pub fn why(&self) -> String {
-        let mut text = self.title();
-        let (modules, providers): (Vec<&Record>, Vec<&Record>) =
-            self.records.iter().partition(|record| record.domain.is_some());
-        text.push_str("PROVIDERS\n");
-        text.push_str(&if providers.is_empty() {
-            format!("  none; looked in {}\n", self.searched)
-        } else {
-            record_lines(providers)
-        });
-        text.push_str("\nDOMAINS AND MODULES\n");
-        text.push_str(&if modules.is_empty() {
-            "  none\n".to_owned()
-        } else {
-            record_lines(modules)
-        });
-        text.push('\n');
-        if !self.paths.is_empty() {
-            let paths: Vec<Vec<String>> = self.paths.iter().flat_map(path_lines).collect();
-            text.push_str("PATHS\n");
-            text.push_str(&text::lines(&paths, 2));
-            text.push('\n');
-        }
-        if !self.lanes.is_empty() {
-            text.push_str("ORDER, FOR A PEER THAT ALL OF IT REACHES\n");
-            text.push_str(&text::columns(&lane_rows(&self.lanes), 2));
-            text.push('\n');
-        }
-        text.push_str(&listed("WAITS", std::slice::from_ref(&self.waits)));
-        text.push_str(&listed("WARNINGS", &self.warnings));
-        let words = |line: &LogView| match &line.event {
-            Some(event) => format!("{}: {}", event.replace('_', " "), line.text),
-            None => line.text.clone(),
-        };
-        let log = self
-            .log
-            .iter()
-            .map(|line| vec![line.level.clone(), line.provider.clone(), words(line)]);
-        let log: Vec<Vec<String>> = log.collect();
-        if !log.is_empty() {
-            text.push_str("LOG\n");
-            text.push_str(&text::columns(&log, 2));
-        }
-        text.trim_end().to_owned() + "\n"
     }
 
     /// The whole report.
@@ -300,55 +264,17 @@ impl Report {
 /// Records as aligned lines of subject, decision and reason.
 #[must_use]
 pub fn record_lines<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
-    let mut rows: Vec<Vec<String>> = records
-        .into_iter()
-        .map(|r| vec![r.subject(), r.verdict.state().to_owned(), r.verdict.detail()])
-        .collect();
-    rows.sort_by(|a, b| a[0].cmp(&b[0])); // stable: several about one subject stay in order
-    for at in (1..rows.len()).rev() {
-        if rows[at][0] == rows[at - 1][0] {
-            rows[at][0].clear();
-        }
-    }
-    text::columns(&rows, 2)
+    record_lines_within(records, text::WIDTH, Verdict::detail)
 }
 
 /// A heading of words with two blanks between them, and a row for each item.
-fn section<T>(heading: &str, items: &[T], row: impl Fn(&T) -> Vec<String>) -> String {
+fn section<T>(heading: &str, items: &[T], width: usize, row: impl Fn(&T) -> Vec<String>) -> String {
     let heading: Vec<String> = heading.split("  ").map(str::to_owned).collect();
     if items.is_empty() {
         return format!("{}\nnone\n\n", heading[0]);
     }
     let rows: Vec<Vec<String>> = std::iter::once(heading).chain(items.iter().map(row)).collect();
-    text::columns(&rows, 0) + "\n"
-}
-
-/// A heading and a line for each text; nothing when there is none.
-fn listed(heading: &str, texts: &[String]) -> String {
-    if texts.is_empty() {
-        return String::new();
-    }
-    let rows: Vec<Vec<String>> = texts.iter().map(|text| vec![text.clone()]).collect();
-    format!("{heading}\n{}\n", text::columns(&rows, 2))
-}
-
-/// What was composed, in a line that is never broken; the reason for which it cannot be used under it.
-fn path_lines(path: &PathView) -> Vec<Vec<String>> {
-    let composed = vec![path.domain.clone(), path.composed.clone()];
-    let disabled = path.disabled.iter().map(|why| vec![String::new(), format!("disabled: {why}")]);
-    std::iter::once(composed).chain(disabled).collect()
-}
-
-/// A row for each lane; the role stands in its first.
-fn lane_rows(lanes: &[LaneView]) -> Vec<Vec<String>> {
-    let mut rows: Vec<Vec<String>> = Vec::new();
-    let mut role = "";
-    for lane in lanes {
-        let first = if lane.role == role { String::new() } else { lane.role.clone() };
-        role = &lane.role;
-        rows.push(vec![first, lane.via.clone(), lane.because.clone()]);
-    }
-    rows
+    text::columns(&rows, 0, width) + "\n"
 }
 
 fn or_dash(text: String) -> String {

@@ -140,6 +140,18 @@ fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
 
     let outside = me.put(&local, 0..10, &key, 99_995).unwrap_err();
     assert_eq!(outside.status(), Status::OutOfRange);
+    // A range of local memory is named as one of the peer's is.
+    let end = local.len() + 1;
+    for wrong in [
+        me.put(&local, 5..end, &key, 0),
+        me.get(&local, 5..end, &key, 0),
+        me.put_pieces(&[(&local, 0..5), (&local, 5..end)], &key, 0),
+    ] {
+        let wrong = wrong.unwrap_err();
+        let said = format!("bytes 5..{end} of a region of {} bytes", local.len());
+        assert_eq!(wrong.status(), Status::OutOfRange);
+        assert!(wrong.to_string().starts_with(&said), "{wrong}");
+    }
     assert_eq!(me.fetch_add(&key, 65, 1).unwrap_err().status(), Status::Misaligned);
     drop(target);
     let gone = me

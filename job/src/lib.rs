@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tieline_config::{Config, Error};
 use tieline_plugin_api::{Status, raised_rights};
@@ -56,11 +56,13 @@ mod stream;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod waiting;
 pub mod wire;
 
 use alone::Alone;
 use process_info::{Get, ProcessInfo, Secret, refuse};
 use rendezvous::Rendezvous;
+use waiting::Waiting;
 
 /// How long joining, and each exchange, may take unless `TIELINE_RENDEZVOUS_TIMEOUT` or [`Job::set_deadline`]
 /// says otherwise.
@@ -74,7 +76,9 @@ pub struct Job {
     local_size: usize,
     id: String,
     deadline: Duration,
-    exchange: Box<dyn Exchange>,
+    /// It ends before the exchange does.
+    waiting: Waiting,
+    exchange: Arc<dyn Exchange>,
     published: Mutex<Published>,
 }
 
@@ -220,7 +224,8 @@ impl Job {
             local_size: info.local_size.unwrap_or(1),
             id: info.id,
             deadline: DEADLINE,
-            exchange,
+            waiting: Waiting::default(),
+            exchange: exchange.into(),
             published: Mutex::default(),
         }
     }
@@ -334,7 +339,7 @@ impl Job {
                 Status::Invalid,
                 "cannot look that up",
                 format!("there is no rank {rank} in this job of {}", self.size),
-                "ranks run from 0 to Job::size() - 1",
+                "ranks run from 0 to the job's size - 1",
             ));
         }
         self.exchange.lookup(rank, key, &Deadline::new(self.deadline))
@@ -348,18 +353,18 @@ impl Job {
         self.exchange(&[]).map(drop)
     }
 
-    /// [`Job::barrier`] for a process that peers may still need something of: calls `progress` again and
-    /// again until everybody has come. A thread waits for them meanwhile, and ends with this call.
+    /// [`Job::barrier`] for a process that peers may still need something of: calls `progress` again and again until everybody has
+    /// come. A thread waits for them meanwhile: the first such barrier starts it, and it ends with the job. What `progress`
+    /// does sets the pace: one that sleeps a little leaves the processor to others. `Worker::barrier` of the crate `tieline` needs no such
+    /// choice.
     ///
     /// ```
+    /// # use std::time::Duration;
     /// # fn main() -> Result<(), tieline_config::Error> {
     /// # struct Worker;
-    /// # impl Worker { fn progress(&self) -> usize { 0 } }
+    /// # impl Worker { fn wait(&self, _: Option<Duration>) -> Result<(), tieline_config::Error> { Ok(()) } }
     /// # let (job, worker) = (tieline_job::Job::from_env()?, Worker);
-    /// job.barrier_while(|| {
-    ///     worker.progress();
-    ///     Ok(())
-    /// })?;
+    /// job.barrier_while(|| worker.wait(Some(Duration::from_millis(1))))?;
     /// # Ok(()) }
     /// ```
     ///
@@ -370,21 +375,28 @@ impl Job {
         &self,
         mut progress: impl FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        std::thread::scope(|scope| {
-            let waiting = std::thread::Builder::new()
-                .name("tieline-barrier".into())
-                .spawn_scoped(scope, || self.barrier())
-                .map_err(|e| {
-                    let why = format!("no thread to wait with: {e}");
-                    Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
-                })?;
-            let mut moved = Ok(());
-            while !waiting.is_finished() && moved.is_ok() {
-                moved = progress();
+        let until = |is_over: &dyn Fn() -> bool| {
+            while !is_over() {
+                progress()?;
             }
-            let met = waiting.join().unwrap_or_else(|_| Err(Error::from_status(Status::Io)));
-            moved.and(met)
-        })
+            Ok(())
+        };
+        self.barrier_woken(|| {}, until)
+    }
+
+    /// The same for a process that sleeps meanwhile: calls `wait` once, with what says whether everybody has come, and `wake` in
+    /// the waiting thread when that begins to hold. A wait that `wake` ends needs no time limit.
+    ///
+    /// # Errors
+    /// As [`Job::exchange`], and what `wait` returned. This call, and a panic of `wait`, end no sooner than the barrier does.
+    pub fn barrier_woken(
+        &self,
+        wake: impl FnOnce() + Send + 'static,
+        wait: impl FnOnce(&dyn Fn() -> bool) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let barrier = self.waiting.begin(&self.exchange, self.deadline, Box::new(wake))?;
+        let waited = wait(&|| barrier.is_over());
+        waited.and(barrier.met())
     }
 }
 

@@ -344,7 +344,7 @@ pub(super) fn late_lookup(rank: u32, key: u32, why: &str) -> Error {
         Status::TimedOut,
         format!("rank {rank} has not published {key} in time"),
         why,
-        "see that every rank publishes what others look up; TIELINE_RENDEZVOUS_TIMEOUT or Job::set_deadline gives it longer",
+        "see that every rank publishes what others look up; TIELINE_RENDEZVOUS_TIMEOUT or the job's deadline gives it longer",
     )
 }
 

@@ -52,7 +52,7 @@ fn a_barrier_makes_progress_until_all_have_come_and_tells_what_became_of_that() 
     let awaited = || {
         let (came, comes) = std::sync::mpsc::channel();
         let mut job = join(&variables(&[])).unwrap();
-        job.exchange = Box::new(Awaited(Mutex::new(comes)));
+        job.exchange = Arc::new(Awaited(Mutex::new(comes)));
         (job, came)
     };
     let (job, came) = awaited();
@@ -74,6 +74,60 @@ fn a_barrier_makes_progress_until_all_have_come_and_tells_what_became_of_that() 
         Err(Error::from_status(Status::NoMemory))
     });
     assert_eq!((met.unwrap_err().status(), calls), (Status::NoMemory, 1));
+}
+
+/// Which threads have waited in it.
+#[derive(Default)]
+struct Threads(Mutex<Vec<std::thread::ThreadId>>);
+
+impl Exchange for Threads {
+    fn allgather(&self, mine: &[u8], _: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
+        self.0.lock().unwrap().push(std::thread::current().id());
+        Ok(vec![mine.to_vec()])
+    }
+
+    fn publish(&self, _: u32, _: &[u8], _: &Deadline) -> Result<(), Error> {
+        Err(Error::from_status(Status::Unsupported))
+    }
+
+    fn lookup(&self, _: usize, _: u32, _: &Deadline) -> Result<Vec<u8>, Error> {
+        Err(Error::from_status(Status::Unsupported))
+    }
+}
+
+#[test]
+fn one_thread_waits_in_all_barriers_of_a_job_and_ends_with_it() {
+    let threads = Arc::new(Threads::default());
+    let mut job = join(&variables(&[])).unwrap();
+    job.exchange = threads.clone();
+    for _ in 0..3 {
+        job.barrier_while(|| Ok(())).unwrap();
+    }
+    let waited = threads.0.lock().unwrap().clone();
+    assert_eq!(waited, [waited[0]; 3]);
+    assert_ne!(waited[0], std::thread::current().id());
+    drop(job);
+    assert_eq!(Arc::strong_count(&threads), 1, "its thread is gone, and what that held");
+}
+
+#[test]
+fn a_process_that_sleeps_in_a_barrier_is_woken_once_when_everybody_has_come() {
+    let (came, comes) = std::sync::mpsc::channel();
+    let (wake, woken) = std::sync::mpsc::channel();
+    let mut job = join(&variables(&[])).unwrap();
+    job.exchange = Arc::new(Awaited(Mutex::new(comes)));
+    let met = job.barrier_woken(
+        move || wake.send(()).unwrap(),
+        |is_over| {
+            assert!(!is_over());
+            came.send(()).unwrap();
+            woken.recv().unwrap();
+            assert!(is_over());
+            Ok(())
+        },
+    );
+    assert!(met.is_ok(), "{met:?}");
+    assert!(woken.recv().is_err(), "its waker is gone");
 }
 
 #[test]

@@ -8,7 +8,7 @@ package=$(ls tieline-provider-vendor-net_0.1.0-1_*.deb)
 dpkg-deb -f "$package" Depends | grep -q 'tieline-abi-1 (>= 0)'
 dpkg-deb -f "$package" Provides | grep -q 'tieline-provider-1-vendor-net (= 0.1.0)'
 dpkg -i "$package"
-tieline info --why > said
+tieline info --why --all > said
 grep -q 'vendor-net *found' said
 grep -q '/tieline-1/providers/libtieline_vendor_net.so' said
 tieline config vendor-net | grep -q TIELINE_VENDOR_NET_ROOM

@@ -3,7 +3,7 @@
     import tieline
 
     with tieline.Context() as context, context.worker() as worker:
-        me = worker.connect(worker.address())       # a peer's address, by any means; here our own
+        me = worker.connect(worker.address())       # a peer's address, by a channel that only the job reads; here our own
         memory = context.alloc(4096)
         key = me.import_key(memory.key())
         key.put(b"moved", offset=100)

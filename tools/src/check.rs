@@ -22,6 +22,7 @@ use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, conten
 /// checked since the provider finds no device here.
 #[derive(clap::Args)]
 #[command(
+    allow_negative_numbers = true,
     after_help = "Examples:\n  tieline check\n  tieline check ./libtieline_mine.so --module first --filter message"
 )]
 pub(crate) struct Args {

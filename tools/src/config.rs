@@ -2,7 +2,7 @@
 
 use crate::info::print;
 use std::process::ExitCode;
-use tieline::report::{configuration, value_text, values_text};
+use tieline::report::{configuration, nearest_word, value_text_within, values_text_within};
 use tieline::{Context, Error, configuration_file, configuration_markdown};
 
 /// Show every variable: value, origin, default, meaning.
@@ -36,10 +36,12 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
             (values, files, Some(error))
         }
     };
+    let width = crate::sys::width();
     let text = match &args.name {
         Some(name) => {
             let name = name.to_ascii_uppercase().replace('-', "_");
             let exact = |full: &str| full == name || full.strip_prefix("TIELINE_") == Some(&name);
+            let near = nearest_word(&values, &name);
             let is_exact = values.iter().any(|value| exact(&value.name));
             values.retain(|v| if is_exact { exact(&v.name) } else { v.name.contains(&name) });
             match values.as_slice() {
@@ -47,14 +49,19 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
                     return Err(crate::misuse(
                         format!("no variable has {name} in its name"),
                         "it is neither the core's nor that of a provider that is loaded",
-                        "`tieline config` lists them all",
+                        match near {
+                            Some(near) => {
+                                format!("did you mean {near}? `tieline config` lists them all")
+                            }
+                            None => "`tieline config` lists them all".to_owned(),
+                        },
                     ));
                 }
-                [one] => value_text(one),
-                several => values_text(several, &[]),
+                [one] => value_text_within(one, width),
+                several => values_text_within(several, &[], width),
             }
         }
-        None => values_text(&values, &files),
+        None => values_text_within(&values, &files, width),
     };
     let code = if args.json { print(&json(&values)?) } else { print(&text) }?;
     match failure {

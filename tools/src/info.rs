@@ -11,6 +11,9 @@ pub(crate) struct Args {
     /// Say for everything that is used, and everything that is not, why.
     #[arg(long)]
     why: bool,
+    /// With --why: also what goes without saying, such as how waits spend their time, and what providers log
+    #[arg(long, requires = "why")]
+    all: bool,
     /// Print the whole report as JSON.
     #[arg(long, conflicts_with = "why")]
     json: bool,
@@ -24,7 +27,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
         return print(&running(pid, args.json)?);
     }
     let mut builder = Context::builder();
-    if args.why && std::env::var_os("TIELINE_LOG").is_none() {
+    if args.all && std::env::var_os("TIELINE_LOG").is_none() {
         // What providers say of what they left out is a part of the answer.
         builder = builder.set("TIELINE_LOG", "info");
     }
@@ -32,9 +35,10 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     let text = if args.json {
         report.to_json() + "\n"
     } else if args.why {
-        report.why()
+        let width = crate::sys::width();
+        if args.all { report.why_within(width) } else { report.why_briefly_within(width) }
     } else {
-        report.table()
+        report.table_within(crate::sys::width())
     };
     let code = print(&text)?;
     match unusable {

@@ -32,6 +32,18 @@ pub(crate) fn preemptions() -> u64 {
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
+/// How wide a text for people may be: the terminal's width, or what `COLUMNS` says where there is none, up to 100.
+pub(crate) fn width() -> usize {
+    // SAFETY: a record of integers, for which zeros are a value; the call fills it, or fails.
+    let columns = unsafe {
+        let mut size: libc::winsize = zeroed();
+        let done = libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size);
+        if done == 0 { usize::from(size.ws_col) } else { 0 }
+    };
+    let said = || std::env::var("COLUMNS").ok()?.parse().ok();
+    Some(columns).filter(|columns| *columns > 0).or_else(said).unwrap_or(100).clamp(40, 100)
+}
+
 /// Ticks of the kernel's clock in a second, in which `/proc/stat` counts.
 pub(crate) fn ticks_per_second() -> u64 {
     // SAFETY: no pointers.

@@ -45,7 +45,7 @@ fn told(settings: &[(&str, &str)]) -> Result<String, String> {
     let folder = Folder(std::env::temp_dir().join(name));
     let library = library(&folder.0)?;
     let mut info = Command::new(env!("CARGO_BIN_EXE_tieline"));
-    let _ = info.args(["info", "--why"]).env("TIELINE_PROVIDER_PATH", providers);
+    let _ = info.args(["info", "--why", "--all"]).env("TIELINE_PROVIDER_PATH", providers);
     let _ = info.env("XDG_CACHE_HOME", &folder.0).env("TIELINE_OFI_LIBRARY", &library);
     let _ = info.env("TIELINE_PROVIDERS", "shm,ofi").envs(settings.iter().copied());
     let output = info.output().unwrap();

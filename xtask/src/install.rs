@@ -1,8 +1,10 @@
-//! `cargo xtask install --prefix DIR`: the library, its headers and pkg-config files, the providers, the command, manual pages.
+//! `cargo xtask install --prefix DIR`: the library, its headers and pkg-config files, the providers, the command, manual pages, what
+//! shells complete.
 
 use crate::c_library::{self, SONAME};
 use crate::sh::{
-    self, Outcome, cargo, files_of, make_folder, name_of, on, read, root, run, target, write,
+    self, Outcome, capture, cargo, command, files_of, make_folder, name_of, on, read, root, run,
+    target, write,
 };
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +16,7 @@ pub(crate) const PROVIDERS: [&str; 8] =
     ["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
 
 const USAGE: &str =
-    "install --prefix DIR [--libdir DIR] [--debug]; DESTDIR goes before all of them";
+    "install --prefix DIR [--libdir DIR] [--debug] [--unstripped]; DESTDIR goes before all of them";
 
 /// Where things go.
 struct Places {
@@ -25,11 +27,14 @@ struct Places {
     profile: &'static str,
     /// Whether each file is said as it is laid.
     tells: bool,
+    /// Whether symbols that only a debugger reads are left out.
+    strips: bool,
 }
 
 impl Places {
     fn of(words: &[&str]) -> Outcome<Places> {
         let (mut prefix, mut libdir, mut profile) = (None, None, "release");
+        let mut strips = true;
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().map(PathBuf::from).ok_or(format!("{word} DIR"));
@@ -37,6 +42,7 @@ impl Places {
                 "--prefix" => prefix = Some(value()?),
                 "--libdir" => libdir = Some(value()?),
                 "--debug" => profile = "debug",
+                "--unstripped" => strips = false,
                 _ => return Err(USAGE.into()),
             }
         }
@@ -48,7 +54,7 @@ impl Places {
         }
         let destination = std::env::var_os("DESTDIR").filter(|folder| !folder.is_empty());
         let destination = PathBuf::from(destination.unwrap_or("/".into()));
-        Ok(Places { prefix, libdir, destination, profile, tells: true })
+        Ok(Places { prefix, libdir, destination, profile, tells: true, strips })
     }
 
     /// Where a path of the installation lies now.
@@ -57,11 +63,19 @@ impl Places {
     }
 
     fn put(&self, from: &Path, to: &Path, mode: u32) -> Outcome {
+        self.put_without("", from, to, mode)
+    }
+
+    /// Lays a file of code, without the symbols that an option of strip(1) names.
+    fn put_without(&self, symbols: &str, from: &Path, to: &Path, mode: u32) -> Outcome {
         let to = self.laid(to);
         make_folder(to.parent().unwrap_or(Path::new("/")))?;
         // A file that is in use keeps its old bytes: the new one takes its name.
         let new = to.with_extension("new");
         let _ = on(from, fs::copy(from, &new))?;
+        if self.strips && !symbols.is_empty() {
+            run(command("strip", &[symbols]).arg(&new))?;
+        }
         on(&new, fs::set_permissions(&new, fs::Permissions::from_mode(mode)))?;
         on(&to, fs::rename(&new, &to))?;
         self.tell(&to.display().to_string());
@@ -82,6 +96,20 @@ impl Places {
         Ok(())
     }
 
+    /// What has to be set before what lies there is found; nothing where systems look anyway.
+    fn settings(&self) -> String {
+        if self.prefix == Path::new("/usr") {
+            return String::new();
+        }
+        let (bin, lib) = (self.prefix.join("bin"), &self.libdir);
+        let (bin, lib, pc) = (bin.display(), lib.display(), lib.join("pkgconfig"));
+        format!(
+            "\nTo use it:\n  export PATH={bin}:$PATH\n  export PKG_CONFIG_PATH={}\n  export LD_LIBRARY_PATH={lib}   # or \
+             for all users: echo {lib} > /etc/ld.so.conf.d/tieline.conf && ldconfig",
+            pc.display()
+        )
+    }
+
     fn tell(&self, line: &str) {
         if self.tells {
             println!("{line}");
@@ -95,14 +123,20 @@ const BUILD: Duration = Duration::from_secs(2 * 60 * 60);
 /// `cargo xtask install ...`.
 pub(crate) fn install(words: &[&str]) -> Outcome {
     let places = Places::of(words)?;
+    if places.strips && sh::which("strip").is_none() {
+        return Err("there is no strip (binutils): install it, or say --unstripped".into());
+    }
     sh::within(BUILD, || build(&places))?;
-    lay(&places)
+    lay(&places)?;
+    places.tell(&places.settings());
+    Ok(())
 }
 
 /// The same without building, of what is there in the development profile.
 pub(crate) fn lay_what_is_built(prefix: &Path) -> Outcome {
     let (prefix, destination) = (prefix.to_path_buf(), "/".into());
-    lay(&Places { libdir: prefix.join("lib"), prefix, destination, profile: "debug", tells: false })
+    let (libdir, profile) = (prefix.join("lib"), "debug");
+    lay(&Places { libdir, prefix, destination, profile, tells: false, strips: false })
 }
 
 fn build(places: &Places) -> Outcome {
@@ -124,10 +158,12 @@ fn lay(places: &Places) -> Outcome {
     let Places { prefix, libdir, .. } = places;
     let version = env!("CARGO_PKG_VERSION");
     let file = format!("libtieline.so.{version}");
-    places.put(&libraries.join(SONAME), &libdir.join(&file), 0o644)?;
+    let (of_debuggers, unneeded) = ("--strip-debug", "--strip-unneeded");
+    places.put_without(unneeded, &libraries.join(SONAME), &libdir.join(&file), 0o644)?;
     places.link(&file, &libdir.join(SONAME))?;
     places.link(SONAME, &libdir.join("libtieline.so"))?;
-    places.put(&libraries.join("libtieline.a"), &libdir.join("libtieline.a"), 0o644)?;
+    let archive = "libtieline.a";
+    places.put_without(of_debuggers, &libraries.join(archive), &libdir.join(archive), 0o644)?;
     for header in ["tieline.h", "tieline_provider.h"] {
         let file = Path::new("include").join(header);
         places.put(&root().join(&file), &prefix.join(&file), 0o644)?;
@@ -147,9 +183,23 @@ fn lay(places: &Places) -> Outcome {
     for provider in PROVIDERS {
         let file = format!("libtieline_{}.so", provider.replace('-', "_"));
         let to = libdir.join(format!("tieline-{major}/providers")).join(&file);
-        places.put(&built.join(&file), &to, 0o644)?;
+        places.put_without(unneeded, &built.join(&file), &to, 0o644)?;
     }
-    places.put(&built.join("tieline"), &prefix.join("bin/tieline"), 0o755)?;
+    let program = built.join("tieline");
+    places.put_without(unneeded, &program, &prefix.join("bin/tieline"), 0o755)?;
+    let written = built.join("c/completions");
+    make_folder(&written)?;
+    let _ = capture(command(&program, &["completions"]).arg(&written))?;
+    // A distribution's own place, and the one of everybody else.
+    let zsh = if prefix == Path::new("/usr") { "vendor-completions" } else { "site-functions" };
+    for (file, place) in [
+        ("tieline", "bash-completion/completions"),
+        ("_tieline", &format!("zsh/{zsh}")),
+        ("tieline.fish", "fish/vendor_completions.d"),
+    ] {
+        let to = prefix.join("share").join(place).join(file);
+        places.put(&written.join(file), &to, 0o644)?;
+    }
     let manual = prefix.join("share/man/man1");
     for page in files_of(root().join("packaging/man"), "1")? {
         places.put(&page, &manual.join(name_of(&page)), 0o644)?;
@@ -181,6 +231,20 @@ mod tests {
         assert_eq!(places.laid(&places.libdir), Path::new("/tmp/package/usr/lib64"));
         places.destination = "/".into();
         assert_eq!(places.laid(&places.libdir), Path::new("/usr/lib64"));
+    }
+
+    #[test]
+    fn the_lines_to_set_name_the_program_the_library_and_pkg_config() {
+        let places = Places::of(&["--prefix", "/opt/t", "--libdir", "/opt/t/lib64"]).unwrap();
+        let said = places.settings();
+        for line in [
+            "export PATH=/opt/t/bin:$PATH\n",
+            "export PKG_CONFIG_PATH=/opt/t/lib64/pkgconfig\n",
+            "export LD_LIBRARY_PATH=/opt/t/lib64 ",
+        ] {
+            assert!(said.contains(line), "{said}");
+        }
+        assert_eq!(Places::of(&["--prefix", "/usr"]).unwrap().settings(), "");
     }
 
     #[test]

@@ -29,9 +29,9 @@ cargo xtask COMMAND
   setup [bench|package]
                     install the system packages that test (and bench, or package) need, or name them
   header [--check]  write include/tieline.h and include/tieline_provider.h, or see that they are fresh
-  install --prefix DIR [--libdir DIR] [--debug]
-                    build and install the C library, headers, pkg-config files, providers, the command and its manual pages;
-                    below $DESTDIR where that is set
+  install --prefix DIR [--libdir DIR] [--debug] [--unstripped]
+                    build and install the C library, headers, pkg-config files, providers, the command, its manual pages and
+                    completions; below $DESTDIR where that is set; ends with the variables to set
   mutants [--list] [FILTER...]
                     break the promises of xtask/promises.txt in a copy, and see that a test fails for each: hours, on a
                     quiet machine. Random changes: cargo mutants (.cargo/mutants.toml)

@@ -9,9 +9,11 @@ use super::table::{self, Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, drive};
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tieline::{Error, Job, Status};
+use tieline::{Error, Job, Status, Worker};
 
 /// The processes that one launcher started, as one of them sees them. Usable from every thread.
 pub struct JobHandle(());
@@ -227,22 +229,26 @@ impl Source {
         }
     }
 
-    fn barrier_while(&self, mut progress: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+    /// The barrier of a process whose worker makes progress meanwhile.
+    fn barrier_with(&self, worker: &Worker) -> Result<(), Error> {
         if let Source::Launcher(job) = self {
-            return job.barrier_while(progress);
+            return worker.barrier(job);
         }
+        let waker = worker.waker()?;
+        let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let waiting = std::thread::Builder::new().spawn_scoped(scope, || self.barrier());
+            let waiting = std::thread::Builder::new().spawn_scoped(scope, || {
+                let met = catch_unwind(AssertUnwindSafe(|| self.barrier()));
+                over.store(true, Ordering::Release);
+                waker.wake();
+                met.unwrap_or_else(|_| Err(Error::from_status(Status::Io)))
+            });
             let waiting = waiting.map_err(|error| {
                 let why = format!("no thread to wait with: {error}");
                 Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
             })?;
-            let mut moved = Ok(());
-            while !waiting.is_finished() && moved.is_ok() {
-                moved = progress();
-            }
-            let met = waiting.join().unwrap_or_else(|_| Err(Error::from_status(Status::Io)));
-            moved.and(met)
+            worker.progress_until(&|| over.load(Ordering::Acquire));
+            waiting.join().unwrap_or_else(|_| Err(Error::from_status(Status::Io)))
         })
     }
 }
@@ -404,7 +410,8 @@ pub unsafe extern "C" fn tieline_job_exchange(
     }))
 }
 
-/// Returns when every process has called it. Where `worker` is not null it makes progress meanwhile: for who peers may still need something of.
+/// Returns when every process has called it. Where `worker` is not null it makes progress meanwhile, and sleeps while
+/// there is nothing to do: for a process that peers may still need something of.
 /// TIELINE_BUSY in a handler of that worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_barrier(
@@ -423,10 +430,7 @@ pub unsafe extern "C" fn tieline_job_barrier(
             return Err(Fault::new(Status::Busy, "a barrier", why, fix));
         }
         drive(worker, |_, worker| {
-            job.barrier_while(|| {
-                let _ = worker.progress();
-                Ok(())
-            })?;
+            job.barrier_with(worker)?;
             Ok(0)
         })
     }))

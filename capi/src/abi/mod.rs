@@ -21,6 +21,7 @@ pub mod endpoint;
 pub mod error;
 pub mod how;
 pub mod job;
+pub mod look;
 pub mod memory;
 pub mod message;
 pub mod names;

@@ -19,7 +19,7 @@ fn no_size(size: usize) -> Fault {
         Status::Invalid,
         "a record without its size",
         format!("its first word says {size}"),
-        "set it: struct tieline_how how = { .size = sizeof how }",
+        "set the record's first field before the call: record.size = sizeof record",
     )
 }
 

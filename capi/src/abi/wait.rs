@@ -2,7 +2,7 @@
 
 use super::context::{keep, take};
 use super::enter::{guarded, object};
-use super::error::{answer, done};
+use super::error::{Fault, answer, done};
 use super::memory::{RegionHandle, RegionObject, close_by};
 use super::numbers::{TIELINE_MOVED, TIELINE_ROUSED};
 use super::records::{self, out, out_handle};
@@ -10,7 +10,7 @@ use super::table::{self, Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, timeout};
 use std::ffi::c_void;
 use std::time::Duration;
-use tieline::{Status, Waited, Waker};
+use tieline::{Status, WaitSet, Waited, Waker};
 
 /// Wakes a worker that sleeps: from any thread, and from a signal handler.
 pub struct WakerHandle(());
@@ -36,6 +36,48 @@ pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeou
             Waited::TimeIsUp => Err(time_is_up()),
         })
     }))
+}
+
+/// tieline_worker_wait for several workers of one thread: makes progress on all, and where there was none to make, sleeps until there may be some
+/// for one of them. It opens a descriptor for the call: a loop that waits often keeps an epoll of its own over their descriptors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_workers_wait(
+    workers: *const *const WorkerHandle,
+    count: usize,
+    timeout_ns: i64,
+) -> i32 {
+    answer(guarded(|| {
+        if workers.is_null() || count == 0 || count > MOST_WORKERS {
+            let why = format!("{count} workers were given, from 1 to {MOST_WORKERS} are some");
+            let fix = "pass an array of workers and its length";
+            return Err(Fault::new(Status::Invalid, "a wait for several workers", why, fix));
+        }
+        // SAFETY: the caller's array.
+        let workers = unsafe { std::slice::from_raw_parts(workers, count) };
+        within(workers, &mut WaitSet::new()?, timeout(timeout_ns))
+    }))
+}
+
+/// Each of them is entered within the call of the one before it.
+const MOST_WORKERS: usize = 256;
+
+/// Waits while this thread is in a call of each of the workers, whose handlers may then run.
+fn within(
+    workers: &[*const WorkerHandle],
+    set: &mut WaitSet,
+    timeout: Option<Duration>,
+) -> Result<i32, Fault> {
+    match workers.split_first() {
+        Some((first, others)) => drive(*first, |_, worker| {
+            set.add(worker)?;
+            within(others, set, timeout)
+        }),
+        None => match set.wait(timeout)? {
+            Waited::Moved => Ok(TIELINE_MOVED),
+            Waited::Roused => Ok(TIELINE_ROUSED),
+            Waited::TimeIsUp => Err(time_is_up()),
+        },
+    }
 }
 
 /// Makes progress until an aligned word of 64 bits of a region, which peers write, is one for which `holds` returns something else
@@ -69,6 +111,8 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
 }
 
 /// A descriptor for poll and epoll: readable when there may be something to do, provided that tieline_worker_arm returned TIELINE_OK before.
+/// It stays readable until the worker has made progress (level-triggered), belongs to the library, and is one and the same for the worker's
+/// life: capi/examples/event_loop.c. Time limits of the library's own make it readable as well, that of a silent peer among them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut i32) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {
@@ -78,7 +122,8 @@ pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut
     }))
 }
 
-/// Prepares to sleep on the descriptor: TIELINE_OK where that is safe, TIELINE_PENDING where there is something to do right now.
+/// Prepares for one sleep on the descriptor: TIELINE_OK where that is safe, TIELINE_PENDING where there is something to do right now. Call it
+/// before each sleep, behind the last progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_arm(worker: *const WorkerHandle) -> i32 {
     answer(drive(worker, |_, worker| Ok(i32::from(!worker.arm()?))))

@@ -274,8 +274,8 @@ pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
     }))
 }
 
-/// The bytes that lead a peer here. `len` says how much room there is, and hears how many they are; TIELINE_TOO_LARGE where there is
-/// no room for all.
+/// The bytes that lead a peer here. Carry them by a channel that only the job can read: where no secret is set (TIELINE_SECRET) whoever has them
+/// may connect. `len` says how much room there is, and hears how many they are; TIELINE_TOO_LARGE where there is no room for all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_address(
     worker: *const WorkerHandle,

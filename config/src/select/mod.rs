@@ -21,6 +21,9 @@ use crate::explain::{Record, Verdict};
 use crate::{Error, Origin, Setting, nearest, shown, vars};
 use glob::Glob;
 
+/// What follows the citation of a list in the verdict on a name that it passes over.
+pub const UNNAMED: &str = ", which does not name it";
+
 /// A parsed list. The empty one admits everything.
 #[derive(Clone, Debug)]
 pub struct Selection {
@@ -92,6 +95,11 @@ impl Selection {
         self.excludes && self.deciding(name).is_some()
     }
 
+    /// Whether a list of what is used does not name it.
+    pub fn passes_over(&self, name: &str) -> bool {
+        self.includes() && self.deciding(name).is_none()
+    }
+
     /// The preference of a name that is admitted, 0 first, or why it is not. A version counts for
     /// providers only.
     ///
@@ -103,7 +111,7 @@ impl Selection {
             return Ok(0);
         }
         let Some((place, entry)) = self.deciding(name) else {
-            return if self.excludes { Ok(0) } else { filtered(", which does not name it") };
+            return if self.excludes { Ok(0) } else { filtered(UNNAMED) };
         };
         match (self.excludes, entry.admits_version(version)) {
             (false, true) => Ok(place),

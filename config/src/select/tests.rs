@@ -232,6 +232,19 @@ fn what_a_list_is_cited_as_says_which_file_or_that_the_program_set_it() {
 }
 
 #[test]
+fn a_list_of_what_is_used_passes_over_the_names_that_it_does_not_have() {
+    assert!(parse("verbs,shm").passes_over("tcp"));
+    for (list, name) in [("verbs,shm", "shm"), ("shm*", "shm-cma"), ("verbs@^1.2", "verbs")] {
+        assert!(!parse(list).passes_over(name), "{list} {name}");
+    }
+    // An excluding list leaves out by name, and an empty one nothing.
+    assert!(!parse("^shm").passes_over("shm") && !parse("^shm").passes_over("tcp"));
+    assert!(!parse("").passes_over("tcp"));
+    let Err(Verdict::Filtered { by }) = parse("verbs").admits("tcp", None) else { panic!() };
+    assert_eq!(by.strip_suffix(super::UNNAMED), Some("TIELINE_PROVIDERS=verbs"));
+}
+
+#[test]
 fn a_list_is_read_with_blanks_around_its_parts() {
     let list = parse(" required: verbs @ ^1.2 , shm ");
     assert_eq!(list.admits("verbs", Some(&Version::new(1, 2, 0))), Ok(0));

@@ -117,7 +117,7 @@ impl Inner {
             format!(
                 "it speaks {major}.{minor} of the library's messages, and {major}.{HANDLES} has the first that ask for keys"
             ),
-            "carry the bytes of Region::remote_key, and use Endpoint::import_key",
+            "carry the region's remote key, and import it on the endpoint",
         ))
     }
 

@@ -79,7 +79,8 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         // Of a range that ends before it begins this is more than any region has.
         let len = range.end.wrapping_sub(range.start);
-        let from = local.inner.span.range(range.start, len)?;
+        let from = local.inner.span.range(range.start, len);
+        let from = from.map_err(|status| local.outside(status, range.start, len))?;
         let code = self.put_notify_now(from, len, key, offset, word);
         if code == OK {
             return Ok(Outcome::Done(0));

@@ -69,8 +69,10 @@ impl Endpoint {
         let mut len = 0usize;
         for (region, range) in pieces {
             self.inner.check_local(region)?;
-            let n = range.end.checked_sub(range.start).ok_or(Status::OutOfRange)?;
-            let _ = region.inner.span.range(range.start, n)?;
+            // Of a range that ends before it begins this is more than any region has.
+            let n = range.end.wrapping_sub(range.start);
+            let inside = region.inner.span.range(range.start, n);
+            let _ = inside.map_err(|status| region.outside(status, range.start, n))?;
             len = len.checked_add(n).ok_or(Status::OutOfRange)?;
         }
         Ok(len)

@@ -72,7 +72,7 @@ fn not_mapped(key: &RemoteKey) -> Error {
         Status::Unsupported,
         "a pointer to a peer's memory",
         format!("{} reaches it, and maps nothing here", key.path()),
-        "use put and get; memory of Context::alloc is mapped by processes of its host",
+        "use put and get; memory that the context allocates is mapped by processes of its host",
     )
 }
 

@@ -46,7 +46,8 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         // Of a range that ends before it begins this is more than any region has.
         let len = range.end.wrapping_sub(range.start);
-        let from = local.inner.span.range(range.start, len)?;
+        let from = local.inner.span.range(range.start, len);
+        let from = from.map_err(|status| local.outside(status, range.start, len))?;
         let (fast, mut code) = (&key.inner.fast, OK);
         if len < fast.put_below.get() && self.may_take_fast_path(key) {
             let iov = Iov::new(from, len);
@@ -110,7 +111,8 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         // Of a range that ends before it begins this is more than any region has.
         let len = range.end.wrapping_sub(range.start);
-        let to = local.inner.span.range(range.start, len)?;
+        let to = local.inner.span.range(range.start, len);
+        let to = to.map_err(|status| local.outside(status, range.start, len))?;
         let (fast, mut code) = (&key.inner.fast, OK);
         if len < fast.get_below.get() && self.may_take_fast_path(key) {
             let iov = Iov::new(to, len);

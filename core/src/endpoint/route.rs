@@ -198,7 +198,7 @@ impl Route {
         &self,
         core: &Core,
         peer: &WorkerAddress,
-        say: impl Fn(&[Record], &[&Record], &[(&str, &str)], &dyn Fn(&str) -> bool) -> R,
+        say: impl Fn(&[Record], &[&Record], &[(&str, &str)], &unreachable::Asks<'_>) -> R,
     ) -> R {
         let theirs: Vec<(&str, &str)> = peer
             .entry
@@ -209,7 +209,10 @@ impl Route {
         let decided: Vec<&Record> = core.decisions().collect();
         let connect = core.config.selection(vars::CONNECT);
         let connects = |name: &str| connect.as_ref().is_ok_and(|list| list.asks_for(name));
-        say(&self.records, &decided, &theirs, &connects)
+        let providers = core.config.selection(vars::PROVIDERS);
+        let named = |name: &str| providers.as_ref().is_ok_and(|list| list.asks_for(name));
+        let asks = unreachable::Asks { connects: &connects, named: &named };
+        say(&self.records, &decided, &theirs, &asks)
     }
 }
 

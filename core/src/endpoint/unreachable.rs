@@ -3,15 +3,23 @@
 
 use crate::explain::{Record, Verdict};
 
+/// What was asked for by name.
+pub(super) struct Asks<'a> {
+    /// Whether the modules of a provider are asked to form connections for others.
+    pub(super) connects: &'a dyn Fn(&str) -> bool,
+    /// Whether the list of providers names it.
+    pub(super) named: &'a dyn Fn(&str) -> bool,
+}
+
 /// `tried` are the decisions about this peer, `decided` those about this process, `theirs` the providers and modules of the
-/// peer. `connects` says whether the modules of a provider are asked to form connections for others.
+/// peer.
 pub(super) fn why(
     tried: &[Record],
     decided: &[&Record],
     theirs: &[(&str, &str)],
-    connects: &dyn Fn(&str) -> bool,
+    asks: &Asks<'_>,
 ) -> String {
-    let lines = hindrances(tried, decided, theirs, connects);
+    let lines = hindrances(tried, decided, theirs, asks);
     if lines.is_empty() {
         return "this context has no module that carries messages".to_string();
     }
@@ -23,7 +31,7 @@ pub(super) fn hindrances(
     tried: &[Record],
     decided: &[&Record],
     theirs: &[(&str, &str)],
-    connects: &dyn Fn(&str) -> bool,
+    asks: &Asks<'_>,
 ) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut add = |line: String| {
@@ -33,7 +41,8 @@ pub(super) fn hindrances(
     };
     let mut told: Vec<&str> = Vec::new();
     let left_out = || {
-        let such = decided.iter().filter(|r| is_missing(&r.verdict) && connects(&r.provider));
+        let such =
+            decided.iter().filter(|r| is_missing(&r.verdict) && (asks.connects)(&r.provider));
         such.map(|r| format!("{}: {}", r.provider, r.verdict)).collect::<Vec<_>>()
     };
     let reason = |record: &Record| match &record.verdict {
@@ -59,7 +68,12 @@ pub(super) fn hindrances(
         add(format!("{provider}/{module}: the peer has it; here: {because}"));
     }
     for record in decided {
-        let unfit = matches!(record.verdict, Verdict::Refused { .. } | Verdict::Disabled { .. });
+        let unfit = match &record.verdict {
+            Verdict::Refused { .. } | Verdict::Disabled { .. } => true,
+            // To have no such device is no fault, unless somebody counts on it.
+            Verdict::NotUsed { .. } => record.domain.is_none() && (asks.named)(&record.provider),
+            _ => false,
+        };
         let is_used = || about(decided, &record.provider).any(|r| r.verdict.is_used());
         if unfit
             && is_missing(&record.verdict)
@@ -106,12 +120,13 @@ mod tests {
         vec![Record::module("shm", "shm", "ring", verdict)]
     }
 
+    const NOBODY: Asks<'static> = Asks { connects: &|_| false, named: &|_| false };
     const THEIRS: &[(&str, &str)] = &[("shm", "ring"), ("tcp", "stream")];
 
     #[test]
     fn what_the_peer_has_and_this_process_refused_comes_first_with_the_reason() {
         let record = Record::provider("tcp", refused());
-        let text = why(&other_host(), &[&record], THEIRS, &|_| false);
+        let text = why(&other_host(), &[&record], THEIRS, &NOBODY);
         assert_eq!(
             text,
             "tcp/stream: the peer has it; here: refused: elf: a half; expected all of it; \
@@ -121,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_is_not_installed_is_called_so() {
-        let text = why(&other_host(), &[], THEIRS, &|_| false);
+        let text = why(&other_host(), &[], THEIRS, &NOBODY);
         assert!(text.starts_with("tcp/stream: the peer has it; here: not installed; "), "{text}");
     }
 
@@ -133,12 +148,22 @@ mod tests {
         let by = "TIELINE_PROVIDERS=tcp,shm (environment)".to_string();
         let filtered = Record::provider("tcp-connect", Verdict::Filtered { by });
         // The other side has the same setting, and so the same gap.
-        let text =
-            why(&other_host(), &[&filtered, &path], &THEIRS[..1], &|name| name == "tcp-connect");
+        let asks = Asks { connects: &|name| name == "tcp-connect", ..NOBODY };
+        let text = why(&other_host(), &[&filtered, &path], &THEIRS[..1], &asks);
         assert!(text.starts_with("tcp: disabled: nobody carries its addresses, "), "{text}");
         let cause = "tcp-connect: left out by TIELINE_PROVIDERS=tcp,shm (environment)";
         assert!(text.contains(cause), "{text}");
         assert!(text.ends_with("shm/ring: another host"), "{text}");
+    }
+
+    #[test]
+    fn a_provider_without_its_device_is_a_hindrance_only_where_its_name_was_asked_for() {
+        let unused = Verdict::NotUsed { because: "there is no /dev/knem".into() };
+        let record = Record::provider("shm-knem", unused);
+        let said = |asks: &Asks<'_>| hindrances(&[], &[&record], &[], asks);
+        assert_eq!(said(&NOBODY), [""; 0]);
+        let asks = Asks { named: &|name| name == "shm-knem", ..NOBODY };
+        assert_eq!(said(&asks), ["shm-knem: not used: there is no /dev/knem"]);
     }
 
     #[test]
@@ -147,7 +172,7 @@ mod tests {
         let because = "alone".to_string();
         let used = Verdict::ChosenFor { roles: vec!["message".into()], because };
         let used = Record::module("shm", "shm", "ring", used);
-        let text = why(&other_host(), &[&record, &used], &THEIRS[..1], &|_| false);
+        let text = why(&other_host(), &[&record, &used], &THEIRS[..1], &NOBODY);
         assert_eq!(text, "shm/ring: another host");
     }
 }

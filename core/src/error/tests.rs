@@ -142,8 +142,8 @@ fn a_wrong_setting_is_named_with_its_value_and_its_origin() {
     let Err(OpenError::Configure(error)) = refused else { panic!("{refused:?}") };
     assert_eq!(error.setting().map(|(name, _)| name), Some("TIELINE_PROVIDERS"));
     // What is missing here is no setting's fault alone.
-    let refused =
-        Context::builder().set("TIELINE_PROVIDERS", "tcp").set("TIELINE_PROVIDER_PATH", "/dev");
+    let refused = Context::builder().set("TIELINE_PROVIDERS", "tcp");
+    let refused = refused.set("TIELINE_CONNECT", "^tcp-connect");
     let Err(OpenError::Configure(error)) = refused.open().map(drop) else { panic!("it opens") };
     assert_eq!((error.status(), error.setting()), (NoDevice, None));
 }

@@ -48,7 +48,7 @@ impl KeyRecord {
                 status,
                 "this is no remote key",
                 format!("{} ({} bytes)", no.why, bytes.len()),
-                "pass the bytes of Region::remote_key() unchanged, between versions of Tieline that go together",
+                "pass what the owner gave as the region's key, unchanged, between versions of Tieline that go together",
             )
         })
     }

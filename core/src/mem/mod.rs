@@ -84,7 +84,7 @@ impl Memory {
                     }
                     // Not here: some system call is forbidden.
                     Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
-                        "{} gives no memory that peers map, and Context::alloc takes ordinary memory: {error}",
+                        "{} gives no memory that peers map, and ordinary memory is allocated: {error}",
                         slot.name
                     )),
                     Err(error) => return Err(error),

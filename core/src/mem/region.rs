@@ -308,15 +308,14 @@ impl Region {
         if self.is_shared() { self.inner.memory.guard.check("a region") } else { Ok(()) }
     }
 
+    /// Why these bytes are none of the region's. A range that ends before it begins is said as it was given.
     #[cold]
-    fn outside(&self, status: Status, offset: usize, len: usize) -> Error {
+    pub(crate) fn outside(&self, status: Status, offset: usize, len: usize) -> Error {
+        let is_reversed = len > isize::MAX as usize;
+        let end = if is_reversed { offset.wrapping_add(len) } else { offset.saturating_add(len) };
         Error::new(
             status,
-            format!(
-                "bytes {offset}..{} of a region of {} bytes",
-                offset.saturating_add(len),
-                self.len()
-            ),
+            format!("bytes {offset}..{end} of a region of {} bytes", self.len()),
             status.text(),
             "use a range inside the region, aligned for atomics",
         )
@@ -328,7 +327,7 @@ fn no_more_keys() -> Error {
     Error::new(
         Status::Closed,
         "a remote key of a region that is being closed",
-        "its keys are refused since Region::close was called",
+        "its keys are refused since the call that closes it",
         "register the memory anew once it is closed",
     )
 }

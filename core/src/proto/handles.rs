@@ -34,7 +34,7 @@ pub(crate) fn no_key(status: Status) -> Error {
         ),
         Status::TooLarge => (
             "the key is longer than a message of the lane",
-            "carry the bytes of Region::remote_key, and use Endpoint::import_key",
+            "carry the region's remote key, and import it on the endpoint",
         ),
         status => (status.text(), ""),
     };

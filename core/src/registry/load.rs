@@ -31,6 +31,9 @@ use tieline_plugin_api::{CoreNote, Status};
 /// The step at which a provider refuses to start because of a value that it was given.
 pub(crate) const REFUSED_VALUE: &str = "value";
 
+/// The step at which a provider does not start because the machine lacks what it is for.
+pub(super) const NO_DEVICE: &str = "device";
+
 /// What this core speaks, readable in every file that it is linked into.
 #[used]
 // SAFETY: a note section holds constants without pointers; `CoreNote` is that and nothing else.
@@ -290,6 +293,10 @@ pub(super) fn start(
             services.tell_declared();
         }
         services.close();
+        if status == Status::NoDevice {
+            let found = text.unwrap_or_else(|| status.text().to_string());
+            return refuse(NO_DEVICE, "its device", found);
+        }
         let found =
             text.map_or_else(|| status.text().to_string(), |text| format!("{text} ({status})"));
         let phase = if of_a_value { REFUSED_VALUE } else { "init" };

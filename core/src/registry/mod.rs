@@ -67,13 +67,43 @@ pub(crate) fn discover_in(
     builtin: &[Builtin],
     wanted: &dyn Fn(&str, &semver::Version) -> Result<(), Verdict>,
 ) -> Discovery {
+    search_in(path, settings, builtin, wanted, Arc::new(Log::new()))
+}
+
+impl Discovery {
+    /// Searches again for providers that the first search left out, and takes them in with their records.
+    pub(crate) fn bring(
+        &mut self,
+        settings: Arc<dyn Settings>,
+        builtin: &[Builtin],
+        names: &[String],
+    ) {
+        let path = SearchPath::from_settings(&*settings);
+        let other = || Verdict::Filtered { by: String::new() };
+        let is_meant = |name: &str| names.iter().any(|meant| meant == name);
+        let wanted =
+            |name: &str, _: &semver::Version| is_meant(name).then_some(()).ok_or_else(other);
+        let found = search_in(path, settings, builtin, &wanted, self.log.clone());
+        self.records.retain(|record| !is_meant(&record.provider));
+        self.records.extend(found.records.into_iter().filter(|r| is_meant(&r.provider)));
+        self.providers.extend(found.providers);
+    }
+}
+
+/// As [`discover_in`]; what providers log goes there.
+fn search_in(
+    path: SearchPath,
+    settings: Arc<dyn Settings>,
+    builtin: &[Builtin],
+    wanted: &dyn Fn(&str, &semver::Version) -> Result<(), Verdict>,
+    log: Arc<Log<LogLine>>,
+) -> Discovery {
     let looked = path.looked();
     let mode = probe::Mode::parse(settings.get("TIELINE_PROBE").map(|set| set.0).as_deref());
     let (candidates, records) = path.candidates();
     let in_files = candidates.iter().map(|candidate| candidate.name_in_file.as_str());
     let names: Vec<&str> = in_files.chain(builtin.iter().map(|it| it.name)).collect();
     settings.found(&names);
-    let log = Arc::new(Log::new());
     let mut search = Search { providers: Vec::new(), records, settings, log, wanted };
     for candidate in candidates {
         let examined = match search::examine(&candidate) {
@@ -143,6 +173,10 @@ impl Search<'_> {
         open: impl FnOnce() -> Result<EntryFn, Refusal>,
     ) {
         if let Some(first) = self.providers.iter().find(|provider| provider.name == name) {
+            if origin == Origin::BuiltIn && first.version == *version {
+                // The same provider, whichever of the two serves.
+                return;
+            }
             let winner = format!("{} {} ({})", first.name, first.version, first.origin);
             let rule = match origin {
                 Origin::BuiltIn => {
@@ -169,6 +203,11 @@ impl Search<'_> {
                     Verdict::Found { origin: origin.to_string(), version: version.to_string() };
                 self.records.push(Record::provider(name, found));
                 self.providers.push(provider);
+            }
+            // Nothing is wrong: this machine lacks what the provider is for.
+            Err((load::NO_DEVICE, unfit)) => {
+                let because = format!("{}; version {version}, {origin}", unfit.found);
+                self.records.push(Record::provider(name, Verdict::NotUsed { because }));
             }
             Err(refusal) => self.refuse(name, &origin, refusal),
         }

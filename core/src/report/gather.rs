@@ -42,6 +42,7 @@ impl Report {
             event: line.event.map(str::to_owned),
         });
         let mut warnings = core.config.warnings();
+        warnings.extend(named_in_vain(core));
         warnings.extend(core.notes());
         warnings.extend(core.promise_not_given());
         warnings.extend(core.journal().and_then(|journal| journal.trouble()));
@@ -62,6 +63,22 @@ impl Report {
             files: core.config.files(),
         }
     }
+}
+
+/// Providers that somebody named, and that this machine has no device for: to have none is a normal state otherwise.
+fn named_in_vain(core: &Core) -> Vec<String> {
+    let Ok(list) = core.config.selection(vars::PROVIDERS) else { return Vec::new() };
+    let mut told = BTreeSet::new();
+    let without = core.decisions().filter_map(|record| match &record.verdict {
+        Verdict::NotUsed { because } if record.domain.is_none() => (list
+            .asks_for(&record.provider)
+            && told.insert(&record.provider))
+        .then(|| {
+            format!("{} is named by {} and is not used: {because}", record.provider, list.cite())
+        }),
+        _ => None,
+    });
+    without.collect()
 }
 
 /// Every module, the domains in the order of their names.

@@ -300,6 +300,72 @@ fn why_is_this_word_for_word() {
 }
 
 #[test]
+fn a_first_look_names_the_folder_once_and_gives_no_reason_for_a_normal_state() {
+    let mut report = rich();
+    let file = |name: &str| Verdict::Found {
+        origin: format!("/usr/lib/tieline-1/providers/libtieline_{name}.so"),
+        version: "0.1.0".into(),
+    };
+    let because =
+        "there is no /dev/knem: the kernel module knem is not loaded; version 0.1.0, /a.so";
+    report.records = vec![
+        Record::provider("shm", file("shm")),
+        Record::provider("tcp", file("tcp")),
+        Record::provider("shm-knem", Verdict::NotUsed { because: because.into() }),
+        Record::module(
+            "shm",
+            "shm",
+            "mem",
+            Verdict::ChosenFor { roles: vec![], because: "it is".into() },
+        ),
+        Record::module("tcp", "tcp", "mem", Verdict::Disabled { because: "by a list".into() }),
+    ];
+    let lane = |via: &str, memory: Option<&str>| LaneView {
+        role: "RMA".into(),
+        via: via.into(),
+        memory: memory.map(str::to_owned),
+        because: "priority 40".into(),
+    };
+    report.lanes = vec![lane("shm-cma/copy", Some("any")), lane("emulated", Some("any"))];
+    let info = |text: &str| LogView {
+        provider: "tcp".into(),
+        level: "info".into(),
+        text: text.into(),
+        event: None,
+    };
+    report.log = vec![info("a line of no weight")];
+    report.warnings.clear();
+    assert_eq!(
+        report.why_briefly_within(100),
+        "Tieline 0.1.0, provider ABI 1.0\n\
+         \n\
+         PROVIDERS, files in /usr/lib/tieline-1/providers\n\
+         \x20 shm       found     version 0.1.0, libtieline_shm.so\n\
+         \x20 shm-knem  not used  there is no /dev/knem\n\
+         \x20 tcp       found     version 0.1.0, libtieline_tcp.so\n\
+         \n\
+         DOMAINS AND MODULES THAT ARE NOT USED\n\
+         \x20 tcp/mem  disabled  by a list\n\
+         \n\
+         PATHS\n\
+         \x20 shm      {message of shm}\n\
+         \x20 shm-cma  {message of shm-cma}\n\
+         \x20          disabled: nobody forms its connections\n\
+         \n\
+         ORDER, FOR A PEER THAT ALL OF IT REACHES\n\
+         \x20 RMA  shm-cma/copy  priority 40\n\
+         \n\
+         `tieline info --why --all` shows the rest\n"
+    );
+    // A file that lies elsewhere is told with its path.
+    let origin = "/opt/libtieline_mine.so".to_owned();
+    let elsewhere = Verdict::Found { origin, version: "1.0.0".into() };
+    report.records.push(Record::provider("mine", elsewhere));
+    let said = report.why_briefly_within(100);
+    assert!(said.contains("PROVIDERS\n") && said.contains("/opt/libtieline_mine.so\n"), "{said}");
+}
+
+#[test]
 fn several_records_of_one_subject_stand_under_its_name_once_in_their_order() {
     let because = |words: &str| Verdict::NotUsed { because: words.into() };
     let records = [

@@ -2,15 +2,15 @@
 
 use crate::log::is_plain;
 
-/// How wide the text may be.
+/// How wide the text is where nobody says.
 pub(super) const WIDTH: usize = 100;
 /// How narrow the last column may become before the text may be wider after all.
-const LEAST: usize = 32;
+const LEAST: usize = 12;
 
 /// Lays out rows of equally many cells. Columns are as wide as their widest cell; the last one wraps under
 /// its own beginning. Control characters, which some other program may have put there, become blanks.
-pub(super) fn columns(rows: &[Vec<String>], indent: usize) -> String {
-    lay_out(rows, indent, |hang| WIDTH.saturating_sub(hang).max(LEAST))
+pub(super) fn columns(rows: &[Vec<String>], indent: usize, width: usize) -> String {
+    lay_out(rows, indent, |hang| width.saturating_sub(hang).max(LEAST))
 }
 
 /// The same with every row in one line, however long, so that it is found whole.
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn columns_stand_under_one_another() {
-        let text = columns(&[row(&["a", "bb", "c"]), row(&["aaa", "b", ""])], 2);
+        let text = columns(&[row(&["a", "bb", "c"]), row(&["aaa", "b", ""])], 2, WIDTH);
         assert_eq!(text, "  a    bb  c\n  aaa  b\n");
     }
 
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn the_last_column_wraps_under_its_beginning() {
         let long = "word ".repeat(40);
-        let text = columns(&[row(&["subject", &long])], 0);
+        let text = columns(&[row(&["subject", &long])], 0, WIDTH);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines.len() > 1);
         assert!(lines.iter().all(|line| line.len() <= WIDTH), "{text}");
@@ -113,11 +113,11 @@ mod tests {
     #[test]
     fn a_word_that_is_too_long_stays_whole() {
         let path = "/".repeat(200);
-        assert!(columns(&[row(&["x", &path])], 0).contains(&path));
+        assert!(columns(&[row(&["x", &path])], 0, WIDTH).contains(&path));
     }
 
     #[test]
     fn control_characters_of_others_do_not_reach_the_terminal() {
-        assert_eq!(columns(&[row(&["a\u{1b}[2J", "b\nc"])], 0), "a [2J  b c\n");
+        assert_eq!(columns(&[row(&["a\u{1b}[2J", "b\nc"])], 0, WIDTH), "a [2J  b c\n");
     }
 }

@@ -1,10 +1,10 @@
 //! Variables with their values, as `tieline config` shows them.
 
-use super::text::columns;
+use super::text::{WIDTH, columns};
 use super::{FileView, Origin, ValueView};
 use crate::Error;
 use crate::builtin;
-use crate::config::Config;
+use crate::config::{Config, nearest};
 
 /// Every variable of the core and of the built-in providers with the value that holds in this process, and
 /// the files that were looked for. Opens no context, and so works when none can be opened.
@@ -19,9 +19,29 @@ pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     Ok((config.views(), config.files()))
 }
 
+/// The part of a variable's name that was probably meant, in lower case: `fastbox` for `fastbx`.
+#[must_use]
+pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
+    let name = name.trim_start_matches("TIELINE_");
+    let mut runs: Vec<String> = Vec::new();
+    for value in values {
+        let words: Vec<&str> = value.name.split('_').skip(1).collect();
+        for first in 0..words.len() {
+            runs.extend((first + 1..=words.len()).map(|end| words[first..end].join("_")));
+        }
+    }
+    nearest(name, runs.iter().map(String::as_str)).map(str::to_lowercase)
+}
+
 /// Variables by owner, two lines each: name, value and origin; then the meaning.
 #[must_use]
 pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
+    values_text_within(values, files, WIDTH)
+}
+
+/// The same for a terminal of this width.
+#[must_use]
+pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize) -> String {
     let mut text = String::new();
     let mut owner = "";
     for value in values {
@@ -33,11 +53,15 @@ pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
                 title(owner)
             ));
         }
-        text.push_str(&columns(&[vec![format!("{} = {}", value.name, or_none(&value.value))]], 2));
+        text.push_str(&columns(
+            &[vec![format!("{} = {}", value.name, or_none(&value.value))]],
+            2,
+            width,
+        ));
         let mut meaning = origin(value);
         meaning.push_str(". ");
         meaning.push_str(&value.doc);
-        text.push_str(&columns(&[vec![meaning]], 6));
+        text.push_str(&columns(&[vec![meaning]], 6, width));
     }
     if !files.is_empty() {
         let rows: Vec<Vec<String>> = files
@@ -45,7 +69,7 @@ pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
             .map(|file| vec![file.path.display().to_string(), file.state.clone()])
             .collect();
         text.push_str("\nFILES\n");
-        text.push_str(&columns(&rows, 2));
+        text.push_str(&columns(&rows, 2, width));
     }
     text
 }
@@ -53,6 +77,12 @@ pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
 /// Everything about one variable.
 #[must_use]
 pub fn value_text(value: &ValueView) -> String {
+    value_text_within(value, WIDTH)
+}
+
+/// The same for a terminal of this width.
+#[must_use]
+pub fn value_text_within(value: &ValueView, width: usize) -> String {
     let mut rows = vec![
         vec!["value".to_owned(), or_none(&value.value)],
         vec!["origin".to_owned(), value.origin.to_string()],
@@ -64,7 +94,7 @@ pub fn value_text(value: &ValueView) -> String {
     for lost in &value.overridden {
         rows.push(vec!["overridden".to_owned(), format!("{} ({})", lost.value, lost.origin)]);
     }
-    format!("{}\n{}", value.name, columns(&rows, 2))
+    format!("{}\n{}", value.name, columns(&rows, 2, width))
 }
 
 fn title(owner: &str) -> String {
@@ -116,6 +146,15 @@ mod tests {
                 origin: Origin::File("/etc/tieline/tieline.toml".into(), 3),
             }],
         }
+    }
+
+    #[test]
+    fn a_part_of_a_name_that_nobody_has_is_answered_with_the_nearest() {
+        let views = [queue_bytes()];
+        assert_eq!(nearest_word(&views, "QUEU").as_deref(), Some("queue"));
+        assert_eq!(nearest_word(&views, "TIELINE_QUEUE_BYTE").as_deref(), Some("queue_bytes"));
+        assert_eq!(nearest_word(&views, "INFINIBAND"), None);
+        assert_eq!(nearest_word(&[], "QUEU"), None);
     }
 
     #[test]

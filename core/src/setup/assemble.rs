@@ -1,7 +1,6 @@
 //! Opening a context: from the configuration to what every worker opens.
 
-use super::selftest;
-use super::{Core, ModuleUse, Roles};
+use super::{Core, ModuleUse, Roles, connectors, selftest, unusable};
 use crate::address::Location;
 use crate::builtin::linked;
 use crate::compose::{self, Composition, Preferences};
@@ -112,7 +111,7 @@ impl Core {
         if self.modules.iter().any(|m| m.roles.message) {
             Ok(())
         } else {
-            Err(self.no_message_module())
+            Err(unusable::error(&self.decisions().collect::<Vec<_>>()))
         }
     }
 
@@ -138,7 +137,7 @@ impl Core {
         let providers = config.selection(vars::PROVIDERS)?;
         let preferences = Preferences::from_config(&config)?;
         let settings = Arc::new(ConfigSettings { config: config.clone(), found: OnceLock::new() });
-        let discovery = discover(settings, &linked(), &|name, version| {
+        let mut discovery = discover(settings.clone(), &linked(), &|name, version| {
             providers.admits(name, Some(version)).map(|_| ())
         });
         // A value that somebody set on purpose, and that does not hold, is no reason to go on without what it was for.
@@ -170,30 +169,51 @@ impl Core {
         if config.bool(vars::SELFTEST)? {
             found.retain(|module| self_tested(module, &domains, &mut records));
         }
-        let mut candidates = Vec::new();
-        for (at, attr, _) in &found {
+        let candidate = |(at, attr, _): &FoundModule, discovery: &Discovery| {
             let version = discovery.providers.iter().find(|p| p.name == at.provider);
             let version = version.map(|p| &p.version);
-            candidates.push(compose::FoundModule {
+            Ok::<_, Error>(compose::FoundModule {
                 at: at.clone(),
                 facts: ModuleFacts::from(attr),
                 provider_preference: providers.admits(&at.provider, version).unwrap_or(0),
                 provider_asked_for: providers.asks_for(&at.provider),
                 priority: config.priority(&at.provider, &at.module)?,
                 connect: config.connect_of(&at.provider, &at.domain)?,
-            });
-        }
+            })
+        };
+        let known = found.iter().map(|module| candidate(module, &discovery));
+        let mut candidates = known.collect::<Result<Vec<_>, Error>>()?;
         if out_of_band {
             candidates.push(compose::out_of_band_candidate());
+        }
+        let brought = connectors::missing(&candidates, &preferences, &providers, &discovery);
+        if !brought.is_empty() {
+            discovery.bring(settings, &linked(), &brought);
+            let is_brought = |p: &&Arc<LoadedProvider>| brought.contains(&p.name);
+            let (first, first_domain) = (found.len(), domains.len());
+            for provider in discovery.providers.iter().filter(is_brought) {
+                config.uses(&provider.name);
+                let opened = open_domains(provider, id, &mut domains, &mut found, &mut records);
+                records.extend(opened.err().map(|record| *record));
+            }
+            // They are here to form connections: the list of providers says what carries data.
+            found.retain(|(_, attr, at)| *at < first_domain || attr.role != role::DATA);
+            for module in &found[first..] {
+                candidates.push(candidate(module, &discovery)?);
+            }
         }
         // What forms connections is counted on only once it has been opened: another one takes its place otherwise.
         let mut closed: Vec<String> = Vec::new();
         let composition = loop {
             let mut composition = compose::compose(&candidates, &preferences);
             let Some(record) = closed_connector(&composition, &found, &domains, id) else {
-                // A name that means one of them was found, whatever became of it.
+                // A name that means one of them, or a provider that was left out, was found, whatever became of it.
                 composition.records.retain(|r| {
-                    !matches!(r.verdict, Verdict::NotFound { .. }) || !closed.contains(&r.subject())
+                    let is_there = |name: &String| {
+                        closed.contains(name)
+                            || discovery.records.iter().any(|seen| seen.subject() == *name)
+                    };
+                    !matches!(r.verdict, Verdict::NotFound { .. }) || !is_there(&r.subject())
                 });
                 break composition;
             };
@@ -204,6 +224,7 @@ impl Core {
             records.push(record);
         };
         check_names(&preferences, &found, &discovery, &mut records);
+        records.extend(connectors::told(&brought, &composition, &providers));
         let idle: Vec<&str> = discovery
             .records
             .iter()
@@ -266,33 +287,6 @@ impl Core {
     /// Every decision that was made while the context was opened.
     pub(crate) fn decisions(&self) -> impl Iterator<Item = &Record> {
         self.discovery.records.iter().chain(&self.records).chain(&self.composition.records)
-    }
-
-    /// The error for a context that could send nothing.
-    fn no_message_module(&self) -> Error {
-        let mut why: Vec<String> = Vec::new();
-        let mut decisions: Vec<&Record> = self.decisions().collect();
-        // What is here and cannot be used is the cause; what somebody left out, or what is for other machines, is said behind it.
-        decisions.sort_by_key(|record| match &record.verdict {
-            Verdict::Disabled { because } if because != compose::PATH_IS_DISABLED => 0,
-            Verdict::Refused { .. } => 1,
-            Verdict::Filtered { .. } if record.domain.is_none() => 2,
-            _ => 3,
-        });
-        for r in decisions {
-            let line = format!("{}: {}", r.subject(), r.verdict);
-            let told = matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. });
-            // A provider that is built in and there as a file is refused twice, for one reason.
-            if !told && !why.contains(&line) {
-                why.push(line);
-            }
-        }
-        Error::new(
-            Status::NoDevice,
-            "no module that carries messages is usable",
-            if why.is_empty() { "no provider was found".to_string() } else { why.join("; ") },
-            "install a provider or loosen TIELINE_PROVIDERS, TIELINE_DOMAINS and TIELINE_MODULES",
-        )
     }
 }
 

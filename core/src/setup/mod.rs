@@ -4,8 +4,10 @@
 //! use it.
 
 mod assemble;
+mod connectors;
 mod selftest;
 mod spin;
+mod unusable;
 
 use crate::address::{Location, WorkerEntry};
 use crate::compose::Composition;
@@ -216,7 +218,7 @@ impl Core {
         let opened = NameService::open(&self.name_settings()?);
         let names = opened.map_err(|why| {
             let fix = format!(
-                "see {} and {}, or carry Worker::address()",
+                "see {} and {}, or carry the worker's address",
                 vars::TCP_INTERFACES,
                 vars::TCP_PORTS
             );

@@ -6,6 +6,7 @@ mod answering;
 mod arrivals;
 pub(crate) mod at_exit;
 mod backoff;
+mod barrier;
 mod calls;
 mod cancel;
 mod close;
@@ -168,7 +169,8 @@ impl Worker {
         Worker { inner, lent: true }
     }
 
-    /// The bytes that lead a peer here. Carry them to it unchanged, by any means.
+    /// The bytes that lead a peer here. Carry them to it unchanged, by a channel that only the job can read: where no secret is set
+    /// (`TIELINE_SECRET`) whoever has them may connect.
     ///
     /// # Errors
     /// `TooLarge` where it does not fit an address.

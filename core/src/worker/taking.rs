@@ -164,8 +164,9 @@ impl Inner {
         range: Range<usize>,
     ) -> Result<Outcome, PostError> {
         self.check_open()?;
-        let len = range.end.checked_sub(range.start).ok_or(Status::OutOfRange)?;
-        let _ = local.inner.span.range(range.start, len)?;
+        let len = range.end.wrapping_sub(range.start);
+        let inside = local.inner.span.range(range.start, len);
+        let _ = inside.map_err(|status| local.outside(status, range.start, len))?;
         if len > announced.len {
             return Err(too_much(len, announced.len).into());
         }
@@ -246,7 +247,7 @@ fn too_much(len: usize, announced: usize) -> Error {
         Status::OutOfRange,
         format!("{len} bytes of a message of {announced}"),
         "it has no more",
-        "take what Announcement::len says at most",
+        "take no more than its announced length",
     )
 }
 

@@ -46,15 +46,19 @@ impl Waited {
 }
 
 impl Worker {
-    /// A descriptor for poll(2) or epoll: readable when there may be something to do, provided that
-    /// [`Worker::arm`] said so before.
+    /// A descriptor for poll(2) or epoll: readable when there may be something to do, provided that [`Worker::arm`] said `true` before.
+    ///
+    /// It stays readable until the worker has made progress: it is level-triggered. With `EPOLLET` make progress until there is none
+    /// before the next `arm`. It is one and the same for the worker's life, and belongs to the library: nobody reads from it or
+    /// closes it. Time limits of the library's own make it readable as well, such as the one after which a silent peer has
+    /// failed: a sleep on it needs no limit for their sake. `capi/examples/event_loop.c` has it beside a socket.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.inner.poller.as_raw_fd()
     }
 
-    /// Prepares to sleep on [`Worker::fd`]: `true` when that is safe, `false` when there is something to
-    /// do right now.
+    /// Prepares for one sleep on [`Worker::fd`]: `true` when that is safe, `false` when there is something to do right now. Call it
+    /// before each sleep, behind the last progress.
     ///
     /// # Errors
     /// When an interface cannot be waited for; once, when the context's progress thread has stopped.

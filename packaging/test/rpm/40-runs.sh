@@ -5,7 +5,7 @@ for package in "$RPMS"/*/*.rpm; do
     rpm2cpio "$package" | (cd "$DEBIAN" && cpio --extract --make-directories --quiet --unconditional)
 done
 inside() { unshare --mount --pid --net --ipc --fork --kill-child --mount-proc="$DEBIAN/proc" chroot "$DEBIAN" bash -eu -c "$1"; }
-inside 'mount -t tmpfs shm /dev/shm; tieline info --why' > said
+inside 'mount -t tmpfs shm /dev/shm; tieline info --why --all' > said
 for file in "$DEBIAN"/usr/lib64/tieline-1/providers/libtieline_*.so; do
     grep -qF "${file#"$DEBIAN"}" said || { cat said; echo "no $file"; exit 1; }
 done

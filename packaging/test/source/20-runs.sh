@@ -1,6 +1,6 @@
 # What was built from the source package is installed, finds its providers, and two processes move a file.
 dpkg -i /scratch/*.deb > said 2>&1 || { cat said; exit 1; }
-tieline info --why > said
+tieline info --why --all > said
 for file in /usr/lib/*/tieline-1/providers/libtieline_*.so; do
     grep -qF "$file" said || { cat said; echo "no $file"; exit 1; }
 done

@@ -223,9 +223,18 @@ fn the_entry_symbol_of_a_dependency_is_not_the_providers() {
 #[test]
 fn what_an_init_says_when_it_fails_is_in_the_record() {
     let directory = Directory::new();
-    let _ = directory.compile("absent", &["INIT_ERROR=\"no card in any slot\""]);
-    let found = "no card in any slot (no such device)";
-    assert_refused(&open(&[&directory]), "absent", "init", "a provider that starts", found);
+    let says = "INIT_ERROR=\"no card in any slot\"";
+    let _ = directory.compile("broken", &[says, "INIT_STATUS=TIELINE_IO"]);
+    let _ = directory.compile("absent", &[says]);
+    let context = open(&[&directory]);
+    let (expected, found) = ("a provider that starts", "no card in any slot (");
+    assert_refused(&context, "broken", "init", expected, found);
+    // A machine without the device is no fault of the provider's.
+    let [Verdict::NotUsed { because }] = &verdicts(&context, "absent")[..] else {
+        panic!("{:?}", verdicts(&context, "absent"))
+    };
+    assert!(because.starts_with("no card in any slot; version "), "{because}");
+    assert!(context.report().log.iter().all(|line| line.provider != "absent"));
 }
 
 #[test]

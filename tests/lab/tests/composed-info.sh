@@ -1,4 +1,4 @@
-about="tieline info --why shows in one line what was composed for a device, whatever connects it"
+about="tieline info --why --all shows in one line what was composed for a device, whatever connects it"
 hosts=1
 timeout=120
 
@@ -6,7 +6,7 @@ timeout=120
 composed() {
     local words=$1
     shift
-    env "$@" tieline info --why > report 2>&1 || { cat report; fail "tieline info ended with $?: $*"; }
+    env "$@" tieline info --why --all > report 2>&1 || { cat report; fail "tieline info ended with $?: $*"; }
     grep '^  verbs:rxe0  *{' report
     sed 's/  *{/  {/' report | grep -qxF "  verbs:rxe0  $words" || { cat report; fail "$*: it is not $words"; }
     env "$@" tieline info --json | grep -qF "\"composed\": \"$words\"" || fail "$*: not so in JSON"

@@ -4,7 +4,7 @@ timeout=120
 # says WORDS: in the last report, however its lines are broken.
 says() { tr -s ' \n' ' ' < report | grep -qF -- "$*" || { cat report; fail "it does not say: $*"; }; }
 why() {
-    tieline info --why > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
+    tieline info --why --all > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
     grep -A2 'verbs' report
 }
 prepare() {
@@ -28,18 +28,18 @@ h0() {
     echo "== nobody may open it"
     # libibverbs tries other places then, and says what came of the last.
     chmod 000 /dev/infiniband/uverbs*
-    plain tieline info --why > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
+    plain tieline info --why --all > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
     grep -A2 'verbs' report
     chmod 666 /dev/infiniband/uverbs*
     says "verbs:rxe0 not used rxe0 cannot be opened, see who may read and write /dev/infiniband/uverbs*"
 
     echo "== a variable leaves it out"
-    TIELINE_PROVIDERS='^verbs' tieline info --why > report 2>&1 || fail "tieline info ended with $?"
+    TIELINE_PROVIDERS='^verbs' tieline info --why --all > report 2>&1 || fail "tieline info ended with $?"
     grep verbs report
     says "verbs left out by TIELINE_PROVIDERS=^verbs"
 
     echo "== its devices are left out"
-    TIELINE_VERBS_DEVICES='mlx5_*' tieline info --why > report 2>&1 || fail "tieline info ended with $?"
+    TIELINE_VERBS_DEVICES='mlx5_*' tieline info --why --all > report 2>&1 || fail "tieline info ended with $?"
     grep -A1 verbs report
     says 'verbs not used TIELINE_VERBS_DEVICES="mlx5_*" lets none of rxe0 port 1 through'
 

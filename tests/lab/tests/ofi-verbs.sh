@@ -4,7 +4,7 @@ core=1
 
 # report SETTING...: what tieline info says under these settings, in one line.
 report() {
-    env "$@" tieline info --why > words 2>&1 || fail "tieline info ended with $?: $(tail -n 3 words)"
+    env "$@" tieline info --why --all > words 2>&1 || fail "tieline info ended with $?: $(tail -n 3 words)"
     tr -s '\n ' ' ' < words
 }
 # job PORT SETTING...: puts, gets and messages from h0 to h1 under these settings; what was said is in the file `words`.

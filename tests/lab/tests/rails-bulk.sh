@@ -22,6 +22,6 @@ every() {
     grep -q '^[1-9][0-9]* rounds .* 0 failures' words || fail "no round was done, or some failed"
     for device in rxe0 rxe1; do
         grep -q "verbs:$device/rc to .*used for .*RMA" words || fail "the endpoint's report does not name $device"
-        tieline info --why | grep -q "verbs:$device/rc" || fail "info does not name $device"
+        tieline info --why --all | grep -q "verbs:$device/rc" || fail "info does not name $device"
     done
 }

@@ -1,7 +1,7 @@
 about="without librdmacm.so.1 or /dev/infiniband/rdma_cm one line says so, and another connector takes its place"
 timeout=90
 library() { ldconfig -p | sed -n 's/.*librdmacm.so.1 .*=> //p' | head -1; }
-report() { tieline info --why > report || fail "tieline info ended with $?"; grep 'rdmacm\|tcp-connect' report; }
+report() { tieline info --why --all > report || fail "tieline info ended with $?"; grep 'rdmacm\|tcp-connect' report; }
 every() {
     verbs_job
     need tieline

@@ -4,7 +4,7 @@ every() {
     verbs_job
     need tieline
     by_rdmacm
-    tieline info --why > report || fail "tieline info ended with $?"
+    tieline info --why --all > report || fail "tieline info ended with $?"
     grep rdmacm report
     grep -q 'rdmacm .*used .*for connection' report || fail "rdmacm is not what forms connections"
     traffic 3 || fail "the stream does not run when rdmacm carries the connection"

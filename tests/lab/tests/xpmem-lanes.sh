@@ -30,10 +30,10 @@ h0() {
     takes put_lat 'shm-xpmem/attach'
     takes get_lat 'shm-xpmem/attach'
     nothing_attached
-    tieline info --why > why 2>&1
-    grep 'shm-xpmem' why || fail "info --why does not name it"
+    tieline info --why --all > why 2>&1
+    grep 'shm-xpmem' why || fail "info --why --all does not name it"
     # To close the device beside another library that has it open would end what that one has made.
-    tieline info --why > why 2>&1 9<> /dev/xpmem
+    tieline info --why --all > why 2>&1 9<> /dev/xpmem
     grep 'something else in this process has /dev/xpmem open' why || fail "it shares the device: $(cat why)"
     TIELINE_PROVIDERS=^tcp,verbs,shm-xpmem takes put_lat 'shm-knem/copy'
     unload xpmem

@@ -10,6 +10,7 @@ mod show;
 use crate::system_error;
 use pair::Pair;
 use show::Show;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -50,15 +51,25 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The most of a file that is moved, and of what is no file and may never end.
+const MOST: u64 = 4 << 30;
+const MOST_OF_A_STREAM: u64 = 256 << 20;
+
 fn read(args: &Args) -> Result<Vec<u8>, Error> {
-    let bytes = std::fs::read(&args.file).map_err(|e| {
-        system_error(
-            format!("cannot read {}", args.file.display()),
-            &e,
-            "name a file that you may read",
-        )
-    })?;
+    let name = args.file.display();
+    let failed =
+        |e| system_error(format!("cannot read {name}"), &e, "name a file that you may read");
+    let file = std::fs::File::open(&args.file).map_err(failed)?;
+    let is_file = file.metadata().map_err(failed)?.is_file();
+    let most = if is_file { MOST } else { MOST_OF_A_STREAM };
+    let mut bytes = Vec::new();
+    let _ = file.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
     match bytes.is_empty() {
+        _ if bytes.len() as u64 > most => Err(crate::misuse(
+            format!("cannot move {name}"),
+            format!("it has more than {} MiB, or does not end", most >> 20),
+            "name a smaller file",
+        )),
         true => Err(crate::misuse("nothing to move", "the file is empty", "name another one")),
         false => Ok(bytes),
     }

@@ -22,6 +22,7 @@ use tieline::Error;
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
+    allow_negative_numbers = true,
     after_help = "Examples:\n  tieline perf --test am_lat --size 1:1m --cpus 0,1\n  tieline perf --test \
                   put_bw,get_bw --size 1m --memory alloc --json\n  tieline perf --listen                                    on one host\n  tieline perf --connect nodea \
                   --test all --path tcp       on the other\n  tieline run -n 4 --hosts nodea,nodeb -- tieline perf --all-pairs --size 8"
@@ -56,8 +57,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
     /// Seconds for each test and size
-    #[arg(long, value_name = "S", default_value_t = 0.5)]
-    pub(crate) seconds: f64,
+    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
+    seconds: Duration,
     /// Puts or gets under way in a stream, where they end later
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = window)]
     pub(crate) window: usize,
@@ -168,6 +169,15 @@ impl Test {
     }
 }
 
+/// The longest measurement of one test and size.
+const A_DAY: f64 = 86_400.0;
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= A_DAY);
+    let time = number.and_then(|s| Duration::try_from_secs_f64(s).ok()).filter(|t| !t.is_zero());
+    time.ok_or(format!("`{text}` is no number of seconds above 0 and up to {A_DAY}"))
+}
+
 fn window(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
@@ -208,8 +218,7 @@ impl Args {
     }
 
     pub(crate) fn limit(&self) -> Limit {
-        let time = Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::from_millis(500));
-        self.iterations.map_or(Limit::Time(time), Limit::Iterations)
+        self.iterations.map_or(Limit::Time(self.seconds), Limit::Iterations)
     }
 
     /// Every test with every size that makes sense for it.
@@ -266,6 +275,16 @@ mod tests {
     fn a_test_that_is_not_there_is_refused_with_those_that_are() {
         let error = Tests::parse("am_lat,am_rate").unwrap_err();
         assert!(error.contains("`am_rate` is none of am_lat, am_bw"), "{error}");
+    }
+
+    #[test]
+    fn a_measurement_takes_a_time_above_nothing_and_up_to_a_day() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("86400"), Ok(Duration::from_secs(86_400)));
+        for text in ["0", "-0", "-1", "1e-12", "86401", "inf", "NaN", "", "1s"] {
+            let said = seconds(text).unwrap_err();
+            assert!(said.starts_with(&format!("`{text}` is no number of seconds")), "{said}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod side;
 mod stats;
 mod tests;
 
-use crate::{say, sys, system_error};
+use crate::{say, size, sys, system_error};
 pub(crate) use args::Args;
 use args::{Limit, Memory, Test};
 use control::{Peer, Reply, Request, Spec};
@@ -57,6 +57,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
             }
         };
         results.add(Record::new(test, size, path.into(), samples))?;
+        if results.nobody_reads(args) {
+            return Ok(ExitCode::SUCCESS);
+        }
     }
     if !between.is_empty() {
         measure_between(args, &between, &mut results)?;
@@ -92,10 +95,10 @@ fn measure_between(
         };
         if test.is_message() && size > longest {
             say::error(format_args!(
-                "{} of {} skipped: a message here has at most {} bytes; use put or get",
+                "{} of {} skipped: {}; use put or get for more",
                 test.name(),
                 crate::size::show(size),
-                crate::size::show(longest)
+                whole_messages(longest)
             ));
             continue;
         }
@@ -107,8 +110,19 @@ fn measure_between(
         let legs = if matches!(test, Test::AmLat | Test::PutLat) { 2 } else { 1 };
         let record = Record::new(test, size, measured.path, measured.samples.summary(size, legs));
         results.add(record.with(disturbed, side.endpoint()?.hindrances()))?;
+        if results.nobody_reads(args) {
+            break;
+        }
     }
     Ok(())
+}
+
+/// What these tests measure. The library sends messages of any length: a longer one is announced, and its receiver fetches it.
+fn whole_messages(longest: usize) -> String {
+    let longest = size::show(longest);
+    format!(
+        "it measures messages that go as one, here of at most {longest}; the library sends longer ones in another way"
+    )
 }
 
 /// The longest message that is measured as one. Before its connection stands an endpoint may carry less than one of this size.
@@ -132,6 +146,8 @@ fn longest_message(
 struct Results {
     output: Output,
     records: Vec<Record>,
+    /// The reader of the output has closed it.
+    closed: bool,
 }
 
 impl Results {
@@ -141,14 +157,27 @@ impl Results {
         } else {
             Output::Table { headed: false, told: Vec::new() }
         };
-        Results { output, records: Vec::new() }
+        Results { output, records: Vec::new(), closed: false }
     }
 
     fn add(&mut self, record: Record) -> Result<(), Error> {
-        let failed = |e| system_error("cannot print the result", &e, "see where the output goes");
-        self.output.write(&mut std::io::stdout().lock(), &record).map_err(failed)?;
+        if !self.closed {
+            match self.output.write(&mut std::io::stdout().lock(), &record) {
+                Err(e) if e.kind() == ErrorKind::BrokenPipe => self.closed = true,
+                Err(e) => {
+                    let fix = "see where the output goes";
+                    return Err(system_error("cannot print the result", &e, fix));
+                }
+                Ok(()) => {}
+            }
+        }
         self.records.push(record);
         Ok(())
+    }
+
+    /// Whether nothing that is measured from now on is read.
+    fn nobody_reads(&self, args: &Args) -> bool {
+        self.closed && args.plot.is_none()
     }
 
     fn plot(&self, args: &Args) -> Result<(), Error> {

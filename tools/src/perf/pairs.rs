@@ -109,7 +109,7 @@ pub(super) fn measure(args: &Args) -> Result<ExitCode, Error> {
 fn too_long(size: usize, longest: usize) -> Error {
     misuse(
         format!("cannot measure messages of {}", crate::size::show(size)),
-        format!("a message between these two ranks has at most {longest} bytes"),
+        super::whole_messages(longest),
         "give --size with less",
     )
 }

@@ -28,6 +28,7 @@ use tieline::Error;
 /// TIELINE_ variables. The job's secret (TIELINE_SECRET, or a new one) goes through ssh, never on a command line.
 #[derive(clap::Args)]
 #[command(
+    allow_negative_numbers = true,
     after_help = "Examples:\n  tieline run -n 4 --cpus 0,1 -- ./halo --steps 100\n  tieline run -n 8 --hosts \
                   nodea,nodeb -- ./halo"
 )]

@@ -3,7 +3,7 @@
 /// Items whose names in C follow from those in Rust by [`super::c_name`]. Handles are opaque structs.
 const NAMES: &str = "ContextHandle WorkerHandle EndpointHandle RegionHandle KeyHandle CounterHandle KeptHandle \
     AnnouncementHandle PointerHandle WakerHandle JobHandle NameCallHandle Setting ContextParams How Piece MessageFn \
-    EndpointFailureFn NotificationFn PeerFailureFn PeerLeftFn Limits KeyInfo Counted Completed Exchange TakeFn JobPlace \
+    EndpointFailureFn NotificationFn PeerFailureFn PeerLeftFn Limits KeyInfo Counters Counted Completed Exchange TakeFn JobPlace \
     DatagramFn";
 
 /// Items with other names in C.
@@ -40,7 +40,7 @@ fn items() -> String {
 #[rustfmt::skip]
 const ORDER: &[&str] = &[
     "numbers", "error", "context", "worker", "endpoint", "message", "peers", "memory", "put",
-    "strided", "atomic", "names", "how", "completion", "counter", "wait", "job", "wireup",
+    "strided", "atomic", "names", "how", "completion", "counter", "wait", "look", "job", "wireup",
 ];
 
 const HEAD: &str = r#"/*

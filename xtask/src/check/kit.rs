@@ -3,7 +3,7 @@
 //! (`cargo xtask package test`).
 
 use super::Count;
-use crate::sh::{Outcome, capture, make_folder, on, root, target, which};
+use crate::sh::{Outcome, capture, make_folder, on, read, root, target, which};
 use crate::{install, package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +24,7 @@ pub(super) fn check() -> Count {
     let checked = Kit::laid(target().join("kit")).map(|kit| {
         let mut total = Count::one(kit.of_c().map_err(|text| format!("in C: {text}")));
         total.add(Count::one(kit.of_rust().map_err(|text| format!("in Rust: {text}"))));
+        total.add(Count::one(kit.of_docs().map_err(|text| format!("docs/c.md: {text}"))));
         total
     });
     checked.into()
@@ -118,6 +119,27 @@ impl Kit {
             true => Ok(()),
             false => Err(format!("`tieline config {VARIABLE}` says {said}")),
         }
+    }
+
+    /// The lines of docs/c.md after the installation itself do what they say, with the prefix that is here.
+    fn of_docs(&self) -> Outcome {
+        let text = read(root().join("docs/c.md"))?;
+        let lines = text.split("```sh\n").find_map(|block| {
+            let (block, _) = block.split_once("```")?;
+            block.strip_prefix("cargo xtask install ")?.split_once('\n')
+        });
+        let (_, lines) = lines.ok_or("no block that begins with `cargo xtask install`")?;
+        let place = self.folder.join("docs");
+        make_folder(&place)?;
+        for file in ["hello.c", "job.h", "check.h"] {
+            let from = root().join("capi/examples").join(file);
+            let _ = on(&from, std::fs::copy(&from, place.join(file)))?;
+        }
+        let lines = lines.replace("/opt/tieline", &self.prefix.display().to_string());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-euc", &lines]).current_dir(&place).env_clear();
+        capture(shell.env("PATH", path)).map(drop)
     }
 
     fn providers(&self) -> PathBuf {

@@ -9,7 +9,8 @@ use std::process::Stdio;
 pub(super) fn installed(libdir: &str, folder: &Path) -> Outcome {
     println!("building the release profile for {libdir}: some minutes when nothing is there");
     let own = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
-    let mut install = command(own, &["install", "--prefix", "/usr", "--libdir", libdir]);
+    let mut install =
+        command(own, &["install", "--unstripped", "--prefix", "/usr", "--libdir", libdir]);
     let _ = install.env("DESTDIR", folder).stdout(Stdio::null());
     let _ = install.env("CARGO_TARGET_DIR", target().join("packages/build"));
     let _ = install.env("CARGO_ENCODED_RUSTFLAGS", remapped());

@@ -61,7 +61,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Pages, completions, settings, documentation.
+    /// Pages, settings, documentation.
     fn words(&self) -> Outcome {
         self.of_the_tool()?;
         for page in ["README.md", "ARCHITECTURE.md", "SECURITY.md", "LICENSE-MIT", "LICENSE-APACHE"]
@@ -77,20 +77,9 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// What shells complete, and the settings for all users: the tool that is packaged writes them.
+    /// The settings for all users: the tool that is packaged writes them.
     fn of_the_tool(&self) -> Outcome {
         let tieline = self.0.join("usr/bin/tieline");
-        let scratch = self.0.with_extension("completions");
-        let _ = std::fs::create_dir_all(&scratch);
-        let _ = capture(command(&tieline, &["completions"]).arg(&scratch))?;
-        for (file, place) in [
-            ("tieline", "bash-completion/completions/tieline"),
-            ("_tieline", "zsh/vendor-completions/_tieline"),
-            ("tieline.fish", "fish/vendor_completions.d/tieline.fish"),
-        ] {
-            self.put(&scratch.join(file), &format!("/usr/share/{place}"), 0o644)?;
-        }
-        let _ = std::fs::remove_dir_all(&scratch);
         // With the variables of the providers that are packaged, and not with what this machine has set or installed: the
         // environment says more than its files do, and what is staged is found before what is installed.
         let mut settings = command(&tieline, &["config", "--file"]);

@@ -93,7 +93,7 @@ fn not_a_buffer() -> Error {
         Status::Invalid,
         "a region that was given no buffer",
         "its memory is the application's own, or shared with peers",
-        "read what it holds with Region::to_vec, and close it",
+        "read its bytes by a copy, and close it",
     )
 }
 
@@ -102,7 +102,7 @@ fn being_closed() -> Error {
     Error::new(
         Status::Busy,
         "a part of a region for peers that is being closed",
-        "no new key of it is given out since Region::close was called",
+        "no new key of it is given out since the call that closes it",
         "close it first, and use other memory or register it anew",
     )
 }
@@ -113,6 +113,6 @@ pub(super) fn no_key() -> Error {
         Status::Invalid,
         "a remote key of memory that was lent",
         "it is local memory of operations, and registered nowhere",
-        "register it with Context::register for peers to reach",
+        "register it in the context for peers to reach",
     )
 }

@@ -362,6 +362,8 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
                 async_kind::PORT_DOWN => (log_level::WARN, Some("port_down")),
                 async_kind::PORT_UP => (log_level::INFO, Some("port_up")),
                 async_kind::DEVICE_GONE => (log_level::WARN, Some("device_gone")),
+                // The record of the provider says it.
+                _ if known.status == Status::NoDevice as i32 => (log_level::DEBUG, None),
                 _ if known.status < 0 => (log_level::WARN, None),
                 _ => (log_level::INFO, None),
             };

@@ -54,6 +54,14 @@ fn refusal(discovery: &Discovery) -> (&str, &str) {
     }
 }
 
+/// Why the one provider is not used.
+fn not_used(discovery: &Discovery) -> &str {
+    match &discovery.records[..] {
+        [Record { verdict: Verdict::NotUsed { because }, .. }] => because,
+        other => panic!("not one that is not used: {other:?}"),
+    }
+}
+
 unsafe extern "C" fn one_domain(
     _: *mut c_void,
     out: *mut DomainAttr,
@@ -212,7 +220,7 @@ fn a_table_with_a_senseless_size_is_refused() {
 }
 
 #[test]
-fn what_a_failed_init_says_is_in_the_record() {
+fn a_provider_without_its_device_is_not_used_and_its_words_are_in_the_record() {
     unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
         // SAFETY: the core's table.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
@@ -220,7 +228,9 @@ fn what_a_failed_init_says_is_in_the_record() {
         Status::NoDevice as i32
     }
     let found = discover_builtin(entry);
-    assert_eq!(refusal(&found), ("init", "no card in any slot (no such device) (built in)"));
+    assert_eq!(not_used(&found), "no card in any slot; version 1.0.0, built in");
+    let warns = |line: &super::host::LogLine| line.level <= log_level::WARN;
+    assert!(!found.log.lines().iter().any(warns), "to have no device is no event");
 }
 
 #[test]
@@ -368,7 +378,7 @@ fn a_failure_that_comes_after_a_refused_value_has_its_own_words() {
         Status::NoDevice as i32
     }
     let found = discover_builtin(entry);
-    assert_eq!(refusal(&found), ("init", "no card in any slot (no such device) (built in)"));
+    assert_eq!(not_used(&found), "no card in any slot; version 1.0.0, built in");
     assert_eq!(TOLD.take(), [""; 0], "nothing of it is left");
 }
 

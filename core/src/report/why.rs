@@ -1,0 +1,182 @@
+//! The report as lines with reasons: in full, and in short for a first look.
+
+use std::path::Path;
+
+use super::{LaneView, LogView, PathView, Report, text};
+use crate::explain::{Record, Verdict};
+
+impl Report {
+    /// One line for everything that is used and everything that is not, with the reason.
+    #[must_use]
+    pub fn why(&self) -> String {
+        self.why_within(text::WIDTH)
+    }
+
+    /// The same for a terminal of this width.
+    #[must_use]
+    pub fn why_within(&self, width: usize) -> String {
+        let mut text = self.title();
+        let (modules, providers): (Vec<&Record>, Vec<&Record>) =
+            self.records.iter().partition(|record| record.domain.is_some());
+        text.push_str("PROVIDERS\n");
+        text.push_str(&if providers.is_empty() {
+            format!("  none; looked in {}\n", self.searched)
+        } else {
+            record_lines_within(providers, width, Verdict::detail)
+        });
+        text.push_str("\nDOMAINS AND MODULES\n");
+        text.push_str(&if modules.is_empty() {
+            "  none\n".to_owned()
+        } else {
+            record_lines_within(modules, width, Verdict::detail)
+        });
+        text.push('\n');
+        text.push_str(&self.path_section());
+        text.push_str(&order_section(self.lanes.iter(), width));
+        text.push_str(&listed("WAITS", std::slice::from_ref(&self.waits), width));
+        text.push_str(&listed("WARNINGS", &self.warnings, width));
+        text.push_str(&log_section(self.log.iter(), width));
+        text.trim_end().to_owned() + "\n"
+    }
+
+    /// The reasons in short, for a first look. It leaves out the reasons for the use of a module, how waits spend their time, and all but
+    /// the first clause on a device that is not here. Its last line names the command that shows the rest.
+    #[must_use]
+    pub fn why_briefly_within(&self, width: usize) -> String {
+        let mut text = self.title();
+        let (modules, providers): (Vec<&Record>, Vec<&Record>) =
+            self.records.iter().partition(|record| record.domain.is_some());
+        let folder = common_folder(&providers);
+        text.push_str(&match folder {
+            Some(folder) => format!("PROVIDERS, files in {}\n", folder.display()),
+            None => "PROVIDERS\n".to_owned(),
+        });
+        text.push_str(&if providers.is_empty() {
+            format!("  none; looked in {}\n", self.searched)
+        } else {
+            record_lines_within(providers, width, |verdict| in_short(verdict, folder))
+        });
+        text.push('\n');
+        let idle: Vec<&Record> = modules.into_iter().filter(|r| !r.verdict.is_used()).collect();
+        if !idle.is_empty() {
+            text.push_str("DOMAINS AND MODULES THAT ARE NOT USED\n");
+            text.push_str(&record_lines_within(idle, width, Verdict::detail));
+            text.push('\n');
+        }
+        text.push_str(&self.path_section());
+        // What any memory can be reached by leaves nothing to emulation.
+        let matters = |lane: &&LaneView| {
+            let covers = |other: &LaneView| {
+                other.role == lane.role && other.memory.as_deref() == Some("any")
+            };
+            lane.via != "emulated"
+                || !self.lanes.iter().any(|other| other.via != "emulated" && covers(other))
+        };
+        text.push_str(&order_section(self.lanes.iter().filter(matters), width));
+        text.push_str(&listed("WARNINGS", &self.warnings, width));
+        let told = |line: &&LogView| {
+            line.event.is_some() || matches!(line.level.as_str(), "error" | "warn")
+        };
+        text.push_str(&log_section(self.log.iter().filter(told), width));
+        text.trim_end().to_owned() + "\n\n`tieline info --why --all` shows the rest\n"
+    }
+
+    fn path_section(&self) -> String {
+        if self.paths.is_empty() {
+            return String::new();
+        }
+        let paths: Vec<Vec<String>> = self.paths.iter().flat_map(path_lines).collect();
+        format!("PATHS\n{}\n", text::lines(&paths, 2))
+    }
+}
+
+/// The folder that every provider which comes from a file comes from.
+fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
+    let mut folders = providers.iter().filter_map(|record| match &record.verdict {
+        Verdict::Found { origin, .. } if origin.starts_with('/') => Path::new(origin).parent(),
+        _ => None,
+    });
+    let first = folders.next()?;
+    folders.all(|folder| folder == first).then_some(first)
+}
+
+/// The facts of a verdict on a provider: a file by its name where its folder is known, and of a device that is not here that alone.
+fn in_short(verdict: &Verdict, folder: Option<&Path>) -> String {
+    match verdict {
+        Verdict::Found { origin, version } => {
+            let path = Path::new(origin);
+            match path.file_name().filter(|_| folder.is_some() && path.parent() == folder) {
+                Some(name) => format!("version {version}, {}", name.to_string_lossy()),
+                None => verdict.detail(),
+            }
+        }
+        Verdict::NotUsed { because } => {
+            let end = [": ", "; "].iter().filter_map(|mark| because.find(mark)).min();
+            because[..end.unwrap_or(because.len())].to_owned()
+        }
+        _ => verdict.detail(),
+    }
+}
+
+/// Records as aligned lines of subject, decision and reason, for a terminal of this width.
+pub(super) fn record_lines_within<'a>(
+    records: impl IntoIterator<Item = &'a Record>,
+    width: usize,
+    detail: impl Fn(&Verdict) -> String,
+) -> String {
+    let mut rows: Vec<Vec<String>> = records
+        .into_iter()
+        .map(|r| vec![r.subject(), r.verdict.state().to_owned(), detail(&r.verdict)])
+        .collect();
+    rows.sort_by(|a, b| a[0].cmp(&b[0])); // stable: several about one subject stay in order
+    for at in (1..rows.len()).rev() {
+        if rows[at][0] == rows[at - 1][0] {
+            rows[at][0].clear();
+        }
+    }
+    text::columns(&rows, 2, width)
+}
+
+/// A heading and a line for each text; nothing when there is none.
+pub(super) fn listed(heading: &str, texts: &[String], width: usize) -> String {
+    if texts.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = texts.iter().map(|text| vec![text.clone()]).collect();
+    format!("{heading}\n{}\n", text::columns(&rows, 2, width))
+}
+
+/// The composed path in a line that is never broken, and under it the reason for which it cannot be used.
+fn path_lines(path: &PathView) -> Vec<Vec<String>> {
+    let composed = vec![path.domain.clone(), path.composed.clone()];
+    let disabled = path.disabled.iter().map(|why| vec![String::new(), format!("disabled: {why}")]);
+    std::iter::once(composed).chain(disabled).collect()
+}
+
+/// A row for each lane; the role stands in its first.
+fn order_section<'a>(lanes: impl Iterator<Item = &'a LaneView>, width: usize) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut role = "";
+    for lane in lanes {
+        let first = if lane.role == role { String::new() } else { lane.role.clone() };
+        role = &lane.role;
+        rows.push(vec![first, lane.via.clone(), lane.because.clone()]);
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("ORDER, FOR A PEER THAT ALL OF IT REACHES\n{}\n", text::columns(&rows, 2, width))
+}
+
+fn log_section<'a>(lines: impl Iterator<Item = &'a LogView>, width: usize) -> String {
+    let words = |line: &LogView| match &line.event {
+        Some(event) => format!("{}: {}", event.replace('_', " "), line.text),
+        None => line.text.clone(),
+    };
+    let rows = lines.map(|line| vec![line.level.clone(), line.provider.clone(), words(line)]);
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("LOG\n{}", text::columns(&rows, 2, width))
+}

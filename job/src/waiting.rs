@@ -1,0 +1,155 @@
+//! The thread that waits in barriers for a process that has to do something meanwhile. The first such barrier starts it, and it
+//! ends with its job.
+
+use super::{Deadline, Exchange};
+use crate::{Error, Status};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Called in the waiting thread when a barrier is over.
+pub(super) type Wake = Box<dyn FnOnce() + Send>;
+
+/// The thread of one job, once a barrier has needed it.
+#[derive(Default)]
+pub(super) struct Waiting(Mutex<Option<Thread>>);
+
+struct Thread {
+    /// A forked child has no thread of its parent's.
+    process: u32,
+    asks: Sender<Ask>,
+    handle: JoinHandle<()>,
+}
+
+struct Ask {
+    length: Duration,
+    over: Arc<Over>,
+    wake: Wake,
+}
+
+/// One barrier, and what became of it.
+#[derive(Default)]
+pub(super) struct Over {
+    is: AtomicBool,
+    outcome: Mutex<Option<Result<(), Error>>>,
+    came: Condvar,
+}
+
+impl Over {
+    /// Whether it is over.
+    pub(super) fn is(&self) -> bool {
+        self.is.load(Ordering::Acquire)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Result<(), Error>>> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, outcome: Result<(), Error>) {
+        *self.locked() = Some(outcome);
+        self.is.store(true, Ordering::Release);
+        self.came.notify_all();
+    }
+
+    /// Sleeps until it is over.
+    fn outcome(&self) -> Result<(), Error> {
+        let mut outcome = self.locked();
+        loop {
+            match &*outcome {
+                Some(outcome) => return outcome.clone(),
+                None => outcome = self.came.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// A barrier under way. It is over when this has been dropped.
+pub(super) struct Barrier(Arc<Over>);
+
+impl Barrier {
+    /// Whether it is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.0.is()
+    }
+
+    /// Waits for its end.
+    pub(super) fn met(self) -> Result<(), Error> {
+        self.0.outcome()
+    }
+}
+
+impl Drop for Barrier {
+    fn drop(&mut self) {
+        let _ = self.0.outcome();
+    }
+}
+
+impl Waiting {
+    /// Has the thread wait in a barrier.
+    pub(super) fn begin(
+        &self,
+        exchange: &Arc<dyn Exchange>,
+        length: Duration,
+        wake: Wake,
+    ) -> Result<Barrier, Error> {
+        let over = Arc::new(Over::default());
+        let mut ask = Ask { length, over: over.clone(), wake };
+        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*thread {
+            if known.process == std::process::id() {
+                match known.asks.send(ask) {
+                    Ok(()) => return Ok(Barrier(over)),
+                    Err(unsent) => ask = unsent.0,
+                }
+            }
+        }
+        if let Some(gone) = thread.take() {
+            gone.leave();
+        }
+        let (asks, asked) = channel::<Ask>();
+        let exchange = exchange.clone();
+        let handle = std::thread::Builder::new()
+            .name("tieline-barrier".into())
+            .spawn(move || {
+                for Ask { length, over, wake } in asked {
+                    let met = || exchange.allgather(&[], &Deadline::new(length)).map(drop);
+                    let met = catch_unwind(AssertUnwindSafe(met));
+                    over.tell(met.unwrap_or_else(|_| Err(Error::from_status(Status::Io))));
+                    let _ = catch_unwind(AssertUnwindSafe(wake));
+                }
+            })
+            .map_err(|e| {
+                let why = format!("no thread to wait with: {e}");
+                Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
+            })?;
+        // It takes what is sent as long as the sender is there.
+        let _ = asks.send(ask);
+        *thread = Some(Thread { process: std::process::id(), asks, handle });
+        Ok(Barrier(over))
+    }
+}
+
+impl Thread {
+    /// Ends it, where it is this process's.
+    fn leave(self) {
+        let Thread { process, asks, handle } = self;
+        if process != std::process::id() {
+            std::mem::forget((asks, handle));
+            return;
+        }
+        drop(asks);
+        let _ = handle.join();
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let thread = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            thread.leave();
+        }
+    }
+}
