@@ -61,18 +61,18 @@ fn memory_without_the_rights_of_peers_is_refused_when_it_is_registered() -> Verd
         (Node::with("caller", &[EMULATED]), Node::with("owner", &[EMULATED]));
     caller.connect(&mut owner);
     for (kind, rights) in [("read-only", ""), ("nowhere", ""), ("nowhere", " read")] {
-        let failed = owner.ask(&format!("map memory 8192 {kind}{rights}"));
+        let failed = owner.ask(&format!("place memory 8192 {kind}{rights}"));
         let failed = failed.expect_err("it has no such right");
         println!("    {kind}{rights}: {}", failed.text);
         assert_eq!(failed.status, "Permission", "{failed:?}");
         assert!(failed.text.contains("offset 0"), "{failed:?}");
     }
-    let _ = owner.must("map readable 8192 read-only read");
+    let _ = owner.must("place readable 8192 read-only read");
     let _ = caller.import(&mut owner, "readable");
     let _ = caller.must("register here 8192");
     let _ = caller.must("get owner.readable here 0 8192 0");
     // What is committed later is not there until then, and then it is.
-    let _ = owner.must("map memory 8192 nowhere later");
+    let _ = owner.must("place memory 8192 nowhere later");
     let _ = caller.import(&mut owner, "memory");
     missing(caller.ask("put owner.memory here 0 8 16"), 16, "a put before");
     let _ = owner.must("spoil memory usable 0");
@@ -91,7 +91,7 @@ fn access_to_memory_that_has_gone_fails_alone_and_says_where() -> Verdict {
         for (kind, change) in
             [("plain", "unmap"), ("plain", "nowhere"), ("file", "cut"), ("plain", "read-only")]
         {
-            let _ = owner.must(&format!("map {change} {LEN} {kind}"));
+            let _ = owner.must(&format!("place {change} {LEN} {kind}"));
             let _ = caller.import(&mut owner, change);
             let all = |what: &str| format!("{what} owner.{change} here 0 {LEN} 0");
             let short = |what: &str, at: usize| format!("{what} owner.{change} here 0 8 {at}");
@@ -132,7 +132,7 @@ fn access_to_memory_that_has_gone_fails_alone_and_says_where() -> Verdict {
 fn a_put_in_several_messages_fails_with_any_of_them_and_tells_nobody() -> Verdict {
     for (over, mut caller, mut owner) in pairs() {
         let _ = caller.must(&format!("register here {LEN}"));
-        let _ = owner.must(&format!("map memory {LEN} plain"));
+        let _ = owner.must(&format!("place memory {LEN} plain"));
         let _ = caller.import(&mut owner, "memory");
         let _ = caller.must(&format!("put-notify owner.memory here {LEN} 0 7"));
         // The first page alone is missing: the last piece would find its memory.
@@ -154,7 +154,7 @@ fn a_put_in_several_messages_fails_with_any_of_them_and_tells_nobody() -> Verdic
 
 fn a_long_message_from_memory_that_has_gone_fails_on_both_sides() -> Verdict {
     for (over, mut sender, mut receiver) in pairs() {
-        let _ = sender.must(&format!("map memory {LEN} plain"));
+        let _ = sender.must(&format!("place memory {LEN} plain"));
         sender.peer.tell(&format!("long-of owner memory {LEN}"));
         let _ = receiver.must("long-came");
         let _ = receiver.must("long-refuse");

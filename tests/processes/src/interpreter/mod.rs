@@ -307,7 +307,7 @@ impl Node {
             | ["long-came"]
             | ["long-take", ..]
             | ["long-refuse"] => self.long(words),
-            ["map", ..] | ["spoil", ..] | ["long-of", ..] | ["put-notify", ..] | ["words"] => {
+            ["place", ..] | ["spoil", ..] | ["long-of", ..] | ["put-notify", ..] | ["words"] => {
                 self.spoiling(words)
             }
             ["exact", ..] | ["mixed", ..] | ["many", ..] | ["reach", ..] => self.streams(words),

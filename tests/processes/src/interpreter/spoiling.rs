@@ -7,7 +7,7 @@ use tieline::{Access, Error};
 impl Node {
     pub(super) fn spoiling(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
-            ["map", name, len, kind, later @ ..] => {
+            ["place", name, len, kind, later @ ..] => {
                 let pages = Spoiled::map(number(len), kind);
                 let access = match later {
                     ["later"] => Access::ALL | Access::COMMITTED_LATER,
