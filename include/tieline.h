@@ -995,6 +995,14 @@ int32_t tieline_worker_wait(const struct tieline_worker *worker,
                             int64_t timeout_ns);
 
 /*
+ * tieline_worker_wait for several workers of one thread: makes progress on all, and where there was none to make, sleeps until there may be some
+ * for one of them. It opens a descriptor for the call: a loop that waits often keeps an epoll of its own over their descriptors.
+ */
+int32_t tieline_workers_wait(const struct tieline_worker *const *workers,
+                             size_t count,
+                             int64_t timeout_ns);
+
+/*
  * Makes progress until an aligned word of 64 bits of a region, which peers write, is one for which `holds` returns something else
  * than 0; writes the word where `word` is not null.
  */
