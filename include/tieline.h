@@ -109,6 +109,12 @@ extern "C" {
  */
 #define TIELINE_RELAXED_ORDERING 8
 
+/*
+ * Neither a right: the memory need not be mapped with these rights yet, because it is reserved now and committed later. Until then
+ * accesses of peers fail with TIELINE_PERMISSION, and nothing else does.
+ */
+#define TIELINE_COMMITTED_LATER 16
+
 /* The end of an operation is told by a number: tieline_worker_finish, _test, _forget. */
 #define TIELINE_TELL_REQUEST 0
 
@@ -700,7 +706,8 @@ int32_t tieline_context_alloc(const struct tieline_context *context,
                               struct tieline_region **region);
 
 /*
- * Registers memory of the caller's, to be reached by peers. It stays as it is until tieline_region_close has returned TIELINE_OK:
+ * Registers memory of the caller's, to be reached by peers. All of it has to be mapped with the rights that peers get
+ * (TIELINE_PERMISSION), unless TIELINE_COMMITTED_LATER is among them. It stays as it is until tieline_region_close has returned TIELINE_OK:
  * dropping the region is not enough.
  */
 int32_t tieline_context_register(const struct tieline_context *context,

@@ -5,7 +5,8 @@ use super::context::{ContextHandle, ContextObject, keep, take, try_take};
 use super::enter::{guarded, object};
 use super::error::{Fault, done};
 use super::numbers::{
-    TIELINE_ALL, TIELINE_ATOMIC, TIELINE_READ, TIELINE_RELAXED_ORDERING, TIELINE_WRITE,
+    TIELINE_ALL, TIELINE_ATOMIC, TIELINE_COMMITTED_LATER, TIELINE_READ, TIELINE_RELAXED_ORDERING,
+    TIELINE_WRITE,
 };
 use super::records::{null, out, out_handle};
 use super::table::Object;
@@ -39,13 +40,13 @@ impl Object for RegionObject {
 }
 
 fn access(rights: u64) -> Result<Access, Fault> {
-    if rights & !(TIELINE_ALL | TIELINE_RELAXED_ORDERING) != 0 {
+    if rights & !(TIELINE_ALL | TIELINE_RELAXED_ORDERING | TIELINE_COMMITTED_LATER) != 0 {
         let why = format!("{rights:#x} has bits that are not known here");
         return Err(Fault::new(
             Status::Invalid,
             "rights",
             why,
-            "use TIELINE_READ, _WRITE, _ATOMIC, _RELAXED_ORDERING",
+            "use TIELINE_READ, _WRITE, _ATOMIC, _RELAXED_ORDERING, _COMMITTED_LATER",
         ));
     }
     let each = [
@@ -53,6 +54,7 @@ fn access(rights: u64) -> Result<Access, Fault> {
         (TIELINE_WRITE, Access::WRITE),
         (TIELINE_ATOMIC, Access::ATOMIC),
         (TIELINE_RELAXED_ORDERING, Access::RELAXED_ORDERING),
+        (TIELINE_COMMITTED_LATER, Access::COMMITTED_LATER),
     ];
     let granted = each.iter().filter(|(bit, _)| rights & bit != 0);
     Ok(granted.fold(Access::LOCAL, |all, (_, right)| all | *right))
@@ -101,7 +103,8 @@ pub unsafe extern "C" fn tieline_context_alloc(
     }))
 }
 
-/// Registers memory of the caller's, to be reached by peers. It stays as it is until tieline_region_close has returned TIELINE_OK:
+/// Registers memory of the caller's, to be reached by peers. All of it has to be mapped with the rights that peers get
+/// (TIELINE_PERMISSION), unless TIELINE_COMMITTED_LATER is among them. It stays as it is until tieline_region_close has returned TIELINE_OK:
 /// dropping the region is not enough.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_register(

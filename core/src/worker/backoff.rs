@@ -20,6 +20,10 @@ const LOOKS: u32 = 64;
 const LOOKS_ALONE: u32 = 16;
 /// How long a wait yields before it sleeps.
 const YIELDING: Duration = Duration::from_millis(1);
+/// A yield that took so long gave the processor to others than whoever is waited for. Then so many waits for events sleep instead: whoever
+/// is woken runs soon, and whoever yields runs when all others have had their turn.
+const LONG_YIELD: Duration = Duration::from_micros(500);
+const WITHOUT_YIELDS: u32 = 64;
 /// Yields between two polls of what asks the kernel.
 const YIELDS_UNTIL_SLOW: u32 = 4;
 /// Yields between two questions to the kernel how many of them handed the processor over; this many of them did: it
@@ -45,6 +49,8 @@ pub(super) struct Backoff {
     /// What the kernel said of which thread: each has a count of its own.
     switches: Cell<Option<(ThreadId, u64)>>,
     samples_alone: Cell<u32>,
+    /// Waits that are left to sleep instead of yielding.
+    without_yields: Cell<u32>,
 }
 
 /// One wait.
@@ -58,6 +64,8 @@ pub(super) struct Wait {
     begun: Option<Instant>,
     quiet: Option<Instant>,
     yields: u32,
+    /// When the last step was a yield.
+    yielded: Option<Instant>,
 }
 
 /// What comes after looks that found nothing.
@@ -78,6 +86,7 @@ impl Backoff {
             yields: Cell::new(0),
             switches: Cell::new(None),
             samples_alone: Cell::new(0),
+            without_yields: Cell::new(0),
         };
         let _ = backoff.budget();
         backoff
@@ -99,6 +108,10 @@ impl Backoff {
     /// What to do now.
     pub(super) fn step(&self, wait: &mut Wait, now: Instant) -> Step {
         let begun = *wait.begun.get_or_insert(now);
+        let yielded = wait.yielded.take();
+        if yielded.is_some_and(|at| now.saturating_duration_since(at) >= LONG_YIELD) {
+            self.without_yields.set(WITHOUT_YIELDS);
+        }
         let left = wait.timeout.map(|t| t.saturating_sub(now.saturating_duration_since(begun)));
         if left.is_some_and(|left| left.is_zero()) {
             return Step::TimeIsUp;
@@ -114,7 +127,8 @@ impl Backoff {
         if waited < budget {
             return Step::Look;
         }
-        if waited < budget.saturating_add(YIELDING) {
+        if waited < budget.saturating_add(YIELDING) && !self.sleeps_instead(wait) {
+            wait.yielded = Some(now);
             wait.looks = if self.shared.get() == Some(false) { LOOKS_ALONE } else { 1 };
             wait.yields = wait.yields.wrapping_add(1);
             return Step::Yield { poll_slow: wait.yields % YIELDS_UNTIL_SLOW == 0 };
@@ -125,6 +139,16 @@ impl Backoff {
         };
         wait.looks = 1;
         Step::Sleep(left.map_or(nap, |left| left.min(nap)))
+    }
+
+    /// Whether this wait leaves yields out.
+    fn sleeps_instead(&self, wait: &Wait) -> bool {
+        let left = self.without_yields.get();
+        let leaves = wait.by_event && left > 0;
+        if leaves {
+            self.without_yields.set(left - 1);
+        }
+        leaves
     }
 
     /// A yield has returned. `switches` says how often this thread was taken off its processor so far.
@@ -156,7 +180,16 @@ impl Backoff {
 
 impl Wait {
     pub(super) fn new(timeout: Option<Duration>, by_event: bool) -> Wait {
-        Wait { timeout, by_event, looks: 1, moved: false, begun: None, quiet: None, yields: 0 }
+        Wait {
+            timeout,
+            by_event,
+            looks: 1,
+            moved: false,
+            begun: None,
+            quiet: None,
+            yields: 0,
+            yielded: None,
+        }
     }
 
     /// Whether something has happened.
@@ -190,6 +223,28 @@ mod tests {
             (0..micros).map(|n| backoff.step(wait, start + US * n)).collect();
         steps.dedup_by_key(|step| std::mem::discriminant(step));
         steps
+    }
+
+    #[test]
+    fn a_yield_that_took_long_makes_the_next_waits_for_events_sleep_at_once() {
+        let backoff = backoff(2, 1);
+        let start = Instant::now();
+        let step = |by_event, from, to| {
+            let mut wait = Wait::new(None, by_event);
+            let first = backoff.step(&mut wait, start + US * from);
+            (std::mem::discriminant(&first), backoff.step(&mut wait, start + US * to))
+        };
+        let yields = std::mem::discriminant(&Step::Yield { poll_slow: false });
+        assert_eq!(step(true, 0, 100).0, yields);
+        assert_eq!(step(true, 200, 900), (yields, Step::Sleep(SLEEP)));
+        for _ in 1..WITHOUT_YIELDS {
+            let mut wait = Wait::new(None, true);
+            assert_eq!(backoff.step(&mut wait, start + US * 1000), Step::Sleep(SLEEP));
+        }
+        assert_eq!(step(true, 1000, 1100).0, yields, "it is tried again");
+        // What makes no event is looked at in between.
+        assert_eq!(step(false, 2000, 2900).0, yields);
+        assert_eq!(step(false, 3000, 3100).0, yields);
     }
 
     #[test]

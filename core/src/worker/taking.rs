@@ -14,6 +14,7 @@ use crate::proto::{Origin, emulate::Answer};
 use crate::region::Region;
 use crate::registry::abi::events::{Polled, payload};
 use crate::request::{Outcome, Request};
+use crate::sys::Refusal;
 use crate::{Error, PostError, Status};
 use std::cell::Cell;
 use std::ops::Range;
@@ -209,8 +210,12 @@ impl Inner {
             }
             posted => {
                 self.shared.with_ops(|ops| ops.withdraw(whole));
-                if posted.is_ok() {
-                    self.over(announced, Ok(0));
+                match &posted {
+                    Ok(_) => self.over(announced, Ok(0)),
+                    Err(error) if error.status() == Refusal::FAULT => {
+                        self.over(announced, Err(Refusal::FAULT));
+                    }
+                    Err(_) => {}
                 }
                 posted
             }
