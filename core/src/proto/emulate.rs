@@ -128,7 +128,7 @@ pub(crate) fn refusal_words(refusal: Refusal) -> (i32, u64) {
     }
 }
 
-/// What [`refusal_words`] wrote. Of no other refusal is there a number.
+/// The reverse of [`refusal_words`]. No other refusal has a number.
 pub(crate) fn read_refusal(status: i32, value: u64) -> Refusal {
     match (Status::from_code(status), value.checked_sub(1)) {
         (Status::Invalid, Some(at)) => Refusal::fault(at),
@@ -165,13 +165,13 @@ pub(crate) fn read_data(data: &[u8]) -> Result<(u64, i32, &[u8]), Status> {
 
 // ---- at the target ----
 
-/// What a target does what peers ask with.
+/// A target's means to do what peers ask.
 pub(crate) struct Here<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) touch: &'a Touch,
     /// Puts in several messages of which one found no memory.
     pub(crate) torn: &'a RefCell<Torn>,
-    /// Who asks.
+    /// The requester.
     pub(crate) from: Origin,
 }
 
@@ -247,7 +247,7 @@ impl Here<'_> {
     }
 }
 
-/// What to do where registered memory has gone.
+/// The fix for registered memory that has gone.
 pub(crate) const KEEP_MAPPED: &str = "let the target keep what it registers mapped, with these rights, until it has closed the region";
 
 /// The error of an operation that the target refused.

@@ -1,7 +1,7 @@
 //! Puts in several messages of which a piece found no memory at their target.
 //!
-//! A piece bears no number of its put, and only the last one asks for an answer. What tells that two pieces are of one put is that they
-//! come from the same peer over the same connection, and that the second begins where the first ended.
+//! A piece bears no number of its put, and only the last one asks for an answer. Two pieces are of one put if they come from the same
+//! peer over the same connection, and the second begins at the end of the first.
 
 use super::Origin;
 use super::emulate::Target;
@@ -17,12 +17,12 @@ pub(crate) struct Torn(Vec<Put>);
 
 struct Put {
     from: Origin,
-    /// Where the next piece begins.
+    /// The beginning of the next piece.
     next: Target,
     refusal: Refusal,
 }
 
-/// Where the piece behind this one begins.
+/// The beginning of the piece behind this one.
 fn behind(target: &Target, len: u64) -> Target {
     Target { offset: target.offset.wrapping_add(len), ..*target }
 }
@@ -42,7 +42,7 @@ impl Torn {
         self.0.push(Put { from, next: behind(target, len), refusal });
     }
 
-    /// Why this piece is refused, where one before it of the same put was.
+    /// The reason to refuse this piece, if one before it of the same put was refused.
     pub(crate) fn goes_on(
         &mut self,
         from: Origin,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tieline_net::touch::{Fault, Touch, is_writable};
 use tieline_plugin_api::Status;
 
-/// Why a peer's operation was refused here.
+/// The reason to refuse a peer's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: Status,
@@ -16,7 +16,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// What an owner reports whose memory has gone.
+    /// The status for missing memory.
     pub(crate) const FAULT: Status = Status::Permission;
 
     pub(crate) fn fault(at: u64) -> Refusal {
@@ -73,8 +73,8 @@ impl Exposed {
         unsafe { touch.read(from, out) }.map_err(|fault| at(offset, fault))
     }
 
-    /// Asks for the page of an aligned word, before an atomic on it. What remains is the time between this question and the atomic
-    /// behind it: memory that another thread unmaps within these some hundred nanoseconds is missing there, and the process ends.
+    /// Asks for the page of an aligned word, before an atomic on it. A window remains between this question and the atomic: if another
+    /// thread unmaps the page within these some hundred nanoseconds, the process ends.
     pub(crate) fn check_word(&self, offset: usize, width: usize) -> Result<(), Refusal> {
         let word = self.span.range(offset, width)?;
         if !self.borrowed || word.addr() % 4 != 0 || is_writable(word.addr()) {

@@ -13,7 +13,7 @@ mod sys;
 
 pub use sys::{Touch, is_writable};
 
-/// Where an access found no memory, or none with the right: so many bytes behind its beginning. All before that was copied.
+/// An access found no memory, or none with the right, so many bytes behind its beginning. All before that was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault(pub usize);
 

@@ -7,7 +7,7 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What copies go through. It belongs to one thread at a time and to one process; each descriptor is made when it is first needed.
+/// The descriptors that copies go through. It belongs to one thread at a time and to one process; each descriptor is made when it is first needed.
 #[derive(Debug)]
 pub struct Touch {
     /// The kernel lets this process copy from and to itself.
@@ -25,8 +25,7 @@ impl Default for Touch {
             file: OnceCell::new(),
             counter: OnceCell::new(),
             pipe: OnceCell::new(),
-            // SAFETY: takes nothing.
-            pid: unsafe { libc::getpid() },
+            pid: own_pid(),
         }
     }
 }
@@ -36,6 +35,7 @@ impl Default for Touch {
 struct File {
     fd: OwnedFd,
     map: *mut u8,
+    pid: i32,
 }
 
 // SAFETY: the mapping belongs to this record alone, and is not bound to a thread.
@@ -78,18 +78,26 @@ impl File {
         }
         // SAFETY: the mapping is ours. A child that had it, too, would share these bytes with its parent.
         let _ = unsafe { libc::madvise(map, SHORT, libc::MADV_DONTFORK) };
-        Some(File { fd, map: map.cast() })
+        Some(File { fd, map: map.cast(), pid: own_pid() })
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, unmapped once. In a forked child nothing is there, which is no error.
-        let _ = unsafe { libc::munmap(self.map.cast(), SHORT) };
+        // In a forked child something else may lie there.
+        if self.pid == own_pid() {
+            // SAFETY: mapped by `new` in this process, unmapped once.
+            let _ = unsafe { libc::munmap(self.map.cast(), SHORT) };
+        }
     }
 }
 
-/// What a call of the kernel copied.
+fn own_pid() -> i32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::getpid() }
+}
+
+/// The bytes that a call of the kernel copied.
 fn count(result: isize) -> Result<usize, i32> {
     usize::try_from(result)
         .map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
@@ -108,7 +116,7 @@ impl Touch {
     /// Copies bytes to memory of the application's.
     ///
     /// # Errors
-    /// Where memory is missing, or may not be written.
+    /// The first byte that is missing, or may not be written.
     ///
     /// # Safety
     /// These bytes were given to be written, for as long as they are mapped; they are nothing of this process's own.
@@ -136,7 +144,7 @@ impl Touch {
     /// Copies bytes out of memory of the application's.
     ///
     /// # Errors
-    /// Where memory is missing, or may not be read.
+    /// The first byte that is missing, or may not be read.
     ///
     /// # Safety
     /// As of [`Touch::write`]: these bytes were given to be read.
@@ -306,8 +314,8 @@ fn read_word(counter: &OwnedFd, from: *const u8, out: &mut [u8]) -> Option<usize
     Some(out.len())
 }
 
-/// Whether the aligned word of 32 bits there may be written: the kernel adds 0 to it, as one atomic operation. Nobody can see that
-/// but by an access that follows: memory that goes afterwards is missing all the same.
+/// Whether the aligned word of 32 bits there may be written: the kernel adds 0 to it, as one atomic operation. The page may go
+/// right afterwards.
 #[must_use]
 pub fn is_writable(at: usize) -> bool {
     /// Adds 0; then compares with a number (-2048) that few words hold: whoever sleeps on such a word looks at it once more.

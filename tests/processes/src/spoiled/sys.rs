@@ -12,7 +12,7 @@ use tieline::{Access, Context, OpenError, Region};
 pub struct Spoiled {
     base: usize,
     len: usize,
-    /// What they are a mapping of.
+    /// The file that they map.
     file: Option<File>,
 }
 
@@ -49,7 +49,7 @@ impl Spoiled {
     /// Registers them.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's own.
     pub fn register(&self, context: &Context, access: Access) -> Result<Region, OpenError> {
         // SAFETY: nothing of this process but the library looks at these bytes, and what becomes of them is what is tested.
         unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
