@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 use tieline_processes::interpreter::MIXED_REGION;
+use tieline_processes::matrix::{Over, every_kind_is_right};
 use tieline_processes::node::{milliseconds, nothing_leaks};
 use tieline_processes::random::spin;
 use tieline_processes::{
     BOUND_MS, Host, Hosts, Launch, Node, Random, Test, Verdict, named, or_skip, plugins,
 };
-use tieline_testing::libfabric;
+use tieline_testing::{is_whole, libfabric};
 
 pub(crate) const TESTS: &[Test] = named![
     a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not,
     everything_crosses_between_two_hosts_over_libfabric,
+    memory_of_every_kind_is_right_over_libfabric,
     atomics_that_the_owner_leaves_to_libfabric_are_done_there_between_two_hosts,
     killed_processes_leave_two_survivors_at_work_over_libfabric,
     a_peer_over_libfabric_that_computes_for_longer_than_the_stated_time_is_not_given_up,
@@ -126,6 +128,25 @@ fn everything_crosses_between_two_hosts_over_libfabric() -> Verdict {
         println!("    {provider}: {}", a.must("report b"));
         a.end();
         b.end();
+    }
+    Verdict::Passed
+}
+
+fn memory_of_every_kind_is_right_over_libfabric() -> Verdict {
+    let folder = or_skip!(plugins::libfabric());
+    let launch =
+        |name: &str| Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder.display());
+    if !is_whole() {
+        return Verdict::Skipped("it takes a quarter of a minute: `--all` runs it".into());
+    }
+    for provider in PROVIDERS {
+        every_kind_is_right(&Over {
+            launch: &launch,
+            settings: &["TIELINE_PROVIDERS=ofi", "TIELINE_OFI_INTERFACES=lo", provider],
+            path: "ofi:",
+            or_messages: &[],
+            dies_with_owner: false,
+        });
     }
     Verdict::Passed
 }
