@@ -100,7 +100,10 @@ impl Inner {
             let peer = PeerId(self.peer_number(&endpoint.address));
             if error.status() == Status::Closed {
                 self.peers.borrow_mut().leaves(peer.0);
-                return if self.is_here(peer) { () } else { self.tell_of_leaving(peer) };
+                if !self.is_here(peer) {
+                    self.tell_of_leaving(peer);
+                }
+                return;
             }
             let hearsay = slot.attr.caps & caps::LOCAL_ONLY == 0;
             let lives = match speaks_of_peer(error.status()) {
