@@ -11,7 +11,7 @@ h0() {
     load xpmem
     load knem
     before=$(pinned_pages)
-    "$TARGET/debug/examples/single_copy" over_knem over_xpmem over_direct || fail "see above"
+    "$TARGET/debug/examples/single_copy" over_knem without_io_uring over_xpmem over_direct || fail "see above"
     nothing_pinned
     nothing_attached
     # The kernel lets pages go a moment after who held them.

@@ -556,6 +556,7 @@ pub fn forbid(call: &str) -> bool {
         "memfd_create" => libc::SYS_memfd_create,
         "fallocate" => libc::SYS_fallocate,
         "membarrier" => libc::SYS_membarrier,
+        "io_uring_setup" => libc::SYS_io_uring_setup,
         _ => panic!("`{call}` is no call that this knows"),
     };
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };

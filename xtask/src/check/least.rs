@@ -20,7 +20,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-ofi", 145),
     ("tieline-provider-shm", 103),
     ("tieline-provider-shm-cma", 18),
-    ("tieline-provider-shm-knem", 22),
+    ("tieline-provider-shm-knem", 19),
     ("tieline-provider-shm-xpmem", 62),
     ("tieline-provider-tcp", 116),
     ("tieline-provider-tcp-connect", 23),

@@ -5,7 +5,7 @@
 //!
 //! * Memory that nobody has written yet is the zero page, and a private mapping of a file is the file's page: the first store
 //!   gives the owner a page of its own.
-//! * A fork lets parent and child share every private page. Whoever writes first gets another page. So gets return old bytes
+//! * A fork lets parent and child share every private page. The first of them to write gets another page. So gets return old bytes
 //!   of the owner, and puts land in the child.
 //!
 //! So each range is *held* before the driver looks at it. By default io_uring registers it as a buffer: the kernel then gives the

@@ -1,6 +1,6 @@
 //! The calls that give this process pages of its own, and hold them.
 //!
-//! Of io_uring only the table of buffers is used. Its numbers and records are those of the kernel's header.
+//! The table of buffers is all that is used of io_uring. Numbers and records are those of the kernel's header.
 
 #![allow(unsafe_code)]
 

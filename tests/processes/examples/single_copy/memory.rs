@@ -9,6 +9,7 @@ use tieline_processes::{Node, Test, Verdict, named};
 pub(crate) const TESTS: &[Test] = named![
     memory_of_every_kind_is_right_over_knem,
     memory_that_nothing_holds_is_right_until_a_fork_over_knem,
+    a_process_without_io_uring_does_without_knem_and_says_why,
     memory_of_every_kind_is_right_over_xpmem,
     memory_of_every_kind_is_right_over_direct_access,
     memory_of_every_kind_is_right_over_verbs,
@@ -46,6 +47,35 @@ fn memory_that_nothing_holds_is_right_until_a_fork_over_knem() -> Verdict {
         let _ = (owner.must("fork-joined"), peer.must("forget-key owner.memory"));
         let _ = owner.must("close memory");
     }
+    for mut node in [owner, peer] {
+        node.nothing_was_wrong();
+        node.end();
+    }
+    Verdict::Passed
+}
+
+fn a_process_without_io_uring_does_without_knem_and_says_why() -> Verdict {
+    if let Some(why) = KNEM.is_missing() {
+        return Verdict::Skipped(why);
+    }
+    let settings = settings(&KNEM);
+    let mut owner = Node::bare(launch("owner"));
+    if owner.must("forbid io_uring_setup") != "true" {
+        return Verdict::Skipped("this kernel has no seccomp filters".into());
+    }
+    let mut peer = open(launch("peer"), &settings);
+    let _ = owner.must(&format!("open {}", settings.trim_end()));
+    let report = owner.must("context-report");
+    assert!(report.contains("does not allow io_uring"), "{report}");
+    peer.connect(&mut owner);
+    let _ = owner.must("register memory 4096");
+    assert_eq!(peer.import(&mut owner, "memory"), "emulated over shm/ring");
+    let _ = (peer.must("forget-key owner.memory"), peer.must("disconnect owner"));
+    let _ =
+        (owner.must("close"), owner.must(&format!("open {settings}TIELINE_SHM_KNEM_FORK=never")));
+    peer.connect(&mut owner);
+    let _ = owner.must("register memory 4096");
+    assert_eq!(peer.import(&mut owner, "memory"), KNEM.path);
     for mut node in [owner, peer] {
         node.nothing_was_wrong();
         node.end();
