@@ -82,7 +82,7 @@ impl Pmix {
             return Err(Error::new(
                 Status::Busy,
                 "cannot join the job that PMIx started",
-                "this is a forked child, and its parent has joined it: the rank is the parent's",
+                "this is a forked child, and its parent has joined it or tried to: the rank is the parent's",
                 "let the child talk to the parent by addresses that the parent gives it",
             ));
         }

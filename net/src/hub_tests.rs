@@ -512,7 +512,7 @@ fn users_share_one_listener_that_closes_with_the_last() {
 }
 
 #[test]
-fn a_forked_child_listens_for_itself_and_leaves_its_parents_listener_as_it_is() {
+fn a_forked_child_listens_for_itself_and_leaves_its_parents_listener() {
     let shared = SharedHub::new();
     let parents = shared.get(&Settings::default()).expect("opens");
     let parents_at = at(&parents, false).expect("lo");

@@ -42,7 +42,7 @@ fn a_child_makes_for_itself_what_its_parent_is_making() {
 }
 
 #[test]
-fn what_a_parent_made_is_dropped_by_the_parent_alone() {
+fn a_value_of_a_parent_is_dropped_by_the_parent_alone() {
     struct Told<'a>(&'a AtomicU64);
     impl Drop for Told<'_> {
         fn drop(&mut self) {
@@ -93,7 +93,7 @@ fn a_child_begins_no_call_that_a_thread_of_its_parent_was_in() {
 }
 
 #[test]
-fn what_a_process_has_taken_its_child_does_not_get() {
+fn a_child_does_not_get_a_library_that_its_parent_has_taken() {
     static OWNER: Owner = Owner::new();
     assert!(holds_in_child(|| OWNER.take() && OWNER.take()), "nobody has it");
     assert!(OWNER.take() && OWNER.take());

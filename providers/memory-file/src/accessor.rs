@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_finds_no_lock_held_and_leaves_its_parents_place_as_it_is() {
+    fn a_forked_child_finds_no_lock_held_and_leaves_its_parents_place() {
         let owner = Announcements::new(&[18; 16]).unwrap();
         let mut ours = Some(Accessor::open(sys::own_pid(), owner.descriptor(), &[18; 16]).unwrap());
         let file = file_of(&owner, [18; 16]);

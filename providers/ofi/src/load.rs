@@ -100,7 +100,7 @@ pub(crate) fn library(name: &str) -> Result<&'static Library, Failure> {
 #[cfg(test)]
 pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
     static PLAYED: std::sync::OnceLock<Library> = std::sync::OnceLock::new();
-    of_this_process()?;
+    taken_by_this_process()?;
     Ok(PLAYED.get_or_init(crate::double::sys::library))
 }
 
@@ -108,12 +108,12 @@ pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
 static OWNER: Owner = Owner::new();
 
 /// Before any lock: in a forked child its holder may be a thread that is not there.
-fn of_this_process() -> Result<(), Failure> {
+fn taken_by_this_process() -> Result<(), Failure> {
     if OWNER.take() {
         return Ok(());
     }
-    let text = "this is a forked child, and its parent has loaded libfabric, which opens devices, starts threads and takes locks for \
-                the parent alone: start the child by exec, fork before a context is opened, or leave ofi out of the child's \
+    let text = "this is a forked child, and its parent has loaded libfabric or tried to: libfabric opens devices, starts threads and \
+                takes locks for the parent alone. Start the child by exec, fork before a context is opened, or leave ofi out of the child's \
                 TIELINE_PROVIDERS";
     Err(Failure::new(Status::Unsupported, text))
 }
@@ -122,7 +122,7 @@ fn of_this_process() -> Result<(), Failure> {
 pub(crate) fn real(name: &str) -> Result<&'static Library, Failure> {
     static LOADED: Mutex<Option<HashMap<String, Result<&'static Library, Failure>>>> =
         Mutex::new(None);
-    of_this_process()?;
+    taken_by_this_process()?;
     // Held while it loads: the dispositions of signals belong to the whole process.
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let known = loaded.get_or_insert_default();

@@ -319,7 +319,7 @@ fn a_forked_child_opens_the_device_anew_and_leaves_its_parents_as_it_is() {
 }
 
 #[test]
-fn a_child_of_a_process_whose_other_thread_lists_devices_is_refused_in_words() {
+fn a_child_forked_while_another_thread_lists_devices_is_refused() {
     let listing = crate::sys::LISTING.begin();
     assert!(holds_in_child(|| {
         let refused = crate::sys::Device::open("double0").err();

@@ -8,7 +8,7 @@ pub(crate) const TESTS: &[Test] = named![
     a_family_of_nine_talks_over_shm_cma,
     a_family_of_nine_talks_over_tcp,
     a_child_of_a_process_that_uses_libfabric_does_without_it_and_says_why,
-    what_a_child_has_of_its_parents_is_in_the_list,
+    the_list_has_all_that_a_child_has_of_its_parents,
 ];
 
 /// When the parent forks.
@@ -72,7 +72,7 @@ fn listed(title: &str) -> Vec<(String, String)> {
     rows.filter_map(cells).collect()
 }
 
-fn what_a_child_has_of_its_parents_is_in_the_list() -> Verdict {
+fn the_list_has_all_that_a_child_has_of_its_parents() -> Verdict {
     let folder = match plugins::folder() {
         Ok(folder) => folder.display(),
         Err(why) => return Verdict::Skipped(why),

@@ -76,8 +76,8 @@ pub(crate) fn library() -> Result<&'static Library, Failure> {
     device(Path::new(DEVICE))?;
     // What the library has opened, it has opened for the parent; and its locks are one process's.
     if !OWNER.take() {
-        let text = "this is a forked child, and its parent has loaded librdmacm, which keeps devices open for the parent alone: \
-                    start the child by exec, or fork before a context is opened";
+        let text = "this is a forked child, and its parent has loaded librdmacm or tried to: librdmacm keeps devices open for the \
+                    parent alone. Start the child by exec, or fork before a context is opened";
         return Err(Failure::new(Status::Unsupported, text));
     }
     #[cfg(not(test))]
