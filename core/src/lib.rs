@@ -29,6 +29,7 @@ mod compose;
 pub mod context;
 pub mod endpoint;
 pub mod error;
+mod exit;
 #[cfg(test)]
 mod golden_tests;
 mod interface;

@@ -7,20 +7,17 @@
 //! A thread that ends before it is told to, with an error or a panic, is its owner's affair: nothing new begins on the
 //! context from then on, and every worker hears it once ([`Core::check_service`]).
 
+use crate::exit::{self, Ends};
 use crate::setup::Core;
 use crate::sys::{ForkGuard, Wakeup};
-use crate::worker::{Worker, at_exit};
+use crate::worker::Worker;
 use crate::{Error, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// How long an exit of the process waits for progress threads, and how often it looks.
-const EXIT: Duration = Duration::from_secs(2);
-const NAP: Duration = Duration::from_micros(200);
+use std::time::Duration;
 
 /// The running thread; dropping this ends it.
 pub(crate) struct Service {
@@ -29,24 +26,20 @@ pub(crate) struct Service {
     guard: ForkGuard,
 }
 
-pub(crate) struct Stop {
+struct Stop {
     asked: AtomicBool,
     ended: AtomicBool,
     wakeup: Wakeup,
 }
 
-impl Stop {
-    /// Asks threads to end, and waits a bounded time until they have said goodbye to their peers: the process exits.
-    pub(crate) fn all(threads: &[Arc<Stop>]) {
-        for stop in threads {
-            stop.asked.store(true, Ordering::Release);
-            stop.wakeup.wake();
-        }
-        let until = Instant::now() + EXIT;
-        let runs = |stop: &Arc<Stop>| !stop.ended.load(Ordering::Acquire);
-        while threads.iter().any(runs) && Instant::now() < until {
-            std::thread::sleep(NAP);
-        }
+impl Ends for Stop {
+    fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.wakeup.wake();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 }
 
@@ -61,10 +54,11 @@ impl Service {
         let thread = std::thread::Builder::new()
             .name("tieline-progress".into())
             .spawn(move || {
-                at_exit::enter_service(&theirs);
+                let itself: Arc<dyn Ends> = theirs.clone();
+                exit::enter_thread(itself.clone());
                 serve(weak, &theirs, &ready);
                 theirs.ended.store(true, Ordering::Release);
-                at_exit::forget_service(&theirs);
+                exit::forget_thread(&itself);
             })
             .map_err(|error| no_thread(&error))?;
         let service = Service { stop, thread: Some(thread), guard };
@@ -83,8 +77,7 @@ impl Drop for Service {
             std::mem::forget(self.thread.take());
             return;
         }
-        self.stop.asked.store(true, Ordering::Release);
-        self.stop.wakeup.wake();
+        self.stop.ask();
         if let Some(thread) = self.thread.take() {
             // A panic there has already ended the service; there is nobody to tell.
             let _ = thread.join();

@@ -12,6 +12,7 @@ mod claims;
 mod elf;
 mod identity;
 mod load;
+mod objects;
 mod probe;
 mod room;
 mod search;

@@ -240,7 +240,7 @@ unsafe fn child(
             libc::_exit(0)
         }
         // The parent looks the address up, too: the loader then reads the tables of the file's symbols.
-        let _ = super::load::defined_in(handle, entry);
+        let _ = super::objects::defined_in(handle, entry);
         say(b"L");
         let is_whole = call.is_some();
         if let Some(Call { host, room }) = call {
@@ -252,7 +252,7 @@ unsafe fn child(
         }
         say(b"Q");
         if is_whole {
-            super::load::run_finalizers(handle);
+            super::objects::run_finalizers(handle);
         }
         say(b"R");
         libc::_exit(0)

@@ -10,8 +10,9 @@ use super::threads::Signal;
 use super::watched::Watched;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
-use super::{Counters, at_exit, backoff, help, owed, peers};
+use super::{Counters, backoff, help, owed, peers};
 use crate::endpoint::{Endpoint, Inner as EndpointInner, queued::SharedCopy};
+use crate::exit;
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::Message;
 use crate::names::Answers;
@@ -176,7 +177,7 @@ impl Inner {
         let shown = Shown::new(core.live_page(), lease.is_none());
         let inner = Inner {
             closed: Cell::new(false),
-            used_by: Arc::new(AtomicUsize::new(at_exit::thread_number())),
+            used_by: Arc::new(AtomicUsize::new(exit::thread_number())),
             heard_of_service: Cell::new(false),
             handlers: RefCell::default(),
             late_handlers: RefCell::default(),
@@ -250,7 +251,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        at_exit::forget(self);
+        exit::forget(&self.used_by);
         if self.shared.same_process() {
             self.left_over.give_back(&self.shared);
             self.wiring.close();

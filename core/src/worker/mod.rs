@@ -4,7 +4,6 @@ mod abi;
 mod announced;
 mod answering;
 mod arrivals;
-pub(crate) mod at_exit;
 mod backoff;
 mod barrier;
 mod calls;
@@ -18,6 +17,7 @@ mod help;
 mod identity;
 mod incoming;
 mod inner;
+mod leaving;
 mod names;
 mod owed;
 mod peers;
@@ -158,7 +158,7 @@ pub struct Worker {
 impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
         let inner = Rc::new(Inner::open(core, lease)?);
-        at_exit::enter(&inner);
+        inner.enter();
         let senders: Weak<Inner> = Rc::downgrade(&inner);
         let _ = inner.shared.senders.set(senders);
         Ok(Worker { inner, lent: false })

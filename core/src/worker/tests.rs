@@ -9,6 +9,7 @@ use crate::{Context, Outcome, Region};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+mod barrier;
 mod circuits;
 mod shown;
 mod threads;

@@ -79,6 +79,7 @@ mod link;
 #[cfg(test)]
 mod loopback_tests;
 mod lost;
+mod missing;
 mod ops;
 mod outbox;
 mod poll;

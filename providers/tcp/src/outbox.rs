@@ -482,14 +482,12 @@ impl Outbox {
         }
     }
 
-    /// Takes copies of what lies in operations' memory, which is about to be given back, and drops what no stream
-    /// has begun when nothing needs it.
+    /// Takes copies of what lies in operations' memory, which is about to be given back.
     pub(crate) fn own_payloads(&mut self) {
         for frame in &mut self.frames {
-            if let Body::Bulk(bulk) = &mut frame.body {
-                if bulk.region.is_none() {
-                    bulk.copy();
-                }
+            match &mut frame.body {
+                Body::Bulk(bulk) if bulk.region.is_none() => bulk.copy(),
+                _ => {}
             }
         }
     }

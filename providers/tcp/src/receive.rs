@@ -243,38 +243,6 @@ impl Inner {
         Ok(Some((got, wanted)))
     }
 
-    /// The place of a payload is missing from `behind` bytes on: its operation fails, and the rest of it goes nowhere.
-    #[cold]
-    fn lands_nowhere(&mut self, number: usize, behind: usize) {
-        let stream = self.links.get_mut(number).and_then(|link| link.stream.as_mut());
-        let landing = stream.and_then(|stream| stream.landing.take());
-        let Some(mut landing) = landing else { return };
-        self.give_up_place(&mut landing, behind);
-        if let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
-            stream.landing = Some(landing);
-        }
-    }
-
-    #[cold]
-    fn give_up_place(&mut self, landing: &mut Landing, behind: usize) {
-        let place = std::mem::replace(&mut landing.destination, Destination::Nowhere);
-        match place {
-            Destination::Region(region, offset) => {
-                let at = offset + (landing.at + behind) as u64;
-                landing.result = Err(Refused::Fault(at));
-                self.shared.regions.note_fault(&region, at);
-            }
-            Destination::Get => {
-                let number = landing.head.number;
-                let get = self.ops().gets.iter_mut().find(|get| get.number == number);
-                if let Some(get) = get {
-                    get.missing = Some(Status::Invalid);
-                }
-            }
-            Destination::Nowhere => {}
-        }
-    }
-
     fn ended(&mut self, number: usize) -> Broke {
         let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
             return Broke { status: Status::Closed, text: String::new() };
@@ -552,6 +520,17 @@ impl Inner {
     }
 }
 
+enum Failed {
+    Malformed(Malformed),
+    Broke(Broke),
+}
+
+impl From<Malformed> for Failed {
+    fn from(why: Malformed) -> Failed {
+        Failed::Malformed(why)
+    }
+}
+
 fn is_fault(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EFAULT)
 }
@@ -567,15 +546,4 @@ fn first_missing(pieces: &[Piece]) -> usize {
         before += piece.len();
     }
     0
-}
-
-enum Failed {
-    Malformed(Malformed),
-    Broke(Broke),
-}
-
-impl From<Malformed> for Failed {
-    fn from(why: Malformed) -> Failed {
-        Failed::Malformed(why)
-    }
 }

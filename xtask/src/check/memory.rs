@@ -12,6 +12,16 @@ const SAFE: &[(&str, &str, &str)] = &[
     ("core/src/registry/abi/grown.rs", "listed", "it makes the pointer of its closure"),
     ("core/src/registry/abi/raw.rs", "is", "it compares"),
     ("core/src/registry/abi/raw.rs", "new", "only `connect` can make such a handle"),
+    (
+        "core/src/registry/objects/sys.rs",
+        "base_of",
+        "it looks the address up, and does not follow it",
+    ),
+    (
+        "core/src/registry/objects/sys.rs",
+        "object_of",
+        "it looks the address up, and does not follow it",
+    ),
     ("core/src/registry/sys.rs", "file_at", "it looks the address up, and does not follow it"),
     ("core/src/sys.rs", "of_owned", "tests"),
     ("core/src/sys.rs", "of_words", "tests"),

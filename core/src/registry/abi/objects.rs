@@ -32,8 +32,7 @@ unsafe impl Sync for DomainHandle {}
 
 impl Drop for DomainHandle {
     fn drop(&mut self) {
-        // SAFETY: open, and closed here once; interfaces and connectors hold an `Arc` of this, so they are
-        // closed already.
+        // SAFETY: open, and closed here once: interfaces and connectors, which hold an `Arc` of this, are closed already.
         unsafe { (self.provider.tables.domain.close)(self.handle) }
     }
 }
@@ -64,15 +63,12 @@ impl OpenDomain {
         if let Some(Err(verdict)) = attr.map(|attr| provider.check_domain(&attr)) {
             return Err(Error::new(Status::Unsupported, what(), verdict.to_string(), ""));
         }
+        let open = provider.tables.provider.open_domain;
         // SAFETY: the provider's function with its own state; the record and the place live for the call.
-        let code = unsafe {
-            (provider.tables.provider.open_domain)(provider.state(), &params, &mut handle)
-        };
+        let code = unsafe { open(provider.state(), &params, &mut handle) };
         let _ = provider.checked(i64::from(code), &what)?;
-        let provider = provider.clone();
-        Ok(OpenDomain {
-            inner: Arc::new(DomainHandle { handle, name: name.to_string(), provider }),
-        })
+        let inner = DomainHandle { handle, name: name.to_string(), provider: provider.clone() };
+        Ok(OpenDomain { inner: Arc::new(inner) })
     }
 
     /// Its full name.

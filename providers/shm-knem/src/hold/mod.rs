@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::config::Value;
 use tieline_plugin_api::{ConfigDoc, Failure, Status};
 
-use crate::sys::Errno;
+use sys::Errno;
 
 /// Every variable, for `tieline config`.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[ConfigDoc::text(

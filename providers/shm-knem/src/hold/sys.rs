@@ -7,7 +7,8 @@
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::sys::Errno;
+/// The number of a system error.
+pub(super) type Errno = i32;
 
 /// As a store to each page would have it, without storing anything.
 const POPULATE_WRITE: libc::c_int = 23;

@@ -2,17 +2,16 @@
 
 #![allow(unsafe_code)]
 
-use super::super::Inner;
-use crate::service::Stop;
+use super::{Ends, Leaves, wait_for};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::from_ref;
-use std::rc::Rc;
+use std::rc::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::process::PerProcess;
 
 /// A number of the calling thread, which no other living thread has.
-pub(in crate::worker) fn thread_number() -> usize {
+pub(crate) fn thread_number() -> usize {
     // Without a destructor: it is there also when those of the thread have run.
     thread_local! { static HERE: u8 = const { 0 } }
     HERE.with(|here| from_ref(here).addr())
@@ -20,17 +19,18 @@ pub(in crate::worker) fn thread_number() -> usize {
 
 /// A worker, until it is dropped, and the thread that used it last.
 struct Entry {
-    worker: *const Inner,
+    worker: Weak<dyn Leaves>,
     thread: Arc<AtomicUsize>,
 }
 
-// SAFETY: the worker is used by the thread alone whose number stands beside it, and other threads only compare its address.
+// SAFETY: one thread at a time uses a worker. It alone, whose number stands beside it, looks at this reference, and drops it as it
+// drops the worker; others compare the place of the number.
 unsafe impl Send for Entry {}
 
 #[derive(Default)]
 struct Lists {
     workers: Vec<Entry>,
-    services: Vec<Arc<Stop>>,
+    threads: Vec<Arc<dyn Ends>>,
 }
 
 /// What this process has. A forked child has lists of its own, and leaves its parent's alone.
@@ -49,41 +49,38 @@ fn register() {
     }
 }
 
-/// A worker is there from now on. Its place does not change.
-pub(in crate::worker) fn enter(worker: &Rc<Inner>) {
+/// A worker is there from now on, and `thread` has the number of the thread that used it last.
+pub(crate) fn enter(worker: Weak<dyn Leaves>, thread: &Arc<AtomicUsize>) {
     register();
-    let entry = Entry { worker: Rc::as_ptr(worker), thread: worker.used_by.clone() };
-    lists().workers.push(entry);
+    lists().workers.push(Entry { worker, thread: thread.clone() });
 }
 
-/// A worker goes.
-pub(in crate::worker) fn forget(worker: &Inner) {
-    lists().workers.retain(|entry| !std::ptr::eq(entry.worker, worker));
+/// A worker goes, on the thread that used it last.
+pub(crate) fn forget(thread: &Arc<AtomicUsize>) {
+    lists().workers.retain(|entry| !Arc::ptr_eq(&entry.thread, thread));
 }
 
-/// A progress thread is there from now on.
-pub(crate) fn enter_service(stop: &Arc<Stop>) {
-    lists().services.push(stop.clone());
+/// A thread of the library's is there from now on.
+pub(crate) fn enter_thread(thread: Arc<dyn Ends>) {
+    lists().threads.push(thread);
 }
 
-/// A progress thread has ended.
-pub(crate) fn forget_service(stop: &Arc<Stop>) {
-    lists().services.retain(|other| !Arc::ptr_eq(other, stop));
+/// It has ended.
+pub(crate) fn forget_thread(thread: &Arc<dyn Ends>) {
+    lists().threads.retain(|other| !Arc::ptr_eq(other, thread));
 }
 
 /// `exit` calls this, before destructors of libraries run. A forked child has only what it opened itself.
 extern "C" fn say_goodbye() {
     let here = thread_number();
-    let (mine, services) = {
+    let (mine, threads) = {
         let lists = lists();
         let is_mine = |entry: &&Entry| entry.thread.load(Ordering::Relaxed) == here;
-        let mine = lists.workers.iter().filter(is_mine).map(|entry| entry.worker);
-        (mine.collect::<Vec<_>>(), lists.services.clone())
+        let mine = lists.workers.iter().filter(is_mine).filter_map(|entry| entry.worker.upgrade());
+        (mine.collect::<Vec<_>>(), lists.threads.clone())
     };
     for worker in mine {
-        // SAFETY: it is in the list, so it was not dropped, and this thread, which used it last, is the one to drop it.
-        let worker = unsafe { &*worker };
         let _ = catch_unwind(AssertUnwindSafe(|| worker.leave_at_exit()));
     }
-    Stop::all(&services);
+    wait_for(&threads);
 }

@@ -1,0 +1,5 @@
+//! Objects as the loader knows them.
+
+mod sys;
+
+pub(super) use sys::{base_of, defined_in, object_of, run_finalizers};

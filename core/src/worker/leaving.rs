@@ -1,0 +1,37 @@
+//! What a worker says as the process exits: see [`crate::exit`].
+
+use super::Inner;
+use crate::exit::{self, Leaves, thread_number};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+impl Inner {
+    /// Is known from now on to the function that `exit` calls.
+    pub(super) fn enter(self: &Rc<Self>) {
+        let itself: Rc<dyn Leaves> = self.clone();
+        exit::enter(Rc::downgrade(&itself), &self.used_by);
+    }
+
+    /// The calling thread uses this worker: looked at now and then, since a worker may move to another thread.
+    pub(super) fn note_thread(&self) {
+        self.used_by.store(thread_number(), Ordering::Relaxed);
+    }
+
+    /// Whether something was posted that has not ended, or something is owed to a peer.
+    fn has_unsent(&self) -> bool {
+        let ops = self.shared.ops.borrow();
+        let of_endpoint = self.all_endpoints().iter().any(|endpoint| {
+            let open = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
+            endpoint.is_alive() && open + endpoint.queue_len() + endpoint.answers_len() > 0
+        });
+        of_endpoint || !self.owed.is_empty() || self.has_orphans()
+    }
+}
+
+impl Leaves for Inner {
+    fn leave_at_exit(&self) {
+        if !self.closed.get() && self.shared.same_process() && !self.has_unsent() {
+            self.leave_now();
+        }
+    }
+}

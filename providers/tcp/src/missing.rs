@@ -1,0 +1,40 @@
+//! Memory of the application's that is missing while a payload comes: its operation fails, and the connection goes on.
+
+use crate::conn::Inner;
+use crate::frame::Refused;
+use crate::stream::{Destination, Landing};
+use tieline_plugin_api::Status;
+
+impl Inner {
+    /// The place of a payload is missing from `behind` bytes on: its operation fails, and the rest of it goes nowhere.
+    #[cold]
+    pub(crate) fn lands_nowhere(&mut self, number: usize, behind: usize) {
+        let stream = self.links.get_mut(number).and_then(|link| link.stream.as_mut());
+        let landing = stream.and_then(|stream| stream.landing.take());
+        let Some(mut landing) = landing else { return };
+        self.give_up_place(&mut landing, behind);
+        if let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
+            stream.landing = Some(landing);
+        }
+    }
+
+    #[cold]
+    pub(crate) fn give_up_place(&mut self, landing: &mut Landing, behind: usize) {
+        let place = std::mem::replace(&mut landing.destination, Destination::Nowhere);
+        match place {
+            Destination::Region(region, offset) => {
+                let at = offset + (landing.at + behind) as u64;
+                landing.result = Err(Refused::Fault(at));
+                self.shared.regions.note_fault(&region, at);
+            }
+            Destination::Get => {
+                let number = landing.head.number;
+                let get = self.ops().gets.iter_mut().find(|get| get.number == number);
+                if let Some(get) = get {
+                    get.missing = Some(Status::Invalid);
+                }
+            }
+            Destination::Nowhere => {}
+        }
+    }
+}
