@@ -48,9 +48,12 @@ impl HostHandle {
         if size < core::mem::offset_of!(Host, context) {
             return None;
         }
-        // SAFETY: as above; a table that ends before this field has no function either.
-        let has_context = size > core::mem::offset_of!(Host, context);
-        let context = if has_context { unsafe { (*host).context } } else { core::ptr::null_mut() };
+        let mut context = core::ptr::null_mut();
+        // A table that ends before this field has no function either.
+        if size > core::mem::offset_of!(Host, context) {
+            // SAFETY: as above, and the field is inside of the table.
+            context = unsafe { (*host).context };
+        }
         Some(HostHandle { host, context, declared: &[] })
     }
 
