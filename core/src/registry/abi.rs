@@ -19,6 +19,7 @@ mod pack;
 mod raw;
 #[cfg(test)]
 mod tests;
+pub(super) mod trial;
 
 pub(crate) use pack::PackBuffer;
 pub(crate) use raw::{OwnedEndpoint, RawEndpoint};

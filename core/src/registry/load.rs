@@ -182,6 +182,106 @@ fn why(error: &libloading::Error) -> String {
     }
 }
 
+<<<<<<< HEAD
+=======
+/// The public head of glibc's and musl's `struct link_map`.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    name: *const libc::c_char,
+    dynamic: *const Dynamic,
+}
+
+/// An entry of an object's dynamic section: the ELF's `Elf64_Dyn`.
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: usize,
+}
+
+fn link_map(handle: *mut c_void) -> *const LinkMap {
+    let mut map: *const LinkMap = std::ptr::null();
+    // SAFETY: an open handle; the loader writes one pointer.
+    let found =
+        unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, std::ptr::from_mut(&mut map).cast()) };
+    if found == 0 { map } else { std::ptr::null() }
+}
+
+/// Runs the finalizers of an object as the loader does when the process exits: those of the array from its end, then the single one. The object stays
+/// mapped, and nothing of other objects or of the application runs.
+///
+/// # Safety
+/// In a child that ends with it: the object's own headers say where its finalizers are.
+pub(super) unsafe fn run_finalizers(handle: *mut c_void) {
+    const DT_NULL: i64 = 0;
+    const DT_FINI: i64 = 13;
+    const DT_FINI_ARRAY: i64 = 26;
+    const DT_FINI_ARRAYSZ: i64 = 28;
+    type Finalizer = extern "C" fn();
+    let map = link_map(handle);
+    if map.is_null() {
+        return;
+    }
+    let (mut single, mut array, mut bytes) = (None, None, None);
+    // SAFETY: the caller's promise; the loader has read the same section.
+    unsafe {
+        let (base, mut entry) = ((*map).base, (*map).dynamic);
+        while !entry.is_null() && (*entry).tag != DT_NULL {
+            let at = base.wrapping_add((*entry).value);
+            match (*entry).tag {
+                DT_FINI => single = Some(at),
+                DT_FINI_ARRAY => array = Some(at),
+                DT_FINI_ARRAYSZ => bytes = Some((*entry).value),
+                _ => {}
+            }
+            entry = entry.add(1);
+        }
+        if let Some(array) = array {
+            let first = std::ptr::with_exposed_provenance::<Finalizer>(array);
+            let Some(bytes) = bytes else {
+                // glibc's loader follows a null pointer here.
+                let _ = libc::raise(libc::SIGSEGV);
+                return;
+            };
+            for number in (0..bytes / size_of::<Finalizer>()).rev() {
+                first.add(number).read()();
+            }
+        }
+        if let Some(at) = single {
+            let finalizer: Finalizer =
+                std::mem::transmute(std::ptr::with_exposed_provenance::<c_void>(at));
+            finalizer();
+        }
+    }
+}
+
+/// Whether `address` lies in the object that `handle` stands for. dlsym also searches an object's
+/// dependencies, and a provider that links with another one must not be taken for it.
+pub(super) fn defined_in(handle: *mut c_void, address: *const c_void) -> bool {
+    let map = link_map(handle);
+    if map.is_null() {
+        return false;
+    }
+    // SAFETY: the loader's record of an object that is never unloaded.
+    let dynamic = unsafe { (*map).dynamic }.cast();
+    match (base_of(dynamic), base_of(address)) {
+        (Some(object), Some(symbol)) => object == symbol,
+        _ => false,
+    }
+}
+
+fn base_of(address: *const c_void) -> Option<usize> {
+    object_of(address).map(|info| info.dli_fbase as usize)
+}
+
+pub(super) fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
+    // SAFETY: zero is a value of each of its fields.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: dladdr accepts any address and writes one record.
+    (unsafe { libc::dladdr(address, &mut info) } != 0).then_some(info)
+}
+
+>>>>>>> work-capi
 /// Calls the entry function and makes a provider of what it wrote.
 pub(super) fn start(
     name: &str,

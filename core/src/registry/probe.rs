@@ -1,9 +1,8 @@
 //! Tries a provider file in a child process first, so that a constructor or an entry function that crashes, hangs or ends
 //! the process costs a line of text and not the process; and remembers the answer.
 //!
-//! The child loads the file, calls its entry function with the settings of this process, lets go of what that made, and runs the
-//! file's finalizers, as the end of a process does. What
-//! a provider does later, when its domains are listed and opened and data moves, no trial covers.
+//! The child loads the file, calls its entry function with the settings of this process, lists and opens its domains, lets go of what
+//! that made, and runs the file's finalizers, as the end of a process does. No trial covers what a provider does later.
 //!
 //! The answer belongs to a file (device, inode, size, times), not to a path. It is kept in the process, and
 //! in `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache is only
@@ -134,6 +133,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     let child = |step| match step {
         Step::Loading => "a child process that loaded it",
         Step::Starting => "a child process that called its entry function",
+        Step::Opening => "a child process that opened its domains",
         Step::Ending => "a child process that ran its finalizers",
     };
     Some(match trial {
@@ -141,6 +141,8 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
         Ok(Trial::Killed(step, signal)) => {
             Some(format!("{} was killed by {}", child(step), signal_name(signal)))
         }
+        // A device may take its time, and this process can wait for it.
+        Ok(Trial::TimedOut(Step::Opening)) => return None,
         Ok(Trial::TimedOut(step)) => Some(format!(
             "{} did not come back within {} s and was killed",
             child(step),
@@ -160,7 +162,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
 fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {
     let Some(fault) = &answer.fault else { return Ok(()) };
     let note = if remembered { " (remembered; TIELINE_PROBE=nocache asks anew)" } else { "" };
-    let expected = "a file whose constructors, entry function and finalizers run to their end";
+    let expected = "a file whose constructors, functions and finalizers run to their end";
     Err(("probe", Unfit { expected: expected.to_string(), found: format!("{fault}{note}") }))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Why fork and not a helper program: a library cannot count on a helper being installed beside it, nor on
 //! finding it. What that asks of the child: between fork and `_exit` it makes system calls, calls dlopen, dladdr, the
-//! file's entry function and its finalizers, nothing else. The application's exit handlers do not run. dlopen takes the loader's lock and allocates; glibc makes both usable again
+//! file's entry function, what opens its domains, and its finalizers, nothing else. The application's exit handlers do not run. dlopen takes the loader's lock and allocates; glibc makes both usable again
 //! in the child of a process with several threads. Everything else that the child needs is prepared before the fork:
 //! the host table that the entry function gets is one that no other thread has ever seen, so none of its locks is held.
 //! The constructors and the entry function of the file that is tried may do anything: that is what the child is for.
@@ -120,8 +120,10 @@ pub(super) fn as_mapped(file: &File) -> Option<MappedFile> {
 pub(super) enum Step {
     /// dlopen, and with it the file's constructors.
     Loading,
-    /// The entry function, or what lets go again of what it made.
+    /// The entry function.
     Starting,
+    /// What lists and opens its domains, or what lets go again of all that was made.
+    Opening,
     /// The finalizers of the file.
     Ending,
 }
@@ -246,6 +248,10 @@ unsafe fn child(
         if let Some(Call { host, room }) = call {
             let entry: EntryFn = std::mem::transmute(entry);
             let started = entry(*host, std::ptr::from_mut(&mut room.ops)) >= 0;
+            say(b"D");
+            if started {
+                super::abi::trial::open_domains(&room.ops);
+            }
             if let (true, Some(quiesce)) = (started, room.ops.quiesce) {
                 quiesce(room.ops.state);
             }
@@ -419,7 +425,8 @@ enum Collected {
 /// What the child had begun when it said this, and what it said of that.
 fn step_of(answer: &[u8]) -> (Step, &[u8]) {
     match answer {
-        [b'L', b'Q', rest @ ..] => (Step::Ending, rest),
+        [b'L', b'D', b'Q', rest @ ..] | [b'L', b'Q', rest @ ..] => (Step::Ending, rest),
+        [b'L', b'D', rest @ ..] => (Step::Opening, rest),
         [b'L', rest @ ..] => (Step::Starting, rest),
         _ => (Step::Loading, answer),
     }
@@ -493,7 +500,7 @@ mod tests {
 
     #[test]
     fn the_answer_the_status_and_the_lack_of_both_are_told_apart() {
-        use Step::{Ending, Loading, Starting};
+        use Step::{Ending, Loading, Opening, Starting};
         for (answer, status, trial) in [
             (&b"S\x0b"[..], Collected::Gone, Trial::Killed(Loading, 11)),
             (b"LS\x0b", Collected::Gone, Trial::Killed(Starting, 11)),
@@ -504,6 +511,8 @@ mod tests {
             (b"L", Collected::Exited(0), Trial::Exited(Starting, 0)),
             (b"", Collected::Gone, Trial::Vanished(Loading)),
             (b"L", Collected::Gone, Trial::Vanished(Starting)),
+            (b"LDS\x0b", Collected::Gone, Trial::Killed(Opening, 11)),
+            (b"LDQR", Collected::Exited(0), Trial::Ran),
             (b"LQS\x0b", Collected::Gone, Trial::Killed(Ending, 11)),
             (b"LQ", Collected::Exited(0), Trial::Exited(Ending, 0)),
             (b"LQR", Collected::Exited(0), Trial::Ran),

@@ -48,12 +48,12 @@ impl HostHandle {
         if size < core::mem::offset_of!(Host, context) {
             return None;
         }
-        let context = match size > core::mem::offset_of!(Host, context) {
-            // SAFETY: as above, and the table is long enough.
-            true => unsafe { (*host).context },
-            // Such a table has no function either.
-            false => core::ptr::null_mut(),
-        };
+        let mut context = core::ptr::null_mut();
+        // A table that ends before this field has no function either.
+        if size > core::mem::offset_of!(Host, context) {
+            // SAFETY: as above, and the field is inside of the table.
+            context = unsafe { (*host).context };
+        }
         Some(HostHandle { host, context, declared: &[] })
     }
 

@@ -16,8 +16,6 @@ const EXCHANGE: &str = "capi/tests/own_exchange.c";
 const AGAIN: &str = "capi/tests/again.c";
 /// A whole program, which is linked statically as well.
 const HELLO: &str = "capi/examples/hello.c";
-/// What is kept to the end of the process, and why.
-const SUPPRESSIONS: &str = "capi/tests/valgrind.supp";
 
 /// The library as the build has made it.
 pub(super) fn library() -> Outcome<PathBuf> {
@@ -81,13 +79,12 @@ pub(super) fn surface() -> Count {
             run(true, &[], &[]);
         }
         if which("valgrind").is_some() {
-            let suppressions = format!("--suppressions={SUPPRESSIONS}");
             // A forked child leaves what it had.
             let leaks = if source.ends_with(SURFACE) { "full" } else { "no" };
             let leaks = format!("--leak-check={leaks}");
             let (show, errors) = ("--show-leak-kinds=definite", "--errors-for-leak-kinds=definite");
             let valgrind = ["valgrind", "--quiet", "--error-exitcode=9", &leaks, show, errors];
-            run(false, &[], &[&valgrind[..], &[&suppressions]].concat());
+            run(false, &[], &valgrind);
         }
         run(false, &["-fsanitize=address"], &[]);
     }
@@ -152,7 +149,7 @@ fn ran(program: &Path, before: &[&str]) -> Count {
     let program = program.as_os_str();
     let mut words = before.iter().map(OsStr::new).chain([program]);
     let mut command = command(words.next().unwrap_or(program), &[]);
-    // What the core keeps of each provider is found by valgrind, which is told of it; who asks for more memory than there is gets none.
+    // Leaks are looked for by valgrind and by `again`. A request for more memory than there is gets none.
     let options = "detect_leaks=0:allocator_may_return_null=1";
     let command = command.args(words).env("ASAN_OPTIONS", options);
     quiet(command.env("TIELINE_PROVIDER_PATH", target().join("debug")))

@@ -1,9 +1,9 @@
 //! The host's services behind the table that every provider gets: log, configuration, clock, events, pages.
 //!
 //! A provider may call these from any thread, at any time, until the process ends. So the table and what
-//! it points to are never freed. What they hold on to (settings, log) is let go when the provider is, and calls that come
-//! later are dropped. The memory goes to a later provider of that name: the table's `context` has another number then, by
-//! which a call of the earlier one is known, and the memory rests meanwhile for as long as [`RESTING`] others are there.
+//! it points to are never freed. Settings and log are released when the provider ends, and later calls are dropped.
+//! A later provider of the same name reuses the memory. The number in the table's `context` tells its calls from those of
+//! the earlier provider. [`RESTING`] tables of a name stay unused before one is reused.
 //! Nothing here prints: lines go into a log that the report shows.
 
 use crate::config::upper;
@@ -66,7 +66,7 @@ struct Words {
     reported: Option<String>,
 }
 
-/// What a provider has while it is in use.
+/// The state of a provider that is in use.
 struct Open {
     provider: String,
     log: Arc<Log<LogLine>>,
@@ -78,7 +78,7 @@ struct Open {
 pub(crate) struct Services {
     /// The table: never freed, and changed only while no provider has it.
     host: UnsafeCell<Host>,
-    /// How often it was opened, and for whom it is open.
+    /// The number of times that it was opened, and its present provider.
     open: RwLock<(usize, Option<Arc<Open>>)>,
     declarations: Declarations,
     /// What the entry function has declared.
@@ -152,7 +152,7 @@ impl Services {
         }))
     }
 
-    /// For whom it is open.
+    /// The present provider's state.
     fn now(&self) -> Option<Arc<Open>> {
         self.open.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
@@ -191,14 +191,14 @@ impl Services {
         self.page_bytes.load(Ordering::Relaxed)
     }
 
-    /// The provider is done: what it held on to may go, its calls are dropped, and another one has the memory some time.
+    /// The provider has ended: its settings and log are released, its calls are dropped, and a later one may reuse the memory.
     pub(in crate::registry) fn close(&'static self) {
         let ended = self.open.write().unwrap_or_else(PoisonError::into_inner).1.take();
         let Some(ended) = ended else { return };
         self.declarations.clear();
         lock(&self.declared).clear();
         *lock(&self.words) = Words::default();
-        // What it has not given back is its own for ever, and so is the memory that counts it.
+        // Pages that were not given back stay the provider's, and so does the count of them.
         if self.page_bytes.load(Ordering::Relaxed) == 0 {
             if let Ok(mut unused) = UNUSED.try_lock() {
                 unused.entry(ended.provider.clone()).or_default().push_back(self);
@@ -266,7 +266,7 @@ unsafe fn serve<R>(
     catch_unwind(AssertUnwindSafe(|| body(services, &open))).unwrap_or(broken)
 }
 
-/// What a table's `context` leads to, and the number in it.
+/// The object behind a table's `context`, and the number in it.
 ///
 /// # Safety
 /// `context` is null, or the one of a table from [`Services::open`].
@@ -410,7 +410,7 @@ unsafe extern "C" fn pages_alloc(context: *mut c_void, len: usize) -> *mut c_voi
 unsafe extern "C" fn pages_free(context: *mut c_void, pages: *mut c_void, len: usize) {
     // SAFETY: a provider calls with its table's context.
     unsafe {
-        // Also when the provider is done: the pages are its own, and with them the count is.
+        // A provider that has ended may still give pages back.
         let Some((services, _)) = behind(context) else { return };
         {
             // SAFETY: the provider gives back, once, what `pages_alloc` gave it.

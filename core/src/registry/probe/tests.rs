@@ -65,7 +65,7 @@ fn a_refusal_says_whether_it_was_remembered() {
         Some(format!("{phase}: {}; {}", unfit.expected, unfit.found))
     };
     let no = Answer { fault: Some("it was killed".into()), at: 7 };
-    let expected = "probe: a file whose constructors, entry function and finalizers run to their end; it was killed";
+    let expected = "probe: a file whose constructors, functions and finalizers run to their end; it was killed";
     assert_eq!(refused(&no, false).as_deref(), Some(expected));
     let remembered = format!("{expected} (remembered; TIELINE_PROBE=nocache asks anew)");
     assert_eq!(refused(&no, true), Some(remembered));

@@ -1,0 +1,44 @@
+//! The calls that open a context, made once in the child process that tries a provider's file.
+
+use super::Tables;
+use super::grown::listed;
+use tieline_plugin_api::abi::{DomainAttr, DomainParams, ModuleAttr, ProviderOps, fixed_str};
+
+/// A trial opens so many domains at most: they run the same code.
+const MOST_DOMAINS: usize = 4;
+
+/// Lists the domains, opens them, lists their modules and closes them. The parent asks again, so all answers are ignored.
+///
+/// # Safety
+/// The entry function has written `ops`, and nobody else calls the provider.
+pub(in crate::registry) unsafe fn open_domains(ops: &ProviderOps) {
+    // SAFETY: the caller's promise.
+    let Ok(tables) = (unsafe { Tables::complete(ops) }) else { return };
+    let domains = listed(DomainAttr::empty(), |out, capacity, count| {
+        // SAFETY: the provider's function with its own state; `out` has room for `capacity` records.
+        unsafe { (tables.provider.query_domains)(ops.state, out, capacity, count) }
+    });
+    // As in the parent, no other context has this number.
+    let Ok(context_id) = crate::sys::random_id() else { return };
+    for domain in domains.unwrap_or_default().iter().take(MOST_DOMAINS) {
+        let Some(name) = fixed_str(&domain.name) else { continue };
+        let params = DomainParams {
+            name: name.as_ptr(),
+            name_len: name.len(),
+            context_id,
+            ..DomainParams::empty()
+        };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the provider's function with its own state; the record and the place live for the call.
+        let code = unsafe { (tables.provider.open_domain)(ops.state, &params, &mut handle) };
+        if code < 0 {
+            continue;
+        }
+        let _ = listed(ModuleAttr::empty(), |out, capacity, count| {
+            // SAFETY: the provider's function with its own handle; `out` has room for `capacity` records.
+            unsafe { (tables.domain.query_modules)(handle, out, capacity, count) }
+        });
+        // SAFETY: the handle from above, which ends here.
+        unsafe { (tables.domain.close)(handle) };
+    }
+}
