@@ -116,7 +116,7 @@ extern "C" {
 #define TIELINE_RELAXED_ORDERING 8
 
 /*
- * Neither a right: the memory need not be mapped with these rights yet, because it is reserved now and committed later. Until then
+ * No right either: the memory need not be mapped with these rights yet, because it is reserved now and committed later. Until then
  * accesses of peers fail with TIELINE_PERMISSION, and nothing else does.
  */
 #define TIELINE_COMMITTED_LATER 16

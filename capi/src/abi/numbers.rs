@@ -32,7 +32,7 @@ pub const TIELINE_ALL: u64 = 7;
 /// No right, but a promise: nobody looks at the memory to see whether a put has arrived, before a completion, a notification or a
 /// message has said so. A device may then let writes of peers pass each other on the bus.
 pub const TIELINE_RELAXED_ORDERING: u64 = 8;
-/// Neither a right: the memory need not be mapped with these rights yet, because it is reserved now and committed later. Until then
+/// No right either: the memory need not be mapped with these rights yet, because it is reserved now and committed later. Until then
 /// accesses of peers fail with TIELINE_PERMISSION, and nothing else does.
 pub const TIELINE_COMMITTED_LATER: u64 = 16;
 

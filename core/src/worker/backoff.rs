@@ -64,8 +64,6 @@ pub(super) struct Wait {
     begun: Option<Instant>,
     quiet: Option<Instant>,
     yields: u32,
-    /// When the last step was a yield.
-    yielded: Option<Instant>,
 }
 
 /// What comes after looks that found nothing.
@@ -108,10 +106,6 @@ impl Backoff {
     /// What to do now.
     pub(super) fn step(&self, wait: &mut Wait, now: Instant) -> Step {
         let begun = *wait.begun.get_or_insert(now);
-        let yielded = wait.yielded.take();
-        if yielded.is_some_and(|at| now.saturating_duration_since(at) >= LONG_YIELD) {
-            self.without_yields.set(WITHOUT_YIELDS);
-        }
         let left = wait.timeout.map(|t| t.saturating_sub(now.saturating_duration_since(begun)));
         if left.is_some_and(|left| left.is_zero()) {
             return Step::TimeIsUp;
@@ -128,7 +122,6 @@ impl Backoff {
             return Step::Look;
         }
         if waited < budget.saturating_add(YIELDING) && !self.sleeps_instead(wait) {
-            wait.yielded = Some(now);
             wait.looks = if self.shared.get() == Some(false) { LOOKS_ALONE } else { 1 };
             wait.yields = wait.yields.wrapping_add(1);
             return Step::Yield { poll_slow: wait.yields % YIELDS_UNTIL_SLOW == 0 };
@@ -139,6 +132,13 @@ impl Backoff {
         };
         wait.looks = 1;
         Step::Sleep(left.map_or(nap, |left| left.min(nap)))
+    }
+
+    /// A yield has returned after this time.
+    pub(super) fn yield_took(&self, time: Duration) {
+        if time >= LONG_YIELD {
+            self.without_yields.set(WITHOUT_YIELDS);
+        }
     }
 
     /// Whether this wait leaves yields out.
@@ -180,16 +180,7 @@ impl Backoff {
 
 impl Wait {
     pub(super) fn new(timeout: Option<Duration>, by_event: bool) -> Wait {
-        Wait {
-            timeout,
-            by_event,
-            looks: 1,
-            moved: false,
-            begun: None,
-            quiet: None,
-            yields: 0,
-            yielded: None,
-        }
+        Wait { timeout, by_event, looks: 1, moved: false, begun: None, quiet: None, yields: 0 }
     }
 
     /// Whether something has happened.
@@ -226,25 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn a_yield_that_took_long_makes_the_next_waits_for_events_sleep_at_once() {
+    fn a_yield_that_took_long_makes_the_next_waits_for_events_sleep() {
         let backoff = backoff(2, 1);
-        let start = Instant::now();
-        let step = |by_event, from, to| {
-            let mut wait = Wait::new(None, by_event);
-            let first = backoff.step(&mut wait, start + US * from);
-            (std::mem::discriminant(&first), backoff.step(&mut wait, start + US * to))
-        };
-        let yields = std::mem::discriminant(&Step::Yield { poll_slow: false });
-        assert_eq!(step(true, 0, 100).0, yields);
-        assert_eq!(step(true, 200, 900), (yields, Step::Sleep(SLEEP)));
-        for _ in 1..WITHOUT_YIELDS {
-            let mut wait = Wait::new(None, true);
-            assert_eq!(backoff.step(&mut wait, start + US * 1000), Step::Sleep(SLEEP));
+        let first = |by_event| backoff.step(&mut Wait::new(None, by_event), Instant::now());
+        let yields = |step| matches!(step, Step::Yield { .. });
+        backoff.yield_took(LONG_YIELD - US);
+        assert!(yields(first(true)));
+        backoff.yield_took(LONG_YIELD);
+        for _ in 0..WITHOUT_YIELDS {
+            assert!(yields(first(false)), "a peer's store makes no event");
+            assert_eq!(first(true), Step::Sleep(SLEEP));
         }
-        assert_eq!(step(true, 1000, 1100).0, yields, "it is tried again");
-        // What makes no event is looked at in between.
-        assert_eq!(step(false, 2000, 2900).0, yields);
-        assert_eq!(step(false, 3000, 3100).0, yields);
+        assert!(yields(first(true)), "it is tried again");
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// It spins for `TIELINE_SPIN`, then yields its processor for a millisecond, then sleeps; whatever happens begins
+    /// It spins for `TIELINE_SPIN`, then yields its processor for a millisecond (not where others kept it for long), then sleeps; whatever happens begins
     /// that anew. Events of the worker's end the sleep, and so does a [`Waker`](crate::Waker). What makes no event (a
     /// peer's put or atomic, another thread that does not wake) is noticed by naps of an eighth of the time waited, at most 10 ms. A condition that panics loses nothing.
     ///
@@ -460,7 +460,9 @@ impl Inner {
             Step::TimeIsUp => return Ok(false),
             Step::Look => std::hint::spin_loop(),
             Step::Yield { poll_slow } => {
+                let before = Instant::now();
                 std::thread::yield_now();
+                self.backoff.yield_took(before.elapsed());
                 self.backoff.yielded(crate::sys::switches);
                 if poll_slow {
                     self.look_at_all();

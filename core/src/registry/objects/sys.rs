@@ -42,7 +42,7 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) {
     if map.is_null() {
         return;
     }
-    let (mut single, mut array, mut bytes) = (None, None, 0);
+    let (mut single, mut array, mut bytes) = (None, None, None);
     // SAFETY: the caller's promise; the loader has read the same section.
     unsafe {
         let (base, mut entry) = ((*map).base, (*map).dynamic);
@@ -51,13 +51,18 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) {
             match (*entry).tag {
                 DT_FINI => single = Some(at),
                 DT_FINI_ARRAY => array = Some(at),
-                DT_FINI_ARRAYSZ => bytes = (*entry).value,
+                DT_FINI_ARRAYSZ => bytes = Some((*entry).value),
                 _ => {}
             }
             entry = entry.add(1);
         }
         if let Some(array) = array {
             let first = std::ptr::with_exposed_provenance::<Finalizer>(array);
+            let Some(bytes) = bytes else {
+                // glibc's loader follows a null pointer here.
+                let _ = libc::raise(libc::SIGSEGV);
+                return;
+            };
             for number in (0..bytes / size_of::<Finalizer>()).rev() {
                 first.add(number).read()();
             }
