@@ -138,5 +138,5 @@ pub(crate) fn ways(count: usize) -> [(&'static str, How, Duration); 3] {
 /// How many connections a test makes, and how many of the honest it measures.
 pub(crate) fn size() -> (usize, usize) {
     // As cargo xtask test --all sets it.
-    if std::env::var_os("TESTS_WHOLE").is_some() { (16_000, 100) } else { (1500, 5) }
+    if std::env::var_os("TESTS_WHOLE").is_some() { (16_000, 100) } else { (1300, 3) }
 }
