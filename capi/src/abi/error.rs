@@ -4,8 +4,8 @@ use super::{numbers, records};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
-use tieline::process::PerProcess;
 use tieline::error::Scope;
+use tieline::process::PerProcess;
 use tieline::{CompletionError, ConnectError, Error, OpenError, PostError, Status};
 
 /// What can be done about a failure: `TIELINE_DO_*` and `TIELINE_OP_*` in C.

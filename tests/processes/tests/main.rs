@@ -4,8 +4,8 @@ mod composition;
 mod connecting;
 mod containers;
 mod diagnosis;
-mod forks;
 mod faults;
+mod forks;
 mod hostile_shm;
 mod hosts;
 mod jobs;
@@ -23,6 +23,7 @@ mod network_strangers;
 mod out_of_band;
 mod progress;
 mod random_kills;
+mod refusals;
 mod scale;
 mod settings;
 mod strangers;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
             diagnosis::TESTS,
             forks::TESTS,
             faults::TESTS,
+            refusals::TESTS,
         ],
         &[ROLES],
     )
