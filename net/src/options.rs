@@ -32,6 +32,12 @@ impl Ports {
         }
     }
 
+    /// How many ports the range has; none where any free port will do.
+    #[must_use]
+    pub fn count(self) -> Option<usize> {
+        (self.first != 0).then(|| usize::from(self.last - self.first) + 1)
+    }
+
     /// Every port to try, from a start that differs between processes; 0 alone when any will do.
     pub(crate) fn each(self, start: u32) -> impl Iterator<Item = u16> {
         let count = u32::from(self.last - self.first) + 1;
@@ -101,7 +107,9 @@ mod tests {
         assert_eq!(Ports::parse(""), Ok(Ports::default()));
         assert_eq!(Ports::parse("0"), Ok(Ports::default()));
         assert_eq!(Ports::default().each(5).collect::<Vec<_>>(), [0]);
+        assert_eq!(Ports::default().count(), None);
         let range = Ports::parse("20000-20002").expect("a range");
+        assert_eq!(range.count(), Some(3));
         assert_eq!(range.each(1).collect::<Vec<_>>(), [20001, 20002, 20000]);
         assert_eq!(Ports::parse("65535").expect("a port").each(9).collect::<Vec<_>>(), [65535]);
         for wrong in ["-", "2-1", "0-5", "70000", "1-", "a", "1-2-3"] {

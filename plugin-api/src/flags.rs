@@ -126,6 +126,7 @@ table! {
         ENDPOINT_FAILED = 5, "an endpoint of ours failed: cookie is the endpoint's, data the reason in words; status CLOSED: the peer closed it in good order";
         DATAGRAM = 6, "connectors only: a datagram arrived: data, length; header is the address_hash of the address at which its sender is reached, as the connection says, 0: not known";
         NOTIFIED = 7, "a put_notify of that peer is in our memory: header is its word, behind every byte that it has put";
+        RETURNED = 8, "since 1.1: a message of an endpoint of ours that the peer has not taken comes back: cookie is the endpoint's, then id, header, data, length; in order, and before the ENDPOINT_FAILED that says UNTAKEN";
     }
 }
 
@@ -133,6 +134,7 @@ table! {
     /// Bits of `event.flags`.
     pub mod event_flags: u32, "EVENT_FLAG_" {
         LENT = 1 << 0, "the payload stays valid until release is called with the event's cookie, once for every such event";
+        UNTAKEN = 1 << 1, "since 1.1, of ENDPOINT_FAILED: the peer refused the endpoint at first contact and took nothing; each message that was posted to it came back as RETURNED";
     }
 }
 

@@ -179,8 +179,9 @@ impl Inner {
 
     /// The provider of this interface broke: nothing of it is called again, also not where this endpoint has failed before.
     pub(crate) fn cut_off(&self, interface: usize, error: &Error) {
-        for lane in self.lanes.borrow_mut().iter_mut().filter(|lane| lane.interface == interface) {
-            lane.raw.fail();
+        for lanes in [&self.lanes, &self.past_lanes] {
+            let mut lanes = lanes.borrow_mut();
+            lanes.iter_mut().filter(|l| l.interface == interface).for_each(|l| l.raw.fail());
         }
         let message = self.route.message().is_some_and(|pair| pair.interface == interface);
         if message && self.is_alive() && self.state.get() != State::New {
@@ -236,8 +237,12 @@ impl Drop for Inner {
         self.hold(unfinished);
         if self.shared.same_process() {
             self.unasked_circuits().into_iter().for_each(|at| self.worker.leave_unasked(at));
-            for lane in self.lanes.borrow_mut().drain(..).filter(|lane| lane.owned) {
-                lane.close();
+            for lanes in [&self.lanes, &self.past_lanes] {
+                lanes
+                    .borrow_mut()
+                    .drain(..)
+                    .filter(|lane| lane.owned)
+                    .for_each(|lane| lane.close());
             }
             self.worker.release_circuits(self);
             self.shared.provider_closed(Through::Endpoint(self.id));

@@ -99,6 +99,10 @@ pub(crate) struct Inner {
     /// Keys of other endpoints go through its lanes.
     pub(super) reaches_memory: Cell<bool>,
     pub(super) lanes: RefCell<Vec<Lane>>,
+    /// Lanes that nothing goes over any more; see `turned_away`.
+    pub(super) past_lanes: RefCell<Vec<Lane>>,
+    /// Messages that the peer has not taken, while the lane that had taken them ends.
+    pub(super) returned: RefCell<Vec<QueuedOp>>,
     pub(super) queue: RefCell<VecDeque<QueuedOp>>,
     pub(super) queued_bytes: Cell<usize>,
     /// Bytes that were copied for messages that are announced.
@@ -169,6 +173,8 @@ impl Inner {
             packing: Cell::default(),
             reaches_memory: Cell::new(false),
             lanes: RefCell::default(),
+            past_lanes: RefCell::default(),
+            returned: RefCell::default(),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
             announced_bytes: Arc::default(),

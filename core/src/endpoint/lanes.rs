@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// The message lane is another one, or what it carries is known better: so is what goes by it instead of by a lane to memory.
-    fn refresh_keys(&self) {
+    pub(super) fn refresh_keys(&self) {
         if !self.route.has_small() {
             return;
         }

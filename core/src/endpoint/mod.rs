@@ -45,6 +45,7 @@ mod status;
 mod strided;
 mod told;
 mod unreachable;
+mod untaken;
 
 #[doc(hidden)]
 pub use at_once::{AtOnce, AtomicNumbers, BytesThere, Tried};

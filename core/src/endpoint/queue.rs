@@ -146,6 +146,10 @@ impl Inner {
 
     fn op_failed(&self, op: &QueuedOp, failed: Failed) {
         let error = self.failed(failed);
+        if let QueuedOp::Message { request: None, .. } = op {
+            // Nobody waits for it who could be told that it is lost.
+            self.fail(error.clone());
+        }
         if let Some(unsaid) = op.unsaid() {
             self.shared.with_ops(|ops| ops.withdraw(unsaid));
         }

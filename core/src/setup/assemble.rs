@@ -1,6 +1,6 @@
 //! Opening a context: from the configuration to what every worker opens.
 
-use super::{Core, ModuleUse, Roles, connectors, selftest, unusable};
+use super::{Core, ModuleUse, Roles, connectors, ports, selftest, unusable};
 use crate::address::Location;
 use crate::builtin::linked;
 use crate::compose::{self, Composition, Preferences};
@@ -16,7 +16,7 @@ use crate::registry::{
 };
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 
@@ -25,6 +25,18 @@ struct ConfigSettings {
     config: Arc<Config>,
     /// The names of the providers that were found.
     found: OnceLock<Vec<String>>,
+    /// Those of them that read the range of ports to listen on.
+    listening: Mutex<Vec<String>>,
+}
+
+impl ConfigSettings {
+    fn new(config: Arc<Config>) -> ConfigSettings {
+        ConfigSettings { config, found: OnceLock::new(), listening: Mutex::default() }
+    }
+
+    fn listening(&self) -> MutexGuard<'_, Vec<String>> {
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Settings for ConfigSettings {
@@ -53,6 +65,9 @@ impl Settings for ConfigSettings {
     }
 
     fn declared(&self, provider: &str, variable: &Declared) {
+        if variable.name == vars::TCP_PORTS {
+            self.listening().push(provider.to_owned());
+        }
         self.config.declare(provider, [variable.clone()]);
     }
 }
@@ -109,7 +124,7 @@ impl Core {
         self.config.selection(vars::PROVIDERS)?.check_required(&loaded, reason)?;
         self.composition.check_required(&Preferences::from_config(&self.config)?)?;
         if self.modules.iter().any(|m| m.roles.message) {
-            Ok(())
+            ports::check(self, &self.listening)
         } else {
             Err(unusable::error(&self.decisions().collect::<Vec<_>>()))
         }
@@ -136,7 +151,7 @@ impl Core {
         let id = crate::sys::random_id()?;
         let providers = config.selection(vars::PROVIDERS)?;
         let preferences = Preferences::from_config(&config)?;
-        let settings = Arc::new(ConfigSettings { config: config.clone(), found: OnceLock::new() });
+        let settings = Arc::new(ConfigSettings::new(config.clone()));
         let mut discovery = discover(settings.clone(), &linked(), &|name, version| {
             providers.admits(name, Some(version)).map(|_| ())
         });
@@ -188,7 +203,7 @@ impl Core {
         }
         let brought = connectors::missing(&candidates, &preferences, &providers, &discovery);
         if !brought.is_empty() {
-            discovery.bring(settings, &linked(), &brought);
+            discovery.bring(settings.clone(), &linked(), &brought);
             let is_brought = |p: &&Arc<LoadedProvider>| brought.contains(&p.name);
             let (first, first_domain) = (found.len(), domains.len());
             for provider in discovery.providers.iter().filter(is_brought) {
@@ -258,6 +273,7 @@ impl Core {
             records,
             modules,
             connectors,
+            listening: settings.listening().clone(),
             out_of_band,
             connect_timeout,
             queue_bytes,
@@ -471,7 +487,7 @@ mod tests {
     #[test]
     fn of_providers_whose_names_fit_a_variable_the_longest_may_declare_it() {
         let config = Arc::new(Config::builder().build().unwrap());
-        let settings = ConfigSettings { config, found: OnceLock::new() };
+        let settings = ConfigSettings::new(config);
         assert!(settings.may_declare("shm", "TIELINE_SHM_CMA_CHUNK"), "nobody else is known");
         settings.found(&["shm", "shm-cma", "tcp"]);
         assert!(settings.may_declare("shm", "TIELINE_SHM_SIZE"));

@@ -5,6 +5,7 @@
 
 mod assemble;
 mod connectors;
+mod ports;
 mod selftest;
 mod spin;
 mod unusable;
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) modules: Vec<ModuleUse>,
     /// Connection-only modules that some path needs; every worker opens them.
     pub(crate) connectors: Vec<ModuleUse>,
+    /// Providers that read the range of ports to listen on.
+    pub(crate) listening: Vec<String>,
     /// Whether datagrams of wire-up may go through the application.
     pub(crate) out_of_band: bool,
     pub(crate) connect_timeout: Duration,

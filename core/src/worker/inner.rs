@@ -164,6 +164,7 @@ impl Inner {
             return Err(error);
         }
         let transports = WireupTransports::open(&core, id, &poller, not_opened);
+        transports.check_connections(&core, &interfaces)?;
         let wiring = Wiring::new(id, transports, core.connect_timeout);
         let services = ServiceState::new(core.connect_timeout);
         let polled = |slow: bool| {

@@ -18,7 +18,7 @@ use crate::shared::End;
 use crate::{Error, Status};
 use std::panic::resume_unwind;
 use std::rc::Rc;
-use tieline_plugin_api::event;
+use tieline_plugin_api::{event, event_flags};
 
 /// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
 pub(super) const HOT: u32 = 2048;
@@ -245,6 +245,12 @@ impl Inner {
             }
             event::PEER_ARRIVED => self.peer_arrived(slot, &event),
             event::PEER_LEFT => self.peer_left(slot, &event),
+            event::RETURNED => {
+                let endpoint = self.endpoint(event.cookie).filter(|_| !slot.to_endpoint);
+                if let (Some(endpoint), Ok(id)) = (endpoint, u16::try_from(event.id)) {
+                    endpoint.came_back(index, id, event.header, payload(&event));
+                }
+            }
             event::ENDPOINT_FAILED => {
                 let words = String::from_utf8_lossy(payload(&event)).into_owned();
                 let status = Status::from_code(event.status);
@@ -256,6 +262,10 @@ impl Inner {
                 }
                 if let Some(endpoint) = self.endpoint(event.cookie) {
                     let error = self.circuit_error(&endpoint.address, status, &words);
+                    let untaken = event.flags & event_flags::UNTAKEN != 0;
+                    if untaken && endpoint.turned_away(index, &error) {
+                        return self.avoid(endpoint.address.entry.worker, index);
+                    }
                     endpoint.fail(error.clone());
                     self.endpoint_lost(slot, &endpoint, &error);
                 }

@@ -2,15 +2,15 @@
 //! messages. Which of them carries what, and the sending, is in `wireup_transport.rs`.
 
 use super::abi;
-use crate::Error;
 use crate::compose;
-use crate::interface::Said;
+use crate::interface::{InterfaceSlot, Said};
 use crate::rank::ModuleRef;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::OwnedEndpoint;
 use crate::registry::abi::objects::OpenConnector;
 use crate::setup::Core;
 use crate::sys::Poller;
+use crate::{Error, Status};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -115,6 +115,40 @@ impl WireupTransports {
         let messages = RefCell::new(Carried::new(MOST_CARRIED, TRANSPORT_COOKIE));
         let (out_of_band, panic) = (RefCell::default(), RefCell::default());
         WireupTransports { connectors, not_opened, out_of_band, panic, messages }
+    }
+
+    /// Of the modules whose messages need a connection: their names, where nothing is open that would form it.
+    fn without_connections(&self, core: &Core, interfaces: &[InterfaceSlot]) -> Vec<String> {
+        if !self.connectors.is_empty() || core.connectors.is_empty() || core.out_of_band {
+            return Vec::new();
+        }
+        let waiting = interfaces.iter().filter(|slot| slot.roles.message && slot.to_endpoint);
+        waiting.map(|slot| slot.path.clone()).collect()
+    }
+
+    /// Says which modules of a new worker nobody can connect to. That is an error where no other module carries messages: the
+    /// worker would open, and every peer would fail.
+    pub(super) fn check_connections(
+        &self,
+        core: &Core,
+        interfaces: &[InterfaceSlot],
+    ) -> Result<(), Error> {
+        let cut_off = self.without_connections(core, interfaces);
+        if cut_off.is_empty() {
+            return Ok(());
+        }
+        let paths: Vec<&String> = core.connectors.iter().map(|module| &module.path).collect();
+        let failed = self.not_opened.iter().filter(|(path, _)| paths.contains(&path));
+        let failed: Vec<String> =
+            failed.map(|(path, error)| format!("{path}: {}", error.why())).collect();
+        let what = format!("no peer could connect to this worker over {}", cut_off.join(", "));
+        let why = failed.join("; ");
+        if interfaces.iter().filter(|slot| slot.roles.message).count() > cut_off.len() {
+            core.note(format!("{what}: {why}"));
+            return Ok(());
+        }
+        let fix = "give it what it lacks, or load another provider that carries messages";
+        Err(Error::new(Status::NoDevice, what, why, fix))
     }
 
     pub(super) fn set_out_of_band(&self, address: &[u8], send: SendOut) {

@@ -1,6 +1,7 @@
 //! Two workers of one process that reach each other over TCP alone, as two hosts would.
 
 mod memory;
+mod ports;
 
 use memory::memory_operations;
 use std::cell::{Cell, RefCell};

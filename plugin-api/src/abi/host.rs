@@ -57,6 +57,13 @@ impl HostHandle {
         Some(HostHandle { host, context, declared: &[] })
     }
 
+    /// The minor number of the ABI that the host speaks: it knows the kinds of event of that minor.
+    #[must_use]
+    pub fn abi_minor(&self) -> u32 {
+        // SAFETY: `HostHandle::new` got a table that stays valid for the life of the process, with this field in it.
+        unsafe { (*self.host).abi_minor }
+    }
+
     /// Logs one line at a [`log_level`].
     pub fn log(&self, level: u32, text: &str) {
         if let Some((context, f)) = slot!(self, log) {

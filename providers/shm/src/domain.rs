@@ -1,6 +1,6 @@
 //! The domain `shm`: memory that other processes of this host reach by load and store.
 
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once};
 
 use tieline_plugin_api::abi::{AllocParams, Cost, KeyParams, ModuleAttr, fixed};
 use tieline_plugin_api::{
@@ -37,6 +37,7 @@ impl ShmDomain {
 
             log: Some(log),
             warned: Once::new(),
+            lacked: Mutex::default(),
         };
         Ok(ShmDomain { state: Arc::new(state), settings })
     }

@@ -33,6 +33,7 @@ pub(crate) fn domain(id: u8) -> Arc<DomainState> {
         exports: Exports::default(),
         log: None,
         warned: std::sync::Once::new(),
+        lacked: std::sync::Mutex::default(),
     })
 }
 

@@ -120,6 +120,8 @@ impl RingInterface {
         if let Some(socket) = listener.socket() {
             epoll.add(socket, token::LISTENER)?;
         }
+        // Whoever cannot make these can neither send nor receive: a peer that has this address would be refused.
+        drop(sys::memory_file(c"tieline-shm-try", sys::PAGE)?);
         let _ = sys::asymmetric();
         let address = Address {
             cookie: sys::random()?,

@@ -103,6 +103,8 @@ mod sender;
 mod shared;
 #[cfg(not(loom))]
 mod sys;
+#[cfg(all(test, not(loom)))]
+mod untaken_tests;
 mod wake;
 
 #[cfg(not(loom))]

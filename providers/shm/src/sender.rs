@@ -1,6 +1,7 @@
 //! The sending end of a channel.
 
 mod socket;
+mod untaken;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -96,6 +97,8 @@ pub(crate) struct SendChannel {
     asking: Asking,
     /// The other end of the socket belongs to this very process.
     leads_home: Cell<bool>,
+    /// The peer has let this channel in: from then on it may have taken anything.
+    admitted: Cell<bool>,
     /// Comes back in the event when the endpoint fails.
     pub(crate) cookie: u64,
     /// The peer's domain.
@@ -152,6 +155,7 @@ impl SendChannel {
             gone: Cell::new(false),
             asking: Asking::default(),
             leads_home: Cell::new(false),
+            admitted: Cell::new(false),
             cookie,
             peer_domain,
             index,

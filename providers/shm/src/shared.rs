@@ -2,10 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{HostHandle, Status, event, log_level};
+use tieline_plugin_api::{Failure, HostHandle, Status, event, event_flags, log_level};
 
 use crate::closer::Closer;
 use crate::config::Settings;
@@ -46,9 +46,36 @@ pub(crate) struct DomainState {
     /// For what an operator should know; a test has none.
     pub(crate) log: Option<HostHandle>,
     pub(crate) warned: Once,
+    /// What kept this side from taking peers in, as the report has it.
+    pub(crate) lacked: Mutex<Vec<String>>,
 }
 
+/// Most reasons of that kind that the report gets.
+const MOST_REASONS: usize = 8;
+
 impl DomainState {
+    /// Whether the host knows events by which messages come back; a test has no host, and knows them.
+    pub(crate) fn takes_messages_back(&self) -> bool {
+        self.log.as_ref().is_none_or(|host| host.abi_minor() >= 1)
+    }
+
+    /// A peer was refused for want of something. The refusal that it reads is one byte; the report says what was missing, each reason once.
+    #[cold]
+    pub(crate) fn lacks(&self, what: &Failure) {
+        let mut lacked = self.lacked.lock().unwrap_or_else(PoisonError::into_inner);
+        if lacked.len() >= MOST_REASONS || lacked.contains(&what.text) {
+            return;
+        }
+        lacked.push(what.text.clone());
+        if let Some(log) = &self.log {
+            let text = format!(
+                "a peer was refused, since this process cannot receive from it: {}",
+                what.text
+            );
+            log.log(log_level::WARN, &text);
+        }
+    }
+
     /// Says something in the report, once.
     pub(crate) fn warn(&self, text: &str) {
         self.warned.call_once(|| {
@@ -85,6 +112,13 @@ pub(crate) struct Shared {
     pub(crate) closer: Closer,
 }
 
+/// A message that the peer has not taken.
+pub(crate) struct Returned {
+    pub(crate) id: u32,
+    pub(crate) header: u64,
+    pub(crate) data: Box<[u8]>,
+}
+
 /// An event that waits for room, and the bytes that it points to.
 pub(crate) struct Notice {
     pub(crate) event: Event,
@@ -110,6 +144,30 @@ impl Shared {
             Event { kind: event::ENDPOINT_FAILED, status: status as i32, cookie, ..Event::empty() };
         let notice = Notice { event, data: why.as_bytes().into() };
         self.failures.borrow_mut().push_back((place, notice));
+        self.attention.set(true);
+    }
+
+    /// The same where the peer took nothing: what was sent to it comes back first.
+    pub(crate) fn endpoint_untaken(
+        &self,
+        place: usize,
+        cookie: u64,
+        (status, why): (Status, &str),
+        messages: Vec<Returned>,
+    ) {
+        let mut failures = self.failures.borrow_mut();
+        for Returned { id, header, data } in messages {
+            let event = Event { kind: event::RETURNED, id, header, cookie, ..Event::empty() };
+            failures.push_back((place, Notice { event, data }));
+        }
+        let event = Event {
+            kind: event::ENDPOINT_FAILED,
+            flags: event_flags::UNTAKEN,
+            status: status as i32,
+            cookie,
+            ..Event::empty()
+        };
+        failures.push_back((place, Notice { event, data: why.as_bytes().into() }));
         self.attention.set(true);
     }
 

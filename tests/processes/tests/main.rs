@@ -23,6 +23,7 @@ mod network_strangers;
 mod out_of_band;
 mod progress;
 mod random_kills;
+mod refusals;
 mod scale;
 mod settings;
 mod strangers;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
             diagnosis::TESTS,
             forks::TESTS,
             faults::TESTS,
+            refusals::TESTS,
         ],
         &[ROLES],
     )

@@ -429,7 +429,7 @@ impl Inner {
     }
 
     /// This way to a worker failed: for a while it is tried after all others.
-    pub(super) fn avoid(&self, worker: [u8; 16], interface: usize) {
+    pub(crate) fn avoid(&self, worker: [u8; 16], interface: usize) {
         let way = self.way(worker, interface);
         let now = self.wiring.now();
         let mut avoided = self.wiring.avoided.borrow_mut();

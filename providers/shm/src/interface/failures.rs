@@ -8,6 +8,7 @@
 
 use super::handshakes::MOST_ACCEPTED;
 use super::*;
+use tieline_plugin_api::event_flags;
 
 /// Polls without progress for which failures wait; besides, each channel may take some.
 const WITHOUT_PROGRESS: usize = 64;
@@ -54,7 +55,10 @@ impl State {
         while events.room() > 0 {
             let Some((index, notice)) = self.telling.notices.pop_front() else { break };
             if let Some(Some(channel)) = self.outbound.get(index) {
-                if channel.cookie == notice.event.cookie {
+                // What the peer has not taken goes another way: until then there is no room here.
+                let untaken = notice.event.kind == event::RETURNED
+                    || notice.event.flags & event_flags::UNTAKEN != 0;
+                if channel.cookie == notice.event.cookie && !untaken {
                     channel.told();
                 }
             }

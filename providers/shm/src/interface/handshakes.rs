@@ -59,6 +59,9 @@ impl State {
                     let waiting = sys::accept(listener);
                     let more = waiting.is_ok();
                     if let Ok(socket) = waiting {
+                        shared
+                            .domain
+                            .lacks(&Failure::from_io("a descriptor for its connection", &error));
                         turn_away(shared, socket, Refusal::Resources);
                     }
                     self.spare = sys::spare().ok();
@@ -123,8 +126,8 @@ impl State {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 let vacant = self.handshakes.iter().position(Option::is_none);
                 let index = vacant.unwrap_or(self.handshakes.len());
-                if shared.epoll.add(&socket, token::handshake(index)).is_err() {
-                    return refuse(shared, &socket, Refusal::Resources);
+                if let Err(failure) = shared.epoll.add(&socket, token::handshake(index)) {
+                    return refuse_for_want(shared, &socket, &failure);
                 }
                 self.handshakes.resize_with(self.handshakes.len().max(index + 1), || None);
                 self.handshakes[index] = Some(Handshake { socket, since: Instant::now() });
@@ -157,7 +160,10 @@ impl State {
         let refusal = match got {
             Ok(got) if got.len > 0 => match Record::parse(&buffer[..got.len]) {
                 Ok(Record::Hello(hello)) if !same_secret(&hello.cookie, cookie) => Refusal::Cookie,
-                Ok(Record::Hello(_)) if got.cut && got.fds.is_empty() => Refusal::Resources,
+                Ok(Record::Hello(_)) if got.cut && got.fds.is_empty() => {
+                    let why = "no descriptor for the memory that the peer sent (ulimit -n)";
+                    return refuse_for_want(shared, &socket, &Failure::new(Status::NoMemory, why));
+                }
                 Ok(Record::Hello(hello)) => match got.fds.first() {
                     Some(memory) => return self.admit(&hello, memory, socket, shared),
                     None => Refusal::Malformed,
@@ -173,20 +179,35 @@ impl State {
     /// A greeting that is in order: makes the receiving end.
     fn admit(&mut self, hello: &Hello, memory: &OwnedFd, socket: OwnedFd, shared: &Shared) {
         let index = next_slot(&self.inbound, &self.free_inbound);
-        if index >= MAX_INBOUND || self.ensure_doorbell(index).is_err() {
-            return refuse(shared, &socket, Refusal::Resources);
+        if index >= MAX_INBOUND {
+            let why = format!("{MAX_INBOUND} peers are connected, and no more fit");
+            return refuse_for_want(shared, &socket, &Failure::new(Status::NoMemory, why));
+        }
+        if let Err(failure) = self.ensure_doorbell(index) {
+            return refuse_for_want(shared, &socket, &failure);
         }
         let channel = match RecvChannel::accept(hello, memory, socket, index as u64) {
             Ok(channel) => channel,
+            Err((socket, Refusal::Resources)) => {
+                let why = "the memory of the peer's channel could not be mapped";
+                return refuse_for_want(shared, &socket, &Failure::new(Status::NoMemory, why));
+            }
             Err((socket, refusal)) => return refuse(shared, &socket, refusal),
         };
         let Some((page, _)) = &self.doorbell else { return };
-        if shared.epoll.add(&channel.socket, token::inbound(index)).is_err() {
-            return refuse(shared, &channel.socket, Refusal::Resources);
+        if let Err(failure) = shared.epoll.add(&channel.socket, token::inbound(index)) {
+            return refuse_for_want(shared, &channel.socket, &failure);
         }
         let ack = Record::Ack { asymmetric: sys::asymmetric(), bell: index as u32 };
-        // A peer that does not get this goes on with fences and without bell.
-        let _ = sys::send(&channel.socket, &ack.pack(), &[page.as_fd()]);
+        // Without the page the peer goes on without a bell. Without this word it would take a later refusal for one of the first contact.
+        let said = sys::send(&channel.socket, &ack.pack(), &[page.as_fd()])
+            .or_else(|_| sys::send(&channel.socket, &ack.pack(), &[]));
+        if let Err(error) = said {
+            if sys::is_temporary(&error) {
+                let failure = Failure::from_io("a word to the peer", &error);
+                return refuse_for_want(shared, &channel.socket, &failure);
+            }
+        }
         insert(&mut self.inbound, &mut self.free_inbound, channel);
         let event = Event { kind: event::PEER_ARRIVED, peer: index as u64, ..Event::empty() };
         shared.notify(event, &hello.identity);
@@ -209,6 +230,13 @@ impl State {
         let Some(Some(channel)) = self.inbound.get_mut(index) else { return };
         let _ = channel.read_socket(shared);
     }
+}
+
+/// This side cannot receive: the peer reads that, and the report says what was missing.
+#[cold]
+fn refuse_for_want(shared: &Shared, socket: &OwnedFd, what: &Failure) {
+    shared.domain.lacks(what);
+    refuse(shared, socket, Refusal::Resources);
 }
 
 /// Tells a connection why it is closed.

@@ -10,6 +10,7 @@ use crate::hello::{MAX_RECORD, Record, Refusal};
 use crate::imports::ImportedKey;
 use crate::keys::Key;
 use crate::receiver::MOST_IN_TURN;
+use crate::shared::Returned;
 use crate::sys;
 
 impl SendChannel {
@@ -79,6 +80,7 @@ impl SendChannel {
     pub(crate) fn handle(&self, record: Record, fds: &[OwnedFd], cut: bool) -> Result<(), String> {
         match record {
             Record::Ack { asymmetric, bell } => {
+                self.admitted.set(true);
                 if asymmetric && sys::asymmetric() {
                     self.set_after(after::FENCE, false);
                 }
@@ -143,9 +145,7 @@ impl SendChannel {
             let outcome = match sys::receive(socket, &mut buffer) {
                 Ok(got) if got.len == 0 => Err((Status::PeerFailed, NO_GOODBYE.to_string())),
                 Ok(got) => match Record::parse(&buffer[..got.len]) {
-                    Ok(Record::Refused(refusal)) => {
-                        Err((status_of(refusal), refusal.text().to_string()))
-                    }
+                    Ok(Record::Refused(refusal)) => return self.refused(refusal),
                     Ok(record) => {
                         let handled = self.handle(record, &got.fds, got.cut);
                         handled.map_err(|why| (Status::BadData, why))
@@ -167,6 +167,21 @@ impl SendChannel {
     /// The endpoint is finished: an event tells the application, behind what the peer had written, and later sends say `status`. Those
     /// before find no room, since they would tell it too soon.
     pub(crate) fn fail(&self, status: Status, why: &str) {
+        self.end(status, why, None);
+    }
+
+    /// The peer has refused this channel, or gave it up.
+    fn refused(&self, refusal: Refusal) {
+        let returned = match refusal {
+            // It lacks something, or speaks another version. What is refused to this process by right is refused by every way.
+            Refusal::Resources | Refusal::Version => self.untaken(),
+            _ => None,
+        };
+        self.end(status_of(refusal), refusal.text(), returned);
+    }
+
+    /// `returned`: the peer took nothing, and this is what was sent to it.
+    fn end(&self, status: Status, why: &str, returned: Option<Vec<Returned>>) {
         if matches!(self.stage.get(), Stage::Over(_)) {
             return;
         }
@@ -181,7 +196,13 @@ impl SendChannel {
         }
         if !closing {
             self.status.set(Err(Status::Again));
-            self.shared.endpoint_failed(self.index, self.cookie, status, why);
+            match returned {
+                Some(messages) => {
+                    let failed = (status, why);
+                    self.shared.endpoint_untaken(self.index, self.cookie, failed, messages);
+                }
+                None => self.shared.endpoint_failed(self.index, self.cookie, status, why),
+            }
         }
     }
 

@@ -1,0 +1,82 @@
+//! A lane that the peer refuses at first contact gives way to the next one. The peer took nothing, so the messages that the lane had
+//! taken come back, in their order, and go before all that was queued since.
+
+use super::queued::QueuedOp;
+use super::{Inner, State};
+use crate::Error;
+use crate::interface::LaneLimits;
+use crate::registry::abi::RawEndpoint;
+
+impl Inner {
+    /// The peer has not taken this message, which went over the interface.
+    pub(crate) fn came_back(&self, interface: usize, id: u16, header: u64, payload: &[u8]) {
+        if self.is_alive() && self.goes_over(interface) {
+            let message = QueuedOp::Message { id, header, payload: payload.into(), request: None };
+            self.returned.borrow_mut().push(message);
+        }
+    }
+
+    fn goes_over(&self, interface: usize) -> bool {
+        self.route.message().is_some_and(|pair| pair.interface == interface)
+    }
+
+    /// The peer refused the lane over this interface and took nothing of it. `false`: no other lane does instead, and the endpoint has
+    /// failed.
+    pub(crate) fn turned_away(&self, interface: usize, error: &Error) -> bool {
+        let returned = std::mem::take(&mut *self.returned.borrow_mut());
+        if !self.is_alive() || self.packs() {
+            return false;
+        }
+        if !self.goes_over(interface) {
+            self.leave_lane(interface, error);
+            return true;
+        }
+        if !matches!(self.state.get(), State::Ready | State::Queueing) {
+            return false;
+        }
+        let before = self.message_path();
+        let longest = returned.iter().map(QueuedOp::copied).max().unwrap_or(0);
+        if !self.next_lane_for(longest) {
+            return false;
+        }
+        self.state.set(State::New);
+        self.message.set(RawEndpoint::nowhere());
+        self.leave_lane(interface, error);
+        let copied: usize = returned.iter().map(QueuedOp::copied).sum();
+        self.queued_bytes.set(self.queued_bytes.get() + copied);
+        {
+            let mut queue = self.queue.borrow_mut();
+            returned.into_iter().rev().for_each(|message| queue.push_front(message));
+        }
+        self.refresh_keys();
+        let now = self.message_path();
+        self.shared.core.note(format!("{before}: {error}; from now on: {now}"));
+        self.worker.make_busy(self);
+        true
+    }
+
+    /// Turns to the next message lane that carries messages of this length.
+    fn next_lane_for(&self, longest: usize) -> bool {
+        let domain = |at: usize| &self.shared.interfaces[at].domain;
+        while self.route.next_message(|a, b| domain(a) == domain(b)) {
+            let carries = self.route.message().map(|pair| {
+                let limits = LaneLimits::of_module(&self.shared.interfaces[pair.interface].attr);
+                limits.max_packed.max(limits.max_short)
+            });
+            if carries.is_some_and(|most| most >= longest) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Nothing goes over this lane any more. It is closed with the endpoint, since queued operations may still name it.
+    fn leave_lane(&self, interface: usize, error: &Error) {
+        self.leave_interface(interface, error);
+        let mut lanes = self.lanes.borrow_mut();
+        let (left, kept) =
+            lanes.drain(..).partition(|lane| lane.owned && lane.interface == interface);
+        *lanes = kept;
+        self.past_lanes.borrow_mut().extend::<Vec<_>>(left);
+    }
+}

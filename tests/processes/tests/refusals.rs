@@ -1,0 +1,115 @@
+//! A path that one side cannot receive over gives way to the next one that both have, and no message is lost.
+
+use tieline_processes::{Launch, Node, Test, Verdict, named};
+use tieline_testing::built;
+
+pub(crate) const TESTS: &[Test] = named![
+    a_peer_that_can_make_no_memory_files_any_more_is_reached_over_tcp,
+    a_process_that_can_make_no_memory_files_offers_no_shm,
+    a_peer_without_another_way_is_refused_and_its_report_says_what_is_missing,
+];
+
+const LOCAL: &[&str] =
+    &["TIELINE_PROVIDERS=shm,shm-cma,tcp,tcp-connect", "TIELINE_TCP_INTERFACES=lo"];
+
+/// A node that has both ways; `forbidden`: without memory files from the start.
+fn node(name: &str, forbidden: bool) -> Result<Node, Verdict> {
+    let folder = built::folder(&built::TCP).map_err(Verdict::Skipped)?;
+    let launch = Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder.display());
+    let mut node = Node::bare(launch);
+    if forbidden {
+        forbid(&mut node)?;
+    }
+    let _ = node.must(&format!("open {}", LOCAL.join(" ")));
+    Ok(node)
+}
+
+fn forbid(node: &mut Node) -> Result<(), Verdict> {
+    match &*node.must("forbid memfd_create") {
+        "true" => Ok(()),
+        _ => Err(Verdict::Skipped("no seccomp filters here".into())),
+    }
+}
+
+fn pair(late: bool) -> Result<(Node, Node), Verdict> {
+    let (rich, mut poor) = (node("rich", false)?, node("poor", !late)?);
+    if late {
+        forbid(&mut poor)?;
+    }
+    Ok((rich, poor))
+}
+
+macro_rules! or_return {
+    ($made:expr) => {
+        match $made {
+            Ok(made) => made,
+            Err(verdict) => return verdict,
+        }
+    };
+}
+
+/// Messages in order and whole, and every operation on memory, both ways.
+fn everything_works(rich: &mut Node, poor: &mut Node) {
+    rich.connect(poor);
+    // More than the ring has room for: some wait in the queue when the refusal comes.
+    let _ = rich.must("exact poor 100 8 3000 48 60000");
+    let _ = poor.must("reach exact 100");
+    let _ = rich.must("ping poor");
+    for node in [&mut *rich, &mut *poor] {
+        let _ = node.must("register memory 4096");
+    }
+    let _ = rich.import(poor, "memory");
+    let _ = rich.must("put-bytes poor.memory 8 7 0");
+    assert_eq!(poor.must("word memory 0"), u64::from_le_bytes([7; 8]).to_string());
+    let _ = rich.must("get poor.memory memory 0 8 0");
+    assert_eq!(rich.must("word memory 0"), u64::from_le_bytes([7; 8]).to_string());
+    poor.connect(rich);
+    let _ = poor.must("exact rich 50 8 3000");
+    let _ = rich.must("reach exact 50");
+    for node in [&mut *rich, &mut *poor] {
+        assert_eq!(node.must("wrong"), "");
+        assert_eq!(node.must("failures"), "");
+    }
+}
+
+fn a_peer_that_can_make_no_memory_files_any_more_is_reached_over_tcp() -> Verdict {
+    let (mut rich, mut poor) = or_return!(pair(true));
+    everything_works(&mut rich, &mut poor);
+    let (told, why) = (rich.must("warnings"), poor.must("warnings"));
+    println!("    rich: {told}\n    poor: {why}");
+    assert!(told.contains("from now on: tcp/stream"), "{told}");
+    assert!(why.contains("memfd_create"), "{why}");
+    // The next endpoint begins with what works.
+    rich.connect(&mut poor);
+    let _ = rich.must("ping poor");
+    rich.end();
+    poor.end();
+    Verdict::Passed
+}
+
+fn a_process_that_can_make_no_memory_files_offers_no_shm() -> Verdict {
+    let (mut rich, mut poor) = or_return!(pair(false));
+    everything_works(&mut rich, &mut poor);
+    let (told, why) = (rich.must("warnings"), poor.must("warnings"));
+    assert!(!told.contains("refused"), "it was never asked: {told}");
+    assert!(why.contains("shm/ring is not used") && why.contains("memfd_create"), "{why}");
+    rich.end();
+    poor.end();
+    Verdict::Passed
+}
+
+fn a_peer_without_another_way_is_refused_and_its_report_says_what_is_missing() -> Verdict {
+    let only = &["TIELINE_PROVIDERS=shm"];
+    let (mut rich, mut poor) = (Node::with("rich", only), Node::with("poor", only));
+    or_return!(forbid(&mut poor));
+    rich.connect(&mut poor);
+    let failed = rich.ask("ping poor").expect_err("it cannot receive");
+    println!("    {} {}", failed.status, failed.text);
+    assert_eq!(failed.status, "NoMemory", "{failed:?}");
+    assert!(failed.text.contains("its report says what"), "{failed:?}");
+    let why = poor.must("warnings");
+    assert!(why.contains("a peer was refused") && why.contains("memfd_create"), "{why}");
+    rich.end();
+    poor.end();
+    Verdict::Passed
+}
