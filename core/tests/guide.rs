@@ -26,7 +26,7 @@ fn hello() -> Result<()> {
         seen.set(true);
     })?;
 
-    let me = worker.connect(&worker.address()?)?; // a peer's address, by any means; here our own
+    let me = worker.connect(&worker.address()?)?; // a peer's address, by a channel that only the job reads; here our own
     let _ = me.send(GREETING, 0, b"hello")?;
     let _ = worker.wait_until(|| greeted.get(), Some(Duration::from_secs(30)))?;
     assert!(greeted.get());

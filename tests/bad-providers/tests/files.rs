@@ -53,7 +53,7 @@ fn a_file_without_a_note_is_refused() {
 fn a_note_of_another_major_is_refused_with_both_numbers() {
     let directory = Directory::new();
     let _ = directory.compile("major", &["MAJOR=2"]);
-    assert_refused(&open(&[&directory]), "major", "abi", "provider ABI 1.x", "provider ABI 2.0");
+    assert_refused(&open(&[&directory]), "major", "abi", "provider ABI 1.x", "provider ABI 2.1");
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn a_constructor_that_crashes_costs_a_line_of_text() {
     let _ = directory.compile("abort", &["CONSTRUCTOR=abort()"]);
     let _ = directory.compile("good", &[]);
     let context = open(&[&directory]);
-    let expected = "constructors run to their end";
+    let expected = "functions and finalizers run to their end";
     assert_refused(&context, "segv", "probe", expected, "killed by SIGSEGV");
     assert_refused(&context, "null", "probe", expected, "killed by SIGSEGV");
     assert_refused(&context, "abort", "probe", expected, "killed by SIGABRT");
@@ -49,7 +49,8 @@ fn an_entry_function_that_crashes_hangs_or_ends_the_process_costs_a_line_of_text
     let _ = directory.compile("loops", &["ENTRY=for (;;) pause()"]);
     let _ = directory.compile("good", &[]);
     let context = open(&[&directory]);
-    let (expected, child) = ("entry function returns", "a child process that called its entry");
+    let (expected, child) =
+        ("functions and finalizers run to their end", "a child process that called its entry");
     assert_refused(&context, "segv", "probe", expected, "function was killed by SIGSEGV");
     assert_refused(&context, "exits", "probe", expected, "ended itself with status 3");
     assert_refused(&context, "loops", "probe", expected, "did not come back within 5 s");

@@ -269,7 +269,7 @@ impl Inner {
             ),
             ReasonKind::Transport if hopeless == Some(Status::NoMemory) => (
                 Status::NoMemory,
-                "see on that side what ran out: memory, descriptors or another limit",
+                "the reason says what ran out; where it is open files, `ulimit -n` is their limit",
             ),
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
         };

@@ -240,7 +240,7 @@ cases! {
         let question = asked(stage.ab.key_by_handle(target.handle().unwrap()));
         let error = stage.end_of(&question).unwrap().unwrap_err();
         assert_eq!(error.status(), Status::TooLarge);
-        assert!(error.to_string().contains("import_key"), "{error}");
+        assert!(error.fix().contains("carry the region's remote key"), "{error}");
         assert!(stage.ab.error().is_none() && stage.ba.error().is_none());
         stage.assert_no_faults();
     }
