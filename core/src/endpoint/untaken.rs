@@ -11,7 +11,7 @@ impl Inner {
     /// The peer has not taken this message, which went over the interface.
     pub(crate) fn came_back(&self, interface: usize, id: u16, header: u64, payload: &[u8]) {
         if self.is_alive() && self.goes_over(interface) {
-            let message = QueuedOp::Message { id, header, payload: payload.into(), request: None };
+            let message = QueuedOp::Returned { id, header, payload: payload.into() };
             self.returned.borrow_mut().push(message);
         }
     }
@@ -50,9 +50,21 @@ impl Inner {
         }
         self.refresh_keys();
         let now = self.message_path();
+        *self.refused_before.borrow_mut() = Some(format!("before that, {before}: {}", error.why()));
         self.shared.core.note(format!("{before}: {error}; from now on: {now}"));
         self.worker.make_busy(self);
         true
+    }
+
+    /// The same error, with the reason for which an earlier lane was refused.
+    pub(super) fn with_refusal_before(&self, error: Error) -> Error {
+        match self.refused_before.take() {
+            Some(before) => {
+                let why = format!("{}; {before}", error.why());
+                Error::new(error.status(), error.what(), why, error.fix())
+            }
+            None => error,
+        }
     }
 
     /// Turns to the next message lane that carries messages of this length.

@@ -48,8 +48,8 @@ impl HostHandle {
         if size < core::mem::offset_of!(Host, context) {
             return None;
         }
-        // SAFETY: as above; a table that ends before this field has no function either.
         let has_context = size > core::mem::offset_of!(Host, context);
+        // SAFETY: as above; a table that ends before this field has no function either.
         let context = if has_context { unsafe { (*host).context } } else { core::ptr::null_mut() };
         Some(HostHandle { host, context, declared: &[] })
     }
