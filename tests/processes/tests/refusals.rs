@@ -17,14 +17,14 @@ const LOCAL: &[&str] = &[
 ];
 
 /// A node that has both ways; `forbidden`: without memory files from the start.
-fn node(name: &str, forbidden: bool) -> Result<Node, Verdict> {
+fn node(name: &str, forbidden: bool, more: &str) -> Result<Node, Verdict> {
     let folder = built::folder(&built::TCP).map_err(Verdict::Skipped)?;
     let launch = Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder.display());
     let mut node = Node::bare(launch);
     if forbidden {
         forbid(&mut node)?;
     }
-    let _ = node.must(&format!("open {}", LOCAL.join(" ")));
+    let _ = node.must(&format!("open {} {more}", LOCAL.join(" ")));
     Ok(node)
 }
 
@@ -35,8 +35,8 @@ fn forbid(node: &mut Node) -> Result<(), Verdict> {
     }
 }
 
-fn pair(late: bool) -> Result<(Node, Node), Verdict> {
-    let (rich, mut poor) = (node("rich", false)?, node("poor", !late)?);
+fn pair(late: bool, more: &str) -> Result<(Node, Node), Verdict> {
+    let (rich, mut poor) = (node("rich", false, more)?, node("poor", !late, more)?);
     if late {
         forbid(&mut poor)?;
     }
@@ -76,23 +76,30 @@ fn everything_works(rich: &mut Node, poor: &mut Node) {
 }
 
 fn a_peer_that_can_make_no_memory_files_any_more_is_reached_over_tcp() -> Verdict {
-    let (mut rich, mut poor) = or_return!(pair(true));
-    everything_works(&mut rich, &mut poor);
-    assert_eq!((rich.must("failures"), poor.must("failures")), (String::new(), String::new()));
-    let (told, why) = (rich.must("warnings"), poor.must("warnings"));
-    println!("    rich: {told}\n    poor: {why}");
-    assert!(told.contains("from now on: tcp/stream"), "{told}");
-    assert!(why.contains("memfd_create"), "{why}");
-    // The next endpoint begins with what works.
-    rich.connect(&mut poor);
-    let _ = rich.must("ping poor");
-    rich.end();
-    poor.end();
+    // Memory is reached by copies of the kernel, by messages, and by messages to the progress thread.
+    for more in [
+        "",
+        "TIELINE_PROVIDERS=shm,tcp,tcp-connect",
+        "TIELINE_PROVIDERS=shm,tcp,tcp-connect TIELINE_PROGRESS_THREAD=on",
+    ] {
+        let (mut rich, mut poor) = or_return!(pair(true, more));
+        everything_works(&mut rich, &mut poor);
+        assert_eq!((rich.must("failures"), poor.must("failures")), (String::new(), String::new()));
+        let (told, why) = (rich.must("warnings"), poor.must("warnings"));
+        println!("    rich: {told}\n    poor: {why}");
+        assert!(told.contains("from now on: tcp/stream"), "{told}");
+        assert!(why.contains("memfd_create"), "{why}");
+        // The next endpoint begins with the way that works.
+        rich.connect(&mut poor);
+        let _ = rich.must("ping poor");
+        rich.end();
+        poor.end();
+    }
     Verdict::Passed
 }
 
 fn a_process_that_can_make_no_memory_files_offers_no_shm() -> Verdict {
-    let (mut rich, mut poor) = or_return!(pair(false));
+    let (mut rich, mut poor) = or_return!(pair(false, ""));
     everything_works(&mut rich, &mut poor);
     assert_eq!((rich.must("failures"), poor.must("failures")), (String::new(), String::new()));
     let (told, why) = (rich.must("warnings"), poor.must("warnings"));
@@ -132,7 +139,7 @@ fn a_peer_without_another_way_is_refused_and_its_report_says_what_is_missing() -
 fn descriptors_that_run_out_refuse_every_way_and_do_so_no_longer_when_there_are_some() -> Verdict {
     let mut nodes = Vec::new();
     for name in ["rich", "poor"] {
-        nodes.push(or_return!(node(name, false)));
+        nodes.push(or_return!(node(name, false, "")));
     }
     let [rich, poor] = &mut nodes[..] else { unreachable!("two") };
     let open: u64 = poor.must("descriptors").parse().expect("a number");
