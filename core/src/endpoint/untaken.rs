@@ -3,9 +3,9 @@
 
 use super::queued::QueuedOp;
 use super::{Inner, State};
-use crate::Error;
 use crate::interface::LaneLimits;
 use crate::registry::abi::RawEndpoint;
+use crate::{Error, Status};
 
 impl Inner {
     /// The peer has not taken this message, which went over the interface.
@@ -54,6 +54,20 @@ impl Inner {
         self.shared.core.note(format!("{before}: {error}; from now on: {now}"));
         self.worker.make_busy(self);
         true
+    }
+
+    /// A lane that the peer has refused is not opened again: each key would have the peer refuse it anew.
+    pub(super) fn check_not_refused(&self, interface: usize) -> Result<(), Error> {
+        if self.past_lanes.borrow().iter().all(|lane| lane.interface != interface) {
+            return Ok(());
+        }
+        let path = &self.shared.interfaces[interface].path;
+        Err(Error::new(
+            Status::Unreachable,
+            format!("{} through {path}", self.address.label()),
+            "the peer refused this path at first contact",
+            "",
+        ))
     }
 
     /// The same error, with the reason for which an earlier lane was refused.
