@@ -7,7 +7,7 @@ use crate::{Error, Status};
 use tieline_net::Ports;
 use tieline_plugin_api::connects;
 
-/// Listeners that one context opens, by who opens them.
+/// The listeners that one context opens.
 struct Needed {
     /// Providers with one listener in each process.
     by_process: Vec<String>,
