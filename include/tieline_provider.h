@@ -185,11 +185,15 @@ extern "C" {
 #define TIELINE_EVENT_DATAGRAM 6
 /* a put_notify of that peer is in our memory: header is its word, behind every byte that it has put */
 #define TIELINE_EVENT_NOTIFIED 7
+/* since 1.1: a message of an endpoint of ours that the peer has not taken comes back: cookie is the endpoint's, then id, header, data, length; in order, and before the ENDPOINT_FAILED that says UNTAKEN */
+#define TIELINE_EVENT_RETURNED 8
 
 /* ---- Flags of an event ---- */
 
 /* the payload stays valid until release is called with the event's cookie, once for every such event */
 #define TIELINE_EVENT_FLAG_LENT 1
+/* since 1.1, of ENDPOINT_FAILED: the peer refused the endpoint at first contact and took nothing; each message that was posted to it came back as RETURNED */
+#define TIELINE_EVENT_FLAG_UNTAKEN 2
 
 /* ---- Atomic operations ---- */
 

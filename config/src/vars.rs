@@ -84,7 +84,7 @@ core_vars! {
     TCP_INTERFACES = "TIELINE_TCP_INTERFACES", "", Kind::LIST,
         "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out; empty: all, but docker*, virbr* and link-local addresses only where nothing else leads to the peer.";
     TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::TEXT,
-        "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one.";
+        "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one. A process takes one for tcp, each context one for tcp-connect, and each context whose workers have names one more. A range without room for the first two is refused where both are in use.";
     SPIN = "TIELINE_SPIN", "", Kind::DURATION,
         "How long a call that waits polls before it yields its processor to others (for a millisecond) and then sleeps; empty: 100us, and 0 where the job has more processes on this host than processors, or others turn out to want this one.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::SIZE,

@@ -55,7 +55,7 @@ impl Mailbox {
         let events = succeeds("poll", self.interface.poll(self.at_once))?;
         let any = !events.is_empty();
         for mut received in events {
-            let unknown = received.flags & !event_flags::LENT;
+            let unknown = received.flags & !(event_flags::LENT | event_flags::UNTAKEN);
             equal("flags of an event that no minor of this core has", 0, unknown)?;
             match received.kind {
                 event::MESSAGE | event::NOTIFIED => {
@@ -97,6 +97,8 @@ impl Mailbox {
                     self.left.push(received);
                 }
                 event::ENDPOINT_FAILED => self.failed.push(received),
+                // The end of the endpoint follows, and says that its peer took nothing.
+                event::RETURNED => {}
                 kind => return Err(fail("the kind of an event", "one that exists", kind)),
             }
         }

@@ -135,7 +135,7 @@ fn a_file_that_would_not_be_loaded_is_refused_with_the_reason() {
     for (file, words) in [
         (other, "the note names `mine`: the file would be libtieline_mine.so"),
         (cut, "is cut short"),
-        (misplaced, "the ABI is 1.0: it belongs into tieline-1/providers"),
+        (misplaced, "the ABI is 1.1: it belongs into tieline-1/providers"),
         (folder.0.join("note.c"), "is no ELF file"),
         (folder.provider("libtieline_none.so", "int none").unwrap(), "it is no provider"),
         (
@@ -151,7 +151,7 @@ fn a_file_that_would_not_be_loaded_is_refused_with_the_reason() {
                     "TIELINE_PROVIDER_NOTE_FOR(\"ahead\", \"1.0.0\", 0, 7)",
                 )
                 .unwrap(),
-            "needs a core of 1.7 and was built for 1.0",
+            "needs a core of 1.7 and was built for 1.1",
         ),
     ] {
         let why = refusal(&file).unwrap();

@@ -109,8 +109,10 @@ impl Inner {
             // One of its lanes may have carried on.
             return self.lost_for_its_user(None, &error);
         }
+        let is_new = self.state.get() == State::New;
+        let error = if is_new { self.with_refusal_before(error) } else { error };
         let error = error.of(Scope::Connection);
-        if self.state.get() == State::New && ends_service(&error) {
+        if is_new && ends_service(&error) {
             self.hand_over();
         }
         self.state.set(State::Failed);

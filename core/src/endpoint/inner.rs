@@ -101,6 +101,8 @@ pub(crate) struct Inner {
     pub(super) lanes: RefCell<Vec<Lane>>,
     /// Lanes that nothing goes over any more; see `turned_away`.
     pub(super) past_lanes: RefCell<Vec<Lane>>,
+    /// Why an earlier message lane was refused, for the error where none of the others can be opened.
+    pub(super) refused_before: RefCell<Option<String>>,
     /// Messages that the peer has not taken, while the lane that had taken them ends.
     pub(super) returned: RefCell<Vec<QueuedOp>>,
     pub(super) queue: RefCell<VecDeque<QueuedOp>>,
@@ -174,6 +176,7 @@ impl Inner {
             reaches_memory: Cell::new(false),
             lanes: RefCell::default(),
             past_lanes: RefCell::default(),
+            refused_before: RefCell::default(),
             returned: RefCell::default(),
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),

@@ -119,6 +119,7 @@ impl Inner {
             return Ok(*lane);
         }
         self.check_alive()?;
+        self.check_not_refused(pair.interface)?;
         let slot = &self.shared.interfaces[pair.interface];
         if let Some(error) = &*slot.out_of_use.borrow() {
             return Err(error.clone());

@@ -23,12 +23,13 @@ impl Inner {
     pub(crate) fn attempt(&self, op: &mut QueuedOp) -> Result<bool, Failed> {
         let sent = match op {
             // Queued for a lane that carried more.
-            QueuedOp::Message { payload, .. } if payload.len() > self.most() => {
+            QueuedOp::Message { payload, .. } | QueuedOp::Returned { payload, .. }
+                if payload.len() > self.most() =>
+            {
                 Err(Status::TooLarge)
             }
-            QueuedOp::Message { id, header, payload, .. } => {
-                self.message_now(*id, *header, payload)
-            }
+            QueuedOp::Message { id, header, payload, .. }
+            | QueuedOp::Returned { id, header, payload } => self.message_now(*id, *header, payload),
             QueuedOp::Announce { announced, payload, .. } => {
                 self.message_now(id::ANNOUNCE, announced.raw(), payload)
             }
@@ -146,8 +147,8 @@ impl Inner {
 
     fn op_failed(&self, op: &QueuedOp, failed: Failed) {
         let error = self.failed(failed);
-        if let QueuedOp::Message { request: None, .. } = op {
-            // Nobody waits for it who could be told that it is lost.
+        if let QueuedOp::Returned { .. } = op {
+            // No operation would tell that the message is lost: the endpoint does.
             self.fail(error.clone());
         }
         if let Some(unsaid) = op.unsaid() {

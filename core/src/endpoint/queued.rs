@@ -22,6 +22,8 @@ pub(crate) struct Waiting {
 pub(crate) enum QueuedOp {
     /// A message whose payload was copied, or a question of the core's own.
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
+    /// A message that an earlier lane had taken, and the peer refused with that lane. Its operation has ended, or waits for its answer.
+    Returned { id: u16, header: u64, payload: Box<[u8]> },
     /// A message gathered from regions.
     Gather(GatheredMessage),
     /// The announcement of a message whose receiver ends `announced`; `sent` ends when it has left.
@@ -58,13 +60,18 @@ impl QueuedOp {
     /// which may be forming for as long as a passive target computes.
     pub(super) fn is_message(&self) -> bool {
         use QueuedOp::*;
-        matches!(self, Message { .. } | Announce { .. } | Gather(_) | Put(_) | Notify { .. })
+        matches!(
+            self,
+            Message { .. } | Returned { .. } | Announce { .. } | Gather(_) | Put(_) | Notify { .. }
+        )
     }
 
     /// Bytes that were copied for it, or that a list of its pieces takes.
     pub(super) fn copied(&self) -> usize {
         match self {
-            QueuedOp::Message { payload, .. } | QueuedOp::Announce { payload, .. } => payload.len(),
+            QueuedOp::Message { payload, .. }
+            | QueuedOp::Returned { payload, .. }
+            | QueuedOp::Announce { payload, .. } => payload.len(),
             QueuedOp::Gather(op) => op.pieces.size(),
             QueuedOp::Put(op) => op.memory.room(op.len),
             QueuedOp::Native(op) => op.memory.room(op.len),
@@ -88,8 +95,8 @@ impl QueuedOp {
             QueuedOp::Put(op) => Some(op.request),
             QueuedOp::Native(op) => Some(op.request),
             QueuedOp::Atomic(op) => Some(op.request),
-            // What is forwarded ends with the endpoint that it goes to.
-            QueuedOp::Barrier { .. } | QueuedOp::Forward { .. } => None,
+            // A forwarded operation ends with the endpoint that it goes to.
+            QueuedOp::Barrier { .. } | QueuedOp::Forward { .. } | QueuedOp::Returned { .. } => None,
         }
     }
 

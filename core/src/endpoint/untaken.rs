@@ -3,15 +3,15 @@
 
 use super::queued::QueuedOp;
 use super::{Inner, State};
-use crate::Error;
 use crate::interface::LaneLimits;
 use crate::registry::abi::RawEndpoint;
+use crate::{Error, Status};
 
 impl Inner {
     /// The peer has not taken this message, which went over the interface.
     pub(crate) fn came_back(&self, interface: usize, id: u16, header: u64, payload: &[u8]) {
         if self.is_alive() && self.goes_over(interface) {
-            let message = QueuedOp::Message { id, header, payload: payload.into(), request: None };
+            let message = QueuedOp::Returned { id, header, payload: payload.into() };
             self.returned.borrow_mut().push(message);
         }
     }
@@ -50,9 +50,35 @@ impl Inner {
         }
         self.refresh_keys();
         let now = self.message_path();
+        *self.refused_before.borrow_mut() = Some(format!("before that, {before}: {}", error.why()));
         self.shared.core.note(format!("{before}: {error}; from now on: {now}"));
         self.worker.make_busy(self);
         true
+    }
+
+    /// A lane that the peer has refused is not opened again: each key would have the peer refuse it anew.
+    pub(super) fn check_not_refused(&self, interface: usize) -> Result<(), Error> {
+        if self.past_lanes.borrow().iter().all(|lane| lane.interface != interface) {
+            return Ok(());
+        }
+        let path = &self.shared.interfaces[interface].path;
+        Err(Error::new(
+            Status::Unreachable,
+            format!("{} through {path}", self.address.label()),
+            "the peer refused this path at first contact",
+            "",
+        ))
+    }
+
+    /// The same error, with the reason for which an earlier lane was refused.
+    pub(super) fn with_refusal_before(&self, error: Error) -> Error {
+        match self.refused_before.take() {
+            Some(before) => {
+                let why = format!("{}; {before}", error.why());
+                Error::new(error.status(), error.what(), why, error.fix())
+            }
+            None => error,
+        }
     }
 
     /// Turns to the next message lane that carries messages of this length.

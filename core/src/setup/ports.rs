@@ -7,7 +7,7 @@ use crate::{Error, Status};
 use tieline_net::Ports;
 use tieline_plugin_api::connects;
 
-/// Listeners that one context opens, by who opens them.
+/// The listeners that one context opens.
 struct Needed {
     /// Providers with one listener in each process.
     by_process: Vec<String>,
@@ -55,10 +55,10 @@ impl Needed {
 /// Refuses a range of ports in which the listeners of this context have no room. `listening`: the providers that read the range.
 pub(super) fn check(core: &Core, listening: &[String]) -> Result<(), Error> {
     let text = core.config.text(vars::TCP_PORTS);
-    // Whoever reads a range that is none refuses it with its own words.
+    // A value that is no range is refused by the provider that reads it.
     let Ok(ports) = Ports::parse(&text) else { return Ok(()) };
     let mut needed = Needed { by_process: Vec::new(), by_context: Vec::new() };
-    // A module that connects to an interface needs no listener for its connections; one that it has for something else it speaks of itself.
+    // A module that connects to an interface needs no listener for its connections.
     let data = core.modules.iter().filter(|module| module.attr.connects == connects::TO_ENDPOINT);
     for (modules, names) in [
         (data.collect::<Vec<_>>(), &mut needed.by_process),

@@ -143,7 +143,7 @@ impl Refusal {
                 "the peer refused the connection: it did not understand the greeting"
             }
             Refusal::Resources => {
-                "the peer refused the connection: it lacks what receiving needs, mostly memory or descriptors (ulimit -n); its report says what"
+                "the peer refused the connection: it lacks something that receiving needs, for example memory or descriptors (ulimit -n); its report says what"
             }
             Refusal::BadChannel => {
                 "the peer gave up the channel: it found bytes in it that make no sense"

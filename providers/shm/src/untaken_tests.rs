@@ -1,4 +1,4 @@
-//! What a peer that lets nobody in gives back, and what it does not.
+//! Messages come back from a peer that lets nobody in, and from no other.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::hostile_tests::open;
 use crate::interface::RingInterface;
 use crate::sys;
 
-/// What came back: id, header, bytes.
+/// Messages that came back: id, header, bytes.
 type Back = Vec<(u32, u64, Vec<u8>)>;
 
 /// Polls both until the endpoint has failed.
@@ -32,7 +32,7 @@ fn until_failed(asker: &RingInterface, owner: &RingInterface) -> (Back, Event) {
 }
 
 #[test]
-fn what_nobody_took_comes_back_in_its_order_before_the_endpoint_ends() {
+fn messages_that_nobody_took_come_back_in_order_before_the_endpoint_ends() {
     let (asker, owner) = (open(Settings::defaults()), open(Settings::defaults()));
     let _ = owner.leave_bells(0);
     let endpoint = asker.connect(&owner.address(), b"", 11).unwrap();
@@ -81,7 +81,7 @@ fn a_refusal_by_right_gives_nothing_back() {
 }
 
 #[test]
-fn what_was_let_in_gives_nothing_back_when_it_ends() {
+fn a_channel_that_was_let_in_gives_nothing_back_when_it_ends() {
     let (asker, owner) = (open(Settings::defaults()), open(Settings::defaults()));
     let endpoint = asker.connect(&owner.address(), b"", 1).unwrap();
     let _ = endpoint.am_short(1, 1, b"taken").unwrap();

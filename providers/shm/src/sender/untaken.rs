@@ -1,4 +1,4 @@
-//! What a channel has sent to a peer that never let it in. Nobody has read it, so the sender reads its own ring, and nothing is lost.
+//! The messages of a channel that the peer never let in. Nobody has read them, so the sender reads its own ring, and none is lost.
 
 use super::SendChannel;
 use crate::channel::{self, kind};
