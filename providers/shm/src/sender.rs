@@ -533,11 +533,6 @@ impl SendChannel {
         self.bell.get().is_some()
     }
 
-    #[cfg(test)]
-    pub(crate) fn memory_map(&self) -> &Mapping {
-        &self.map
-    }
-
     /// Bytes of memory that this end has made.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast.get() { self.map.len() - sys::PAGE } else { 0 };

@@ -289,6 +289,11 @@ impl SendChannel {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn memory_map(&self) -> &sys::Mapping {
+        &self.map
+    }
+
     /// Whether there is room again for somebody who found none.
     pub(crate) fn has_news(&self) -> bool {
         let moved = |since: u64| self.ring.tail_now() != since;
