@@ -85,13 +85,12 @@ cases! {
         }
     }
 
-    fn who_finds_nothing_that_forms_a_connection_hears_what_could_not_be_opened_here() {
+    fn a_worker_that_nobody_can_connect_to_is_not_opened_and_says_what_could_not_be_opened() {
         let stage = Stage::new(vec![Lane::whole("all").over_circuits(), Lane::connector("mail")]);
         stage.world.rule(Rule::next(Slot::OpenConnector, Act::Refuse(Status::NoMemory)));
-        let fresh = stage.at_a.worker().unwrap();
-        let error = fresh.connect(&stage.b.address().unwrap()).expect_err("nothing forms it");
-        let cause = "other:mail/mail was not opened here: out of memory";
-        assert!(error.to_string().contains(cause), "{error}");
+        let error = stage.at_a.worker().err().expect("nothing forms connections");
+        assert_eq!(error.status(), Status::NoDevice, "{error}");
+        assert!(error.to_string().contains("other:mail/mail: out of memory"), "{error}");
         stage.assert_no_faults();
     }
 
