@@ -2,13 +2,16 @@
 
 #![allow(unsafe_code)]
 
-use super::{Ends, Leaves, wait_for};
+use super::{Ends, Leaves, NAP, wait_for};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::from_ref;
 use std::rc::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::process::PerProcess;
+
+/// How often the lists are tried for at exit.
+const TRIES: u32 = 50;
 
 /// A number of the calling thread, which no other living thread has.
 pub(crate) fn thread_number() -> usize {
@@ -72,13 +75,19 @@ pub(crate) fn forget_thread(thread: &Arc<dyn Ends>) {
 
 /// `exit` calls this, before destructors of libraries run. A forked child has only what it opened itself.
 extern "C" fn say_goodbye() {
-    let here = thread_number();
-    let (mine, threads) = {
-        let lists = lists();
-        let is_mine = |entry: &&Entry| entry.thread.load(Ordering::Relaxed) == here;
-        let mine = lists.workers.iter().filter(is_mine).filter_map(|entry| entry.worker.upgrade());
-        (mine.collect::<Vec<_>>(), lists.threads.clone())
+    // A signal's handler that calls `exit` may have come while this thread had the lists: it is not waited for without end.
+    let tried = |_| {
+        LISTS.try_lock().ok().or_else(|| {
+            std::thread::sleep(NAP);
+            None
+        })
     };
+    let Some(lists) = (0..TRIES).find_map(tried) else { return };
+    let here = thread_number();
+    let is_mine = |entry: &&Entry| entry.thread.load(Ordering::Relaxed) == here;
+    let mine = lists.workers.iter().filter(is_mine).filter_map(|entry| entry.worker.upgrade());
+    let (mine, threads) = (mine.collect::<Vec<_>>(), lists.threads.clone());
+    drop(lists);
     for worker in mine {
         let _ = catch_unwind(AssertUnwindSafe(|| worker.leave_at_exit()));
     }

@@ -17,9 +17,12 @@ impl Inner {
         self.used_by.store(thread_number(), Ordering::Relaxed);
     }
 
-    /// Whether something was posted that has not ended, or something is owed to a peer.
+    /// Whether something was posted that has not ended, or something is owed to a peer; also where a signal's handler has come into
+    /// the middle of a change of that.
     fn has_unsent(&self) -> bool {
-        let ops = self.shared.ops.borrow();
+        let (Ok(ops), Ok(_)) = (self.shared.ops.try_borrow(), self.endpoints.try_borrow()) else {
+            return true;
+        };
         let of_endpoint = self.all_endpoints().iter().any(|endpoint| {
             let open = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
             endpoint.is_alive() && open + endpoint.queue_len() + endpoint.answers_len() > 0

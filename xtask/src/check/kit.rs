@@ -24,7 +24,10 @@ pub(super) fn check() -> Count {
     let checked = Kit::laid(target().join("kit")).map(|kit| {
         let mut total = Count::one(kit.of_c().map_err(|text| format!("in C: {text}")));
         total.add(Count::one(kit.of_rust().map_err(|text| format!("in Rust: {text}"))));
-        total.add(Count::one(kit.of_docs().map_err(|text| format!("docs/c.md: {text}"))));
+        total.add(match kit.prefix.to_string_lossy().contains(' ') {
+            true => Count::skip("docs/c.md: its lines have no quotes for a prefix with a space"),
+            false => Count::one(kit.of_docs().map_err(|text| format!("docs/c.md: {text}"))),
+        });
         total
     });
     checked.into()
