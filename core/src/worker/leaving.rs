@@ -1,4 +1,4 @@
-//! What a worker says as the process exits: see [`crate::exit`].
+//! What a worker says when the process exits: see [`crate::exit`].
 
 use super::Inner;
 use crate::exit::{self, Leaves, thread_number};
