@@ -17,8 +17,8 @@ impl Inner {
         self.used_by.store(thread_number(), Ordering::Relaxed);
     }
 
-    /// Whether something was posted that has not ended, or something is owed to a peer; also where a signal's handler has come into
-    /// the middle of a change of that.
+    /// Whether something that was posted has not ended, or a peer is owed something. It is `true` also where a signal's handler
+    /// interrupts a change of either.
     fn has_unsent(&self) -> bool {
         let (Ok(ops), Ok(_)) = (self.shared.ops.try_borrow(), self.endpoints.try_borrow()) else {
             return true;
