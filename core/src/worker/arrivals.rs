@@ -103,7 +103,7 @@ impl Inner {
                 if !self.is_here(peer) {
                     self.tell_of_leaving(peer);
                 }
-                return;
+                return self.tell_of_loss(&worker);
             }
             let hearsay = slot.attr.caps & caps::LOCAL_ONLY == 0;
             let lives = match speaks_of_peer(error.status()) {

@@ -442,6 +442,8 @@ impl Inner {
         if self.closed.get() {
             let gone = std::mem::take(&mut *self.handlers.borrow_mut());
             drop(gone);
+            // Closed in a handler, it says goodbye now that nothing of the poll is looked at.
+            self.leave_now();
         }
         let _ = self.send_waiting_datagrams();
         let _ = self.give_owed_answers();

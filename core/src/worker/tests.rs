@@ -24,6 +24,29 @@ fn over_shm(progress_thread: bool) -> Context {
 }
 
 #[test]
+fn a_worker_that_is_dropped_in_its_handler_has_left_although_an_endpoint_is_held() {
+    let context = over_shm(false);
+    let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
+    let held = worker.connect(&peer.address().unwrap()).unwrap();
+    let sent = held.send(7, 0, b"").unwrap();
+    let out = peer.connect(&worker.address().unwrap()).unwrap();
+    let left = Rc::new(Cell::new(0));
+    let told = left.clone();
+    peer.on_peer_left(move |_| told.set(told.get() + 1));
+    let inner = worker.inner.clone();
+    let owner = Rc::new(RefCell::new(Some(worker)));
+    let dropped = owner.clone();
+    let _ = owner.borrow().as_ref().unwrap().on_message(8, move |_| drop(dropped.take()));
+    drop(sent);
+    let _ = out.send(8, 0, b"").unwrap();
+    while owner.borrow().is_some() {
+        let _ = (inner.progress(), peer.progress());
+    }
+    let told = peer.wait_until(|| left.get() > 0, Some(Duration::from_secs(20))).unwrap();
+    assert!(told && held.error().is_some(), "it has left while an endpoint of its own is held");
+}
+
+#[test]
 fn a_worker_may_be_dropped_in_its_own_handler() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();

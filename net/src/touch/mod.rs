@@ -4,8 +4,8 @@
 //! Measured (CPU time of one virtual processor, where a plain call of the kernel takes 165 ns): 8 bytes take 0.45 us more than by
 //! a store, 64 KiB take 6 us instead of 2.6. The ways differ in what they need, so each is used where it is the cheapest:
 //!
-//! * up to [`SHORT`] bytes to the application: through a memory file that only this object has (`pread`);
-//! * a word from the application: through an event counter (`eventfd`); up to [`PAGE`] bytes through a pipe;
+//! * up to `SHORT` bytes to the application: through a memory file that only this object has (`pread`);
+//! * a word from the application: through an event counter (`eventfd`); up to `PAGE` bytes through a pipe;
 //! * more, in both directions: `process_vm_readv` and `process_vm_writev` of this process to itself;
 //! * a pipe for everything, where the system forbids the other ways.
 

@@ -9,7 +9,7 @@
 //! * A region is pinned from its first key to its deregistration and has exactly the rights that were asked for, which the
 //!   driver checks. A key is good only while the owner's table says so.
 //! * Peers reach the memory as its owner has it, whether that was filled before or after, and after forks of the owner
-//!   ([`hold`]). Memory of which this cannot be promised gets no key, and other lanes serve it.
+//!   (`hold`). Memory of which this cannot be promised gets no key, and other lanes serve it.
 //! * Whoever copies announces it to the owner first ([`tieline_memory_file::Announcements`]). A region is gone, and its memory
 //!   free, once no access that passed the check is left: until then `deregister` says `AGAIN`.
 //! * A peer counts as reachable only after a real copy of its card. What the driver refuses is said in words.

@@ -149,7 +149,7 @@ fn an_interface_that_leads_nowhere_is_named_with_the_address_that_was_used_inste
     let report = file("report");
     let a = hosts[0].launch("a").env("TIELINE_REPORT", report.display());
     // A shorter wait for the first address than with the default of 30 s.
-    let settings = [NETWORK, "TIELINE_CONNECT_TIMEOUT=10s"];
+    let settings = [NETWORK, "TIELINE_CONNECT_TIMEOUT=20s"];
     let (mut a, mut b) = (Node::open(a, &settings), hosts[1].node("b", &[NETWORK]));
     hosts[1].link(0).cut();
     a.connect(&mut b);
