@@ -37,6 +37,7 @@ cargo xtask COMMAND
                     quiet machine. Random changes: cargo mutants (.cargo/mutants.toml)
   instructions [--accept]
                     count the instructions of posting and polling, and compare or accept them
+  prose [PATH...]   list sentences that make a reader stop, and names that are none (CONTRIBUTING.md)
 
 Any of them with --no-install leaves this machine's packages as they are, and names what is missing.
 ";
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         ["mutants", words @ ..] => mutants::run(words),
         ["install", words @ ..] => install::install(words),
         ["header", words @ ..] => header(words),
+        ["prose", places @ ..] => check::prose::show(places),
         ["instructions"] => check::instructions::run(false),
         ["instructions", "--accept"] => check::instructions::run(true),
         ["help" | "--help" | "-h"] => {

@@ -14,6 +14,7 @@ mod licences;
 mod memory;
 mod oldest;
 mod open_mpi;
+pub(crate) mod prose;
 mod python;
 mod quotes;
 mod rules;
@@ -93,6 +94,7 @@ type Check = (&'static str, u64, When, How);
 const CHECKS: &[Check] = &[
     ("formatting", 2, When::Test, Alone(formatting)),
     ("rules of the house", 2, When::Test, Alone(rules::check)),
+    ("plain English", 2, When::Test, Alone(prose::check)),
     ("licences and sources of what is used", 3, When::Test, Alone(licences::check)),
     ("programs, providers, examples and tests build", 30, When::Test, Alone(suite::build)),
     ("the generated header is fresh", 2, When::Test, Built(words::header)),
