@@ -15,7 +15,8 @@
  *
  * After each doorbell the program is held until a packet has come and then none for a while, so that what it waits for
  * is there when it looks. If that was too short, the count includes turns of a waiting loop: the least of several has none. The
- * hold is short, because there are programs that do more once they find that time has passed. /
+ * hold is short, because there are programs that do more once they find that time has passed.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <rdma/ib_user_verbs.h>

@@ -33,7 +33,9 @@ pub(super) fn speed() -> Vec<Measured> {
             (Figure::P50, 1000),
             1.05,
             ["put_lat --size 8", "ib_write_lat -s 8", "put_lat -s 8 -D short"],
-            "All three write to the other side and look at their own memory until the answer is there; the payload is inline. ib_write_lat waits for the completion of its write first; tieline and UCX reap it afterwards.",
+            "All three write to the other side and look at their own memory until the answer is there; the \
+             payload is inline. ib_write_lat waits for the completion of its write first; \
+             tieline and UCX reap it afterwards.",
         ),
         beside(
             "8 B message, one way",
@@ -74,7 +76,8 @@ pub(super) fn speed() -> Vec<Measured> {
             (Figure::Rate, 6000),
             0.95,
             ["am_bw --size 8", "ib_send_bw -s 8 -t 128 -I 188", "am_bw -s 8 -D short"],
-            "ib_send_bw has 512 receives posted and 128 sends under way, and asks for one completion in a hundred. tieline's credits allow 32 messages under way at first, and up to 256 once they come in a stream.",
+            "ib_send_bw has 512 receives posted and 128 sends under way, and asks for one completion in a \
+             hundred. tieline's credits allow 32 messages under way at first, and up to 256 once they come in a stream.",
         ),
     ]
 }
