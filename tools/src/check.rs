@@ -11,15 +11,15 @@ use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, conten
 
 /// Check that messages and puts come through with today's settings, or that a provider file keeps the contract of the provider ABI.
 ///
-/// Without a file: opens a worker as a program would, and sends messages and puts to itself and to another process, over what the
-/// settings choose ("as set"), and over each provider alone, with what it needs beside it, whatever TIELINE_PROVIDERS says of both.
-/// A line for each: ok, or FAILED with the reason.
+/// Without a file it opens a worker as a program would. It then sends messages and puts to itself and to another process. It does
+/// so over the providers that the settings choose ("as set"), and over each provider alone with the providers that it needs,
+/// whatever TIELINE_PROVIDERS lists. A line for each: ok, or FAILED with the reason.
 ///
 /// With a file: runs every check against every module of the file, each in a process of its own, and prints a line for each:
 /// ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
 ///
-/// Exit status: 0 all passed or were skipped, 1 a check or a way failed, 2 the settings, the file or the command line is of no use, 3 nothing was
-/// checked since the provider finds no device here.
+/// Exit status: 0 if all checks passed or were skipped, 1 if a check or a route failed. 2 means that the settings, the file or the
+/// command line cannot be used; 3 means that nothing was checked, because the provider finds no device here.
 #[derive(clap::Args)]
 #[command(
     allow_negative_numbers = true,
@@ -49,11 +49,11 @@ pub(crate) struct Args {
     until_failure: bool,
 }
 
-/// How long a way may take: longer than a connection may, so that its own error is told.
+/// The time limit of one route. It exceeds the time limit of a connection, so that the connection's own error is reported.
 const WAY_LIMIT: Duration = Duration::from_secs(60);
-/// What cannot be checked at all.
+/// Checks that are impossible for every provider.
 const UNUSABLE: u8 = 2;
-/// What cannot be checked on this machine.
+/// Checks that are impossible on this machine.
 const NO_DEVICE: u8 = 3;
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
@@ -72,7 +72,7 @@ fn checked(args: &Args) -> Result<ExitCode, Error> {
         misuse(
             format!("cannot check {}", file.display()),
             why,
-            "name a provider file, and what it has",
+            "name a provider file, and its contents",
         )
     };
     let own = |e| system_error("cannot find this program", &e, "call it by its path");

@@ -1,4 +1,5 @@
-//! `tieline info`: what is here, what is used, and why the rest is not; what a running process does.
+//! `tieline info`: the devices and providers found here, the ones in use, the reason for each that is not used, and the state of a
+//! running process.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     }
     let mut builder = Context::builder();
     if args.all && std::env::var_os("TIELINE_LOG").is_none() {
-        // What providers say of what they left out is a part of the answer.
+        // The report includes the reasons that providers give for devices they left out.
         builder = builder.set("TIELINE_LOG", "info");
     }
     let (report, unusable) = builder.report()?;

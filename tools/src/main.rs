@@ -1,5 +1,5 @@
-//! The command `tieline`: what is here and why (`info`, `config`), whether a provider keeps its promises (`check`), how
-//! fast it is (`perf`), and a launcher (`run`).
+//! The command `tieline`: providers and their state (`info`, `config`), conformance (`check`), performance (`perf`), and a launcher
+//! (`run`).
 //!
 //! Every subcommand is a module with an `Args` and a `main(Args) -> Result<ExitCode, Error>`. An error is one
 //! line: `tieline: what: why; what to do`.

@@ -9,7 +9,7 @@ use tieline::Error;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to write them
+    /// The directory for the pages
     directory: PathBuf,
 }
 

@@ -1,5 +1,5 @@
-//! Words for whoever sits at the terminal. Nobody may be there any more, and that is no error: what a command does and
-//! how it ends is not changed by a closed output.
+//! Words for whoever sits at the terminal. The reader of an output may have gone. That is no error: a closed output changes neither
+//! the work of a command nor its exit status.
 
 use std::io::Write;
 use tieline::job::wire::plain;

@@ -62,8 +62,8 @@ pub(crate) fn tie(command: &mut Command, cpu: Option<usize>) {
         if unsafe { libc::getppid() } as u32 != parent {
             return Err(io::ErrorKind::BrokenPipe.into()); // the parent ended before the line above
         }
-        // What a Signals of this process blocks would stay blocked in the program.
-        // SAFETY: all-zero is the empty set on Linux, and the old mask is not asked for.
+        // Signals that this process blocks for `Signals` would stay blocked in the program. SAFETY: all-zero is the empty set on
+        // Linux, and the old mask is not asked for.
         let failed = unsafe {
             let none: libc::sigset_t = zeroed();
             libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
@@ -85,8 +85,8 @@ pub(crate) fn tie(command: &mut Command, cpu: Option<usize>) {
 /// The limit of open files that this process was given, once it has raised its own.
 static GIVEN: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// Lets this process open as many files as it may: a launcher has some for each rank. What it starts keeps the limit
-/// that was there.
+/// Lets this process open as many files as it may: a launcher has some for each rank. Programs that it starts keep the earlier
+/// limit.
 pub(crate) fn raise_open_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer names a local.
@@ -105,7 +105,7 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
 }
 
-/// What [`next_dead`] says.
+/// The result of [`next_dead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dead {
     /// This child has ended and waits to be collected.
@@ -176,7 +176,7 @@ impl Signals {
         check(unsafe { libc::sigaction(libc::SIGCHLD, &usual, std::ptr::null_mut()) })?;
         let numbers = numbers.iter().filter(|number| !is_ignored(**number)).chain(&[libc::SIGCHLD]);
 
-        // SAFETY: all-zero is a valid sigset_t, and sigemptyset makes it the empty set all the same.
+        // SAFETY: all-zero is a valid sigset_t, and sigemptyset initialises it as the empty set.
         let mut set: libc::sigset_t = unsafe { zeroed() };
         // SAFETY: `set` is a local, valid set.
         let _ = unsafe { libc::sigemptyset(&mut set) };
@@ -192,7 +192,7 @@ impl Signals {
         // SAFETY: -1 asks for a new descriptor; `set` is valid.
         let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         check(fd)?;
-        // SAFETY: `fd` is new and owned by nobody else.
+        // SAFETY: `fd` is new, and it has no other owner.
         Ok(Signals(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 

@@ -32,7 +32,7 @@ fn whole_file(place: &Path) -> Option<Vec<u8>> {
     Some(std::fs::read(file).unwrap())
 }
 
-/// Where the dynamic section is in the file.
+/// The file offset of the dynamic section.
 fn dynamic_section(file: &[u8]) -> std::ops::Range<usize> {
     let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
     let (headers, count) = (word(32), usize::from(file[56]));

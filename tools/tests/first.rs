@@ -128,7 +128,7 @@ fn without_accelerators_the_reasons_fit_thirty_lines_and_no_normal_state_is_a_fa
     let states = report["records"].as_array().unwrap().iter().map(|r| &r["verdict"]["is"]);
     assert!(states.clone().all(|state| state != "refused"), "{report}");
     assert_eq!(report["log"].as_array().unwrap().len(), 0, "{}", report["log"]);
-    // Whoever names it counts on it.
+    // A user who names the provider counts on it.
     let named = providers.report(&[("TIELINE_PROVIDERS", "shm,shm-knem")]);
     let warnings = named["warnings"].as_array().unwrap();
     let said =

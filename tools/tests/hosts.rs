@@ -86,7 +86,7 @@ fn job(hosts: &str, n: usize, ssh: &str, test: &str) -> Output {
     run(hosts, n, ssh, &[], &program).output().unwrap()
 }
 
-/// What every rank does.
+/// The program of every rank.
 fn exchange() {
     let job = Job::from_env().unwrap();
     let all = job.exchange(&vec![job.rank() as u8; 10_000]).unwrap();
@@ -236,7 +236,7 @@ fn a_program_that_exits_with_255_is_told_from_a_way_that_breaks() {
 #[test]
 fn the_last_words_of_a_rank_arrive_though_its_way_brings_them_after_its_end() {
     let dir = Dir::new("last-words");
-    // What is said on stderr comes when everything else is over.
+    // Output on stderr comes after everything else has ended.
     let slow = dir.script(
         "slow",
         "shift\nexec 4>&1\nenv -i PATH=\"$PATH\" \"$@\" 2>&1 >&4 4>&- | { said=$(cat); echo \"$said\" >&2; }",

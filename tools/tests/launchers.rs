@@ -48,7 +48,7 @@ fn mpirun(n: usize, test: &str, set: &[(&str, &OsStr)]) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// What every rank does, whoever launched it.
+/// The program of every rank, for each launcher.
 fn exchange_and_check(job: &Job, size: usize) {
     assert_eq!(job.size(), size);
     for round in 0..10 {
@@ -58,7 +58,7 @@ fn exchange_and_check(job: &Job, size: usize) {
         }
         job.barrier().unwrap();
     }
-    // To who asks, with nobody waiting for everybody: around the ring, and then what nobody publishes in time.
+    // A lookup needs no collective call: values go around the ring, and then a key that no rank publishes in time is looked up.
     let (rank, next) = (job.rank(), (job.rank() + 1) % size);
     job.publish(1, &[]).unwrap();
     job.publish(2, format!("bytes of {rank}").as_bytes()).unwrap();
@@ -145,7 +145,7 @@ fn under_mpirun_a_rank_that_leaves_is_an_error_for_those_who_go_on() {
         if job.rank() > 0 {
             job.set_deadline(Duration::from_secs(10));
             let error = job.barrier().unwrap_err();
-            // The launcher's server says so, unless the rank had left before the others came: then time does.
+            // The launcher's server reports it, unless the rank left before the others came: then the time limit does.
             let says = match error.status() {
                 Status::PeerFailed => "a rank has ended or left",
                 Status::TimedOut => "rank 0 of 3 has not called exchange",
@@ -213,7 +213,7 @@ fn slurm_without_pmix_meets_at_the_first_node() {
         assert!(output.status.success(), "{}", text(&output));
         assert_eq!(text(&output).matches("test result: ok").count(), 4, "{}", text(&output));
     }
-    // The address may be given, and then the rest comes from Slurm all the same.
+    // The address may be set by hand; the rest still comes from Slurm.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
     let given = ("TIELINE_RENDEZVOUS", address.as_str());

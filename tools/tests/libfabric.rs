@@ -38,7 +38,7 @@ fn library(folder: &Path) -> Result<PathBuf, String> {
     Ok(library)
 }
 
-/// What `tieline info --why` says, its breaks taken out of it, or why it cannot be asked.
+/// The output of `tieline info --why` without its line breaks, or the reason why the command cannot run.
 fn told(settings: &[(&str, &str)]) -> Result<String, String> {
     let providers = built::libfabric()?;
     let name = format!("tieline-twenty-{}-{}", std::process::id(), settings.len());

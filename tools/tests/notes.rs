@@ -8,7 +8,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What the reader makes of a file; `None` where there is no Perl.
+/// The parser's result for a file; `None` if there is no Perl.
 fn read(what: &str, file: &Path) -> Option<Output> {
     let output = Command::new("perl")
         .arg(source().join("packaging/tieline-note"))
@@ -184,7 +184,7 @@ fn no_cut_or_changed_file_makes_the_reader_say_a_dependency_that_its_whole_does_
     }
 }
 
-/// What a core says of itself, in C.
+/// The build identifier that a core file holds, in C.
 const CORE: &str = "static const struct { uint32_t owner, len, type; char name[8]; uint16_t core[4]; } core_note \
                     __attribute__((section(\".note.tieline.core\"), used, aligned(4))) = { 8, 8, 2, \"tieline\", { 8, 1, 1, 7 } };";
 

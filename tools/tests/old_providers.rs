@@ -53,7 +53,7 @@ fn a_provider_that_was_built_for_an_earlier_minor_is_loaded_and_passes_every_che
         return println!("skipped: the files are for x86-64");
     }
     let files = files();
-    // Of 1.0 two in C and one in Rust.
+    // Two of 1.0 are in C and one is in Rust.
     assert!(files.len() >= 3, "{files:?}");
     let check = |file: &Path| {
         // They stay in the repository for good.

@@ -146,7 +146,7 @@ impl Listener {
             },
             str::to_owned,
         );
-        // From here on nobody reads what it says: it serves all the same.
+        // From here on no process reads its output; it still serves.
         drop(lines);
         Listener { child, address, secret }
     }
@@ -258,7 +258,7 @@ fn a_size_that_no_memory_holds_is_one_line_and_not_the_end_of_the_process() {
 
 #[test]
 fn two_processes_on_one_processor_do_not_spin_it_away() {
-    // Who spins uses up a tick of the kernel's, milliseconds, for each of these; the limit is of processor time.
+    // A spinning wait uses a tick of the kernel, some milliseconds, for each of these; the limit is in processor time.
     let perf =
         "ulimit -t 3; exec \"$0\" perf --json --cpus 0,0 --size 8 --iterations 5000 --memory alloc";
     for test in ["am_lat", "put_lat"] {

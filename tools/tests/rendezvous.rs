@@ -87,7 +87,7 @@ fn ranks_that_start_in_any_order_get_everybodys_bytes() {
         }
         job.barrier().unwrap();
     }
-    // What is looked up is sent to who asks, and nobody waits for everybody.
+    // A value is sent to the rank that looks it up; no collective call is needed.
     job.publish(1, &[rank as u8; 700]).unwrap();
     assert_eq!(job.lookup((rank + 1) % 5, 1).unwrap(), [((rank + 1) % 5) as u8; 700]);
     job.barrier().unwrap();
@@ -154,7 +154,7 @@ fn a_rank_that_does_not_call_exchange_is_named_after_the_jobs_own_deadline() {
     let mut job = Job::from_env().unwrap();
     let dir = PathBuf::from(std::env::var_os("TIELINE_TEST_DIR").unwrap());
     if rank == 2 {
-        // Stays until the others have given up: then its own call hears why.
+        // The rank stays until the others have timed out: then its own call returns the reason.
         let end = Instant::now() + Duration::from_secs(60);
         while !["0", "1"].iter().all(|rank| dir.join(rank).exists()) {
             assert!(Instant::now() < end, "the others never give up");

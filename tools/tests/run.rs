@@ -442,14 +442,14 @@ fn a_closed_output_neither_panics_nor_changes_the_exit_code() {
         let _ = command.stdout(closed()).stderr(closed());
         assert_eq!(ended(command.spawn().unwrap()).status.code(), Some(7));
     }
-    // What ranks print is read on, so that it is theirs to say how they end.
+    // The output of ranks is read on, so that each rank decides how it ends.
     let script = "i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i + 1)); done; exit 5";
     let mut command = started(1, &["--tag"], script, "sh");
     let _ = command.stdout(closed()).stderr(closed());
     assert_eq!(ended(command.spawn().unwrap()).status.code(), Some(5));
 }
 
-/// What ranks that the launcher puts on these processors say about their waits.
+/// The report of ranks, which the launcher binds to these processors, about their waits.
 fn waits(n: usize, cpus: &str) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
     let _ = command.args(["run", "-n", &n.to_string(), "--cpus", cpus, "--"]);
@@ -476,7 +476,7 @@ fn ranks_that_outnumber_their_processors_yield_at_once_and_say_why() {
     assert!(alone[0].contains("1 process of the job on this host, 1 processor"), "{alone:?}");
 }
 
-/// Who spins for a neighbour keeps the processor from it for a tick of the kernel's, milliseconds, in each step.
+/// A wait that spins for a neighbour keeps the processor from it for a tick of the kernel, some milliseconds, in each step.
 #[test]
 fn ranks_of_halo_that_share_a_processor_do_not_spin_it_away() {
     const NAME: &str = "ranks_of_halo_that_share_a_processor_do_not_spin_it_away";

@@ -1,5 +1,5 @@
-//! Who is on the other end of a rendezvous on one host: ranks that start as other users, or that belong to another
-//! job. Each test starts itself again as the ranks; what needs a second user needs root.
+//! Peers of a bootstrap on one host: ranks that start as other users, or that belong to another job. Each test starts itself again
+//! as the ranks; what needs a second user needs root.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
@@ -155,7 +155,7 @@ fn another_user_who_takes_the_place_of_rank_0_is_not_believed_and_is_named() {
     let place = format!("tieline-rendezvous-0-{address}");
     let mut squatter =
         copy.rank(name, 7, &[("TIELINE_TEST_NAME", &place)]).uid(STRANGER).spawn().unwrap();
-    // It is there once it says so.
+    // The file exists once the process reports it.
     let mut lines =
         std::io::BufRead::lines(std::io::BufReader::new(squatter.stdout.take().unwrap()));
     assert!(lines.any(|line| line.unwrap().contains("squatting")));
@@ -174,7 +174,7 @@ fn another_user_who_takes_the_place_of_rank_0_is_not_believed_and_is_named() {
     outcome.unwrap();
 }
 
-/// What Slurm sets in rank `rank` of two of a step.
+/// The variables that Slurm sets in rank `rank` of two of a step.
 fn step<'a>(job: &'a str, rank: &'a str, nodes: &'a str) -> [(&'a str, &'a str); 6] {
     [
         ("SLURM_JOB_ID", job),

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 /// The name by which the dynamic linker asks for it.
 pub(crate) const SONAME: &str = "libtieline.so.0";
-/// What rustc's own library needs (`--print native-static-libs`).
+/// The libraries that Rust's standard library needs (`--print native-static-libs`).
 pub(crate) const SYSTEM: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
-/// What is exported: each symbol and its version.
+/// The exported symbols, each with its version.
 fn symbols() -> Outcome<BTreeMap<String, String>> {
     let file = root().join("capi/libtieline.symbols");
     let text = read(&file)?;
@@ -42,7 +42,7 @@ fn version_script(symbols: &BTreeMap<String, String>) -> String {
     script
 }
 
-/// Where the libraries lie once they are linked.
+/// The directory of the linked libraries.
 pub(crate) fn folder(profile: &str) -> PathBuf {
     target().join(profile).join("c")
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 /// The providers of the demo: they need no device.
 const SHOWN: [&str; 4] = ["shm", "shm-cma", "tcp", "tcp-connect"];
 
-/// What else there is.
+/// Further commands.
 const NOT_BUILT: &str = "the C library and the providers verbs, ofi, shm-xpmem and shm-knem";
 
 pub(crate) fn run(file: Option<&str>) -> Outcome {
@@ -34,7 +34,7 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
     })?;
     let built = Instant::now();
     let tieline = target().join("demo/tieline");
-    step("What is here, and why what is used is used", || {
+    step("The providers found here, and why each is used or not", || {
         sh::run(&mut command(&tieline, &["info", "--why"]))
     })?;
     let moved = |settings: &[(&str, &str)]| {
@@ -59,7 +59,7 @@ pub(crate) fn check() -> crate::check::Count {
     crate::check::Count::one(run(None))
 }
 
-/// What to measure, in words, and how.
+/// The measurement, in words, and its command.
 const SPEEDS: &[(&str, &str, &str)] = &[
     ("8 B message, one way", "p50_ns", "--test am_lat --size 8"),
     ("8 B put, memory of alloc, one way", "p50_ns", "--test put_lat --size 8 --memory alloc"),

@@ -18,7 +18,7 @@ pub(crate) const PROVIDERS: [&str; 8] =
 const USAGE: &str =
     "install --prefix DIR [--libdir DIR] [--debug] [--unstripped]; DESTDIR goes before all of them";
 
-/// Where things go.
+/// The directories of an installation.
 struct Places {
     prefix: PathBuf,
     libdir: PathBuf,
@@ -57,7 +57,7 @@ impl Places {
         Ok(Places { prefix, libdir, destination, profile, tells: true, strips })
     }
 
-    /// Where a path of the installation lies now.
+    /// The present location of a path of the installation, below `$DESTDIR`.
     fn laid(&self, path: &Path) -> PathBuf {
         self.destination.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -96,7 +96,7 @@ impl Places {
         Ok(())
     }
 
-    /// What has to be set before what lies there is found; nothing where systems look anyway.
+    /// The variables that a user must set so that the installation is found; empty if the system looks there anyway.
     fn settings(&self) -> String {
         if self.prefix == Path::new("/usr") {
             return String::new();
@@ -132,7 +132,7 @@ pub(crate) fn install(words: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// The same without building, of what is there in the development profile.
+/// The same without building: it installs the files of the development profile.
 pub(crate) fn lay_what_is_built(prefix: &Path) -> Outcome {
     let (prefix, destination) = (prefix.to_path_buf(), "/".into());
     let (libdir, profile) = (prefix.join("lib"), "debug");
@@ -144,7 +144,7 @@ fn build(places: &Places) -> Outcome {
     for provider in PROVIDERS {
         let _ = cargo.args(["-p", &format!("tieline-provider-{provider}-plugin")]);
     }
-    // The library looks for providers below it. What is only tried where it was built is told by TIELINE_PROVIDER_PATH.
+    // The library looks for providers below it. Providers of the build folder are found by TIELINE_PROVIDER_PATH alone.
     if places.profile == "release" {
         let _ = cargo.arg("--release").env("TIELINE_LIBDIR", &places.libdir);
     }

@@ -43,7 +43,7 @@ struct Promise {
     /// A text that occurs once in the file.
     place: &'static str,
     becomes: &'static str,
-    /// What breaks, in words.
+    /// The mutation, in words.
     broken: &'static str,
 }
 

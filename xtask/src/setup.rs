@@ -39,10 +39,10 @@ pub(crate) const BENCH: Needs = "
     mpicc libopenmpi-dev  taskset util-linux  NPopenmpi netpipe-openmpi  sockperf sockperf
     iperf3 iperf3";
 
-/// What a clean root is made with.
+/// The program that makes a clean root.
 pub(crate) const ROOTS: Needs = "mmdebstrap mmdebstrap";
 
-/// What a clean root is made with, and packages.
+/// The programs that make a clean root and packages.
 pub(crate) const PACKAGE: Needs = "
     dpkg-buildpackage dpkg-dev  dh debhelper  pod2man perl  mmdebstrap mmdebstrap  lintian lintian
     rpmbuild rpm  rpmlint rpmlint  dnf dnf";

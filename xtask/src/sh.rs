@@ -18,7 +18,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
-/// Where cargo builds.
+/// Cargo's build folder.
 pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) if !dir.is_empty() => root().join(dir),
@@ -39,7 +39,7 @@ pub(crate) fn command(program: impl AsRef<OsStr>, args: &[&str]) -> Command {
     command
 }
 
-/// Cargo itself, the one that runs us. What it told us about ourselves is not for what it builds next.
+/// Cargo itself, the one that runs us. Variables that cargo set for this process are not for its children.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = command(std::env::var_os("CARGO").unwrap_or("cargo".into()), args);
     let own = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -55,8 +55,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// When what runs now has to end.
 static DEADLINE: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Does something whose commands have so long, all of them together. What has a limit of its own inside something else that has
-/// one does not count there.
+/// Does something whose commands have so long, all of them together. An inner command with a limit of its own does not count
+/// towards the outer limit.
 pub(crate) fn within<T>(limit: Duration, body: impl FnOnce() -> T) -> T {
     let set = |deadline| {
         let mut current = DEADLINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -72,7 +72,7 @@ pub(crate) fn within<T>(limit: Duration, body: impl FnOnce() -> T) -> T {
 /// How long a command that has ended is listened to where its output stays open and nothing comes.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// A command that was started. One that does not end in time is ended, and what it waited for is told.
+/// A command that was started. A command that exceeds its limit is ended, and the error names what it waited for.
 struct Running {
     child: Child,
     limit: Option<Limit>,
@@ -148,7 +148,7 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcom
         let sender = sender.clone();
         drop(std::thread::spawn(move || {
             for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-                let _ = sender.send(line); // nobody listens any more to who outlives the command
+                let _ = sender.send(line); // A process that outlives the command has no reader any more.
             }
         }));
     }
@@ -227,7 +227,7 @@ pub(crate) fn listened(command: &mut Command) -> (Outcome<bool>, Vec<String>) {
     (lines(command, |line| said.push(line.to_owned())), said)
 }
 
-/// Where a program lies, if it is in PATH.
+/// The path of a program in PATH.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())

@@ -4,9 +4,9 @@
  *     steps FROM COUNT PROGRAM ARGUMENTS...
  *
  * Soft RoCE's doorbell is a write() of the command POST_SEND. The program runs freely until it has rung FROM
- * doorbells; from there it is single-stepped through COUNT more. For each of these a line says how many
- * instructions lay between the doorbell before and this one, how many of them were in the driver's library, and
- * how often that library was entered from outside (one entry is the send itself):
+ * doorbells; from there it is single-stepped through COUNT more. For each of these a line gives three counts: the instructions
+ * between the previous doorbell and this one, those of them in the driver's library, and the entries into that library (the send
+ * itself is one):
  *
  *     steps 511 172 3
  *
@@ -14,8 +14,8 @@
  * the emulator does meanwhile.
  *
  * After each doorbell the program is held until a packet has come and then none for a while, so that what it waits for
- * is there when it looks. Where that was too short, the count has turns of a loop that waits in it: the least of
- * several has none. The hold is short, because there are programs that do more once they find that time has passed.
+ * is there when it looks. If that was too short, the count includes turns of a waiting loop: the least of several has none. The
+ * hold is short, because there are programs that do more once they find that time has passed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,7 +39,7 @@
 #define QUIET 5    /* looks without a packet, once there was one */
 #define PATIENCE 50 /* looks for the first */
 
-/* Where a file's code is mapped. */
+/* The mapping of a file's code. */
 struct code {
     uint64_t from, to;
 };
@@ -113,7 +113,7 @@ static long packets(void)
     return count;
 }
 
-/* Holds the program until what it has sent is answered; `seen` packets had come before it was sent. */
+/* Holds the program until its packets are answered; `seen` packets had come before they were sent. */
 static void hold(long seen)
 {
     int came = 0;

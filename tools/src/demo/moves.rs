@@ -61,7 +61,7 @@ pub(super) fn by_get(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Er
     one_sided(pair, show, "get, ordinary memory", &region, !pair.is_source(), sum)
 }
 
-/// Whoever `acts` puts or gets the whole region, piece by piece; the other one only makes progress.
+/// The process that `acts` puts or gets the whole region, piece by piece; the other one only makes progress.
 fn one_sided(
     pair: &Pair<'_>,
     show: &Show,
@@ -92,7 +92,7 @@ fn one_sided(
         false => hash(&region.to_vec(0..region.len())?),
     };
     let arrived = pair.agree(arrived)?.1;
-    // What the acting side took; for a get that is the other process, whose choice is the mirror of ours.
+    // The routes that the acting side used. For a get the acting side is the other process, whose choice mirrors ours.
     let path = key.path();
     verified(what, sum, arrived, || {
         show.moved(what, region.len(), took, &path, &pair.why(&path, false))

@@ -13,7 +13,7 @@ pub(super) struct Pair<'a> {
     pub(super) job: &'a Job,
     pub(super) context: Context,
     pub(super) endpoint: Endpoint,
-    /// Where pieces are put together.
+    /// The buffer in which pieces are assembled.
     pub(super) arriving: Rc<RefCell<Vec<u8>>>,
     /// How many bytes of it have come.
     pub(super) arrived: Rc<Cell<usize>>,
@@ -33,7 +33,7 @@ impl<'a> Pair<'a> {
         let (into, count) = (arriving.clone(), arrived.clone());
         worker.on_message(PIECE, move |m| {
             let (mut into, at) = (into.borrow_mut(), m.header() as usize);
-            // The offset comes from the other process: what does not fit is left out, and the checksum says so.
+            // The offset comes from the other process. Bytes that do not fit are dropped, and the checksum then differs.
             if let Some(place) =
                 into.get_mut(at..).and_then(|rest| rest.get_mut(..m.payload().len()))
             {

@@ -1,4 +1,4 @@
-//! What rank 0 prints: one line per step when it is over, and how far it is while it runs.
+//! Output of rank 0: one line per finished step, and its progress while the step runs.
 
 use crate::perf::scaled;
 use std::io::{IsTerminal, Write};

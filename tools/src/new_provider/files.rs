@@ -1,4 +1,4 @@
-//! What a new provider consists of.
+//! The files of a new provider.
 
 use super::Language;
 use super::date::Date;
@@ -132,7 +132,7 @@ fn variable(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
-/// Who writes it, where Debian's tools have been told that.
+/// The author of the package, if Debian's tools know a name.
 pub(super) fn author() -> String {
     let word = |name: &str| std::env::var(name).ok().filter(|word| !word.is_empty());
     named(word("DEBFULLNAME"), word("DEBEMAIL"))

@@ -11,8 +11,8 @@ use tieline::Error;
 
 /// Write a new provider: source, packages, man page
 ///
-/// What is written builds as it is, passes `tieline check`, and makes a Debian package and an rpm whose dependency on the
-/// interface comes from the file itself. It moves data from an interface to itself: change it from there.
+/// The new provider builds unchanged, passes `tieline check`, and makes a Debian package and an rpm. Their dependency on the
+/// interface is read from the file itself. It moves data from an interface to itself: change it from there.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: tieline new-provider mynet --lang c && make -C tieline-provider-mynet check"
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// In which language
     #[arg(long, value_enum)]
     lang: Language,
-    /// Where to write it, a directory that is not there yet; else tieline-provider-NAME
+    /// The directory to create; it must not exist. Default: tieline-provider-NAME
     #[arg(long)]
     directory: Option<PathBuf>,
     /// Rust: where the source of the crate tieline-plugin-api is; else where libtieline-dev has it, or the registry
@@ -37,7 +37,7 @@ pub(crate) enum Language {
     Rust,
 }
 
-/// Where the development package has the crate.
+/// The folder of the crate in the development package.
 const INSTALLED_API: &str = "/usr/share/tieline/plugin-api";
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn the_crate_is_named_by_where_it_is_and_else_by_its_version() {
         assert_eq!(api(Some("/nowhere/api".into())), "{ path = \"/nowhere/api\" }");
-        // Whatever its path has: a quote, a backslash, an accent that stands by itself, the end of a line.
+        // A path may hold a quote, a backslash, a combining accent or a line break.
         let odd = "/a \"b\"\\c/e\u{301}\n\u{7f}";
         let said = "{ path = \"/a \\\"b\\\"\\\\c/e\u{301}\\u000a\\u007f\" }";
         assert_eq!(api(Some(odd.into())), said);

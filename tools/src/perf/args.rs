@@ -1,4 +1,4 @@
-//! What a user may ask `tieline perf` for.
+//! The options of `tieline perf`.
 
 use crate::size;
 use serde::{Deserialize, Serialize};
@@ -108,7 +108,7 @@ pub(crate) enum Test {
     Crossing,
 }
 
-/// Where the target memory comes from.
+/// The source of the target memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Memory {

@@ -13,35 +13,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tieline::{Error, Status, Worker};
 
-/// How often a peer on another host is told that this process runs.
+/// The interval of keep-alive messages to a peer on another host.
 const BEAT: Duration = Duration::from_secs(2);
 
 /// How long the peer may take to answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long a peer of this host may take to end, once it is told to.
+/// The time limit for a peer on this host to end after the request to end.
 const PATIENCE_MS: i32 = 1000;
 
-/// What the peer needs to know for one test.
+/// Parameters of one test, as the peer needs them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) test: Test,
     pub(crate) size: usize,
     pub(crate) memory: Memory,
     pub(crate) verify: bool,
-    /// The key of the region of the one who asks.
+    /// The key of the requester's region.
     pub(crate) key: Vec<u8>,
 }
 
 /// From the measuring process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Where the measuring process is.
+    /// The host of the measuring process.
     Hello {
         address: Vec<u8>,
         /// The path that is forced.
         path: Option<String>,
-        /// Of the program: both are to be the same.
+        /// The program's version; both sides must have the same.
         version: String,
     },
     /// Make ready for this test, answer, and serve it until told to stop.
@@ -59,7 +59,7 @@ impl Request {
 /// From the peer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// Where the peer is.
+    /// The host of the peer.
     Hello { address: Vec<u8> },
     /// Ready: the key of the peer's region.
     Ready { key: Vec<u8> },
@@ -112,8 +112,8 @@ impl Peer {
         }
     }
 
-    /// One on another host, that is connected already. It is told now and then that this process runs: while it
-    /// serves a test, it might see nothing else of it.
+    /// One on another host, that is connected already. Keep-alive messages follow now and then, because a test may carry no other
+    /// message of this process.
     pub(crate) fn remote(stream: TcpStream) -> std::io::Result<Peer> {
         let requests: Box<dyn Write + Send> = Box::new(stream.try_clone()?);
         let requests = Arc::new(Mutex::new(requests));

@@ -1,4 +1,4 @@
-//! What came between the two sides and their processors while a test ran: a time that was measured then says little of the path.
+//! Disturbances of the two sides and their processors during a test. A time that was measured then says little about the path.
 
 use crate::sys;
 
@@ -9,7 +9,7 @@ pub(crate) struct Quiet {
     stolen: u64,
 }
 
-/// What was counted while one test ran.
+/// Counters of one test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disturbed {
     /// How often either side lost its processor to somebody else.
@@ -29,7 +29,7 @@ impl Quiet {
         sys::preemptions().saturating_sub(self.preemptions)
     }
 
-    /// What both sides were disturbed by since then. `theirs`: how often the other one was preempted.
+    /// The disturbances of both sides since then. `theirs`: how often the other one was preempted.
     pub(crate) fn ends(&self, theirs: u64) -> Disturbed {
         Disturbed {
             preempted: self.preempted() + theirs,

@@ -1,5 +1,4 @@
-//! What it costs to be there: the time to open a context and a worker, and the memory that they hold. For
-//! `cargo xtask bench`.
+//! The fixed cost of the library: the time to open a context and a worker, and the memory that they hold. For `cargo xtask bench`.
 
 use super::args::{Limit, Memory, Test};
 use super::control::{Peer, Reply, Request, Spec};
@@ -22,14 +21,14 @@ pub(crate) struct FootprintArgs {}
 struct Footprint {
     /// Context and worker.
     open_ns: u64,
-    /// What the process grew by meanwhile.
+    /// The growth of the process in that time.
     idle_bytes: u64,
-    /// What the worker says it holds for one peer: when the lane is open, and after many messages, committed
-    /// message buffers included.
+    /// The memory that the worker reports for one peer: with an open lane, and after many messages, committed message buffers
+    /// included.
     quiet_peer_bytes: u64,
     talking_peer_bytes: u64,
     buffer_bytes: u64,
-    /// What the process grew by for that peer, libraries below included.
+    /// The growth of the process for that peer, including the libraries below.
     grown_peer_bytes: u64,
 }
 

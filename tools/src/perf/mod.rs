@@ -117,7 +117,8 @@ fn measure_between(
     Ok(())
 }
 
-/// What these tests measure. The library sends messages of any length: a longer one is announced, and its receiver fetches it.
+/// A description of what these tests measure. The library sends messages of any length: a longer one is announced, and its receiver
+/// fetches it.
 fn whole_messages(longest: usize) -> String {
     let longest = size::show(longest);
     format!(
@@ -142,7 +143,7 @@ fn longest_message(
     Ok(side.endpoint()?.max_message()?)
 }
 
-/// What was measured so far, printed as it comes.
+/// The results so far; each is printed when it arrives.
 struct Results {
     output: Output,
     records: Vec<Record>,

@@ -23,7 +23,7 @@ pub(crate) struct Record {
     pub(crate) preempted: u64,
     /// Milliseconds that the host of a virtual machine took away meanwhile.
     pub(crate) stolen_ms: u64,
-    /// What would have been a path and is none, each with the reason.
+    /// Candidates that did not become a path, each with the reason.
     pub(crate) hindrances: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl Record {
     }
 }
 
-/// Where records go as they come.
+/// The destination of records, written as they arrive.
 pub(crate) enum Output {
     /// `told`: the hindrances that stand above already.
     Table {

@@ -16,14 +16,14 @@ use tieline::{Error, Job, Status};
 /// Between two looks of a rank that waits for its turn.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What everybody is told of a rank.
+/// The data that every rank receives about one rank.
 #[derive(Serialize, Deserialize)]
 struct Rank {
     address: Vec<u8>,
     host: String,
 }
 
-/// What rank 0 is told: of who has measured the record, of who has served how often it was preempted.
+/// A rank's report to rank 0: a measuring rank sends its record, a serving rank the number of its preemptions.
 #[derive(Serialize, Deserialize)]
 struct Part {
     run: usize,
@@ -73,7 +73,7 @@ pub(super) fn measure(args: &Args) -> Result<ExitCode, Error> {
             if let Some(other) = partner(job.rank(), from, to) {
                 side.connect(&ranks[other].address)?;
             }
-            // Nobody sends before the other one has forgotten what was before.
+            // Neither side sends before the other one has discarded its earlier state.
             wait_for_all(&job, &side)?;
             let quiet = Quiet::begins();
             let record = match job.rank() {

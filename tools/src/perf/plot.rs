@@ -202,7 +202,7 @@ fn legend(
     let right = left - MARGIN.0 + WIDTH - MARGIN.1;
     let letters = series.iter().map(|(_, (test, path))| test.name().len() + path.len() + 2).max();
     let width = 34.0 + 6.6 * letters.unwrap_or(0) as f64;
-    // Where the curves are not: bandwidth grows to the upper right, latency too, from the lower left.
+    // The corner that the curves leave free: bandwidth grows to the upper right, latency too, from the lower left.
     let (x, y) = if panel.legend_at_bottom {
         (right - width - 8.0, bottom - height - 14.0)
     } else {

@@ -23,7 +23,7 @@ pub(crate) struct Tried {
     path: Option<String>,
     /// `itself` or `another process`.
     with: &'static str,
-    /// What carried the messages and the puts.
+    /// The providers that carried the messages and the puts.
     over: String,
     /// Why it does not work.
     failed: Option<String>,
@@ -76,7 +76,7 @@ impl std::fmt::Display for Tried {
     }
 }
 
-/// What a wait asks now and then: an error when the time is up.
+/// A wait calls this now and then; it returns an error when the time is up.
 fn within(limit: Duration) -> impl Fn() -> Result<(), Error> {
     let begun = Instant::now();
     move || {

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use tieline::{Error, Status};
 use tieline_net::{Dialler, Hello, Hub, Key, Listen, Mailbox, Ports, Refusal, Settings};
 
-/// Where `--listen` listens unless it is told.
+/// The default address of `--listen`.
 pub(super) const PORT: u16 = 21_811;
 
-/// What a connection says it wants, and the listener's cookie: its address is known beforehand, so it draws none.
+/// The purpose that a connection states, and the listener's cookie. The listener's address is known beforehand, so it draws no
+/// cookie.
 const PURPOSE: u8 = 17;
 const COOKIE: [u8; 16] = *b"tieline perf 1  ";
 
@@ -27,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// further, so that neither a stranger who says nothing nor a client that measures keeps the next one waiting there.
 pub(super) struct Clients {
     mailbox: Mailbox,
-    /// Where it listens.
+    /// The address of the listener.
     pub(super) at: SocketAddr,
 }
 
@@ -215,7 +216,7 @@ fn nonce() -> std::io::Result<[u8; 32]> {
     Ok(nonce)
 }
 
-/// A secret for who has none: 128 random bits.
+/// A secret of 128 random bits, used if the user has set none.
 pub(super) fn new_secret() -> Result<String, Error> {
     let bytes =
         nonce().map_err(|e| system_error("cannot make a secret", &e, "set TIELINE_SECRET"))?;

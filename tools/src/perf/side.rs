@@ -25,7 +25,7 @@ pub(crate) mod id {
 const LOOK: Duration = Duration::from_millis(100);
 const STEPS: u32 = 1 << 16;
 
-/// What handlers have seen since the test began.
+/// The messages that handlers have received since the test began.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// Pings or pongs.
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     /// Bytes of the stream.
     pub(crate) bytes: Cell<u64>,
     pub(crate) ended: Cell<bool>,
-    /// What the other side said in its ACK.
+    /// The content of the other side's ACK.
     pub(crate) acknowledged: Cell<Option<u64>>,
     pub(crate) stopped: Cell<bool>,
     /// Payloads that were not what they should be.

@@ -11,7 +11,7 @@ const WARM_UP: (u64, Duration) = (10_000, Duration::from_millis(50));
 /// How many samples are kept; beyond it every second one is dropped, again and again.
 const SAMPLES: usize = 1 << 18;
 
-/// What was measured: per operation, nanoseconds of each batch.
+/// The samples: nanoseconds per operation of each batch.
 #[derive(Debug)]
 pub(crate) struct Samples {
     batches: Vec<f64>,
@@ -80,7 +80,7 @@ pub(crate) fn measure(
     Ok(Samples { batches, operations: number - first, elapsed: begin.elapsed() })
 }
 
-/// What is said about one test at one size.
+/// The statistics of one test at one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) iterations: u64,

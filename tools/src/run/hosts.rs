@@ -12,7 +12,7 @@ pub(super) struct Host {
     slots: Option<usize>,
 }
 
-/// Where one rank runs.
+/// The host of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
     pub(super) host: String,
@@ -33,7 +33,7 @@ impl Host {
             _ => (text, None),
         };
         let name = name.trim_start_matches('[').trim_end_matches(']');
-        // It becomes an argument of ssh: it must not look like an option, nor like two words. And it is told to people.
+        // It becomes an argument of ssh: it must not look like an option, nor like two words. A person reads it.
         let odd = |c: char| c.is_whitespace() || c.is_control();
         if name.is_empty() || name.len() > LONGEST || name.starts_with('-') || name.contains(odd) {
             let text = plain(text, 40);

@@ -21,7 +21,7 @@ pub(super) struct Launch {
     pub(super) server: Server,
     /// The job's identity: TIELINE_JOB.
     job: String,
-    /// Where processes find us: TIELINE_EXCHANGE.
+    /// The address of the exchange for the processes: TIELINE_EXCHANGE.
     exchange: String,
     pub(super) signals: Signals,
     pub(super) processes: Vec<Process>,
@@ -37,7 +37,7 @@ pub(super) struct Launch {
     pub(super) keep_going: bool,
     pub(super) failure: Option<Failure>,
     pub(super) interrupted: bool,
-    /// Where the ranks run, when not here.
+    /// The hosts of the ranks, if they run on other hosts.
     seats: Vec<Seat>,
     /// The variables of all ranks on other hosts.
     shared: Vec<(String, OsString)>,
@@ -247,7 +247,7 @@ impl Process {
         };
         let Some(control) = &self.control else { return ended };
         if ended.is_some() {
-            // What the shell said is read to its end; a way that broke is one whose shell said nothing.
+            // The output of the shell is read to its end. A connection that broke is one whose shell printed nothing.
             drop(self.life.take());
         }
         match control.told() {

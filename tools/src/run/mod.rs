@@ -21,8 +21,8 @@ use tieline::Error;
 /// Each gets TIELINE_RANK, TIELINE_SIZE, TIELINE_LOCAL_RANK, TIELINE_LOCAL_SIZE, TIELINE_JOB and
 /// TIELINE_EXCHANGE, through which `Job::from_env` of the library hands addresses from each to all. When one
 /// fails, the others are ended, one line says which it was, and its exit code becomes this command's. SIGTERM is passed
-/// on to all. What ranks leave running is ended when the last rank has. With --keep-going the others go on: for programs that handle
-/// the loss of a process.
+/// on to all. Processes that ranks leave behind are ended after the last rank. With --keep-going the others go on: for programs
+/// that handle the loss of a process.
 ///
 /// With --hosts each rank is started by `ssh HOST sh` in this directory's namesake there, with this shell's
 /// TIELINE_ variables. The job's secret (TIELINE_SECRET, or a new one) goes through ssh, never on a command line.
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// The command that reaches a host; the host and `sh` are added to it
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
     ssh: String,
-    /// Where the hosts reach this one; without it they try all its addresses
+    /// The address at which the hosts reach this one; without it they try all its addresses
     #[arg(long, value_name = "ADDRESS", requires = "hosts")]
     address: Option<IpAddr>,
     /// How long a rank may take to end after SIGTERM to this command, before it is killed

@@ -1,6 +1,6 @@
-//! Copies what processes print, with their rank in front of each line where `--tag` asks for it. A line is passed on
-//! whole where it comes whole, so that lines of several processes do not mix; what has no end yet (a prompt, a bar that
-//! grows) is passed on after a moment, or when it becomes long.
+//! Copies what processes print, with their rank in front of each line where `--tag` asks for it. Passes output on in whole lines,
+//! so that lines of several processes do not mix. An incomplete line (a prompt, a growing bar) is passed on after a moment, or when
+//! it becomes long.
 
 use crate::sys;
 use std::io::{Read, Write};
@@ -36,7 +36,7 @@ impl Sink {
     }
 }
 
-/// What a process prints, on its way to a [`Sink`].
+/// The output of a process, on its way to a [`Sink`].
 pub(super) struct Copy {
     sink: Sink,
     tag: Option<usize>,
@@ -68,12 +68,12 @@ impl Copy {
                 &tagged
             }
         };
-        // Where nobody reads any more, the process goes on all the same: how it ends is its own affair.
+        // If the reader has gone, the process still runs to its own end and reports its own status.
         let _ = to.out.write_all(out).and_then(|()| to.out.flush());
     }
 }
 
-/// Where what is read of a pipe goes.
+/// The destination of bytes read from a pipe.
 pub(super) trait Take {
     /// These bytes came.
     fn take(&mut self, bytes: &[u8]);
@@ -165,7 +165,7 @@ impl Copying {
         )
     }
 
-    /// Wakes who waits for [`Copying::woken`]; for the threads.
+    /// Wakes the thread that waits for [`Copying::woken`]; called by the threads.
     pub(super) fn waker(&self) -> Arc<UnixStream> {
         self.wake.clone()
     }

@@ -10,8 +10,8 @@
 //!
 //! So nothing of the job stands on a command line, and a launcher or a connection that is gone takes the program
 //! along. The token is random: no argument can be taken for the end of the script, and nothing that the program prints
-//! for the end of the program. What the shell says of that end is how a code of the program is told from one of ssh,
-//! and why nobody waits for a connection that something keeps open there.
+//! for the end of the program. The shell reports that end. This distinguishes an exit status of the program from one of ssh, and
+//! the launcher need not wait for a connection that a background process keeps open.
 
 use super::output::{Copy, Take};
 use crate::sys;
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 const READY: &[u8] = b"tieline-ready";
 
-/// What the end of the program is told with.
+/// The marker with which the end of the program is reported.
 const END: u8 = 0x1e;
 
 /// How often a pipe that takes no more of a script is looked at.
@@ -42,7 +42,7 @@ pub(super) struct Control {
     told: Arc<Mutex<Told>>,
 }
 
-/// What the shell has said of the program's end.
+/// The shell's report of the program's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Nothing,
@@ -140,21 +140,21 @@ pub(super) fn command(ssh: &str, host: &str) -> Option<Command> {
     Some(command)
 }
 
-/// What the shell says: its greeting, the program's output, and how that ended.
+/// The shell's output: its greeting, the program's output, and how the program ended.
 pub(super) struct Shell {
     control: Control,
     wake: Arc<UnixStream>,
     end: Vec<u8>,
     out: Copy,
     state: State,
-    /// What may be the beginning of something longer.
+    /// Bytes that may be the beginning of something longer.
     kept: Vec<u8>,
 }
 
 enum State {
-    /// What comes is the host's own greeting; then this script is sent.
+    /// The input is the host's own greeting; this script is sent after it.
     Greeting(Vec<u8>),
-    /// What comes is the program's; whether the script is still under way.
+    /// The input is the program's output; the flag says whether the script is still being sent.
     Running(bool),
     Over,
 }
@@ -251,7 +251,7 @@ impl Take for Shell {
     }
 }
 
-/// What the shell is to do: bytes, since words of a command and values of variables may be any.
+/// The script for the shell: bytes, because words of a command and values of variables may hold any byte.
 pub(super) fn script(
     token: &str,
     variables: &[(String, OsString)],

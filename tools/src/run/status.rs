@@ -7,14 +7,14 @@ use std::process::ExitStatus;
 pub(super) struct End {
     /// `exited with code 7`.
     pub(super) how: String,
-    /// What a shell would say: 128 + the signal.
+    /// The status that a shell would report: 128 + the signal.
     pub(super) code: u8,
-    /// What did not bring this about is the program: ssh did.
+    /// The program did not cause this end; ssh did.
     pub(super) is_the_ways: bool,
 }
 
 impl End {
-    /// Of a child of this process.
+    /// The status of a child of this process.
     pub(super) fn of(status: ExitStatus) -> End {
         End { how: describe(status), code: code(status), is_the_ways: false }
     }
@@ -25,7 +25,7 @@ impl End {
         End { how, code, is_the_ways: false }
     }
 
-    /// Nobody knows: it is gone, and was not ours to wait for.
+    /// The status is unknown: the process has gone, and it was no child of ours.
     pub(super) fn unknown() -> End {
         End { how: "ended in an unknown way".into(), code: 1, is_the_ways: false }
     }

@@ -50,7 +50,7 @@ impl Launch {
         let due = [self.kill_at, self.cut_at].into_iter().flatten().min();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = [due, atmost].into_iter().flatten().min();
-        // What the dying said comes before their death.
+        // Output of a dying process comes before the report of its death.
         let others = [self.signals.as_raw_fd(), self.copying.woken()];
         self.server.turn(&others, timeout)?;
         let mut ended = self.copying.look();
@@ -70,7 +70,7 @@ impl Launch {
             if !from_terminal {
                 self.terminate(signal);
             }
-            // Ctrl-C is the program's own affair, and twice is ours. Whoever sends SIGTERM means it.
+            // Ctrl-C is the program's own affair, and twice is ours. A second SIGTERM is deliberate.
             if signal == libc::SIGTERM {
                 self.kill_in(self.kill_after);
             }
@@ -95,7 +95,7 @@ impl Launch {
             let Some(end) = process.running.then(|| process.end()).flatten() else { continue };
             process.running = false;
             match &process.control {
-                // What it said last may still be on its way: read until the way has ended, which `clear` waits for.
+                // The last output may still be in the pipe: read to the end of the pipe, which `clear` waits for.
                 Some(control) => control.close(),
                 None => drop(process.life.take()),
             }

@@ -1,4 +1,4 @@
-//! What ranks on other hosts are given: this shell's variables, the secret, and where the exchange is.
+//! The environment of ranks on other hosts: this shell's variables, the secret, and the address of the exchange.
 
 use crate::system_error;
 use std::ffi::OsString;

@@ -34,7 +34,7 @@ impl Sshd {
              PidFile none\nStrictModes no\nPermitRootLogin yes\nUsePAM no\nPasswordAuthentication no\n"
         );
         std::fs::write(dir.0.join("sshd.conf"), configuration).unwrap();
-        // Where sshd locks itself in; the package makes it at boot.
+        // sshd's directory for privilege separation; the package creates it at boot.
         let made_room = std::fs::create_dir("/run/sshd").is_ok();
         let conf = format!("{d}/sshd.conf");
         let child = Command::new("/usr/sbin/sshd")

@@ -1,8 +1,8 @@
 /* A libfabric that lists what the installed one does, and twenty devices more: what a host with every kind of network would show.
  * Those cannot be opened.
  *
- * Functions whose records have the layout of a later version end the process: who asks for them by their plain names, and reads the
- * answer by the older layout, is found out. */
+ * Functions whose records have the layout of a later version end the process. A caller that uses their plain names, and reads the
+ * result in the older layout, is detected. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

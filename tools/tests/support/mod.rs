@@ -1,4 +1,4 @@
-//! What tests with real launchers share.
+//! Common code of the tests with real launchers.
 
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ pub(crate) fn until(mut is: impl FnMut() -> bool) {
     }
 }
 
-/// What it printed, once it has ended; a launcher that hangs is ended and named.
+/// The output of a launcher that has ended; a launcher that hangs is ended and named.
 pub(crate) fn ended(mut child: Child) -> Output {
     let ends = std::panic::AssertUnwindSafe(|| until(|| child.try_wait().unwrap().is_some()));
     if std::panic::catch_unwind(ends).is_err() {

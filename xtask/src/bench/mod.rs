@@ -106,7 +106,7 @@ cargo xtask bench --lab [--quick] [--only WORDS]
 Both build what they measure (release), and leave out what is not installed.
 ";
 
-/// What stands behind `bench` on the command line.
+/// The words after `bench` on the command line.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let (mut quick, mut in_the_lab, mut only) = (false, false, "");
     let mut words = words.iter();
@@ -289,7 +289,7 @@ mod tests {
             let ((low, high), (ours, theirs)) = (range(ratio), (range(ours), range(theirs)));
             let fits = ours.0 / theirs.1 <= high && low <= ours.1 / theirs.0;
             assert!(fits, "{what} beside {beside}: the ratio is not {ratio}");
-            // Where a figure and its aim read the same, either is right.
+            // If a figure and its aim print the same, either verdict is right.
             let said = |ratio: f64| match comparison.aim {
                 None => "-",
                 Some(aim) if ratio == aim || is_lower == (ratio < aim) => "yes",

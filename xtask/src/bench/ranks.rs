@@ -5,13 +5,13 @@ use super::source::compiled;
 use crate::sh::{Outcome, capture, command, is_root, target};
 use std::time::{Duration, Instant};
 
-/// What is confined to two processors, and whoever it starts with it.
+/// A command that is bound to two processors, with its children.
 const CONFINED: [&str; 2] = ["-c", "0,1"];
 
-/// What of a run counts.
+/// The part of a run that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
-    /// What the program says that its loop took.
+    /// The time that the program reports for its loop.
     Loop,
     /// From start to end, the launcher included.
     Everything,
@@ -35,7 +35,7 @@ pub(crate) fn open_mpi(name: &str, ranks: usize, size: u64, counts: Counts) -> O
         let _ = job.arg("--allow-run-as-root");
     }
     let _ = job.args(["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
-    // Of the ways to one-sided operations that it has on one host, by far the fastest.
+    // By far the fastest of its routes for one-sided operations on one host.
     let _ = job.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "osc", "sm"]);
     measured(job.args(["-np", &ranks.to_string()]).arg(program).arg(size.to_string()), counts)
 }

@@ -6,7 +6,7 @@ use crate::sh::{self, Outcome, capture, command, heading, make_folder, target, w
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What the figures were measured on.
+/// The machine on which the figures were measured.
 pub(crate) struct Machine {
     pub(crate) processor: String,
     pub(crate) kernel: String,
@@ -114,7 +114,7 @@ pub(crate) fn finish<S>(
     Ok(())
 }
 
-/// What the rows have in common and what not, as a list.
+/// A list of what the rows have in common and where they differ.
 fn notes<S>(all: &[Measured<S>]) -> String {
     let mut text = String::new();
     for one in all.iter().filter(|one| !one.note.is_empty()) {

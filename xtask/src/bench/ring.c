@@ -1,4 +1,4 @@
-/* What a pair of processes can have at least: messages of 8 bytes through one ring in each direction, one cache line for each, and nothing else.
+/* The least that a pair of processes can cost: messages of 8 bytes through one ring in each direction, with one cache line each.
  * No peer can fail here, nobody checks anything, and nobody sleeps. For `cargo xtask bench`; prints a line of JSON. */
 #define _GNU_SOURCE
 #include <sched.h>

@@ -1,4 +1,4 @@
-//! Where a figure comes from: our own command, a rival's, or a program of a few lines.
+//! The source of a figure: our own command, a rival's, or a program of a few lines.
 
 use super::groups::Unit;
 use crate::sh::{Outcome, capture, command, is_root, listened, make_folder, root, target};
@@ -64,9 +64,9 @@ fn of_this_build(settings: &[Setting]) -> Command {
     tieline
 }
 
-/// In a network of its own, whose TCP paces nothing. The machine's may be BBR, which paces a loopback by an estimate of what that carries:
-/// programs that take equally long for a megabyte without it differed by half with it, and one by as much from run to run. Where no network can
-/// be made it is the machine's.
+/// In a network of its own, whose TCP paces nothing. The machine's default may be BBR, which paces a loopback by an estimate of its
+/// rate. With BBR, programs that take equally long for a megabyte differed by half, and one program differed by as much from run to
+/// run. If no network namespace can be made, the machine's network is used.
 fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     const ALONE: &str =
         "ip link set lo up && echo reno > /proc/sys/net/ipv4/tcp_congestion_control && exec \"$@\"";
@@ -99,7 +99,7 @@ pub(crate) fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
     number(out.trim(), field)
 }
 
-/// How long a command takes that shows what is here, from its start to its end: `tieline` of this build, or a rival in PATH.
+/// The time of a command that shows what is here, from its start to its end: `tieline` of this build, or a rival in PATH.
 pub(crate) fn shows(name: &str, args: &[&str]) -> Outcome<f64> {
     let of_this_build = name == "tieline";
     let program = if of_this_build { program() } else { PathBuf::from(name) };

@@ -107,7 +107,7 @@ fn again() -> Count {
 
 fn counted(program: &Path, rounds: &str, providers: &str) -> Count {
     let mut command = command(program, &[rounds]);
-    // What a thread keeps of freed memory counts as in use.
+    // Freed memory that a thread caches counts as in use.
     let _ = command.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
     let _ = command.env("ASAN_OPTIONS", "detect_leaks=1").env("TIELINE_PROVIDERS", providers);
     quiet(command.env("TIELINE_PROVIDER_PATH", target().join("debug")))
@@ -133,7 +133,7 @@ fn static_program() -> Count {
         command
     };
     total.add(quiet(&mut runs()));
-    // What is in a file alone is refused in words.
+    // Providers that exist only as files are refused with a reason.
     let refused = runs().env("TIELINE_PROVIDERS", "tcp,tcp-connect").output();
     let said = refused.map(|output| {
         let words = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,7 +1,7 @@
 //! Which file uses which: the order of the core's rooms, as ARCHITECTURE.md says it, and files that use each other in a
 //! circle, of which nobody can read one without the others.
 //!
-//! What a file uses is read from its `use` items and from paths that begin with `crate`, `self`, `super` or a module of its own.
+//! The uses of a file are read from its `use` items and from paths that begin with `crate`, `self`, `super` or a module of its own.
 //! Re-exports are followed to where the name stands. Tests do not count: they may use everything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub(super) fn too_large(texts: &[(String, String)]) -> Vec<String> {
     MOST.iter().flat_map(each).filter_map(too_large).collect()
 }
 
-/// Where the order of the core's rooms stands: one line for each, or for several that use each other.
+/// The heading of the order of the core's rooms: one line for each room, or for several that use each other.
 const ORDER: &str = "```order of core/src\n";
 
 /// Rooms of the core that use one which comes after them in the order that the page says.
@@ -172,7 +172,7 @@ fn stands(
     None
 }
 
-/// Where the `use` of an item begins, and whether it is a re-export.
+/// The start of an item's `use`, and whether it is a re-export.
 fn use_of(item: &str) -> Option<(usize, bool)> {
     let at = item.rfind("use ")?;
     let before = item[..at].rsplit(['\n', '{', '}']).next().unwrap_or_default().trim();
@@ -229,7 +229,7 @@ fn inline(text: &str, own: &[&str]) -> Vec<Path> {
         for start in ["crate", "self", "super"].iter().chain(own) {
             for (at, _) in code.match_indices(&format!("{start}::")) {
                 let before = &code[..at];
-                // Who may see something is no use of it.
+                // A visibility such as `pub(in path)` is no use of that path.
                 if before.ends_with(|c: char| is_word(c) || c == ':') || before.ends_with("pub(in ")
                 {
                     continue;

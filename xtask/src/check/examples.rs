@@ -1,5 +1,5 @@
-//! Every example of the library, in Rust and in C, and one of the runtime that stands on it in the tests, runs unchanged under every way to start a job:
-//! `tieline run`, a rendezvous by hand, and mpirun. Those in C are compiled as C and as C++.
+//! Every example of the library, in Rust and in C, and one of the test runtime runs unchanged under every way to start a job:
+//! `tieline run`, a bootstrap by hand, and mpirun. Those in C are compiled as C and as C++.
 
 use super::{Count, c_programs, least, quiet, suite};
 use crate::sh::{Outcome, command, read, target, which};
@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where they are.
+/// Their folders.
 const FOLDERS: [&str; 2] = ["core/examples", "tests/runtime/examples"];
 /// Measured, not run: see [`super::instructions`] and `cargo xtask bench`.
 const NO_JOBS: [&str; 2] = ["instructions", "tags"];

@@ -6,8 +6,8 @@
 //! calls' extra fall out of the difference. The providers are the files of this build, so that every call
 //! crosses into a `.so`.
 //!
-//! Where a library or a device would be needed, a test over a played one is counted in the same way, without what is played:
-//! [`played`]. The test does its cases in turn, as often as `TIELINE_COUNTED` says.
+//! If a case needs a library or a device, a test over a double is counted in the same way, without the double's share: [`played`].
+//! The test does its cases in turn, as often as `TIELINE_COUNTED` says.
 
 use super::{Count, c_programs, least};
 use crate::c_library;
@@ -28,7 +28,7 @@ const LONG: u64 = 17_600;
 struct Subject {
     program: PathBuf,
     cases: Vec<String>,
-    /// What it is told: the case, and how often.
+    /// The arguments: the case, and the number of calls.
     told: fn(&mut Command, &str, u64),
     /// A part of the names of what is not counted: functions, with all that they call.
     left_out: &'static str,
@@ -73,7 +73,8 @@ pub(crate) fn run(accept: bool) -> Outcome {
     accepted.write()
 }
 
-/// What is counted over `shm` and in C. The command, whose program is not built, is named for the features of what all depend on.
+/// The cases that are counted over `shm` and in C. The command, whose program is not built, is named for the features of what all
+/// depend on.
 fn build() -> Outcome {
     let packages = ["tieline", "tieline-capi", "tieline-tools"].map(|name| ["--package", name]);
     let files = ["shm", "shm-cma"].map(|name| format!("--package=tieline-provider-{name}-plugin"));

@@ -8,12 +8,12 @@ use crate::{install, package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a provider that is written is called here, its file and a variable that it declares.
+/// The name of the provider that is written here, its file and a variable that it declares.
 const NAME: &str = "vendor-net";
 const FILE: &str = "libtieline_vendor_net.so";
 const VARIABLE: &str = "TIELINE_VENDOR_NET_ROOM";
 
-/// What cargo needs to know of where it keeps things.
+/// The variables that tell cargo where its folders are.
 const CARGO: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
 
 pub(super) fn check() -> Count {
@@ -33,7 +33,7 @@ pub(super) fn check() -> Count {
     checked.into()
 }
 
-/// What is installed, and beside it what a vendor writes.
+/// The installed tree, and beside it the vendor's sources.
 struct Kit {
     folder: PathBuf,
     prefix: PathBuf,
@@ -77,7 +77,7 @@ impl Kit {
         let laid = self.folder.join("c-installed");
         let destination = format!("DESTDIR={}", laid.display());
         let _ = capture(&mut self.command("make", &["install", &destination], &made))?;
-        // Where the prefix has its own providers, below that destination.
+        // The prefix's own providers, below that destination.
         let place = self.prefix.strip_prefix("/").unwrap_or(&self.prefix);
         self.is_found(&laid.join(place).join("lib/tieline-1/providers"), &made)
     }
@@ -124,7 +124,7 @@ impl Kit {
         }
     }
 
-    /// The lines of docs/c.md after the installation itself do what they say, with the prefix that is here.
+    /// Runs the lines of docs/c.md after the installation itself, with this prefix.
     fn of_docs(&self) -> Outcome {
         let text = read(root().join("docs/c.md"))?;
         let lines = text.split("```sh\n").find_map(|block| {

@@ -1,5 +1,5 @@
-//! What the compiler does not see of the core's memory: that a function which can be misused is `unsafe`, and that bytes which others may
-//! write meanwhile are copied in one place only.
+//! Rules for the core's memory that the compiler does not check. A function that can be misused is `unsafe`, and bytes that others
+//! may write meanwhile are copied in one place only.
 
 use super::rules::is_test;
 
@@ -28,8 +28,8 @@ const SAFE: &[(&str, &str, &str)] = &[
     ("core/src/worker/abi.rs", "each_of", "it lends events to a call during which none can poll"),
 ];
 
-/// Where bytes lie that threads, processes and devices write while they are copied; a copy there is `copy_shared`, as atomics or by the
-/// processor's own instruction.
+/// The files that touch bytes which threads, processes and devices write during a copy. A copy there is `copy_shared`: by atomics,
+/// or by the processor's own instruction.
 const SHARED: &[&str] = &["core/src/sys.rs", "core/src/sys/", "core/src/mem/"];
 
 /// Copies that let the compiler assume that nobody writes meanwhile.

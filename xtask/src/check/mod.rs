@@ -34,9 +34,9 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     pub(crate) passed: usize,
-    /// What failed, each with its reason.
+    /// The failed checks, each with its reason.
     pub(crate) failed: Vec<String>,
-    /// What could not run, each with its reason.
+    /// The skipped checks, each with its reason.
     pub(crate) skipped: Vec<String>,
 }
 

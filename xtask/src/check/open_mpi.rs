@@ -18,7 +18,7 @@ pub(super) fn run() -> Count {
     if let Some(reason) = said.iter().find_map(|line| line.strip_prefix("skipped: ")) {
         return Count::skip(reason);
     }
-    // What has been carried, and by whom.
+    // The counts of carried messages, with the provider that carried each.
     said.iter().filter(|line| line.contains("by Tieline")).for_each(|line| println!("{line}"));
     Count::one(told(outcome, &said))
 }

@@ -21,7 +21,8 @@ pub(super) fn nowhere_said(page: &str, texts: &[(String, String)]) -> Vec<String
     wrong
 }
 
-/// What of a quote stands in a source as it is: not what is left out (`...`), nor a number, nor a file, which may be a constant.
+/// The pieces of a quote that a source holds verbatim. Omissions (`...`), numbers and files are not among them, since a file may be
+/// a constant.
 fn pieces(quote: &str) -> impl Iterator<Item = &str> {
     let cut = quote.split("...").flat_map(|part| part.split(|c: char| c.is_ascii_digit()));
     let cut = cut.flat_map(|part| part.split(" /dev/"));

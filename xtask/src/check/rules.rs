@@ -12,7 +12,7 @@ const LONGEST_TEST: usize = 600;
 
 /// Files that are longer, and how long they may be.
 const LONG: &[(&str, usize, &str)] = &[
-    ("core/src/op/table.rs", 600, "one table, whose fields nobody else may see"),
+    ("core/src/op/table.rs", 600, "one table, whose fields are private to it"),
     ("plugin-api/src/abi.rs", 600, "the whole ABI in one place"),
     ("plugin-api/src/provider.rs", 600, "every trait of a provider"),
     ("providers/shm/src/sys.rs", 600, "every question to the kernel"),
@@ -41,8 +41,8 @@ const MAY_USE: &str = "
     providers/ofi:plugin-api,net,registration  providers/verbs:plugin-api,net,registration
     core:plugin-api,config,job,net,provider-shm,provider-shm-cma,wireup  tests/runtime:tieline,tag";
 
-/// What a fresh machine compiles before the first line of `cargo xtask demo` and `test`: a package's folder, and how many packages
-/// of others it may depend on.
+/// A package's folder, and the number of foreign packages that it may depend on. A fresh machine compiles these before the first
+/// line of `cargo xtask demo` and `test`.
 const FOREIGN: &[(&str, usize)] = &[("xtask", 1), ("tests/testing", 0)];
 
 const PLACES: &str = "capi config conformance core job net plugin-api providers tag tools tests docs/examples wireup xtask";

@@ -60,7 +60,7 @@ impl Hosts {
         }
     }
 
-    /// What is `$RESULTS` to the script of this name.
+    /// The folder that is `$RESULTS` for the script of this name.
     pub(crate) fn results(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

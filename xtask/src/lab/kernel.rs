@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const MODULES: &str = "9p 9pnet_virtio virtio_pci virtio_console virtio_net overlay crc32_generic crc32_pclmul \
                        rdma_rxe rdma_ucm sch_netem veth";
 
-/// What qemu boots.
+/// The kernel and the modules that qemu boots.
 pub(super) struct Kernel {
     pub(super) image: PathBuf,
     pub(super) initramfs: PathBuf,
@@ -57,7 +57,7 @@ fn is_complete(home: &Path) -> bool {
     fs::read_to_string(home.join("complete")).is_ok_and(|said| said == contents())
 }
 
-/// What a complete folder of the cache holds.
+/// The files of a complete folder of the cache.
 fn contents() -> String {
     format!("kernel unpacked\n{}", MODULES.replace(' ', "\n"))
 }
@@ -78,7 +78,7 @@ fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
         .and_then(|()| download(&work, &[name]))
         .and_then(|()| keep(&work, name));
     if outcome.is_ok() {
-        // What needs them asks again, and says why there are none.
+        // A caller that needs them asks again, and reports why there are none.
         let _ = modules::headers(&work.join("home"), name);
     }
     let home = cache.join(name);
@@ -87,7 +87,7 @@ fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
         on(&home, fs::rename(work.join("home"), &home))
     });
     let _ = fs::remove_dir_all(&work);
-    // Who fetched the same at the same time may have been faster.
+    // Another run that fetched the same at the same time may have been faster.
     outcome.or_else(|text| if is_complete(&home) { Ok(()) } else { Err(text) }).map(|()| home)
 }
 
@@ -142,8 +142,8 @@ fn keep(work: &Path, name: &str) -> Outcome {
     write(home.join("complete"), contents())
 }
 
-/// Unpacks a kernel as the boot protocol describes it: after the sectors of its set-up code, at an offset
-/// that its header names, lies the compressed kernel, an ELF file that qemu boots as it is.
+/// Unpacks a kernel as the boot protocol describes it. The compressed kernel lies after the sectors of the set-up code, at an
+/// offset that the header names. It is an ELF file that qemu boots directly.
 fn unpack(image: &Path, to: &Path) -> Option<()> {
     let bytes = fs::read(image).ok()?;
     let number = |at: usize| {

@@ -23,12 +23,12 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// How long a host may take to write down what state it is in, and to end a test that is over.
 const TO_END: Duration = Duration::from_secs(30);
 
-/// Where the hosts see the scripts of the lab, cargo's build folder, and the folder of results.
+/// The folders that the hosts see: the scripts of the lab, cargo's build folder, and the folder of results.
 pub(super) const SCRIPTS: &str = "/run/tieline/scripts";
 const TARGET: &str = "/run/tieline/target";
 pub(super) const RESULTS: &str = "/run/lab";
 
-/// What a host says.
+/// One line of a host.
 pub(super) enum Event {
     Ready,
     /// A part of a test ended: its name, its exit status.
@@ -111,7 +111,7 @@ impl Going {
 pub(super) struct Ended {
     pub(super) verdict: Verdict,
     pub(super) time: Duration,
-    /// What its hosts said.
+    /// The output of its hosts.
     pub(super) story: Story,
 }
 
@@ -188,7 +188,7 @@ impl Lab {
         Ok(Some(lab))
     }
 
-    /// Runs a test to its end on every host it asks for. What they print is handed over as it comes.
+    /// Runs a test to its end on every host it asks for. Their output is passed on as it arrives.
     pub(super) fn run(&mut self, test: &Test, each: &mut dyn FnMut(usize, &str)) -> Outcome<Ended> {
         let mut going = self.begin(test, 0)?;
         while !going.is_over() {

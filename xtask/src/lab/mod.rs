@@ -1,7 +1,7 @@
 //! `cargo xtask lab`: tests on hosts with real RDMA drivers, on a machine that has none.
 //!
 //! Every host is a virtual machine with Debian's kernel, soft RoCE on its links and this machine's files
-//! as its root; `tests/lab` holds what runs there. `docs/lab.md` is for who writes a test.
+//! as its root; `tests/lab` holds what runs there. `docs/lab.md` explains how to write a test.
 
 mod hosts;
 mod kernel;
@@ -45,7 +45,7 @@ cargo xtask lab --shell            keep the hosts up and run what comes, line by
   --log                                       show the output of tests that pass, too
 ";
 
-/// What stands behind `lab` on the command line.
+/// The words after `lab` on the command line.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let Some(wish) = Wish::parse(words)? else {
         print!("{HELP}");
@@ -101,7 +101,7 @@ struct Wish {
     what: What,
     hosts: usize,
     devices: usize,
-    /// Of every host, whatever its test asks for.
+    /// The memory of every host, for every test.
     cpus: Option<usize>,
     timeout: Duration,
     repeat: usize,
@@ -191,7 +191,7 @@ impl Wish {
             }
             _ => Chosen::default(),
         };
-        // What is built on the headers of the kernel is skipped where there are none.
+        // Modules that are built on the headers of the kernel are skipped if there are no headers.
         let needs_modules = tests.is_empty() || tests.iter().any(|test| test.modules);
         if let Some(reason) = if needs_modules { modules::missing(kernel)? } else { None } {
             println!("there are no modules of tests/lab: {reason}");
@@ -270,7 +270,7 @@ fn command(lab: &mut Lab, test: &Test) -> Outcome<Count> {
 /// A test from a file anywhere: the hosts see its folder by another path, or not at all.
 fn foreign_test(folder: &Path, file: &Path) -> Outcome<Test> {
     let text = read(file)?;
-    // Its name is one word of what the hosts are told.
+    // Its name is one word of the hosts' command line.
     let name = file.file_stem().unwrap_or_default().to_string_lossy().replace(' ', "-");
     Test::written(folder, &name, &text)
 }
@@ -323,7 +323,7 @@ fn scripts() -> PathBuf {
     root().join("tests/lab")
 }
 
-/// Where the lab's results lie, below what cargo builds.
+/// The folder of the lab's results, below cargo's build folder.
 fn folder() -> PathBuf {
     target().join("lab")
 }

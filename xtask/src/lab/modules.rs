@@ -72,7 +72,7 @@ fn compile(work: &Path, headers: &Path, sources: &[(String, String)]) -> Outcome
     for (name, text) in sources {
         write(work.join(name), text)?;
     }
-    // What a compiler warns of is wrong here, as everywhere.
+    // A compiler warning is an error here, as everywhere.
     let mut make = command("make", &["-s", "-C"]);
     let _ = make.arg(headers).arg(format!("M={}", work.display())).arg("KCFLAGS=-Werror");
     let (made, told) = listened(make.arg("modules"));
@@ -99,7 +99,7 @@ pub(super) fn headers(home: &Path, image: &str) -> Outcome<PathBuf> {
     let work = home.join(format!("headers.{}", std::process::id()));
     let outcome = fetch(&work, &name).and_then(|()| on(&all, fs::rename(work.join("tree"), &all)));
     let _ = fs::remove_dir_all(&work);
-    // Who fetched the same at the same time may have been faster.
+    // Another run that fetched the same at the same time may have been faster.
     outcome.or_else(|text| if own.join("Makefile").exists() { Ok(()) } else { Err(text) })?;
     Ok(own)
 }

@@ -40,9 +40,8 @@ pub(super) fn start(folder: &Path, hosts: usize) -> Outcome {
     Ok(())
 }
 
-/// How long a frame waits for a host that takes nothing. A busy host takes its frames later, which slows down whoever
-/// sends them; one whose link is not up takes none ever, and must not silence the others' links by the first
-/// few broadcasts that nobody fetches.
+/// How long a frame waits for a host that takes nothing. A busy host takes its frames later, which slows down the sender. A host
+/// whose link is down never takes any, and must not silence the others' links with the first few broadcasts.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Passes on what one host sends. A host that is not there loses frames, as on a real switch.

@@ -1,11 +1,10 @@
-//! How slow this machine is. Deadlines are for hangs, and an emulated host on a busy machine does not hang: they are
-//! written for a quiet machine, stretched by how long the hosts took to boot, and do not run while a host waits for
-//! a processor of this machine.
+//! How slow this machine is. Deadlines are for hangs, and a slow host is no hang. Each deadline is written for a quiet machine and
+//! stretched by the time that the hosts took to boot. It stops while a host waits for a processor of this machine.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// What each host adds to the time to boot on a quiet machine with two processors.
+/// The time that each host adds to the boot on a quiet machine with two processors.
 const BOOT_OF_ONE: Duration = Duration::from_millis(2500);
 
 /// Nothing is stretched further: even a machine that is busy for good must come to an end.

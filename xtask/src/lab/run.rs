@@ -49,8 +49,8 @@ impl Run {
             while let Some(test) = together.pop_front() {
                 let mut running = lab.take().map_or_else(|| self.up(cpus, hosts, &boot), Ok)?;
                 let ended = running.run(&test, &mut |_, _| {})?;
-                // Where a test failed the machine may be what is broken, as a network card that sends nothing any more: the
-                // next would fail there, too, and take its whole time for it.
+                // If a test failed, the machine itself may be broken, such as a network card that sends nothing any more. The next
+                // test would fail there, too, and take its whole time limit.
                 let is_good = matches!(ended.verdict, Verdict::Passed | Verdict::Skipped(_));
                 lab = Some(running).filter(|lab| lab.whole && is_good && !test.last);
                 self.over(&test, ended).into_iter().for_each(|test| together.push_front(test));

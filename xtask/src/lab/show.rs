@@ -32,7 +32,7 @@ impl Growing {
     }
 }
 
-/// What the hosts of one test said, in the order in which it was heard.
+/// The output of one test's hosts, in order of arrival.
 pub(super) struct Story {
     folder: PathBuf,
     own: PathBuf,
@@ -41,11 +41,11 @@ pub(super) struct Story {
     lines: Vec<(Duration, usize, String)>,
     /// How much of each host's console belongs to the tests before.
     consoles: Vec<u64>,
-    /// What the machine was like meanwhile.
+    /// The state of the machine during the test.
     machine: String,
 }
 
-/// What the project and the system say when something went wrong.
+/// The words with which the project and the system report trouble.
 const TROUBLE: &str =
     "fail|error|panicked|cannot|could not|refused|timed out|in time|killed|bug|warning|call trace";
 
@@ -104,8 +104,8 @@ impl Story {
         self.lines.iter().for_each(print_line);
     }
 
-    /// What one needs to see of a test that failed, without a look at any file: first the words that tell of trouble,
-    /// then the end of what each host said, the state it was in, and what its kernel said meanwhile.
+    /// The essentials of a failed test: first the lines that report trouble, then the end of each host's output, the host's state,
+    /// and its kernel's messages.
     pub(super) fn print_failure(&self) {
         let lines = &self.lines;
         println!("  {}", self.machine);

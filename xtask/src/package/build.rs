@@ -17,14 +17,14 @@ pub(super) fn installed(libdir: &str, folder: &Path) -> Outcome {
     sh::run(&mut install)
 }
 
-/// What is compiled names its sources in panics and in debug information: by paths that are the same everywhere.
+/// Compiled code names its sources in panics and in debug information; these paths are the same everywhere.
 fn remapped() -> String {
     let places = places();
     let flags = places.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
     flags.collect::<Vec<_>>().join("\u{1f}")
 }
 
-/// Where sources lie here, and what that is called in what is built.
+/// The folder of the sources here, and its name in the build.
 fn places() -> Vec<(String, &'static str)> {
     let home = std::env::var("CARGO_HOME").ok().filter(|home| !home.is_empty());
     let home = home.or_else(|| Some(format!("{}/.cargo", std::env::var("HOME").ok()?)));

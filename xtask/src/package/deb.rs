@@ -10,7 +10,7 @@ pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 /// That of the packages that are an upgrade of them.
 pub(super) const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
-/// What has to be there to make them.
+/// The programs that make them.
 pub(super) const NEEDS: &str = "dpkg-buildpackage dh perl";
 
 /// Builds everything and makes the packages; returns their files.

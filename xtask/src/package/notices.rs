@@ -4,7 +4,7 @@ use crate::sh::{self, Outcome, capture, cargo, entries, name_of, read, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What the names of files that hold a licence's text have in them.
+/// Words in the names of files that hold a licence's text.
 const NAMES: [&str; 4] = ["licen", "copying", "notice", "copyright"];
 
 /// The texts of crates whose packages have none, each in a file of the crate's name.

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 /// Their directory of libraries.
 const LIBDIR: &str = "/usr/lib64";
 
-/// Where rpm's own generators are listed.
+/// The list of rpm's own generators.
 const GENERATORS: &str = "/usr/lib/rpm/fileattrs";
 
-/// What has to be there to make them.
+/// The programs that make them.
 pub(super) const NEEDS: &str = "rpmbuild perl";
 
 /// Builds everything and makes the packages; returns their files.

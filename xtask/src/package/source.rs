@@ -13,19 +13,19 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the tree is called.
+/// The name of the tree.
 const NAME: &str = concat!("tieline-", env!("CARGO_PKG_VERSION"));
 
-/// What the names of the archives begin with.
+/// The prefix of the archives' names.
 const ORIGINAL: &str = concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig");
 
-/// What is compiled for: the crates that only others need are there by name, since `Cargo.lock` names them, and empty.
+/// The target of the build. Crates that only other targets need are present by name, since `Cargo.lock` names them, and empty.
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// What has to be there to make it.
+/// The programs that make it.
 pub(super) const NEEDS: &str = "dpkg-source git tar xz";
 
-/// Where it lies.
+/// Its folder.
 pub(super) fn folder() -> PathBuf {
     target().join("packages/source")
 }
@@ -54,7 +54,7 @@ pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
     on(&tree, std::fs::rename(unpacked.join("vendor"), tree.join("vendor")))?;
     deb::describe(&tree, deb::VERSION)?;
     let mut dpkg = command("dpkg-source", &["--build"]);
-    // Where the archives of the sources are, and where it puts its own.
+    // The folder of the sources' archives, and the one of its own archives.
     deb::told_in(dpkg.arg(&tree).current_dir(folder), &folder.join("build.log"))?;
     on(&unpacked, std::fs::remove_dir_all(&unpacked))?;
     let mut made = build::files(folder)?;
@@ -62,7 +62,7 @@ pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// What git knows of this tree and what is new in it, but for what is gone: from the root, sorted.
+/// The files that git tracks and the new ones, without deleted ones: relative to the root, sorted.
 pub(crate) fn known_to_git() -> Outcome<Vec<String>> {
     let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let said = capture(&mut command("git", &words))
@@ -150,7 +150,7 @@ fn sums(krate: &Path) -> Outcome<Value> {
     serde_json::from_str(&read(&file)?).map_err(|e| format!("{}: {e}", file.display()))
 }
 
-/// What cargo compares a vendored crate's files with.
+/// The checksums that cargo compares with a vendored crate's files.
 const SUMS: &str = ".cargo-checksum.json";
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ const CONFIGURED: [&str; 6] = ["ofi", "shm", "shm-cma", "tcp", "tcp-connect", "v
 
 /// Builds everything for this directory of libraries, and puts it below a folder, which is emptied before.
 pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<PathBuf> {
-    // What is run for it has directories of its own.
+    // A program that runs from the stage has directories of its own.
     let folder = on(folder, std::path::absolute(folder))?;
     build::emptied(&folder)?;
     build::installed(libdir, &folder)?;
@@ -80,8 +80,8 @@ impl Tree<'_> {
     /// The settings for all users: the tool that is packaged writes them.
     fn of_the_tool(&self) -> Outcome {
         let tieline = self.0.join("usr/bin/tieline");
-        // With the variables of the providers that are packaged, and not with what this machine has set or installed: the
-        // environment says more than its files do, and what is staged is found before what is installed.
+        // The variables name the providers that are packaged, and nothing that this machine has set or installed. The environment
+        // takes precedence over configuration files, and staged files are found before installed ones.
         let mut settings = command(&tieline, &["config", "--file"]);
         let settings = settings.env_clear().env("TIELINE_PROVIDER_PATH", self.providers()?);
         let settings = settings.env("TIELINE_PROVIDERS", CONFIGURED.join(","));
@@ -97,7 +97,7 @@ impl Tree<'_> {
         self.write("/etc/tieline/tieline.toml", text.as_bytes(), 0o644)
     }
 
-    /// Where the tree has its providers.
+    /// The folder of the tree's providers.
     fn providers(&self) -> Outcome<PathBuf> {
         let files = build::files(&self.0.join("usr"))?;
         let provider = files.iter().find(|file| file.ends_with("providers/libtieline_shm.so"));

@@ -14,10 +14,10 @@ use std::process::Command;
 /// Debian's releases in which packages are tried: bookworm's are made here, and newer ones take them.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
-/// What the steps need there: what authors of providers have, and programs that look.
+/// The packages that the steps need there: the tools of a provider's author, and programs that inspect.
 const INCLUDE: &str = "build-essential,debhelper,pkg-config,iproute2,rpm";
 
-/// Where the source package is built, the oldest release whose compiler suffices, and what is needed for that besides.
+/// The root in which the source package is built: the oldest release whose compiler suffices, and the additional packages.
 const BUILDS: &str = "trixie";
 const COMPILER: &str = "cargo,rustc";
 
@@ -118,7 +118,7 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
         }
         println!("making a clean {name}: a minute or two, once");
         let part = roots.join(format!("{name}.part.tar"));
-        // What fails before anything was unpacked is the archive, which cannot be reached; what fails after that is a failure.
+        // A failure before anything was unpacked means that the archive cannot be reached; a failure after that is a real one.
         let begun = roots.join(format!("{name}.begun"));
         let _ = std::fs::remove_file(&begun);
         let mut make = command("mmdebstrap", &["--quiet", "--variant=minbase"]);
@@ -243,7 +243,7 @@ fn same_bytes(kind: &str, first: &Path, again: impl FnOnce(&Path) -> Outcome) ->
     Count::one(compared)
 }
 
-/// What a step shows: its first line.
+/// The first line of a step.
 fn title(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("# ")
 }

@@ -1,4 +1,4 @@
-//! What the machine itself can do: the limits that the other tests are held against.
+//! Limits of the machine itself, against which the other tests are held.
 
 use crate::perf::args::Limit;
 use crate::perf::stats::{Samples, measure};

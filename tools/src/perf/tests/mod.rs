@@ -1,5 +1,5 @@
-//! The tests, a file for each family. A test has two sides: the process that asks measures, its peer serves
-//! until it is told to stop.
+//! The tests, a file for each family. A test has two sides: the requesting process measures, and its peer serves until it receives
+//! the request to stop.
 
 mod atomics;
 pub(crate) mod limits;
@@ -13,7 +13,7 @@ use super::stats::Samples;
 use tieline::explain::Verdict;
 use tieline::{Endpoint, Error, Region, RemoteKey, Status};
 
-/// What is asked of one test.
+/// The parameters of one test.
 pub(crate) struct Asked<'a> {
     pub(crate) spec: Spec,
     pub(crate) limit: Limit,
@@ -24,7 +24,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) path: Option<&'a str>,
 }
 
-/// What was measured, and over which path.
+/// The result of a test, and the path that it used.
 pub(crate) struct Measured {
     pub(crate) samples: Samples,
     pub(crate) path: String,
@@ -114,7 +114,7 @@ pub(crate) fn serve(
     ready: impl FnOnce(Vec<u8>) -> Result<(), Error>,
 ) -> Result<u64, Error> {
     side.begin(spec.verify);
-    check_size(spec.size)?; // it is another process that says so, maybe on a larger host
+    check_size(spec.size)?; // The value comes from another process, perhaps on a larger host.
     let landing = side.region(spec.memory, room(spec.size))?;
     if matches!(spec.test, Test::GetLat | Test::GetBw) {
         let mut payload = vec![0; spec.size];
@@ -132,8 +132,8 @@ pub(crate) fn serve(
         }
         (Test::AmLat, _) => messages::serve_latency(side, spec.size, spec.verify)?,
         (Test::AmBw, _) => messages::serve_bandwidth(side)?,
-        // Where a device does it all, the target soon sleeps: polling would take the processor from the driver. Where
-        // messages do it, they wake it.
+        // If a device does all the work, the target sleeps soon: polling would take the processor from the driver. If messages do
+        // the work, they wake the target.
         _ => side.wait_until(|| side.seen.stopped.get())?,
     }
     Ok(side.seen.wrong.get())
@@ -161,7 +161,7 @@ fn chosen_for(endpoint: &Endpoint, role: &'static str) -> impl Iterator<Item = S
     })
 }
 
-/// What puts and gets take, or what atomics take: not every module that copies can do those.
+/// The route of puts and gets, or the route of atomics: not every module that copies supports atomics.
 fn key_path(side: &Side<'_>, test: Test, key: &RemoteKey) -> Result<String, Error> {
     let path = key.path();
     let atomic = test.has_fixed_size();

@@ -11,8 +11,8 @@ use tieline::{Completion, Endpoint, Error, Outcome, PostError, Region, RemoteKey
 const LOOKS: u32 = 16;
 /// From here on a stream makes progress between operations.
 const LARGE: usize = 4096;
-/// Up to here a put is of bytes that lie anywhere, where that ends at once. Where it does not, nobody waits for each to be visible: the
-/// answer of a ping-pong, or the flush of a stream, says so of all, as with the rivals' short puts.
+/// Up to here a put is of bytes that lie anywhere, where that ends at once. If it does not, no side waits until each put is
+/// visible. The answer of a ping-pong, or the flush of a stream, covers all of them, as with the rivals' short puts.
 const SHORT: usize = 256;
 
 /// When a put of this size is to have ended.
@@ -20,12 +20,12 @@ fn completion(size: usize) -> Completion {
     if size <= SHORT { Completion::Local } else { Completion::Remote }
 }
 
-/// What a ping-pong by put needs on either side.
+/// The state that a ping-pong by put needs on either side.
 struct Table<'a> {
     side: &'a Side<'a>,
     endpoint: &'a Endpoint,
     key: &'a RemoteKey,
-    /// Where the other side's puts land.
+    /// The region that receives the other side's puts.
     landing: &'a Region,
     source: Region,
     payload: Vec<u8>,
@@ -76,7 +76,7 @@ impl Table<'_> {
             self.before = Some(outcome);
             return Ok(());
         }
-        // What goes in parts has arrived when it has ended, not when its last byte is there.
+        // A put in several pieces has arrived when it completes, not when its last byte is visible.
         self.side.finish(outcome).map(drop)
     }
 

@@ -11,7 +11,7 @@ use crate::sh::{Outcome, cargo, heading, run};
 use std::path::Path;
 use std::time::Duration;
 
-/// What the programs measure, and how a row is called.
+/// The quantity that the programs measure, and the label of its row.
 const SIZES: [(u64, &str); 6] = [
     (8, "8 B"),
     (512, "512 B"),
@@ -49,7 +49,7 @@ pub(super) fn build() -> Outcome {
     run(build.args(packages.iter().flat_map(|name| ["-p", name])))
 }
 
-/// What all of it is called.
+/// The title of the group.
 pub(super) const WHAT: &str = "gets within a host";
 
 /// All sizes, small to large. Without the modules there is nothing.

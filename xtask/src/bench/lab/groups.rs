@@ -1,4 +1,4 @@
-//! What is compared in the lab, and the aims. What a row's two sides do alike and what not is in its note.
+//! The comparisons in the lab, and the aims. A row's note names what its two sides do alike and where they differ.
 
 use super::Measured;
 use super::pair::{self, Figure, Pair, STREAM, Tool};
@@ -34,8 +34,8 @@ pub(super) fn speed() -> Vec<Measured> {
             1.05,
             ["put_lat --size 8", "ib_write_lat -s 8", "put_lat -s 8 -D short"],
             "All three write to the other side and look at their own memory until the answer is there; the \
-             payload goes inline. ib_write_lat waits for the completion of its write before it looks for the answer; \
-             tieline and UCX take it afterwards.",
+             payload is inline. ib_write_lat waits for the completion of its write first; \
+             tieline and UCX reap it afterwards.",
         ),
         beside(
             "8 B message, one way",
@@ -76,8 +76,8 @@ pub(super) fn speed() -> Vec<Measured> {
             (Figure::Rate, 6000),
             0.95,
             ["am_bw --size 8", "ib_send_bw -s 8 -t 128 -I 188", "am_bw -s 8 -D short"],
-            "ib_send_bw has 512 receives posted, 128 sends under way, and asks for one completion in a hundred; tieline's \
-             credits let 32 messages be on their way at first, and up to 256 once they come in a stream.",
+            "ib_send_bw has 512 receives posted and 128 sends under way, and asks for one completion in a \
+             hundred. tieline's credits allow 32 messages under way at first, and up to 256 once they come in a stream.",
         ),
     ]
 }
@@ -120,7 +120,7 @@ pub(super) fn instructions() -> Vec<Kind> {
 pub(super) struct Kind {
     pub(super) turn: Measured,
     pub(super) post: Measured,
-    /// What the difference is called.
+    /// The label of the difference.
     pub(super) rest: &'static str,
 }
 

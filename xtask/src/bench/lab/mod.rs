@@ -59,7 +59,7 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     if is_wanted(copies::WHAT) {
         copies::build()?;
     }
-    // Without the program that counts instructions the rest is measured all the same.
+    // If the program that counts instructions is missing, the rest is still measured.
     if let Err(text) = compiled("cc", "xtask/src/steps.c", "", "linux-libc-dev") {
         println!("instructions are not counted: {text}");
     }
@@ -111,7 +111,7 @@ fn one_group(hosts: &mut Hosts, beside: Measured, rounds: usize) -> Outcome<Meas
     let name: String =
         group.what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let measurements = (group.sources.len() * rounds) as u64;
-    // What comes late is left out; what has come by then counts.
+    // Late output is dropped; output that has come by then counts.
     let timeout = Duration::from_secs(30 + measurements * PATIENCE / 2);
     let ended = hosts.run(&name, &script, timeout);
     let results = hosts.results(&name);

@@ -71,7 +71,7 @@ impl Pair {
         }
     }
 
-    /// What h0 runs; it listens on `port` and ends with its client.
+    /// The command of h0; it listens on `port` and ends with its client.
     pub(super) fn server(&self, port: u16) -> String {
         match self.tool {
             Tool::Tieline => {
@@ -82,7 +82,7 @@ impl Pair {
         }
     }
 
-    /// What h1 runs.
+    /// The command of h1.
     pub(super) fn client(&self, port: u16) -> String {
         let count = match self.figure {
             Figure::Steps(which, _) => format!("\"$TARGET/bench/steps\" {which} "),
@@ -148,8 +148,8 @@ fn perftest_field(said: &str, unit: Unit) -> Outcome<f64> {
     })
 }
 
-/// Of the lines `steps ALL IN-THE-DRIVER ENTRIES` the least whose number of entries into the driver fits: what is above it has waited,
-/// or did what is done now and then. A post enters it once, a turn with polls more often.
+/// The least of the lines `steps ALL IN-THE-DRIVER ENTRIES` whose number of entries into the driver fits. Higher counts include
+/// waiting or occasional work. A post enters it once, a turn with polls more often.
 fn steps(said: &str, fits: impl Fn(u64) -> bool) -> Outcome<f64> {
     let count = |line: &str| {
         let words = line.strip_prefix("steps ")?.split_whitespace();

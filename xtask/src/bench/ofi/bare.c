@@ -285,7 +285,7 @@ int main(int argc, char **argv)
             all += took;
             total += done;
         }
-        /* Both stop at the same turn: the first one says so behind each batch. */
+        /* Both stop at the same turn: the first one announces it after each batch. */
         char more = now() - begin < seconds * 1e9;
         if (turns && n % 64 == 0) {
             if (first ? write(to[1], &more, 1) != 1 : read(to[0], &more, 1) != 1)
@@ -308,7 +308,7 @@ int main(int argc, char **argv)
                rate * bytes * (turns ? 2 : 1));
     }
     fflush(stdout);
-    /* What was sent last arrives while somebody polls. */
+    /* The last message arrives while a side polls. */
     double until = now() + 2e9;
     while (waitpid(child, NULL, WNOHANG) == 0 && now() < until)
         look();

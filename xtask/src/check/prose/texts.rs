@@ -7,7 +7,7 @@ pub(super) struct Piece {
     pub(super) text: String,
 }
 
-/// Where a piece of prose stands.
+/// The place of a piece of prose.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// A page, a documentation comment or a docstring.
@@ -116,7 +116,7 @@ fn scanned(text: &str, c: bool) -> Vec<Piece> {
     found
 }
 
-/// Where the text of a raw string that starts here begins, and how many `#` it has.
+/// The start of the text of a raw string, and the number of its `#`.
 fn raw(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let before = at.checked_sub(1).map(|before| bytes[before]);
     if bytes[at] != b'r'
