@@ -22,13 +22,15 @@ const POLLS_OFTEN: u8 = 1;
 /// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. It stands in the
 /// address, so that no message bears it: whoever posts to a peer has that peer's address, and whoever hears from one
 /// was told it first.
-pub(crate) const MESSAGES: (u8, u8) = (1, 3);
+pub(crate) const MESSAGES: (u8, u8) = (1, 4);
 /// The minor that added what tells a worker of puts into its memory.
 pub(crate) const NOTIFICATIONS: u8 = 1;
 /// The minor that added messages that are announced.
 pub(crate) const ANNOUNCEMENTS: u8 = 2;
 /// The minor that added keys by their handles.
 pub(crate) const HANDLES: u8 = 3;
+/// The minor that added the report of an exit with unsent operations.
+pub(crate) const EXITS: u8 = 4;
 /// The priority in an address of what forms connections and carries nothing else: whoever opened it bars it from data.
 pub(crate) const CONNECTS_ONLY: i32 = i32::MIN;
 const MAX_CANDIDATES: usize = 64;

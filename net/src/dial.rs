@@ -14,9 +14,6 @@ use crate::sys::{self, Interest, Poller, Timer};
 /// How long one route may take to connect while there are others to try. Three seconds are two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long one route is tried again whose listener closes without a word: too many may come there.
-const AGAIN_LIMIT: Duration = Duration::from_secs(10);
-
 /// The first pause before a route is tried again, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
 
@@ -233,7 +230,8 @@ impl Dial {
         Progress::Failed(self.words())
     }
 
-    /// The listener has closed without a word, as one does that has no room for all who come. `true`: it is asked again after a pause.
+    /// The listener has closed without a word, as a listener without room does. `true`: the route is tried again after a pause. The last
+    /// route is tried until the deadline, since a crowd of strangers may fill the listener for long.
     fn pauses(&mut self, now: Instant) -> bool {
         let (times, first) = self.closed;
         let first = first.unwrap_or(now);
@@ -245,7 +243,7 @@ impl Dial {
         let pause = (shortest * (1 << times.min(3))).min(most);
         let until = now + pause / 2 + pause * part / 256;
         let Ok(timer) = Timer::new() else { return false };
-        if until >= longest.min(first + AGAIN_LIMIT) {
+        if until >= longest {
             return false;
         }
         timer.set(Some(until));

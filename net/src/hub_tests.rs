@@ -441,6 +441,23 @@ fn a_listener_that_closes_without_a_word_is_asked_again_for_a_while() {
 }
 
 #[test]
+fn last_route_is_tried_until_the_deadline_if_its_listener_keeps_closing() {
+    let closes = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    closes.set_nonblocking(true).expect("an option");
+    let remote = closes.local_addr().expect("bound");
+    let begun = Instant::now();
+    let deadline = begun + Duration::from_secs(60);
+    let mut dial = Dial::start(vec![route(remote)], Key::derive(b"", &[5; 16]), hello(0), deadline);
+    // A played clock: 59 seconds of attempts and pauses.
+    for step in 0..590 {
+        drop(closes.accept());
+        let now = begun + Duration::from_millis(100 * step);
+        assert!(matches!(dial.advance(now), Progress::Waiting), "after {:?}", now - begun);
+    }
+    assert!(dial.attempt() > 100, "{} attempts", dial.attempt());
+}
+
+#[test]
 fn a_dial_that_fails_names_every_way_and_its_reason() {
     let hub = open(Settings::default());
     let closed = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");

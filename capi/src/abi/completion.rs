@@ -33,7 +33,7 @@ pub unsafe extern "C" fn tieline_worker_finish(
                 Some(result) => result?,
                 None => {
                     let _ = waited?;
-                    return Err(time_is_up());
+                    return Err(time_is_up(worker));
                 }
             };
             if let Some(out) = out {

@@ -7,7 +7,7 @@ use super::memory::{RegionHandle, RegionObject, close_by};
 use super::numbers::{TIELINE_MOVED, TIELINE_ROUSED};
 use super::records::{self, out, out_handle};
 use super::table::{self, Handle, Object};
-use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, timeout};
+use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, time_was_up, timeout};
 use std::ffi::c_void;
 use std::time::Duration;
 use tieline::{Status, WaitSet, Waited, Waker};
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeou
         drive(worker, |_, worker| match worker.wait(timeout(timeout_ns))? {
             Waited::Moved => Ok(TIELINE_MOVED),
             Waited::Roused => Ok(TIELINE_ROUSED),
-            Waited::TimeIsUp => Err(time_is_up()),
+            Waited::TimeIsUp => Err(time_is_up(worker)),
         })
     }))
 }
@@ -75,7 +75,7 @@ fn within(
         None => match set.wait(timeout)? {
             Waited::Moved => Ok(TIELINE_MOVED),
             Waited::Roused => Ok(TIELINE_ROUSED),
-            Waited::TimeIsUp => Err(time_is_up()),
+            Waited::TimeIsUp => Err(time_was_up()),
         },
     }
 }
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
             // SAFETY: the caller's function.
             let holds = |word| unsafe { holds(user, word) } != 0;
             let found = worker.wait_word(&region, offset, holds, timeout(timeout_ns))?;
-            let found = found.ok_or_else(time_is_up)?;
+            let found = found.ok_or_else(|| time_is_up(worker))?;
             if let Some(out) = out {
                 out.set(found);
             }

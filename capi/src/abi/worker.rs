@@ -312,14 +312,33 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
             let holds = || unsafe { condition(user) } != 0;
             match worker.wait_until(holds, timeout(timeout_ns))? {
                 true => Ok(()),
-                false => Err(time_is_up()),
+                false => Err(time_is_up(worker)),
             }
         })
     }))
 }
 
 #[cold]
-pub(crate) fn time_is_up() -> Fault {
+pub(crate) fn time_is_up(worker: &Worker) -> Fault {
+    match worker.last_peer_failure() {
+        Some(failure) => after_failure(&failure),
+        None => time_was_up(),
+    }
+}
+
+/// A wait that ran out of time after the last peer has failed.
+pub(crate) fn after_failure(failure: &Error) -> Fault {
+    let what = "a wait for which no peer is connected any more";
+    let why = format!(
+        "the time is up, and the last peer has failed: {}: {}",
+        failure.what(),
+        failure.why()
+    );
+    Fault::new(Status::TimedOut, what, why, failure.fix())
+}
+
+#[cold]
+pub(crate) fn time_was_up() -> Fault {
     Fault::new(Status::TimedOut, "a wait", "the time is up", "wait again, or longer")
 }
 

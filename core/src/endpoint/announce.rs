@@ -4,8 +4,8 @@
 //! reads there any more, and where that does not come, because the endpoint ended, the region's own end keeps the memory.
 
 use super::queued::QueuedOp;
-use super::{Inner, MAX_MESSAGE_ID};
-use crate::address::ANNOUNCEMENTS;
+use super::{Inner, MAX_MESSAGE_ID, State};
+use crate::address::{ANNOUNCEMENTS, EXITS};
 use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
 use crate::proto::announce::{Announce, NO_ANSWER};
 use crate::proto::id;
@@ -126,6 +126,17 @@ impl Inner {
         }
         self.shared.ops.borrow_mut().want_back(announced);
         self.post(QueuedOp::ask(id::WITHDRAW, announced, Vec::new()));
+    }
+
+    /// Whether the endpoint is connected to a peer that understands a report of an exit.
+    pub(crate) fn knows_of_exits(&self) -> bool {
+        let is_connected = matches!(self.state.get(), State::Ready | State::Queueing);
+        is_connected && self.address.messages.1 >= EXITS
+    }
+
+    /// Reports that this process exits with so many operations unsent. `false`: the lane has no room.
+    pub(crate) fn notify_of_exit(&self, unsent: u64) -> bool {
+        self.message_now(id::EXITED, unsent, &NO_ANSWER) != Err(Status::Again)
     }
 
     /// The endpoint is about to end, and with it the memory of what it has announced: who has not begun to take it is told, so that no

@@ -77,6 +77,9 @@ pub(crate) trait WorkerCalls: Circuits {
     /// And does so no more.
     fn not_named(&self, endpoint: &Inner);
 
+    /// The reason why an endpoint has failed, with the peer's report of its exit.
+    fn with_exit(&self, endpoint: &Inner, error: Error) -> Error;
+
     /// This endpoint has failed: the application hears of it, if it holds it.
     fn endpoint_failed(&self, endpoint: &Inner, error: &Error);
 

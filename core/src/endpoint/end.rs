@@ -111,7 +111,7 @@ impl Inner {
         }
         let is_new = self.state.get() == State::New;
         let error = if is_new { self.with_refusal_before(error) } else { error };
-        let error = error.of(Scope::Connection);
+        let error = self.worker.with_exit(self, error.of(Scope::Connection));
         if is_new && ends_service(&error) {
             self.hand_over();
         }

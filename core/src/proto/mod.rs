@@ -24,6 +24,7 @@ pub(crate) mod id {
     pub(crate) const WITHDRAW: u16 = 0xf00c;
     pub(crate) const KEY: u16 = 0xf00d;
     pub(crate) const KEY_IS: u16 = 0xf00e;
+    pub(crate) const EXITED: u16 = 0xf00f;
 }
 
 /// Who sent one of the core's own messages, and over which circuit where it came over one.

@@ -120,11 +120,12 @@ impl Inner {
     /// A peer is gone, or says so who claims to be it: where endpoints of ours stand that will say so themselves if it is
     /// true, the application hears of it when they have.
     pub(super) fn peer_lost(&self, peer: PeerId, error: &Error) {
-        let worker = self.peers.borrow_mut().lose(peer.0, error);
-        match worker {
-            Some(worker) => self.tell_of_loss(&worker),
-            None => self.tell_of_failure(peer, error),
-        }
+        let address = self.peers.borrow().get(peer.0).and_then(|peer| peer.address.clone());
+        let Some(address) = address else { return self.tell_of_failure(peer, error) };
+        let worker = address.entry.worker;
+        let error = self.with_exit(&worker, error.clone());
+        let _ = self.peers.borrow_mut().lose(peer.0, &error);
+        self.tell_of_loss(&worker);
     }
 
     /// Tells of a peer that is gone, unless an endpoint of ours knows better.
@@ -152,7 +153,7 @@ impl Inner {
 
     /// Tells the application that a peer is gone, once.
     pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
-        if self.peers.borrow_mut().tell(peer.0) {
+        if self.peers.borrow_mut().tell(peer.0, error) {
             if let Some(journal) = self.shared.core.journal() {
                 journal.tell_of_failure(None, &error.to_string());
             }

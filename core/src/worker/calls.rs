@@ -69,6 +69,10 @@ impl WorkerCalls for Inner {
         drop(forgotten);
     }
 
+    fn with_exit(&self, endpoint: &EndpointInner, error: Error) -> Error {
+        Inner::with_exit(self, &endpoint.address.entry.worker, error)
+    }
+
     fn endpoint_failed(&self, endpoint: &EndpointInner, error: &Error) {
         if endpoint.is_named() && !self.closed.get() {
             self.tell(News::Failed(endpoint.id, error.clone()));

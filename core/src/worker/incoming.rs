@@ -45,6 +45,7 @@ impl Inner {
             id::ASSIST => self.on_assist(peer, data).map(|()| None),
             id::SERVICE => self.on_service(from, data).map(|()| None),
             id::WITHDRAW => self.on_withdraw(token, from, data).map(|()| None),
+            id::EXITED => self.on_exited(peer, token).map(|()| None),
             id::WIREUP => self.on_wireup(peer, data).map(|()| None),
             _ => Err(Status::BadData),
         };

@@ -1,9 +1,18 @@
 //! What a worker says when the process exits: see [`crate::exit`].
 
 use super::Inner;
+use crate::endpoint::Inner as EndpointInner;
 use crate::exit::{self, Leaves, thread_number};
+use crate::{Error, Status};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const EXITED: &str = "its process has called exit with";
+
+/// How often, and at which intervals, an exit tries to post to a lane without room.
+const TRIES: u32 = 50;
+const NAP: Duration = Duration::from_micros(200);
 
 impl Inner {
     /// Is known from now on to the function that `exit` calls.
@@ -17,24 +26,70 @@ impl Inner {
         self.used_by.store(thread_number(), Ordering::Relaxed);
     }
 
-    /// Whether something that was posted has not ended, or a peer is owed something. It is `true` also where a signal's handler
-    /// interrupts a change of either.
-    fn has_unsent(&self) -> bool {
+    /// How many operations that were posted have not completed, and how many answers peers are owed. `None`: a signal's handler interrupts
+    /// a change of either.
+    fn unsent(&self) -> Option<u64> {
         let (Ok(ops), Ok(_)) = (self.shared.ops.try_borrow(), self.endpoints.try_borrow()) else {
-            return true;
+            return None;
         };
-        let of_endpoint = self.all_endpoints().iter().any(|endpoint| {
+        let of_endpoint = |endpoint: &Rc<EndpointInner>| {
             let open = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
-            endpoint.is_alive() && open + endpoint.queue_len() + endpoint.answers_len() > 0
-        });
-        of_endpoint || !self.owed.is_empty() || self.has_orphans()
+            open + endpoint.queue_len() + endpoint.answers_len()
+        };
+        let endpoints = self.all_endpoints();
+        let alive = endpoints.iter().filter(|endpoint| endpoint.is_alive());
+        let unsent = alive.map(of_endpoint).sum::<usize>() + self.owed.len();
+        Some(unsent as u64 + u64::from(self.has_orphans()))
+    }
+
+    /// Tells each connected peer that the process exits with operations that have not completed. A lane without room for so long drops it:
+    /// the peer then reports a connection that was closed without a goodbye.
+    fn notify_of_exit(&self, unsent: u64) {
+        let mut waiting = self.all_endpoints();
+        waiting.retain(|endpoint| endpoint.knows_of_exits());
+        for _ in 0..TRIES {
+            waiting.retain(|endpoint| !endpoint.notify_of_exit(unsent));
+            if waiting.is_empty() {
+                return;
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// A peer's process has called `exit`: the failure of its connection says so.
+    pub(super) fn on_exited(&self, peer: u32, unsent: u64) -> Result<(), Status> {
+        let mut peers = self.peers.borrow_mut();
+        peers.get_mut(peer).ok_or(Status::BadData)?.exited = Some(unsent);
+        Ok(())
+    }
+
+    /// The reason why a connection to a peer has failed, with what the peer has said of its exit.
+    pub(super) fn with_exit(&self, worker: &[u8; 16], error: Error) -> Error {
+        let peers = self.peers.borrow();
+        let peer = peers.known_number(worker).and_then(|number| peers.get(number));
+        match peer.and_then(|peer| peer.exited) {
+            Some(unsent)
+                if error.status() == Status::PeerFailed && !error.why().contains(EXITED) =>
+            {
+                let (what, why, fix) = (error.what(), error.why(), error.fix());
+                let plural = if unsent == 1 { "" } else { "s" };
+                let why = format!("{why}; {EXITED} {unsent} operation{plural} unsent");
+                Error::new(error.status(), what, why, fix).of(error.scope())
+            }
+            _ => error,
+        }
     }
 }
 
 impl Leaves for Inner {
     fn leave_at_exit(&self) {
-        if !self.closed.get() && self.shared.same_process() && !self.has_unsent() {
-            self.leave_now();
+        if self.closed.get() || !self.shared.same_process() {
+            return;
+        }
+        match self.unsent() {
+            Some(0) => self.leave_now(),
+            Some(unsent) => self.notify_of_exit(unsent),
+            None => {}
         }
     }
 }

@@ -45,7 +45,7 @@ pub use names::NameCall;
 pub use wait::Waited;
 
 use crate::address::WorkerAddress;
-use crate::endpoint::{Endpoint, Owner};
+use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::Message;
 use crate::op::Id;
@@ -236,6 +236,16 @@ impl Worker {
             let before = self.inner.on_failure.replace(Some(Rc::new(handler)));
             drop(before);
         }
+    }
+
+    /// The failure of the last peer: a peer has failed, and since then no peer has a connection to this worker and no endpoint leads to a
+    /// live one. A wait that runs out of time then waits for nobody that is connected. `None` after a peer connects or leaves.
+    #[must_use]
+    pub fn last_peer_failure(&self) -> Option<Error> {
+        let failure = self.inner.peers.borrow().last_failure().cloned()?;
+        let leads = |endpoint: &Rc<EndpointInner>| endpoint.is_named() && endpoint.is_alive();
+        let none_leads = !self.inner.all_endpoints().iter().any(leads);
+        none_leads.then_some(failure)
     }
 
     /// Registers what to do when an endpoint has failed that the application holds, however it came by it: once for each, with the

@@ -35,6 +35,8 @@ pub(super) struct Peer {
     told: bool,
     /// Somebody says that it is gone.
     lost: Option<Error>,
+    /// Its process has called `exit` with so many operations that had not completed.
+    pub(super) exited: Option<u64>,
     /// An interface of its own has closed in good order: the rest follows.
     leaves: bool,
 }
@@ -48,6 +50,8 @@ pub(super) struct Peers {
     endpoints: HashMap<[u8; 16], BTreeSet<Id>>,
     /// The same of those that it held and that are there still: something waits for them, or a key leads through them.
     let_go: HashMap<[u8; 16], BTreeSet<Id>>,
+    /// The failure of the peer that failed last, until a peer stands or leaves.
+    last_failure: Option<Error>,
     /// Those without a way, the longest first; one that has come back stands here in vain.
     idle: VecDeque<(u32, u64)>,
     next: u32,
@@ -176,7 +180,8 @@ impl Peers {
     pub(super) fn stands(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             (peer.parted, peer.told, peer.lost) = (false, false, None);
-            peer.leaves = false;
+            (peer.leaves, peer.exited) = (false, None);
+            self.last_failure = None;
         }
     }
 
@@ -207,6 +212,7 @@ impl Peers {
 
     /// Whether the application is to be told that this peer has left: once, until a connection of its stands again.
     pub(super) fn part(&mut self, number: u32) -> bool {
+        self.last_failure = None;
         self.known.get_mut(&number).is_some_and(|peer| !std::mem::replace(&mut peer.parted, true))
     }
 
@@ -244,12 +250,22 @@ impl Peers {
         Some((number, self.known.get(&number)?.lost.clone()?))
     }
 
-    /// Whether the application is to be told that this peer is gone: once, until it comes back.
-    pub(super) fn tell(&mut self, number: u32) -> bool {
-        self.known.get_mut(&number).is_some_and(|peer| {
-            peer.lost = None;
-            !std::mem::replace(&mut peer.told, true)
-        })
+    /// Whether the application receives the failure of this peer: once, until the peer comes back.
+    pub(super) fn tell(&mut self, number: u32, error: &Error) -> bool {
+        let Some(peer) = self.known.get_mut(&number) else { return false };
+        peer.lost = None;
+        let is_first = !std::mem::replace(&mut peer.told, true);
+        if is_first && !self.is_service(number) {
+            self.last_failure = Some(error.clone());
+        }
+        is_first
+    }
+
+    /// The failure of the peer that failed last, if no peer has a connection to this worker.
+    pub(super) fn last_failure(&self) -> Option<&Error> {
+        let is_here = |(number, peer): (&u32, &Peer)| peer.ways > 0 && !self.is_service(*number);
+        let nobody = || !self.known.iter().any(is_here);
+        self.last_failure.as_ref().filter(|_| nobody())
     }
 
     /// Nothing leads here from it now. The one that has rested the longest is forgotten when there are too many.
@@ -334,16 +350,19 @@ mod tests {
         let number = stranger(&mut peers);
         peers.arrived(number);
         peers.arrived(number); // two connections
-        assert!(peers.tell(number));
-        assert!(!peers.tell(number), "the second connection's end is no second failure");
+        assert!(peers.tell(number, &gone("gone")));
+        assert!(
+            !peers.tell(number, &gone("gone")),
+            "the second connection's end is no second failure"
+        );
         peers.arrived(number);
         assert!(
-            !peers.tell(number),
+            !peers.tell(number, &gone("gone")),
             "a connection that is forming, and may never stand, says nothing"
         );
         peers.stands(number);
-        assert!(peers.tell(number));
-        assert!(!peers.tell(77), "nobody has that number");
+        assert!(peers.tell(number, &gone("gone")));
+        assert!(!peers.tell(77, &gone("gone")), "nobody has that number");
     }
 
     fn gone(words: &str) -> Error {
@@ -376,7 +395,7 @@ mod tests {
         assert_eq!(peers.lose(number, &gone("second")), Some([7; 16]));
         let (who, error) = peers.lost(&[7; 16]).expect("it is lost");
         assert_eq!((who, error.what()), (number, "first"));
-        assert!(peers.tell(number));
+        assert!(peers.tell(number, &gone("gone")));
         assert!(peers.lost(&[7; 16]).is_none(), "it has been told");
     }
 
@@ -392,6 +411,22 @@ mod tests {
         assert!(peers.part(number));
         let _ = peers.lose(number, &gone("after"));
         assert_eq!(peers.lost(&[7; 16]).expect("it is lost").1.what(), "after");
+    }
+
+    #[test]
+    fn last_failure_is_kept_until_a_peer_stands_or_leaves() {
+        let mut peers = Peers::default();
+        let (one, other) = (known(&mut peers, 7), known(&mut peers, 8));
+        assert!(peers.tell(one, &gone("it died")));
+        assert_eq!(peers.last_failure().map(Error::what), Some("it died"));
+        peers.arrived(other);
+        assert!(peers.last_failure().is_none(), "a peer is here");
+        let _ = peers.left(other);
+        assert!(peers.last_failure().is_some());
+        assert!(peers.part(other) && peers.last_failure().is_none());
+        assert!(peers.tell(other, &gone("it died")));
+        peers.stands(one);
+        assert!(peers.last_failure().is_none());
     }
 
     #[test]
@@ -496,7 +531,12 @@ mod tests {
         peers.arrived(number);
         assert_eq!(peers.ways(number), 2);
         let twice = |peers: &mut Peers| {
-            [peers.part(number), peers.part(number), peers.tell(number), peers.tell(number)]
+            [
+                peers.part(number),
+                peers.part(number),
+                peers.tell(number, &gone("gone")),
+                peers.tell(number, &gone("gone")),
+            ]
         };
         for _ in 0..2 {
             assert_eq!(twice(&mut peers), [true, false, true, false]);
@@ -509,7 +549,7 @@ mod tests {
         peers.arrived(number);
         peers.stands(number);
         assert!(!peers.is_gone(number), "it is back");
-        assert!(!peers.part(7) && !peers.tell(7), "nobody has that number");
+        assert!(!peers.part(7) && !peers.tell(7, &gone("gone")), "nobody has that number");
         assert_eq!(peers.lose(number, &Error::from_status(crate::Status::Io)), None);
     }
 }

@@ -112,6 +112,11 @@ fn a_process_that_exits_with_nothing_unsent_has_left_and_with_something_unsent_h
             assert_eq!(stays.must("farewells 1"), expected, "{setting} {exit:?}");
             let _ = stays.must("rest 20");
             assert_eq!(stays.must("farewells 1"), expected, "{setting} {exit:?}");
+            if exit == Exit::Unsent {
+                let error = stays.must("error leaver");
+                let words = "goodbye; its process has called exit with 1 operation unsent";
+                assert!(error.contains(words), "{setting}: {error}");
+            }
             stays.end();
         }
     }
@@ -121,6 +126,7 @@ fn a_process_that_exits_with_nothing_unsent_has_left_and_with_something_unsent_h
 fn a_killed_peer_is_reported_in_the_same_words_over_shared_memory_and_tcp() -> Verdict {
     for setting in [SHM, TCP] {
         let (mut stays, mut leaver) = acquainted(&[setting], Wrote::Both);
+        assert_eq!(stays.must("alone"), "no", "{setting}");
         let _ = leaver.kill();
         assert_eq!(stays.must("farewells 1"), "0 left, 1 failed, 1 ended", "{setting}");
         let error = stays.must("error leaver");
@@ -128,6 +134,8 @@ fn a_killed_peer_is_reported_in_the_same_words_over_shared_memory_and_tcp() -> V
         let words = "the connection was closed without a goodbye";
         let fix = "start the peer again";
         assert!(error.contains(words) && error.contains(fix), "{setting}: {error}");
+        let alone = stays.must("alone");
+        assert!(alone.contains(words), "{setting}: {alone}");
         stays.end();
     }
     Verdict::Passed

@@ -49,6 +49,11 @@ impl Node {
             }
             ["leave", "exit"] => std::process::exit(0),
             // Progress until so many peers have left or failed: how many have left, the failures, and the endpoints that failed.
+            // The failure of the last peer, where no peer is connected.
+            ["alone"] => {
+                let failure = self.worker().last_peer_failure();
+                return Ok(failure.map_or("no".into(), |failure| format!("{failure}")));
+            }
             ["farewells", count] => {
                 let come =
                     |node: &Node| node.seen.left.get() as usize + node.seen.failures.borrow().len();
