@@ -33,7 +33,7 @@ fn no_bytes(start: *const c_void, len: usize) -> Fault {
     if start.is_null() {
         return null("where the bytes are");
     }
-    Fault::new(Status::Invalid, "too many bytes", format!("nobody has {len}"), "pass their number")
+    Fault::new(Status::Invalid, "too many bytes", format!("len is {len}"), "pass their number")
 }
 
 /// The caller's string.

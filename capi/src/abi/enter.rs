@@ -241,7 +241,7 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
 fn panicked(panic: &(dyn Any + Send)) -> Fault {
     let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    let fix = "what was called is of no use any more; report this";
+    let fix = "the object of this call is unusable; report this";
     Fault::new(Status::ProviderFailed, "the library panicked", words, fix).of(Kind::Panicked)
 }
 

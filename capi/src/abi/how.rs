@@ -121,10 +121,10 @@ fn read_given(how: *const How, known: u32, worker: &WorkerState) -> Result<Told,
     let How { tell, flags, user, counter, word, reserved, .. } = records::read(how)?;
     if flags & !known != 0 || tell > COUNTED || reserved != 0 {
         let why = format!(
-            "tell {tell} with flags {flags:#x}, of which this call knows {known:#x}, and {reserved} where a zero stands"
+            "tell {tell} with flags {flags:#x}, of which this call knows {known:#x}, and {reserved} in a reserved field"
         );
         let fix = "use TIELINE_TELL_* and the TIELINE_HOW_* of this call";
-        return Err(Fault::new(Status::UnsupportedParam, "how an end is told", why, fix));
+        return Err(Fault::new(Status::UnsupportedParam, "a tieline_how record", why, fix));
     }
     if tell != REQUEST && worker.has_ended() {
         return Err(closed());

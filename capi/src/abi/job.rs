@@ -167,7 +167,7 @@ fn failed(what: &str, status: i32) -> Result<(), Error> {
         return Ok(());
     }
     let why = format!("the caller's exchange returned {status}");
-    Err(Error::new(Status::from_code(status), what, why, "see what that exchange says"))
+    Err(Error::new(Status::from_code(status), what, why, "see the errors of that exchange"))
 }
 
 fn lacks(what: &str) -> Error {
@@ -425,7 +425,7 @@ pub unsafe extern "C" fn tieline_job_barrier(
             return Ok(0);
         }
         if object::<WorkerState, _>(worker)?.mark.is_in_handler() {
-            let why = "it waits, and this is in a handler, or in what another wait looks at";
+            let why = "it waits, and this is a handler or the condition of another wait";
             let fix = "call it when the call around this one has returned";
             return Err(Fault::new(Status::Busy, "a barrier", why, fix));
         }
