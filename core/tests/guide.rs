@@ -336,7 +336,7 @@ fn from_ucp() -> Result<()> {
 
     let put = peer.put_with(&local, 0..4096, &key, 0, Completion::Local)?; // ucp_put_nbx
     match put {
-        Outcome::Done(_) => {}                          // UCS_OK: no completion follows
+        Outcome::Done(_) => {} // UCS_OK: no completion follows
         Outcome::Pending(_) => worker.track(&put, 17)?, // the callback's user_data
     }
     let flush = peer.flush()?; // ucp_ep_flush_nbx
