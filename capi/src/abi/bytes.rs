@@ -97,8 +97,8 @@ fn too_little(room: usize, needed: usize) -> Fault {
     Fault::new(
         Status::TooLarge,
         "there is no room for the result",
-        format!("it takes {needed} bytes, and there is room for {room}"),
-        "call again with that much room",
+        format!("it needs {needed} bytes, and there is room for {room}"),
+        "call again with a buffer of that size",
     )
 }
 

@@ -71,7 +71,7 @@ pub(crate) fn keep<T: Object>(object: T) -> Result<Handle<T>, Fault> {
 #[cold]
 pub(crate) fn no_handles() -> Fault {
     let (what, why) = ("one more object", "there are 16 million handles of its kind already");
-    Fault::new(Status::NoMemory, what, why, "close what is not used any more")
+    Fault::new(Status::NoMemory, what, why, "close unused objects")
 }
 
 /// Ends a handle made by [`keep`].
@@ -141,7 +141,7 @@ fn open(params: *const ContextParams) -> Result<Context, Fault> {
     let params = records::read(params)?;
     let known = PROGRESS_THREAD | POLLS_OFTEN | OUT_OF_BAND;
     if params.flags & !known != 0 {
-        let why = format!("{:#x} has flags that are not known here", params.flags);
+        let why = format!("{:#x} has unknown flags", params.flags);
         return Err(Fault::new(Status::UnsupportedParam, "a context", why, "leave them out"));
     }
     let mut builder = Context::builder();

@@ -29,7 +29,7 @@ impl CounterObject {
             return Ok(());
         }
         let why = "it counts operations of another worker";
-        Err(Fault::new(Status::Invalid, "a counter", why, "open one of the operation's worker"))
+        Err(Fault::new(Status::Invalid, "a counter", why, "open one for the operation's worker"))
     }
 
     /// Counts an operation of `state`, whose mark is held.
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
         if !(size_of::<u64>()..=4096).contains(&each) {
             let why = format!("its elements have {each} bytes");
             let fix = "pass sizeof *list";
-            return Err(Fault::new(Status::Invalid, "a list of what has ended", why, fix));
+            return Err(Fault::new(Status::Invalid, "a list of completions", why, fix));
         }
         let mut at = list.cast::<u8>();
         let number = state.post(|worker| {

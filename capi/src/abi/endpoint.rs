@@ -106,7 +106,7 @@ fn closed_endpoint() -> Fault {
         Status::Closed,
         "a call over an endpoint",
         "its handle was dropped",
-        "drop keys with their endpoint, and connect anew",
+        "drop keys together with their endpoint, and reconnect",
     );
     fault
 }
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn tieline_endpoint_close(
             TIELINE_CLOSE_FLUSH => Close::Flush,
             TIELINE_CLOSE_CANCEL => Close::Cancel,
             _ => {
-                let why = format!("there is no way {which} to close");
+                let why = format!("{which} is not a way to close");
                 let fix = "use TIELINE_CLOSE_*";
                 return Err(Fault::new(Status::Invalid, "closing an endpoint", why, fix));
             }

@@ -99,7 +99,7 @@ impl Mark {
     /// Decides whether a call is admitted although the mark is not `FREE`.
     #[cold]
     fn check_other(&self, found: usize) -> Result<(), Fault> {
-        let (me, what) = (this_thread(), "a call of a worker, or of what belongs to it");
+        let (me, what) = (this_thread(), "a call of a worker or of one of its objects");
         if !self.process.is_here() {
             let why = "this is a forked child, and the worker belongs to its parent";
             return Err(Fault::new(
@@ -115,22 +115,22 @@ impl Mark {
                 Status::ProviderFailed,
                 what,
                 "the library panicked in an earlier call, which ended this worker",
-                "drop it and what belongs to it, open another one, and report the panic's words",
+                "drop it and its objects, open another worker, and report the text of the panic",
             )
             .of(Kind::Panicked)),
             BOUND if self.opened_by == me => Ok(()),
             BOUND => Err(Fault::new(
                 Status::Invalid,
                 what,
-                "one of its providers belongs to the thread that opened it, and this is another",
-                "call it from that thread alone, or leave that provider out (TIELINE_PROVIDERS)",
+                "one of its providers belongs to the thread that opened it, and this is another thread",
+                "call only from that thread, or exclude that provider (TIELINE_PROVIDERS)",
             )),
             thread if thread == me => Ok(()),
             _ => Err(Fault::new(
                 Status::Busy,
                 what,
-                "another call of this worker is under way, in another thread or around this one",
-                "call again when that one has returned: hold a lock for every call, or open a worker for each thread",
+                "another call of this worker is in progress, in another thread or around this call",
+                "call again when it has returned: hold a lock for every call, or open a worker for each thread",
             )
             .of(Kind::Retry)),
         }
@@ -224,8 +224,8 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
         return Fault::new(
             Status::Busy,
             format!("a call for {}", T::NAME),
-            "another call is about to end it, or changes it",
-            "call again when that one has returned",
+            "another call is ending or changing it",
+            "call again when that call has returned",
         )
         .of(Kind::Retry);
     }
@@ -233,7 +233,7 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
         Status::Invalid,
         format!("a call for {}", T::NAME),
         format!("{:#x} is {}", handle.bits(), table::what_is(handle)),
-        "pass a handle that this library gave, until it is closed",
+        "pass a handle that this library returned and that is not closed",
     )
 }
 

@@ -92,8 +92,8 @@ fn no_request(number: u64) -> Fault {
     Fault::new(
         Status::Invalid,
         "a call for a pending operation",
-        format!("this worker has none with the number {number:#x}, or not any more"),
-        "pass a number that a call of this worker gave with TIELINE_PENDING, once",
+        format!("this worker has none with the number {number:#x}, or it has ended"),
+        "pass the number from a call of this worker that returned TIELINE_PENDING, once",
     )
 }
 
@@ -201,7 +201,7 @@ mod tests {
                 std::mem::forget(me);
                 request
             }
-            Outcome::Done(_) => panic!("a megabyte was sent at once"),
+            Outcome::Done(_) => panic!("a megabyte was sent inline"),
         }
     }
 

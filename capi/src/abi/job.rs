@@ -103,7 +103,7 @@ struct Parts {
 
 impl Object for Parts {
     const KIND: u8 = 14;
-    const NAME: &'static str = "what an exchange hands over";
+    const NAME: &'static str = "the results of an exchange";
 }
 
 /// Runs `body` with exclusive access to the parts; `None` if their call has returned.
@@ -155,8 +155,8 @@ fn collected(
     let parts = ended.ok_or_else(|| Error::from_status(Status::Closed))?;
     failed(what, status)?;
     if let Some(at) = parts.given.iter().position(Option::is_none) {
-        let why = format!("it gave nothing of rank {}", first + at);
-        let fix = "call take for each rank that was asked for before it returns";
+        let why = format!("it delivered nothing of rank {}", first + at);
+        let fix = "call take for each requested rank before returning";
         return Err(Error::new(Status::BadData, "the caller's exchange", why, fix));
     }
     Ok(parts.given.into_iter().flatten().collect())
@@ -244,7 +244,7 @@ impl Source {
                 met.unwrap_or_else(|_| Err(Error::from_status(Status::Io)))
             });
             let waiting = waiting.map_err(|error| {
-                let why = format!("no thread to wait with: {error}");
+                let why = format!("a thread for waiting cannot be started: {error}");
                 Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
             })?;
             worker.progress_until(&|| over.load(Ordering::Acquire));
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut J
             if locals > own.ranks || locals > 0 && local >= locals {
                 let why =
                     format!("rank {local} of {locals} of its host, in a job of {}", own.ranks);
-                let fix = "a host has no more ranks than the job, and its own run from 0";
+                let fix = "a host has at most as many ranks as the job, numbered from 0";
                 return Err(Fault::new(Status::Invalid, "a job", why, fix));
             }
             Source::Callers(own)
@@ -331,8 +331,8 @@ pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut Jo
 
 #[cold]
 fn in_a_call() -> Fault {
-    let why = "another call of this job is under way, in another thread or around this one";
-    let fix = "set it when that one has returned";
+    let why = "another call of this job is in progress, in another thread or around this call";
+    let fix = "set it when that call has returned";
     Fault::new(Status::Busy, "the deadline of a job", why, fix).of(Kind::Retry)
 }
 
@@ -425,8 +425,8 @@ pub unsafe extern "C" fn tieline_job_barrier(
             return Ok(0);
         }
         if object::<WorkerState, _>(worker)?.mark.is_in_handler() {
-            let why = "it waits, and this is a handler or the condition of another wait";
-            let fix = "call it when the call around this one has returned";
+            let why = "it waits, and this is in a handler or in the condition of another wait";
+            let fix = "call it when the surrounding call has returned";
             return Err(Fault::new(Status::Busy, "a barrier", why, fix));
         }
         drive(worker, |_, worker| {

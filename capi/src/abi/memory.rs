@@ -41,7 +41,7 @@ impl Object for RegionObject {
 
 fn access(rights: u64) -> Result<Access, Fault> {
     if rights & !(TIELINE_ALL | TIELINE_RELAXED_ORDERING | TIELINE_COMMITTED_LATER) != 0 {
-        let why = format!("{rights:#x} has bits that are not known here");
+        let why = format!("{rights:#x} has unknown bits");
         return Err(Fault::new(
             Status::Invalid,
             "rights",

@@ -209,9 +209,8 @@ fn message<'a>(
         !now.is_null() && now == arrived.reserved_worker && arrived.size == size_of_val(arrived)
     });
     let Some(arrival) = found else {
-        let why = "its handler has returned, or this is not the record that a handler was given";
-        let fix =
-            "pass that record or a copy of it in the handler; tieline_message_keep lasts longer";
+        let why = "its handler has returned, or this is not a record from a handler";
+        let fix = "pass the record or a copy in the handler; tieline_message_keep keeps the message for longer";
         return Err(Fault::new(Status::Invalid, "a message", why, fix));
     };
     // SAFETY: its handler runs, in a call of the worker's, which keeps the state alive.
@@ -260,7 +259,7 @@ struct AnnouncementObject {
 
 impl Object for AnnouncementObject {
     const KIND: u8 = 10;
-    const NAME: &'static str = "an announced message";
+    const NAME: &'static str = "a rendezvous message";
 }
 
 /// Keeps a message beyond its handler. If the transport can give up its buffer, nothing is copied. The bytes stay valid until the
@@ -307,8 +306,8 @@ pub unsafe extern "C" fn tieline_message_announcement(
         let out = out_handle(announcement)?;
         let (message, state) = message(arrived)?;
         let taken = message.announcement().ok_or_else(|| {
-            let why = "it is not announced, or was asked for before";
-            Fault::new(Status::Invalid, "an announcement", why, "look at is_announced, ask once")
+            let why = "it is no rendezvous message, or this call was made before";
+            Fault::new(Status::Invalid, "an announcement", why, "check is_announced, call once")
         })?;
         let worker = share(state);
         out.set(keep(AnnouncementObject { announcement: taken, worker })?.to_c());

@@ -25,7 +25,7 @@ struct NameCallObject {
 
 impl Object for NameCallObject {
     const KIND: u8 = 12;
-    const NAME: &'static str = "a question for a name";
+    const NAME: &'static str = "a name query";
 }
 
 /// Writes a name of this worker, at most 48 bytes, for channels that carry no more; `len` as for tieline_worker_address. Keep it as

@@ -49,7 +49,7 @@ pub(crate) fn read<T: Params>(given: *const T) -> Result<T, Fault> {
         Some(at) => Err(Fault::new(
             Status::UnsupportedParam,
             "a parameter of a later version",
-            format!("byte {at} of the record is not zero, and {known} are known here"),
+            format!("byte {at} of the record is not zero, and this library knows {known} bytes"),
             "leave it zero, or install a later libtieline",
         )),
     }

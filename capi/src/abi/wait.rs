@@ -49,7 +49,7 @@ pub unsafe extern "C" fn tieline_workers_wait(
 ) -> i32 {
     answer(guarded(|| {
         if workers.is_null() || count == 0 || count > MOST_WORKERS {
-            let why = format!("{count} workers were given, from 1 to {MOST_WORKERS} are some");
+            let why = format!("{count} workers were passed; the limits are 1 and {MOST_WORKERS}");
             let fix = "pass an array of workers and its length";
             return Err(Fault::new(Status::Invalid, "a wait for several workers", why, fix));
         }
