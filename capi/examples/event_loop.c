@@ -4,14 +4,14 @@
  *
  * cc event_loop.c $(pkg-config --cflags --libs tieline)
  *
-  * Each rank sends itself lines through a socket, as a client of the application would, and forwards each line to the other rank as
-  * a message. It ends when it has read all lines and received all messages.
-  *
-  * The worker's descriptor is level-triggered and belongs to the library: register it once, with EPOLLIN and without EPOLLET.
-  * Arming holds for one sleep: call tieline_worker_arm before each epoll_wait. TIELINE_OK: sleep. TIELINE_PENDING: there is something
-  * to do, so make progress and arm again. The library's own time limits, such as the one after which a silent peer has failed, also
-  * make the descriptor readable: epoll_wait needs no time limit for them.
-  */
+ * Each rank sends itself lines through a socket, as a client of the application would, and forwards each line to the other rank as
+ * a message. It ends when it has read all lines and received all messages.
+ *
+ * The worker's descriptor is level-triggered and belongs to the library: register it once, with EPOLLIN and without EPOLLET.
+ * Arming holds for one sleep: call tieline_worker_arm before each epoll_wait. TIELINE_OK: sleep. TIELINE_PENDING: there is something
+ * to do, so make progress and arm again. The library's own time limits, such as the one after which a silent peer has failed, also
+ * make the descriptor readable: epoll_wait needs no time limit for them.
+ */
 #include <inttypes.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>

@@ -2,9 +2,9 @@
  *
  * tieline run -n 4 -- ./tagged
  *
-  * A message has its tag in the header. An eager message is kept until a receive matches it. A rendezvous message is sent from memory with
-  * a transient registration, and received directly into the memory of the receive.
-  */
+ * A message has its tag in the header. An eager message is kept until a receive matches it. A rendezvous message is sent from memory with
+ * a transient registration, and received directly into the memory of the receive.
+ */
 #include <inttypes.h>
 
 #include "job.h"

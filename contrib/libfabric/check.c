@@ -1,5 +1,5 @@
 /*
-  * An MPI program that verifies every byte: a ring, the collectives, puts and gets. It does not depend on Tieline.
+ * An MPI program that verifies every byte: a ring, the collectives, puts and gets. It does not depend on Tieline.
  *
  *     mpicc -O2 -o check check.c && mpirun -n 4 ./check ring collectives rma
  */

@@ -1,6 +1,6 @@
 /*
-  * Features that Open MPI does not use, tested directly through libfabric by one process that is its own peer: keys chosen by the
-  * caller, a reused key number, unknown keys, atomics checked by value, messages of any length, and truncation.
+ * Features that Open MPI does not use, tested directly through libfabric by one process that is its own peer. They are keys chosen by
+ * the caller, a reused key number, unknown keys, atomics checked by value, messages of any length, and truncation.
  */
 #include "opened.h"
 

@@ -1,9 +1,9 @@
 /*
-  * A libfabric provider over Tieline's C library: declarations shared by its files.
-  *
-  * A domain is a Tieline context, an endpoint a worker, and a peer of an endpoint (an address of its vector) an endpoint of that worker.
-  * Every libfabric operation is a `struct op`, whose address is the word that Tieline reports with its completion. One lock per domain
-  * allows calls from any thread; its holder may use the worker.
+ * A libfabric provider over Tieline's C library: declarations shared by its files.
+ *
+ * A domain is a Tieline context, an endpoint a worker, and a peer of an endpoint (an address of its vector) an endpoint of that worker.
+ * Every libfabric operation is a `struct op`, whose address is the word that Tieline reports with its completion. One lock per domain
+ * allows calls from any thread; its holder may use the worker.
  */
 #ifndef TIELINE_FI_H
 #define TIELINE_FI_H

@@ -1,6 +1,6 @@
 /*
-  * The provider's offer: one entry of type RDM, or nothing. It opens nothing of Tieline, since every process that is linked with
-  * libfabric gets this far.
+ * The provider's offer: one entry of type RDM, or nothing. It opens nothing of Tieline, since every process that is linked with
+ * libfabric gets this far.
  */
 #include "fi.h"
 #include <stdlib.h>

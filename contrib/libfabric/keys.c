@@ -1,8 +1,8 @@
 /*
  * Keys of peers, by the number that libfabric's user has for them.
  *
-  * If the provider chooses keys, the number is Tieline's handle, and the library queries its owner. If the caller chooses, the owner is
-  * first queried for the handle of a number. That reply needs the owner's progress, and so does Tieline's.
+ * If the provider chooses keys, the number is Tieline's handle, and the library queries its owner. If the caller chooses, the owner is
+ * first queried for the handle of a number. That reply needs the owner's progress, and so does Tieline's.
  */
 #include "fi.h"
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
-  * Messages, matched in order of arrival with receives in the order in which they were posted. A long one is a rendezvous message of
-  * Tieline: it keeps its place, and its receiver takes it into the buffer of the matching receive.
+ * Messages, matched in order of arrival with receives in the order in which they were posted. A long one is a rendezvous message of
+ * Tieline: it keeps its place, and its receiver takes it into the buffer of the matching receive.
  */
 #include "fi.h"
 #include <stdlib.h>

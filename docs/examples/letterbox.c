@@ -4,8 +4,8 @@
  *     cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_letterbox.so docs/examples/letterbox.c
  *     tieline check ./libtieline_letterbox.so
  *
-  * A connector is a ring of events and an eventfd. Its address consists of the process and a number that is never
-  * reused. A datagram to a number that no longer exists is returned as PEER_LEFT with the reason.
+ * A connector is a ring of events and an eventfd. Its address consists of the process and a number that is never
+ * reused. A datagram to a number that no longer exists is returned as PEER_LEFT with the reason.
  */
 #include <pthread.h>
 #include <stdlib.h>

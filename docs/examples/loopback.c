@@ -4,8 +4,8 @@
  *     cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c
  *     tieline check ./libtieline_loopback.so
  *
-  * Messages wait in a ring until poll delivers them. Put and get are memcpy through a table of registered regions,
-  * so a revoked or forged key is an error instead of a stray write.
+ * Messages wait in a ring until poll delivers them. Put and get are memcpy through a table of registered regions,
+ * so a revoked or forged key is an error instead of a stray write.
  */
 #include <pthread.h>
 #include <stdatomic.h>
