@@ -2,7 +2,7 @@
 //!
 //! ```c
 //! struct tieline_worker *worker;
-//! int32_t status = tieline_worker_open(context, NULL, &worker);
+//! int32_t status = tieline_worker_open(context, &worker);
 //! if (status < 0) fprintf(stderr, "%s\n", tieline_error_text());
 //! ```
 //!

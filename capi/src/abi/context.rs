@@ -44,7 +44,7 @@ pub struct ContextParams {
     pub flags: u64,
 }
 
-// SAFETY: numbers and addresses.
+// SAFETY: it consists of numbers and addresses only.
 unsafe impl Params for ContextParams {}
 
 pub(crate) struct ContextObject {
@@ -59,7 +59,7 @@ impl Object for ContextObject {
 /// Stores an object under a new handle; drops it if no handle is left.
 pub(crate) fn keep<T: Object>(object: T) -> Result<Handle<T>, Fault> {
     let object = Box::into_raw(Box::new(object));
-    // SAFETY: it comes from a box.
+    // SAFETY: it comes from a box, so it is not null.
     let kept = table::keep(unsafe { NonNull::new_unchecked(object) });
     kept.ok_or_else(|| {
         // SAFETY: it comes from the box above, and there is no handle for it.

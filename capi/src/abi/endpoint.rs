@@ -40,7 +40,7 @@ impl EndpointState {
         let state =
             EndpointState { endpoint: UnsafeCell::new(Some(endpoint)), worker, user: Cell::new(0) };
         let raw = Rc::into_raw(Rc::new(state)).cast_mut();
-        // SAFETY: it comes from an Rc.
+        // SAFETY: it comes from an Rc, so it is not null.
         let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
             // SAFETY: the Rc from above.
             drop(unsafe { Rc::from_raw(raw) });

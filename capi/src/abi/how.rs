@@ -32,7 +32,7 @@ pub struct How {
     pub reserved: u32,
 }
 
-// SAFETY: numbers and addresses.
+// SAFETY: it consists of numbers and addresses only.
 unsafe impl Params for How {}
 
 /// Requests of a worker, by number. A number is a place and, in the upper bits, the use count of the place.

@@ -68,7 +68,7 @@ pub struct Exchange {
 pub type TakeFn =
     Option<unsafe extern "C" fn(to: *mut c_void, rank: usize, bytes: *const c_void, len: usize)>;
 
-// SAFETY: numbers and addresses.
+// SAFETY: it consists of numbers and addresses only.
 unsafe impl Params for Exchange {}
 
 enum Source {

@@ -8,7 +8,7 @@ pub const TIELINE_EXPIRED: i32 = -100;
 pub const TIELINE_CONTEXT_PROGRESS_THREAD: u64 = 1;
 /// Promises peers that all workers make progress frequently (TIELINE_POLLS_OFTEN).
 pub const TIELINE_CONTEXT_POLLS_OFTEN: u64 = 2;
-/// The caller carries the datagrams that form connections (tieline_worker_set_out_of_band).
+/// The caller carries the datagrams that establish connections (tieline_worker_set_out_of_band).
 pub const TIELINE_CONTEXT_OUT_OF_BAND: u64 = 4;
 
 /// The modules that were found and are used, as `tieline info` prints them.

@@ -25,7 +25,7 @@ pub struct CBlocks {
     pub count: usize,
 }
 
-// SAFETY: numbers.
+// SAFETY: it consists of numbers only.
 unsafe impl Params for CBlocks {}
 
 fn blocks(given: *const CBlocks) -> Result<Blocks, super::error::Fault> {

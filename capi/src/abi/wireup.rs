@@ -1,4 +1,4 @@
-//! Datagrams that form connections, carried by the caller.
+//! The caller carries the datagrams that establish connections.
 
 use super::bytes::bytes;
 use super::enter::{guarded, object};

@@ -197,7 +197,7 @@ pub unsafe extern "C" fn tieline_worker_open(
             handle: OnceCell::new(),
         });
         let raw = Arc::into_raw(state).cast_mut();
-        // SAFETY: it comes from an Arc.
+        // SAFETY: it comes from an Arc, so it is not null.
         let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
             // SAFETY: the Arc from above.
             drop(unsafe { Arc::from_raw(raw) });
@@ -325,7 +325,7 @@ pub(crate) fn time_is_up() -> Fault {
     Fault::new(Status::TimedOut, "a wait", "the time is up", "wait again, or longer")
 }
 
-/// How many operations are pending.
+/// Reports the number of pending operations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_pending(
     worker: *const WorkerHandle,
