@@ -1,4 +1,4 @@
-/* Every atomic there is, by all ranks at once on the same words of rank 0: no update is lost.
+/* Every atomic operation, by all ranks concurrently on the same words of rank 0: no update is lost.
  *
  * tieline run -n 4 -- ./atomics
  */
@@ -8,7 +8,7 @@
 
 enum { ROUNDS = 20 };
 
-/* Where each word lies; the two halves of `SUMS` are words of 32 bits. */
+/* The offset of each word; the two halves of `SUMS` are 32-bit words. */
 enum { SUM = 0, BITS = 8, KEPT = 16, PARITY = 24, LEAST = 32, MOST = 40, TOKEN = 48, TICKETS = 56, SUMS = 64 };
 
 static struct rank me;
@@ -54,7 +54,7 @@ int main(void)
     publish_key(&me, memory);
     home = connect_to(&me, 0);
     words = key_of(&me, 0, home);
-    token = rank + 1; /* swapped in and out: none is lost, none is doubled */
+    token = rank + 1; /* swapped in and out: no token is lost or duplicated */
     bit = UINT64_C(1) << (rank % 64);
     for (round = 0; round < ROUNDS; round++) {
         uint64_t number = round * ranks + rank, seen = 0, before, half;
@@ -72,7 +72,7 @@ int main(void)
             seen = before;
         }
     }
-    /* What the others still ask of rank 0 is answered meanwhile. */
+    /* Rank 0 serves the other ranks' remaining operations meanwhile. */
     check(tieline_job_barrier(me.job, me.worker));
     check(tieline_job_exchange(me.job, &token, sizeof token, add_token, &held));
     if (rank == 0) {

@@ -1,4 +1,4 @@
-/* Connections whose few datagrams the application carries: here over UDP sockets of its own. Rank 0 greets the others.
+/* The application carries the few datagrams that establish connections, here over UDP sockets of its own. Rank 0 greets the others.
  *
  * TIELINE_PROVIDERS=tcp TIELINE_CONNECT=oob tieline run -n 2 -- ./carried
  */
@@ -17,7 +17,7 @@ enum { GREETING = 1, ROOM = 16 << 10 };
 static struct rank me;
 static int udp;
 
-/* A socket, and the address at which the other processes of this host find it. */
+/* A socket, and the address by which the other processes of this host reach it. */
 static struct sockaddr_in open_socket(void)
 {
     struct sockaddr_in at;
@@ -32,7 +32,7 @@ static struct sockaddr_in open_socket(void)
     return at;
 }
 
-/* It may lose datagrams: what needs one is sent again. */
+/* It may lose datagrams: the library retransmits. */
 static int32_t carry(void *user, const void *to, size_t to_len, const void *datagram, size_t len)
 {
     struct sockaddr_in there;
@@ -44,13 +44,13 @@ static int32_t carry(void *user, const void *to, size_t to_len, const void *data
     return sendto(udp, datagram, len, 0, (struct sockaddr *)&there, sizeof there) == (ssize_t)len;
 }
 
-/* Hands in what the socket has, and makes progress. */
+/* Delivers the datagrams that the socket has received, and makes progress. */
 static void turn(void)
 {
     unsigned char datagram[ROOM];
     ssize_t len;
     while ((len = recv(udp, datagram, sizeof datagram, 0)) > 0) {
-        /* Anybody may send to a socket: what is no datagram of ours is not taken. */
+        /* Any process may send to a socket: the library rejects datagrams that are not its own. */
         (void)tieline_worker_deliver(me.worker, datagram, (size_t)len);
     }
     check(tieline_worker_progress(me.worker));
@@ -62,7 +62,7 @@ static void on_greeting(void *user, const struct tieline_message *message)
     *(int *)user = 1;
 }
 
-/* Who is through says so, and goes on carrying until everybody is. */
+/* A rank that is done reports it, and goes on carrying datagrams until all ranks are done. */
 static void *waits_for_all(void *is_over)
 {
     check(tieline_job_barrier(me.job, NULL));

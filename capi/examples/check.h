@@ -1,4 +1,4 @@
-/* What the examples do about a failure: they say it and end. */
+/* Failure handling of the examples: they print the error and exit. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <tieline.h>
 
-/* How long a rank waits for another: 30 seconds. */
+/* The time limit for waiting for another rank: 30 seconds. */
 #define PATIENCE INT64_C(30000000000)
 
 #define check(call) check_status(call, __FILE__, __LINE__)
@@ -20,7 +20,7 @@ static inline int32_t check_status(int32_t status, const char *file, int line)
     return status;
 }
 
-/* Ends the program where something is not as it has to be. */
+/* Exits if the condition does not hold. */
 #define expect(what)                                                        \
     do {                                                                    \
         if (!(what)) {                                                      \

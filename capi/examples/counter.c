@@ -1,4 +1,4 @@
-/* A distributed counter: every rank adds to one word of rank 0 and nobody loses an increment.
+/* A distributed counter: every rank adds to one word of rank 0, and no increment is lost.
  *
  * tieline run -n 4 -- ./counter [INCREMENTS]
  */
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
     counter = key_of(&me, 0, home);
     for (n = 0; n < increments; n++) {
         finish(&me, tieline_fetch(counter, TIELINE_ATOMIC_ADD, 8, 0, 1, 0, &before, NULL, &request), &request, &before);
-        /* Each rank sees the counter only rise. */
+        /* Each rank sees the counter only increase. */
         expect(n == 0 || before > last);
         last = before;
     }

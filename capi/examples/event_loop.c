@@ -1,16 +1,16 @@
-/* One loop over epoll: a worker's descriptor beside a socket of the application's own. Nobody polls, and nobody is late.
+/* One epoll loop for a worker's descriptor and a socket of the application's own. It neither polls nor reacts late.
  *
  * tieline run -n 2 -- ./event_loop
  *
  * cc event_loop.c $(pkg-config --cflags --libs tieline)
  *
- * Each rank sends itself lines through a socket, as a client of the application would, and passes each on to the other rank as
- * a message. It ends when it has read all lines and has had all messages.
+ * Each rank sends itself lines through a socket, as a client of the application would, and forwards each line to the other rank as
+ * a message. It ends when it has read all lines and received all messages.
  *
- * The worker's descriptor is level-triggered and belongs to the library: register it once, with EPOLLIN and without EPOLLET. It
- * is armed for one sleep: call tieline_worker_arm before each epoll_wait. TIELINE_OK: sleep. TIELINE_PENDING: there is something
- * to do, so make progress and arm again. It also becomes readable when a time limit of the library's own ends, such as the one after
- * which a silent peer has failed: epoll_wait needs no time limit for that.
+ * The worker's descriptor is level-triggered and belongs to the library: register it once, with EPOLLIN and without EPOLLET.
+ * Arming holds for one sleep: call tieline_worker_arm before each epoll_wait. TIELINE_OK: sleep. TIELINE_PENDING: there is something
+ * to do, so make progress and arm again. The library's own time limits, such as the one after which a silent peer has failed, also
+ * make the descriptor readable: epoll_wait needs no time limit for them.
  */
 #include <inttypes.h>
 #include <sys/epoll.h>
@@ -35,7 +35,7 @@ static void on_line(void *user, const struct tieline_message *message)
     state->heard++;
 }
 
-/* The application's own descriptor: a line has come, and goes on to the other rank. */
+/* The application's own descriptor: a line has arrived; forward it to the other rank. */
 static void pass_on(struct state *state, struct tieline_worker *worker)
 {
     char line[16];
@@ -43,7 +43,7 @@ static void pass_on(struct state *state, struct tieline_worker *worker)
     int32_t sent;
     expect(len > 0);
     while ((sent = tieline_send(state->other, LINE, state->read, line, (size_t)len, NULL, NULL)) == TIELINE_AGAIN) {
-        check(tieline_worker_progress(worker)); /* there is no room: make some */
+        check(tieline_worker_progress(worker)); /* make room */
     }
     check(sent);
     state->read++;
@@ -83,7 +83,7 @@ int main(void)
     say(&state);
     while (state.heard < LINES || state.read < LINES) {
         int32_t armed = check(tieline_worker_arm(me.worker));
-        /* Where the worker has something to do the loop only looks at the other descriptors. */
+        /* If the worker has something to do, the loop only polls the other descriptors. */
         count = epoll_wait(loop, events, 4, armed == TIELINE_PENDING ? 0 : -1);
         expect(count >= 0);
         for (at = 0; at < count; at++) {

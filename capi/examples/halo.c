@@ -1,4 +1,4 @@
-/* A one-dimensional stencil: every rank puts its border cells straight into its neighbours' memory.
+/* A one-dimensional stencil: every rank puts its border cells directly into its neighbours' memory.
  *
  * tieline run -n 4 -- ./halo [STEPS]
  */
@@ -8,13 +8,13 @@
 
 enum { CELLS = 1000 };
 
-/* Layout of a rank's memory in 8-byte words: the cells, then two ghosts a side (for even and odd steps: a neighbour is at most one
- * step ahead), then how many borders have come from either side. */
+/* Layout of a rank's memory in 8-byte words: the cells, then two ghost cells per side, then a counter per side of the borders received.
+ * There is a ghost cell for even and one for odd steps, since a neighbour is at most one step ahead. */
 enum { LEFT_GHOST = CELLS, RIGHT_GHOST = CELLS + 2, FROM_LEFT = CELLS + 4, FROM_RIGHT = CELLS + 5, WORDS = CELLS + 6 };
 
 static struct rank me;
 
-/* A neighbour: where its ghost cell for us lies, and the counter that tells it of a new border. */
+/* A neighbour: the offset of its ghost cell for us, and the counter that reports a new border to it. */
 struct neighbour {
     struct tieline_endpoint *endpoint;
     struct tieline_key *key;
@@ -31,7 +31,7 @@ static struct neighbour neighbour(size_t rank, size_t ghost, size_t counter)
     return found;
 }
 
-/* What was posted, once there was room for it. */
+/* Posts again until there is room. */
 static int32_t accepted(int32_t posted)
 {
     if (posted == TIELINE_AGAIN) {
@@ -42,7 +42,7 @@ static int32_t accepted(int32_t posted)
     return 1;
 }
 
-/* Puts a border cell, then raises the counter: in this order, by the fence. */
+/* Puts a border cell, then increments the counter; the fence orders the two. */
 static void send_border(struct neighbour *to, size_t step, uint64_t value)
 {
     uint64_t before;
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     struct neighbour left, right;
     struct tieline_region *memory;
     uint64_t *words, expected;
-    /* Where put is emulated, the thread answers for a rank that computes or waits in a barrier. */
+    /* If put is emulated, the thread serves a rank that computes or waits in a barrier. */
     join(&me, TIELINE_CONTEXT_PROGRESS_THREAD);
     check(tieline_context_alloc(me.context, WORDS * 8, TIELINE_ALL, &memory));
     words = word_of(memory, 0);
@@ -90,7 +90,7 @@ int main(int argc, char **argv)
             count.least = step;
             check(tieline_worker_wait_until(me.worker, has_come, &count, PATIENCE));
         }
-        /* The stencil: every cell takes its left neighbour's value, so the whole line turns by one. */
+        /* The stencil: every cell takes its left neighbour's value, so the whole line rotates by one. */
         carried = __atomic_load_n(words + LEFT_GHOST + step % 2, __ATOMIC_RELAXED);
         for (cell = 0; cell < CELLS; cell++) {
             next = words[cell];

@@ -24,7 +24,7 @@ static void on_greeting(void *user, const struct tieline_message *message)
     greeting->is_here = 1;
 }
 
-/* The next one may still refuse to be reached; then it would wait for this greeting, and this rank for nothing. */
+/* Also true if the endpoint to the next rank has failed: that rank then never gets its greeting, and the failure must end this wait. */
 static int32_t is_greeted(void *user)
 {
     struct greeting *greeting = (struct greeting *)user;

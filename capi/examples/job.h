@@ -1,4 +1,4 @@
-/* What the examples have in common: a job, a context, a worker, and the way to another rank. */
+/* Shared by the examples: a job, a context, a worker, and endpoints to other ranks. */
 #ifndef JOB_H
 #define JOB_H
 
@@ -73,8 +73,8 @@ static inline struct tieline_key *key_of(struct rank *me, size_t rank, struct ti
     return key;
 }
 
-/* Waits for what a call has posted, whose number it has put there. The value of a fetching atomic that has come at once is where the
- * call has put it. */
+/* Waits for a posted operation, whose request number the call has written to `request`. If a fetching atomic was done immediately, the
+ * call has already written its value. */
 static inline void finish(struct rank *me, int32_t posted, const uint64_t *request, uint64_t *value)
 {
     if (check(posted) == TIELINE_PENDING) {
@@ -82,7 +82,7 @@ static inline void finish(struct rank *me, int32_t posted, const uint64_t *reque
     }
 }
 
-/* A word of a region's own memory. */
+/* A word of a local region. */
 static inline uint64_t *word_of(const struct tieline_region *region, size_t index)
 {
     void *memory;

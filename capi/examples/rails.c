@@ -1,8 +1,8 @@
-/* Large puts and gets from rank 0 to rank 1, each checked: what several devices of a host make of them, and what the loss of one does.
+/* Large puts and gets from rank 0 to rank 1, each verified. They show what several devices of a host achieve, and what the loss of one does.
  *
  * tieline run -n 2 -- ./rails [ROUNDS]
  *
- * An operation that fails says why and is done again; where the endpoint itself is finished, the two connect anew.
+ * A failed operation is reported and repeated; if the endpoint itself has failed, the two ranks reconnect.
  */
 #include <inttypes.h>
 
@@ -58,7 +58,7 @@ static int32_t tell(struct way *way, uint16_t id, uint64_t header)
     return ended(sent, &request);
 }
 
-/* Puts a pattern, gets it back, and tells the peer: TIELINE_OK, or what failed. */
+/* Puts a pattern, gets it back, and notifies the peer: TIELINE_OK, or the failure. */
 static int32_t round_trip(struct way *way, uint64_t number, struct tieline_region *source, struct tieline_region *back)
 {
     uint64_t request;
@@ -148,7 +148,7 @@ int main(int argc, char **argv)
         check(tieline_worker_wait_until(me.worker, is_over, &heard, TIELINE_FOREVER));
         printf("%" PRIu64 " rounds heard of\n", heard.rounds);
     }
-    /* What the other rank asks last is still answered. */
+    /* The other rank's remaining operations are served meanwhile. */
     check(tieline_job_barrier(me.job, me.worker));
     check(tieline_worker_close_region(me.worker, memory, PATIENCE));
     leave(&me);

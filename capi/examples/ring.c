@@ -1,4 +1,4 @@
-/* A token goes round a ring of N processes; each adds its rank. After a hundred rounds rank 0 checks the sum.
+/* A token travels round a ring of N processes; each adds its rank. After a hundred rounds rank 0 checks the sum.
  *
  * tieline run -n 8 -- ./ring
  */

@@ -1,15 +1,15 @@
-/* A small message-passing runtime: sends and receives with tags, of any length, from one rank or from any. Every byte is looked at.
+/* A small message-passing runtime: tagged sends and receives of any length, from one rank or from any. Every byte is verified.
  *
  * tieline run -n 4 -- ./tagged
  *
- * A message has its tag in the header. One that is sent at once is kept until a receive matches it; a longer one is announced, from memory
- * that is lent for as long, and taken straight into the receive's own.
+ * A message has its tag in the header. An eager message is kept until a receive matches it. A rendezvous message is sent from memory with
+ * a transient registration, and received directly into the memory of the receive.
  */
 #include <inttypes.h>
 
 #include "job.h"
 
-/* HELLO says the rank of who sends first: messages name their sender by a number that the receiver's worker gave it. */
+/* HELLO carries the sender's rank: messages identify their sender by a number that the receiver's worker has assigned. */
 enum { HELLO = 1, MESSAGE = 2, MOST_RANKS = 64, MOST_PEERS = 1024 };
 enum { SMALL = 100, LARGE = 3 << 20, ROUNDS = 20, ANY = MOST_RANKS };
 
@@ -17,7 +17,7 @@ static struct rank me;
 static struct tieline_endpoint *to_rank[MOST_RANKS];
 static size_t rank_of_peer[MOST_PEERS];
 
-/* What has come and was not received: in the order in which it came. */
+/* Messages that have arrived and were not received, in order of arrival. */
 struct arrival {
     struct arrival *next;
     size_t source, len;
@@ -60,7 +60,7 @@ static void on_message(void *user, const struct tieline_message *message)
     last = &arrival->next;
 }
 
-/* A send that was begun; its memory is the library's until it is waited for. */
+/* A send in progress; its memory belongs to the library until it was waited for. */
 struct sending {
     uint64_t request;
     struct tieline_region *lent;
@@ -125,7 +125,7 @@ static int32_t matches(void *user)
     return 0;
 }
 
-/* Receives the first message that matches, which must fit; returns how long it is, and writes who sent it. */
+/* Receives the first message that matches, which must fit; returns its length, and writes its sender. */
 static size_t receive(size_t source, uint64_t tag, void *bytes, size_t room, size_t *from)
 {
     struct pattern pattern = {source, tag, NULL};
@@ -156,7 +156,7 @@ static size_t receive(size_t source, uint64_t tag, void *bytes, size_t room, siz
     return len;
 }
 
-/* The byte that stands there in a message of that rank's. */
+/* The byte at this position in a message of that rank. */
 static unsigned char pattern_at(size_t rank, uint64_t tag, size_t at)
 {
     return (unsigned char)(rank * 31 + tag * 7 + at % 251);
@@ -178,7 +178,7 @@ static void look_at(const unsigned char *bytes, size_t len, size_t rank, uint64_
     }
 }
 
-/* Everybody to the next one and from the one before it, of one length; the later tag is received first. */
+/* Every rank sends to the next one and receives from the previous one, at one length; the later tag is received first. */
 static void around(unsigned char *out, unsigned char *in, size_t len)
 {
     size_t next = (me.place.rank + 1) % me.place.ranks, before = (me.place.rank + me.place.ranks - 1) % me.place.ranks, from;
@@ -196,7 +196,7 @@ static void around(unsigned char *out, unsigned char *in, size_t len)
     end_send(&sends[1]);
 }
 
-/* Everybody to rank 0, which takes them as they come; those of one rank in their order. */
+/* Every rank sends to rank 0, which receives in order of arrival; messages of one rank arrive in order. */
 static void to_one(unsigned char *bytes)
 {
     size_t n, from, counts[MOST_RANKS] = {0};

@@ -1,4 +1,4 @@
-/* Threads that send: each with a worker of its own, and all by one worker behind a lock. Rank 1 receives, and nothing is lost.
+/* Sending threads: each with a worker of its own, then all through one worker behind a lock. Rank 1 receives, and nothing is lost.
  *
  * tieline run -n 2 -- ./threads
  */
@@ -17,7 +17,7 @@ struct shared {
     pthread_mutex_t lock;
 };
 
-/* Posts one message; the worker of the endpoint makes room for it. With the lock it is held for a call, and for no wait. */
+/* Posts one message; the endpoint's worker makes room for it. The lock is held for each call, but not while waiting. */
 static void send_one(struct tieline_worker *worker, struct tieline_endpoint *there, uint64_t header, pthread_mutex_t *lock)
 {
     int32_t sent;

@@ -1,26 +1,27 @@
-//! The C library: `tieline.h` is made from this crate, `libtieline.so.0` and `libtieline.a` are linked from it.
+//! The C library. `tieline.h` is generated from this crate; `libtieline.so.0` and `libtieline.a` are linked from it.
 //!
 //! ```c
 //! struct tieline_worker *worker;
-//! int32_t status = tieline_worker_open(context, NULL, &worker);
+//! int32_t status = tieline_worker_open(context, &worker);
 //! if (status < 0) fprintf(stderr, "%s\n", tieline_error_text());
 //! ```
 //!
-//! It stands on the public interface of the crate `tieline`, and on what that has for it beside (`core/src/endpoint/at_once.rs`: calls
-//! that do not panic), and adds what C lacks. [docs/c.md](../../../docs/c.md) has the rules as a C programmer meets them; this is how
-//! they are kept:
+//! It uses the public interface of the crate `tieline`, plus calls of that crate that cannot panic
+//! (`core/src/endpoint/at_once.rs`), and adds what C lacks. [docs/c.md](../../../docs/c.md) states the rules for the C programmer.
+//! They are implemented as follows:
 //!
-//! * **A handle is no address.** Its bits are a place in a table, the kind of the object and how often the place was used
-//!   (`abi/table.rs`). Nothing that the caller gives is followed before the place says the same three things, so a handle that was
-//!   closed, is of another kind, or is no handle at all is an error and never an access to freed memory.
-//! * **A worker has a mark** (`abi/enter.rs`): who is in a call of it. It is a word that is read and written without a locked
-//!   instruction. Another thread that comes meanwhile is told `Busy`; a handler, which comes from inside, is let in.
-//! * **Nothing unwinds into C.** Every entry catches a panic, but around what cannot panic (`Mark::at_once`), ends the object that it was
-//!   in (its mark says so for ever), and returns `ProviderFailed` with the panic's words.
+//! * **A handle is not an address.** Its bits are a place in a table, the kind of the object, and a use count of the place
+//!   (`abi/table.rs`). A handle is followed only if the place holds the same three values. A closed handle, a handle of another
+//!   kind, or arbitrary bits are therefore an error and never an access to freed memory.
+//! * **A worker has a mark** (`abi/enter.rs`) that records which thread is in a call of it. The mark is a word that is read and
+//!   written without a locked instruction. Another thread that calls meanwhile gets `Busy`; a nested call from a handler is
+//!   admitted.
+//! * **No panic unwinds into C.** Every entry point catches panics, except around code that cannot panic (`Mark::at_once`). A panic
+//!   ends the object it happened in (its mark stays `BROKEN`), and the call returns `ProviderFailed` with the panic's text.
 //! * **Records grow at their ends** (`abi/records.rs`), by the rules of the provider ABI.
-//! * **Errors stay in the thread** (`abi/error.rs`) until the next one, as values; their C strings are made when somebody asks.
+//! * **Errors stay in the thread** (`abi/error.rs`) until the next one, as values; their C strings are made on request.
 //!
-//! `unsafe` code is in the folder `abi` alone: every function there that is exported takes addresses from the caller, who promises
-//! what the header says of them.
+//! `unsafe` code is confined to the folder `abi`. Every exported function there takes addresses from the caller, who guarantees
+//! what the header says about them.
 
 pub mod abi;

@@ -1,4 +1,4 @@
-/* Contexts that are opened and closed again and again leave nothing behind: no memory, descriptor, mapping or thread.
+/* Contexts that are opened and closed repeatedly leak nothing: no memory, descriptor, mapping or thread.
  *
  * ./again ROUNDS
  */
@@ -11,7 +11,7 @@
 
 #include "../examples/check.h"
 
-/* What a context may leave on the heap. */
+/* The number of bytes that a context may leave on the heap. */
 enum { MOST = 64 };
 
 static int entries(const char *folder)
@@ -38,7 +38,7 @@ static int mappings(void)
     return count;
 }
 
-/* Bytes of the heap that are in use; 0 where nobody counts them. */
+/* Bytes of the heap in use; 0 if they cannot be counted. */
 static size_t heap(void)
 {
 #ifdef __GLIBC__
@@ -59,7 +59,7 @@ static int32_t is_handled(void *user)
     return *(int *)user;
 }
 
-/* A message and a put to itself; what was opened is let go of in one of three orders. */
+/* Sends a message and a put to itself, and releases the objects in one of three orders. */
 static void round_of(int number)
 {
     struct tieline_context_params params = {sizeof params, NULL, 0, 0};

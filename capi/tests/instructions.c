@@ -1,5 +1,5 @@
-/* What the C library costs in instructions, over what the same takes in Rust (core/examples/instructions.rs, which has the same cases):
- * counted by callgrind between the entry of measured_c_CASE and its end. `cargo xtask instructions` does that and compares.
+/* The cost of the C library in instructions, compared with the same cases in Rust (core/examples/instructions.rs). callgrind counts
+ * between the entry of measured_c_CASE and its end. `cargo xtask instructions` runs and compares them.
  *
  * ./instructions CASE N
  */
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     len = sizeof bytes;
     check(tieline_region_key(memory, bytes, &len));
     check(tieline_endpoint_import_key(me, bytes, len, &key));
-    /* Past the threshold of fast boxes, and until the key's mapping has arrived. */
+    /* Past the threshold of fast boxes, and until the key's mapping exists. */
     for (n = 0; n < WARM_UP; n++) {
         uint64_t request;
         if (check(tieline_send(me, 1, 0, "warm up!", 8, NULL, &request)) == TIELINE_PENDING) {

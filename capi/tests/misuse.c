@@ -1,4 +1,4 @@
-/* Everything that a caller can do wrong and that can be known: each is an error with words, and nothing else happens.
+/* Every detectable error of a caller: each is reported with a text, and has no other effect.
  *
  * ./misuse
  */
@@ -14,7 +14,7 @@
 
 #define refused(call, status_, words) refuse(call, status_, words, __LINE__)
 
-/* The call has failed like this, and says why. */
+/* The call has failed with this status, and its text contains `words`. */
 static void refuse(int32_t is, int32_t status, const char *words, int line)
 {
     struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
@@ -28,7 +28,7 @@ static void refuse(int32_t is, int32_t status, const char *words, int line)
 
 static struct tieline_job *job;
 
-/* What the tests have: a worker that writes to itself. */
+/* The common objects of the tests: a worker with an endpoint to itself. */
 struct fixture {
     struct tieline_context *context;
     struct tieline_worker *worker;
@@ -129,11 +129,11 @@ static void handles_of_another_kind_and_those_that_are_over(void)
     refused(tieline_region_drop(f.memory), TIELINE_INVALID, "closed");
     check(tieline_context_close(f.context));
     refused(tieline_context_close(f.context), TIELINE_INVALID, "closed");
-    /* Other objects take their places, and not their handles. */
+    /* Other objects reuse their places, but not their handles. */
     set_up(&f);
     refused(tieline_worker_progress(before.worker), TIELINE_INVALID, "closed");
     refused(tieline_send(before.me, 1, 0, NULL, 0, NULL, NULL), TIELINE_INVALID, "closed");
-    /* What belongs to a worker outlives it, and is of no use. */
+    /* Objects of a worker outlive it, and are unusable. */
     check(tieline_worker_drop(f.worker));
     refused(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL), TIELINE_CLOSED, "");
     check(tieline_key_drop(f.key));
@@ -166,14 +166,14 @@ static void records(void)
     refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_UNSUPPORTED_PARAM, "flags");
     how.flags = 0;
     how.reserved = 7;
-    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_UNSUPPORTED_PARAM, "7 where a zero stands");
+    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_UNSUPPORTED_PARAM, "7 in a reserved field");
     how.reserved = 0;
     how.tell = TIELINE_TELL_COUNTED;
     refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_INVALID, "a counter");
     check(tieline_worker_counter(f.worker, &counter));
     how.counter = counter;
     check(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL));
-    /* An older caller's record ends earlier: it is zeros behind that, and tracked with the word 0. */
+    /* An older caller's record is shorter: the rest is taken as zeros, so it is tracked with the word 0. */
     how.size = offsetof(struct tieline_how, user);
     how.tell = TIELINE_TELL_TRACKED;
     how.user = 99;
@@ -263,7 +263,7 @@ static void copies_its_message(void *user, const struct tieline_message *message
     over = message;
 }
 
-/* A copy of a record leads to its message in the handler, and to nothing afterwards. */
+/* A copy of a record refers to its message during the handler, and is refused afterwards. */
 static void a_copied_message_is_over_when_its_handler_is(void)
 {
     struct fixture f;
@@ -292,7 +292,7 @@ static void a_copied_message_is_over_when_its_handler_is(void)
     is_refused(over);
 }
 
-/* What is refused has not happened, nor will it. */
+/* A refused operation has not happened and does not happen later. */
 static void what_cannot_be_told_as_it_is_asked_for_is_not_begun(void)
 {
     static unsigned char block[1 << 20];
@@ -337,7 +337,7 @@ static void *another_thread(void *user)
     return NULL;
 }
 
-/* In a handler: whatever does not wait may be called; another thread is not let in. */
+/* A handler may make every call that does not wait; another thread is refused. */
 static void on_message(void *user, const struct tieline_message *message)
 {
     struct fixture *f = (struct fixture *)user;
@@ -384,7 +384,7 @@ static void threads(void)
     check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
     a_message_is_over_when_its_handler_is();
     expect(memory_of(&f)[0] == 5);
-    /* One thread at a time: any. */
+    /* Any thread may call, one at a time. */
     expect(pthread_create(&other, NULL, uses_it_alone, &f) == 0 && pthread_join(other, NULL) == 0);
     check(tieline_job_barrier(job, f.worker));
     check(tieline_job_close(job));
@@ -449,7 +449,7 @@ static void replaces_itself(void *user, const struct tieline_message *message)
     f->handled++;
 }
 
-/* The record of its message goes with a handler, and not before it has returned. */
+/* A handler and the record of its message are freed only after the handler has returned. */
 static void a_handler_may_replace_itself(void)
 {
     struct fixture f;
@@ -470,7 +470,7 @@ static void a_handler_may_replace_itself(void)
     tear_down(&f);
 }
 
-/* What a handler has of the caller's may go with the worker: nobody looks at it any more. */
+/* The objects that a handler uses may be freed together with the worker: they are not accessed after that. */
 static void a_handler_that_ends_its_worker_is_the_last(void)
 {
     struct fixture f;
@@ -492,7 +492,7 @@ static void a_handler_that_ends_its_worker_is_the_last(void)
     check(tieline_context_close(f.context));
 }
 
-/* A message that nobody takes keeps its region. */
+/* A rendezvous message that is not received keeps its region open. */
 static void a_region_in_use_is_not_closed(void)
 {
     enum { LEN = 1 << 20 };
@@ -514,7 +514,7 @@ static void a_region_in_use_is_not_closed(void)
     refused(tieline_region_close(lent), TIELINE_BUSY, "in use");
     piece.len = LEN + 1;
     refused(tieline_send_pieces(f.me, 9, 0, &piece, 1, NULL, NULL), TIELINE_OUT_OF_RANGE, "");
-    /* Nobody handles it: it is refused, and says so. */
+    /* It has no handler, so it is refused, and the sender learns that. */
     refused(tieline_worker_finish(f.worker, request, PATIENCE, NULL), TIELINE_UNSUPPORTED, "");
     refused(tieline_worker_finish(f.worker, request, 0, NULL), TIELINE_INVALID, "none with the number");
     check(tieline_worker_close_region(f.worker, lent, PATIENCE));
@@ -559,7 +559,7 @@ static void *looks_at_it(void *stop)
     return NULL;
 }
 
-/* A region that is about to be closed is neither there nor closed, and one that was not closed is where it was. */
+/* While a region is being closed, other calls get BUSY. A region that could not be closed keeps its address. */
 static void a_region_that_is_about_to_be_closed_is_busy(void)
 {
     struct fixture f;
@@ -584,7 +584,7 @@ static void a_region_that_is_about_to_be_closed_is_busy(void)
     tear_down(&f);
 }
 
-/* A peer that makes no progress: the wait is over and over again, until the operation itself has ended. */
+/* A peer that makes no progress: the wait times out repeatedly, until the operation itself has ended. */
 static void a_wait_that_is_over_is_not_an_operation_that_has_ended(void)
 {
     struct tieline_setting settings[] = {
@@ -613,7 +613,7 @@ static void a_wait_that_is_over_is_not_an_operation_that_has_ended(void)
     how.counter = counter;
     check(tieline_send(endpoint, 1, 0, "x", 1, &how, NULL));
     expect(check(tieline_endpoint_flush_messages(endpoint, NULL, &request)) == TIELINE_PENDING);
-    /* The first wait is over at once, however slow the program runs. */
+    /* The first wait times out immediately, however slow the program runs. */
     while ((status = tieline_worker_finish(worker, request, waits > 0 ? 10000000 : 0, NULL)) == TIELINE_TIMED_OUT) {
         check(tieline_last_error(&error));
         expect(error.status == TIELINE_TIMED_OUT && error.kind == TIELINE_DO_RETRY && strstr(error.fix, "wait again"));
@@ -648,7 +648,7 @@ static int32_t is_seen(void *user)
     return 0;
 }
 
-/* Waits in every way, while it is canceled, and meets the cancellation behind them. */
+/* Makes every kind of waiting call while being canceled; the cancellation takes effect after them. */
 static void *waits_until_it_is_canceled(void *user)
 {
     struct fixture *f = (struct fixture *)user;
@@ -673,7 +673,7 @@ static void *waits_until_it_is_canceled(void *user)
     return NULL;
 }
 
-/* A cancellation comes in the middle of a wait: the calls go on, and the thread ends at a point of its own. */
+/* A cancellation arrives during a wait: the calls complete, and the thread ends at its own cancellation point. */
 static void a_thread_that_is_canceled_in_a_wait(void)
 {
     struct fixture f;
@@ -689,7 +689,7 @@ static void a_thread_that_is_canceled_in_a_wait(void)
 
 static sem_t is_closed;
 
-/* Others take the place of what was let go of. */
+/* Other objects reuse the places of the released ones. */
 static void close_job(void)
 {
     size_t len;
@@ -744,7 +744,7 @@ static void a_job_may_be_closed_inside_of_a_call(void)
     memset(&own, 0, sizeof own);
     own.size = sizeof own;
     own.ranks = 1;
-    /* No host has more ranks than the job, nor a rank beyond its own. */
+    /* A host has no more ranks than the job, and no rank beyond its own count. */
     own.local_ranks = 2;
     refused(tieline_job_open(&own, &job), TIELINE_INVALID, "rank 0 of 2 of its host, in a job of 1");
     own.local_ranks = own.local_rank = 1;
@@ -756,7 +756,7 @@ static void a_job_may_be_closed_inside_of_a_call(void)
     check(tieline_job_set_deadline(job, 1));
     check(tieline_job_exchange(job, "mine", 5, takes_mine, &is_taken));
     expect(is_taken);
-    /* What is handed over when the call has returned goes nowhere. */
+    /* Bytes that arrive after the call has returned are discarded. */
     late_take(late_to, 0, "late", 4);
     late_take(NULL, 0, "late", 4);
     late_take(&f, 0, "late", 4);
@@ -782,7 +782,7 @@ static int32_t hands_over(void *user, size_t rank, uint32_t key, tieline_take_fn
     return TIELINE_OK;
 }
 
-/* More than there is memory for is refused, and ends no process. */
+/* Lengths that exceed the memory are refused, and do not crash the process. */
 static void lengths_and_numbers_beyond_all_memory(void)
 {
     enum { PIECES = 1 << 15 };
@@ -826,7 +826,7 @@ static void lengths_and_numbers_beyond_all_memory(void)
     tear_down(&f);
 }
 
-/* A child has no use of what the parent has, says so, and may open a context of its own. The parent goes on. */
+/* A child cannot use the parent's objects and gets an error; it may open a context of its own. The parent goes on. */
 static void a_forked_child(void)
 {
     struct fixture f;
@@ -871,7 +871,7 @@ static int32_t has_all_of_three(void *user)
     return ((struct fixture *)user)->handled == 3;
 }
 
-/* Children, each by a context of its own, reach their parent, which goes on with what it has open. */
+/* Children, each with a context of its own, connect to their parent, which continues to use its own objects. */
 static void children_that_reach_their_parent(void)
 {
     struct fixture f;
@@ -903,7 +903,7 @@ static void children_that_reach_their_parent(void)
             check(tieline_key_drop(theirs));
             check(tieline_endpoint_drop(parent));
             tear_down(&own);
-            exit(0); /* with what the parent has registered for its end, and without its handles' */
+            exit(0); /* runs the parent's exit functions, but does not close its handles */
         }
         expect(children[i] > 0);
     }
@@ -968,13 +968,13 @@ static void a_signal_handler_may_wake(void)
     action.sa_handler = on_signal;
     expect(sigaction(SIGUSR1, &action, NULL) == 0 && raise(SIGUSR1) == 0);
     expect(check(tieline_worker_wait(f.worker, PATIENCE)) == TIELINE_MOVED);
-    /* Whatever else there was to do is done at some time. */
+    /* Drains all remaining events. */
     do {
         waited = tieline_worker_wait(f.worker, 1000000);
     } while (waited >= 0);
     refused(waited, TIELINE_TIMED_OUT, "time is up");
     check(tieline_waker_drop(waker));
-    /* One that is gone leaves no words: a signal handler that is late makes none, which takes memory. */
+    /* A dropped waker stores no error text: that would allocate, and a signal handler may call late. */
     expect(tieline_waker_wake(waker) == TIELINE_INVALID && tieline_waker_wake(NULL) == TIELINE_INVALID);
     expect(tieline_waker_wake((struct tieline_waker *)f.worker) == TIELINE_INVALID);
     refused(waited, TIELINE_TIMED_OUT, "time is up");

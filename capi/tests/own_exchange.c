@@ -1,4 +1,4 @@
-/* A job whose exchange is the caller's: two processes that find each other through a page that they share.
+/* A job with the caller's own exchange: two processes that connect through a shared page.
  *
  * ./own_exchange
  */
@@ -12,7 +12,7 @@
 
 enum { RANKS = 2, KEYS = 4, MOST = 16384, ADDRESS = 1, GREETING = 1, LOOKS = 100000000 };
 
-/* What a rank has left under a key; `is_there` last. */
+/* Bytes that a rank has published under a key; `is_there` is written last. */
 struct left {
     int is_there;
     size_t len;
@@ -21,7 +21,7 @@ struct left {
 
 struct page {
     struct left left[RANKS][KEYS];
-    /* Of allgathers: what each gave, how many each has begun and how many it has read to the end. */
+    /* For allgathers: the bytes of each rank, the number that each has begun, and the number that each has read completely. */
     struct left given[RANKS];
     int begun[RANKS], read[RANKS];
 };
@@ -32,7 +32,7 @@ struct own {
     int round;
 };
 
-/* Waits for another process, not for ever. */
+/* Waits for another process, with a limit. */
 static int32_t until_at_least(const int *word, int value)
 {
     long look;
@@ -63,7 +63,7 @@ static int32_t allgather(void *user, const void *mine, size_t len, tieline_take_
     struct own *own = (struct own *)user;
     size_t rank;
     int32_t status = TIELINE_OK;
-    /* Nobody overwrites what another has not read. */
+    /* A rank does not overwrite bytes that another has not read. */
     for (rank = 0; rank < RANKS && status == TIELINE_OK; rank++) {
         status = until_at_least(&own->page->read[rank], own->round);
     }

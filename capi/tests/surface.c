@@ -1,4 +1,4 @@
-/* What the examples do not use of the surface, each call once at least, by a worker that writes to itself.
+/* Calls of the interface that the examples do not use, each at least once, by a worker with an endpoint to itself.
  *
  * ./surface
  */
@@ -73,7 +73,7 @@ static void on_back(void *user, const struct tieline_message *message)
     *(int *)user = 1;
 }
 
-/* What came of messages that count themselves in their headers. */
+/* The received messages, which carry a sequence number in the header. */
 static struct {
     uint64_t next;
     int announced, empty;
@@ -135,7 +135,7 @@ static void set_up(void)
     check(tieline_endpoint_import_key(me, bytes, len, &key));
 }
 
-/* What a transport has no room for is queued behind what it has taken, up to a bound, and nothing is sent twice. */
+/* Messages without room in the transport are queued in order, up to a limit, and sent exactly once. */
 static void more_messages_than_there_is_room_for(void)
 {
     uint64_t sent = 0, queued = 0, number, request = 7;
@@ -158,7 +158,7 @@ static void more_messages_than_there_is_room_for(void)
     }
     expect(queued > 0 && queued < sent);
     check(tieline_worker_wait_until(worker, have_come, &sent, PATIENCE));
-    /* The same handler hears of long, short and empty ones. */
+    /* The same handler receives long, short and empty messages. */
     expect(check(tieline_send(me, ORDERED, sent++, at(local, 0), LEN, NULL, &request)) == TIELINE_PENDING);
     number = ~sent;
     check(tieline_send(me, ORDERED, sent++, &number, sizeof number, NULL, NULL));
@@ -189,7 +189,7 @@ static void long_messages(void)
     expect(tieline_announcement_refuse(seen.announcement) == TIELINE_INVALID);
     check(tieline_worker_finish(worker, request, PATIENCE, NULL));
     expect(memcmp(at(memory, 0), at(local, 0), LEN) == 0);
-    /* One that is refused says so to its sender. */
+    /* A refused message: its sender is notified. */
     seen.announcement = NULL;
     expect(check(tieline_send_pieces(me, LONG, 0, &piece, 1, NULL, &request)) == TIELINE_PENDING);
     check(tieline_worker_wait_until(worker, has_announcement, NULL, PATIENCE));
@@ -200,7 +200,7 @@ static void long_messages(void)
         check(tieline_last_error(&error));
         expect(error.kind == TIELINE_OP_REFUSED);
     }
-    /* And one that is taken back. */
+    /* A canceled message. */
     seen.announcement = NULL;
     expect(check(tieline_send_pieces(me, LONG, 0, &piece, 1, NULL, &request)) == TIELINE_PENDING);
     check(tieline_worker_wait_until(worker, has_announcement, NULL, PATIENCE));
@@ -326,7 +326,7 @@ static void words_handles_and_limits(void)
     check(tieline_key_drop(again));
 }
 
-/* By a name, without waiting and waiting: each leads to the endpoint's worker, and one that is no name, or nobody's, is an error. */
+/* By name, without waiting and waiting: each endpoint leads to the worker; a malformed or unknown name is an error. */
 static void by_name(void)
 {
     unsigned char name[48];
@@ -350,7 +350,7 @@ static void by_name(void)
     check(tieline_worker_connect_by_name(worker, name, len, &there));
     ended(tieline_endpoint_flush_messages(there, NULL, &request), &request);
     check(tieline_endpoint_drop(there));
-    /* Given up, and no name at all. */
+    /* An abandoned query, and a malformed name. */
     check(tieline_worker_ask_name(worker, name, len, &call));
     check(tieline_name_call_drop(call));
     expect(tieline_worker_ask_name(worker, name, 3, &call) < 0 && call == NULL);
@@ -433,7 +433,7 @@ static void reports(void)
     for (which = TIELINE_REPORT_TABLE; which <= TIELINE_REPORT_JSON; which++) {
         size_t len = 0;
         expect(tieline_context_report(context, which, NULL, &len) == TIELINE_TOO_LARGE && len > 100);
-        len += 4096; /* it may have grown */
+        len += 4096; /* the text may have grown */
         text = (char *)malloc(len);
         expect(text != NULL);
         check(tieline_context_report(context, which, text, &len));
@@ -446,7 +446,7 @@ static void reports(void)
     }
 }
 
-/* Two workers that one thread waits for: a message to the second ends the wait, and its handler runs in it. */
+/* One thread waits for two workers: a message to the second ends the wait, and its handler runs inside. */
 static void several_workers(void)
 {
     unsigned char address[16384];
@@ -473,7 +473,7 @@ static void several_workers(void)
     expect(tieline_workers_wait((const struct tieline_worker *const *)both, 2, 0) == TIELINE_INVALID);
 }
 
-/* What a worker does and has counted, and the way that a key takes. */
+/* A worker's state and counters, and the path of a key. */
 static void looks(void)
 {
     char path[128], *text;
@@ -487,7 +487,7 @@ static void looks(void)
     expect(counters.malformed == 0 && counters.failed_connections == 0);
     len = 0;
     expect(tieline_worker_status(worker, NULL, &len) == TIELINE_TOO_LARGE && len > 100);
-    len += 4096; /* it may have grown */
+    len += 4096; /* the text may have grown */
     text = (char *)malloc(len);
     expect(text != NULL);
     check(tieline_worker_status(worker, text, &len));

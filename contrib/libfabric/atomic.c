@@ -1,4 +1,4 @@
-/* Atomics of one integer of 32 or 64 bits. What is not here a consumer does by messages: it asks first. */
+/* Atomics of one 32-bit or 64-bit integer. For other atomics, a consumer queries first and uses messages. */
 #include "fi.h"
 #include <string.h>
 
@@ -19,7 +19,7 @@ static bool is_unsigned(enum fi_datatype type) {
     return type == FI_UINT32 || type == FI_UINT64;
 }
 
-/* Tieline's operation; false where there is none. Reading is an OR with nothing. */
+/* Tieline's operation; false if there is none. A read is an OR with zero. */
 static bool code_of(enum fi_datatype type, enum fi_op op, uint32_t *code) {
     if (!width_of(type))
         return false;
@@ -72,7 +72,7 @@ static uint64_t value_of(const void *from, uint32_t width) {
     return width == 4 ? narrow : wide;
 }
 
-/* What all calls come down to. */
+/* The common form of all atomic calls. */
 struct atomic {
     enum call call;
     const void *operand, *compare;

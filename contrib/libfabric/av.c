@@ -1,4 +1,4 @@
-/* Address vectors: lists of names. Both types number them 0, 1, 2; who they are is asked for when somebody sends there. */
+/* Address vectors: lists of names. Both types number them 0, 1, 2; a name is resolved at the first send to it. */
 #include "fi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static int insert(struct fid_av *fid, const void *addr, size_t count, fi_addr_t 
         struct address *place = &av->addresses[av->count];
         memcpy(place, bytes + i * sizeof *place, sizeof *place);
         bool is_good = is_address(place);
-        /* One that is none has its number all the same. */
+        /* A malformed address gets a number as well. */
         if (!is_good)
             place->len = 0;
         if (fi_addr)
@@ -78,7 +78,7 @@ static int insertsym(struct fid_av *av, const char *node, size_t nodes, const ch
     return -FI_ENOSYS;
 }
 
-/* Numbers are not used again, and the ways there stay until the endpoint is closed. */
+/* Numbers are not reused, and connections stay open until the endpoint is closed. */
 static int remove_addresses(struct fid_av *fid, fi_addr_t *fi_addr, size_t count, uint64_t flags) {
     struct av *av = container_of(fid, struct av, fid);
     int result = 0;
@@ -139,7 +139,7 @@ static struct fi_ops_av av_ops = {
 };
 
 int av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **av, void *context) {
-    /* Named vectors are shared by processes; FI_EVENT inserts in the background. */
+    /* Named vectors would be shared between processes; FI_EVENT would insert in the background. Neither is supported. */
     if (attr && (attr->name || attr->flags))
         return -FI_ENOSYS;
     struct av *made = calloc(1, sizeof *made);

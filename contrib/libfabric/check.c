@@ -1,5 +1,5 @@
 /*
- * An MPI program that looks at every byte: a ring, the collectives, puts and gets. It knows nothing of Tieline.
+ * An MPI program that verifies every byte: a ring, the collectives, puts and gets. It does not depend on Tieline.
  *
  *     mpicc -O2 -o check check.c && mpirun -n 4 ./check ring collectives rma
  */
@@ -27,7 +27,7 @@ static void *room(size_t bytes) {
     return made;
 }
 
-/* What stands at a place, as one rank writes it in one round. */
+/* The byte at a position, as one rank writes it in one round. */
 static uint8_t byte_of(int from, int round, size_t at) {
     return (uint8_t)((size_t)from * 131 + (size_t)round * 31 + at * 7 + (at >> 8));
 }
@@ -62,7 +62,7 @@ static void ring(void) {
         free(mine);
         free(theirs);
     }
-    /* Many small ones that nobody waits for one by one, to everybody, and from anybody. */
+    /* Many small messages to all ranks, received from any rank, without waiting for each. */
     enum { MANY = 500 };
     int *words = room(sizeof(int) * MANY), *next = calloc((size_t)ranks, sizeof *next);
     MPI_Request *requests = room(sizeof *requests * MANY * (size_t)ranks);
@@ -145,7 +145,7 @@ static void collectives(void) {
         collectives_of(counts[n]);
 }
 
-/* Every rank's window has a part for each rank, and a part that nobody writes. */
+/* Every rank's window has a part for each rank, and a part that stays unwritten. */
 static void puts_and_gets(size_t len) {
     size_t parts = (size_t)ranks + 1;
     uint8_t *window = room(len * parts), *mine = room(len), *theirs = room(len);
@@ -202,7 +202,7 @@ static void strided(void) {
     MPI_Type_free(&type);
 }
 
-/* Counters that everybody counts with: a number is given once. */
+/* Counters that all ranks increment: each number is given out once. */
 static void atomics(void) {
     enum { EACH = 100 };
     uint64_t words[2] = {0, 0}, one = 1, before, last = 0;

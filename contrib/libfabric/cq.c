@@ -1,4 +1,4 @@
-/* Completion queues: what has ended, in the order in which it did. They grow, and drop nothing. */
+/* Completion queues: completions in order. They grow, and drop nothing. */
 #include "fi.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ void cq_tell(struct cq *cq, const struct event *event) {
         size_t room = cq->room ? cq->room * 2 : 256;
         struct event *more = malloc(room * sizeof *more);
         if (!more) {
-            /* What is not told is waited for without end: that is no state to go on in. */
+            /* A lost completion would be awaited forever, so abort. */
             fprintf(stderr, "tieline-fi: no memory for a completion\n");
             abort();
         }
@@ -62,7 +62,7 @@ static size_t size_of(enum fi_cq_format format) {
     }
 }
 
-/* Every format is the beginning of an error's. */
+/* Every format is a prefix of that of an error. */
 static ssize_t take(struct cq *cq, void *buf, size_t count, fi_addr_t *src) {
     size_t taken = 0, size = size_of(cq->format);
     while (taken < count && cq->count) {

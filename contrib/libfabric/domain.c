@@ -1,4 +1,4 @@
-/* Fabrics, event queues (of which nothing comes), and domains: a context of Tieline's each. */
+/* Fabrics, event queues (which stay empty), and domains, each of which is a Tieline context. */
 #include "fi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -197,7 +197,7 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
     struct domain *made = calloc(1, sizeof *made);
     if (!made)
         return -FI_ENOMEM;
-    /* Tieline over libfabric over Tieline is nobody's wish. What the user says of providers stays as it is. */
+    /* Avoid Tieline over libfabric over Tieline. The user's own setting of providers takes precedence. */
     struct tieline_setting settings[] = {{"TIELINE_PROVIDERS", "^ofi"}};
     struct tieline_context_params params = {
         .size = sizeof params, .settings = settings, .settings_count = getenv("TIELINE_PROVIDERS") ? 0 : 1};

@@ -1,4 +1,4 @@
-/* Endpoints: a worker of Tieline's each, and the ways to its peers. */
+/* Endpoints, each of which is a Tieline worker, and the connections to its peers. */
 #include "fi.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ int peer_of(struct ep *ep, fi_addr_t addr, struct peer **out) {
     }
 }
 
-/* What Tieline has carried, and over what: a line for each endpoint, to the file that TIELINE_FI_REPORT names. */
+/* Reports the traffic and the path: a line per endpoint, to the file that TIELINE_FI_REPORT names. */
 static void report(const struct ep *ep) {
     const char *name = getenv("TIELINE_FI_REPORT");
     const struct counts *counts = &ep->counts;

@@ -1,9 +1,9 @@
 /*
- * A provider of libfabric over Tieline's C library: what its files share.
+ * A libfabric provider over Tieline's C library: declarations shared by its files.
  *
- * A domain is a context of Tieline's, an endpoint a worker, a peer of an endpoint (an address of its vector) an endpoint of that worker.
- * Every operation of libfabric's is a `struct op`, whose address is the word that Tieline tells its end with. One lock for each domain
- * lets any thread call; whoever has it may be in the worker.
+ * A domain is a Tieline context, an endpoint a worker, and a peer of an endpoint (an address of its vector) an endpoint of that worker.
+ * Every libfabric operation is a `struct op`, whose address is the word that Tieline reports with its completion. One lock per domain
+ * allows calls from any thread; its holder may use the worker.
  */
 #ifndef TIELINE_FI_H
 #define TIELINE_FI_H
@@ -26,18 +26,18 @@
 #include <stdio.h>
 #include <tieline.h>
 
-/* What fi_inject and its like take. */
+/* The largest size for fi_inject and its variants. */
 #define MAX_INJECT 4096
-/* Up to here Tieline copies what is sent or put; above, it lies where it is until the end. */
+/* Up to this size Tieline copies sends and puts; above it, the buffer stays in use until the operation completes. */
 #define MAX_COPIED 8192
 #define MAX_MESSAGE ((size_t)1 << 30)
 
-/* Ids of messages: of applications, and the question what a requested key stands for, with its answer. */
+/* Message ids: application messages, and the query for the handle of a requested key, with its reply. */
 #define ID_MESSAGE 1
 #define ID_KEY_ASKED 2
 #define ID_KEY_TOLD 3
 
-/* An address: a worker's name, whose length goes before it. Fits the 64 bytes that Open MPI 4.1 has room for. */
+/* An address: a worker's name, preceded by its length. It fits the 64 bytes that Open MPI 4.1 provides. */
 struct address {
     uint8_t len;
     uint8_t name[55];
@@ -48,7 +48,7 @@ struct fabric {
     size_t users;
 };
 
-/* Memory that is registered. */
+/* Registered memory. */
 struct mr {
     struct fid_mr fid;
     struct mr *next;
@@ -96,13 +96,13 @@ struct cq {
     size_t users;
 };
 
-/* A key of a peer's, by the number that libfabric's user has for it. */
+/* A peer's key, by the number that the libfabric user has for it. */
 struct known_key {
     enum { KEY_EMPTY, KEY_ASKED, KEY_TOLD, KEY_LOOKED_UP, KEY_READY, KEY_REFUSED } state;
     uint64_t number;
     uint64_t handle;
     struct tieline_key *key;
-    /* Something was posted with it. */
+    /* An operation was posted with it. */
     bool was_used;
 };
 #define KNOWN_KEYS 256
@@ -113,18 +113,18 @@ struct queue {
     struct op *first, **last;
 };
 
-/* An address of the vector, as an endpoint reaches it. */
+/* An address of the vector, as used by an endpoint. */
 struct peer {
     enum { PEER_NEW, PEER_ASKED, PEER_READY, PEER_FAILED } state;
     struct tieline_name_call *call;
     struct tieline_endpoint *to;
     uint32_t number;
     struct known_key *keys;
-    /* Messages that wait for the way there, in their order. */
+    /* Messages that wait until the peer is resolved, in order. */
     struct queue waiting;
     size_t waiting_count;
 };
-/* So many, and then -FI_EAGAIN: a consumer tries again when something has ended, and only then. */
+/* The limit before -FI_EAGAIN: a consumer retries only when a completion arrives. */
 #define MAX_WAITING 1024
 
 enum kind { OP_SEND, OP_RECV, OP_WRITE, OP_READ, OP_ATOMIC, OP_FETCH, OP_KEY, OP_ANSWER };
@@ -133,34 +133,34 @@ struct op {
     struct op *next;
     struct ep *ep;
     enum kind kind;
-    /* How many ends are still to be told. */
+    /* The number of parts that have not completed. */
     int parts;
-    /* FI_*, of the first end that was none. */
+    /* FI_*, of the first failed part. */
     int error;
     int status;
     bool is_used;
-    /* Its completion is told. */
+    /* Its completion is reported. */
     bool is_told;
     bool was_tried;
     uint64_t flags;
     void *context;
     uint8_t *buf;
     size_t len;
-    /* Of a receive: how long the message was, and whose. */
+    /* For a receive: the length of the message, and its sender. */
     size_t arrived;
     uint32_t number;
     struct tieline_announcement *announced;
-    /* The local memory: registered for this alone, or a part of what the caller has registered. */
+    /* The local memory: a transient registration, or a part of a region that the caller has registered. */
     struct tieline_region *lent;
     struct tieline_region *local;
     size_t local_offset;
-    /* Of a put, get or atomic. */
+    /* For a put, get or atomic. */
     fi_addr_t to;
     uint64_t remote, key;
     uint32_t code, width;
     uint64_t operand, compare;
     void *result;
-    /* Bytes of an injected put. */
+    /* The bytes of an injected put. */
     uint8_t *copy;
     void *desc;
 };
@@ -170,7 +170,7 @@ struct slab {
     struct op ops[64];
 };
 
-/* A message that came before its receive. */
+/* A message that arrived before its receive. */
 struct early {
     struct early *next;
     struct tieline_announcement *announced;
@@ -179,7 +179,7 @@ struct early {
     uint8_t bytes[];
 };
 
-/* What Tieline has carried. */
+/* The traffic counters. */
 struct counts {
     uint64_t sent, sent_bytes, received, received_bytes, announced;
     uint64_t puts, put_bytes, gets, get_bytes, atomics, keys_asked, errors;
@@ -196,9 +196,9 @@ struct ep {
     struct tieline_worker *worker;
     struct peer *peers;
     size_t peer_count;
-    /* Receives that wait for a message, operations to be tried again, and those whose memory is still lent. */
+    /* Receives that wait for a message, operations to be retried, and those whose transient registration is still open. */
     struct queue posted, again, closing;
-    /* Messages that wait in some peer's queue. */
+    /* The number of messages in all peers' queues. */
     size_t waiting;
     struct early *early, **early_last;
     struct slab *slabs;
@@ -215,7 +215,7 @@ int get_info(uint32_t version, const char *node, const char *service, uint64_t f
 /* domain.c */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain, void *context);
 void domain_progress(struct domain *domain);
-/* Where an operation's memory lies: in what the caller has registered, or lent to it. */
+/* Finds an operation's local memory: a region that the caller has registered, or a transient registration. */
 int32_t lend(struct op *op, void *desc);
 /* mr.c */
 extern struct fi_ops_mr mr_ops;
@@ -226,23 +226,23 @@ int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **
 void cq_tell(struct cq *cq, const struct event *event);
 /* ep.c */
 int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context);
-/* Makes progress, and takes what has ended. */
+/* Makes progress, and takes completions. */
 void ep_progress(struct ep *ep);
-/* The way to an address: 0, -FI_EINPROGRESS while it is looked for, or why there is none. */
+/* The endpoint for an address: 0, -FI_EINPROGRESS while it is being resolved, or the error. */
 int peer_of(struct ep *ep, fi_addr_t addr, struct peer **peer);
 struct peer *peer_by_number(struct ep *ep, uint32_t number, fi_addr_t *addr);
 /* ops.c */
 struct op *op_new(struct ep *ep, enum kind kind, uint64_t flags, void *context);
 void op_free(struct op *op);
 void ops_close(struct ep *ep);
-/* A part of it has ended; or nothing of it was begun, and `status` says why. */
+/* A part of it has completed; or nothing of it was started, and `status` is the reason. */
 void op_ended(struct op *op, int32_t status, uint64_t value);
 void op_retry(struct op *op);
 void op_close(struct op *op);
 struct tieline_how how_of(const struct op *op);
 void push(struct queue *queue, struct op *op);
 struct op *pop(struct queue *queue);
-/* What libfabric calls a status below 0. */
+/* The libfabric error for a status below 0. */
 int fi_error(int32_t status);
 /* msg.c */
 extern struct fi_ops_msg msg_ops;
@@ -255,15 +255,15 @@ void msg_close(struct ep *ep);
 /* rma.c */
 extern struct fi_ops_rma rma_ops;
 extern struct fi_ops_atomic atomic_ops;
-/* Posts a put, get or atomic: 0, -FI_EINPROGRESS while the way there or its key is asked for, or -FI_*. */
+/* Posts a put, get or atomic: 0, -FI_EINPROGRESS while its endpoint or key is being resolved, or -FI_*. */
 int rma_post(struct op *op);
-/* The same; what is asked for is waited for by the operation, not by the caller. */
+/* The same; while something is being resolved, the operation waits, and not the caller. */
 int rma_start(struct op *op);
 int atomic_query(struct fid_domain *domain, enum fi_datatype type, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
 /* keys.c */
 int32_t keys_open(struct ep *ep);
 void keys_ended(struct op *op, int32_t status);
-/* It was refused. Whether that can be since its number stands for other memory by now. */
+/* The operation was refused. Returns whether the reason may be that its number refers to other memory by now. */
 bool keys_forget(const struct op *op);
 void keys_used(const struct op *op);
 void keys_close(struct peer *peer);

@@ -1,5 +1,5 @@
 /*
- * What is offered: one entry of type RDM, or nothing. Nothing of Tieline is opened here, since every process that is linked with
+ * The provider's offer: one entry of type RDM, or nothing. It opens nothing of Tieline, since every process that is linked with
  * libfabric gets this far.
  */
 #include "fi.h"
@@ -16,7 +16,7 @@
 
 struct fi_provider provider;
 
-/* The modifiers that go with no word of a capability: all that it can be. */
+/* Adds the modifiers of a capability that was requested without any: all of them. */
 static uint64_t modifiers(uint64_t caps) {
     if ((caps & (FI_RMA | FI_ATOMIC)) && !(caps & (FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE)))
         caps |= FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -89,7 +89,7 @@ static void fill(struct fi_info *info, const struct fi_info *hints) {
     info->domain_attr->data_progress = FI_PROGRESS_MANUAL;
     info->domain_attr->resource_mgmt = FI_RM_ENABLED;
     info->domain_attr->av_type = domain->av_type;
-    /* Remote addresses are offsets whatever is offered, and nobody has to register what is only local. */
+    /* Remote addresses are always offsets, and local buffers need no registration. */
     info->domain_attr->mr_mode =
         domain->mr_mode == FI_MR_SCALABLE ? FI_MR_SCALABLE : domain->mr_mode & (FI_MR_ALLOCATED | FI_MR_PROV_KEY);
     info->domain_attr->mr_key_size = 8;
@@ -108,16 +108,16 @@ int get_info(uint32_t version, const char *node, const char *service, uint64_t f
              struct fi_info **info) {
     (void)version;
     *info = NULL;
-    /* Layered providers ask for MSG and DGRAM, to be stacked above: refused before anything else. */
+    /* Layered providers request MSG and DGRAM to stack on top: refused first. */
     if (hints && hints->ep_attr && hints->ep_attr->type != FI_EP_UNSPEC && hints->ep_attr->type != FI_EP_RDM)
         return -FI_ENODATA;
-    /* There are no names of hosts and services here; a service alone is a wish. */
+    /* There are no host and service names here; a service alone is only a hint. */
     if (node && !(flags & FI_SOURCE))
         return -FI_ENODATA;
     (void)service;
     if (hints && !fits(hints))
         return -FI_ENODATA;
-    /* BASIC promises remote addresses, and here are offsets. */
+    /* BASIC promises remote addresses, but this provider uses offsets. */
     if (hints && hints->domain_attr && hints->domain_attr->mr_mode == FI_MR_BASIC)
         return -FI_ENODATA;
     struct fi_info *answer = fi_allocinfo();

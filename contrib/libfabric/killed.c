@@ -1,4 +1,4 @@
-/* A peer that is stopped for a while, and one that is killed: nothing ends before its time, everything ends once, and nothing says -FI_EAGAIN for ever. */
+/* A stopped peer, and a killed one: nothing ends early, everything ends once, and posts do not return -FI_EAGAIN forever. */
 #include "opened.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -7,14 +7,14 @@
 
 enum { KEY = 5, LEN = 4096, MANY = 64 };
 
-/* Receives whatever comes, and is put to, until it is killed. */
+/* Receives all messages and is the target of puts, until it is killed. */
 static void be_the_peer(int to) {
     static uint8_t memory[LEN], received[MANY][8];
     uint64_t access = FI_REMOTE_READ | FI_REMOTE_WRITE;
     uint8_t name[64];
     size_t len = sizeof name;
     struct fid_mr *mr;
-    /* It ends with who started it, also where that fails. */
+    /* It ends together with its parent, even if the parent fails. */
     EXPECT(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     open_all();
     EXPECT(fi_mr_reg(domain, memory, sizeof memory, access, 0, KEY, 0, &mr, NULL) == 0);
@@ -42,7 +42,7 @@ int main(void) {
         DONE(fi_send(ep, word, sizeof word, NULL, 0, word));
     DONE(fi_write(ep, bytes, sizeof bytes, NULL, 0, 0, KEY, bytes));
 
-    /* Stopped: a message is not delivered. Looks at it are bounded by their number, not by a time. */
+    /* Stopped: a message is not delivered. The number of polls is bounded, rather than a time. */
     int status;
     EXPECT(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer && WIFSTOPPED(status));
     EXPECT(POSTED(fi_send(ep, word, sizeof word, NULL, 0, word)) == 0);
@@ -52,7 +52,7 @@ int main(void) {
     }
     EXPECT(kill(peer, SIGCONT) == 0 && next().err == 0);
 
-    /* Killed with messages and puts under way: each that was taken ends, the first failure comes, and then posts say so. */
+    /* Killed with messages and puts in flight: each accepted one ends, the first failure is reported, and then posts fail. */
     EXPECT(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer);
     int posted = 0, ended = 0, failed = 0;
     for (; posted < MANY; posted++)

@@ -1,6 +1,6 @@
 /*
- * Messages: matched in the order in which they come with receives in the order in which they were posted. A long one is announced by
- * Tieline in its place, and its receiver takes it into the buffer that it is matched with.
+ * Messages, matched in order of arrival with receives in the order in which they were posted. A long one is a rendezvous message of
+ * Tieline: it keeps its place, and its receiver takes it into the buffer of the matching receive.
  */
 #include "fi.h"
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 /* ---- Receiving ---- */
 
-/* Asks for the bytes of what was announced. */
+/* Starts the transfer of a rendezvous message. */
 int32_t msg_take(struct op *op) {
     size_t len = op->arrived < op->len ? op->arrived : op->len;
     struct tieline_how how = how_of(op);
@@ -46,7 +46,7 @@ static void keep_early(struct ep *ep, uint32_t number, const struct tieline_mess
     size_t kept = announced ? 0 : message->len;
     struct early *early = malloc(sizeof *early + kept);
     if (!early) {
-        /* A message that is lost in silence is waited for without end. */
+        /* A silently lost message would be awaited forever, so abort. */
         fprintf(stderr, "tieline-fi: no memory for a message of %zu bytes\n", kept);
         abort();
     }
@@ -67,7 +67,7 @@ static void arrived(void *user, const struct tieline_message *message) {
     tieline_message_peer(message, &number);
     if (message->is_announced && tieline_message_announcement(message, &announced) < 0)
         return;
-    /* Nothing is early while a receive is posted. */
+    /* While a receive is posted, no message is unexpected. */
     struct op *op = pop(&ep->posted);
     if (op)
         receive(op, number, message->len, message->payload, announced);
@@ -139,7 +139,7 @@ int msg_cancel(struct ep *ep, void *context) {
 
 /* ---- Sending ---- */
 
-/* DELIVERY_COMPLETE: the peer has the message when a round trip behind it has ended. */
+/* DELIVERY_COMPLETE: the peer has the message when a later round trip has completed. */
 int32_t msg_flush(struct op *op) {
     struct peer *peer = &op->ep->peers[op->to];
     struct tieline_how how = how_of(op);
@@ -168,7 +168,7 @@ static int32_t start(struct op *op) {
     return status;
 }
 
-/* Messages that were sent before the way there was known, in their order. */
+/* Messages that were sent before the peer was resolved, in order. */
 void msg_progress(struct ep *ep) {
     for (size_t i = 0; ep->waiting && i < ep->peer_count; i++) {
         struct peer *peer = &ep->peers[i];

@@ -1,4 +1,4 @@
-/* Operations: their life, from the post to the entry in a completion queue. */
+/* Operations, from the post to the entry in a completion queue. */
 #include "fi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +96,7 @@ void op_free(struct op *op) {
     op->ep->spare = op;
 }
 
-/* The worker is closed: what it had of operations is told to nobody. */
+/* The worker is closed: its pending operations are not reported. */
 void ops_close(struct ep *ep) {
     struct slab *next;
     for (struct slab *slab = ep->slabs; slab; slab = next) {
@@ -163,7 +163,7 @@ static void tell(struct op *op) {
         cq_tell(cq, &event);
 }
 
-/* Told when nobody touches its memory any more: the caller may free it then. */
+/* Reports the end when nothing accesses the operation's memory any more: the caller may then free it. */
 void op_close(struct op *op) {
     if (op->lent) {
         int32_t status = tieline_region_close(op->lent);
@@ -214,7 +214,7 @@ void op_ended(struct op *op, int32_t status, uint64_t value) {
         return;
     }
     if (status == TIELINE_KEY_REJECTED && op->kind != OP_SEND && op->kind != OP_RECV) {
-        /* A number that a caller chose may stand for another region by now: asked for once more. */
+        /* A number chosen by a caller may refer to another region by now: resolve it once more. */
         if (keys_forget(op) && !op->was_tried) {
             op->was_tried = true;
             op->parts = 0;
@@ -237,7 +237,7 @@ void op_ended(struct op *op, int32_t status, uint64_t value) {
     op_close(op);
 }
 
-/* What could not be begun, for want of room or of a key. */
+/* Operations that could not start, for lack of room or of a key. */
 void op_retry(struct op *op) {
     int32_t status;
     switch (op->kind) {

@@ -1,4 +1,4 @@
-/* Puts and gets. A put's end is Tieline's: its bytes are at the target, as DELIVERY_COMPLETE wants it. */
+/* Puts and gets. A put completes as in Tieline: its bytes are at the target, as DELIVERY_COMPLETE requires. */
 #include "fi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static int32_t start(struct op *op, struct tieline_key *key) {
     case OP_ATOMIC:
         return tieline_atomic(key, op->code, op->width, op->remote, op->operand, &how, NULL);
     default:
-        /* The value comes with the end, also of what is done at once. */
+        /* The value is reported with the completion, even if the operation is done immediately. */
         return tieline_fetch(key, op->code, op->width, op->remote, op->operand, op->compare, &before, &how, NULL);
     }
 }
@@ -71,7 +71,7 @@ static ssize_t post(struct ep *ep, enum kind kind, const void *buf, size_t len, 
         op->remote = remote;
         op->key = key;
         op->is_told = is_told;
-        /* What is injected is the caller's again when this returns, and may have to be put later. */
+        /* Injected bytes belong to the caller again when this returns, and may have to be put later. */
         bool is_copied = (flags & FI_INJECT) && len;
         if (is_copied && (op->copy = malloc(len)))
             memcpy(op->copy, buf, len);

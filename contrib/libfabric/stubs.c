@@ -1,4 +1,4 @@
-/* Tagged messages and collectives, which are not offered: consumers call slots, so that each has one. */
+/* Tagged messages and collectives are not offered. Consumers call function slots unchecked, so each slot has a stub. */
 #include "fi.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"

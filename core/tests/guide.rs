@@ -26,7 +26,7 @@ fn hello() -> Result<()> {
         seen.set(true);
     })?;
 
-    let me = worker.connect(&worker.address()?)?; // a peer's address, by a channel that only the job reads; here our own
+    let me = worker.connect(&worker.address()?)?; // the peer's address, over a channel that only the job can read; here our own
     let _ = me.send(GREETING, 0, b"hello")?;
     let _ = worker.wait_until(|| greeted.get(), Some(Duration::from_secs(30)))?;
     assert!(greeted.get());
@@ -35,10 +35,10 @@ fn hello() -> Result<()> {
 
 #[test]
 fn ranks() -> Result<()> {
-    let job = tieline::Job::from_env()?; // tieline run, mpirun, srun, or a rendezvous; alone: rank 0 of 1
+    let job = tieline::Job::from_env()?; // tieline run, mpirun, srun or TIELINE_RENDEZVOUS; alone: rank 0 of 1
     let context = Context::open()?;
     let worker = context.worker()?;
-    job.publish(1, &worker.address()?)?; // nobody waits for anybody
+    job.publish(1, &worker.address()?)?; // does not wait for the other ranks
     let next = (job.rank() + 1) % job.size();
     let next = worker.connect(&job.lookup(next, 1)?)?; // waits until that rank has published
     println!("reached by {}", next.path());
@@ -53,7 +53,7 @@ fn replies() -> Result<()> {
     let sum = answers.clone();
     worker.on_message(1, |question| {
         let Some(back) = question.endpoint() else { return };
-        // In a handler: whatever does not wait may be called.
+        // A handler may make every call that does not wait.
         let _ = back.send(2, question.header() * 2, b"");
     })?;
     worker.on_message(2, move |answer| sum.set(answer.header()))?;
@@ -65,7 +65,7 @@ fn replies() -> Result<()> {
     Ok(())
 }
 
-/// Posts as soon as there is room: `Retry` says that nothing was done, and that progress makes some.
+/// Posts as soon as there is room: `Retry` means that nothing was posted and that progress makes room.
 fn accepted<T>(
     worker: &Worker,
     mut post: impl FnMut() -> std::result::Result<T, PostError>,
@@ -100,7 +100,7 @@ fn posted_later() -> Result<()> {
     let sum = Rc::new(Cell::new(0));
     let total = sum.clone();
     worker.on_message(2, move |answer| total.set(total.get() + answer.header()))?;
-    // What a handler could not send waits here, and the loop sends it.
+    // Replies that a handler could not send; the loop below sends them.
     let backlog: Rc<RefCell<VecDeque<(Endpoint, u64)>>> = Rc::default();
     let later = backlog.clone();
     worker.on_message(1, move |question| {
@@ -135,12 +135,12 @@ fn any_length() -> Result<()> {
     let arrived = Rc::new(RefCell::new(None));
     let slot = arrived.clone();
     worker.on_message(BLOCK, move |message| {
-        // Above `max_message` there is no payload here, but an announcement; below it there is a payload.
+        // A message above `max_message` has an announcement here and no payload.
         *slot.borrow_mut() = message.announcement();
     })?;
     let me = worker.connect(&worker.address()?)?;
 
-    // The sender lends the block, the receiver lends where it goes: nothing is copied in between.
+    // Both sides register a buffer for the transfer (`lend`): the library makes no copy in between.
     let block = context.lend(vec![5; 10 << 20])?;
     let sent = me.send_regions(BLOCK, 0, &[(&block, 0..block.len())])?;
 
@@ -148,7 +148,7 @@ fn any_length() -> Result<()> {
     let room = context.lend(vec![0; announced.len()])?;
     let taken = announced.take_into(&room, 0..room.len())?;
     let _ = worker.finish(taken)?;
-    let _ = worker.finish(sent)?; // and the block is free
+    let _ = worker.finish(sent)?; // the block may be reused
     assert_eq!(room.into_buffer()?[..], [5; 10 << 20]);
     Ok(())
 }
@@ -165,7 +165,7 @@ fn ends() -> Result<()> {
     let put = me.put_bytes(b"first", &key, 0)?;
     let _ = worker.finish(put)?;
 
-    // Many: each with a word of yours, in the order in which they end.
+    // Many: track each with a word, and take completions in the order in which operations end.
     for block in 0..8 {
         let put = me.put_bytes(&[block; 64], &key, u64::from(block) * 64)?;
         worker.track(&put, block.into())?;
@@ -177,7 +177,7 @@ fn ends() -> Result<()> {
     };
     let _ = worker.wait_until(all_ended, None)?;
 
-    // All, and nobody asks for one of them.
+    // All: post without tracking, and flush.
     for _ in 0..100 {
         let _ = accepted(&worker, || me.fetch_add(&key, 1024, 1))?;
     }
@@ -209,9 +209,9 @@ fn memory() -> Result<()> {
     let worker = context.worker()?;
     let me = worker.connect(&worker.address()?)?;
 
-    let window = context.alloc(1 << 20)?; // peers of this host load and store it
-    let table = context.register_with(vec![0; 4096], Access::READ)?; // a buffer of yours; peers may read
-    let scratch = context.lend(vec![7; 4096])?; // local side alone: no key, no registration
+    let window = context.alloc(1 << 20)?; // peers on this host load and store it
+    let table = context.register_with(vec![0; 4096], Access::READ)?; // an existing buffer; peers may read
+    let scratch = context.lend(vec![7; 4096])?; // local use only: no key for peers
 
     let key = me.import_key(&window.remote_key()?)?;
     let put = me.put(&scratch, 0..4096, &key, 0)?;
@@ -231,19 +231,19 @@ fn memory_of_the_caller() -> Result<()> {
     let worker = context.worker()?;
     let me = worker.connect(&worker.address()?)?;
     let (layout, start) = (Layout::from_size_align(1 << 20, 4096).unwrap(), 4096);
-    // Memory of yours that lives by its own rules: the heap of a runtime, a buffer that MPI_Send was given.
+    // Memory whose lifetime the application manages: the heap of a runtime, a buffer passed to MPI_Send.
     // SAFETY: the layout has a size.
     let heap = unsafe { std::alloc::alloc_zeroed(layout) };
-    // SAFETY: it is freed behind the close alone.
+    // SAFETY: it is freed only after the region was closed.
     let region = unsafe { context.register_raw(heap, layout.size(), Access::ALL)? };
 
     let key = me.import_key(&region.remote_key()?)?;
-    let put = me.put_bytes(b"from afar", &key, start)?; // not a pointer: an offset in the region
+    let put = me.put_bytes(b"from afar", &key, start)?; // `start` is an offset in the region, not a pointer
     let _ = worker.finish(put)?;
 
     drop(key);
-    worker.close_region(region, Duration::from_secs(5))?; // nobody touches it any more
-    // SAFETY: made by the same layout.
+    worker.close_region(region, Duration::from_secs(5))?; // no peer and no device touches it after this
+    // SAFETY: allocated with the same layout.
     unsafe { std::alloc::dealloc(heap, layout) };
     Ok(())
 }
@@ -256,14 +256,14 @@ fn telling() -> Result<()> {
     let there = context.alloc(64)?;
     let key = me.import_key(&there.remote_key()?)?;
 
-    // The peer's handler runs behind the bytes.
+    // The peer's handler runs after the bytes are visible.
     let told = Rc::new(Cell::new(None));
     let word = told.clone();
     worker.on_notification(move |_, what| word.set(Some(what)))?;
     let _ = me.put_bytes_notify(b"block", &key, 0, 7)?;
     let _ = worker.wait_until(|| told.get() == Some(7), None)?;
 
-    // Whoever sees the flag sees the block.
+    // A peer that sees the flag also sees the block.
     let _ = me.put_bytes(b"block", &key, 8)?;
     me.fence()?;
     let _ = me.fetch_add(&key, 56, 1)?;
@@ -272,13 +272,13 @@ fn telling() -> Result<()> {
     Ok(())
 }
 
-/// What a program does about an operation that could not be posted.
+/// How a program reacts to an operation that could not be posted.
 fn post(worker: &Worker, peer: &Endpoint) -> Result<bool> {
     match peer.send(GREETING, 0, b"hello") {
         Ok(outcome) => drop(worker.finish(outcome)),
         Err(PostError::Retry(_)) => return Ok(false), // make progress, and send again
         Err(PostError::Correct(error)) => return Err(error), // this call will never succeed
-        Err(PostError::Reconnect(error)) => return Err(error.into()), // this endpoint has ended, and why
+        Err(PostError::Reconnect(error)) => return Err(error.into()), // this endpoint has ended, with the reason
         Err(PostError::Release(error)) => return Err(error), // memory or descriptors ran out here
     }
     Ok(true)
@@ -313,7 +313,7 @@ fn the_end() -> Result<()> {
     worker.on_message(GREETING, |_| {})?;
     let me = worker.connect(&worker.address()?)?;
     let _ = me.send(GREETING, 0, b"the last one")?;
-    let closed = me.close(Close::Flush)?; // an end that waits for nobody: it is an operation
+    let closed = me.close(Close::Flush)?; // an operation: the call does not wait
     drop(me);
     let _ = worker.finish(closed)?;
     if let Err(lost) = worker.close(Duration::from_secs(5)) {
@@ -336,7 +336,7 @@ fn from_ucp() -> Result<()> {
 
     let put = peer.put_with(&local, 0..4096, &key, 0, Completion::Local)?; // ucp_put_nbx
     match put {
-        Outcome::Done(_) => {}                          // UCS_OK: nothing more is told
+        Outcome::Done(_) => {} // UCS_OK: no completion follows
         Outcome::Pending(_) => worker.track(&put, 17)?, // the callback's user_data
     }
     let flush = peer.flush()?; // ucp_ep_flush_nbx

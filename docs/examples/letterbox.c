@@ -4,8 +4,8 @@
  *     cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_letterbox.so docs/examples/letterbox.c
  *     tieline check ./libtieline_letterbox.so
  *
- * A connector is a ring of events and an eventfd; its address is the process and a number that is never given
- * out twice. A datagram to a number that is gone comes back as PEER_LEFT with the reason.
+ * A connector is a ring of events and an eventfd. Its address consists of the process and a number that is never
+ * reused. A datagram to a number that no longer exists is returned as PEER_LEFT with the reason.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,12 +23,12 @@ struct tieline_connector {
     struct tieline_connector *next;
     struct address address;
     int wake;
-    int again, room; /* it was told AGAIN; there is room since */
-    uint64_t head, tail, shown; /* items head..tail are full, the first `shown` are with the core */
+    int again, room; /* a send returned AGAIN; there is room since */
+    uint64_t head, tail, shown; /* items head..tail are full; the core holds the first `shown` */
     struct item items[SLOTS];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* every box: connectors belong to different threads */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for all boxes: connectors belong to different threads */
 static struct tieline_connector *boxes;
 static uint64_t last_number;
 static _Thread_local const char *why = "";
@@ -41,7 +41,7 @@ static int put(struct tieline_connector *b, uint32_t kind, int32_t status, uint6
 {
     struct item *item = &b->items[b->tail % SLOTS];
     uint64_t one = 1;
-    if (b->tail - b->head == SLOTS) return 0; /* AGAIN: nothing was sent, and memory stays bounded */
+    if (b->tail - b->head == SLOTS) return 0; /* AGAIN: nothing was sent, which bounds the memory */
     item->kind = kind, item->status = status, item->header = header, item->len = len;
     if (len) memcpy(item->data, data, len);
     b->tail++;
@@ -89,11 +89,11 @@ static int64_t poll(struct tieline_connector *b, struct tieline_event *out, uint
     uint32_t n = 0;
     pthread_mutex_lock(&lock);
     b->room = 0;
-    b->head += b->shown; /* what the last call handed out is released by this one */
+    b->head += b->shown; /* release the events that the previous call returned */
     for (struct tieline_connector *other = boxes; other && b->shown; other = other->next) {
         if (!other->again) continue;
-        other->again = 0, other->room = 1; /* who sleeps because of AGAIN tries again */
-        if (write(other->wake, &one, sizeof one) < 0) { /* readable already */ }
+        other->again = 0, other->room = 1; /* a sender that sleeps after AGAIN retries */
+        if (write(other->wake, &one, sizeof one) < 0) { /* already readable */ }
     }
     for (; n < max && b->head + n < b->tail; n++) {
         struct item *item = &b->items[(b->head + n) % SLOTS];
@@ -111,7 +111,7 @@ static int32_t arm(struct tieline_connector *b)
     int32_t busy;
     pthread_mutex_lock(&lock);
     busy = b->room || b->head + b->shown < b->tail;
-    if (!busy && read(b->wake, &count, sizeof count) < 0) { /* quiet already */ }
+    if (!busy && read(b->wake, &count, sizeof count) < 0) { /* already quiet */ }
     pthread_mutex_unlock(&lock);
     return busy;
 }
@@ -202,7 +202,7 @@ static int32_t open_domain(struct tieline_state *state, const struct tieline_dom
     if (status) return status;
     if (params.name_len != 9 || memcmp(params.name, "letterbox", 9))
         return fail(TIELINE_NO_DEVICE, "the only domain is `letterbox`");
-    *out = (struct tieline_domain *)&boxes; /* it keeps nothing of its own */
+    *out = (struct tieline_domain *)&boxes; /* it has no state of its own */
     return TIELINE_OK;
 }
 

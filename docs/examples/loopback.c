@@ -4,8 +4,8 @@
  *     cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c
  *     tieline check ./libtieline_loopback.so
  *
- * Messages wait in a ring until poll hands them out; put and get are memcpy through a table of registered
- * regions, which is what makes a revoked or forged key an error instead of a stray write.
+ * Messages wait in a ring until poll delivers them. Put and get are memcpy through a table of registered regions,
+ * so a revoked or forged key is an error instead of a stray write.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,10 +20,10 @@ enum { SLOTS = 256, PAYLOAD = 4096, REGIONS = 1024, IDENTITY = 4096 };
 struct tieline_region {
     uint8_t *base;
     size_t len;
-    uint64_t access, generation; /* generation 0: no key fits any more */
-    uint64_t users, taken;       /* copies that are under way; not free */
+    uint64_t access, generation; /* generation 0: no key matches */
+    uint64_t users, taken;       /* copies in progress; not free */
 };
-struct tieline_state { uint64_t room; };                                          /* of one context */
+struct tieline_state { uint64_t room; };                                          /* per context */
 struct tieline_domain {                                                           /* used from any thread */
     pthread_mutex_t lock;
     uint64_t room;
@@ -36,18 +36,18 @@ struct slot { uint32_t kind, id; uint64_t peer, header; size_t len; uint8_t data
 struct tieline_interface {                                                        /* one thread at a time */
     struct tieline_domain *domain;
     struct address address;
-    uint64_t head, tail, shown, peers; /* slots head..tail are full, the first `shown` are with the core */
-    uint64_t reserved;                 /* for messages that are being packed */
-    uint64_t room;                     /* how many may wait */
+    uint64_t head, tail, shown, peers; /* slots head..tail are full; the core holds the first `shown` */
+    uint64_t reserved;                 /* for messages that are being packed now */
+    uint64_t room;                     /* the number that may wait */
     struct slot slots[SLOTS];
 };
 struct tieline_endpoint { struct tieline_interface *interface; uint64_t peer; };
 
-static _Atomic uint64_t next_number = 1; /* generations and interfaces: never the same twice */
+static _Atomic uint64_t next_number = 1; /* for generations and interfaces: never reused */
 static _Thread_local const char *why = "";
 
 static int32_t fail(int32_t status, const char *text) { why = text; return status; }
-static int32_t unknown(int32_t status) /* of a record: what it has and this file does not know */
+static int32_t unknown(int32_t status) /* refuses fields of a record that this file does not know */
 {
     return fail(status ? status : TIELINE_UNSUPPORTED_PARAM, "a parameter or a flag that loopback does not know");
 }
@@ -59,9 +59,9 @@ static int is_full(const struct tieline_interface *i) { return i->tail + i->rese
 static struct slot *claim(struct tieline_interface *i, uint32_t kind, uint32_t id, uint64_t peer, uint64_t header)
 {
     struct slot *s = &i->slots[i->tail % SLOTS];
-    if (is_full(i)) return NULL; /* AGAIN: nothing was sent, and memory stays bounded */
+    if (is_full(i)) return NULL; /* AGAIN: nothing was sent, which bounds the memory */
     s->kind = kind, s->id = id, s->peer = peer, s->header = header, s->len = 0;
-    return s; /* it is sent when tail moves on */
+    return s; /* it is sent when tail advances */
 }
 
 static int32_t am_short(struct tieline_endpoint *e, uint32_t id, uint64_t header, const uint8_t *data, size_t len)
@@ -83,8 +83,8 @@ static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t heade
     struct slot *s;
     int64_t len;
     if (most > PAYLOAD) return TIELINE_TOO_LARGE;
-    if (is_full(i)) return TIELINE_AGAIN; /* before the application packs: it packs once */
-    i->reserved++;                        /* it may send while it packs, and leaves room for this one */
+    if (is_full(i)) return TIELINE_AGAIN; /* before the packer runs: it runs once */
+    i->reserved++;                        /* the packer may send, and must leave room for this one */
     len = pack(argument, packed, most);
     i->reserved--;
     if (len < 0) return len; /* the application's own error: nothing is sent */
@@ -100,7 +100,7 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
                         uint64_t cookie)
 {
     struct slot *s = claim(e->interface, TIELINE_EVENT_MESSAGE, id, e->peer, header);
-    (void)cookie; /* done when the call returns: no completion follows */
+    (void)cookie; /* done on return: no completion follows */
     if (!s) return TIELINE_AGAIN;
     for (size_t n = 0; n < count; n++) {
         if (iov[n].len > PAYLOAD - s->len) return TIELINE_TOO_LARGE;
@@ -113,7 +113,7 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
 
 static int64_t poll_interface(struct tieline_interface *i, struct tieline_event *out, uint32_t max)
 {
-    i->head += i->shown; /* what the call before showed is released now */
+    i->head += i->shown; /* release what the previous call returned */
     for (i->shown = 0; i->shown < max && i->head + i->shown < i->tail; i->shown++) {
         struct slot *s = &i->slots[(i->head + i->shown) % SLOTS];
         out[i->shown] = (struct tieline_event){ .kind = s->kind, .id = s->id, .peer = s->peer,
@@ -140,7 +140,7 @@ static int32_t copy(struct tieline_endpoint *e, const struct tieline_rma *op, ui
     r = find(d, op->key);
     if (!r || !(r->access & right)) status = TIELINE_KEY_REJECTED;
     else if (op->offset > r->len || op->len > r->len - op->offset) status = TIELINE_OUT_OF_RANGE;
-    else r->users++; /* without the lock from here on: deregister says AGAIN meanwhile, and does not wait */
+    else r->users++; /* unlocked from here on: deregister returns AGAIN meanwhile, and does not wait */
     pthread_mutex_unlock(&d->lock);
     if (status) return status;
     for (size_t n = 0, at = 0; status == TIELINE_OK && n < op->iov_count; at += op->iov[n++].len) {
@@ -175,7 +175,7 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
     if (params.len != sizeof k) return fail(TIELINE_KEY_REJECTED, "a loopback key has 16 bytes");
-    memcpy(&k, params.bytes, sizeof k); /* the bytes need not be aligned */
+    memcpy(&k, params.bytes, sizeof k); /* the bytes may be unaligned */
     pthread_mutex_lock(&d->lock);
     r = find(d, &k);
     pthread_mutex_unlock(&d->lock);
@@ -218,7 +218,7 @@ static int32_t end(struct tieline_domain *d, struct tieline_region *r, int free_
 {
     uint64_t users;
     pthread_mutex_lock(&d->lock);
-    r->generation = 0; /* from here on no key fits */
+    r->generation = 0; /* from here on no key matches */
     users = r->users;
     if (free_it && !users) r->taken = 0;
     pthread_mutex_unlock(&d->lock);
@@ -242,7 +242,7 @@ static int64_t pack_key(struct tieline_domain *d, const struct tieline_key_param
         return fail(TIELINE_UNSUPPORTED, "loopback keys lead to whole regions, with all their rights");
     k = (struct tieline_key){ (uint64_t)(params.region - d->regions), params.region->generation };
     if (capacity >= sizeof k) memcpy(out, &k, sizeof k);
-    return sizeof k; /* also where it did not fit */
+    return sizeof k; /* even if it did not fit */
 }
 
 static int32_t query_modules(struct tieline_domain *domain, struct tieline_module_attr *out, size_t capacity, size_t *count)
@@ -305,7 +305,7 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
     struct slot *s;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
-    if ((status = reachable(i, params.address, params.address_len))) return status; /* it has said why */
+    if ((status = reachable(i, params.address, params.address_len))) return status; /* it has set the error */
     if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than 4096 bytes");
     if (!(s = claim(i, TIELINE_EVENT_PEER_ARRIVED, 0, i->peers, 0)))
         return fail(TIELINE_AGAIN, "no room for the arrival: poll and connect again");
@@ -368,12 +368,12 @@ static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capa
     return (int64_t)len;
 }
 
-/* What an operator may set, and where it is in effect: the contexts that are opened with it. `tieline config` shows it. */
+/* The variables that an operator may set, effective in contexts that are opened with them. `tieline config` lists them. */
 #define TEXT(field, text) .field = (const uint8_t *)text, .field##_len = sizeof text - 1
 static const char room_name[] = "TIELINE_LOOPBACK_ROOM";
 static const struct tieline_config_var variables[] = {
     { .size = sizeof *variables, TEXT(name, "TIELINE_LOOPBACK_ROOM"), TEXT(default_value, "256"),
-      TEXT(doc, "How many messages wait for their receiver before the sender is told to come again."),
+      TEXT(doc, "The number of messages that may wait for their receiver before sends return AGAIN."),
       .kind = TIELINE_CONFIG_COUNT, .least = 64, .most = SLOTS },
 };
 
@@ -381,8 +381,8 @@ static int32_t configure(const struct tieline_host *host, uint64_t *room)
 {
     struct tieline_config_value value = { .size = sizeof value };
     int32_t status;
-    if (host->size < offsetof(struct tieline_host, clock_ns)) return TIELINE_OK; /* a host that has no variables */
-    if ((status = host->config_declare(host->context, variables, 1))) return status; /* the host has the words */
+    if (host->size < offsetof(struct tieline_host, clock_ns)) return TIELINE_OK; /* a host without variables */
+    if ((status = host->config_declare(host->context, variables, 1))) return status; /* the host has the error text */
     status = host->config_get(host->context, (const uint8_t *)room_name, sizeof room_name - 1, &value);
     if (!status) *room = value.number;
     return status;

@@ -1,4 +1,4 @@
-"""Two processes: one asks for an array that lies in the other, and writes its square back."""
+"""Two processes: one reads an array from the memory of the other, and writes back its square."""
 
 import array
 import multiprocessing
@@ -21,7 +21,7 @@ def owner(pipe):
             sys.exit("the other process did not say that it is ready")
         assert all(numbers[n] == n * n for n in range(LENGTH))
         print(f"{ended[0]} numbers came back, squared")
-        worker.close_region(region, timeout=60)  # the other one may be at it for a moment
+        worker.close_region(region, timeout=60)  # the peer may still access it for a moment
 
 
 def visitor(pipe):
@@ -36,7 +36,7 @@ def visitor(pipe):
 
 
 def main():
-    # A forked child has no use of its parent's contexts: each process opens its own.
+    # A forked child cannot use its parent's contexts: each process opens its own.
     start = multiprocessing.get_context("spawn")
     here, there = start.Pipe()
     processes = [start.Process(target=owner, args=(here,)), start.Process(target=visitor, args=(there,))]

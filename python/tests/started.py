@@ -11,7 +11,7 @@ import tieline
 CHILDREN = 4
 LENGTH = 5000
 READY, DONE = 1, 2
-#: What a forked child inherits.
+#: Inherited by a forked child.
 parents = []
 
 

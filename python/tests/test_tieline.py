@@ -1,4 +1,4 @@
-"""What the module promises, over a library that is really there: `python3 -m unittest discover tests`."""
+"""Tests of the module with the real library: `python3 -m unittest discover tests`."""
 
 import array
 import gc
@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Loopback(unittest.TestCase):
-    """A worker that talks to itself."""
+    """A worker with an endpoint to itself."""
 
     def setUp(self):
         self.context = tieline.Context()
@@ -39,7 +39,7 @@ class Loopback(unittest.TestCase):
         self.assertTrue(self.worker.wait_until(lambda: len(arrived) == 4, timeout=60))
         self.assertEqual([header for header, _, _ in arrived], [1 << 63] * 4)
         self.assertEqual([payload for _, payload, _ in arrived], [b"", b"bytes", b"a bytearray", b"a view"])
-        with self.assertRaises(ValueError):  # it was there while its handler ran
+        with self.assertRaises(ValueError):  # it was valid only while its handler ran
             arrived[0][2].payload
 
     def test_put_and_get_go_from_and_to_any_buffer_in_place(self):
@@ -72,9 +72,9 @@ class Loopback(unittest.TestCase):
         request = self.key_of(memory).begin_put(data)
         request.wait(timeout=60)
         self.assertTrue(request.done())
-        data.append(0)  # and is free then
+        data.append(0)  # and is released then
         request = self.key_of(memory).begin_put(data[: 1 << 20])
-        del request  # nobody asks any more, and nothing is lost
+        del request  # the request is dropped, and nothing is lost
         self.me.flush()
         gc.collect()
 
@@ -154,8 +154,8 @@ class Loopback(unittest.TestCase):
         part[0] = 1
         del part
         memory.close()
-        memory.close()  # once more does nothing
-        # A view outlives the name of its region, and what it shows stays.
+        memory.close()  # a second close does nothing
+        # A view outlives the variable of its region, and its contents stay.
         view = self.context.alloc(64).view()
         gc.collect()
         view[63] = 5
@@ -310,7 +310,7 @@ class Alone(unittest.TestCase):
     def test_a_wait_without_end_can_be_interrupted(self):
         program = """
 import os, signal, threading, tieline
-# Python leaves a signal ignored that was ignored where it was started, as in the background of a script.
+# Python keeps a signal ignored if it was ignored at its start, as in the background of a script.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with tieline.Context() as context:
     worker = context.worker()

@@ -3,16 +3,16 @@
     import tieline
 
     with tieline.Context() as context, context.worker() as worker:
-        me = worker.connect(worker.address())       # a peer's address, by a channel that only the job reads; here our own
+        me = worker.connect(worker.address())       # the peer's address, over a channel that only the job can read; here our own
         memory = context.alloc(4096)
         key = me.import_key(memory.key())
         key.put(b"moved", offset=100)
         assert bytes(memory.view()[100:105]) == b"moved"
 
-Buffers are whatever has the buffer protocol in one piece (bytes, bytearray, memoryview, array, numpy), and are neither copied nor moved:
-they belong to the operation until it has ended. A worker, with its endpoints and keys, is used by one thread at a time; a second one that comes
-meanwhile gets `Busy`. Every call lets other threads of the program run while it is in the library. What a handler raises comes out of the call that
-ran it. Failures are `Error`: what happened, why, and what to do.
+A buffer is any contiguous object with the buffer protocol (bytes, bytearray, memoryview, array, numpy). Buffers are neither copied nor moved: they
+belong to the operation until it has ended. One thread at a time uses a worker and its endpoints and keys; a second thread that calls meanwhile gets
+`Busy`. Every call lets other threads run while it is in the library. An exception in a handler is raised by the call that ran the handler. Failures
+are `Error`: what happened, why, and what to do.
 """
 
 import ctypes
@@ -49,9 +49,9 @@ __all__ = [
 READ, WRITE, ATOMIC, ALL = 1, 2, 4, 7
 
 _OK, _PENDING = 0, 1
-#: Signals of Python run between calls of the library: no call waits longer than so many seconds at a time.
+#: Python's signal handlers run only between calls of the library, so no call waits longer than this number of seconds.
 _SLICE = 0.1
-#: A wait polls so long before it sleeps, and sleeps so long at a time.
+#: The time in seconds that a wait polls before it sleeps, and the length of each sleep.
 _SPIN, _NAP = 100e-6, 0.01
 _AGAIN, _TOO_LARGE, _TIMED_OUT, _BUSY, _EXPIRED = -1, -11, -12, -18, -100
 _REPORTS = {"table": 0, "why": 1, "json": 2}
@@ -66,15 +66,15 @@ class Error(Exception):
 
 
 class Again(Error):
-    """Nothing was done: make progress, and post again."""
+    """The call did nothing: make progress, and post again."""
 
 
 class Busy(Error):
-    """Not now: in a handler, in another thread's call, or while a peer is still at that memory."""
+    """Refused for now: in a handler, during another thread's call, or while a peer still accesses the memory."""
 
 
 class TimedOut(Error):
-    """The time of this wait is up; what was waited for goes on."""
+    """The time of this wait is up; the awaited operation goes on."""
 
 
 class Expired(Error):
@@ -109,7 +109,7 @@ def _opened(function, *arguments):
 
 
 def _bytes_of(function, *arguments):
-    """What the library writes into room whose size is not known before."""
+    """Returns output of the library whose size is not known beforehand."""
     room = 1024
     while True:
         buffer, length = ctypes.create_string_buffer(room), c_size_t(room)
@@ -125,11 +125,11 @@ def _nanoseconds(timeout):
 
 
 class _Exported:
-    """The memory of a Python object, which keeps it in place until it is released."""
+    """The memory of a Python object, kept in place until it is released."""
 
     def __init__(self, data, writable=False):
         self.view = _c.Buffer()
-        # Raises BufferError with its own words for what is not in one piece, or read-only.
+        # Raises BufferError with its own text for an object that is not contiguous, or read-only.
         _c.get_buffer(data, byref(self.view), 1 if writable else 0)
         self.is_held = True
 
@@ -147,13 +147,13 @@ class _Exported:
 
 
 def _word(number, bits=64):
-    """A number as the library takes it: ctypes would cut a longer one in silence."""
+    """Checks the range of a number: ctypes would silently truncate a larger one."""
     if not 0 <= number < 1 << bits:
-        raise ValueError(f"{number} is no number of {bits} bits")
+        raise ValueError(f"{number} does not fit in {bits} bits")
     return number
 
 
-#: What was to be ended while its worker was in another thread's call: it is tried again by the next call of any worker.
+#: Functions that failed to end an object because its worker was in another thread's call. The next call of any worker retries them.
 _left = []
 
 
@@ -165,7 +165,7 @@ def _end_what_was_left():
 
 
 class _Handle:
-    """A handle of the library, ended once."""
+    """A handle of the library, closed exactly once."""
 
     def __init__(self, value, end):
         self.value, self.end = value, end
@@ -179,13 +179,13 @@ class _Handle:
         return status
 
     def __del__(self):
-        # The collector comes in any thread, at any time.
+        # The garbage collector may run in any thread, at any time.
         if self.close() == _BUSY:
             _left.append(functools.partial(self.end, self.value))
 
 
 class Context:
-    """What a program opens first. `settings` are variables (`TIELINE_*`) that beat the environment and the files."""
+    """The root object, which a program opens first. `settings` are variables (`TIELINE_*`) that override the environment and the files."""
 
     def __init__(self, settings=None, progress_thread=False):
         given = [(name.encode(), str(value).encode()) for name, value in (settings or {}).items()]
@@ -197,15 +197,15 @@ class Context:
         self._handle = _Handle(opened, lib.tieline_context_close)
 
     def worker(self):
-        """A progress engine, with its handlers and endpoints."""
+        """Opens a worker: a progress engine with its handlers and endpoints."""
         return Worker(self)
 
     def alloc(self, length, rights=ALL):
-        """Memory of the library's, zeroed, which peers of this host reach fastest."""
+        """Allocates zeroed memory, which peers on this host access fastest."""
         return Region(_opened(lib.tieline_context_alloc, self._handle.value, _word(length), rights))
 
     def register(self, data, rights=ALL):
-        """Makes the memory of a writable buffer reachable by peers, in place, until the region is closed."""
+        """Registers a writable buffer for access by peers, in place, until the region is closed."""
         exported = _Exported(data, writable=True)
         try:
             arguments = (self._handle.value, exported.address, len(exported), rights)
@@ -215,11 +215,11 @@ class Context:
             raise
 
     def report(self, which="table"):
-        """What was found and what is used: "table", "why" or "json"."""
+        """Reports the modules found and used, as "table", "why" or "json"."""
         return _bytes_of(lib.tieline_context_report, self._handle.value, _REPORTS[which]).decode()
 
     def close(self):
-        """Lets go of the context; what was opened in it stays."""
+        """Releases the context. Objects that were opened in it stay valid."""
         _check(self._handle.close())
 
     def __enter__(self):
@@ -230,14 +230,14 @@ class Context:
 
 
 class Region:
-    """Memory that peers reach with its key."""
+    """Memory that peers access by its key."""
 
     def __init__(self, handle, exported=None):
         self._owner = _Owner(handle, exported)
         self._handle = self._owner.handle
         memory, length = c_void_p(), c_size_t()
         _check(lib.tieline_region_memory(handle, byref(memory), byref(length)))
-        # A subclass of one's own has room for what the memory must not outlive.
+        # A separate subclass has an attribute for the owner, which must outlive the memory.
         kind = type("Memory", (ctypes.c_ubyte * length.value,), {})
         self._memory = kind.from_address(memory.value) if length.value else kind()
         self._memory.owner = self._owner
@@ -246,24 +246,24 @@ class Region:
         return len(self._memory)
 
     def view(self):
-        """The memory itself, for reading and writing. While views of it are there, the region cannot be closed."""
+        """The memory itself, for reading and writing. The region cannot be closed while views of it exist."""
         if not self._handle.value:
             raise ValueError("this region is closed")
         return memoryview(self._memory).cast("B")
 
     def key(self):
-        """The bytes by which a peer reaches it."""
+        """The key by which a peer accesses the region, as bytes."""
         return _bytes_of(lib.tieline_region_key, self._handle.value)
 
     def close(self):
-        """Ends it: when this returns, nobody touches the memory any more. `Busy` while an operation or a peer may."""
+        """Closes the region: after this, its memory is not accessed any more. `Busy` while an operation or a peer may access it."""
         if not self._handle.value:
             return
         self._end(lib.tieline_region_close)
 
     def _end(self, end, *timeout):
         if sys.getrefcount(self._memory) > 2:
-            raise BufferError("views of this region's memory exist; let go of them before it is closed")
+            raise BufferError("views of this region's memory exist; release them before it is closed")
         _check(end(self._handle.value, *timeout))
         self._handle.value = None
         if self._owner.exported is not None:
@@ -271,7 +271,7 @@ class Region:
 
 
 class _Owner:
-    """What a region's memory keeps, and so every view of it: the last of them ends the region."""
+    """The owner of a region's handle, shared by its memory and all views. Releasing the last reference ends the region."""
 
     def __init__(self, handle, exported):
         self.handle, self.exported = _Handle(handle, lib.tieline_region_drop), exported
@@ -280,7 +280,7 @@ class _Owner:
         if not self.handle.value or self.exported is None:
             return
         if lib.tieline_region_close(self.handle.value) < 0:
-            # A peer may still be there: a buffer that is never given back is the price.
+            # A peer may still access the buffer, so it is never released.
             _unclosed.append((self.handle, self.exported))
         else:
             self.handle.value = None
@@ -291,7 +291,7 @@ _unclosed = []
 
 
 class Message:
-    """What has come, for the length of its handler's call."""
+    """A message, valid during its handler."""
 
     def __init__(self, worker, record):
         self._worker, self._record = worker, record
@@ -303,7 +303,7 @@ class Message:
 
     @property
     def header(self):
-        """The word that it was sent with."""
+        """The header passed by the sender."""
         return self._arrived().contents.header
 
     @property
@@ -314,22 +314,22 @@ class Message:
         return peer.value
 
     def __len__(self):
-        """How long it is, whether its bytes are here or still with the sender."""
+        """The length, also of a rendezvous message."""
         return self._arrived().contents.len
 
     @property
     def is_announced(self):
-        """It is longer than is sent at once: `take_into` fetches its bytes, and a handler that does not refuses it."""
+        """Whether this is a rendezvous message: its bytes are still at the sender, and it is refused unless the handler calls `take_into`."""
         return bool(self._arrived().contents.is_announced)
 
     @property
     def payload(self):
-        """A copy of its bytes; of an announced one there are none yet."""
+        """A copy of the bytes; empty for a rendezvous message."""
         record = self._arrived().contents
         return ctypes.string_at(record.payload, record.len) if record.payload else b""
 
     def take_into(self, buffer):
-        """Fetches an announced message to the beginning of a writable buffer: a `Request`, which ends when the bytes are there."""
+        """Receives a rendezvous message into the beginning of a writable buffer. The returned `Request` ends when the bytes are there."""
         worker, announced = self._worker, c_void_p()
         lent = _Lent(worker, buffer, writable=True)
         record = self._arrived()
@@ -353,7 +353,7 @@ class Message:
 
 
 class Worker:
-    """Moves everything on, and runs handlers, inside of its own calls and nowhere else."""
+    """A progress engine. It makes progress and runs handlers only inside its own calls."""
 
     def __init__(self, context):
         self._context = context
@@ -362,19 +362,19 @@ class Worker:
         self._handlers = {}
         self._raised = None
         self._inside = 0
-        self._lent = []  # of operations that nobody asks for any more
+        self._lent = []  # of operations whose request was dropped
         self._belongings = weakref.WeakSet()
 
     def address(self):
-        """The bytes that lead a peer here."""
+        """The address to which peers connect, as bytes."""
         return _bytes_of(lib.tieline_worker_address, self._handle.value)
 
     def connect(self, address):
-        """An endpoint to the worker of that address. The connection is formed by its first operation."""
+        """Opens an endpoint to the worker with that address. Its first operation establishes the connection."""
         return Endpoint(self, _opened(lib.tieline_worker_connect, self._handle.value, address, len(address)))
 
     def on_message(self, id, handler):
-        """Calls `handler(message)` for each message with this id; `None`: drops them."""
+        """Calls `handler(message)` for each message with this id. With `None`, such messages are dropped."""
 
         def call(_, record):
             message = Message(self, record)
@@ -383,15 +383,15 @@ class Worker:
 
         function = _c.MESSAGE_FN(call) if handler else _c.MESSAGE_FN()
         _check(lib.tieline_worker_on_message(self._handle.value, _word(id, 16), function, None))
-        # The one before it may be running: it stays as long as the worker.
+        # The previous handler may be running, so it is kept as long as the worker.
         self._handlers.setdefault(id, []).append(function)
 
     def _guarded(self, function, *arguments):
-        """Runs what is the caller's: an exception must not go through the library."""
+        """Runs a function of the caller's. An exception must not propagate through the library."""
         self._inside += 1
         try:
             return function(*arguments)
-        except BaseException as error:  # it comes out of `_drive`
+        except BaseException as error:  # `_drive` raises it
             if self._raised is None:
                 self._raised = error
             return None
@@ -399,19 +399,19 @@ class Worker:
             self._inside -= 1
 
     def _drive(self, status):
-        """Behind a call that may have run handlers."""
+        """Called after each call that may have run handlers; raises their exception."""
         raised, self._raised = (self._raised, None) if not self._inside else (None, self._raised)
         if raised is not None:
             raise raised
         return status
 
     def progress(self):
-        """Moves everything on that can be moved on; returns how many events there were."""
+        """Makes progress and runs handlers; returns the number of events."""
         self._let_go()
         return _check(self._drive(lib.tieline_worker_progress(self._handle.value)))
 
     def wait_until(self, condition, timeout=None):
-        """Makes progress until `condition()` is true; False when the time (in seconds) is up. `Busy` in a handler."""
+        """Makes progress until `condition()` is true. Returns False if `timeout` seconds have passed. `Busy` in a handler."""
         until = None if timeout is None else time.monotonic() + timeout
         moved_at = time.monotonic()
         while not condition():
@@ -422,7 +422,7 @@ class Worker:
             if until is not None and now >= until:
                 return bool(condition())
             if now - moved_at >= _SPIN or self._inside:
-                # What a peer puts wakes nobody: a nap is short.
+                # A peer's put does not wake the worker, so sleeps are short.
                 nap = _NAP if until is None else min(_NAP, until - now)
                 status = lib.tieline_worker_wait(self._handle.value, _nanoseconds(nap))
                 if self._drive(status) != _TIMED_OUT:
@@ -430,7 +430,7 @@ class Worker:
         return True
 
     def close_region(self, region, timeout=None):
-        """Closes a region as `Region.close` does, and makes progress until nobody is at it any more."""
+        """Closes a region as `Region.close` does, and makes progress until it is unused."""
 
         def end(handle, limit):
             return self._drive(lib.tieline_worker_close_region(self._handle.value, handle, limit))
@@ -439,7 +439,7 @@ class Worker:
             region._end(end, _nanoseconds(timeout))
 
     def close(self, timeout=10.0):
-        """Delivers what was posted within that time, or says what is lost; the worker ends in any case."""
+        """Delivers everything that was posted within `timeout` seconds, or raises an error that lists the losses. The worker ends in any case."""
         if not self._handle.value:
             return
         status = lib.tieline_worker_close(self._handle.value, _nanoseconds(timeout))
@@ -454,7 +454,7 @@ class Worker:
             raise error
 
     def _let_go(self):
-        """Gives back the buffers of operations that have ended and were not asked for."""
+        """Releases the buffers of ended operations whose request was dropped."""
         _end_what_was_left()
         self._lent = [lent for lent in self._lent if not lent.close()]
 
@@ -469,7 +469,7 @@ class Worker:
 
 
 class _Lent:
-    """A buffer of the caller's as the local side of one operation."""
+    """A buffer of the caller's, registered as the local side of one operation."""
 
     def __init__(self, worker, data, writable):
         self.exported = _Exported(data, writable)
@@ -481,7 +481,7 @@ class _Lent:
             raise
 
     def close(self):
-        """Whether the library is through with it."""
+        """Tries to release the buffer; returns whether the library has finished with it."""
         if self.region is None:
             return True
         if lib.tieline_region_close(self.region) < 0:
@@ -496,7 +496,7 @@ class _Lent:
 
 
 class Request:
-    """An operation that has not ended when its call returned. Who drops it asks for nobody's: a failure is told by the next flush."""
+    """A posted operation. If the request is dropped, the operation goes on, and the next flush reports a failure."""
 
     def __init__(self, worker, number, lent=None):
         self._worker, self._number, self._lent = worker, number, lent
@@ -508,7 +508,7 @@ class Request:
             self._worker._lent.append(lent)
 
     def done(self):
-        """Whether it has ended; a failure is raised. It makes no progress."""
+        """Whether the operation has ended; raises its failure. It makes no progress."""
         if not self._number:
             return True
         status = lib.tieline_worker_test(self._worker._handle.value, self._number, None)
@@ -520,9 +520,9 @@ class Request:
         return True
 
     def wait(self, timeout=None):
-        """Makes progress until it has ended, at most so many seconds: `TimedOut`, and it goes on.
+        """Makes progress until the operation has ended. `TimedOut` after `timeout` seconds: the operation goes on.
 
-        `Expired` says that the operation itself has ended so."""
+        `Expired` means that the operation itself has ended because its own time was up."""
         if not self._number:
             return
         handle = self._worker._handle.value
@@ -552,7 +552,7 @@ class Request:
 
 
 class Job:
-    """The processes that one launcher started (`tieline run`, mpirun, srun); alone, a process is rank 0 of 1."""
+    """The processes that one launcher started (`tieline run`, mpirun, srun). Without a launcher, a process is rank 0 of 1."""
 
     def __init__(self):
         self._handle = _Handle(_opened(lib.tieline_job_open, None), lib.tieline_job_close)
@@ -562,15 +562,15 @@ class Job:
         self.local_rank, self.local_size = place.local_rank, place.local_ranks
 
     def publish(self, key, data):
-        """Leaves bytes for whoever looks them up by this process's rank and `key`."""
+        """Publishes bytes, to be looked up by this process's rank and `key`."""
         _check(lib.tieline_job_publish(self._handle.value, _word(key, 32), bytes(data), len(data)))
 
     def lookup(self, rank, key):
-        """What `rank` has published as `key`; waits for it."""
+        """Returns what `rank` has published as `key`, and waits for it."""
         return _bytes_of(lib.tieline_job_lookup, self._handle.value, _word(rank), _word(key, 32))
 
     def barrier(self, worker=None):
-        """Returns when every process has called it; makes progress of `worker` meanwhile."""
+        """Returns when every process has called it; makes progress on `worker` meanwhile."""
         inner = worker._handle.value if worker else None
         status = lib.tieline_job_barrier(self._handle.value, inner)
         _check(worker._drive(status) if worker else status)
@@ -587,10 +587,10 @@ class Job:
 
 
 class _Posting:
-    """What posts on an endpoint of a worker."""
+    """Base class of objects that post operations."""
 
     def _post(self, lent, function, *arguments):
-        """Posts, as soon as there is room; in a handler nothing makes room, and `Again` is raised."""
+        """Posts as soon as there is room. In a handler nothing makes room, so it raises `Again` there."""
         worker = self._worker
         number = c_uint64()
         try:
@@ -611,7 +611,7 @@ class _Posting:
 
 
 class Endpoint(_Posting):
-    """The way to one peer."""
+    """A connection to one peer."""
 
     def __init__(self, worker, handle):
         self._worker = worker
@@ -619,7 +619,7 @@ class Endpoint(_Posting):
         worker._belongings.add(self)
 
     def send(self, id, header=0, payload=b""):
-        """Sends a message: a word and bytes, which are free when this returns. Behind it, `done` says no more than that it is under way."""
+        """Sends a header and bytes, which may be reused when this returns. `done` means that the message is in the transport's hands."""
         id, header = _word(id, 16), _word(header)
         exported = _Exported(payload)
         try:
@@ -628,24 +628,24 @@ class Endpoint(_Posting):
             exported.release()
 
     def import_key(self, key):
-        """Makes the bytes of a peer's `Region.key()` usable here."""
+        """Imports the bytes of a peer's `Region.key()`, for use on this endpoint."""
         return Key(self, _opened(lib.tieline_endpoint_import_key, self._handle.value, key, len(key)))
 
     def flush(self, timeout=None):
-        """Waits until everything posted on it is complete at the peer; raises what failed of what nobody asked for."""
+        """Waits until earlier puts and gets are complete at the peer and messages are sent. Raises failures of dropped requests."""
         self._post(None, lib.tieline_endpoint_flush).wait(timeout)
 
     def path(self):
-        """Which lanes lead there."""
+        """Describes the lanes to the peer."""
         return _bytes_of(lib.tieline_endpoint_path, self._handle.value).decode()
 
     def close(self):
-        """Lets go of it; what is pending goes on."""
+        """Releases the endpoint; pending operations go on."""
         self._handle.close()
 
 
 class Key(_Posting):
-    """A peer's memory, as an endpoint reaches it."""
+    """A peer's memory, accessed through an endpoint."""
 
     def __init__(self, endpoint, handle):
         self._worker = endpoint._worker
@@ -653,26 +653,26 @@ class Key(_Posting):
         self._worker._belongings.add(self)
 
     def begin_put(self, data, offset=0):
-        """Writes the bytes of `data` there. They must stay as they are until the request has ended, when they are visible at the peer."""
+        """Writes the bytes of `data` to the peer's memory. They must not change until the request has ended; then they are visible at the peer."""
         offset, lent = _word(offset), _Lent(self._worker, data, writable=False)
         length = len(lent.exported)
         return self._post(lent, lib.tieline_put, offset, lent.region, 0, length)
 
     def begin_get(self, buffer, offset=0):
-        """Fills a writable buffer from there. Its bytes mean something when the request has ended."""
+        """Fills a writable buffer from the peer's memory. Its contents are valid when the request has ended."""
         offset, lent = _word(offset), _Lent(self._worker, buffer, writable=True)
         length = len(lent.exported)
         return self._post(lent, lib.tieline_get, offset, lent.region, 0, length)
 
     def put(self, data, offset=0, timeout=None):
-        """`begin_put`, and waits for its end."""
+        """`begin_put`, and waits for its completion."""
         self.begin_put(data, offset).wait(timeout)
 
     def get(self, buffer, offset=0, timeout=None):
-        """`begin_get`, and waits for its end; returns the buffer."""
+        """`begin_get`, and waits for its completion; returns the buffer."""
         self.begin_get(buffer, offset).wait(timeout)
         return buffer
 
     def close(self):
-        """Lets go of it."""
+        """Releases the key."""
         self._handle.close()

@@ -1,4 +1,4 @@
-"""libtieline.so.0 by ctypes, whose calls let other threads run: records and functions as tieline.h has them."""
+"""The records and functions of tieline.h, through ctypes. Calls let other threads run."""
 
 import ctypes
 import os
@@ -89,7 +89,7 @@ MESSAGE_FN = CFUNCTYPE(None, c_void_p, POINTER(ArrivedMessage))
 OUT_HANDLE = POINTER(c_void_p)
 OUT_LEN = POINTER(c_size_t)
 OUT_WORD = POINTER(c_uint64)
-_POST = [c_void_p, OUT_WORD]  # how, and where the number of a pending operation goes
+_POST = [c_void_p, OUT_WORD]  # `how`, and the place for the request number
 
 FUNCTIONS = {
     "tieline_last_error": [POINTER(Failure)],
@@ -137,7 +137,7 @@ FUNCTIONS = {
 
 
 def _candidates():
-    """Where the library may be, in order: where the user says, in the wheel, where the loader looks."""
+    """Candidate paths of the library, in order: the user's setting, the wheel, the loader's search path."""
     named = os.environ.get("TIELINE_LIBRARY")
     if named and os.getuid() == os.geteuid() and os.getgid() == os.getegid():
         yield named

@@ -30,7 +30,7 @@ impl Object for PointerObject {
     const NAME: &'static str = "a pointer";
 }
 
-/// What is to be done, found to make sense.
+/// A validated operation.
 enum Call {
     Update(AtomicOp),
     Compare,
@@ -74,8 +74,8 @@ fn unknown(op: u32, width: u32) -> Fault {
     )
 }
 
-/// Changes the word of `width` bytes (4 or 8) at `offset`, a multiple of them, of the peer's region; tells nobody what was there. Not
-/// TIELINE_ATOMIC_COMPARE_SWAP.
+/// Applies an atomic to the word of `width` bytes (4 or 8) at `offset` in the peer's region, which is a multiple of `width`. It
+/// does not return the old value. Not TIELINE_ATOMIC_COMPARE_SWAP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_atomic(
     key: *const KeyHandle,
@@ -95,8 +95,8 @@ pub unsafe extern "C" fn tieline_atomic(
     }))
 }
 
-/// The same, and brings the value from before: into `value` where the call returns TIELINE_OK, else with the operation's end.
-/// TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`, which nothing else looks at.
+/// Like tieline_atomic, and fetches the old value: into `value` if the call returns TIELINE_OK, otherwise with the operation's
+/// completion. TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`; the other operations ignore `compare`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_fetch(
     key: *const KeyHandle,
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn tieline_fetch(
 ) -> i32 {
     if let Some(object) = live::<KeyObject, _>(key) {
         if !value.is_null() && how::is_usual(how, request) {
-            // SAFETY: the caller's place, which is written before it is anything else.
+            // SAFETY: the caller's `value`, which is initialized before a reference to it is made.
             let place = unsafe {
                 value.write(0);
                 &mut *value
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn tieline_fetch(
     fetch_further(key, call, value, how, request, Tried::NOT)
 }
 
-/// The same, with all that may come of it.
+/// The slow path of `tieline_fetch`, which handles every case.
 #[cold]
 #[inline(never)]
 fn fetch_further(
@@ -165,8 +165,8 @@ fn fetch_further(
     }))
 }
 
-/// Maps a key's memory here, for loads and stores: of peers of this host, where a provider does so (TIELINE_UNSUPPORTED where not). Nobody
-/// checks what goes through it. The mapping stays until tieline_pointer_drop.
+/// Maps a key's memory into this process for loads and stores. This works for peers on this host if a provider supports it
+/// (otherwise TIELINE_UNSUPPORTED). Accesses through the mapping are not checked. It stays until tieline_pointer_drop.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_pointer(
     key: *const KeyHandle,
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn tieline_key_pointer(
     }))
 }
 
-/// Lets go of a mapping: its memory is nobody's any more.
+/// Releases a mapping. Its memory must not be accessed after that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_pointer_drop(pointer: *mut PointerHandle) -> i32 {
     done(guarded(|| {

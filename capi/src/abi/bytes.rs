@@ -1,11 +1,11 @@
-//! Bytes and texts, to and from the caller.
+//! Bytes and strings, from and to the caller.
 
 use super::error::Fault;
 use super::records::{Out, null, out};
 use std::ffi::{CStr, c_char, c_void};
 use tieline::Status;
 
-/// Bytes of the caller's, for the length of the call.
+/// The caller's bytes, valid during the call.
 #[inline]
 pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fault> {
     if len == 0 {
@@ -14,11 +14,11 @@ pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fa
     if start.is_null() || len > isize::MAX as usize {
         return Err(no_bytes(start, len));
     }
-    // SAFETY: the caller's bytes, which nobody changes meanwhile.
+    // SAFETY: the caller's bytes, which no thread changes during the call.
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
-/// The same where there are some and nothing is wrong with them.
+/// The same for the fast path: `None` for a null address or an impossible length.
 #[inline(always)]
 pub(crate) fn some_bytes<'a>(start: *const c_void, len: usize) -> Option<&'a [u8]> {
     if start.is_null() || len > isize::MAX as usize {
@@ -33,21 +33,21 @@ fn no_bytes(start: *const c_void, len: usize) -> Fault {
     if start.is_null() {
         return null("where the bytes are");
     }
-    Fault::new(Status::Invalid, "too many bytes", format!("nobody has {len}"), "pass their number")
+    Fault::new(Status::Invalid, "too many bytes", format!("len is {len}"), "pass their number")
 }
 
-/// A string of the caller's.
+/// The caller's string.
 pub(crate) fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault> {
     if text.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the caller's string, with a zero at its end.
+    // SAFETY: the caller's string, which ends with a zero.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map_err(|_| Fault::new(Status::Invalid, what, "it is not UTF-8", "pass text in UTF-8"))
 }
 
-/// Where bytes go whose number is not known before: room for so many, and where their number is said.
+/// The caller's buffer for bytes of a length that it does not know, and the place for the actual length.
 pub(crate) struct Room {
     to: *mut u8,
     room: usize,
@@ -55,35 +55,35 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// `len` says how many bytes there is room for, and hears how many there are.
+    /// `len` holds the size of the buffer, and receives the actual length.
     pub(crate) fn new(to: *mut c_void, len: *mut usize) -> Result<Room, Fault> {
         if len.is_null() {
             return Err(null("where the number of bytes goes"));
         }
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's `len`.
         let given = unsafe { len.read() };
         let room = if to.is_null() { 0 } else { given };
         Ok(Room { to: to.cast(), room, len: out(len, 0)? })
     }
 
-    /// Hands bytes over; where there is no room for all, their number alone.
+    /// Copies the bytes out. If they do not fit, only their number is written.
     pub(crate) fn fill(&self, bytes: &[u8]) -> Result<(), Fault> {
         self.len.set(bytes.len());
         if bytes.len() > self.room {
             return Err(too_little(self.room, bytes.len()));
         }
-        // SAFETY: the caller's room, which is no memory of this library's.
+        // SAFETY: the caller's buffer, which does not overlap this library's memory.
         unsafe { self.to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// Hands a text over with its zero, which the number said does not count.
+    /// Copies a string out with its zero; the reported length does not count the zero.
     pub(crate) fn write(&self, text: &str) -> Result<(), Fault> {
         self.len.set(text.len());
         if text.len() >= self.room {
             return Err(too_little(self.room, text.len() + 1));
         }
-        // SAFETY: as above, and there is room for one more.
+        // SAFETY: as above, and there is room for the zero.
         unsafe {
             self.to.copy_from_nonoverlapping(text.as_ptr(), text.len());
             self.to.add(text.len()).write(0);
@@ -97,8 +97,8 @@ fn too_little(room: usize, needed: usize) -> Fault {
     Fault::new(
         Status::TooLarge,
         "there is no room for the result",
-        format!("it takes {needed} bytes, and there is room for {room}"),
-        "call again with that much room",
+        format!("it needs {needed} bytes, and there is room for {room}"),
+        "call again with a buffer of that size",
     )
 }
 

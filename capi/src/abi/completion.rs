@@ -1,4 +1,4 @@
-//! Operations that have not ended: asked for by number.
+//! Pending operations, addressed by number.
 
 use super::enter::{guarded, object};
 use super::error::{answer, done};
@@ -6,8 +6,9 @@ use super::records::out;
 use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, timeout};
 use tieline::{CompletionError, Outcome};
 
-/// Waits for a pending operation, at most so long (below 0: without end), and writes its value, which only a fetching atomic has, where `value` is not
-/// null. Its number is nobody's any more, but after TIELINE_TIMED_OUT and after TIELINE_BUSY in a handler: then it goes on.
+/// Waits for a pending operation, at most `timeout_ns` (below 0: without limit). If `value` is not null, it receives the
+/// operation's value, which is 0 except for a fetching atomic. The request number is released, except after TIELINE_TIMED_OUT and
+/// after TIELINE_BUSY in a handler: then the operation goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_finish(
     worker: *const WorkerHandle,
@@ -44,7 +45,7 @@ pub unsafe extern "C" fn tieline_worker_finish(
     }))
 }
 
-/// Whether a pending operation has ended: TIELINE_PENDING while it has not. Otherwise as tieline_worker_finish; it makes no progress.
+/// Tests a pending operation: TIELINE_PENDING while it has not completed, otherwise as tieline_worker_finish. It makes no progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_test(
     worker: *const WorkerHandle,
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn tieline_worker_test(
     }))
 }
 
-/// Asks no more for a pending operation, which goes on; should it fail, the endpoint's next flush says so.
+/// Releases the request number of a pending operation. The operation goes on; if it fails, the endpoint's next flush reports that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, request: u64) -> i32 {
     done(
@@ -77,7 +78,8 @@ pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, requ
     )
 }
 
-/// Gives a pending operation up. TIELINE_OK says that it is being given up, and not yet that it was: finish it to hear that.
+/// Cancels a pending operation. TIELINE_OK means that the cancellation has begun, not that it has succeeded: finish the request to
+/// learn that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_cancel(worker: *const WorkerHandle, request: u64) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {
@@ -85,7 +87,8 @@ pub unsafe extern "C" fn tieline_worker_cancel(worker: *const WorkerHandle, requ
     }))
 }
 
-/// Has the end of a pending operation told with `user`, by tieline_worker_take_completed. Its number is nobody's any more.
+/// Reports the completion of a pending operation with `user`, through tieline_worker_take_completed. The request number is
+/// released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_track(
     worker: *const WorkerHandle,

@@ -17,34 +17,34 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use tieline::{Context, Status};
 
-/// What a program opens first.
+/// The root object, which a program opens first.
 pub struct ContextHandle(());
 
-/// One variable and its value, before the environment and files.
+/// One variable and its value; overrides the environment and files.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Setting {
-    /// TIELINE_*.
+    /// The name: TIELINE_*.
     pub name: *const c_char,
-    /// As in the environment.
+    /// The value, as in the environment.
     pub value: *const c_char,
 }
 
-/// How to open a context; zeros: as environment and files say.
+/// How to open a context; zeros: as the environment and the configuration files say.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ContextParams {
     /// Bytes of this record.
     pub size: usize,
-    /// Variables, which beat the environment and the files.
+    /// Variables that override the environment and the files.
     pub settings: *const Setting,
-    /// How many.
+    /// The number of settings.
     pub settings_count: usize,
     /// TIELINE_CONTEXT_*.
     pub flags: u64,
 }
 
-// SAFETY: numbers and addresses.
+// SAFETY: it consists of numbers and addresses only.
 unsafe impl Params for ContextParams {}
 
 pub(crate) struct ContextObject {
@@ -56,13 +56,13 @@ impl Object for ContextObject {
     const NAME: &'static str = "a context";
 }
 
-/// Takes an object in as a handle, or lets go of it where there are no more.
+/// Stores an object under a new handle; drops it if no handle is left.
 pub(crate) fn keep<T: Object>(object: T) -> Result<Handle<T>, Fault> {
     let object = Box::into_raw(Box::new(object));
-    // SAFETY: it comes from a box.
+    // SAFETY: it comes from a box, so it is not null.
     let kept = table::keep(unsafe { NonNull::new_unchecked(object) });
     kept.ok_or_else(|| {
-        // SAFETY: it comes from the box above, and nobody has its handle.
+        // SAFETY: it comes from the box above, and there is no handle for it.
         drop(unsafe { Box::from_raw(object) });
         no_handles()
     })
@@ -71,19 +71,19 @@ pub(crate) fn keep<T: Object>(object: T) -> Result<Handle<T>, Fault> {
 #[cold]
 pub(crate) fn no_handles() -> Fault {
     let (what, why) = ("one more object", "there are 16 million handles of its kind already");
-    Fault::new(Status::NoMemory, what, why, "close what is not used any more")
+    Fault::new(Status::NoMemory, what, why, "close unused objects")
 }
 
-/// Ends a handle that [`keep`] has made.
+/// Ends a handle made by [`keep`].
 pub(crate) fn take<T: Object, C>(given: *const C) -> Result<Box<T>, Fault> {
     let handle = Handle::<T>::of(given);
     let object = table::end(handle).ok_or_else(|| no_object(handle))?;
-    // SAFETY: `keep` has put a box there, and `end` gives its address to one caller alone.
+    // SAFETY: `keep` stored a box, and `end` returns its address to one caller only.
     Ok(unsafe { Box::from_raw(object.as_ptr()) })
 }
 
-/// Ends a handle of something that belongs to a worker: `end` does so, under the worker's mark. Where a panic has ended the worker the
-/// handle alone ends; what that has left is not touched again.
+/// Ends a handle of an object that belongs to a worker: runs `end` under the worker's mark. If a panic has ended the worker, only
+/// the handle is released, because the state that the panic left must not be touched.
 pub(crate) fn end_of_worker<T: Object, C>(
     given: *const C,
     worker: impl FnOnce(&T) -> Arc<WorkerState>,
@@ -99,18 +99,18 @@ pub(crate) fn end_of_worker<T: Object, C>(
     }
 }
 
-/// Ends a handle that [`keep`] has made, if its object can be ended: one that comes back is behind its handle again, at the same
-/// address. Meanwhile the handle is `Busy` for others.
+/// Ends a handle made by [`keep`], if its object can be ended. An object that `end` gives back keeps its handle and its address.
+/// Meanwhile other calls with that handle return `Busy`.
 pub(crate) fn try_take<T: Object, C, R>(
     given: *const C,
     end: impl FnOnce(T) -> Result<R, (T, Fault)>,
 ) -> Result<R, Fault> {
     let handle = Handle::<T>::of(given);
     let place = table::hold(handle).ok_or_else(|| no_object(handle))?;
-    // SAFETY: `keep` has put a box there, and while it is held nobody else takes the object out.
+    // SAFETY: `keep` stored a box, and no other thread takes the object out while it is held.
     match end(unsafe { place.read() }) {
         Ok(result) => {
-            // SAFETY: that box, whose object is gone.
+            // SAFETY: that box, whose object was moved out.
             drop(unsafe { Box::from_raw(place.as_ptr().cast::<MaybeUninit<T>>()) });
             table::release(handle);
             Ok(result)
@@ -124,14 +124,14 @@ pub(crate) fn try_take<T: Object, C, R>(
     }
 }
 
-/// Changes an object that nobody else has meanwhile.
+/// Changes an object with exclusive access.
 pub(crate) fn change<T: Object, C>(
     given: *const C,
     body: impl FnOnce(&mut T) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let handle = Handle::<T>::of(given);
     let mut place = table::hold(handle).ok_or_else(|| no_object(handle))?;
-    // SAFETY: `keep` has put a box there, and while it is held nobody else has it.
+    // SAFETY: `keep` stored a box, and no other thread has access while it is held.
     let changed = body(unsafe { place.as_mut() });
     table::restore(handle);
     changed
@@ -141,7 +141,7 @@ fn open(params: *const ContextParams) -> Result<Context, Fault> {
     let params = records::read(params)?;
     let known = PROGRESS_THREAD | POLLS_OFTEN | OUT_OF_BAND;
     if params.flags & !known != 0 {
-        let why = format!("{:#x} has flags that are not known here", params.flags);
+        let why = format!("{:#x} has unknown flags", params.flags);
         return Err(Fault::new(Status::UnsupportedParam, "a context", why, "leave them out"));
     }
     let mut builder = Context::builder();
@@ -149,7 +149,7 @@ fn open(params: *const ContextParams) -> Result<Context, Fault> {
         return Err(null("settings"));
     }
     for number in 0..params.settings_count {
-        // SAFETY: the caller's array has so many.
+        // SAFETY: the caller's array has `settings_count` elements.
         let setting = unsafe { params.settings.add(number).read() };
         let name = string(setting.name, "a setting's name")?;
         builder = builder.set(name, string(setting.value, name)?);
@@ -177,14 +177,14 @@ pub unsafe extern "C" fn tieline_context_open(
     }))
 }
 
-/// Lets go of a context. What was opened in it stays, and keeps what it needs.
+/// Releases a context. Objects that were opened in it stay valid and keep what they need.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_close(context: *mut ContextHandle) -> i32 {
     done(guarded(|| take::<ContextObject, _>(context).map(drop)))
 }
 
-/// What was found, what is used, and why everything else is not: TIELINE_REPORT_*, a text with its zero. `len` says how much room
-/// there is, and hears how long the text is without its zero; TIELINE_TOO_LARGE where there is no room for all.
+/// Reports which modules were found, which are used, and why each of the others is not: TIELINE_REPORT_*, a string with its zero.
+/// `len` holds the size of `text`, and receives the length of the string without its zero; TIELINE_TOO_LARGE if it does not fit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_report(
     context: *const ContextHandle,

@@ -1,4 +1,4 @@
-//! Counters of operations, and the list of those that have ended.
+//! Completion counters, and the list of completed operations.
 
 use super::context::{end_of_worker, keep, take};
 use super::enter::{guarded, object};
@@ -9,7 +9,7 @@ use super::worker::{WorkerHandle, WorkerState, drive, state_of};
 use std::sync::Arc;
 use tieline::{CompletionCounter, Outcome, Status};
 
-/// Counts operations of one worker that have ended.
+/// Counts completed operations of one worker.
 pub struct CounterHandle(());
 
 pub(crate) struct CounterObject {
@@ -23,54 +23,54 @@ impl Object for CounterObject {
 }
 
 impl CounterObject {
-    /// It counts operations of its own worker alone.
+    /// Refuses a worker other than the counter's own.
     pub(crate) fn check_worker(&self, worker: &WorkerState) -> Result<(), Fault> {
         if std::ptr::eq(&raw const *self.worker, worker) {
             return Ok(());
         }
         let why = "it counts operations of another worker";
-        Err(Fault::new(Status::Invalid, "a counter", why, "open one of the operation's worker"))
+        Err(Fault::new(Status::Invalid, "a counter", why, "open one for the operation's worker"))
     }
 
-    /// Counts an operation of a worker, whose mark is held.
+    /// Counts an operation of `state`, whose mark is held.
     pub(crate) fn count(&self, state: &WorkerState, outcome: &Outcome) -> Result<(), Fault> {
         Ok(state.worker()?.count(outcome, &self.counter)?)
     }
 }
 
-/// What a counter has counted.
+/// The values of a counter.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Counted {
     /// Bytes of this record; set it before the call.
     pub size: usize,
-    /// Operations that have ended well.
+    /// Operations that completed successfully.
     pub done: u64,
-    /// Those that have failed, were canceled, or ended with their endpoint.
+    /// Operations that failed, were canceled, or ended with their endpoint.
     pub failed: u64,
-    /// Those that have not ended.
+    /// Operations that have not completed.
     pub pending: u64,
-    /// The status of the first that failed; 0 where none has.
+    /// The status of the first failure; 0 if there is none.
     pub first_failure: i32,
-    /// What became of it: TIELINE_OP_*.
+    /// The outcome of the first failed operation: TIELINE_OP_*.
     pub first_kind: u32,
 }
 
-/// An operation that has ended.
+/// A completed operation.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Completed {
-    /// The word that it was tracked with.
+    /// The word that the operation was tracked with.
     pub user: u64,
-    /// The value of a fetching atomic; 0 of others.
+    /// The value of a fetching atomic, otherwise 0.
     pub value: u64,
-    /// TIELINE_OK, or how it failed.
+    /// TIELINE_OK, or the status of the failure.
     pub status: i32,
-    /// What became of one that failed: TIELINE_OP_*.
+    /// The outcome of a failed operation: TIELINE_OP_*.
     pub kind: u32,
 }
 
-/// Opens a counter: operations are counted by it that are posted with TIELINE_TELL_COUNTED.
+/// Opens a counter, for operations that are posted with TIELINE_TELL_COUNTED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_counter(
     worker: *const WorkerHandle,
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn tieline_worker_counter(
     }))
 }
 
-/// What it has counted so far.
+/// Reads the values of a counter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_counter_read(
     counter: *const CounterHandle,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn tieline_counter_read(
     }))
 }
 
-/// Lets go of a counter: what it counts goes on.
+/// Releases a counter. The operations that it counts go on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_counter_drop(counter: *mut CounterHandle) -> i32 {
     done(guarded(|| {
@@ -117,9 +117,9 @@ pub unsafe extern "C" fn tieline_counter_drop(counter: *mut CounterHandle) -> i3
     }))
 }
 
-/// Takes operations out that were tracked and have ended, in the order in which they did: at most `most`, into a list whose
-/// elements have `each` bytes (sizeof *list), and says how many. It makes no progress. Of those that failed, each says its status; the thread's last
-/// error has the words of the last one.
+/// Takes completed operations that were tracked, in the order of completion. `list` has room for `most` elements of `each` bytes
+/// (sizeof *list); `taken` receives their number. It makes no progress. Each failed operation has its status in its element; the
+/// thread's last error describes the last of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_take_completed(
     worker: *const WorkerHandle,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
         if !(size_of::<u64>()..=4096).contains(&each) {
             let why = format!("its elements have {each} bytes");
             let fix = "pass sizeof *list";
-            return Err(Fault::new(Status::Invalid, "a list of what has ended", why, fix));
+            return Err(Fault::new(Status::Invalid, "a list of completions", why, fix));
         }
         let mut at = list.cast::<u8>();
         let number = state.post(|worker| {
@@ -165,8 +165,8 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
     }))
 }
 
-/// Begins a flush of every endpoint of a worker: the counter counts them, and has none pending any more when everything that is posted
-/// now is complete.
+/// Begins a flush of every endpoint of a worker. The counter counts the flushes; it has none pending once everything that was
+/// posted before this call is complete.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_begin_flush(
     worker: *const WorkerHandle,
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn tieline_worker_begin_flush(
     }))
 }
 
-/// Waits until everything that is posted on every endpoint now is complete. TIELINE_BUSY in a handler.
+/// Waits until everything that was posted on every endpoint before this call is complete. TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
     done(guarded(|| drive(worker, |_, worker| Ok(worker.flush()?))))

@@ -1,4 +1,4 @@
-//! Endpoints: the way to one peer, and messages on it.
+//! Endpoints: the connection to one peer, and messages over it.
 
 use super::bytes::{Room, bytes, some_bytes};
 use super::context::{end_of_worker, no_handles};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 use tieline::endpoint::{AtOnce, Tried};
 use tieline::{Close, Endpoint, Outcome, PostError, Status};
 
-/// The way to one peer, of one worker.
+/// The connection of one worker to one peer.
 pub struct EndpointHandle(());
 
-/// Shared by the handle, and the keys that lead over it.
+/// Shared by the handle and by the keys of this endpoint.
 pub(crate) struct EndpointState {
-    /// Its word in the core is our handle: what the core gives again leads back here.
+    /// Its user word in the core is our handle, so that an endpoint from the core leads back to this state.
     endpoint: UnsafeCell<Option<Endpoint>>,
     pub(crate) worker: Arc<WorkerState>,
     user: Cell<u64>,
@@ -35,35 +35,36 @@ impl Object for EndpointState {
 }
 
 impl EndpointState {
-    /// Takes an endpoint in; its handle's bits.
+    /// Stores an endpoint; returns the bits of its handle.
     pub(crate) fn keep(worker: Arc<WorkerState>, endpoint: Endpoint) -> Result<u64, Fault> {
         let state =
             EndpointState { endpoint: UnsafeCell::new(Some(endpoint)), worker, user: Cell::new(0) };
         let raw = Rc::into_raw(Rc::new(state)).cast_mut();
-        // SAFETY: it comes from an Rc.
+        // SAFETY: it comes from an Rc, so it is not null.
         let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
-            // SAFETY: the one from above.
+            // SAFETY: the Rc from above.
             drop(unsafe { Rc::from_raw(raw) });
             return Err(no_handles());
         };
-        // SAFETY: the table keeps it.
+        // SAFETY: the table keeps it alive.
         unsafe { &*raw }.get()?.set_user(handle.bits());
         Ok(handle.bits())
     }
 
-    /// The endpoint, while its handle is there. Under the worker's mark.
+    /// The endpoint, unless its handle was dropped. Call it under the worker's mark.
     #[inline]
     pub(crate) fn get(&self) -> Result<&Endpoint, Fault> {
-        // SAFETY: it is taken out under the worker's mark alone, and not while a call that posts is under way: `end`.
+        // SAFETY: it is taken out only under the worker's mark, and not while a call that posts is in progress:
+        // `tieline_endpoint_drop`.
         unsafe { &*self.endpoint.get() }.as_ref().ok_or_else(closed_endpoint)
     }
 
-    /// Whether this is that endpoint.
+    /// Whether this state holds that endpoint.
     pub(crate) fn is(&self, endpoint: &Endpoint) -> bool {
         self.get().is_ok_and(|own| own == endpoint)
     }
 
-    /// One more owner.
+    /// Adds an owner.
     pub(crate) fn share(&self) -> Rc<EndpointState> {
         let state = std::ptr::from_ref(self);
         // SAFETY: the table has it from `Rc::into_raw`, and one thread at a time is in here.
@@ -73,7 +74,7 @@ impl EndpointState {
         }
     }
 
-    /// Does what can be over at once and cannot panic, if this thread is let in and the handle is there.
+    /// Runs a body that completes inline and cannot panic, if this thread is admitted and the handle is open.
     #[inline(always)]
     pub(crate) fn at_once<T>(&self, body: impl FnOnce(&Endpoint) -> AtOnce<T>) -> AtOnce<T> {
         let tried = self.worker.mark.at_once(|| {
@@ -83,7 +84,7 @@ impl EndpointState {
         tried.unwrap_or(AtOnce::NotTried)
     }
 
-    /// Does what posts on it.
+    /// Runs a body that posts on it.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -105,12 +106,12 @@ fn closed_endpoint() -> Fault {
         Status::Closed,
         "a call over an endpoint",
         "its handle was dropped",
-        "drop keys with their endpoint, and connect anew",
+        "drop keys together with their endpoint, and reconnect",
     );
     fault
 }
 
-/// Something that is asked of an endpoint.
+/// Runs a query on an endpoint.
 fn ask<T>(
     endpoint: *const EndpointHandle,
     body: impl FnOnce(&Endpoint) -> Result<T, Fault>,
@@ -119,7 +120,7 @@ fn ask<T>(
     state.worker.mark.post(|| body(state.get()?))
 }
 
-/// An endpoint to the worker with this address. Its connection is made by the first operation.
+/// Opens an endpoint to the worker with this address. The first operation establishes the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_connect(
     worker: *const WorkerHandle,
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn tieline_worker_connect(
     }))
 }
 
-/// Lets go of an endpoint: what it had queued is still sent, what was posted ends as canceled, and its keys are of no use any more.
+/// Releases an endpoint. Messages in its queue are still sent, posted operations end as canceled, and its keys become useless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_drop(endpoint: *mut EndpointHandle) -> i32 {
     done(guarded(|| {
@@ -144,18 +145,18 @@ pub unsafe extern "C" fn tieline_endpoint_drop(endpoint: *mut EndpointHandle) ->
         end_of_worker::<EndpointState, _>(endpoint, worker, |endpoint| {
             let handle = Handle::<EndpointState>::of(endpoint);
             let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
-            // SAFETY: what the table was given, which gives it to one caller alone.
+            // SAFETY: the Rc that the table was given; the table returns it to one caller only.
             let state = unsafe { Rc::from_raw(raw.as_ptr().cast_const()) };
-            // SAFETY: under the mark, and no call that posts is under way, or this one were refused.
+            // SAFETY: the mark is held and no call that posts is in progress, or this call would have been refused.
             drop(unsafe { &mut *state.endpoint.get() }.take());
             Ok(())
         })
     }))
 }
 
-/// Sends a message of any length: `id` chooses the handler at the peer, which is handed `header` and the payload. The payload is
-/// copied. TIELINE_OK: it is under way. TIELINE_PENDING: it is queued, or too long to be sent at once and announced. TIELINE_AGAIN:
-/// nothing was sent, make progress and try again. `how` and `request` may be null.
+/// Sends a message of any length: `id` selects the handler at the peer, which receives `header` and the payload. The payload is
+/// copied. TIELINE_OK: it is in the transport's hands. TIELINE_PENDING: it is queued, or long enough to be sent as a rendezvous
+/// message. TIELINE_AGAIN: nothing was sent; make progress and try again. `how` and `request` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_send(
     endpoint: *const EndpointHandle,
@@ -188,7 +189,7 @@ pub unsafe extern "C" fn tieline_send(
     send(endpoint, id, header, payload, len, how, request)
 }
 
-/// The same, with all that may come of it.
+/// The slow path of `tieline_send`, which handles every case.
 #[cold]
 #[inline(never)]
 fn send(
@@ -206,7 +207,7 @@ fn send(
     }))
 }
 
-/// What a provider was asked, and has not done.
+/// Continues after a provider has refused the inline attempt.
 #[cold]
 #[inline(never)]
 fn send_further(
@@ -226,8 +227,8 @@ fn send_further(
     }))
 }
 
-/// Sends a message gathered from pieces of regions, which must not change until it is done. What is too long to be sent at once is
-/// announced; one piece is read by the peer from where it lies.
+/// Sends a message gathered from pieces of regions, which must not change until the operation completes. A message that is longer
+/// than max_message becomes a rendezvous message; if it is a single piece, the peer reads it in place.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_send_pieces(
     endpoint: *const EndpointHandle,
@@ -271,7 +272,7 @@ pub unsafe extern "C" fn tieline_endpoint_flush_messages(
     }))
 }
 
-/// Orders every put, get and atomic posted before ahead of those posted after. It waits for nothing.
+/// Orders every put, get and atomic posted before ahead of those posted after. It does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle) -> i32 {
     done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))
@@ -290,7 +291,7 @@ pub unsafe extern "C" fn tieline_endpoint_close(
             TIELINE_CLOSE_FLUSH => Close::Flush,
             TIELINE_CLOSE_CANCEL => Close::Cancel,
             _ => {
-                let why = format!("there is no way {which} to close");
+                let why = format!("{which} is not a way to close");
                 let fix = "use TIELINE_CLOSE_*";
                 return Err(Fault::new(Status::Invalid, "closing an endpoint", why, fix));
             }
@@ -299,7 +300,7 @@ pub unsafe extern "C" fn tieline_endpoint_close(
     }))
 }
 
-/// Keeps a word of the caller's with the endpoint.
+/// Attaches a word of the caller's to the endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_set_user(
     endpoint: *const EndpointHandle,
@@ -308,7 +309,7 @@ pub unsafe extern "C" fn tieline_endpoint_set_user(
     done(object::<EndpointState, _>(endpoint).map(|state| state.user.set(user)))
 }
 
-/// The word that was kept last; 0 at first.
+/// Reads the attached word; 0 at first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_user(
     endpoint: *const EndpointHandle,
@@ -320,7 +321,7 @@ pub unsafe extern "C" fn tieline_endpoint_user(
     }))
 }
 
-/// The number of the peer here, which messages and notifications from there have too.
+/// The number that identifies the peer in this worker. Messages and notifications from the peer carry the same number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_peer(
     endpoint: *const EndpointHandle,
@@ -333,7 +334,7 @@ pub unsafe extern "C" fn tieline_endpoint_peer(
     }))
 }
 
-/// What was composed for this peer, in a line with its zero; `len` as for tieline_context_report.
+/// Describes the path to this peer in one line with its zero; `len` as for tieline_context_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_path(
     endpoint: *const EndpointHandle,
@@ -346,8 +347,8 @@ pub unsafe extern "C" fn tieline_endpoint_path(
     }))
 }
 
-/// Whether the endpoint has ended: its status is then below 0, and `why` (which may be null) is written as by tieline_last_error, with words
-/// that last until the next call that fails in this thread. TIELINE_OK while it has not.
+/// Reports whether the endpoint has ended: TIELINE_OK while it has not, otherwise its status below 0. `why` may be null; it is
+/// filled as by tieline_last_error, and its strings last until the next call that fails in this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_error(
     endpoint: *const EndpointHandle,
@@ -365,21 +366,21 @@ pub unsafe extern "C" fn tieline_endpoint_error(
     ended
 }
 
-/// No failure: zeros.
+/// Fills the record with zeros: no failure.
 fn clear(why: *mut Failure) -> i32 {
-    // SAFETY: numbers and addresses may be zeros.
+    // SAFETY: a record of numbers and addresses may be all zeros.
     let none: Failure = unsafe { std::mem::zeroed() };
     // SAFETY: the caller's record.
     done(unsafe { records::write(why, &none) })
 }
 
-/// What becomes known of an endpoint's end.
+/// Called when an endpoint has failed.
 pub type EndpointFailureFn = Option<
     unsafe extern "C" fn(user: *mut c_void, endpoint: *mut EndpointHandle, why: *const Failure),
 >;
 
-/// Registers what to do when an endpoint has failed: once for each, inside of a call that makes progress, with the reason. Its
-/// operations have ended by then.
+/// Registers the handler for failed endpoints. It runs once per failed endpoint, with the reason, inside a call that makes
+/// progress. The endpoint's operations have ended by then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
     worker: *const WorkerHandle,

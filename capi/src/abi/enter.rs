@@ -1,4 +1,4 @@
-//! Every entry: who may be in, and what becomes of a panic.
+//! The guard of every entry point: which thread is admitted, and how a panic is contained.
 
 use super::error::{Fault, Kind};
 use super::table::{self, Handle, Object};
@@ -11,16 +11,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tieline::{Status, process};
 
-/// Nobody is in a call.
+/// No call is in progress.
 const FREE: usize = 0;
-/// A thread is in a call in which no function of the caller's runs, but for those that must not come back.
+/// A call is in progress that runs no function of the caller's, except functions that must not call back.
 const POSTING: usize = 1;
-/// A panic has ended it.
+/// A panic has ended the worker.
 const BROKEN: usize = 2;
-/// Nobody is in a call, and only the thread that opened it may be: a provider is bound to that thread.
+/// No call is in progress, and only the thread that opened the worker is admitted: a provider is bound to that thread.
 const BOUND: usize = 3;
 
-/// A worker's mark. Above the constants: the thread that makes progress, from whose handlers calls are let in.
+/// A worker's mark. A value above the constants is the thread that makes progress; calls from its handlers are admitted.
 pub(crate) struct Mark {
     word: AtomicUsize,
     opened_by: usize,
@@ -33,13 +33,13 @@ impl Mark {
         Mark { word, opened_by: this_thread(), process: process::Mark::new() }
     }
 
-    /// Whether this thread is inside of a call that runs its handlers.
+    /// Whether this thread is inside a call that runs its handlers.
     pub(crate) fn is_in_handler(&self) -> bool {
         self.word.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Does what runs nothing of the caller's and cannot panic, without the preparations for a panic. `None`: this thread may not be
-    /// let in, or is in a handler; [`post`](Mark::post) knows.
+    /// Runs a body that calls no function of the caller's and cannot panic, without catching panics. `None`: this thread may not be
+    /// admitted, or is in a handler; [`post`](Mark::post) finds out.
     #[inline(always)]
     pub(crate) fn at_once<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
         if self.word.load(Ordering::Relaxed) != FREE {
@@ -53,7 +53,7 @@ impl Mark {
         Some(result)
     }
 
-    /// Does what runs nothing of the caller's.
+    /// Runs a body that calls no function of the caller's.
     #[inline]
     pub(crate) fn post<T>(&self, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         let before = self.word.load(Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Mark {
         }
     }
 
-    /// Does what may run handlers, which may call again; the body hears whether no other call is around it.
+    /// Runs a body that may run handlers, which may call in again. The body learns whether it is the outermost call.
     #[inline]
     pub(crate) fn drive<T>(&self, body: impl FnOnce(bool) -> Result<T, Fault>) -> Result<T, Fault> {
         let before = self.word.load(Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Mark {
         self.word.store(this_thread(), Ordering::Relaxed);
         match catch_unwind(AssertUnwindSafe(|| body(before <= BOUND))) {
             Ok(result) => {
-                // A call from inside may have ended it.
+                // A nested call may have ended it.
                 if self.word.load(Ordering::Relaxed) != BROKEN {
                     self.word.store(before, Ordering::Relaxed);
                 }
@@ -96,10 +96,10 @@ impl Mark {
         }
     }
 
-    /// Whether a call is let in although the mark is not free.
+    /// Decides whether a call is admitted although the mark is not `FREE`.
     #[cold]
     fn check_other(&self, found: usize) -> Result<(), Fault> {
-        let (me, what) = (this_thread(), "a call of a worker, or of what belongs to it");
+        let (me, what) = (this_thread(), "a call of a worker or of one of its objects");
         if !self.process.is_here() {
             let why = "this is a forked child, and the worker belongs to its parent";
             return Err(Fault::new(
@@ -115,68 +115,68 @@ impl Mark {
                 Status::ProviderFailed,
                 what,
                 "the library panicked in an earlier call, which ended this worker",
-                "drop it and what belongs to it, open another one, and report the panic's words",
+                "drop it and its objects, open another worker, and report the text of the panic",
             )
             .of(Kind::Panicked)),
             BOUND if self.opened_by == me => Ok(()),
             BOUND => Err(Fault::new(
                 Status::Invalid,
                 what,
-                "one of its providers belongs to the thread that opened it, and this is another",
-                "call it from that thread alone, or leave that provider out (TIELINE_PROVIDERS)",
+                "one of its providers belongs to the thread that opened it, and this is another thread",
+                "call only from that thread, or exclude that provider (TIELINE_PROVIDERS)",
             )),
             thread if thread == me => Ok(()),
             _ => Err(Fault::new(
                 Status::Busy,
                 what,
-                "another call of this worker is under way, in another thread or around this one",
-                "call again when that one has returned: hold a lock for every call, or open a worker for each thread",
+                "another call of this worker is in progress, in another thread or around this call",
+                "call again when it has returned: hold a lock for every call, or open a worker for each thread",
             )
             .of(Kind::Retry)),
         }
     }
 }
 
-/// What is wanted again behind a call of a provider's: kept in memory, which costs an instruction, and not in a register that has to be saved
-/// for that and restored, which costs three.
+/// A value that is needed after a call into a provider. It is kept in memory, which costs one instruction. A register would have to
+/// be saved and restored for it, which costs three.
 pub(crate) struct Aside<T: Copy>(UnsafeCell<MaybeUninit<T>>);
 
 impl<T: Copy> Aside<T> {
-    /// Where it is to stay: a value that moves would be written twice.
+    /// The place of the value. It stays here, because a value that moves would be written twice.
     #[inline(always)]
     pub(crate) fn empty() -> Aside<T> {
         Aside(UnsafeCell::new(MaybeUninit::uninit()))
     }
 
-    /// Keeps a value, to be asked for by what this gives.
+    /// Stores a value; the result reads it back.
     #[inline(always)]
     pub(crate) fn keep(&self, value: T) -> Kept<'_, T> {
         let place = self.0.get().cast::<T>();
-        // SAFETY: its own place, which nobody has a reference to.
+        // SAFETY: its own place, to which no reference exists.
         unsafe { place.write_volatile(value) };
         Kept(place, PhantomData)
     }
 }
 
-/// A value that was put aside.
+/// A stored value.
 pub(crate) struct Kept<'a, T: Copy>(*const T, PhantomData<&'a T>);
 
 impl<T: Copy> Kept<'_, T> {
     #[inline(always)]
     pub(crate) fn get(&self) -> T {
-        // SAFETY: `keep` has written there, and the place stays while this does.
+        // SAFETY: `keep` initialized it, and the place outlives this borrow.
         unsafe { self.0.read_volatile() }
     }
 }
 
-/// Keeps the thread from being canceled (`pthread_cancel`) while it is there: a cancellation unwinds the stack, which must not happen to the
-/// frames of Rust. It waits for a point of the caller's own.
+/// Defers cancellation of the thread (`pthread_cancel`) while it exists. A cancellation unwinds the stack, which must not happen to
+/// Rust frames. It takes effect at the caller's next cancellation point.
 pub(crate) struct Uncanceled(c_int);
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 unsafe extern "C" {
-    /// Writes the state from before where that is wanted, and cannot fail for a state that it has given.
+    /// Writes the previous state if `before` is not null. It cannot fail for a state that it returned earlier.
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
@@ -191,30 +191,30 @@ impl Uncanceled {
 
 impl Drop for Uncanceled {
     fn drop(&mut self) {
-        // SAFETY: the state of this thread from before.
+        // SAFETY: the previous state of this thread.
         let _ = unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
 
-/// Does what belongs to no worker, or may wait.
+/// Runs a body that belongs to no worker, or that may wait.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
     let _uncanceled = Uncanceled::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
-/// The object of a handle that the caller gave, for what is done at once; [`object`] says what is wrong where there is none.
+/// The object of a handle from the caller, for the inline path; [`object`] returns the error if there is none.
 #[inline(always)]
 pub(crate) fn live<'a, T: Object, C>(given: *const C) -> Option<&'a T> {
     // SAFETY: as `object`.
     unsafe { table::look(Handle::<T>::of(given)) }
 }
 
-/// The object of a handle that the caller gave, or what is wrong with it.
+/// The object of a handle from the caller, or the error.
 #[inline]
 pub(crate) fn object<'a, T: Object, C>(given: *const C) -> Result<&'a T, Fault> {
     let handle = Handle::<T>::of(given);
-    // SAFETY: the caller ends nothing that another call uses, and a handler that does so is told `Busy`, or ends what the
-    // calls around it have let go of.
+    // SAFETY: the caller does not end an object that another call uses. A handler that tries gets `Busy`, or ends an object
+    // that the calls around it no longer use.
     unsafe { table::look(handle) }.ok_or_else(|| no_object(handle))
 }
 
@@ -224,8 +224,8 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
         return Fault::new(
             Status::Busy,
             format!("a call for {}", T::NAME),
-            "another call is about to end it, or changes it",
-            "call again when that one has returned",
+            "another call is ending or changing it",
+            "call again when that call has returned",
         )
         .of(Kind::Retry);
     }
@@ -233,7 +233,7 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
         Status::Invalid,
         format!("a call for {}", T::NAME),
         format!("{:#x} is {}", handle.bits(), table::what_is(handle)),
-        "pass a handle that this library gave, until it is closed",
+        "pass a handle that this library returned and that is not closed",
     )
 }
 
@@ -241,11 +241,11 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
 fn panicked(panic: &(dyn Any + Send)) -> Fault {
     let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    let fix = "what was called is of no use any more; report this";
+    let fix = "the object of this call is unusable; report this";
     Fault::new(Status::ProviderFailed, "the library panicked", words, fix).of(Kind::Panicked)
 }
 
-/// A number of the calling thread, above all marks.
+/// A number of the calling thread, larger than all constants of the mark.
 #[inline]
 fn this_thread() -> usize {
     // SAFETY: no preconditions.
@@ -305,7 +305,7 @@ mod tests {
                 scope.spawn(|| mark.post(|| Ok(())).unwrap_err().error.status()).join().unwrap()
             });
             assert_eq!(other, Status::Busy);
-            mark.post(|| Ok(())) // and the call from outside has changed nothing
+            mark.post(|| Ok(())) // the call from the other thread has changed nothing
         })
         .unwrap();
         mark.post(|| Ok(())).unwrap();

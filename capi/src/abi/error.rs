@@ -1,4 +1,4 @@
-//! What went wrong last in a thread.
+//! The last error of a thread.
 
 use super::{numbers, records};
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ use tieline::error::Scope;
 use tieline::process::PerProcess;
 use tieline::{CompletionError, ConnectError, Error, OpenError, PostError, Status};
 
-/// What can be done about a failure: `TIELINE_DO_*` and `TIELINE_OP_*` in C.
+/// How to react to a failure: `TIELINE_DO_*` and `TIELINE_OP_*` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
@@ -27,17 +27,17 @@ pub(crate) enum Kind {
     Panicked = numbers::TIELINE_PANICKED,
 }
 
-/// A failure on its way to the caller.
+/// A failure that is returned to the caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) error: Error,
-    /// Something has ended because its time was up: TIELINE_EXPIRED. A wait whose time is up ends nothing.
+    /// Something has ended because its time was up: TIELINE_EXPIRED. A wait that times out ends nothing.
     has_expired: bool,
 }
 
 impl Fault {
-    /// A mistake of the caller's, unless its kind is changed.
+    /// An error of the caller's, unless its kind is changed.
     #[cold]
     pub(crate) fn new(
         status: Status,
@@ -55,7 +55,7 @@ impl Fault {
         self
     }
 
-    /// A failure that has ended something: an operation, an endpoint, a question or a worker.
+    /// A failure that has ended something: an operation, an endpoint, a name query or a worker.
     #[cold]
     pub(crate) fn ended(kind: Kind, error: Error) -> Fault {
         let has_expired = error.status() == Status::TimedOut;
@@ -101,7 +101,7 @@ fn of_connection(error: &ConnectError) -> Kind {
     }
 }
 
-/// The call was right: it is the endpoint that is over.
+/// The call was correct, so the endpoint itself has ended: reconnect.
 fn of_the_gone(error: &ConnectError) -> Kind {
     match of_connection(error) {
         Kind::Correct => Kind::Reconnect,
@@ -154,27 +154,27 @@ impl From<OpenError> for Fault {
     }
 }
 
-/// A failure in words, and what can be done about it.
+/// A failure in words, and how to react to it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Failure {
     /// Bytes of this record; set it before the call.
     pub size: usize,
-    /// TIELINE_*, below 0; 0 where nothing has failed yet.
+    /// TIELINE_*, below 0; 0 if nothing has failed yet.
     pub status: i32,
-    /// What can be done: TIELINE_DO_*, or what became of an operation: TIELINE_OP_*.
+    /// How to react: TIELINE_DO_*; or the outcome of an operation: TIELINE_OP_*.
     pub kind: u32,
-    /// What happened. Never null; it lasts until the next call that fails in this thread.
+    /// What happened. Never null; valid until the next call that fails in this thread.
     pub what: *const c_char,
-    /// Why; empty where the status says it all.
+    /// Why; empty if the status says everything.
     pub why: *const c_char,
-    /// What to do; empty where there is nothing to advise.
+    /// What to do; empty if there is no advice.
     pub fix: *const c_char,
-    /// The setting that is to blame, by its name; null where none is.
+    /// The name of the setting that caused it; null if none did.
     pub setting: *const c_char,
 }
 
-/// The last failure of a thread, and its words as C strings once somebody has asked.
+/// The last failure of a thread, and its C strings once they were requested.
 #[derive(Default)]
 struct Last {
     fault: Option<Fault>,
@@ -182,7 +182,7 @@ struct Last {
     line: Option<CString>,
 }
 
-/// The words of a failure, as long as somebody shows them.
+/// The C strings of a failure.
 pub(crate) struct Words {
     what: CString,
     why: CString,
@@ -217,7 +217,7 @@ impl Words {
     }
 }
 
-/// Hands a failure's record to a function of the caller's, for the length of that call.
+/// Passes a failure's record to a function of the caller's, valid during that call.
 pub(crate) fn shown<T>(fault: &Fault, show: impl FnOnce(&Failure) -> T) -> T {
     let words = Words::of(&fault.error);
     show(&words.record(fault))
@@ -227,7 +227,7 @@ pub(crate) fn text(words: &str) -> CString {
     CString::new(words.replace('\0', " ")).unwrap_or_default()
 }
 
-/// What an exported function returns: a status that is not negative, or the failure's, which stays with the thread.
+/// The return value of an exported function: a non-negative status, or the status of the failure, which is stored in the thread.
 #[inline]
 pub(crate) fn answer(result: Result<i32, Fault>) -> i32 {
     match result {
@@ -236,7 +236,7 @@ pub(crate) fn answer(result: Result<i32, Fault>) -> i32 {
     }
 }
 
-/// The same for what has no more to say than that it is done.
+/// The same for a call without a value.
 pub(crate) fn done(result: Result<(), Fault>) -> i32 {
     answer(result.map(|()| 0))
 }
@@ -245,7 +245,7 @@ pub(crate) fn done(result: Result<(), Fault>) -> i32 {
 #[inline(never)]
 fn failed(fault: Fault) -> i32 {
     let status = fault.status();
-    // A thread that is ending has no words any more.
+    // A thread that is ending has lost its thread-local storage.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = Last { fault: Some(fault), words: None, line: None };
@@ -254,7 +254,7 @@ fn failed(fault: Fault) -> i32 {
     status
 }
 
-/// What failed last in this thread, in words. They last until the next call of this thread that fails.
+/// Describes the last failure of this thread. The strings are valid until this thread's next call that fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
     let empty = c"".as_ptr();
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
     }
 }
 
-/// The same in one line, "what: why; what to do": never null, empty where nothing has failed yet.
+/// The same in one line, "what: why; what to do". Never null; empty if nothing has failed yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn tieline_error_text() -> *const c_char {
     let line = LAST.try_with(|last| {
@@ -292,7 +292,7 @@ pub extern "C" fn tieline_error_text() -> *const c_char {
     line.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// What a status means, in a few words: never null.
+/// Describes a status in a few words. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn tieline_status_text(status: i32) -> *const c_char {
     static TEXTS: PerProcess<OnceLock<Vec<(i32, CString)>>> = PerProcess::new();

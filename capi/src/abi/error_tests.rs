@@ -1,7 +1,7 @@
 use super::*;
 use std::fmt::Write;
 
-/// Where a failure comes from, and what becomes of an error there.
+/// The origin of a failure, and the conversion of an error there.
 type Column = (&'static str, fn(Error) -> Fault);
 
 /// The columns of the table in docs/c.md.
@@ -35,7 +35,7 @@ fn name(kind: Kind) -> &'static str {
     }
 }
 
-/// The table of docs/c.md. A status has a row; `EXPIRED` has what `TIMED_OUT` becomes where something has ended.
+/// The table of docs/c.md. Each status has a row. The row `EXPIRED` shows what `TIMED_OUT` becomes if something has ended.
 fn table() -> String {
     let mut text = String::from("| status |");
     for (column, _) in COLUMNS {

@@ -1,4 +1,4 @@
-//! How the end of an operation is told, and requests.
+//! How the completion of an operation is reported, and requests.
 
 use super::counter::{CounterHandle, CounterObject};
 use super::enter::object;
@@ -11,8 +11,8 @@ use super::records::{self, Params};
 use super::worker::{WorkerState, closed};
 use tieline::{Outcome, Request, Status};
 
-/// How the end of an operation is told. Null, or all zeros: by the number that the call gives, or by nobody where it is not asked for
-/// (its failure is told by the endpoint's next flush).
+/// How the completion of an operation is reported. Null, or all zeros: by the request number that the call writes. If no number is
+/// requested, there is no report, and the endpoint's next flush reports a failure.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct How {
@@ -22,20 +22,20 @@ pub struct How {
     pub tell: u32,
     /// TIELINE_HOW_*.
     pub flags: u32,
-    /// TIELINE_TELL_TRACKED: the word that its end is told with.
+    /// TIELINE_TELL_TRACKED: the word that is reported with the completion.
     pub user: u64,
-    /// TIELINE_TELL_COUNTED: where.
+    /// TIELINE_TELL_COUNTED: the counter.
     pub counter: *const CounterHandle,
-    /// TIELINE_HOW_NOTIFY: the word that the peer is told, behind the bytes of a put.
+    /// TIELINE_HOW_NOTIFY: the word that the peer receives after the bytes of a put.
     pub word: u32,
-    /// Zero.
+    /// Must be zero.
     pub reserved: u32,
 }
 
-// SAFETY: numbers and addresses.
+// SAFETY: it consists of numbers and addresses only.
 unsafe impl Params for How {}
 
-/// Requests of a worker, by their numbers: a place, and above it how often the place was used.
+/// Requests of a worker, by number. A number is a place and, in the upper bits, the use count of the place.
 #[derive(Default)]
 pub(crate) struct Requests {
     places: Vec<(u32, Option<Request>)>,
@@ -54,24 +54,24 @@ impl Requests {
         u64::from(*used) << 32 | (u64::from(place) + 1)
     }
 
-    /// The request of a number, where it has not ended.
+    /// The request with this number, unless it has ended.
     pub(crate) fn get(&self, number: u64) -> Result<&Request, Fault> {
         let place = (number as u32 as usize).wrapping_sub(1);
         let found = self.places.get(place).filter(|(used, _)| u64::from(*used) == number >> 32);
         found.and_then(|(_, request)| request.as_ref()).ok_or_else(|| no_request(number))
     }
 
-    /// Takes it out for the length of a wait: its place stays its own.
+    /// Takes the request out for the duration of a wait. Its place stays reserved.
     pub(crate) fn lend(&mut self, number: u64) -> Result<Request, Fault> {
         let _ = self.get(number)?;
         let kept = &mut self.places[number as u32 as usize - 1].1;
         kept.take().ok_or_else(|| no_request(number))
     }
 
-    /// What [`lend`](Requests::lend) gave comes back; `None`: it has ended.
+    /// Returns what [`lend`](Requests::lend) took; `None`: it has ended.
     pub(crate) fn put_back(&mut self, number: u64, request: Option<Request>) {
         let place = number as u32 - 1;
-        // A worker that was dropped meanwhile has none.
+        // A worker that was dropped meanwhile has no places.
         let Some((_, kept)) = self.places.get_mut(place as usize) else { return };
         if request.is_none() {
             self.free.push(place);
@@ -79,7 +79,7 @@ impl Requests {
         *kept = request;
     }
 
-    /// Takes it out: its number is nobody's from here on.
+    /// Takes the request out and releases its number.
     pub(crate) fn take(&mut self, number: u64) -> Result<Request, Fault> {
         let request = self.lend(number)?;
         self.put_back(number, None);
@@ -92,12 +92,12 @@ fn no_request(number: u64) -> Fault {
     Fault::new(
         Status::Invalid,
         "a call for a pending operation",
-        format!("this worker has none with the number {number:#x}, or not any more"),
-        "pass a number that a call of this worker gave with TIELINE_PENDING, once",
+        format!("this worker has none with the number {number:#x}, or it has ended"),
+        "pass the number from a call of this worker that returned TIELINE_PENDING, once",
     )
 }
 
-/// How a call's end is to be told, read and found to make sense.
+/// How a completion is to be reported, validated.
 pub(crate) struct Told {
     pub(crate) flags: u32,
     pub(crate) word: u32,
@@ -106,12 +106,12 @@ pub(crate) struct Told {
     counter: *const CounterHandle,
 }
 
-/// Nobody said anything.
+/// The default.
 pub(crate) const USUAL: Told =
     Told { flags: 0, word: 0, tell: REQUEST, user: 0, counter: std::ptr::null() };
 
-/// Reads what the caller wants of an operation of this worker; `flags` are those that the call knows. That it can be told so is known
-/// before anything is posted.
+/// Reads and validates how an operation of this worker is reported; `flags` are those that the call supports. It runs before
+/// anything is posted, so that the report cannot fail later.
 #[inline]
 pub(crate) fn read(how: *const How, flags: u32, worker: &WorkerState) -> Result<Told, Fault> {
     if how.is_null() { Ok(USUAL) } else { read_given(how, flags, worker) }
@@ -121,10 +121,10 @@ fn read_given(how: *const How, known: u32, worker: &WorkerState) -> Result<Told,
     let How { tell, flags, user, counter, word, reserved, .. } = records::read(how)?;
     if flags & !known != 0 || tell > COUNTED || reserved != 0 {
         let why = format!(
-            "tell {tell} with flags {flags:#x}, of which this call knows {known:#x}, and {reserved} where a zero stands"
+            "tell {tell} with flags {flags:#x}, of which this call knows {known:#x}, and {reserved} in a reserved field"
         );
         let fix = "use TIELINE_TELL_* and the TIELINE_HOW_* of this call";
-        return Err(Fault::new(Status::UnsupportedParam, "how an end is told", why, fix));
+        return Err(Fault::new(Status::UnsupportedParam, "a tieline_how record", why, fix));
     }
     if tell != REQUEST && worker.has_ended() {
         return Err(closed());
@@ -135,7 +135,7 @@ fn read_given(how: *const How, known: u32, worker: &WorkerState) -> Result<Told,
     Ok(Told { flags, word, tell, user, counter })
 }
 
-/// Whether nobody said anything of how an end is told. The place of the number has its zero then.
+/// Whether the default applies. If so, the place of the request number is set to 0.
 #[inline(always)]
 pub(crate) fn is_usual(how: *const How, request: *mut u64) -> bool {
     if !how.is_null() {
@@ -145,16 +145,16 @@ pub(crate) fn is_usual(how: *const How, request: *mut u64) -> bool {
     true
 }
 
-/// The number of a pending operation goes there, if it is asked for: 0 first.
+/// Sets the place of the request number to 0, if there is one.
 #[inline]
 pub(crate) fn no_number(request: *mut u64) {
     if !request.is_null() {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's `request`.
         unsafe { request.write(0) };
     }
 }
 
-/// What a call that has posted returns: TIELINE_OK or TIELINE_PENDING, with its end told as the caller wants.
+/// The return value of a call that has posted: TIELINE_OK or TIELINE_PENDING. The completion is reported as the caller requested.
 #[inline]
 pub(crate) fn posted(
     state: &WorkerState,
@@ -182,7 +182,7 @@ fn tell(
         object::<CounterObject, _>(told.counter)?.count(state, &outcome)?;
     } else if let (Outcome::Pending(pending), false) = (outcome, request.is_null()) {
         let number = state.requests.borrow_mut().add(pending);
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's `request`.
         unsafe { request.write(number) };
     }
     Ok(code)
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use tieline::{Context, Worker};
 
-    /// Requests that stay pending: nobody takes what was announced.
+    /// Requests that stay pending: the receiver does not take these rendezvous messages.
     fn pending(worker: &Worker) -> Request {
         let me = worker.connect(&worker.address().unwrap()).unwrap();
         match me.send(1, 0, &vec![1; 1 << 20]).unwrap() {
@@ -201,7 +201,7 @@ mod tests {
                 std::mem::forget(me);
                 request
             }
-            Outcome::Done(_) => panic!("a megabyte was sent at once"),
+            Outcome::Done(_) => panic!("a megabyte was sent inline"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The job: who else there is, and finding each other. It may be the caller's own.
+//! The job: its ranks and the exchange of addresses, by a launcher or by the caller's own exchange.
 
 use super::bytes::{Room, bytes};
 use super::context::{change, keep, take};
@@ -15,28 +15,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tieline::{Error, Job, Status, Worker};
 
-/// The processes that one launcher started, as one of them sees them. Usable from every thread.
+/// The processes that one launcher started, from the view of one of them. Any thread may use it.
 pub struct JobHandle(());
 
-/// The caller's own exchange, in the place of the launcher's: every function returns TIELINE_OK or a status below 0. They are called in the
-/// thread of the call; tieline_job_barrier with a worker calls barrier, or allgather, in a thread of the library's.
+/// The caller's own exchange, which replaces the launcher's. Every function returns TIELINE_OK or a status below 0, and runs in the
+/// thread of the call. tieline_job_barrier with a worker calls `barrier`, or `allgather`, in a thread of the library's.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Exchange {
     /// Bytes of this record.
     pub size: usize,
-    /// This process's number, from 0.
+    /// The rank of this process, from 0.
     pub rank: usize,
-    /// How many processes there are, 16777216 at most.
+    /// The number of processes, at most 16777216.
     pub ranks: usize,
-    /// This process's number among those of its host.
+    /// The rank of this process on its host.
     pub local_rank: usize,
-    /// How many those are; 0: it is not known, which is taken for 1.
+    /// The number of processes on this host; 0: unknown, taken as 1.
     pub local_ranks: usize,
     /// The first argument of the functions.
     pub user: *mut c_void,
-    /// Hands `mine`, `len` bytes, to everybody, and has everybody's handed to `take` in any order, each once: a call of
-    /// take(to, rank, bytes, len) for each rank, inside of this one. `to` is a number: bytes that come later go nowhere.
+    /// Sends `mine`, `len` bytes, to every rank, and calls take(to, rank, bytes, len) for each rank, once and in any order, before
+    /// it returns. `to` is a number: bytes that arrive later are discarded.
     pub allgather: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -46,11 +46,11 @@ pub struct Exchange {
             to: *mut c_void,
         ) -> i32,
     >,
-    /// Leaves bytes for whoever looks them up.
+    /// Publishes bytes under this process's rank and `key`.
     pub publish: Option<
         unsafe extern "C" fn(user: *mut c_void, key: u32, bytes: *const c_void, len: usize) -> i32,
     >,
-    /// Waits until `rank` has published `key`, and hands its bytes to `take` once.
+    /// Waits until `rank` has published `key`, and passes its bytes to `take` once.
     pub lookup: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -60,15 +60,15 @@ pub struct Exchange {
             to: *mut c_void,
         ) -> i32,
     >,
-    /// Returns when every process has called it; null: an allgather of no bytes does it.
+    /// Returns when every process has called it. Null: the library uses an allgather of no bytes instead.
     pub barrier: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
 }
 
-/// The library's, to be called by the caller's exchange, with what a rank gave.
+/// A function of the library's. The caller's exchange calls it with the bytes of a rank.
 pub type TakeFn =
     Option<unsafe extern "C" fn(to: *mut c_void, rank: usize, bytes: *const c_void, len: usize)>;
 
-// SAFETY: numbers and addresses.
+// SAFETY: it consists of numbers and addresses only.
 unsafe impl Params for Exchange {}
 
 enum Source {
@@ -77,11 +77,11 @@ enum Source {
 }
 
 struct JobObject {
-    /// Whoever is in a call has it as well: the job may be closed meanwhile.
+    /// A call in progress shares it, because the job may be closed meanwhile.
     source: Arc<Source>,
 }
 
-// SAFETY: the caller's functions and their word are for every thread, as the header says of a job.
+// SAFETY: the header requires the caller's functions and their word to be usable from every thread.
 unsafe impl Send for Exchange {}
 // SAFETY: as above.
 unsafe impl Sync for Exchange {}
@@ -91,11 +91,11 @@ impl Object for JobObject {
     const NAME: &'static str = "a job";
 }
 
-/// More ranks than any job has: what is kept of each is bounded by it.
+/// An upper bound on the ranks of a job, which bounds the memory per exchange.
 const MOST_RANKS: usize = 1 << 24;
 
-/// What the caller's exchange hands over: of these ranks, from the first one on. The exchange gets a handle of it, which ends with the
-/// call: bytes that come later go nowhere.
+/// The bytes that the caller's exchange delivers for the ranks from `first` on. The exchange gets a handle of it, which ends with
+/// the call: bytes that arrive later are discarded.
 struct Parts {
     first: usize,
     given: Vec<Option<Vec<u8>>>,
@@ -103,10 +103,10 @@ struct Parts {
 
 impl Object for Parts {
     const KIND: u8 = 14;
-    const NAME: &'static str = "what an exchange hands over";
+    const NAME: &'static str = "the results of an exchange";
 }
 
-/// Does something with the parts, once no other thread has them; `None` where their call is over.
+/// Runs `body` with exclusive access to the parts; `None` if their call has returned.
 fn with_parts<T>(handle: Handle<Parts>, body: impl FnOnce(NonNull<Parts>) -> T) -> Option<T> {
     loop {
         if let Some(parts) = table::hold(handle) {
@@ -122,7 +122,7 @@ fn with_parts<T>(handle: Handle<Parts>, body: impl FnOnce(NonNull<Parts>) -> T) 
 unsafe extern "C" fn collect(to: *mut c_void, rank: usize, start: *const c_void, len: usize) {
     let handle = Handle::<Parts>::of(to);
     let _ = with_parts(handle, |mut parts| {
-        // SAFETY: `keep` has put a box there, and while it is held nobody else has it.
+        // SAFETY: `keep` stored a box, and no other thread has access while it is held.
         let Parts { first, given } = unsafe { parts.as_mut() };
         let place = rank.checked_sub(*first).and_then(|at| given.get_mut(at));
         if let (Some(place), Ok(bytes)) = (place, bytes(start, len)) {
@@ -132,7 +132,7 @@ unsafe extern "C" fn collect(to: *mut c_void, rank: usize, start: *const c_void,
     });
 }
 
-/// What a call of the caller's exchange, which is given where it is to go, hands over of so many ranks.
+/// Calls the caller's exchange with the handle of a collector, and returns the bytes of `ranks` ranks from `first` on.
 fn collected(
     what: &str,
     first: usize,
@@ -149,14 +149,14 @@ fn collected(
     let status = call(handle.to_c());
     let ended = with_parts(handle, |parts| {
         table::release(handle);
-        // SAFETY: `keep` has put a box there, and nobody else has its address any more.
+        // SAFETY: `keep` stored a box, and there is no other reference to it after `release`.
         *unsafe { Box::from_raw(parts.as_ptr()) }
     });
     let parts = ended.ok_or_else(|| Error::from_status(Status::Closed))?;
     failed(what, status)?;
     if let Some(at) = parts.given.iter().position(Option::is_none) {
-        let why = format!("it gave nothing of rank {}", first + at);
-        let fix = "call take for each rank that was asked for before it returns";
+        let why = format!("it delivered nothing of rank {}", first + at);
+        let fix = "call take for each requested rank before returning";
         return Err(Error::new(Status::BadData, "the caller's exchange", why, fix));
     }
     Ok(parts.given.into_iter().flatten().collect())
@@ -167,7 +167,7 @@ fn failed(what: &str, status: i32) -> Result<(), Error> {
         return Ok(());
     }
     let why = format!("the caller's exchange returned {status}");
-    Err(Error::new(Status::from_code(status), what, why, "see what that exchange says"))
+    Err(Error::new(Status::from_code(status), what, why, "see the errors of that exchange"))
 }
 
 fn lacks(what: &str) -> Error {
@@ -183,7 +183,7 @@ impl Exchange {
     fn all(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let allgather = self.allgather.ok_or_else(|| lacks("an exchange"))?;
         let (start, len) = (mine.as_ptr().cast(), mine.len());
-        // SAFETY: the caller's function, and what it calls back writes to `to` alone.
+        // SAFETY: the caller's function. Its calls of `collect` write only through the handle `to`.
         let call = |to| unsafe { allgather(self.user, start, len, Some(collect), to) };
         collected("an exchange", 0, self.ranks, call)
     }
@@ -205,7 +205,7 @@ impl Exchange {
     }
 }
 
-/// The job, for the length of a call.
+/// The job, for the duration of a call.
 fn source_of(job: *const JobHandle) -> Result<Arc<Source>, Fault> {
     Ok(object::<JobObject, _>(job)?.source.clone())
 }
@@ -229,7 +229,7 @@ impl Source {
         }
     }
 
-    /// The barrier of a process whose worker makes progress meanwhile.
+    /// A barrier during which the worker makes progress.
     fn barrier_with(&self, worker: &Worker) -> Result<(), Error> {
         if let Source::Launcher(job) = self {
             return worker.barrier(job);
@@ -244,7 +244,7 @@ impl Source {
                 met.unwrap_or_else(|_| Err(Error::from_status(Status::Io)))
             });
             let waiting = waiting.map_err(|error| {
-                let why = format!("no thread to wait with: {error}");
+                let why = format!("a thread for waiting cannot be started: {error}");
                 Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
             })?;
             worker.progress_until(&|| over.load(Ordering::Acquire));
@@ -253,8 +253,8 @@ impl Source {
     }
 }
 
-/// Joins the job that the environment names (tieline run, mpirun, srun, a rendezvous); alone it is rank 0 of 1. With `own`, which
-/// may be null, the caller's exchange takes the place of all of them.
+/// Joins the job that the environment describes (tieline run, mpirun, srun, TIELINE_RENDEZVOUS); without one it is rank 0 of 1. If
+/// `own` is not null, the caller's exchange is used instead.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut JobHandle) -> i32 {
     done(guarded(|| {
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut J
             if locals > own.ranks || locals > 0 && local >= locals {
                 let why =
                     format!("rank {local} of {locals} of its host, in a job of {}", own.ranks);
-                let fix = "a host has no more ranks than the job, and its own run from 0";
+                let fix = "a host has at most as many ranks as the job, numbered from 0";
                 return Err(Fault::new(Status::Invalid, "a job", why, fix));
             }
             Source::Callers(own)
@@ -282,29 +282,29 @@ pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut J
     }))
 }
 
-/// Leaves the job. A handler may do so: the call around it, if it is one of the job's, goes on to its end.
+/// Leaves the job. A handler may do so; if the call around it belongs to the job, that call completes normally.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_close(job: *mut JobHandle) -> i32 {
     done(guarded(|| take::<JobObject, _>(job).map(drop)))
 }
 
-/// A process's place in its job.
+/// The place of a process in its job.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct JobPlace {
     /// Bytes of this record; set it before the call.
     pub size: usize,
-    /// This process's number, from 0.
+    /// The rank of this process, from 0.
     pub rank: usize,
-    /// How many processes there are.
+    /// The number of processes.
     pub ranks: usize,
-    /// This process's number among those of its host.
+    /// The rank of this process on its host.
     pub local_rank: usize,
-    /// How many those are.
+    /// The number of processes on this host.
     pub local_ranks: usize,
 }
 
-/// Who this process is in its job.
+/// Reports the rank of this process and the size of its job.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut JobPlace) -> i32 {
     done(guarded(|| {
@@ -331,12 +331,12 @@ pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut Jo
 
 #[cold]
 fn in_a_call() -> Fault {
-    let why = "another call of this job is under way, in another thread or around this one";
-    let fix = "set it when that one has returned";
+    let why = "another call of this job is in progress, in another thread or around this call";
+    let fix = "set it when that call has returned";
     Fault::new(Status::Busy, "the deadline of a job", why, fix).of(Kind::Retry)
 }
 
-/// How long one exchange or lookup of the launcher's may take; TIELINE_BUSY while another call of the job is under way.
+/// Sets the time limit for one exchange or lookup of the launcher's. TIELINE_BUSY while another call of the job is in progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_set_deadline(job: *mut JobHandle, deadline_ns: u64) -> i32 {
     done(guarded(|| {
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn tieline_job_set_deadline(job: *mut JobHandle, deadline_
     }))
 }
 
-/// Leaves bytes for whoever looks them up by this process's rank and `key`. Nobody waits for anybody.
+/// Publishes bytes, to be looked up by this process's rank and `key`. It does not wait for other processes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_publish(
     job: *const JobHandle,
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn tieline_job_publish(
     }))
 }
 
-/// What `rank` has published as `key`; waits for it. `len` as for tieline_worker_address.
+/// Looks up what `rank` has published as `key`, and waits for it. `len` as for tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_lookup(
     job: *const JobHandle,
@@ -390,7 +390,8 @@ pub unsafe extern "C" fn tieline_job_lookup(
     }))
 }
 
-/// Hands `mine` to every process, and calls `take` with everybody's, in the order of their ranks. Every process calls it, equally often.
+/// All-gather: sends `mine` to every process, and calls `take` with the bytes of each rank, in rank order. Every process must call
+/// it equally often.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_exchange(
     job: *const JobHandle,
@@ -410,9 +411,8 @@ pub unsafe extern "C" fn tieline_job_exchange(
     }))
 }
 
-/// Returns when every process has called it. Where `worker` is not null it makes progress meanwhile, and sleeps while
-/// there is nothing to do: for a process that peers may still need something of.
-/// TIELINE_BUSY in a handler of that worker.
+/// Returns when every process has called it. If `worker` is not null, the call makes progress on it meanwhile, and sleeps while
+/// there is nothing to do. Pass a worker if peers may still need it. TIELINE_BUSY in a handler of that worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_barrier(
     job: *const JobHandle,
@@ -425,8 +425,8 @@ pub unsafe extern "C" fn tieline_job_barrier(
             return Ok(0);
         }
         if object::<WorkerState, _>(worker)?.mark.is_in_handler() {
-            let why = "it waits, and this is in a handler, or in what another wait looks at";
-            let fix = "call it when the call around this one has returned";
+            let why = "it waits, and this is in a handler or in the condition of another wait";
+            let fix = "call it when the surrounding call has returned";
             return Err(Fault::new(Status::Busy, "a barrier", why, fix));
         }
         drive(worker, |_, worker| {

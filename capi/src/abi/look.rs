@@ -1,4 +1,4 @@
-//! Looks at a worker's state and counters, and at the path of a key.
+//! Queries: a worker's state and counters, and the path of a key.
 
 use super::bytes::Room;
 use super::enter::{guarded, object};
@@ -8,8 +8,9 @@ use super::records;
 use super::worker::{WorkerHandle, WorkerState};
 use std::ffi::{c_char, c_void};
 
-/// The path that puts and gets with this key take now, in a line with its zero: `shm/ring`, `shm-cma/copy`, or `emulated over
-/// shm/ring`. They wait for one whose connection is being formed. `len` as for tieline_context_report.
+/// Describes the path that puts and gets with this key currently take, in a line with its zero: `shm/ring`, `shm-cma/copy`, or
+/// `emulated over shm/ring`. If a connection is being established for the path, operations wait for it. `len` as for
+/// tieline_context_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_path(
     key: *const KeyHandle,
@@ -23,8 +24,9 @@ pub unsafe extern "C" fn tieline_key_path(
     }))
 }
 
-/// The worker's state as JSON with its zero: each endpoint with its queue and with the reason why it waits, connections that are being formed, open
-/// interfaces, counters. The call looks at every endpoint: it is not for every round of a loop. `len` as for tieline_context_report.
+/// Writes the worker's state as JSON with its zero: each endpoint with its queue and the reason why it waits, connections that are
+/// being established, open interfaces, and counters. It visits every endpoint, so do not call it in every iteration of a loop.
+/// `len` as for tieline_context_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_status(
     worker: *const WorkerHandle,
@@ -38,31 +40,31 @@ pub unsafe extern "C" fn tieline_worker_status(
     }))
 }
 
-/// A worker's counters, from when it was opened.
+/// A worker's counters, since it was opened.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Counters {
     /// Bytes of this record; set it before the call.
     pub size: usize,
-    /// Messages with an id that has no handler, and notifications where nothing handles any: dropped.
+    /// Dropped messages without a handler for their id, and dropped notifications without a handler.
     pub unknown_ids: u64,
-    /// Malformed messages of the library's own protocols, and answers to what has ended meanwhile: dropped.
+    /// Malformed messages of the library's protocols, and replies to operations that have already ended: dropped.
     pub malformed: u64,
-    /// Messages by which peers asked for puts, gets and atomics that no module does for them, or that are quicker so.
+    /// Messages by which peers requested puts, gets and atomics that no module performs for them, or that are faster by message.
     pub emulated: u64,
     /// Pieces of peers' large puts and gets that this worker copied for them.
     pub assisted_chunks: u64,
-    /// Connections that were formed with peers, by modules that connect to an endpoint.
+    /// Connections established with peers, by modules that connect to an endpoint.
     pub connections: u64,
-    /// Connections that such modules failed to form.
+    /// Connections that such modules failed to establish.
     pub failed_connections: u64,
-    /// Messages of wire-up that were sent again because no answer came.
+    /// Wire-up messages that were sent again because no reply arrived.
     pub wireup_retransmissions: u64,
-    /// Requests for a connection that were rejected.
+    /// Connection requests that were rejected.
     pub wireup_rejections: u64,
 }
 
-/// Writes the worker's counters.
+/// Reads the worker's counters.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_counters(
     worker: *const WorkerHandle,

@@ -1,4 +1,4 @@
-//! Memory that the library allocates, and memory of the caller's: registered for peers, or lent to operations.
+//! Regions: memory that the library allocates, and memory of the caller's that is registered for peers or for local operations.
 
 use super::bytes::Room;
 use super::context::{ContextHandle, ContextObject, keep, take, try_take};
@@ -15,18 +15,18 @@ use std::ops::Range;
 use tieline::region::NotClosed;
 use tieline::{Access, Error, Region, Status};
 
-/// Memory that operations and peers use. It belongs to its context, and any thread may use it.
+/// Memory that operations and peers access. It belongs to its context, and any thread may use it.
 pub struct RegionHandle(());
 
 /// A piece of a region.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Piece {
-    /// Whose.
+    /// The region.
     pub region: *const RegionHandle,
-    /// From here.
+    /// The offset of the first byte.
     pub offset: usize,
-    /// So many bytes.
+    /// The number of bytes.
     pub len: usize,
 }
 
@@ -41,7 +41,7 @@ impl Object for RegionObject {
 
 fn access(rights: u64) -> Result<Access, Fault> {
     if rights & !(TIELINE_ALL | TIELINE_RELAXED_ORDERING | TIELINE_COMMITTED_LATER) != 0 {
-        let why = format!("{rights:#x} has bits that are not known here");
+        let why = format!("{rights:#x} has unknown bits");
         return Err(Fault::new(
             Status::Invalid,
             "rights",
@@ -60,13 +60,13 @@ fn access(rights: u64) -> Result<Access, Fault> {
     Ok(granted.fold(Access::LOCAL, |all, (_, right)| all | *right))
 }
 
-/// From `offset` on, `len` bytes; where that is more than there can be, a range that no region has.
+/// `len` bytes from `offset` on. If the end overflows, a range that no region contains.
 #[inline]
 pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
     offset..offset.saturating_add(len)
 }
 
-/// Pieces of the caller's list, while their handles are there.
+/// The pieces of the caller's list, borrowed from their handles.
 pub(crate) fn pieces<'a>(
     piece: *const Piece,
     count: usize,
@@ -79,14 +79,15 @@ pub(crate) fn pieces<'a>(
     }
     let mut all = Vec::new();
     for number in 0..count {
-        // SAFETY: the caller's list has so many.
+        // SAFETY: the caller's list has `count` elements.
         let Piece { region, offset, len } = unsafe { piece.add(number).read() };
         all.push((&object::<RegionObject, _>(region)?.region, range(offset, len)));
     }
     Ok(all)
 }
 
-/// Allocates memory, zeroed and shared from birth: peers of this host load and store it. `rights` are TIELINE_READ and so on.
+/// Allocates zeroed memory that is shared from the start: peers on this host load and store it. `rights` are TIELINE_READ and so
+/// on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_alloc(
     context: *const ContextHandle,
@@ -103,9 +104,9 @@ pub unsafe extern "C" fn tieline_context_alloc(
     }))
 }
 
-/// Registers memory of the caller's, to be reached by peers. All of it has to be mapped with the rights that peers get
-/// (TIELINE_PERMISSION), unless TIELINE_COMMITTED_LATER is among them. It stays as it is until tieline_region_close has returned TIELINE_OK:
-/// dropping the region is not enough.
+/// Registers memory of the caller's for access by peers. All of it must be mapped with the rights that peers get (otherwise
+/// TIELINE_PERMISSION), unless TIELINE_COMMITTED_LATER is among them. The memory must stay valid until tieline_region_close has
+/// returned TIELINE_OK; dropping the region is not enough.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_register(
     context: *const ContextHandle,
@@ -125,8 +126,9 @@ pub unsafe extern "C" fn tieline_context_register(
     }))
 }
 
-/// Lends memory of the caller's to operations as their local side: no key, and no registration but where a device needs one,
-/// for as long as an operation lasts. When all of them have ended well the bytes may be used again; to free them, close the region first.
+/// Registers memory of the caller's as the local side of operations only (a transient registration). It has no key, and a device
+/// registers it only if needed, while an operation lasts. When all operations have completed successfully, the bytes may be reused.
+/// To free the memory, close the region first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_lend(
     context: *const ContextHandle,
@@ -157,7 +159,7 @@ fn given(memory: *mut c_void, len: usize) -> Result<*mut u8, Fault> {
     }
 }
 
-/// Where a region lies, and how long it is. Either place may be null.
+/// Reports the address and the length of a region. Either output may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_memory(
     region: *const RegionHandle,
@@ -180,7 +182,7 @@ pub unsafe extern "C" fn tieline_region_memory(
     }))
 }
 
-/// The bytes by which a peer reaches a region; `len` as for tieline_worker_address.
+/// Writes the key by which a peer reaches the region; `len` as for tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_key(
     region: *const RegionHandle,
@@ -193,14 +195,15 @@ pub unsafe extern "C" fn tieline_region_key(
     }))
 }
 
-/// Closes a region: TIELINE_OK says that nobody touches its memory any more. TIELINE_BUSY while an operation or a peer may, and
-/// the handle stays: make progress, and close it again. With any other failure the memory has to stay as it is for the rest of the process.
+/// Closes a region. TIELINE_OK: its memory is not accessed any more. TIELINE_BUSY while an operation or a peer may access it; the
+/// handle stays valid, so make progress and close it again. After any other failure the memory must stay valid for the rest of the
+/// process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_close(region: *mut RegionHandle) -> i32 {
     done(guarded(|| close_by(region, |region| region.close())))
 }
 
-/// Tries to end a region; one that cannot be ended yet keeps its handle.
+/// Tries to end a region. If it cannot be ended yet, its handle stays valid.
 pub(crate) fn close_by(
     region: *mut RegionHandle,
     close: impl FnOnce(Region) -> Result<(), NotClosed>,
@@ -211,14 +214,14 @@ pub(crate) fn close_by(
     })
 }
 
-/// A region that is in use can be closed later.
+/// The error for a region that is still in use and can be closed later.
 fn not_closed(error: Error) -> Fault {
     let is_busy = error.status() == Status::Busy;
     let fault = Fault::from(error);
     if is_busy { fault.of(Kind::Retry) } else { fault }
 }
 
-/// Lets go of a region: what is pending goes on. Memory of the caller's may then be touched to the end of the process.
+/// Releases a region; pending operations go on. The caller's memory may then be accessed until the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_drop(region: *mut RegionHandle) -> i32 {
     done(guarded(|| take::<RegionObject, _>(region).map(drop)))

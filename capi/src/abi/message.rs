@@ -1,4 +1,4 @@
-//! Messages, as a handler of the caller's sees them.
+//! Messages, as the caller's handlers receive them.
 
 use super::context::{end_of_worker, keep, no_handles, take, try_take};
 use super::endpoint::{EndpointHandle, EndpointState};
@@ -15,35 +15,35 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use tieline::{Announcement, KeptMessage, Message, Status, Untaken};
 
-/// A message, for the length of the handler's call. The handler may copy it; after the call the record and its copies are refused with
-/// TIELINE_INVALID, and `payload` may not be read.
+/// A message, valid during the handler. The handler may copy the record. After the handler has returned, the record and its copies
+/// are refused with TIELINE_INVALID, and `payload` must not be read.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ArrivedMessage {
     /// Bytes of this record.
     pub size: usize,
-    /// The header that it was sent with.
+    /// The header passed by the sender.
     pub header: u64,
-    /// Its bytes, for the length of the call; null where it is announced.
+    /// The bytes, valid during the handler; null for a rendezvous message.
     pub payload: *const c_void,
-    /// How long it is, whether its bytes are here or announced.
+    /// The length of the message, also if it is a rendezvous message.
     pub len: usize,
-    /// The id that it was sent with.
+    /// The id passed by the sender.
     pub id: u32,
-    /// Whether it is announced: not 0, it is longer than is sent at once, its bytes are still with the sender, and it is refused unless
-    /// the handler asks for them.
+    /// Not 0: a rendezvous message. It is longer than the sender's max_message, and its bytes are still at the sender. It is
+    /// refused unless the handler calls tieline_message_announcement.
     pub is_announced: u32,
-    /// The library's: the number of the handler.
+    /// Internal: the number of the handler.
     pub reserved: *const c_void,
-    /// The library's: the number of the message among those of the handler; 0 between two messages.
+    /// Internal: the number of the message among those of the handler; 0 between two messages.
     pub reserved_worker: *const c_void,
 }
 
-/// A handler of the caller's, and the message that it is called with. A record has numbers alone of it: a copy that is used later
-/// leads to nothing.
+/// A handler of the caller's, and the message that it is called with. The record refers to both by numbers only, so a copy that is
+/// used later is refused.
 struct Arrival {
     record: Record,
-    /// The number of the last message.
+    /// The number of the latest message.
     number: Cell<usize>,
     /// The message, while its handler runs.
     message: Cell<*const c_void>,
@@ -64,7 +64,7 @@ impl Arrival {
         record.header = message.header();
     }
 
-    /// Hands on what has no payload yet. Between two calls the record is as other messages want it.
+    /// Delivers a message without a payload. Between two calls, the record is in the state that other messages need.
     #[cold]
     #[inline(never)]
     fn tell_announced(&self, message: &Message<'_>, handler: Handler, user: *mut c_void) {
@@ -78,13 +78,13 @@ impl Arrival {
     }
 }
 
-/// The memory of a handler's record. It goes to the next handler and is never freed: a caller may still have its address.
+/// The memory of a handler's record. It is reused by a later handler and never freed, since a caller may still have its address.
 struct Record(&'static UnsafeCell<ArrivedMessage>);
 
-// SAFETY: nobody has the memory but the list that it is in.
+// SAFETY: only the list that contains the record refers to its memory.
 unsafe impl Send for Record {}
 
-/// Records of handlers that are gone. The lock is tried and never waited for: a forked child may find it held for ever.
+/// Records of handlers that are gone. The lock is only tried, never waited for: in a forked child it may be held forever.
 static UNUSED: Mutex<Vec<Record>> = Mutex::new(Vec::new());
 
 impl Record {
@@ -101,7 +101,7 @@ impl Record {
         };
         let unused = UNUSED.try_lock().ok().and_then(|mut unused| unused.pop());
         let place = unused.unwrap_or_else(|| Record(Box::leak(Box::new(UnsafeCell::new(record)))));
-        // SAFETY: it is nobody's.
+        // SAFETY: no other reference to this record exists.
         unsafe { place.get().write(record) };
         place
     }
@@ -112,23 +112,23 @@ impl Record {
     }
 }
 
-/// The table's handle of an [`Arrival`], which ends with the function that the core has.
+/// The table's handle of an [`Arrival`]. It ends with the function that the core holds.
 struct Arrivals(NonNull<Arrival>);
 
 impl Arrivals {
     fn open(id: u16, own: Watch) -> Result<Arrivals, Fault> {
         let (number, message) = (Cell::new(0), Cell::new(std::ptr::null()));
         let handle = keep(Arrival { record: Record::new(id), number, message, own })?;
-        // SAFETY: the one from above, which is there until this value is dropped.
+        // SAFETY: the object from above, which lives until this value is dropped.
         let arrival = unsafe { table::look(handle) }.ok_or_else(no_handles)?;
-        // SAFETY: nobody else knows of it yet.
+        // SAFETY: no other reference to it exists yet.
         unsafe { (*arrival.record.get()).reserved = handle.to_c::<c_void>() };
         Ok(Arrivals(NonNull::from(arrival)))
     }
 
     #[inline(always)]
     fn get(&self) -> &Arrival {
-        // SAFETY: it is there until this value is dropped.
+        // SAFETY: it lives until this value is dropped.
         unsafe { self.0.as_ref() }
     }
 }
@@ -146,15 +146,15 @@ impl Drop for Arrivals {
     }
 }
 
-/// A handler that is there.
+/// A handler that is not null.
 type Handler = unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage);
 
-/// What to do with a message, in the thread that makes progress. It must not throw.
+/// A message handler. It runs in the thread that makes progress, and must not throw.
 pub type MessageFn =
     Option<unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage)>;
 
-/// Registers what to do with messages of one id, below 0xf000. It takes the place of the one before it; from inside of a handler when
-/// that progress call has ended. A null handler drops what comes.
+/// Registers the handler for messages of one id, below 0xf000. It replaces the previous one; if called in a handler, when the
+/// current progress call has ended. With a null handler, messages of this id are dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_message(
     worker: *const WorkerHandle,
@@ -177,13 +177,13 @@ pub unsafe extern "C" fn tieline_worker_on_message(
                         if message.is_announced() {
                             return arrival.tell_announced(message, handler, user);
                         }
-                        // SAFETY: handlers run one at a time and never inside of each other, and this one stays until it has returned.
+                        // SAFETY: handlers run one at a time and never nested, and this one stays alive until it has returned.
                         let record = unsafe { &mut *arrival.record.get() };
                         arrival.is_about(record, message);
                         (record.payload, record.len) = message.raw_payload();
                         // SAFETY: the caller's function, and its record for the length of the call.
                         unsafe { handler(user, record) };
-                        // From here on this record and its copies are refused.
+                        // From here on, the record and its copies are refused.
                         record.reserved_worker = std::ptr::null();
                     })
                 }
@@ -194,37 +194,36 @@ pub unsafe extern "C" fn tieline_worker_on_message(
     }))
 }
 
-/// The message of a record, while its handler runs, and the worker's state.
+/// The message of a record while its handler runs, and the worker's state.
 fn message<'a>(
     arrived: *const ArrivedMessage,
 ) -> Result<(&'a Message<'a>, &'a WorkerState), Fault> {
     if arrived.is_null() {
         return Err(records::null("the message"));
     }
-    // SAFETY: the caller passes a record, which it was given or has copied.
+    // SAFETY: the caller passes the record of its handler, or a copy of it.
     let arrived = unsafe { &*arrived };
     let found = live::<Arrival, _>(arrived.reserved).filter(|arrival| {
-        // SAFETY: the handler's record, which nobody writes to but in a call of its worker.
+        // SAFETY: the handler's record, which is written only in a call of its worker.
         let now = unsafe { (*arrival.record.get()).reserved_worker };
         !now.is_null() && now == arrived.reserved_worker && arrived.size == size_of_val(arrived)
     });
     let Some(arrival) = found else {
-        let why = "its handler has returned, or this is not the record that a handler was given";
-        let fix =
-            "pass that record or a copy of it in the handler; tieline_message_keep lasts longer";
+        let why = "its handler has returned, or this is not a record from a handler";
+        let fix = "pass the record or a copy in the handler; tieline_message_keep keeps the message for longer";
         return Err(Fault::new(Status::Invalid, "a message", why, fix));
     };
-    // SAFETY: its handler runs, in a call of the worker's, which has the state.
+    // SAFETY: its handler runs, in a call of the worker's, which keeps the state alive.
     let state = unsafe { &*arrival.own.state() };
     if !state.mark.is_in_handler() {
         let (why, fix) = ("its handler runs in another thread", "call this in the handler itself");
         return Err(Fault::new(Status::Busy, "a message", why, fix));
     }
-    // SAFETY: put there for the length of the handler's call, which this is inside of.
+    // SAFETY: it is set for the duration of the handler's call, and this call is inside that one.
     Ok((unsafe { &*arrival.message.get().cast() }, state))
 }
 
-/// Who sent a message: the number of that worker here, which an endpoint to it has too.
+/// Reports the sender of a message: its peer number in this worker, which is also that of an endpoint to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_peer(
     arrived: *const ArrivedMessage,
@@ -250,7 +249,7 @@ impl Object for KeptObject {
     const NAME: &'static str = "a kept message";
 }
 
-/// A message that is longer than is sent at once, whose bytes are with the sender.
+/// A rendezvous message: its bytes are still at the sender.
 pub struct AnnouncementHandle(());
 
 struct AnnouncementObject {
@@ -260,10 +259,11 @@ struct AnnouncementObject {
 
 impl Object for AnnouncementObject {
     const KIND: u8 = 10;
-    const NAME: &'static str = "an announced message";
+    const NAME: &'static str = "a rendezvous message";
 }
 
-/// Keeps a message beyond its handler: where the transport lends its buffers, nothing is copied. Its bytes stay until it is dropped.
+/// Keeps a message beyond its handler. If the transport can give up its buffer, nothing is copied. The bytes stay valid until the
+/// kept message is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_keep(
     arrived: *const ArrivedMessage,
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn tieline_message_keep(
     }))
 }
 
-/// Lets go of a message that was kept.
+/// Releases a message that was kept.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_kept_drop(kept: *mut KeptHandle) -> i32 {
     done(guarded(|| {
@@ -295,8 +295,8 @@ pub unsafe extern "C" fn tieline_kept_drop(kept: *mut KeptHandle) -> i32 {
     }))
 }
 
-/// What is to be taken of a message that is announced, or refused: once, and to be asked for in its handler; TIELINE_INVALID of one that is not
-/// announced. It may be kept for any time.
+/// Returns a handle to receive or refuse a rendezvous message with. It can be requested once, in the message's handler;
+/// TIELINE_INVALID for a message that has a payload. The handle may be kept for any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_announcement(
     arrived: *const ArrivedMessage,
@@ -306,8 +306,8 @@ pub unsafe extern "C" fn tieline_message_announcement(
         let out = out_handle(announcement)?;
         let (message, state) = message(arrived)?;
         let taken = message.announcement().ok_or_else(|| {
-            let why = "it is not announced, or was asked for before";
-            Fault::new(Status::Invalid, "an announcement", why, "look at is_announced, ask once")
+            let why = "it is no rendezvous message, or this call was made before";
+            Fault::new(Status::Invalid, "an announcement", why, "check is_announced, call once")
         })?;
         let worker = share(state);
         out.set(keep(AnnouncementObject { announcement: taken, worker })?.to_c());
@@ -315,8 +315,8 @@ pub unsafe extern "C" fn tieline_message_announcement(
     }))
 }
 
-/// Takes the first `len` bytes of an announced message into a part of a region: TIELINE_OK or TIELINE_PENDING, and the handle has ended. With
-/// any failure it has not: take it again, or refuse it.
+/// Receives the first `len` bytes of a rendezvous message into a part of a region. TIELINE_OK or TIELINE_PENDING: the handle has
+/// ended. After any failure it has not: receive the message again, or refuse it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_announcement_take(
     announcement: *mut AnnouncementHandle,
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn tieline_announcement_take(
     }))
 }
 
-/// Refuses an announced message: its sender hears it.
+/// Refuses a rendezvous message; the sender is notified.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_announcement_refuse(announcement: *mut AnnouncementHandle) -> i32 {
     done(guarded(|| {
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn tieline_announcement_refuse(announcement: *mut Announce
     }))
 }
 
-/// The endpoint back to who sent a message, where the caller holds one that leads there; null where not.
+/// The endpoint to the sender of a message, if the caller holds one; otherwise null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_endpoint(
     arrived: *const ArrivedMessage,

@@ -1,11 +1,12 @@
-//! What is exported, by subject, and what all of it needs.
+//! The exported functions, by subject, and what they share.
 //!
-//! The caller of every exported function promises, and each `SAFETY` line here means it: an address is null or leads to as much
-//! as the call is told (a record's `size` bytes, `len` bytes, `count` elements, a string up to its zero), which nobody else
-//! changes meanwhile; and of one worker and all that belongs to it one thread at a time is in a call.
+//! Every `SAFETY` comment here relies on what the caller of an exported function guarantees. An address is null, or points to as
+//! much memory as the call states: a record's `size` bytes, `len` bytes, `count` elements, or a string up to its zero. No other
+//! thread changes that memory during the call. At most one thread at a time is in a call of a worker or of an object that belongs
+//! to it.
 
 #![allow(unsafe_code)]
-// The one promise of all of them stands above; the header, which is made from their docs, says it once as well.
+// All exported functions share the contract above; the header, which is generated from their docs, states it once as well.
 #![allow(clippy::missing_safety_doc)]
 
 mod bytes;

@@ -1,4 +1,4 @@
-//! What stands for an address or a key in few bytes, and who is asked for the rest.
+//! Short names for worker addresses and region keys, and their resolution.
 
 use super::bytes::{Room, bytes};
 use super::context::{end_of_worker, keep, take};
@@ -15,7 +15,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use tieline::{KeyHandle as Number, KeyLookup, NameCall, WorkerName};
 
-/// A question for the worker of a name, on its way.
+/// A name query in progress.
 pub struct NameCallHandle(());
 
 struct NameCallObject {
@@ -25,10 +25,11 @@ struct NameCallObject {
 
 impl Object for NameCallObject {
     const KIND: u8 = 12;
-    const NAME: &'static str = "a question for a name";
+    const NAME: &'static str = "a name query";
 }
 
-/// A name of this worker, in 48 bytes at most, for channels that carry no more; `len` as for tieline_worker_address. Keep it as secret as the address.
+/// Writes a name of this worker, at most 48 bytes, for channels that carry no more; `len` as for tieline_worker_address. Keep it as
+/// secret as the address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_name(
     worker: *const WorkerHandle,
@@ -42,7 +43,8 @@ pub unsafe extern "C" fn tieline_worker_name(
     }))
 }
 
-/// An endpoint to the worker of this name: makes progress until its address is there, at most TIELINE_CONNECT_TIMEOUT. TIELINE_BUSY in a handler.
+/// Opens an endpoint to the worker with this name. It makes progress until the address is resolved, at most
+/// TIELINE_CONNECT_TIMEOUT. TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_connect_by_name(
     worker: *const WorkerHandle,
@@ -59,7 +61,7 @@ pub unsafe extern "C" fn tieline_worker_connect_by_name(
     }))
 }
 
-/// The same without waiting: asks the worker of this name. tieline_name_call_test goes on with it.
+/// The same without waiting: starts a query for the worker with this name. Drive it with tieline_name_call_test.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_ask_name(
     worker: *const WorkerHandle,
@@ -76,8 +78,8 @@ pub unsafe extern "C" fn tieline_worker_ask_name(
     }))
 }
 
-/// Goes on with the question: nothing else does. TIELINE_PENDING: call again, with progress between. TIELINE_OK: there is the endpoint. A failure
-/// says why there is none. Either is told once; the handle stays until it is dropped.
+/// Advances a query; no other call does. TIELINE_PENDING: call again, with progress in between. TIELINE_OK: `endpoint` is set. A
+/// failure states why the name was not resolved. Either result is reported once; the handle stays valid until it is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_name_call_test(
     call: *const NameCallHandle,
@@ -94,7 +96,7 @@ pub unsafe extern "C" fn tieline_name_call_test(
     }))
 }
 
-/// Gives the question up, or lets go of one that was answered.
+/// Abandons a query, or releases one that has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_name_call_drop(call: *mut NameCallHandle) -> i32 {
     done(guarded(|| {
@@ -103,7 +105,8 @@ pub unsafe extern "C" fn tieline_name_call_drop(call: *mut NameCallHandle) -> i3
     }))
 }
 
-/// Eight bytes that stand for a region's key: whoever has them and an endpoint to a worker of this context is given the key.
+/// Writes eight bytes that stand for a region's key. A process that has them and an endpoint to a worker of this context can get
+/// the key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_handle(
     region: *const RegionHandle,
@@ -117,8 +120,8 @@ pub unsafe extern "C" fn tieline_region_handle(
     }))
 }
 
-/// The key that a handle of the peer's stands for. TIELINE_OK: it was known, and is there. TIELINE_PENDING: its owner is asked; when
-/// that operation has ended well, call again.
+/// Resolves a handle of the peer's to a key. TIELINE_OK: it was known, and `key` is set. TIELINE_PENDING: a query to the owner is
+/// in progress; when that operation has completed successfully, call again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_key_by_handle(
     endpoint: *const EndpointHandle,
@@ -137,7 +140,7 @@ pub unsafe extern "C" fn tieline_endpoint_key_by_handle(
                     out.set(keep(KeyObject { key, endpoint: state.share() })?.to_c());
                     Ok(0)
                 }
-                // Also where it has been answered by now: the next call finds it.
+                // This also covers a query that has been answered by now: the next call finds the key.
                 KeyLookup::Asked(outcome) => {
                     how::posted(&state.worker, outcome, &told, request).map(|code| code.max(1))
                 }

@@ -1,4 +1,4 @@
-//! What a worker tells of its peers: notifications, failures, farewells; and endpoints to who has written.
+//! Peer events of a worker: notifications, failures, departures; and endpoints to peers that have sent something.
 
 use super::endpoint::{EndpointHandle, EndpointState};
 use super::enter::{guarded, object};
@@ -9,17 +9,18 @@ use super::worker::{WorkerHandle, WorkerState, state_of};
 use std::ffi::c_void;
 use tieline::PeerId;
 
-/// What to do when a peer's put has told its word.
+/// Called with the word of a peer's put.
 pub type NotificationFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32, word: u32)>;
 
-/// What to do when a peer has failed.
+/// Called when a peer has failed.
 pub type PeerFailureFn =
     Option<unsafe extern "C" fn(user: *mut c_void, peer: u32, why: *const Failure)>;
 
-/// What to do when a peer has left.
+/// Called when a peer has left.
 pub type PeerLeftFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32)>;
 
-/// Registers what to do when a peer's put with TIELINE_HOW_NOTIFY has come: its bytes, and those of its puts before, are there.
+/// Registers the handler for puts with TIELINE_HOW_NOTIFY. When it runs, the bytes of that put and of the peer's earlier puts are
+/// visible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_notification(
     worker: *const WorkerHandle,
@@ -43,7 +44,8 @@ pub unsafe extern "C" fn tieline_worker_on_notification(
     }))
 }
 
-/// Registers what to do when a peer is gone that has written to us or that we have a connection to: once, with the first reason.
+/// Registers the handler for failed peers: those that have sent something to this worker, or to which it has a connection. It runs
+/// once per peer, with the first reason.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_peer_failure(
     worker: *const WorkerHandle,
@@ -68,7 +70,7 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
     }))
 }
 
-/// Registers what to do when a peer has left in good order.
+/// Registers the handler for peers that left in good order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_peer_left(
     worker: *const WorkerHandle,
@@ -92,7 +94,8 @@ pub unsafe extern "C" fn tieline_worker_on_peer_left(
     }))
 }
 
-/// An endpoint that leads to a peer that has written to us, by its number: one that is held still, or one of the worker's own.
+/// Opens an endpoint to a peer that has sent something to this worker, by its number: an endpoint that is still held, or one of the
+/// worker's own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_endpoint_to(
     worker: *const WorkerHandle,
@@ -108,7 +111,7 @@ pub unsafe extern "C" fn tieline_worker_endpoint_to(
     }))
 }
 
-/// An endpoint to a peer that is held and has not failed; null where there is none.
+/// An endpoint to a peer that the caller holds and that has not failed; null if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_known_endpoint(
     worker: *const WorkerHandle,

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use tieline::endpoint::{AtOnce, BytesThere, Tried};
 use tieline::{Completion, Endpoint, Outcome, PostError, RemoteKey};
 
-/// A peer's region, as an endpoint reaches it.
+/// A peer's region, accessed through an endpoint.
 pub struct KeyHandle(());
 
 pub(crate) struct KeyObject {
@@ -29,7 +29,7 @@ impl Object for KeyObject {
 }
 
 impl KeyObject {
-    /// Does what posts with it.
+    /// Runs a body that posts with it.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -45,7 +45,7 @@ fn completion(told: &Told) -> Completion {
     if told.flags & LOCAL != 0 { Completion::Local } else { Completion::Remote }
 }
 
-/// Makes a peer's key usable on an endpoint: the bytes of the peer's tieline_region_key. Each call reads them anew.
+/// Imports a peer's key, the bytes of its tieline_region_key, for use on an endpoint. Each call parses the bytes again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_import_key(
     endpoint: *const EndpointHandle,
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn tieline_endpoint_import_key(
     }))
 }
 
-/// Lets go of a key.
+/// Releases a key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_drop(key: *mut KeyHandle) -> i32 {
     done(guarded(|| {
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn tieline_key_drop(key: *mut KeyHandle) -> i32 {
     }))
 }
 
-/// Writes bytes that lie anywhere to the peer's region at `offset`; they are free again when the call returns.
+/// Writes bytes from any memory to the peer's region at `offset`. The bytes may be reused when the call returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_put_bytes(
     key: *const KeyHandle,
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn tieline_put_bytes(
     put_bytes(key, offset, data, len, how, request)
 }
 
-/// The same, with all that may come of it.
+/// The slow path of `tieline_put_bytes`, which handles every case.
 #[cold]
 #[inline(never)]
 fn put_bytes(
@@ -120,7 +120,7 @@ fn put_bytes(
     }))
 }
 
-/// What a provider was asked, and has not done.
+/// Continues after a provider has refused the inline attempt.
 #[cold]
 #[inline(never)]
 fn put_bytes_further(
@@ -137,7 +137,8 @@ fn put_bytes_further(
     }))
 }
 
-/// Writes a part of a region to the peer's region at `offset`. TIELINE_OK, or the operation's end: it is visible there.
+/// Writes a part of a region to the peer's region at `offset`. After TIELINE_OK, or after the operation's completion, it is visible
+/// there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_put(
     key: *const KeyHandle,
@@ -178,7 +179,7 @@ pub unsafe extern "C" fn tieline_get(
     }))
 }
 
-/// Writes pieces of regions, one behind the other, to the peer's region at `offset`.
+/// Writes pieces of regions, concatenated, to the peer's region at `offset`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_put_pieces(
     key: *const KeyHandle,
@@ -199,7 +200,7 @@ pub unsafe extern "C" fn tieline_put_pieces(
     }))
 }
 
-/// Reads the peer's region at `offset` into pieces of regions, one behind the other.
+/// Reads the peer's region at `offset` into pieces of regions, in order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_get_pieces(
     key: *const KeyHandle,

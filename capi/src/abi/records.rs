@@ -1,16 +1,16 @@
-//! Records that grow at their ends, and what else is read from the caller and written to it.
+//! Records that grow at their ends, and other values that are read from and written to the caller.
 
 use super::error::Fault;
 use std::ptr::null_mut;
 use tieline::Status;
 
-/// A record of the caller's that is longer than any will ever be has no size in its first word.
+/// The largest plausible size of a record. A larger value means that its first word is not a size.
 const LONGEST: usize = 4096;
 
-/// A parameter record: begins with a `usize` that is its size, and zeros mean what is usual.
+/// A parameter record. It begins with a `usize` that holds its size, and zeros mean the default.
 ///
 /// # Safety
-/// It is made of numbers and addresses alone: every pattern of bits is one.
+/// It consists of numbers and addresses only, so every bit pattern is valid.
 pub(crate) unsafe trait Params: Copy {}
 
 #[cold]
@@ -29,9 +29,10 @@ fn size_of_given(given: *const usize) -> Result<usize, Fault> {
     if (size_of::<usize>()..=LONGEST).contains(&size) { Ok(size) } else { Err(no_size(size)) }
 }
 
-/// Reads a parameter record: none is all zeros, a short one has zeros behind it, and what this library does not know must be zero.
+/// Reads a parameter record. Null means all zeros, a short record is padded with zeros, and fields that this library does not know
+/// must be zero.
 pub(crate) fn read<T: Params>(given: *const T) -> Result<T, Fault> {
-    // SAFETY: all zeros are one: see `Params`.
+    // SAFETY: all zeros are a valid value: see `Params`.
     let mut params: T = unsafe { std::mem::zeroed() };
     if given.is_null() {
         return Ok(params);
@@ -39,25 +40,25 @@ pub(crate) fn read<T: Params>(given: *const T) -> Result<T, Fault> {
     let size = size_of_given(given.cast())?;
     let known = size_of::<T>();
     let bytes = given.cast::<u8>();
-    // SAFETY: the caller's record has `size` bytes, ours `known`, and they are two.
+    // SAFETY: the caller's record has `size` bytes, ours has `known`, and they do not overlap.
     unsafe { bytes.copy_to_nonoverlapping((&raw mut params).cast(), size.min(known)) };
-    // SAFETY: as above, of those behind.
+    // SAFETY: as above, for the bytes beyond `known`.
     let is_zero = |at: usize| unsafe { bytes.add(at).read() } == 0;
     match (known..size).find(|at| !is_zero(*at)) {
         None => Ok(params),
         Some(at) => Err(Fault::new(
             Status::UnsupportedParam,
             "a parameter of a later version",
-            format!("byte {at} of the record is not zero, and {known} are known here"),
+            format!("byte {at} of the record is not zero, and this library knows {known} bytes"),
             "leave it zero, or install a later libtieline",
         )),
     }
 }
 
-/// Writes a record: no more than both sides know, zeros behind it, its size as the caller has set it.
+/// Writes a record: the fields that both sides know, then zeros up to the size that the caller has set.
 ///
 /// # Safety
-/// The caller's record, or null. `T` is as [`Params`] has it.
+/// `out` is the caller's record, or null. `T` satisfies the contract of [`Params`].
 pub(crate) unsafe fn write<T: Copy>(out: *mut T, value: &T) -> Result<(), Fault> {
     if out.is_null() {
         return Err(null("the record to be written"));
@@ -66,7 +67,7 @@ pub(crate) unsafe fn write<T: Copy>(out: *mut T, value: &T) -> Result<(), Fault>
     let known = size_of::<T>().min(size);
     let head = size_of::<usize>();
     let (to, from) = (out.cast::<u8>(), std::ptr::from_ref(value).cast::<u8>());
-    // SAFETY: the caller's record has `size` bytes, ours no fewer than `known`.
+    // SAFETY: the caller's record has `size` bytes, ours at least `known`.
     unsafe {
         from.add(head).copy_to_nonoverlapping(to.add(head), known - head);
         to.add(known).write_bytes(0, size - known);
@@ -74,7 +75,7 @@ pub(crate) unsafe fn write<T: Copy>(out: *mut T, value: &T) -> Result<(), Fault>
     Ok(())
 }
 
-/// Where one word of output goes: zero first, whatever becomes of the call.
+/// A place for one word of output. It is set to zero first, whether the call succeeds or not.
 #[inline]
 pub(crate) fn out<T>(place: *mut T, zero: T) -> Result<Out<T>, Fault> {
     if place.is_null() {
@@ -85,18 +86,18 @@ pub(crate) fn out<T>(place: *mut T, zero: T) -> Result<Out<T>, Fault> {
     Ok(Out(place))
 }
 
-/// A place of the caller's, which is there.
+/// A checked place of the caller's.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     #[inline]
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: the caller's place, which [`out`] has looked at.
+        // SAFETY: the caller's place, which [`out`] has checked.
         unsafe { self.0.write(value) };
     }
 }
 
-/// Where a handle goes: null first.
+/// A place for a handle, set to null first.
 pub(crate) fn out_handle<C>(place: *mut *mut C) -> Result<Out<*mut C>, Fault> {
     out(place, null_mut())
 }

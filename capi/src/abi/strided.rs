@@ -1,4 +1,4 @@
-//! Blocks at equal distances, and what endpoints and keys can do.
+//! Strided blocks, and the limits of endpoints and keys.
 
 use super::endpoint::{EndpointHandle, EndpointState};
 use super::enter::{guarded, object};
@@ -15,17 +15,17 @@ use tieline::Blocks;
 pub struct CBlocks {
     /// Bytes of this record.
     pub size: usize,
-    /// Where the first one begins in its region.
+    /// The offset of the first block in its region.
     pub offset: u64,
-    /// How long each is.
+    /// The length of each block.
     pub block: usize,
-    /// From the beginning of one to that of the next.
+    /// The distance between the beginnings of two adjacent blocks.
     pub stride: usize,
-    /// How many there are.
+    /// The number of blocks.
     pub count: usize,
 }
 
-// SAFETY: numbers.
+// SAFETY: it consists of numbers only.
 unsafe impl Params for CBlocks {}
 
 fn blocks(given: *const CBlocks) -> Result<Blocks, super::error::Fault> {
@@ -36,8 +36,8 @@ fn blocks(given: *const CBlocks) -> Result<Blocks, super::error::Fault> {
     Ok(Blocks { offset, block, stride, count })
 }
 
-/// Writes blocks of a region, one behind the other, to blocks of the peer's region. TIELINE_AGAIN: not all of it was posted, and what
-/// was goes on; post all of it again.
+/// Writes blocks of a region, in order, to blocks of the peer's region. TIELINE_AGAIN: only a part was posted, and that part
+/// goes on; post all of it again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_put_strided(
     key: *const KeyHandle,
@@ -73,25 +73,25 @@ pub unsafe extern "C" fn tieline_get_strided(
     }))
 }
 
-/// What an endpoint carries.
+/// The limits of an endpoint.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Limits {
     /// Bytes of this record; set it before the call.
     pub size: usize,
-    /// The longest message that is carried at once; longer ones are announced.
+    /// The longest eager message; longer ones are rendezvous messages.
     pub max_message: usize,
-    /// The longest one that the transport copies within the call.
+    /// The longest message that the transport copies within the call.
     pub max_short: usize,
-    /// The longest one that tieline_send_pieces has taken from where its pieces lie; 0: all are copied.
+    /// The longest message that tieline_send_pieces sends without a copy; 0: all are copied.
     pub max_gathered: usize,
-    /// Operations that may be pending at a time.
+    /// The number of operations that may be pending at a time.
     pub max_pending: usize,
-    /// Bytes of pending operations above which a call says TIELINE_AGAIN.
+    /// The number of bytes in pending operations above which a call returns TIELINE_AGAIN.
     pub max_queued_bytes: usize,
 }
 
-/// What an endpoint carries. It opens the connection for messages.
+/// Reports the limits of an endpoint. It opens the connection for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_limits(
     endpoint: *const EndpointHandle,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn tieline_endpoint_limits(
     }))
 }
 
-/// What a key leads to.
+/// The properties of a key.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct KeyInfo {
@@ -121,19 +121,19 @@ pub struct KeyInfo {
     pub size: usize,
     /// The region's length.
     pub len: u64,
-    /// Not 0: puts and gets end while the target computes.
+    /// Not 0: puts and gets complete while the target computes.
     pub reaches_passive_target: u32,
-    /// Not 0: a better way may still be found.
+    /// Not 0: a better path may still become available.
     pub is_settling: u32,
-    /// The longest put in one operation; longer ones are cut and end as one. 0: all go by messages.
+    /// The longest put in one operation; longer ones are split and complete as one. 0: all go by messages.
     pub max_put: usize,
     /// The longest get.
     pub max_get: usize,
-    /// Pieces of local memory in one operation.
+    /// The number of local pieces in one operation.
     pub max_pieces: usize,
 }
 
-/// What a key leads to, and how.
+/// Reports the properties of a key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_info(key: *const KeyHandle, info: *mut KeyInfo) -> i32 {
     done(guarded(|| {

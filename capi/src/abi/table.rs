@@ -1,10 +1,10 @@
-//! Handles: places in tables that never shrink, so that looking at a place is always allowed.
+//! Handles: places in tables that never shrink, so that examining a place is always allowed.
 //!
-//! A handle is 64 bits: 24 for the place, 8 for the kind, 32 for how often the place was used. Each kind has a table of its own. A place
-//! holds the same 64 bits as its handle while its object is there, and otherwise bits that lead to another place, so that no bits
-//! whatever equal those of the place that they lead to unless they are its handle: one comparison says that it is there, of this kind and
-//! not used anew. No lock is taken, neither to look nor to make and to end one: a signal
-//! handler may look, and a child that was forked while another thread was in here is not stuck.
+//! A handle has 64 bits: 24 for the place, 8 for the kind, and 32 for the use count of the place. Each kind has a table of its own.
+//! While its object exists, a place holds the same 64 bits as the handle. Otherwise it holds bits that lead to another place. Thus
+//! arbitrary bits equal those of the place they lead to only if they are its handle, and one comparison checks existence, kind and
+//! use count. Looking up, making and ending a handle take no lock. A signal handler may look up a handle, and a child that was
+//! forked while another thread was in here does not deadlock.
 
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
@@ -12,23 +12,23 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 const PLACE_BITS: u32 = 24;
 const PLACE: u64 = (1 << PLACE_BITS) - 1;
-/// Places 0 and 1 are nobody's.
+/// Places 0 and 1 are never assigned.
 const FIRST: u64 = 2;
 /// The last place of a table that has any.
 const LEAST: u64 = 63;
 /// Kinds are below this.
 const KINDS: usize = 32;
-/// The kind that a place's tag has while a call has its object for itself. No object is of it.
+/// The kind in a place's tag while a call has exclusive access to its object. No object has this kind.
 const HELD: u64 = 0xff;
 
-/// Handles are words of 64 bits that C sees as addresses.
+/// Handles are 64-bit words that C sees as addresses.
 const _: () = assert!(size_of::<usize>() == 8);
 
-/// What a handle can stand for.
+/// An object that a handle can refer to.
 pub(crate) trait Object: 'static {
-    /// Its number in handles: no two kinds have the same, none has 0, and all are below 32.
+    /// Its number in handles: unique per kind, not 0, and below 32.
     const KIND: u8;
-    /// What a person calls it: `an endpoint`.
+    /// Its name in error texts: `an endpoint`.
     const NAME: &'static str;
 }
 
@@ -45,7 +45,7 @@ impl<T: Object> Clone for Handle<T> {
 impl<T: Object> Copy for Handle<T> {}
 
 impl<T: Object> Handle<T> {
-    /// What the caller gave.
+    /// Converts the caller's argument.
     #[inline]
     pub(crate) fn of<C>(given: *const C) -> Handle<T> {
         Handle(given as usize as u64, PhantomData)
@@ -60,7 +60,7 @@ impl<T: Object> Handle<T> {
         self.0
     }
 
-    /// What the caller gets.
+    /// Converts to the caller's type.
     pub(crate) fn to_c<C>(self) -> *mut C {
         self.0 as usize as *mut C
     }
@@ -72,34 +72,34 @@ impl<T: Object> Handle<T> {
 }
 
 struct Place {
-    /// The handle of what is here. While nothing is: how often it was used, and the number of the next free place or 0. While a call has
-    /// the object for itself: the handle with another kind and place 0. A place is never its own next one.
+    /// The handle of the object in this place. In a free place: the use count, and the number of the next free place or 0. While a
+    /// call has exclusive access to the object: the handle with another kind and place 0. A free place is never its own successor.
     tag: AtomicU64,
     object: AtomicPtr<()>,
 }
 
-/// The places that there are, behind this head: place `n` is the `n`th. Nothing in it changes; when it is full a longer one takes its
-/// place, which begins with the same, and it stays where it is for those who look at it just then.
+/// The places, which follow this header: place `n` is the `n`th. A list never changes. When it is full, a longer list replaces it,
+/// which begins with the same places. The old list stays allocated for threads that are reading it.
 #[repr(C)]
 struct List {
-    /// The last place: one less than a power of two.
+    /// The last place: a power of two minus one.
     last: u64,
-    /// The one before.
+    /// The previous list.
     before: *const List,
     places: [&'static Place; 0],
 }
 
-/// The list of a kind of which nothing was made yet.
+/// The list of a kind without objects so far.
 #[repr(C)]
 struct Empty {
     head: List,
     places: [&'static Place; 2],
 }
 
-// SAFETY: nothing in it changes.
+// SAFETY: it is immutable.
 unsafe impl Sync for Empty {}
 
-/// What leads to place 0 or 1 is no handle: these hold bits that lead to the other one.
+/// Bits that lead to place 0 or 1 are not a handle: each of the two holds bits that lead to the other one.
 static NOBODYS: [Place; 2] = [
     Place { tag: AtomicU64::new(1), object: AtomicPtr::new(null_mut()) },
     Place { tag: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) },
@@ -109,13 +109,13 @@ static EMPTY: Empty = Empty {
     places: [&NOBODYS[0], &NOBODYS[1]],
 };
 
-/// The places of one kind. Kinds that are made and ended all the time share no line of a cache with others.
+/// The places of one kind. The alignment keeps kinds with frequent changes in cache lines of their own.
 #[repr(align(64))]
 struct Table {
     list: AtomicPtr<List>,
     /// The first place that was never used.
     fresh: AtomicU64,
-    /// The free places' first one, and above it how often this word has changed.
+    /// The first free place and, in the upper bits, a count of changes of this word.
     free: AtomicU64,
 }
 
@@ -127,10 +127,10 @@ static TABLES: [Table; KINDS] = [const {
     }
 }; KINDS];
 
-/// The place that these bits lead to, whatever they are.
+/// The place that these bits lead to, for arbitrary bits.
 #[inline(always)]
 fn place(list: *const List, bits: u64) -> &'static Place {
-    // SAFETY: a list is never freed, and has a place for each number up to its last one: see `longer`.
+    // SAFETY: a list is never freed, and has a place for each number up to `last`: see `longer`.
     unsafe {
         let first = (&raw const (*list).places).cast::<&'static Place>();
         *first.add((bits & (*list).last) as usize)
@@ -143,7 +143,7 @@ impl Table {
         self.list.load(Ordering::Acquire)
     }
 
-    /// The place of this number, if there is one.
+    /// The place with this number, if there is one.
     fn numbered(&self, bits: u64) -> Option<&'static Place> {
         let (list, number) = (self.list(), bits & PLACE);
         // SAFETY: a list is never freed.
@@ -151,7 +151,7 @@ impl Table {
         is_there.then(|| place(list, number))
     }
 
-    /// A place that nobody has.
+    /// Takes a free place.
     fn free_place(&self) -> Option<(u64, &'static Place)> {
         let mut head = self.free.load(Ordering::Acquire);
         while head & PLACE != 0 {
@@ -176,7 +176,7 @@ impl Table {
         }
     }
 
-    /// Twice as many places, unless another thread has made them meanwhile.
+    /// Doubles the number of places, unless another thread has done so meanwhile.
     #[cold]
     fn grow(&self) {
         let now = self.list();
@@ -184,7 +184,7 @@ impl Table {
         let swapped =
             self.list.compare_exchange(now.cast_mut(), list, Ordering::AcqRel, Ordering::Acquire);
         if swapped.is_err() {
-            // SAFETY: `longer` has made both, and nobody has seen them.
+            // SAFETY: `longer` has made both, and no other thread has seen them.
             unsafe {
                 drop(Box::from_raw(new));
                 drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
@@ -196,12 +196,12 @@ impl Table {
     }
 }
 
-/// How many words a list has, with its head.
+/// The number of words in a list, with its header.
 fn words_of(list: &List) -> usize {
     size_of::<List>() / size_of::<usize>() + list.last as usize + 1
 }
 
-/// A list of twice as many places, of which the first are those of `before`; and the others.
+/// A list of twice as many places, which begins with those of `before`; and its new places.
 fn longer(before: *const List) -> (*mut List, *mut [Place]) {
     // SAFETY: a list is never freed.
     let had = unsafe { (*before).last };
@@ -212,8 +212,8 @@ fn longer(before: *const List) -> (*mut List, *mut [Place]) {
     let words: Box<[*const ()]> = vec![null(); words_of(&head)].into();
     let list = Box::into_raw(words).cast::<List>();
     let last = head.last;
-    // SAFETY: there is room for the head and so many places behind it, all of which are written, with places that are never freed
-    // once this is seen by others.
+    // SAFETY: the allocation holds the header and that many places. All of them are initialized, with places that are never freed
+    // once other threads have seen this list.
     unsafe {
         list.write(head);
         let first = (&raw mut (*list).places).cast::<&'static Place>();
@@ -234,22 +234,22 @@ fn live<T: Object>(handle: Handle<T>) -> Option<&'static Place> {
     (place.tag.load(Ordering::Acquire) == handle.0).then_some(place)
 }
 
-/// The object of a handle, while it is there.
+/// The object of a handle, while it exists.
 ///
 /// # Safety
-/// Nobody ends it while the reference is used: who holds its worker's mark knows that, and for what belongs to no worker the caller
-/// promises it.
+/// No thread ends the object while the reference is in use. Holding the worker's mark guarantees this; for objects that belong to
+/// no worker the caller of the C function guarantees it.
 #[inline(always)]
 pub(crate) unsafe fn look<'a, T: Object>(handle: Handle<T>) -> Option<&'a T> {
     let object = live(handle)?.object.load(Ordering::Relaxed);
-    // SAFETY: a place with this tag was given a `T` by `keep`, which stays until `end` has changed the tag: nothing need be asked.
+    // SAFETY: `keep` stored a `T` under this tag, and it stays until `end` has changed the tag: no further check is needed.
     Some(unsafe { NonNull::new_unchecked(object).cast::<T>().as_ref() })
 }
 
-/// Takes the object's address in, to be found by the handle that is returned; `None` where no more handles can be had.
+/// Stores the object's address under a new handle; `None` if no handle is left.
 pub(crate) fn keep<T: Object>(object: NonNull<T>) -> Option<Handle<T>> {
     let (number, place) = Handle::<T>::table().free_place()?;
-    // A place's 32 bits of use begin anew after four billion times.
+    // The 32-bit use count of a place wraps after four billion uses.
     let used = (place.tag.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
     let bits = used << 32 | u64::from(T::KIND) << PLACE_BITS | number;
     place.object.store(object.as_ptr().cast(), Ordering::Relaxed);
@@ -257,29 +257,30 @@ pub(crate) fn keep<T: Object>(object: NonNull<T>) -> Option<Handle<T>> {
     Some(Handle::from_bits(bits))
 }
 
-/// Ends a handle, and gives the object's address back: to one caller alone.
+/// Ends a handle and returns the object's address, to one caller only.
 pub(crate) fn end<T: Object>(handle: Handle<T>) -> Option<NonNull<T>> {
     let object = hold(handle)?;
     release(handle);
     Some(object)
 }
 
-/// Takes the object away from everybody else, with its place still its own: [`restore`] or [`release`] follows.
+/// Gives the caller exclusive access to the object. Its place stays reserved: [`restore`] or [`release`] must follow.
 pub(crate) fn hold<T: Object>(handle: Handle<T>) -> Option<NonNull<T>> {
     let place = live(handle)?;
     let object = place.object.load(Ordering::Relaxed);
-    // Who changes it first has the object.
+    // The first thread to change the tag gets the object.
     let held = held_tag(handle);
     let _ = place.tag.compare_exchange(handle.0, held, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     NonNull::new(object.cast())
 }
 
-/// Bits that lead to place 0, and not here.
+/// Bits that lead to place 0, and not to this place.
 fn held_tag<T: Object>(handle: Handle<T>) -> u64 {
     (handle.0 | HELD << PLACE_BITS) & !PLACE
 }
 
-/// Whether a call has the object of this handle for itself; of a handle that led to nothing also: had it a moment ago.
+/// Whether a call has exclusive access to the object of this handle. For a handle that has just failed to resolve: had it a moment
+/// ago.
 pub(crate) fn is_held<T: Object>(handle: Handle<T>) -> bool {
     let is_kind = (handle.0 >> PLACE_BITS) as u8 == T::KIND;
     let place = Handle::<T>::table().numbered(handle.0);
@@ -287,14 +288,14 @@ pub(crate) fn is_held<T: Object>(handle: Handle<T>) -> bool {
     is_kind && tag.is_some_and(|tag| tag == held_tag(handle) || tag == handle.0)
 }
 
-/// The handle of an object that was held leads to it again.
+/// Makes the handle of a held object valid again.
 pub(crate) fn restore<T: Object>(handle: Handle<T>) {
     if let Some(place) = Handle::<T>::table().numbered(handle.0) {
         place.tag.store(handle.0, Ordering::Release);
     }
 }
 
-/// The place is free for others.
+/// Frees the place of a held object.
 pub(crate) fn release<T: Object>(handle: Handle<T>) {
     let table = Handle::<T>::table();
     let Some(place) = table.numbered(handle.0) else { return };
@@ -310,7 +311,7 @@ pub(crate) fn release<T: Object>(handle: Handle<T>) {
     }
 }
 
-/// What a handle is that leads to nothing of its kind: for a person.
+/// Describes, for an error text, a handle that does not lead to an object of its kind.
 pub(crate) fn what_is<T: Object>(handle: Handle<T>) -> &'static str {
     if handle.0 == 0 {
         return "a null handle";
@@ -344,7 +345,7 @@ mod tests {
     }
 
     fn is_there(handle: Handle<One>) -> bool {
-        // SAFETY: nobody else has these.
+        // SAFETY: only this test has these handles.
         unsafe { look(handle) }.is_some()
     }
 
@@ -382,7 +383,7 @@ mod tests {
         assert!(!is_held(handle));
     }
 
-    /// Handles that no other test makes.
+    /// An object whose handles no other test makes.
     struct Lonely;
     impl Object for Lonely {
         const KIND: u8 = 29;
@@ -404,7 +405,7 @@ mod tests {
         release(first);
         assert!(!is_tag_there(first));
         assert!(end(second).is_some());
-        // It names the one that was free before.
+        // The tag names the place that was freed before.
         assert!(!is_tag_there(second) && !is_tag_there(first));
         for nobodys in [0, 1, PLACE, PLACE + 1, u64::MAX] {
             assert!(live(Handle::<Lonely>::from_bits(nobodys)).is_none());
@@ -415,7 +416,7 @@ mod tests {
     fn a_handle_of_another_kind_a_null_and_noise_lead_to_nothing_and_are_told_apart() {
         let handle = kept();
         let other = Handle::<Other>::from_bits(handle.bits());
-        // SAFETY: nobody else has these.
+        // SAFETY: only this test has these handles.
         assert!(unsafe { look(other) }.is_none() && end(other).is_none());
         assert_eq!(what_is(other), "a handle of another kind");
         assert_eq!(what_is(Handle::<One>::from_bits(0)), "a null handle");

@@ -1,4 +1,4 @@
-//! Sleeping until something happens, and being woken.
+//! Sleeping until an event, and waking a sleeping worker.
 
 use super::context::{keep, take};
 use super::enter::{guarded, object};
@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::time::Duration;
 use tieline::{Status, WaitSet, Waited, Waker};
 
-/// Wakes a worker that sleeps: from any thread, and from a signal handler.
+/// Wakes a sleeping worker, from any thread and from a signal handler.
 pub struct WakerHandle(());
 
 struct WakerObject {
@@ -24,9 +24,9 @@ impl Object for WakerObject {
     const NAME: &'static str = "a waker";
 }
 
-/// Makes progress; where there was none to make, sleeps until there may be some, at most so long (below 0: without end).
-/// TIELINE_MOVED: something happened, or has ended and was not taken, or somebody woke the worker. TIELINE_ROUSED: nothing has, wait again. TIELINE_TIMED_OUT:
-/// the time is up.
+/// Makes progress; if there was none to make, sleeps until there may be some, at most `timeout_ns` (below 0: without limit).
+/// TIELINE_MOVED: something happened, a completion is waiting to be taken, or the worker was woken. TIELINE_ROUSED: nothing
+/// happened, wait again. TIELINE_TIMED_OUT: the time is up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeout_ns: i64) -> i32 {
     answer(guarded(|| {
@@ -38,8 +38,9 @@ pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeou
     }))
 }
 
-/// tieline_worker_wait for several workers of one thread: makes progress on all, and where there was none to make, sleeps until there may be some
-/// for one of them. It opens a descriptor for the call: a loop that waits often keeps an epoll of its own over their descriptors.
+/// tieline_worker_wait for several workers of one thread: makes progress on all of them; if there was none to make, sleeps until
+/// there may be some for one of them. It opens a descriptor for the call. A loop that waits often should keep its own epoll over
+/// the workers' descriptors.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_workers_wait(
     workers: *const *const WorkerHandle,
@@ -48,20 +49,20 @@ pub unsafe extern "C" fn tieline_workers_wait(
 ) -> i32 {
     answer(guarded(|| {
         if workers.is_null() || count == 0 || count > MOST_WORKERS {
-            let why = format!("{count} workers were given, from 1 to {MOST_WORKERS} are some");
+            let why = format!("{count} workers were passed; the limits are 1 and {MOST_WORKERS}");
             let fix = "pass an array of workers and its length";
             return Err(Fault::new(Status::Invalid, "a wait for several workers", why, fix));
         }
-        // SAFETY: the caller's array.
+        // SAFETY: the caller's array of `count` elements.
         let workers = unsafe { std::slice::from_raw_parts(workers, count) };
         within(workers, &mut WaitSet::new()?, timeout(timeout_ns))
     }))
 }
 
-/// Each of them is entered within the call of the one before it.
+/// A limit on nesting: each worker is entered within the call of the one before it.
 const MOST_WORKERS: usize = 256;
 
-/// Waits while this thread is in a call of each of the workers, whose handlers may then run.
+/// Waits while this thread is in a call of each of the workers, so that their handlers may run.
 fn within(
     workers: &[*const WorkerHandle],
     set: &mut WaitSet,
@@ -80,8 +81,8 @@ fn within(
     }
 }
 
-/// Makes progress until an aligned word of 64 bits of a region, which peers write, is one for which `holds` returns something else
-/// than 0; writes the word where `word` is not null.
+/// Makes progress until `holds` returns non-zero for a word in a region. The word is aligned, has 64 bits, and is written by peers.
+/// `word` receives its value unless it is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait_word(
     worker: *const WorkerHandle,
@@ -95,7 +96,7 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
     done(guarded(|| {
         let out = (!word.is_null()).then(|| out(word, 0)).transpose()?;
         let holds = holds.ok_or_else(|| records::null("the condition"))?;
-        // A handler may drop its handle meanwhile.
+        // A handler may drop the region's handle meanwhile.
         let region = object::<RegionObject, _>(region)?.region.clone();
         drive(worker, |_, worker| {
             // SAFETY: the caller's function.
@@ -110,9 +111,10 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
     }))
 }
 
-/// A descriptor for poll and epoll: readable when there may be something to do, provided that tieline_worker_arm returned TIELINE_OK before.
-/// It stays readable until the worker has made progress (level-triggered), belongs to the library, and is one and the same for the worker's
-/// life: capi/examples/event_loop.c. Time limits of the library's own make it readable as well, that of a silent peer among them.
+/// Returns a descriptor for poll and epoll. It is readable when there may be something to do, provided that tieline_worker_arm
+/// returned TIELINE_OK before. It is level-triggered: it stays readable until the worker has made progress. It belongs to the
+/// library and never changes during the worker's life: capi/examples/event_loop.c. The library's own time limits, such as that for
+/// a silent peer, make it readable as well.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut i32) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {
@@ -122,8 +124,8 @@ pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut
     }))
 }
 
-/// Prepares for one sleep on the descriptor: TIELINE_OK where that is safe, TIELINE_PENDING where there is something to do right now. Call it
-/// before each sleep, behind the last progress.
+/// Prepares one sleep on the descriptor. TIELINE_OK: it is safe to sleep. TIELINE_PENDING: there is something to do now. Call it
+/// before each sleep, after the last progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_arm(worker: *const WorkerHandle) -> i32 {
     answer(drive(worker, |_, worker| Ok(i32::from(!worker.arm()?))))
@@ -144,24 +146,24 @@ pub unsafe extern "C" fn tieline_worker_waker(
     }))
 }
 
-/// Ends the wait that the worker is in, or makes the next one return at once. Any thread and a signal handler may call it: it allocates nothing,
-/// and TIELINE_INVALID for a handle that leads to no waker leaves no words with the thread.
+/// Ends the worker's current wait, or makes the next one return immediately. Any thread and a signal handler may call it: it does
+/// not allocate. For a handle that is not a waker it returns TIELINE_INVALID and does not change the thread's last error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_waker_wake(waker: *const WakerHandle) -> i32 {
-    // SAFETY: the caller drops a waker when nobody wakes with it.
+    // SAFETY: the caller drops a waker only when no thread wakes with it.
     let found = unsafe { table::look(Handle::<WakerObject>::of(waker)) };
     let Some(WakerObject { waker }) = found else { return Status::Invalid as i32 };
     waker.wake();
     0
 }
 
-/// Lets go of a waker. No signal handler may do so.
+/// Releases a waker. A signal handler must not call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_waker_drop(waker: *mut WakerHandle) -> i32 {
     done(guarded(|| take::<WakerObject, _>(waker).map(drop)))
 }
 
-/// Closes a region as tieline_region_close does, and makes progress until nothing uses it any more or the time is up: TIELINE_BUSY then.
+/// Closes a region as tieline_region_close does, and makes progress until it is unused. TIELINE_BUSY: the time is up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_close_region(
     worker: *const WorkerHandle,

@@ -1,4 +1,4 @@
-//! Datagrams that form connections, carried by the caller.
+//! The caller carries the datagrams that establish connections.
 
 use super::bytes::bytes;
 use super::enter::{guarded, object};
@@ -7,8 +7,8 @@ use super::records::null;
 use super::worker::{WorkerHandle, WorkerState};
 use std::ffi::c_void;
 
-/// Hands a datagram over to the worker that calls itself `to`; returns not 0 where it was taken. It may be run by any call of the
-/// worker, and must not call back.
+/// Carries a datagram to the worker that named itself `to`; returns non-zero if it accepted the datagram. Any call of the worker
+/// may run it, and it must not call back.
 pub type DatagramFn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,
@@ -19,8 +19,8 @@ pub type DatagramFn = Option<
     ) -> i32,
 >;
 
-/// Lets the caller carry the few datagrams that form connections: `address` is how it names this worker to itself, in at most 4096 bytes. The context was
-/// opened with TIELINE_CONTEXT_OUT_OF_BAND; call it before tieline_worker_address.
+/// Lets the caller carry the few datagrams that establish connections. `address`, at most 4096 bytes, is the caller's own name for
+/// this worker. The context must have been opened with TIELINE_CONTEXT_OUT_OF_BAND. Call it before tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_set_out_of_band(
     worker: *const WorkerHandle,
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn tieline_worker_set_out_of_band(
     }))
 }
 
-/// Takes a datagram that a peer's function was given for this worker.
+/// Delivers a datagram that a peer's function was given for this worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_deliver(
     worker: *const WorkerHandle,

@@ -1,4 +1,4 @@
-//! Workers: opening, progress, the end.
+//! Workers: opening, progress, closing.
 
 use super::bytes::Room;
 use super::context::{ContextHandle, ContextObject, no_handles};
@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tieline::{Endpoint, Error, Status, Worker};
 
-/// A progress engine, which one thread is in at a time.
+/// A progress engine. At most one thread is in a call of it at a time.
 pub struct WorkerHandle(());
 
 pub(crate) struct WorkerState {
     pub(crate) mark: Mark,
-    /// It is dropped when the handle is, whoever still has the state; in a handler, when the outermost call around it is over.
+    /// It is dropped together with the handle, even if others still share the state; in a handler, when the outermost call returns.
     worker: UnsafeCell<Option<Worker>>,
     pub(crate) requests: RefCell<Requests>,
     /// A handler has dropped it, or it is gone: no function of the caller's runs for it any more.
     has_ended: AtomicBool,
-    /// The state itself, once a handler has ended its handle: the outermost call around that one lets go of it.
+    /// The state itself, after a handler has ended its handle; the outermost call around that handler releases it.
     ended_inside: Cell<Option<Arc<WorkerState>>>,
     pub(crate) handle: OnceCell<u64>,
 }
@@ -48,15 +48,15 @@ pub(crate) fn closed() -> Fault {
 }
 
 impl WorkerState {
-    /// The worker, for the length of a call. Under its mark.
+    /// The worker, for the duration of a call. Call it under the mark.
     #[inline]
     pub(crate) fn worker(&self) -> Result<&Worker, Fault> {
-        // SAFETY: it is taken out under the mark alone, when no other call is under way: `drop_worker` and `leave`.
+        // SAFETY: it is taken out only under the mark, when no other call is in progress: `drop_worker` and `leave`.
         let worker = unsafe { &*self.worker.get() }.as_ref();
         worker.filter(|_| !self.has_ended()).ok_or_else(closed)
     }
 
-    /// Does what may run handlers, and gives what is left of the state where one of them has ended it.
+    /// Runs a body that may run handlers. If one of them has ended the worker, returns the remaining state.
     #[inline]
     fn driven<T>(
         &self,
@@ -73,16 +73,16 @@ impl WorkerState {
         (result, last)
     }
 
-    /// The outermost call is over in which a handler has ended the worker: it goes, and what is left of the state is let go of
-    /// by the caller.
+    /// Called when the outermost call returns in which a handler has ended the worker: drops the worker. The caller releases the
+    /// remaining state.
     #[cold]
     fn leave(&self) -> Option<Arc<WorkerState>> {
-        // SAFETY: under the mark, and the calls inside of this one have returned.
+        // SAFETY: the mark is held, and the nested calls have returned.
         drop(unsafe { &mut *self.worker.get() }.take());
         self.ended_inside.take()
     }
 
-    /// Does what runs no handlers, and needs the worker.
+    /// Runs a body that runs no handlers, and needs the worker.
     pub(crate) fn post<T>(
         &self,
         body: impl FnOnce(&Worker) -> Result<T, Fault>,
@@ -90,34 +90,34 @@ impl WorkerState {
         self.mark.post(|| body(self.worker()?))
     }
 
-    /// Nothing of it is told to the caller any more.
+    /// Suppresses all further calls of the caller's functions.
     fn set_ended(&self) {
         drop(self.requests.take());
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// The same, and the worker goes: in no handler, and under the mark.
+    /// The same, and drops the worker. Call it under the mark, and not in a handler.
     fn drop_worker(&self) {
-        // SAFETY: no other call of it is under way.
+        // SAFETY: no other call of it is in progress.
         drop(unsafe { &mut *self.worker.get() }.take());
         self.set_ended();
     }
 
-    /// Whether nothing of it is told to the caller any more. It may be asked without the mark.
+    /// Whether calls of the caller's functions are suppressed. It may be called without the mark.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// What the functions know by that the core runs for the caller.
+    /// The view that functions use which the core runs for the caller.
     pub(crate) fn watch(&self) -> Watch {
         Watch(self)
     }
 
-    /// The handle of an endpoint that the worker has given: the same one every time, while it is there.
+    /// The handle of an endpoint from the core: the same one every time, while it is open.
     pub(crate) fn endpoint(self: &Arc<Self>, endpoint: Endpoint) -> Result<u64, Fault> {
         let known = Handle::<EndpointState>::from_bits(endpoint.user());
-        // SAFETY: who is in here has the worker's mark.
+        // SAFETY: this call holds the worker's mark.
         if let Some(state) = unsafe { table::look(known) } {
             if state.is(&endpoint) {
                 return Ok(known.bits());
@@ -127,15 +127,16 @@ impl WorkerState {
     }
 }
 
-/// A worker, as the functions of its own see it: they go with it, and its state outlives it.
+/// A worker, as its own handler functions see it. They are dropped with the worker, and its state outlives it.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch(*const WorkerState);
 
 impl Watch {
-    /// Whether a handler has dropped the worker: what the caller had for its handlers is gone.
+    /// Whether a handler has dropped the worker, and with it the caller's handlers.
     #[inline]
     pub(crate) fn has_ended(self) -> bool {
-        // SAFETY: the core runs it in a call of the worker's, which has the state; and it is written in such a call alone, which this is.
+        // SAFETY: the core runs it in a call of the worker's, which keeps the state alive; and only such a call, which this is,
+        // writes it.
         unsafe { *(*self.0).has_ended.as_ptr() }
     }
 
@@ -144,7 +145,7 @@ impl Watch {
     }
 }
 
-/// Does what may run handlers, which may end the worker meanwhile: its state is let go of when nothing refers to it any more.
+/// Runs a body that may run handlers, which may end the worker meanwhile. The state is released after its last use.
 #[inline]
 pub(crate) fn drive<T>(
     worker: *const WorkerHandle,
@@ -155,29 +156,29 @@ pub(crate) fn drive<T>(
     result
 }
 
-/// The state of a worker, to be kept by what belongs to it.
+/// The state of a worker, to be kept by objects that belong to it.
 pub(crate) fn state_of(worker: *const WorkerHandle) -> Result<Arc<WorkerState>, Fault> {
     let state = object::<WorkerState, _>(worker)?;
     Ok(share(state))
 }
 
-/// One more owner of a state that the table has.
+/// Adds an owner of a state that the table has.
 pub(crate) fn share(state: &WorkerState) -> Arc<WorkerState> {
     let state = std::ptr::from_ref(state);
-    // SAFETY: the table has it from `Arc::into_raw`, and keeps it for the length of the call. Owners are counted for all threads: this
-    // is done before the mark is asked, by one that is then told `Busy`, too.
+    // SAFETY: the table has it from `Arc::into_raw`, and keeps it for the duration of the call. The count of owners is atomic,
+    // because a thread that is then refused with `Busy` also gets here before the mark is checked.
     unsafe {
         Arc::increment_strong_count(state);
         Arc::from_raw(state)
     }
 }
 
-/// How long at most: below 0 is without end.
+/// Converts a timeout: below 0 means without limit.
 pub(crate) fn timeout(nanoseconds: i64) -> Option<Duration> {
     u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
 }
 
-/// Opens a worker. It belongs to no thread: any may use it, one at a time, and what belongs to it goes with it.
+/// Opens a worker. Any thread may use it and the objects that belong to it, one thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_open(
     context: *const ContextHandle,
@@ -196,13 +197,13 @@ pub unsafe extern "C" fn tieline_worker_open(
             handle: OnceCell::new(),
         });
         let raw = Arc::into_raw(state).cast_mut();
-        // SAFETY: it comes from an Arc.
+        // SAFETY: it comes from an Arc, so it is not null.
         let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
-            // SAFETY: the one from above.
+            // SAFETY: the Arc from above.
             drop(unsafe { Arc::from_raw(raw) });
             return Err(no_handles());
         };
-        // SAFETY: the table keeps it.
+        // SAFETY: the table keeps it alive.
         let _ = unsafe { &*raw }.handle.set(handle.bits());
         out.set(handle.to_c());
         Ok(())
@@ -212,14 +213,14 @@ pub unsafe extern "C" fn tieline_worker_open(
 fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
     let handle = Handle::<WorkerState>::of(worker);
     let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
-    // SAFETY: what the table was given, and it gives it to one caller alone.
+    // SAFETY: the Arc that the table was given; the table returns it to one caller only.
     let state = unsafe { Arc::from_raw(raw.as_ptr().cast_const()) };
     if state.mark.is_in_handler() {
         state.set_ended();
         let _ = state.ended_inside.replace(Some(state.clone()));
         return Ok(());
     }
-    // What a panic has left is not touched again.
+    // After a panic the worker is not touched again.
     let dropped = state.mark.drive(|_| {
         state.drop_worker();
         Ok(())
@@ -230,14 +231,14 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Delivers everything that is pending and what peers are owed, at most so long (below 0: without end), and closes the worker: its handle ends, also
-/// where something could not be delivered, which the returned status and the thread's last error tell. Only TIELINE_BUSY (in a
-/// handler, or another thread is in a call) and TIELINE_INVALID leave it as it was.
+/// Delivers everything that is pending and everything that peers are owed, at most `timeout_ns` (below 0: without limit), and
+/// closes the worker. Its handle ends even if something could not be delivered; the returned status and the thread's last error
+/// report that. Only TIELINE_BUSY (in a handler, or another thread is in a call) and TIELINE_INVALID leave it unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout_ns: i64) -> i32 {
     done(guarded(|| {
         let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
-        // It is dropped in any case but where the call itself is wrong.
+        // The worker is dropped in any case, unless the call itself is wrong.
         let mut begun = false;
         let closed = drive(worker, |_, inner| {
             let result = inner.close(time);
@@ -260,22 +261,23 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
     }))
 }
 
-/// Lets go of a worker at once: what is pending ends, and may be lost. A handler may do so, and is then the last one: what else has come
-/// is told to nobody.
+/// Releases a worker immediately: pending operations end, and may be lost. A handler may call it, and is then the last one that
+/// runs: later events are not reported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
     done(guarded(|| {
         let state = object::<WorkerState, _>(worker)?;
         match state.mark.drive(|_| Ok(())) {
-            // A worker that a panic has ended can be dropped.
+            // A worker that a panic has ended can still be dropped.
             Err(fault) if fault.error.status() != Status::ProviderFailed => Err(fault),
             _ => end(worker),
         }
     }))
 }
 
-/// The bytes that lead a peer here. Carry them by a channel that only the job can read: where no secret is set (TIELINE_SECRET) whoever has them
-/// may connect. `len` says how much room there is, and hears how many they are; TIELINE_TOO_LARGE where there is no room for all.
+/// Writes the worker's address, which peers connect to. Exchange it over a channel that only the job can read: without a secret
+/// (TIELINE_SECRET), any process that has the address may connect. `len` holds the size of the buffer, and receives the actual
+/// length; TIELINE_TOO_LARGE if it does not fit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_address(
     worker: *const WorkerHandle,
@@ -290,14 +292,14 @@ pub unsafe extern "C" fn tieline_worker_address(
     }))
 }
 
-/// Moves everything on that can be moved on and runs handlers. Returns how many events there were, or a failure; 0 in a handler.
+/// Makes progress and runs handlers. Returns the number of events, or a failure; 0 in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_progress(worker: *const WorkerHandle) -> i32 {
     answer(drive(worker, |_, worker| Ok(i32::try_from(worker.progress()).unwrap_or(i32::MAX))))
 }
 
-/// Makes progress until `condition` returns something else than 0, at most so long (below 0: without end): TIELINE_TIMED_OUT when the
-/// time is up. It is looked at between events, may look at anything and post; only what waits may not stand in it.
+/// Makes progress until `condition` returns non-zero, at most `timeout_ns` (below 0: without limit): TIELINE_TIMED_OUT when the
+/// time is up. The condition is called between events. It may read anything and post, but must not call anything that waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait_until(
     worker: *const WorkerHandle,
@@ -342,7 +344,7 @@ pub(crate) fn time_was_up() -> Fault {
     Fault::new(Status::TimedOut, "a wait", "the time is up", "wait again, or longer")
 }
 
-/// How many operations are pending.
+/// Reports the number of pending operations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_pending(
     worker: *const WorkerHandle,
@@ -378,7 +380,7 @@ mod tests {
     use std::sync::Barrier;
 
     extern "C" fn keeps(user: *mut c_void, message: *const ArrivedMessage) {
-        // SAFETY: the test's own, for the length of a call that makes progress; as in all calls below.
+        // SAFETY: the test's own memory, during a call that makes progress; as in all calls below.
         let seen = unsafe { &mut *user.cast::<(*mut KeptHandle, *mut AnnouncementHandle)>() };
         // SAFETY: as above.
         let status = match unsafe { (*message).is_announced } {
@@ -396,7 +398,7 @@ mod tests {
         let mut address = [0_u8; 4096];
         let start = address.as_mut_ptr().cast::<c_void>();
         let mut len = address.len();
-        // SAFETY: places of this function's.
+        // SAFETY: places in this function.
         unsafe {
             assert_eq!(tieline_context_open(null(), &raw mut context), 0);
             assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
@@ -415,7 +417,7 @@ mod tests {
         let (mut bytes, long) = (vec![0_u8; 16384], vec![0_u8; 1 << 20]);
         let start = bytes.as_mut_ptr().cast::<c_void>();
         let mut len = bytes.len();
-        // SAFETY: places of this test's.
+        // SAFETY: places in this test.
         unsafe {
             assert_eq!(tieline_context_alloc(context, 64, 7, &raw mut region), 0);
             assert_eq!(tieline_region_key(region, start, &raw mut len), 0);
@@ -450,7 +452,7 @@ mod tests {
         let ended = state.post(|_| -> Result<(), Fault> { panic!("on purpose") });
         assert_eq!(ended.err().unwrap().error.status(), Status::ProviderFailed);
         for expected in [0, Status::Invalid as i32] {
-            // SAFETY: handles, some of which are over.
+            // SAFETY: handles, some of which have ended.
             let dropped = unsafe {
                 [
                     tieline_pointer_drop(pointer),
@@ -468,7 +470,7 @@ mod tests {
     }
 
     extern "C" fn drops_its_worker(user: *mut c_void, message: *const ArrivedMessage) {
-        // SAFETY: the test's own, as in all calls below.
+        // SAFETY: the test's own objects, as in all calls below.
         let (worker, endpoint) =
             unsafe { *user.cast::<(*mut WorkerHandle, *mut EndpointHandle)>() };
         let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
@@ -513,7 +515,7 @@ mod tests {
     #[test]
     fn another_thread_that_is_told_busy_leaves_the_owners_of_a_worker_as_they_were() {
         let (mut context, mut worker) = (null_mut(), null_mut());
-        // SAFETY: places of this test's, as in all calls below.
+        // SAFETY: places in this test, as in all calls below.
         assert_eq!(unsafe { tieline_context_open(null(), &raw mut context) }, 0);
         // SAFETY: as above.
         assert_eq!(unsafe { tieline_worker_open(context, &raw mut worker) }, 0);

@@ -5,8 +5,8 @@
 //! tieline check target/debug/libloopback_rust.so
 //! ```
 //!
-//! The same provider as `docs/examples/loopback.c`: messages wait in a ring until poll hands them out; put and
-//! get copy through a table of registered regions, which makes a revoked or forged key an error.
+//! The same provider as `docs/examples/loopback.c`: messages wait in a ring until poll delivers them; put and
+//! get copy through a table of registered regions, so a revoked or forged key is an error.
 
 mod memory;
 mod sys;
@@ -29,19 +29,19 @@ const DOMAIN: &str = "loopback-rust";
 const MODULE: &str = "self";
 const SLOTS: usize = 256;
 const PAYLOAD: usize = 4096;
-const IDENTITY: usize = PAYLOAD; // 4096 is the least
+const IDENTITY: usize = PAYLOAD; // 4096 is the minimum
 
-/// Never the same twice in this process.
+/// A number that is unique in this process.
 pub(crate) fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What an operator may set: `tieline config` shows it.
+/// The variables that an operator may set: `tieline config` lists them.
 const VARIABLES: &[ConfigDoc] = &[ConfigDoc::count(
     ROOM,
     "256",
-    "How many messages wait for their receiver before the sender is told to come again.",
+    "The number of messages that may wait for their receiver before sends return AGAIN.",
 )
 .between(64, SLOTS as u64)];
 const ROOM: &str = "TIELINE_LOOPBACK_RUST_ROOM";
@@ -156,7 +156,7 @@ impl Domain for LoopbackDomain {
     }
 }
 
-/// One message (or arrival) on its way.
+/// One message (or arrival) in the ring.
 struct Slot {
     kind: u32,
     id: u32,
@@ -166,7 +166,7 @@ struct Slot {
     data: Box<[u8; PAYLOAD]>,
 }
 
-/// Slots `head..tail` (modulo their number) are full; the first `shown` are with the core until the next poll.
+/// Slots `head..tail` (modulo their number) are full; the core holds the first `shown` until the next poll.
 #[derive(Default)]
 struct Ring {
     slots: Vec<Slot>,
@@ -174,9 +174,9 @@ struct Ring {
     tail: usize,
     shown: usize,
     peers: u64,
-    /// Messages that are being packed, for which there must be room.
+    /// The number of messages that are being packed, for which there must be room.
     reserved: usize,
-    /// How many may wait.
+    /// The number that may wait.
     room: usize,
 }
 
@@ -193,7 +193,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Sends what `fill` writes. The bound makes a flood AGAIN instead of using up memory.
+    /// Sends what `fill` writes. The limit turns a flood into AGAIN instead of exhausting memory.
     fn send(
         &mut self,
         kind: u32,
@@ -212,7 +212,7 @@ impl Ring {
         (slot.kind, slot.id, slot.peer, slot.header) = (kind, id, peer, header);
         slot.len = fill(&mut slot.data)?;
         let len = slot.len;
-        // Only now is it sent: an error above leaves nothing behind.
+        // It is sent only now: an error above has no effect.
         self.tail += 1;
         Ok(len)
     }
@@ -293,7 +293,7 @@ impl LoopbackEndpoint {
     }
 }
 
-/// Puts the pieces behind each other.
+/// Concatenates the pieces.
 fn gather(out: &mut [u8; PAYLOAD], pieces: &[&[u8]]) -> Result<usize, Status> {
     let mut len = 0;
     for piece in pieces {
@@ -321,7 +321,7 @@ impl Endpoint for LoopbackEndpoint {
         if max > PAYLOAD {
             return Err(Status::TooLarge);
         }
-        // While the application packs it may send: nothing is borrowed, and there is room for this one afterwards.
+        // The packer may send while it runs, so nothing is borrowed, and a slot is reserved for this message.
         self.ring.borrow_mut().reserve()?;
         let mut packed = [0; PAYLOAD];
         let len = packer.pack(&mut packed[..max]);

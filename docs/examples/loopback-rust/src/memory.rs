@@ -1,4 +1,4 @@
-//! The table of registered regions, and keys: where in the table, and which registration of that place.
+//! The table of registered regions, and keys: a place in the table, and the generation of its registration.
 
 use crate::next_number;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status};
 
 pub(crate) const KEY_LEN: usize = 16;
 
-/// What the domain keeps about a region; also what a key says.
+/// The domain's entry for a region, which is also the content of its key.
 pub(crate) struct Registered {
     slot: usize,
     generation: u64,
@@ -33,7 +33,7 @@ struct Region {
     generation: u64,
 }
 
-/// Any thread registers; endpoints look up.
+/// Any thread registers; endpoints look up regions.
 #[derive(Default)]
 pub(crate) struct Table(Mutex<Vec<Option<Region>>>);
 
@@ -75,7 +75,7 @@ impl Table {
         Ok(key)
     }
 
-    /// Checks the key, the right and the range, then moves the bytes. The lock makes deregister wait for them.
+    /// Checks the key, the right and the range, then copies the bytes. The lock makes deregister wait for the copy.
     pub(crate) fn with(
         &self,
         key: &Key,

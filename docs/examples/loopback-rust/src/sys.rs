@@ -6,12 +6,12 @@ use core::{ptr, slice};
 use tieline_plugin_api::RmaOp;
 use tieline_plugin_api::abi::Iov;
 
-/// A piece of a message that is being gathered.
+/// A piece of a message.
 pub(crate) fn piece(piece: &Iov) -> &[u8] {
     if piece.len == 0 {
         return &[];
     }
-    // SAFETY: who posts a message keeps its pieces readable and unchanged until the call has returned.
+    // SAFETY: the caller of a post keeps its pieces readable and unchanged until the call has returned.
     unsafe { slice::from_raw_parts(piece.base, piece.len) }
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn piece(piece: &Iov) -> &[u8] {
 pub(crate) fn scatter(op: &RmaOp<'_>, mut remote: *mut u8) {
     for piece in op.iov {
         // SAFETY: the table has checked that `op.len` bytes from `remote` lie in a live region, which its
-        // owner keeps mapped; the pieces are the poster's, and add up to `op.len`. They may overlap.
+        // owner keeps mapped. The pieces belong to the poster, and add up to `op.len`. They may overlap.
         unsafe {
             ptr::copy(piece.base, remote, piece.len);
             remote = remote.add(piece.len);
