@@ -1,4 +1,4 @@
-//! The settings: names, defaults, one sentence each, and the values as numbers.
+//! The settings: names, defaults, help texts and parsed values.
 
 use crate::gid::Subnet;
 use crate::port::Router;
@@ -7,7 +7,7 @@ use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 use tieline_registration::Limits;
 
-/// Every variable: its own, and those of the core's that it reads.
+/// Every variable that this provider reads: its own and the shared ones.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         "TIELINE_VERBS_DEVICES",
@@ -178,7 +178,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     shared::CLOSE_TIMEOUT,
 ];
 
-/// The values.
+/// The parsed values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) devices: String,
@@ -203,15 +203,15 @@ pub(crate) struct Settings {
     pub(crate) relaxed_ordering: bool,
     pub(crate) cm_connections: usize,
     pub(crate) cm_idle: Duration,
-    /// The cache of registrations; none when it is off.
+    /// Limits of the registration cache; `None` if the cache is off.
     pub(crate) cache: Option<Limits>,
     /// The job's secret: `TIELINE_SECRET`.
     pub(crate) secret: Vec<u8>,
-    /// How long a peer may be silent: `TIELINE_FAILURE_TIMEOUT`.
+    /// Time after which a silent peer has failed: `TIELINE_FAILURE_TIMEOUT`.
     pub(crate) failure: Duration,
-    /// How long connecting may take: `TIELINE_CONNECT_TIMEOUT`.
+    /// Time limit for connecting: `TIELINE_CONNECT_TIMEOUT`.
     pub(crate) connect: Duration,
-    /// How long closing an interface may take: `TIELINE_CLOSE_TIMEOUT`.
+    /// Time limit for closing an interface: `TIELINE_CLOSE_TIMEOUT`.
     pub(crate) close: Duration,
 }
 
@@ -221,13 +221,13 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The defaults, whatever the host says.
+    /// The defaults, regardless of the host's settings.
     #[cfg(test)]
     pub(crate) fn defaults() -> Settings {
         Settings::of(|_| None).unwrap()
     }
 
-    /// The values where these are set.
+    /// The values with these variables set and defaults for the rest.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
@@ -273,8 +273,8 @@ impl Settings {
         })
     }
 
-    /// How long the device tries before it gives a connection up, as the specification means it; devices may take
-    /// up to four times as long.
+    /// Time for which the device retries before the connection fails, by the formula of the specification. Devices may take up
+    /// to four times as long.
     pub(crate) fn retry_time(&self) -> Duration {
         let once = Duration::from_nanos(4096 << self.ack_timeout.min(31));
         once * (u32::from(self.retry_count) + 1)
@@ -306,7 +306,7 @@ fn router(text: &str) -> Result<Router, Failure> {
         Some(digits) => u16::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
     };
-    // From 0xc000 on they are of multicast groups.
+    // LIDs from 0xc000 on are multicast.
     lid.filter(|lid| (1..0xc000).contains(lid)).map(Router::At).ok_or_else(|| {
         let text = format!(
             "TIELINE_VERBS_ROUTER={text:?} is neither off nor flid, nor the LID of a port such as 0x12"
@@ -329,13 +329,13 @@ fn partition_key(text: &str) -> Result<Option<u16>, Failure> {
     key.map(Some).ok_or_else(why)
 }
 
-/// The exponent whose timeout is at least this long: 4.096 us times a power of two.
+/// The smallest exponent with a timeout of at least `wanted`. The timeout is 4.096 us times two to the power of the exponent.
 fn ack_exponent(wanted: Duration) -> u8 {
-    // 0 would mean to wait without end.
+    // Exponent 0 would mean no timeout.
     (1..31).find(|&e| Duration::from_nanos(4096 << e) >= wanted).unwrap_or(31)
 }
 
-/// The code of the receiver-not-ready timer that is at least this long (InfiniBand specification, table 45).
+/// The code of the shortest receiver-not-ready timer of at least `wanted` (InfiniBand specification, table 45).
 fn rnr_code(wanted: Duration) -> u8 {
     const HUNDREDTHS_OF_MS: [u64; 31] = [
         1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
