@@ -1,8 +1,8 @@
 //! Credits: a limit on the messages in flight to one peer.
 //!
 //! Every side grants its peer a window. A message costs one credit. The receiver returns the credit when the application is
-//! done with the message, either with the next message in the other direction or, once half of the window is owed, in a message
-//! of its own. A receiver that does not poll therefore stops its senders before its receive queue runs dry. Puts and gets are
+//! done with the message. The next message in the other direction carries it; once half of the window is owed, a separate
+//! message does. A receiver that does not poll therefore stops its senders before its receive queue runs dry. Puts and gets are
 //! then never stuck behind messages without a buffer, as long as all windows fit into the queue. Beyond that
 //! (`TIELINE_VERBS_RX_BUFFERS` by `TIELINE_VERBS_WINDOW`: 28 peers) simultaneous senders to a receiver that does not poll may
 //! be delayed by its device.
