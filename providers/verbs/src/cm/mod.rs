@@ -1,4 +1,4 @@
-//! The connect-only module `rdmacm`: datagrams for wire-up, over connections of the RDMA connection manager, which finds a port
+//! The connection-only module `rdmacm`: datagrams for wire-up, over connections of the RDMA connection manager, which finds a port
 //! by its IP address.
 //!
 //! ```console

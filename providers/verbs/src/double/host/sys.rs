@@ -1,11 +1,11 @@
-//! The host of a played device's domain.
+//! The host double for a domain on the device double.
 
 #![allow(unsafe_code)]
 
 use crate::double::world::world;
 use core::ffi::c_void;
 
-/// A host that keeps what it is told of devices and what is logged, and does nothing else.
+/// A host that records device events and log lines and ignores everything else.
 pub(crate) fn host() -> tieline_plugin_api::HostHandle {
     use tieline_plugin_api::abi::Host;
     let table =
