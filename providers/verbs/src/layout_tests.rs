@@ -1,10 +1,10 @@
-//! Compares `abi.rs` with the installed headers: a C program prints every size, offset and number. The same as static assertions is the file
-//! `records.c`, for who has other headers: it compiles where they hold.
+//! Compares `abi.rs` with the installed headers: a C program prints every size, offset and number. The file `records.c` has the
+//! same comparison as static assertions, for other versions of the headers.
 
 use crate::abi::*;
 use std::process::Command;
 
-/// `C expression = what Rust says`, for every field that is named.
+/// `C expression = value in Rust`, for every declared field.
 macro_rules! fields {
     ($out:ident; $( $record:ident { $( $field:ident $(as $c:literal)? ),* $(,)? } )*) => { $( $(
         $out.push((
@@ -17,7 +17,7 @@ macro_rules! fields {
 }
 pub(crate) use fields;
 
-/// Records whose whole size counts, because we make them or the library fills them.
+/// Records whose total size matters, because this code allocates them or the library fills them.
 macro_rules! sizes {
     ($out:ident; $( $record:ident )*) => { $(
         $out.push((format!("sizeof(struct {})", stringify!($record)), size_of::<$record>() as u64));
@@ -112,7 +112,7 @@ fn the_assertions_in_c_are_those_of_the_tables() {
     }
 }
 
-/// Lets a C program that includes `header` say what each expression is there.
+/// Compiles and runs a C program that includes `header` and prints the value of each expression.
 pub(crate) fn compare(header: &str, package: &str, claims: &[(String, u64)]) {
     if !std::path::Path::new("/usr/include").join(header).exists() {
         println!("skipped: /usr/include/{header} is not installed ({package})");

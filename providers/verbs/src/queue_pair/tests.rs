@@ -1,4 +1,4 @@
-//! What the errors of a queue pair are in words.
+//! The texts of queue pair errors.
 
 use super::*;
 use crate::double::domain;
@@ -30,7 +30,7 @@ fn why_a_send_failed_is_said_of_the_operation_and_of_the_connection() {
         assert!(text.contains(words), "{text}");
         assert_eq!(text.contains(peer), own != Invalid, "whose fault it may be: {text}");
     }
-    // What ends all of them is why.
+    // The cause that ends all connections is reported.
     announce(IBV_EVENT_PORT_ERR);
     state.watch.read_events();
     let (own, all, text) = said(IBV_WC_RETRY_EXC_ERR);
