@@ -1,4 +1,4 @@
-//! The settings of this provider: names, defaults, one sentence each, and the values as numbers.
+//! The settings of this provider: names, defaults, help texts and parsed values.
 
 use std::fs;
 
@@ -50,26 +50,26 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ),
 ];
 
-/// How peers' memory is reached.
+/// The route to peers' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The kernel copies.
+    /// Copies by the kernel.
     Copy,
-    /// By loads and stores.
+    /// Loads and stores.
     Direct,
 }
 
-/// The values.
+/// The parsed values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) reach: Reach,
-    /// Cold memory is left to the lane behind.
+    /// Cold memory is left to the next lane.
     pub(crate) declines: bool,
     pub(crate) cache: u64,
     pub(crate) attachments: u64,
     pub(crate) window: u64,
     pub(crate) segments: u64,
-    /// The size of a page.
+    /// The page size.
     pub(crate) page: u64,
 }
 
@@ -101,7 +101,7 @@ impl Settings {
         })
     }
 
-    /// The values where these are set.
+    /// The values with these variables set and defaults for the rest.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<&'static str>) -> Result<Settings, Failure> {
         let set = |name: &str| set(name).map(str::to_string);
@@ -109,7 +109,7 @@ impl Settings {
     }
 }
 
-/// A window that fits into the cache: one that does not would be attached anew for each access.
+/// Limits the window to the cache's size. A larger window would be attached anew for each access.
 fn window_within(cache: u64, window: u64) -> u64 {
     let largest = cache.checked_ilog2().map_or(0, |log| 1 << log);
     window.min(largest)
