@@ -53,8 +53,8 @@ pub const MODULE: &str = "copy";
 const PTRACER: ConfigDoc = ConfigDoc::text(
     "TIELINE_SHM_CMA_PTRACER",
     "auto",
-    "auto: where Yama's ptrace_scope is 1, let every process of the same user attach to this one \
-     once a shm-cma lane is opened; off: never, such a pair uses another lane",
+    "auto: if Yama's ptrace_scope is 1, let every process of the same user attach to this one \
+     once a shm-cma lane is opened; off: never, and such a pair uses another lane",
 )
 .one_of("auto|off");
 

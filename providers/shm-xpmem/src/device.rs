@@ -177,8 +177,9 @@ fn can_be_opened(first_thread_has_ended: bool, is_open: bool) -> Result<(), Fail
     }
     if is_open {
         return refused(format!(
-            "something else in this process has {DEVICE} open (another library that uses xpmem, a second copy of this one, or who \
-             started this process): the module ends what all have made when one of them closes it; leave xpmem to one"
+            "something else in this process has {DEVICE} open (another library that uses xpmem, a second copy of this one, or \
+             the parent process): when one of them closes it, the module ends everything that all of them have made; leave xpmem to \
+             one"
         ));
     }
     Ok(())

@@ -12,41 +12,41 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_SHM_XPMEM_ACCESS",
         "copy",
-        "How peers' memory is reached: copy lets the kernel copy, so that the death of a peer is an error; direct loads and \
-         stores, with atomics and pointers, for jobs that end with any of their processes: a peer that dies in an access ends \
-         this process, by SIGBUS.",
+        "The route to peers' memory. copy: the kernel copies, so the death of a peer is an error. direct: loads and stores, \
+         with atomics and pointers, for jobs that end with any of their processes. If a peer dies during such an access, SIGBUS \
+         ends this process.",
     )
     .one_of("copy|direct"),
     ConfigDoc::size(
         "TIELINE_SHM_XPMEM_CACHE",
         "4g",
-        "The most bytes of peers' memory that this process keeps attached, as the first of its contexts says.",
+        "Maximum bytes of peers' memory that this process keeps attached. The value of the first context applies.",
     )
     .between(64 << 10, u64::MAX),
     ConfigDoc::count(
         "TIELINE_SHM_XPMEM_ATTACHMENTS",
         "0",
-        "The most attachments that this process keeps, each of them a mapping; 0: a tenth of the mappings that a process \
-         may have (vm.max_map_count). As the first context of the process says.",
+        "Maximum number of attachments of this process, each of which is a mapping; 0: a tenth of the mappings that a process \
+         may have (vm.max_map_count). The value of the first context applies.",
     ),
     ConfigDoc::size(
         "TIELINE_SHM_XPMEM_WINDOW",
         "2m",
-        "Bytes of a peer's region that are attached at once: a power of two from 4k to 1g; no more than TIELINE_SHM_XPMEM_CACHE.",
+        "Bytes of a peer's region per attachment: a power of two from 4k to 1g; no more than TIELINE_SHM_XPMEM_CACHE.",
     )
     .between(4 << 10, 1 << 30),
     ConfigDoc::text(
         "TIELINE_SHM_XPMEM_COLD",
         "decline",
-        "With direct access: decline leaves memory that is not attached yet to the lane behind (shm-cma) until attaching it pays; \
-         serve attaches it at once, which is better where shm-cma is left out.",
+        "With direct access. decline: memory that is not attached yet is left to the next lane (shm-cma) until attaching it \
+         pays off. serve: it is attached immediately, which is better without shm-cma.",
     )
     .one_of("decline|serve"),
     ConfigDoc::count(
         "TIELINE_SHM_XPMEM_SEGMENTS",
         "256",
-        "Registrations of one context, up to this many at a time, that have a segment of their own: peers of the same user can \
-         attach nothing else; those beyond share one of all memory.",
+        "Maximum number of concurrent registrations of one context with a segment of their own. Peers of the same user can \
+         attach only that registration through it. Further registrations share one segment of all memory.",
     ),
 ];
 

@@ -9,8 +9,8 @@
 //!   stale bytes of the owner, and puts reach the child.
 //!
 //! Each range is therefore *held* before the driver pins it. By default io_uring registers it as a buffer: the kernel then
-//! gives the owner pages of its own, and a fork leaves those to the parent and gives copies to the child. io_uring never reads
-//! or writes them. An operator whose programs never fork can avoid io_uring (`TIELINE_SHM_KNEM_FORK=never`):
+//! gives the owner pages of its own, and a fork leaves those to the parent and gives copies to the child. No io_uring operation
+//! ever reads or writes them. An operator whose programs never fork can avoid io_uring (`TIELINE_SHM_KNEM_FORK=never`):
 //! `MADV_POPULATE_WRITE` gives the owner its own pages, which are not protected at a fork.
 //!
 //! Memory that the owner cannot write is not held: it may become writable later, and its pages would move then.
@@ -30,9 +30,9 @@ use sys::Errno;
 pub(crate) const VARIABLES: &[ConfigDoc] = &[ConfigDoc::text(
     "TIELINE_SHM_KNEM_FORK",
     "allowed",
-    "allowed keeps the pages that peers reach with this process when it forks: io_uring holds them, a fork copies them, and they \
-     count against the limit of locked memory; never does without io_uring, for programs that never fork while peers reach \
-     their memory: after a fork peers would read old bytes and write into the child.",
+    "allowed: pages that peers access stay with this process when it forks. io_uring holds them, a fork copies them, and they \
+     count against the limit of locked memory. never: no io_uring, for programs that never fork while peers access their \
+     memory. After a fork peers would read stale bytes and write into the child.",
 )
 .one_of("allowed|never")];
 
