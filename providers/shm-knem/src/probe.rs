@@ -175,7 +175,7 @@ fn words(miss: Miss) -> String {
         Miss::Call(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
         Miss::Copy => "the driver reports a failed copy".into(),
         Miss::Status(number) => {
-            format!("the driver reports status {number}, which stands for nothing")
+            format!("the driver reports status {number}, which is undefined")
         }
     }
 }

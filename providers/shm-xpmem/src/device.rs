@@ -178,8 +178,8 @@ fn can_be_opened(first_thread_has_ended: bool, is_open: bool) -> Result<(), Fail
     if is_open {
         return refused(format!(
             "something else in this process has {DEVICE} open (another library that uses xpmem, a second copy of this one, or \
-             the parent process): when one of them closes it, the module ends everything that all of them have made; leave xpmem to \
-             one"
+             the parent process). Leave xpmem to one of them: when one closes the device, the module ends everything that all of \
+             them have made"
         ));
     }
     Ok(())
@@ -211,7 +211,7 @@ fn known(version: u32) -> Result<(), Failure> {
         return Ok(());
     }
     let text = format!(
-        "the module behind {DEVICE} has version {major}.{minor}.{patch}; known here are 2.6 and later ones of 2"
+        "the module behind {DEVICE} has version {major}.{minor}.{patch}; supported are 2.6 and later versions of 2"
     );
     Err(Failure::new(Status::Unsupported, text))
 }

@@ -326,7 +326,7 @@ impl Endpoint for XpmemEndpoint {
         }
         if !key.memory.is_all_of_its_segment(self.page) {
             let text = "the owner has more registrations than segments of their own (TIELINE_SHM_XPMEM_SEGMENTS there): a pointer \
-                        would go on to lead to its memory when this region has ended";
+                        would still lead to its memory after this region has ended";
             return Err(Failure::new(Status::Unsupported, text));
         }
         let at = key.pointer(address)?;

@@ -81,7 +81,7 @@ impl Owner {
         if !sys::may_be_attached(base, len) {
             let text = format!(
                 "the kernel does not copy from {len} bytes at {base:#x} (device memory, another process's that is mapped here, \
-                 or none at all): what it cannot copy xpmem cannot bring in for peers"
+                 or none at all): xpmem cannot make such memory available to peers"
             );
             return Err(Failure::new(Status::Unsupported, text));
         }
@@ -109,7 +109,7 @@ impl Owner {
 
 /// The error for a segment that could not be made.
 pub(crate) fn not_made(what: &str, errno: sys::Errno) -> Failure {
-    let what = format!("xpmem makes no segment of {what}");
+    let what = format!("xpmem cannot make a segment of {what}");
     match errno {
         libc::EINVAL => {
             Failure::new(Status::Invalid, format!("{what}: it is no memory of this process"))
@@ -255,7 +255,7 @@ impl RemoteKey {
         let sound = base.checked_add(len).is_some() && segment_start <= base && segment as i64 >= 0;
         let theirs = segment == 0 || segment as u32 == card as u32;
         if !sound || !theirs {
-            return Err(rejected("leads to an entry that makes no sense"));
+            return Err(rejected("leads to an invalid entry"));
         }
         let generation = place.generation;
         let segment = segment as Segment;

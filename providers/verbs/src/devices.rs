@@ -208,8 +208,8 @@ pub(crate) fn driver(class: &Path, device: &str) -> String {
 pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
     if driver(class, device) == "mana" {
         return Some(format!(
-            "{device} is of the driver mana, which takes no notice of what is to be sent inline and serves no datagrams of programs: \
-             use tcp over its network device"
+            "{device} is of the driver mana, which ignores inline sends and has no datagrams for programs: use tcp over its \
+             network device"
         ));
     }
     let text = fs::read_to_string(class.join(device).join("node_type")).unwrap_or_default();
@@ -217,8 +217,8 @@ pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
     match kind.as_str() {
         "" | "CA" | "switch" | "router" => None,
         "RNIC" => Some(format!(
-            "{device} is an iWARP device, and verbs serves InfiniBand and RoCE: its connections are made in another way. Use tcp \
-             over its network device"
+            "{device} is an iWARP device, and verbs serves InfiniBand and RoCE only: iWARP sets up connections differently. Use \
+             tcp over its network device"
         )),
         _ => Some(format!(
             "{device} is of the kind \"{kind}\", and verbs serves InfiniBand and RoCE: the provider ofi may serve it"
@@ -265,8 +265,8 @@ impl Published {
             (now != *then && !away).then(|| {
                 let port = &self.words;
                 format!(
-                    "the {what} of {port} was {then}, is {now} now, and peers know the old one: its address is made when the \
-                     worker is"
+                    "the {what} of {port} was {then}, is {now} now, and peers know the old one: a worker's address is fixed when \
+                     the worker is created"
                 )
             })
         })
@@ -526,7 +526,7 @@ pub(crate) mod tests {
         let say = |what, then, now| {
             format!(
                 "the {what} of rxe0 port 1 was {then}, is {now} now, and peers know the old one: \
-                 its address is made when the worker is"
+                 a worker's address is fixed when the worker is created"
             )
         };
         for (file, text, on_ethernet, on_infiniband) in [

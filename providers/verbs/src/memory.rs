@@ -68,7 +68,8 @@ impl Registry {
     pub(crate) fn register_dmabuf(&self, memory: &RegisterParams) -> Result<Region, Failure> {
         let (base, len) = (memory.base.addr() as u64, memory.len);
         if base.checked_add(len as u64).is_none() || len == 0 {
-            let text = format!("{len} bytes of a DMA buffer at address {base:#x} are no range");
+            let text =
+                format!("{len} bytes of a DMA buffer at address {base:#x} are no valid range");
             return Err(Failure::new(Status::Invalid, text));
         }
         let pd = &self.lender.device().0;
@@ -80,7 +81,7 @@ impl Registry {
                     let error = std::io::Error::from_raw_os_error(errno);
                     let text = format!(
                         "a DMA buffer of {len} bytes cannot be registered ({error}): the device, its driver or libibverbs \
-                         (rdma-core 34) do not know it, or the descriptor is none"
+                         (rdma-core 34) do not support it, or the descriptor is no DMA buffer"
                     );
                     Failure::new(Status::Unsupported, text)
                 }
@@ -293,7 +294,7 @@ mod tests {
             let text = registry.register_dmabuf(&buffer).err().unwrap().text;
             assert_eq!(
                 text,
-                format!("{len} bytes of a DMA buffer at address {base:#x} are no range")
+                format!("{len} bytes of a DMA buffer at address {base:#x} are no valid range")
             );
         }
     }

@@ -66,8 +66,8 @@ impl Device {
     pub(crate) fn open(name: &str) -> Result<Arc<Device>, Failure> {
         let api = library()?;
         let _call = LISTING.begin().ok_or_else(|| {
-            let text = "this is a forked child, and a thread of its parent was inside libibverbs at the fork: what that one \
-                        has locked stays locked here. Fork while no other thread opens a context, or start the child by exec";
+            let text = "this is a forked child, and a thread of its parent was inside libibverbs at the fork, so its locks \
+                        stay held here. Fork while no other thread opens a context, or start the child by exec";
             Failure::new(Status::Unsupported, text)
         })?;
         let mut count = 0;

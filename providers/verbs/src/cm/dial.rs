@@ -77,7 +77,7 @@ impl Wires {
             let route = dial.routes.pop_front().filter(|_| goes_on);
             let Some(route) = route else {
                 if dial.why.is_empty() {
-                    let late = "there was no time for it (TIELINE_CONNECT_TIMEOUT)";
+                    let late = "there was no time left (TIELINE_CONNECT_TIMEOUT)";
                     dial.why.push(self.broken.as_deref().unwrap_or(late).into());
                 }
                 let (status, words) = (dial.status, dial.why.join("; "));

@@ -233,7 +233,7 @@ impl Wires {
                 self.events.push_back(Event::Note { link: number, note });
             }
             (_, kind) => {
-                let why = format!("the peer broke the protocol: {kind:?} is not due");
+                let why = format!("the peer broke the protocol: {kind:?} is not expected");
                 self.lost(number, Status::BadData, &why);
             }
         }

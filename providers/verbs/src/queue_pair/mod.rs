@@ -204,8 +204,8 @@ pub(crate) fn completion_error(
         IBV_WC_WR_FLUSH_ERR => both(
             Status::Io,
             format!(
-                "{port} ended the connection to the peer{peer}: it refused what the peer asked for, such as an access \
-                 with the key of a region that was deregistered"
+                "{port} ended the connection to the peer{peer}: it refused a request of the peer, such as an access \
+                 with the key of a deregistered region"
             ),
         ),
         other => both(
@@ -225,7 +225,9 @@ pub(crate) fn event_error(kind: c_uint) -> Failure {
             Status::KeyRejected,
             "the peer used a remote key that this process's device refused, which ended the connection",
         ),
-        IBV_EVENT_QP_REQ_ERR => (Status::Io, "the peer sent what this process's device refused"),
+        IBV_EVENT_QP_REQ_ERR => {
+            (Status::Io, "the peer sent a request that this process's device refused")
+        }
         _ => (Status::Io, "the device reported that the connection's queue pair failed"),
     };
     Failure::new(status, text)

@@ -22,7 +22,7 @@ fn why_a_send_failed_is_said_of_the_operation_and_of_the_connection() {
         (IBV_WC_LOC_PROT_ERR, Invalid, Io, "the device could not reach local memory"),
         (IBV_WC_REM_OP_ERR, PeerFailed, PeerFailed, "refused an operation"),
         (IBV_WC_REM_INV_REQ_ERR, PeerFailed, PeerFailed, "refused an operation"),
-        (IBV_WC_WR_FLUSH_ERR, Io, Io, "it refused what the peer asked for"),
+        (IBV_WC_WR_FLUSH_ERR, Io, Io, "it refused a request of the peer"),
         (99, Io, Io, "completion status 99, vendor error 0x77"),
     ] {
         let (of_operation, of_connection, text) = said(status);

@@ -400,7 +400,7 @@ fn an_endpoint_whose_completions_the_device_has_no_queue_for_is_refused_with_wha
     let _three = [1, 2, 3].map(|cookie| a.connect(&[], &[], cookie).unwrap());
     let failure = a.connect(&[], &[], 4).err().unwrap();
     assert_eq!((failure.status, pairs().len()), (Status::NoMemory, 3));
-    let words = "the completion queue of double0 has 1060 places and cannot have more, which is not enough for 4 \
+    let words = "the completion queue of double0 has 1060 entries and cannot have more, which is not enough for 4 \
                  endpoints: lower TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS, so that others serve the rest";
     assert_eq!(failure.text, words);
 }

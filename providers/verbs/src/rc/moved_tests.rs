@@ -172,7 +172,7 @@ fn a_device_that_speaks_neither_infiniband_nor_roce_or_whose_driver_lacks_too_mu
     class.driver("double0", "mana");
     let failure = refusal(&class, &[]);
     assert_eq!(failure.status, Status::NoDevice);
-    let words = "double0 is of the driver mana, which takes no notice of what is to be sent inline";
+    let words = "double0 is of the driver mana, which ignores inline sends";
     assert!(failure.text.starts_with(words), "{}", failure.text);
     class.driver("double0", "mlx5_core");
     assert!(domain_of(&class, &[]).is_ok());

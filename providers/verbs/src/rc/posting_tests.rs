@@ -159,7 +159,7 @@ fn a_datagram_queue_pair_that_failed_ends_the_channels_of_its_own_interface_and_
 #[test]
 fn a_device_that_takes_no_receives_any_more_ends_every_endpoint_with_the_reason() {
     for (module, reason) in
-        [(RC, "the device takes no receives any more"), (UD, "posting receives: ")]
+        [(RC, "the device accepts no more receives"), (UD, "posting receives: ")]
     {
         let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
         let (mut a, mut b) = (side_of(module, &settings), side_of(module, &settings));

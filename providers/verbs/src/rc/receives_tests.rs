@@ -77,7 +77,7 @@ fn a_queue_pair_that_takes_no_receives_ends_its_connection_and_the_others_lose_n
     fault(|faults| faults.refuse_receives_of = Some((all[1], 1)));
     (0..20).for_each(|_| b.poll());
     let [(_, Status::Io, words)] = &b.told.failed[..] else { panic!("{:?}", b.told.failed) };
-    assert_eq!(words, "the device takes no receives any more");
+    assert_eq!(words, "the device accepts no more receives");
     let VerbsInterface::Rc(rc) = &b.interface else { panic!("reliable") };
     for qpn in [all[0], all[2]] {
         assert_eq!(rc.state.borrow().receives_of(qpn), Some(OWN), "all of its own");

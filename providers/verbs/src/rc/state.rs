@@ -294,7 +294,7 @@ impl State {
     /// Fails the connections whose receives the device rejected, or all connections of a shared queue.
     #[cold]
     fn receives_refused(&mut self, refused: Refused, mut events: Option<&mut Events<'_>>) {
-        let text = "the device takes no receives any more";
+        let text = "the device accepts no more receives";
         let Some(slots) = refused.slots else {
             return self.fail_all(Status::Io, text, events);
         };

@@ -409,7 +409,7 @@ fn a_send_that_the_device_does_not_take_is_tried_again_or_ends_the_endpoint() {
         assert_eq!(at_a.am_short(1, 2, b"x"), Err(Status::Again), "before its words");
         a.poll();
     }
-    assert!(a.told.failed[0].2.contains("does not take sends any more"), "{:?}", a.told.failed);
+    assert!(a.told.failed[0].2.contains("accepts no more sends"), "{:?}", a.told.failed);
     assert_eq!(at_a.am_short(1, 2, b"x"), Err(Status::Io));
 }
 

@@ -205,7 +205,7 @@ impl State {
             return Status::Again;
         }
         let error = std::io::Error::from_raw_os_error(errno);
-        let text = format!("{} does not take sends any more: {error}", self.domain.name.words());
+        let text = format!("{} accepts no more sends: {error}", self.domain.name.words());
         self.fail_connection(slot, &Failure::new(Status::Io, text), None);
         // While the device flushes the connection, the status is `Again`: the reason is reported later.
         self.connection(slot).and_then(|c| c.may_post().err()).unwrap_or(Status::Io)

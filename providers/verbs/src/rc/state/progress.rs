@@ -246,7 +246,7 @@ impl State {
         connection.active = true;
         let accepted = head
             .and_then(|head| connection.credits.grant_received(head.grant).map(|()| head))
-            .map_err(|_| "the peer sent a message that makes no sense")
+            .map_err(|_| "the peer sent an invalid message")
             .and_then(|head| {
                 match head.kind {
                     Kind::Message => connection.credits.arrived().map(|()| head),
@@ -440,7 +440,7 @@ impl State {
     /// The error of a connection whose peer never connected.
     fn connect_timed_out(&self) -> Failure {
         let text = format!(
-            "the peer did not come to the connection within {:?} (TIELINE_CONNECT_TIMEOUT)",
+            "the peer did not connect within {:?} (TIELINE_CONNECT_TIMEOUT)",
             self.domain.settings.connect
         );
         Failure::new(Status::TimedOut, text)

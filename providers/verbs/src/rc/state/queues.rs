@@ -166,7 +166,7 @@ impl State {
                     false => "TIELINE_VERBS_CONNECTIONS",
                 };
                 let text = format!(
-                    "the completion queue of {} has {} places and cannot have more, which is not enough for {connections} \
+                    "the completion queue of {} has {} entries and cannot have more, which is not enough for {connections} \
                      endpoints: lower {lower}, so that others serve the rest",
                     self.domain.name.device,
                     self.places()

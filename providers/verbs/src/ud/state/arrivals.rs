@@ -264,7 +264,7 @@ impl State {
             return;
         }
         let text = format!(
-            "nothing came for {:?} (TIELINE_FAILURE_TIMEOUT) and longer, and another took its place",
+            "nothing arrived for {:?} (twice TIELINE_FAILURE_TIMEOUT) or longer, and another peer got its slot",
             self.domain.settings.failure * 2
         );
         let (kind, status) = (event::PEER_LEFT, Status::TimedOut as i32);

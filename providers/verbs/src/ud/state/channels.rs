@@ -200,7 +200,7 @@ impl State {
                 } else {
                     format!(
                         "the peer acknowledged nothing for {:?} (TIELINE_FAILURE_TIMEOUT): its process is gone or does \
-                         not poll, or the way to it is cut",
+                         not poll, or the route to it is cut",
                         self.domain.settings.failure
                     )
                 };
