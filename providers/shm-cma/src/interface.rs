@@ -16,8 +16,8 @@ pub struct CmaInterface {
 }
 
 impl CmaInterface {
-    /// Opens the module. If Yama requires it, the process is opened to its peers here, not when the provider is loaded: an
-    /// interface means that the core has selected this lane.
+    /// Opens the module. If Yama requires it, the process is opened to its peers here. Loading the provider does not do this
+    /// yet: only an interface means that the core has selected this lane.
     pub(crate) fn new(
         address: Address,
         announcements: Option<Arc<Announcements>>,

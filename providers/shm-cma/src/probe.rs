@@ -1,7 +1,7 @@
 //! The identity of a peer, and the test whether the kernel allows copies from and to it.
 //!
-//! The decision is made by a copy of the peer's cookie: 16 random bytes, so a process that merely has the same number cannot
-//! pass for the peer. Facts (boot, namespaces, user) only serve the error texts.
+//! The decision is made by a copy of the peer's cookie: 16 random bytes. A process that merely has the same number cannot pass
+//! for the peer. Facts (boot, namespaces, user) only serve the error texts.
 
 use crate::keys::{Card, Cookie, IMAGE_LEN, half};
 use crate::sys;

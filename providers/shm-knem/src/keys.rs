@@ -1,8 +1,8 @@
 //! Registrations of this process, and remote keys.
 //!
-//! A registration that was exposed to peers has two parts: a region of the driver, which pins its pages and knows its rights,
-//! and an entry of the table that peers read. A key names the entry. The driver's cookie, the length and the rights are in the
-//! entry, so a forged or stale key reveals nothing.
+//! A registration that was exposed to peers has two parts. A region of the driver pins its pages and knows its rights. An entry
+//! of the table is what peers read. A key names the entry. The driver's cookie, the length and the rights are in the entry, so
+//! a forged or stale key reveals nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,9 +1,9 @@
 //! The attachments of this process: windows of peers' registrations, cached for the next access.
 //!
 //! An attachment follows addresses, not memory: if the owner maps other memory at an address, the attachment shows that memory.
-//! The cache therefore needs no notifications about the owner's mappings. An entry is released for one of these reasons: its
-//! registration has ended, the last endpoint to its owner is dropped, or the limit on attachments or bytes is reached. At a
-//! limit the least recently used entry is evicted. Entries in use stay.
+//! The cache therefore needs no notifications about the owner's mappings. An entry is released when its registration has ended
+//! or the last endpoint to its owner is dropped. If the limit on attachments or bytes is reached, the least recently used entry
+//! is evicted. Entries in use stay.
 //!
 //! Time is counted in attachments made, because the order of uses between two of them does not matter.
 

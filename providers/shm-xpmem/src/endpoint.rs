@@ -3,7 +3,7 @@
 //! If an owner has unmapped the memory or died, a load or store to its attachment raises a signal that kills this process. By
 //! default the provider therefore makes none: the kernel copies, by `process_vm_readv` and `process_vm_writev` *from this
 //! process to itself*, with the attachment as the local side. The kernel then returns EFAULT, even if the peer is killed in the
-//! middle. Afterwards such a copy checks table and process again: without a fault the owner may still be gone, because pages
+//! middle. Afterwards such a copy checks table and process again. Without a fault the owner may still be gone, because pages
 //! that were faulted in before may be kept.
 //!
 //! With `TIELINE_SHM_XPMEM_ACCESS=direct` the provider uses loads, stores and atomics without a system call. If the kernel can
@@ -222,8 +222,8 @@ impl XpmemEndpoint {
             // No mappings or memory left here; other lanes need none. An operation that has begun cannot be declined.
             errno if is_want_of_memory(errno) && !begun => Status::Declined,
             errno if is_want_of_memory(errno) => Status::NoMemory,
-            // ENOENT: the module has no such segment although the table has it, because the owner has closed a descriptor of
-            // the device or called exec. 2004: this process has done so. Other lanes need no device.
+            // ENOENT: the module has no such segment although the table has it. The owner has closed a descriptor of the device
+            // or called exec. 2004: this process has done so. Other lanes need no device.
             libc::ENOENT | libc::EACCES | libc::EPERM | libc::EBUSY | sys::NOT_OPENED => {
                 Status::Unreachable
             }

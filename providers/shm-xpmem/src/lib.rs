@@ -1,12 +1,12 @@
-//! Provider shm-xpmem: put and get between processes of one machine, through memory of the peer that the kernel module xpmem
-//! attaches to this process; one copy and no help from the target.
+//! Provider shm-xpmem: put and get between processes of one machine. The kernel module xpmem attaches the peer's memory to this
+//! process. The transfer takes one copy and no help from the target.
 //!
 //! One domain, `shm-xpmem`, with one module, `attach`. It carries no messages: the core adds it as an RMA lane beside a module
 //! that does. Guarantees:
 //!
 //! * Put and get have completed at both ends when the call returns, without involving the target's threads.
-//! * A peer that dies or unmaps its memory kills no process here: the kernel copies, and returns EFAULT instead of raising the
-//!   signal of a load (`endpoint.rs`).
+//! * A peer that dies or unmaps its memory kills no process here. The kernel copies, and returns EFAULT in cases in which a
+//!   load would raise a signal (`endpoint.rs`).
 //! * A key is valid only while its entry in the owner's table is live, whatever is attached. Every copy is first announced to
 //!   the owner ([`tieline_memory_file::Announcements`]). A region ends once no access that passed the check is left. Until then
 //!   `deregister` returns `AGAIN`.

@@ -2,7 +2,7 @@
 //!
 //! Warm memory (attached, with its pages faulted in) is copied by loads and stores without a system call. Warming it costs an
 //! attachment and one fault per 132 KiB, many times the price of one kernel copy of cold memory. The number of future uses of a
-//! range is unknown. This is the rent-or-buy (ski rental) problem: each access to a cold window is left to the next lane, and
+//! range is unknown: this is the rent-or-buy (ski rental) problem. Each access to a cold window is left to the next lane, and
 //! the savings of warm memory are recorded. When they reach the cost of warming, the window is warmed. The total cost is never
 //! more than twice the optimum with known future uses.
 //!

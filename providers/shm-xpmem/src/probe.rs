@@ -1,7 +1,7 @@
 //! The identity of a peer, and the test whether the kernel module allows attaching its memory.
 //!
-//! The decision is made by a real copy of the peer's *card*: a page that begins with 16 random bytes, whose segment is part of
-//! the address. Facts (boot, namespaces, user) only serve the error texts.
+//! The decision is made by a real copy of the peer's *card*, a page that begins with 16 random bytes. The card's segment is
+//! part of the address. Facts (boot, namespaces, user) only serve the error texts.
 
 use std::sync::Arc;
 

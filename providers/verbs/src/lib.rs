@@ -14,7 +14,7 @@
 //!   Operations of one endpoint take effect in the order in which they were posted. Operations after a get or an atomic are
 //!   ordered behind it only by `fence`.
 //! * Modified key bytes, foreign keys, ranges outside the region and missing rights are rejected before anything is posted. The
-//!   target's device rejects a *revoked* key: that operation fails with `KEY_REJECTED`, and the connection fails with it,
+//!   target's device rejects a *revoked* key. That operation fails with `KEY_REJECTED`, and the connection fails with it,
 //!   because a queue pair cannot continue after such an error. The provider therefore does not set `CHECKS_KEYS`.
 //! * Every posted operation ends, either with its completion or with the endpoint's failure.
 //!

@@ -30,8 +30,9 @@
 //!
 //! # Queue pairs
 //!
-//! librdmacm opens devices of its own. Its ids are used without queue pairs. The queue pairs are made on the domain's device
-//! with the attributes from the manager, and so share buffers, completion handling and failure handling with the other modules.
+//! librdmacm opens devices of its own. Its ids are used without queue pairs. The queue pairs are made on the domain's device,
+//! with the attributes from the manager. They therefore share buffers, completion handling and failure handling with the other
+//! modules.
 //!
 //! # Structure
 //!

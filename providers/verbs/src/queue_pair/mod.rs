@@ -234,7 +234,7 @@ pub(crate) fn event_error(kind: c_uint) -> Failure {
 }
 
 /// Time that a device has to flush a queue pair in ERR and to report its last receive. Most devices need microseconds; soft
-/// RoCE of older kernels never reports it. Without the report nobody knows which receives the device has taken: the shared
+/// RoCE of older kernels never sends the report. Without it the receives that the device has taken are unknown: the shared
 /// queue serves all queue pairs, and devices take from it in an order of their own.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
 /// Minimum time for which a queue pair with a broken connection is kept before it is destroyed.

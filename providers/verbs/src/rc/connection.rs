@@ -157,9 +157,7 @@ impl Connection {
     /// Restarts the connection with the same numbers after the hello timed out. Nothing else was sent and nothing was received,
     /// so for the peer the connection looks new. Returns whether to send the hello immediately; otherwise it is sent once the
     /// peer has been heard. The hello is always the first packet: if the peer did receive the earlier one, its device drops
-    /// this one as a duplicate. The reset loses no unread completion, because nothing came before the failure and nothing comes
-    /// after it.
-    /// nothing came before the failure, and nothing comes after it.
+    /// this one as a duplicate. The reset loses no unread completion, because no other operation was posted before the failure.
     pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<bool, Failure> {
         let peer = self.peer.ok_or(Status::Closed)?;
         let qp = self.qp.as_ref().ok_or(Status::Closed)?;

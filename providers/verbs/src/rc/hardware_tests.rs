@@ -1,5 +1,5 @@
-//! Behaviour of hardware that soft RoCE does not show: errors in the middle of unsignalled sends, queue pairs that cannot be
-//! destroyed, memory of other devices, and very many peers.
+//! Behaviour of hardware that soft RoCE does not show. The tests cover errors in the middle of unsignalled sends, queue pairs
+//! that cannot be destroyed, memory of other devices, and very many peers.
 
 use crate::abi::*;
 use crate::double::world::{counts, fault, pairs, registrations, rights};
