@@ -45,8 +45,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::count(
         "TIELINE_SHM_XPMEM_SEGMENTS",
         "256",
-        "Maximum number of concurrent registrations of one context with a segment of their own. Peers of the same user can \
-         attach only that registration through it. Further registrations share one segment of all memory.",
+        "Maximum number of concurrent registrations of one context with a segment of their own. Through such a segment, peers \
+         of the same user can attach only that registration. Further registrations share one segment of all memory.",
     ),
 ];
 

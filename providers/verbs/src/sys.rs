@@ -226,8 +226,8 @@ impl Pd {
         let (pd, start) = (self.raw.as_ptr(), base.expose_provenance() as u64);
         let hint = rights & IBV_ACCESS_RELAXED_ORDERING != 0;
         let (api, base) = (self.device.api, base.cast::<c_void>());
-        // SAFETY: a live protection domain; the kernel checks and pins the range. The newer function removes hints that the
-        // kernel does not know; an older library has no such hints.
+        // SAFETY: a live protection domain; the kernel checks and pins the range. The newer function removes hints that are
+        // unknown to the kernel; an older library gets no hint.
         self.made(unsafe {
             match api.ibv_reg_mr_iova2 {
                 Some(register) if hint => register(pd, base, len, start, rights),
