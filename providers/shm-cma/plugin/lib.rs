@@ -1,4 +1,4 @@
-//! `libtieline_shm_cma.so`: the provider shm-cma as a file that the core finds at run time.
+//! `libtieline_shm_cma.so`: provider shm-cma as a shared object that the core loads at run time.
 
 use tieline_plugin_api::export_provider;
 

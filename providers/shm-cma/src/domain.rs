@@ -11,20 +11,20 @@ use tieline_plugin_api::{
     Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
 };
 
-/// The memory of this process, as one context offers it to its peers.
+/// The memory of this process, as one context exposes it to its peers.
 pub struct CmaDomain {
     cookie: Cookie,
     facts: Facts,
-    /// An entry of the key table for peers to read before the first access.
+    /// A key-table entry for peers to read before the first access.
     card: Registration,
-    /// Where peers announce their accesses; `None` where memory files are forbidden, and then they have none.
+    /// The file on which peers announce their accesses. `None` if memory files are forbidden; peers then have no access.
     announcements: Option<Arc<Announcements>>,
     may_set_ptracer: bool,
 }
 
 impl CmaDomain {
-    /// Opens the domain. `may_set_ptracer` allows opening this process to others of the same user where
-    /// Yama's `ptrace_scope` is 1 (`TIELINE_SHM_CMA_PTRACER`).
+    /// Opens the domain. `may_set_ptracer` allows the domain to open this process to others of the same user if Yama's
+    /// `ptrace_scope` is 1 (`TIELINE_SHM_CMA_PTRACER`).
     ///
     /// # Errors
     /// The kernel has no random numbers.
@@ -52,8 +52,8 @@ impl Domain for CmaDomain {
     type Region = Registration;
 
     fn modules(&self) -> Vec<ModuleAttr> {
-        // Two small system calls for a put, one for a get; the copy itself runs at memcpy's speed less
-        // the pinning of pages.
+        // A put takes two small system calls, a get takes one. The copy itself runs at memcpy's speed minus the cost of pinning
+        // pages.
         let rma = Cost { overhead_ns: 1000.0, latency_ns: 0.0, bytes_per_second: 12e9 };
         let mut attr = ModuleAttr {
             name: fixed(MODULE),

@@ -1,11 +1,11 @@
 //! The endpoint: put and get.
 //!
-//! A put reads the target's key-table entry, then writes. A get of a few pieces does both in one system call,
-//! the entry *behind* the data, and succeeds only if that entry, read last, still matches the key: measured, one
-//! call with two pieces costs two thirds of two calls. After a failed get the local buffer holds anything.
+//! A put reads the target's key-table entry, then writes. A get of a few pieces does both in one system call, with the entry
+//! *behind* the data. It succeeds only if that entry, read last, still matches the key. Measured, one call with two pieces
+//! costs two thirds of two calls. After a failed get the contents of the local buffer are undefined.
 //!
-//! Either announces itself before it looks at the entry, and until its last byte is copied: the owner of a region that
-//! was revoked in between waits for it.
+//! Either operation announces itself before it reads the entry, until its last byte is copied. If the region is revoked in
+//! between, its owner waits for the operation.
 
 use crate::keys::{IMAGE_LEN, RemoteKey};
 use crate::probe::{self, Address, Miss};
@@ -13,27 +13,27 @@ use crate::sys::{self, Direction, Errno};
 use tieline_memory_file::{Accessor, Cursor, HeldByEndpoint, Inside, Piece};
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
 
-/// The kernel's `IOV_MAX`. Longer lists work, too; they take more calls.
+/// The kernel's `IOV_MAX`. Longer lists work but take more calls.
 pub(crate) const MAX_IOV: u32 = 1024;
-/// Local pieces of a get that is checked and done in one call.
+/// Local pieces of a get that is verified and copied in one call.
 const FEW: usize = 7;
-/// Pieces that are put together on the stack when a list has to be cut.
+/// Pieces that are assembled on the stack if a list must be split.
 const BATCH: usize = 64;
 
-/// What one system call does at most. Tests make it small.
+/// Limits of one system call. Tests lower them.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     bytes: usize,
     pieces: usize,
 }
 
-/// The kernel's own: `MAX_RW_COUNT` and `UIO_MAXIOV`.
+/// The kernel's limits: `MAX_RW_COUNT` and `UIO_MAXIOV`.
 const KERNEL: Limits = Limits { bytes: 0x7fff_f000, pieces: MAX_IOV as usize };
 
 /// A peer process.
 pub struct CmaEndpoint {
     peer: Address,
-    /// Our place among the peer's accessors.
+    /// This side's place among the peer's accessors.
     accessor: Accessor,
     limits: Limits,
     _held: HeldByEndpoint,
@@ -45,7 +45,7 @@ impl CmaEndpoint {
         CmaEndpoint { peer, accessor, limits: KERNEL, _held: held }
     }
 
-    /// Checks what can be checked here, and returns the remote address.
+    /// Validates the operation locally, and returns the remote address.
     fn admit(&self, key: &RemoteKey, op: &RmaOp<'_>, right: u64) -> Result<u64, Status> {
         let sum = op.iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
         if sum != Some(op.len) {
@@ -57,7 +57,7 @@ impl CmaEndpoint {
         key.range(op.offset, op.len)
     }
 
-    /// Compares the target's table entry with the key, for an access that was announced before.
+    /// Compares the target's table entry with the key. The access must be announced.
     fn verify(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         let mut image = [0; IMAGE_LEN];
         match sys::read(self.peer.facts.pid, key.entry, &mut image) {
@@ -71,7 +71,7 @@ impl CmaEndpoint {
         }
     }
 
-    /// No such entry: because of the key, or because the process is not the peer any more?
+    /// The status for a missing entry: the key is invalid, or the process is no longer the peer.
     #[cold]
     fn mismatch(&self) -> Status {
         match probe::check(&self.peer) {
@@ -82,7 +82,7 @@ impl CmaEndpoint {
         }
     }
 
-    /// Copies all of an operation, in as many calls as the limits ask for.
+    /// Copies all pieces of an operation, in as many calls as the limits require.
     fn copy(
         &self,
         direction: Direction,
@@ -99,7 +99,7 @@ impl CmaEndpoint {
             let (pieces, bytes) = cursor.batch(room, self.limits.bytes);
             let remote = sys::remote(target + done as u64, bytes);
             match sys::copy(direction, self.peer.facts.pid, pieces, &[remote]) {
-                // Nothing copied and no error cannot happen; it must not become an endless loop.
+                // A success without bytes cannot happen; it must not cause an endless loop.
                 Ok(0) => return Err(Status::Io),
                 Ok(copied) => {
                     cursor.advance(copied);
@@ -115,7 +115,8 @@ impl CmaEndpoint {
         Ok(())
     }
 
-    /// A page could not be reached: whose? The one that is read says it; `at` is where in the region.
+    /// The status for an inaccessible page, local or remote. Reading the first page of the source decides; `at` is the offset
+    /// in the region.
     #[cold]
     fn fault(
         &self,
@@ -177,14 +178,14 @@ impl Endpoint for CmaEndpoint {
                         Err(self.mismatch())
                     };
                 }
-                // Cut short: the steps below find out why.
+                // Short copy: the steps below determine the cause.
                 Ok(_) | Err(libc::EFAULT) => {}
                 Err(errno) => return Err(status(errno)),
             }
         }
         self.verify(key, &inside)?;
         self.copy(Direction::Get, key, op, target, &inside)?;
-        // What was read is the region's only if it was still registered after the last byte.
+        // The data belongs to the region only if the region was still registered after the last byte.
         self.verify(key, &inside)?;
         Ok(Posting::Done)
     }
@@ -194,7 +195,7 @@ impl Endpoint for CmaEndpoint {
     }
 }
 
-/// What a system error means for the operation.
+/// The operation's status for a system error.
 fn status(errno: Errno) -> Status {
     match errno {
         libc::ESRCH => Status::PeerFailed,

@@ -1,4 +1,4 @@
-//! The interface: an address, and the question whether a peer's can be reached. It has no events.
+//! The interface: an address, and the test whether a peer can be reached. It has no events.
 
 use crate::endpoint::CmaEndpoint;
 use crate::keys;
@@ -16,8 +16,8 @@ pub struct CmaInterface {
 }
 
 impl CmaInterface {
-    /// Opens the module. Here, and not when the provider is loaded, the process is opened to its peers where
-    /// Yama wants that: an interface means that the core has chosen this lane.
+    /// Opens the module. If Yama requires it, the process is opened to its peers here. Loading the provider does not do this
+    /// yet: only an interface means that the core has selected this lane.
     pub(crate) fn new(
         address: Address,
         announcements: Option<Arc<Announcements>>,
@@ -56,7 +56,7 @@ impl Interface for CmaInterface {
         Ok(())
     }
 
-    /// The domain's file and the process's key table are told by each interface.
+    /// Every interface reports the domain's file and the process's key table.
     fn memory(&self) -> MemoryReport {
         let file = self.announcements.as_ref().map_or(0, |all| all.bytes());
         self.held.report(size_of::<CmaInterface>() + file + keys::table_bytes())

@@ -1,10 +1,10 @@
 //! The key table of this process, and remote keys.
 //!
-//! Peers read an entry straight out of this process's memory before they touch a region. So an entry stays
-//! at its address, mapped, for the life of the process; only its contents change. An entry and the key made
-//! from it hold the same 56 bytes, its *image*; they match only while that very registration lives, because
-//! no generation is given out twice, and only at the entry's own address, which the image holds: a copy of it
-//! that lies elsewhere in this process (every packed key is one) is no entry. The generation is also the token of an announced access.
+//! Peers read an entry directly from this process's memory before they access a region. An entry therefore stays at its
+//! address, mapped, for the life of the process; only its contents change. An entry and its key hold the same 56 bytes, the
+//! *image*. They match only while that very registration lives, because no generation is reused. They match only at the entry's
+//! own address, which is part of the image. A copy elsewhere in this process is no entry, and every packed key is such a copy.
+//! The generation is also the token of an announced access.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -13,18 +13,18 @@ use tieline_memory_file::Announcements;
 use tieline_plugin_api::process::PerProcess;
 use tieline_plugin_api::{Failure, Revoked, Status};
 
-/// Bytes that tell a registration: cookie, generation, base, length, access, and where its entry is.
+/// The bytes that identify a registration: cookie, generation, base, length, access, and the address of its entry.
 pub(crate) const IMAGE_LEN: usize = 56;
-/// Length of a packed key: magic, image.
+/// Length of a packed key: magic and image.
 pub(crate) const PACKED_LEN: usize = 8 + IMAGE_LEN;
 
 const MAGIC: [u8; 8] = *b"tl-cma\0\x02";
 const ENTRIES_PER_CHUNK: usize = 64;
 
-/// A random number that nobody can guess: it names one domain of one process.
+/// An unguessable random number that identifies one domain of one process.
 pub(crate) type Cookie = [u8; 16];
 
-/// One registration, as peers read it. The order of the fields is the image's.
+/// One registration, in the form that peers read. The order of the fields is the image's.
 #[repr(C, align(64))]
 struct Entry {
     cookie: [AtomicU64; 2],
@@ -52,11 +52,11 @@ impl Entry {
     }
 }
 
-/// Free entries of this process. Chunks are leaked on purpose: see the module's documentation. There are
-/// never more of them than the most registrations that were alive at once need.
-/// A forked child begins anew: its parent's are read where the parent is.
+/// Free entries of this process. Chunks are leaked on purpose: see the module's documentation. Their number is bounded by the
+/// maximum number of concurrent registrations. A forked child starts with a new list, because its parent's entries are read in
+/// the parent.
 static FREE: PerProcess<Mutex<Vec<&'static Entry>>> = PerProcess::new();
-/// All entries of this process.
+/// Number of entries of this process.
 static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
@@ -65,7 +65,7 @@ pub struct Registration {
     entry: &'static Entry,
     image: [u8; IMAGE_LEN],
     generation: u64,
-    /// Where peers say that they are inside; `None`: they have no way in.
+    /// The file on which peers announce their accesses; `None`: peers have no access.
     announcements: Option<Arc<Announcements>>,
 }
 
@@ -104,7 +104,7 @@ impl Registration {
         Registration { entry, image, generation, announcements }
     }
 
-    /// No key of this registration is valid from here on; says whether somebody who found one valid is still inside.
+    /// Invalidates all keys of this registration. Returns whether an access that passed the check is still in progress.
     pub(crate) fn revoke(&self) -> Revoked {
         self.entry.generation.store(0, Ordering::SeqCst);
         match &self.announcements {
@@ -113,12 +113,12 @@ impl Registration {
         }
     }
 
-    /// Where peers read the entry.
+    /// The address at which peers read the entry.
     pub(crate) fn address(&self) -> u64 {
         address_of(self.entry)
     }
 
-    /// Writes the packed key.
+    /// Packs the key.
     pub(crate) fn pack(&self, out: &mut [u8]) -> Result<usize, Failure> {
         let out = out.get_mut(..PACKED_LEN).ok_or_else(|| {
             Failure::new(
@@ -134,7 +134,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // The generation goes first, if it has not gone already: from here on no image matches.
+        // The generation is cleared first, if it is not zero already: from here on no image matches.
         self.entry.generation.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for field in [&self.entry.len, &self.entry.access, &self.entry.base] {
@@ -147,10 +147,10 @@ impl Drop for Registration {
     }
 }
 
-/// What the entry that an interface's address names holds besides the cookie. It gives no right to anything.
+/// The contents, besides the cookie, of the entry that an interface's address names. This entry grants no right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
-    /// The file descriptor on which accesses are announced; `None`: there is none, and no access.
+    /// The file descriptor on which accesses are announced; `None`: there is none, and access is impossible.
     pub(crate) descriptor: Option<i32>,
 }
 
@@ -160,14 +160,14 @@ impl Card {
         Registration::new(cookie, descriptor, 0, 0, None)
     }
 
-    /// `None`: the image is that of another domain.
+    /// `None`: the image belongs to another domain.
     pub(crate) fn read(image: &[u8; IMAGE_LEN], cookie: &Cookie) -> Option<Card> {
         let descriptor = i32::try_from(half(image, 24)).ok();
         (image[..16] == cookie[..]).then_some(Card { descriptor })
     }
 }
 
-/// A peer's key after import: where the peer's entry lies, and what must stand there.
+/// A peer's imported key: the address of the peer's entry and its expected contents.
 pub struct RemoteKey {
     pub(crate) entry: u64,
     pub(crate) image: [u8; IMAGE_LEN],
@@ -178,7 +178,7 @@ pub struct RemoteKey {
 }
 
 impl RemoteKey {
-    /// Reads a packed key of the domain that `cookie` names.
+    /// Parses a packed key of the domain with this cookie.
     pub(crate) fn unpack(bytes: &[u8], cookie: &Cookie) -> Result<RemoteKey, Failure> {
         let rejected =
             |why: &str| Failure::new(Status::KeyRejected, format!("the remote key {why}"));
@@ -209,7 +209,7 @@ impl RemoteKey {
         Ok(key)
     }
 
-    /// The remote address of `len` bytes at `offset`, if the region holds them all.
+    /// The remote address of `len` bytes at `offset`, if the region contains the whole range.
     pub(crate) fn range(&self, offset: u64, len: usize) -> Result<u64, Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(self.base + offset),
@@ -218,7 +218,7 @@ impl RemoteKey {
     }
 }
 
-/// Bytes of the key table: for as many registrations of this process as have lived at once.
+/// Bytes of the key table, which has the size for the maximum number of concurrent registrations so far.
 pub(crate) fn table_bytes() -> usize {
     ENTRIES.load(Ordering::Relaxed) * size_of::<Entry>()
 }
@@ -227,7 +227,7 @@ fn address_of(entry: &'static Entry) -> u64 {
     core::ptr::from_ref(entry).expose_provenance() as u64
 }
 
-/// A new cookie.
+/// Makes a new cookie.
 pub(crate) fn cookie() -> Result<Cookie, Failure> {
     sys::random()
 }
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_reused_entry_does_not_match_the_old_key() {
-        // Other tests take entries, too: hold on to new ones until the old one comes round.
+        // Concurrent tests also take entries: keep new ones until the old one is reused.
         let first = Registration::new(&COOKIE, 0x1000, 64, 3, None);
         let old = RemoteKey::unpack(&packed(&first), &COOKIE).unwrap();
         drop(first);

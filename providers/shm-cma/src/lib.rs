@@ -1,16 +1,16 @@
 //! Provider shm-cma: put and get between processes of one machine by `process_vm_writev` and
 //! `process_vm_readv`, one copy and no help from the target.
 //!
-//! One domain, `shm-cma`, with one module, `copy`. It carries no messages: the core adds it as an RMA
-//! lane beside a module that does. What it promises:
+//! One domain, `shm-cma`, with one module, `copy`. It carries no messages: the core adds it as an RMA lane beside a module that
+//! does. Guarantees:
 //!
-//! * Put and get have completed, at both ends, when the call returns; the target's threads do nothing.
-//! * Every operation is checked against the target's own key table, in the target's memory: a forged,
-//!   foreign or revoked key is [`tieline_plugin_api::Status::KeyRejected`].
-//! * Whoever copies announces it to the owner first ([`tieline_memory_file::Announcements`]). A region is gone, and
-//!   its memory free, once no access that passed the check is left: until then `deregister` says `AGAIN`.
-//! * A peer counts as reachable only after a real copy of its cookie. What the kernel refuses is said in
-//!   words: Yama, another user, a namespace, a seccomp filter.
+//! * Put and get have completed at both ends when the call returns, without involving the target's threads.
+//! * Every operation is checked against the target's own key table, in the target's memory. The result for a forged, foreign or
+//!   revoked key is [`tieline_plugin_api::Status::KeyRejected`].
+//! * Every copy is first announced to the owner ([`tieline_memory_file::Announcements`]). A region ends, and its memory is
+//!   free, once no access that passed the check is left. Until then `deregister` returns `AGAIN`.
+//! * A peer counts as reachable only after a real copy of its cookie. If the kernel refuses, the error names the cause: Yama,
+//!   another user, a namespace, or a seccomp filter.
 //!
 //! ```
 //! use tieline_plugin_api::{Domain, caps};
@@ -22,10 +22,9 @@
 //! # Ok::<(), tieline_plugin_api::Failure>(())
 //! ```
 //!
-//! Where Yama's `ptrace_scope` is 1, a process may be copied from only by those that it has named. Opening an
-//! interface then names every process of the same user (`prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)`),
-//! which lets them attach a debugger, too. `TIELINE_SHM_CMA_PTRACER=off` forbids that; the pair then falls
-//! back to another lane.
+//! If Yama's `ptrace_scope` is 1, a process's memory can be copied only by processes that it has named. Opening an interface
+//! then names every process of the same user (`prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)`), which lets them attach a debugger,
+//! too. `TIELINE_SHM_CMA_PTRACER=off` forbids this; the pair then falls back to another lane.
 
 mod domain;
 mod endpoint;
@@ -54,8 +53,8 @@ pub const MODULE: &str = "copy";
 const PTRACER: ConfigDoc = ConfigDoc::text(
     "TIELINE_SHM_CMA_PTRACER",
     "auto",
-    "auto: where Yama's ptrace_scope is 1, let every process of the same user attach to this one \
-     once a shm-cma lane is opened; off: never, such a pair uses another lane",
+    "auto: if Yama's ptrace_scope is 1, let every process of the same user attach to this one \
+     once a shm-cma lane is opened; off: never, and such a pair uses another lane",
 )
 .one_of("auto|off");
 

@@ -1,7 +1,7 @@
-//! Who a peer is, and whether the kernel lets us copy from and to it.
+//! The identity of a peer, and the test whether the kernel allows copies from and to it.
 //!
-//! Facts (boot, namespaces, user) are for the words. What decides is a copy of the peer's cookie: 16 bytes
-//! that were chosen at random, so that a process that merely has the same number cannot pass for the peer.
+//! The decision is made by a copy of the peer's cookie: 16 random bytes. A process that merely has the same number cannot pass
+//! for the peer. Facts (boot, namespaces, user) only serve the error texts.
 
 use crate::keys::{Card, Cookie, IMAGE_LEN, half};
 use crate::sys;
@@ -12,11 +12,11 @@ use tieline_plugin_api::{Failure, Status};
 /// Length of an interface address.
 pub(crate) const ADDRESS_LEN: usize = 76;
 
-/// The last byte is the version: 2 announces its accesses, and is not accessed by those who do not.
+/// The last byte is the version. Version 2 announces its accesses and refuses accesses by peers that do not.
 const MAGIC: [u8; 4] = *b"cma\x02";
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// The interface address: the facts, the domain's cookie, and where to read it.
+/// The interface address: the facts, the domain's cookie, and the location of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) facts: Facts,
@@ -52,7 +52,7 @@ impl Address {
     }
 }
 
-/// Whether this kernel lets a process copy even from itself.
+/// Whether this kernel lets a process copy at all, even from itself.
 pub(crate) fn kernel_has_it() -> Result<(), Failure> {
     let (from, mut to) = ([1u8], [0u8]);
     let address = from.as_ptr().expose_provenance() as u64;
@@ -70,8 +70,7 @@ pub(crate) fn kernel_has_it() -> Result<(), Failure> {
     })
 }
 
-/// Copies the peer's cookie and compares it, and takes a place among those who may access its memory; on failure says
-/// why in words.
+/// Copies and compares the peer's cookie, and takes a place among the peer's accessors. The error text names the cause.
 pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<Accessor, Failure> {
     let them = &peer.facts;
     me.may_name(them)?;
@@ -101,27 +100,27 @@ pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<Accessor, Failure> {
     }
 }
 
-/// How a copy of the cookie can fail.
+/// The causes of a failed copy of the cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Miss {
-    /// The kernel does not let us.
+    /// The kernel refuses.
     Refused,
-    /// The system call is not there.
+    /// The system call does not exist.
     Missing,
     /// No such process.
     Gone,
-    /// There is a process, but another one, or it has closed the domain.
+    /// The process is another one, or it has closed the domain.
     Stranger,
-    /// Anything else.
+    /// Any other error.
     Other(sys::Errno),
 }
 
-/// Copies the peer's cookie and compares it.
+/// Copies and compares the peer's cookie.
 pub(crate) fn check(peer: &Address) -> Result<(), Miss> {
     look(peer).map(|_| ())
 }
 
-/// Copies what stands beside the peer's cookie.
+/// Copies the rest of the entry that contains the peer's cookie.
 fn look(peer: &Address) -> Result<Card, Miss> {
     let mut image = [0; IMAGE_LEN];
     match sys::read(peer.facts.pid, peer.cookie_at, &mut image) {

@@ -1,4 +1,4 @@
-//! The system calls, each behind a function that cannot be misused.
+//! The system calls, each behind a safe function.
 
 #![allow(unsafe_code)]
 
@@ -6,10 +6,10 @@ use std::io::Error;
 use tieline_memory_file::Piece;
 pub(crate) use tieline_memory_file::{own_pid, random};
 
-/// The number of a system error.
+/// A system error number.
 pub(crate) type Errno = i32;
 
-/// A piece of the peer's memory: numbers that only the kernel looks at.
+/// A piece of the peer's memory. Only the kernel interprets its numbers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Remote {
@@ -23,17 +23,17 @@ const _: () = assert!(
         && core::mem::offset_of!(Remote, len) == core::mem::offset_of!(libc::iovec, iov_len)
 );
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Out of the local pieces, into the peer.
+    /// From the local pieces into the peer.
     Put,
-    /// Out of the peer, into the local pieces.
+    /// From the peer into the local pieces.
     Get,
 }
 
-/// Copies between local pieces and pieces of process `pid`, in order, as far as both go. Returns the bytes
-/// copied: fewer than asked for when a later page cannot be reached.
+/// Copies between local pieces and pieces of process `pid`, in order, up to the shorter total length. Returns the number of
+/// bytes copied; it is smaller if a later page is inaccessible.
 ///
 /// The local pieces are those of an operation (or this module's own buffers).
 pub(crate) fn copy(
@@ -47,8 +47,8 @@ pub(crate) fn copy(
         Direction::Get => libc::process_vm_readv,
     };
     // SAFETY: both arrays have the layout of `iovec` (asserted above and with `Piece`) and live through the call. The kernel
-    // checks every address; whoever posts an operation promises that its local pieces may be read by a put
-    // and written by a get until it has completed (`RmaOp`), and it completes before this returns.
+    // checks every address. The poster of an operation promises that its local pieces may be read by a put and written by a get
+    // until it has completed (`RmaOp`), and it completes before this returns.
     let copied = unsafe {
         call(
             pid,
@@ -82,13 +82,13 @@ pub(crate) fn read(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> 
     }
 }
 
-/// Lets every process that runs as the same user attach to this one. Harmless where Yama is absent.
+/// Allows every process of the same user to attach to this one. Has no effect without Yama.
 pub(crate) fn let_anyone_attach() {
-    // SAFETY: the option takes one number; a kernel without Yama answers EINVAL and changes nothing.
+    // SAFETY: the option takes one number; a kernel without Yama returns EINVAL and changes nothing.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }
 
-/// Stops this process until somebody continues it.
+/// Stops this process until another process continues it.
 #[cfg(feature = "test-hooks")]
 pub(crate) fn stop_self() {
     // SAFETY: takes numbers only.

@@ -1,4 +1,4 @@
-//! shm-cma between real processes. The binary starts itself again as the peer.
+//! shm-cma between real processes. The test binary starts itself as the peer.
 //!
 //! `cargo test -p tieline-provider-shm-cma --test processes [-- NAME]`
 
@@ -14,7 +14,7 @@ use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status, access};
 use tieline_provider_shm_cma::{CmaDomain, CmaEndpoint, MODULE, RemoteKey};
 
-/// Bytes of the peer's buffer; the region is its middle, the rest guards.
+/// Bytes of the peer's buffer. The region is in its middle; the rest are guard bytes.
 const BUFFER: usize = 3 << 20;
 const GUARD: usize = 4096 + 13;
 const REGION: usize = BUFFER - 2 * GUARD;
@@ -22,7 +22,7 @@ const FILL: u8 = 0xa5;
 
 type Test = (&'static str, fn() -> Verdict);
 
-/// `Ok`, or why the test could not be run.
+/// `Ok`, or the reason why the test could not be run.
 type Verdict = Result<(), String>;
 
 const TESTS: &[Test] = &[
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The peer: offers a region and does what its standard input says, until that closes.
+/// The peer process: registers a region and executes the commands on its standard input until that closes.
 fn serve() {
     let buffer: Vec<AtomicU8> = (0..BUFFER).map(|_| AtomicU8::new(FILL)).collect();
     let domain = CmaDomain::new(true).unwrap();
@@ -100,7 +100,7 @@ fn serve() {
     for line in std::io::stdin().lock().lines() {
         match line.unwrap().as_str() {
             "sum" => {
-                // Sum of the region and how many guard bytes are untouched.
+                // The sum of the region, and the number of unmodified guard bytes.
                 let value = |byte: &AtomicU8| u64::from(byte.load(Ordering::Relaxed));
                 let sum: u64 = buffer[GUARD..GUARD + REGION].iter().map(value).sum();
                 let guards = buffer[..GUARD].iter().chain(&buffer[GUARD + REGION..]);
@@ -120,8 +120,8 @@ fn serve() {
     }
 }
 
-/// The other way round: puts 8 bytes into the region, gets them again, and prints how both went, until its standard
-/// input closes.
+/// The opposite direction: puts 8 bytes into the region, gets them back, and prints both results, until its standard input
+/// closes.
 fn access(address: &[u8], key: &[u8]) {
     let domain = CmaDomain::new(false).unwrap();
     let interface = domain.open_interface(MODULE, [3; 16]).unwrap();
@@ -137,7 +137,7 @@ fn access(address: &[u8], key: &[u8]) {
     }
 }
 
-/// A region of this process, and how a child finds it.
+/// A region of this process, with the address and key for a child.
 struct Offered {
     domain: CmaDomain,
     memory: Vec<u8>,
@@ -155,7 +155,7 @@ impl Offered {
         Offered { domain, memory, region }
     }
 
-    /// Starts a child that stops itself in its first put when `stops`.
+    /// Starts a child. If `stops`, it stops itself in its first put.
     fn accessor(&self, stops: bool) -> Child {
         let interface = self.domain.open_interface(MODULE, [1; 16]).unwrap();
         let mut key = [0; 64];
@@ -169,7 +169,7 @@ impl Offered {
         command.spawn().unwrap()
     }
 
-    /// As `volatile` reads: the child writes behind the compiler's back.
+    /// Read as `volatile`, because the child writes without the compiler's knowledge.
     fn first_bytes(&self) -> [u8; 8] {
         std::hint::black_box(&self.memory)[..8].try_into().unwrap()
     }
@@ -189,7 +189,7 @@ fn an_access_is_waited_for() -> Verdict {
         .unwrap();
     let mut child = offered.accessor(true);
     assert_eq!(sys::wait_for(child.id()), Change::Stopped);
-    // It has found the key valid and will write as soon as it is continued.
+    // The child has found the key valid and will write as soon as it is continued.
     for _ in 0..3 {
         assert_eq!(offered.domain.revoke(&offered.region), Revoked::Busy);
     }
@@ -199,7 +199,7 @@ fn an_access_is_waited_for() -> Verdict {
     let mut line = String::new();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let _ = output.read_line(&mut line).unwrap();
-    // The put was under way before; the get came after the key was revoked.
+    // The put was in progress before the revocation; the get came after it.
     assert_eq!(line.trim_end(), "Ok(Done) Err(KeyRejected)");
     assert_eq!(offered.first_bytes(), [0x77; 8]);
     assert_eq!(offered.domain.revoke(&offered.region), Revoked::Quiet);
@@ -216,7 +216,7 @@ fn a_killed_access_is_over() -> Verdict {
     assert_eq!(offered.domain.revoke(&offered.region), Revoked::Busy);
     sys::signal(killed.id(), libc::SIGKILL);
     assert_eq!(sys::wait_for(killed.id()), Change::Ended);
-    // Dead, though nobody has waited for it yet.
+    // The child is dead but not reaped.
     assert_eq!(offered.domain.revoke(&offered.region), Revoked::Quiet);
     assert_eq!(offered.first_bytes(), [FILL; 8]);
     let _ = killed.wait().unwrap();
@@ -238,7 +238,7 @@ fn closed_accessors_are_forgotten() -> Verdict {
     Ok(())
 }
 
-/// A peer process and our endpoint to it. Killed when dropped.
+/// A peer process and our endpoint to it. It is killed on drop.
 struct Peer {
     child: Child,
     input: Option<ChildStdin>,
@@ -288,13 +288,13 @@ impl Peer {
         (endpoint, key)
     }
 
-    /// Kills the process and returns when it is dead, but not yet waited for.
+    /// Kills the process and returns when it is dead but not reaped.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         let _ = self.output.read_to_end(&mut Vec::new()).unwrap();
     }
 
-    /// What the peer's "sum" says when nothing was written.
+    /// Checks the peer's "sum" against the sum of an unmodified region.
     fn assert_untouched(&mut self) {
         let sum = u64::from(FILL) * REGION as u64;
         assert_eq!(self.ask("sum"), format!("{sum} {}", 2 * GUARD));
@@ -431,7 +431,7 @@ fn a_peer_that_called_exec_has_failed() -> Verdict {
 }
 
 fn a_reused_number_is_found_out() -> Verdict {
-    // The first peer's address, under the number of a process that is somebody else.
+    // The first peer's address with the process number of another process.
     let (first, mut second) = (Peer::start(), Peer::start());
     let mut address = first.address.clone();
     address[4..8].copy_from_slice(&second.child.id().to_ne_bytes());
@@ -441,14 +441,14 @@ fn a_reused_number_is_found_out() -> Verdict {
     assert_eq!(failure.status, Status::PeerFailed);
     assert!(interface.connect(&address, b"", 0).is_err());
     second.assert_untouched();
-    // A key of one peer is of no use towards another.
+    // A key of one peer is rejected by another.
     let (endpoint, _) = second.connect();
     let refused = endpoint.import_key(&first.key).err().unwrap();
     assert_eq!(refused.status, Status::KeyRejected);
     Ok(())
 }
 
-/// Runs this binary as `reach ADDRESS` through `command` and returns what it printed.
+/// Runs this binary as `reach ADDRESS` through `command` and returns its output.
 fn reach_from(command: &mut Command, address: &[u8]) -> Result<String, String> {
     let output = command
         .args(["reach", &hex(address)])

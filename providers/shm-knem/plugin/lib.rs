@@ -1,4 +1,4 @@
-//! `libtieline_shm_knem.so`: the provider shm-knem as a file that the core finds at run time.
+//! `libtieline_shm_knem.so`: provider shm-knem as a shared object that the core loads at run time.
 
 use tieline_plugin_api::export_provider;
 

@@ -14,7 +14,7 @@ use crate::probe::{ADDRESS_LEN, Address, Card};
 use crate::sys::Kernel;
 use crate::{MODULE, endpoint};
 
-/// The memory of this process, as one context offers it to its peers.
+/// The memory of this process, as one context exposes it to its peers.
 pub struct KnemDomain {
     owner: Arc<Owner>,
     card: Card,
@@ -42,8 +42,8 @@ impl Domain for KnemDomain {
     type Region = Registration;
 
     fn modules(&self) -> Vec<ModuleAttr> {
-        // A system call for each, and two that ask whether the peer lives; UCX takes 1200 ns for knem, too. The copy itself runs
-        // at memcpy's speed: the target's pages are pinned already.
+        // One system call per copy, and two liveness checks of the peer; UCX also uses 1200 ns for knem. The copy itself runs
+        // at memcpy's speed, because the target's pages are already pinned.
         let rma = Cost { overhead_ns: 1400.0, latency_ns: 0.0, bytes_per_second: 11e9 };
         let mut attr = ModuleAttr {
             name: fixed(MODULE),
@@ -75,7 +75,7 @@ impl Domain for KnemDomain {
                 format!("shm-knem has no module `{module}`, only `{MODULE}`"),
             ));
         }
-        let _ = &self.card; // stays as long as the domain
+        let _ = &self.card; // lives as long as the domain
         Ok(KnemInterface::new(self.owner.clone(), self.address))
     }
 
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(claimed.iter().fold(module.caps, |left, one| left & !one), 0);
         assert!(claimed.iter().all(|one| module.caps & one == *one));
         assert_eq!((module.role, module.connects), (role::DATA, connects::TO_INTERFACE));
-        // Small or large, each is a call of the system.
+        // Every copy is one system call, whatever its size.
         for class in [cost_class::SMALL_RMA, cost_class::BULK_RMA] {
             let cost = module.cost[class];
             assert!(cost.overhead_ns > 1000.0 && cost.bytes_per_second > 1e9, "{class}");

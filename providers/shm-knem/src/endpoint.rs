@@ -1,11 +1,11 @@
-//! The endpoint: put and get, each one call of the driver for each batch of pieces.
+//! The endpoint: put and get, with one driver call per batch of pieces.
 //!
-//! A copy announces itself to the owner, then asks the owner's table whether the key's registration lives and the kernel
-//! whether its process does, and copies. The driver would copy from and to the pages that it has pinned as long as the
-//! region is there; that the region is still *that* region is what the table and the process tell.
+//! A copy first announces itself to the owner. It then checks the key's registration in the owner's table and the owner's
+//! process in the kernel, and copies. The driver alone would copy from and to its pinned pages as long as the region exists.
+//! Only the table and the process show that the region is still *that* region.
 //!
-//! The driver ends a copy early, and says that it succeeded, where either side ends. So both lengths are checked before, and
-//! its own bound is given as well.
+//! If either side ends early, the driver ends the copy early and reports success. Both lengths are therefore checked before,
+//! and the driver is given the limit as well.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::keys::RemoteKey;
 use crate::probe::Peer;
 use crate::sys::{Direction, Kernel, Miss};
 
-/// Longer lists work, too; they take more calls, as these do.
+/// Longer lists work but take more calls, and so do lists up to this length.
 pub(crate) const MAX_IOV: u32 = 1024;
-/// Pieces of one call, put together on the stack.
+/// Pieces of one call, assembled on the stack.
 const BATCH: usize = 64;
 
 /// A peer process.
@@ -35,7 +35,7 @@ impl KnemEndpoint {
         endpoint
     }
 
-    /// Says what of the peer's is mapped here now.
+    /// Reports the size of the peer's current mappings.
     fn tell(&self) {
         self.held.set(self.peer.table.bytes() + self.peer.accessor.bytes());
     }
@@ -72,12 +72,12 @@ impl KnemEndpoint {
             cursor.advance(bytes);
             done += bytes;
         }
-        // A get is of the region only if that was registered after the last byte, and neither is through if the process has ended.
+        // A get is valid only if the region was registered after the last byte. Put and get both fail if the process has ended.
         self.still_theirs(key, &inside)?;
         Ok(Posting::Done)
     }
 
-    /// Whether the key's registration lives, and its process: asked for an access that was announced before.
+    /// Whether the key's registration and its process are alive. The access must be announced.
     fn still_theirs(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         if !self.peer.process.is_alive() {
             return Err(Status::PeerFailed);
@@ -94,13 +94,13 @@ impl KnemEndpoint {
             return status;
         }
         match miss {
-            // The driver knows no such region, though the table does: the owner's descriptor is closed, by exec for example.
+            // The driver has no such region although the table has it: the owner's descriptor is closed, for example by exec.
             Miss::Call(libc::EINVAL) => Status::PeerFailed,
             Miss::Call(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ENODEV) => {
                 Status::Unreachable
             }
             Miss::Call(libc::ENOMEM) => Status::NoMemory,
-            // The target's pages are pinned, so it is ours that are not there.
+            // The target's pages are pinned, so the missing page is local.
             Miss::Call(libc::EFAULT) | Miss::Copy => Status::Invalid,
             Miss::Call(_) | Miss::Status(_) => Status::Io,
         }

@@ -1,4 +1,4 @@
-//! The interface: an address, and the question whether a peer's can be reached. It has no events.
+//! The interface: an address, and the test whether a peer can be reached. It has no events.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Interface for KnemInterface {
         Ok(())
     }
 
-    /// The domain's files are told by each of its interfaces.
+    /// Every interface reports the domain's files.
     fn memory(&self) -> MemoryReport {
         let files = self.owner.table.bytes() + self.owner.announcements.bytes();
         self.held.report(size_of::<KnemInterface>() + files)

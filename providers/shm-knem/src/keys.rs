@@ -1,8 +1,8 @@
 //! Registrations of this process, and remote keys.
 //!
-//! A registration that was offered to peers is a region of the driver, which pins its pages and knows its rights, and an entry
-//! of the table that they read. A key names the entry; the driver's cookie, the length and the rights stand there, so a key that was
-//! made up or has grown old says nothing.
+//! A registration that was exposed to peers has two parts. A region of the driver pins its pages and knows its rights. An entry
+//! of the table is what peers read. A key names the entry. The driver's cookie, the length and the rights are in the entry, so
+//! a forged or stale key reveals nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,18 +13,18 @@ use tieline_plugin_api::{Failure, Revoked, Status, access};
 use crate::hold::{self, Hold};
 use crate::sys::{self, Cookie, Kernel};
 
-/// Length of a packed key: magic, nonce, generation, entry, nothing.
+/// Length of a packed key: magic, nonce, generation, entry, padding.
 pub(crate) const PACKED_LEN: usize = 40;
 /// The last byte is the version.
 const MAGIC: [u8; 8] = *b"tl-knem\x01";
 
-/// What registrations of one domain have in common.
+/// State that the registrations of one domain share.
 pub(crate) struct Owner {
     pub(crate) kernel: Arc<dyn Kernel>,
     pub(crate) nonce: Nonce,
     pub(crate) table: Registrations,
     pub(crate) announcements: Announcements,
-    /// In a forked child the regions are its parent's.
+    /// In a forked child the regions belong to its parent.
     mark: Mark,
 }
 
@@ -38,8 +38,9 @@ impl Owner {
 
 /// Registered memory; dropping it ends the region and revokes every key that was made from it.
 ///
-/// The driver's region is made with the first key: only a key lets a peer in, and what nobody outside is told of, as the memory that
-/// puts read from, need not be pinned. Which peer a key is for, and whether `shm-cma` would serve it, nobody knows then.
+/// The driver's region is made with the first key. Only a key gives a peer access, so memory without a key, such as the source
+/// of puts, need not be pinned. At registration it is unknown for which peers keys will be made, and whether `shm-cma` would
+/// serve them.
 pub struct Registration {
     owner: Arc<Owner>,
     base: u64,
@@ -48,20 +49,20 @@ pub struct Registration {
     offered: Mutex<Offered>,
 }
 
-/// A region of the driver, and what keeps its pages with this process.
+/// A region of the driver, and the hold on its pages.
 #[derive(Debug)]
 struct Pinned {
     cookie: Cookie,
     hold: Hold,
 }
 
-/// What peers can reach of a registration.
+/// The part of a registration that peers can access.
 enum Offered {
-    /// Nothing yet.
+    /// Not exposed yet.
     NotYet,
-    /// The entry, and the driver's region; `None`: there is nothing that a peer may touch.
+    /// The entry and the driver's region. `None`: peers may access nothing.
     As(Place, Option<Pinned>),
-    /// Nothing any more, though no key had been made.
+    /// Revoked before any key was made.
     NoMore,
 }
 
@@ -76,7 +77,7 @@ impl Registration {
         self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers the memory to peers, unless that was done or is over.
+    /// Exposes the memory to peers, unless that was done already. Fails if the region was revoked.
     pub(crate) fn offer(&self) -> Result<(Place, Option<Cookie>), Failure> {
         let mut offered = self.offered();
         match &*offered {
@@ -107,7 +108,7 @@ impl Registration {
         }
     }
 
-    /// No key of this registration is valid from here on; says whether somebody who found one valid is still inside.
+    /// Invalidates all keys of this registration. Returns whether an access that passed the check is still in progress.
     pub(crate) fn revoke(&self) -> Revoked {
         let mut offered = self.offered();
         let place = match &*offered {
@@ -125,7 +126,7 @@ impl Registration {
         }
     }
 
-    /// Writes the packed key.
+    /// Packs the key.
     pub(crate) fn pack(&self, out: &mut [u8]) -> Result<usize, Failure> {
         let out = out.get_mut(..PACKED_LEN).ok_or_else(|| {
             let text = format!("a shm-knem key takes {PACKED_LEN} bytes and the buffer is shorter");
@@ -153,7 +154,7 @@ impl Drop for Registration {
 }
 
 impl Pinned {
-    /// The driver pins what it finds: so the pages are held before.
+    /// Holds the pages first, because the driver pins the pages that it finds.
     fn new(
         kernel: &dyn Kernel,
         base: u64,
@@ -173,7 +174,7 @@ impl Pinned {
     }
 
     fn end(self, kernel: &dyn Kernel) {
-        // It can only say that there is no such region; then it has ended.
+        // The only possible error is a missing region, which has then ended.
         let _ = kernel.destroy(self.cookie);
         kernel.release(self.hold);
     }
@@ -192,7 +193,7 @@ fn why_not_pinned(base: u64, len: u64, errno: sys::Errno) -> Failure {
     }
 }
 
-/// A peer's key after import.
+/// A peer's imported key.
 #[derive(Debug)]
 pub struct RemoteKey {
     pub(crate) place: Place,
@@ -202,7 +203,7 @@ pub struct RemoteKey {
 }
 
 impl RemoteKey {
-    /// Reads a packed key of the domain that `nonce` names, and what `table` says of it.
+    /// Parses a packed key of the domain with this nonce, and reads its entry in `table`.
     pub(crate) fn unpack(
         bytes: &[u8],
         nonce: &Nonce,
@@ -233,7 +234,7 @@ impl RemoteKey {
         Ok(RemoteKey { place, cookie, len, access })
     }
 
-    /// Whether the region holds `len` bytes at `offset`.
+    /// Whether the region contains `len` bytes at `offset`.
     pub(crate) fn holds(&self, offset: u64, len: usize) -> Result<(), Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(()),

@@ -1,7 +1,7 @@
-//! Who a peer is, and whether the driver lets us copy from and to it.
+//! The identity of a peer, and the test whether the driver allows copies from and to it.
 //!
-//! What decides is a real copy of the peer's *card*: a region of 16 bytes that were chosen at random, whose driver's cookie the
-//! address carries. Facts (boot, namespaces, user) are for the words.
+//! The decision is made by a real copy of the peer's *card*: a region of 16 random bytes, whose driver cookie is part of the
+//! address. Facts (boot, namespaces, user) only serve the error texts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::hold::{self, Forks};
 use crate::keys::{Owner, Registration};
 use crate::sys::{ABI, Cookie, Device, Direction, Kernel, Miss, NoDevice};
 
-/// Where the driver's device is.
+/// Path of the driver's device.
 pub(crate) const DEVICE: &str = "/dev/knem";
 /// Length of an interface address.
 pub(crate) const ADDRESS_LEN: usize = 84;
@@ -24,13 +24,13 @@ const MAGIC: [u8; 4] = *b"knm\x01";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) facts: Facts,
-    /// Names the domain.
+    /// Identifies the domain.
     pub(crate) nonce: Nonce,
-    /// The region that holds the nonce.
+    /// The region that contains the nonce.
     pub(crate) card: Cookie,
-    /// The descriptor of the key table there.
+    /// The peer's descriptor of its key table.
     pub(crate) table: i32,
-    /// The descriptor on which accesses are announced there.
+    /// The peer's descriptor for announced accesses.
     pub(crate) announcements: i32,
 }
 
@@ -72,11 +72,11 @@ impl Address {
     }
 }
 
-/// The region that peers read before the first access. It stays as long as the domain.
+/// The region that peers read before the first access. It lives as long as the domain.
 pub(crate) struct Card {
     _region: Registration,
     cookie: Cookie,
-    /// Pinned while the region is: dropped after it.
+    /// Pinned as long as the region exists; dropped after it.
     _nonce: Box<Nonce>,
 }
 
@@ -86,7 +86,7 @@ impl Card {
         let base = core::ptr::from_ref(&*nonce).expose_provenance() as u64;
         let region = Registration::new(owner, base, nonce.len() as u64, access::REMOTE_READ);
         let (_, cookie) = region.offer()?;
-        // A region of 16 bytes has one.
+        // A region of 16 bytes always has a cookie.
         Ok(Card { _region: region, cookie: cookie.unwrap_or(0), _nonce: nonce })
     }
 
@@ -175,26 +175,26 @@ fn words(miss: Miss) -> String {
         Miss::Call(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
         Miss::Copy => "the driver reports a failed copy".into(),
         Miss::Status(number) => {
-            format!("the driver reports status {number}, which stands for nothing")
+            format!("the driver reports status {number}, which is undefined")
         }
     }
 }
 
-/// A peer that can be reached.
+/// A reachable peer.
 pub(crate) struct Peer {
     pub(crate) nonce: Nonce,
     pub(crate) process: Process,
     pub(crate) table: PeerRegistrations,
-    /// Our place among the peer's accessors.
+    /// This side's place among the peer's accessors.
     pub(crate) accessor: Accessor,
 }
 
-/// Copies the peer's card, maps its key table, and takes a place among those who may access its memory; on failure says why
-/// in words.
+/// Copies the peer's card, maps its key table, and takes a place among the peer's accessors. The error text names the cause.
 pub(crate) fn reach(kernel: &Arc<dyn Kernel>, me: &Facts, peer: &Address) -> Result<Peer, Failure> {
     let them = &peer.facts;
     me.may_name(them)?;
-    // First this, then what only the peer itself can show: so it is the peer's process and not the next of its number.
+    // The process is opened before the card is read. Only the peer can provide the card, so the process is the peer's and not a
+    // later one with the same number.
     let process = Process::open(them.pid);
     let mut nonce = [0u8; 16];
     let piece = Piece::of(&mut nonce);

@@ -1,7 +1,7 @@
-//! The device: its calls, each behind a function that cannot be misused.
+//! The device: its calls, each behind a safe function.
 //!
-//! The kernel's interface is that of knem, ABI number 0xd, as its header has it: magic `'K'`, the directions in the
-//! numbers the other way round, lengths in bytes, nothing aligned.
+//! The kernel interface is knem's ABI number 0xd, as in its header: magic `'K'`, the read and write directions of the ioctl
+//! numbers swapped, lengths in bytes, and no alignment.
 
 #![allow(unsafe_code)]
 
@@ -17,12 +17,12 @@ use tieline_plugin_api::Failure;
 use crate::hold::{Forks, Hold, Holder};
 pub(crate) use tieline_memory_file::random;
 
-/// The number of a system error.
+/// A system error number.
 pub(crate) type Errno = i32;
-/// The kernel's name of a region, valid for every process of the same user.
+/// The kernel's name for a region, valid for every process of the same user.
 pub(crate) type Cookie = u64;
 
-/// The only ABI number whose calls are those below.
+/// The only supported ABI number.
 pub(crate) const ABI: u32 = 0xd;
 
 const INFO: libc::c_ulong = 0x4010_4b10;
@@ -30,7 +30,7 @@ const CREATE: libc::c_ulong = 0xc020_4b21;
 const DESTROY: libc::c_ulong = 0x8008_4b22;
 const INLINE: libc::c_ulong = 0x8038_4b35;
 
-/// What `status` says of a copy that is through.
+/// The `status` of a finished copy.
 const SUCCESS: u32 = 1;
 const FAILED: u32 = 2;
 
@@ -73,47 +73,47 @@ const _: () = {
     assert!(core::mem::offset_of!(Create, cookie) == 24);
     assert!(core::mem::offset_of!(Inline, length) == 32);
     assert!(core::mem::offset_of!(Inline, status) == 44);
-    // A piece of knem's is {base u64, length u64}, and so is an `iovec`, of which `Piece` has the layout.
+    // A knem piece is {base u64, length u64}. So is an `iovec`, and `Piece` has its layout.
     assert!(size_of::<Piece<'_>>() == 16);
     assert!(core::mem::offset_of!(libc::iovec, iov_len) == 8);
 };
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Out of the local pieces, into the region.
+    /// From the local pieces into the region.
     Put,
-    /// Out of the region, into the local pieces.
+    /// From the region into the local pieces.
     Get,
 }
 
-/// How a copy can fail.
+/// The causes of a failed copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Miss {
-    /// The call did.
+    /// The call failed.
     Call(Errno),
-    /// The call said yes, and the copy's status is that it failed: local memory that is not there, as a rule.
+    /// The call succeeded, and the copy's status is failure: usually local memory is missing.
     Copy,
-    /// A status that stands for nothing.
+    /// An undefined status.
     Status(u32),
 }
 
-/// What the provider asks of the kernel. Tests play it.
+/// The kernel operations that the provider uses. Tests replace them with a double.
 pub(crate) trait Kernel: Send + Sync {
-    /// Gives this process pages of its own in a range and keeps them with it: before a region is made of them.
+    /// Gives this process pages of its own in a range and holds them, before a region is made of them.
     fn hold(&self, base: u64, len: u64) -> Result<Hold, Errno>;
 
-    /// Lets a range go, whose region has ended.
+    /// Releases a range whose region has ended.
     fn release(&self, hold: Hold);
 
-    /// Names a range of this process's memory, which is held, and pins it. Peers may read it, and write it when `writable`.
+    /// Makes a region of a held range of this process's memory, and pins it. `readable` and `writable` are the peers' rights.
     fn create(&self, base: u64, len: u64, readable: bool, writable: bool) -> Result<Cookie, Errno>;
 
     /// Ends a region of this process.
     fn destroy(&self, cookie: Cookie) -> Result<(), Errno>;
 
-    /// Copies between local pieces and `len` bytes of a region, which holds them, from `offset` on. What comes back is true of
-    /// the whole copy. The pieces are those of an operation (or this provider's own).
+    /// Copies between local pieces and `len` bytes of a region from `offset` on; the region must contain them. The result
+    /// applies to the whole copy. The pieces are those of an operation (or this provider's own).
     fn copy(
         &self,
         direction: Direction,
@@ -124,22 +124,22 @@ pub(crate) trait Kernel: Send + Sync {
     ) -> Result<(), Miss>;
 }
 
-/// An open descriptor of the device: what it has created ends with it. Pages are held for as long.
+/// An open descriptor of the device. Its regions end with it, and the pages are held for as long.
 pub(crate) struct Device {
     fd: OwnedFd,
     holder: Holder,
 }
 
-/// Why there is no device.
+/// The reason why there is no device.
 pub(crate) enum NoDevice {
-    /// It cannot be opened.
+    /// Opening it failed.
     Open(Error),
-    /// Nothing can hold pages.
+    /// Pages cannot be held.
     Holder(Failure),
 }
 
 impl Device {
-    /// Opens it for reading and writing; for reading alone it gives statistics.
+    /// Opens the device for reading and writing. A read-only descriptor would only give statistics.
     pub(crate) fn open(path: &Path, forks: Forks) -> Result<Device, NoDevice> {
         let mut options = OpenOptions::new();
         let _ = options.read(true).write(true).custom_flags(libc::O_CLOEXEC);
@@ -160,7 +160,7 @@ impl Device {
     /// `argument` is what the kernel reads and writes for `number`.
     unsafe fn call(&self, number: libc::c_ulong, argument: *mut u8) -> Result<(), Errno> {
         loop {
-            // SAFETY: an open descriptor; the caller vouches for the argument.
+            // SAFETY: an open descriptor; the caller guarantees the argument.
             if unsafe { libc::ioctl(self.fd.as_raw_fd(), number as _, argument) } >= 0 {
                 return Ok(());
             }
@@ -192,8 +192,8 @@ impl Kernel for Device {
             pad: 0,
             cookie: 0,
         };
-        // SAFETY: a record of 32 bytes, as the number says, and one piece of 16 that lives through the call. The kernel pins the
-        // memory that the piece names, which stays mapped until the region has ended (`Domain::register`).
+        // SAFETY: a record of 32 bytes, as the number says, and one piece of 16 that lives through the call. The kernel pins
+        // the memory of the piece, which stays mapped until the region has ended (`Domain::register`).
         unsafe { self.call(CREATE, (&raw mut create).cast()) }?;
         Ok(create.cookie)
     }
@@ -224,8 +224,8 @@ impl Kernel for Device {
             pad: 0,
         };
         // SAFETY: a record of 56 bytes, as the number says, and pieces that live through the call. The kernel checks every
-        // address; whoever posts an operation promises that its local pieces may be read by a put and written by a get
-        // until it has completed (`RmaOp`), and without flags it is through before this returns.
+        // address. The poster of an operation promises that its local pieces may be read by a put and written by a get until it
+        // has completed (`RmaOp`). Without flags the copy is finished before this returns.
         unsafe { self.call(INLINE, (&raw mut inline).cast()) }.map_err(Miss::Call)?;
         match inline.status {
             SUCCESS => Ok(()),

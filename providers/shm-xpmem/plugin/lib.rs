@@ -1,4 +1,4 @@
-//! `libtieline_shm_xpmem.so`: the provider shm-xpmem as a file that the core finds at run time.
+//! `libtieline_shm_xpmem.so`: provider shm-xpmem as a shared object that the core loads at run time.
 
 use tieline_plugin_api::export_provider;
 

@@ -1,11 +1,11 @@
-//! What this process has attached: windows of peers' registrations, kept for the next access.
+//! The attachments of this process: windows of peers' registrations, cached for the next access.
 //!
-//! An attachment follows addresses and not memory: what the owner maps there anew is seen without a word. So nothing here has to
-//! be told of what the owner maps, and an entry is let go for one of four reasons: its registration is found to have ended, the last
-//! endpoint to its owner is dropped, or there are too many or too long ones, and then that which was used least recently goes.
-//! What is in use stays.
+//! An attachment follows addresses, not memory: if the owner maps other memory at an address, the attachment shows that memory.
+//! The cache therefore needs no notifications about the owner's mappings. An entry is released when its registration has ended
+//! or the last endpoint to its owner is dropped. If the limit on attachments or bytes is reached, the least recently used entry
+//! is evicted. Entries in use stay.
 //!
-//! Time is counted in attachments made: between two of them nobody asks who was used when.
+//! Time is counted in attachments made, because the order of uses between two of them does not matter.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,7 +19,7 @@ use crate::card;
 use crate::settings::Settings;
 use crate::sys::{Errno, Kernel, Permit, Segment};
 
-/// The right to attach parts of a segment; the last attachment by it takes it along.
+/// The permit to attach parts of a segment. It is released with its last attachment.
 struct Permission {
     kernel: Arc<dyn Kernel>,
     permit: Permit,
@@ -28,17 +28,17 @@ struct Permission {
 
 impl Drop for Permission {
     fn drop(&mut self) {
-        // A forked child has neither attachment nor permit.
+        // A forked child has neither attachments nor permits.
         if self.mark.is_here() {
             let _ = self.kernel.release(self.permit);
         }
     }
 }
 
-/// A range of an owner's memory that is mapped here.
+/// A range of an owner's memory that is mapped in this process.
 pub(crate) struct Attachment {
     permission: Arc<Permission>,
-    /// Where the owner has its first byte, and where it is here.
+    /// Address of its first byte in the owner, and in this process.
     start: u64,
     at: u64,
     len: u64,
@@ -56,7 +56,7 @@ impl Attachment {
         Ok(Attachment { permission: permission.clone(), start, at, len, used: AtomicU64::new(0) })
     }
 
-    /// Where the owner's address is here, and how many bytes from there on are attached.
+    /// The local address of an owner's address, and the number of attached bytes from there on.
     #[inline]
     pub(crate) fn of(&self, address: u64) -> Option<(u64, u64)> {
         let inside = address.checked_sub(self.start).filter(|inside| *inside < self.len)?;
@@ -67,13 +67,13 @@ impl Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         if self.permission.mark.is_here() {
-            // It can only say that nothing is there any more.
+            // The only possible error is that nothing is attached any more.
             let _ = self.permission.kernel.detach(self.at);
         }
     }
 }
 
-/// A registration of an owner, and where its segment begins.
+/// A registration of an owner, and the start of its segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Where {
     pub(crate) owner: Nonce,
@@ -82,33 +82,33 @@ pub(crate) struct Where {
     pub(crate) generation: u64,
     pub(crate) segment: Segment,
     pub(crate) segment_start: u64,
-    /// Its bytes.
+    /// Its range in bytes.
     pub(crate) base: u64,
     pub(crate) len: u64,
-    /// How long the windows are that it is attached in.
+    /// Length of the windows in which it is attached.
     pub(crate) window: u64,
 }
 
 impl Where {
-    /// Whether its segment names nothing else, and ends with it.
+    /// Whether its segment covers nothing else, and ends with it.
     pub(crate) fn is_all_of_its_segment(&self, page: u64) -> bool {
         self.segment_start == self.pages(page).0
     }
 
-    /// The window that an address of it lies in.
+    /// The window that contains an address of it.
     fn around(&self, address: u64) -> Window {
         let Where { owner, generation, window: len, .. } = *self;
         Window { owner, generation, number: address / len, len }
     }
 
-    /// Its pages: where they begin, and where they end.
+    /// Start and end of its pages.
     fn pages(&self, page: u64) -> (u64, u64) {
         let end = (self.base + self.len).checked_next_multiple_of(page);
         (self.base / page * page, end.unwrap_or(u64::MAX / page * page))
     }
 }
 
-/// A window of a registration, or what of it is attached at once.
+/// A window of a registration: the unit of attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Window {
     owner: Nonce,
@@ -117,7 +117,7 @@ struct Window {
     len: u64,
 }
 
-/// All of a registration, attached for as long as somebody has an address in it.
+/// A whole registration, attached for as long as a key holds a pointer into it.
 pub(crate) struct Whole {
     attachment: Attachment,
     owner: Nonce,
@@ -125,7 +125,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Where the owner's address is here.
+    /// The local address of an owner's address.
     pub(crate) fn of(&self, address: u64) -> Option<u64> {
         self.attachment.of(address).map(|(at, _)| at)
     }
@@ -138,7 +138,7 @@ impl Drop for Whole {
             state.beside -= 1;
             state.bytes -= self.attachment.len;
             if let Some(sum) = state.wholes.get_mut(&self.owner) {
-                // The last endpoint to the owner may have been dropped before, and its sum with it.
+                // The last endpoint to the owner, and the sum with it, may have been dropped before.
                 *sum = sum.saturating_sub(self.attachment.len);
             }
         }
@@ -148,18 +148,18 @@ impl Drop for Whole {
 #[derive(Default)]
 struct State {
     windows: HashMap<Window, Arc<Attachment>>,
-    /// When each window was used, or earlier.
+    /// A lower bound for the time of each window's last use.
     order: BinaryHeap<Reverse<(u64, Window)>>,
     permissions: HashMap<(Nonce, Segment), Weak<Permission>>,
     endpoints: HashMap<Nonce, usize>,
-    /// Bytes of the windows and of what is attached beside them.
+    /// Bytes of the windows and of the whole registrations.
     bytes: u64,
-    /// Attachments beside the windows, and how many bytes of each owner's.
+    /// Number of whole registrations, and their bytes per owner.
     beside: u64,
     wholes: HashMap<Nonce, u64>,
 }
 
-/// How much is attached.
+/// The number and bytes of attachments.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attached {
@@ -167,7 +167,7 @@ pub(crate) struct Attached {
     pub(crate) bytes: u64,
 }
 
-/// All that a process has attached.
+/// All attachments of a process.
 pub(crate) struct Attachments {
     kernel: Arc<dyn Kernel>,
     settings: Settings,
@@ -181,11 +181,11 @@ impl Attachments {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every change below is complete before anything can panic.
+        // Every change below is complete before any code can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of this owner's that are attached.
+    /// Attached bytes of this owner.
     pub(crate) fn of(&self, owner: &Nonce) -> u64 {
         let state = self.state();
         let own = state.windows.iter().filter(|(window, _)| window.owner == *owner);
@@ -193,19 +193,19 @@ impl Attachments {
         windows + state.wholes.get(owner).copied().unwrap_or(0)
     }
 
-    /// How much this process has attached.
+    /// All attachments of this process.
     #[cfg(test)]
     pub(crate) fn all(&self) -> Attached {
         let state = self.state();
         Attached { count: state.windows.len() as u64 + state.beside, bytes: state.bytes }
     }
 
-    /// Another endpoint to this owner.
+    /// Counts another endpoint to this owner.
     pub(crate) fn join(&self, owner: &Nonce) {
         *self.state().endpoints.entry(*owner).or_default() += 1;
     }
 
-    /// One endpoint less. The last one takes along what was attached.
+    /// Counts one endpoint less. The last one releases the owner's attachments.
     pub(crate) fn leave(&self, owner: &Nonce) {
         let mut state = self.state();
         let left = state.endpoints.get_mut(owner).map_or(0, |count| {
@@ -219,18 +219,18 @@ impl Attachments {
         }
     }
 
-    /// This registration has ended, or its memory cannot be touched.
+    /// Releases the attachments of a registration that has ended or whose memory is inaccessible.
     pub(crate) fn forget(&self, owner: &Nonce, generation: u64) {
         let own = |window: &Window| window.owner == *owner && window.generation == generation;
         self.state().forget(own);
     }
 
-    /// Lets go of everything.
+    /// Releases everything.
     pub(crate) fn clear(&self) {
         self.state().forget(|_| true);
     }
 
-    /// The windows in a range that are not attached: their numbers, and how many bytes of the range lie in each.
+    /// The windows in a range that are not attached: their numbers, and the bytes of the range in each.
     pub(crate) fn cold(&self, place: Where, address: u64, len: u64) -> Vec<(u64, u64)> {
         let state = self.state();
         let (mut at, end) = (address, address + len);
@@ -247,17 +247,17 @@ impl Attachments {
         cold
     }
 
-    /// Somebody uses it.
+    /// Records a use.
     #[inline]
     pub(crate) fn touch(&self, attachment: &Attachment) {
-        // Later than what was attached last, and before what comes next.
+        // Later than the latest attachment, and earlier than the next one.
         let now = self.clock.load(Ordering::Relaxed) + 1;
         if attachment.used.load(Ordering::Relaxed) != now {
             attachment.used.store(now, Ordering::Relaxed);
         }
     }
 
-    /// The window of a registration that holds `address`, attached now where it was not.
+    /// Returns the window of a registration that contains `address`, and attaches it if necessary.
     pub(crate) fn attach(&self, place: Where, address: u64) -> Result<Arc<Attachment>, Errno> {
         let window = place.around(address);
         let mut state = self.state();
@@ -272,7 +272,7 @@ impl Attachments {
         let range = (start, end.checked_sub(start).filter(|len| *len > 0).ok_or(libc::EINVAL)?);
         let made = Arc::new(self.made(&mut state, place, range)?);
         let now = self.clock.fetch_add(2, Ordering::Relaxed) + 2;
-        // Where all that there is is in use, this one ends with its access.
+        // If all entries are in use, this one is not cached and ends with its access.
         if state.has_room(&self.settings, made.len) {
             state.bytes += made.len;
             let _ = state.windows.insert(window, made.clone());
@@ -281,12 +281,12 @@ impl Attachments {
         Ok(made)
     }
 
-    /// All of a registration, for its key.
+    /// Attaches a whole registration, for its key.
     pub(crate) fn attach_whole(self: &Arc<Attachments>, place: Where) -> Result<Whole, Errno> {
         let (start, end) = place.pages(self.settings.page);
         let len = end.checked_sub(start).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
         let mut state = self.state();
-        // Before anything is let go for it: what lies beside the windows stays, whatever they do.
+        // The test comes before any eviction: evicting windows cannot free the room of whole registrations.
         if !state.would_have_room(&self.settings, len) {
             return Err(libc::ENOSPC);
         }
@@ -312,7 +312,7 @@ impl Attachments {
             Attachment::new(&permission, place, range)
         };
         match attach(state) {
-            // This process has as many mappings as it may, or as much locked memory: others have some, too.
+            // This process has reached its limit on mappings or locked memory. Evicting frees some.
             Err(errno) if is_want_of_memory(errno) => {
                 while state.let_one_go() {}
                 attach(state)
@@ -321,7 +321,7 @@ impl Attachments {
         }
     }
 
-    /// Whether the module has a registration's segment still, and the same owner.
+    /// Whether the kernel module still has the registration's segment, with the same owner.
     pub(crate) fn ask(&self, place: Where) -> Result<(), Errno> {
         let permit = self.kernel.get(place.segment)?;
         let _ = self.kernel.release(permit);
@@ -329,14 +329,14 @@ impl Attachments {
     }
 }
 
-/// Whether an attachment failed for want of mappings or memory here. It is EAGAIN where all memory is locked (`mlockall`) and the
-/// limit of that is reached.
+/// Whether an attachment failed for lack of local mappings or memory. The error is EAGAIN if all memory is locked (`mlockall`)
+/// and that limit is reached.
 pub(crate) fn is_want_of_memory(errno: Errno) -> bool {
     errno == libc::ENOMEM || errno == libc::EAGAIN
 }
 
 impl State {
-    /// Whether there is room once no window is attached.
+    /// Whether there is room after all windows are evicted.
     fn would_have_room(&self, settings: &Settings, len: u64) -> bool {
         let windows: u64 = self.windows.values().map(|one| one.len).sum();
         let beside = self.bytes.saturating_sub(windows);
@@ -360,7 +360,7 @@ impl State {
         }
         let permit = kernel.get(place.segment)?;
         let made = Arc::new(Permission { kernel: kernel.clone(), permit, mark: Mark::new() });
-        // After the permit was given: of a program that came after the owner it would lead to other memory.
+        // The check comes after the permit: a permit from a later program in the owner's process would lead to other memory.
         card::is_theirs(&**kernel, place.card, &place.owner, page)?;
         if self.permissions.len() > 2 * (self.windows.len() + 16) {
             self.permissions.retain(|_, permission| permission.strong_count() > 0);
@@ -386,7 +386,7 @@ impl State {
         }
     }
 
-    /// Lets that go which was used least recently and is not in use now. `false`: there is none.
+    /// Evicts the least recently used entry that is not in use. `false`: there is none.
     fn let_one_go(&mut self) -> bool {
         let mut in_use = Vec::new();
         let mut found = None;

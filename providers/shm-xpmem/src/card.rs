@@ -1,14 +1,14 @@
-//! Whose a segment is: the number of one says only which process had it when it was told.
+//! The owner of a segment. A segment's number only identifies the process that had it when the number was published.
 //!
-//! The module counts a process's segments from 1, and from 1 again when that process has called exec, or when another one has
-//! got its number. So whoever has asked for a permit by a number that he was told looks at the owner's *card* next, a page of
-//! its own that begins with its nonce: if that is there still, then it was when the permit was given.
+//! The module numbers a process's segments from 1. It restarts at 1 when that process calls exec, and when another process gets
+//! its number. After getting a permit for a published number, a process therefore reads the owner's *card*: a page of its own
+//! that begins with the owner's nonce. If the card is still there, it was there when the permit was given.
 
 use tieline_memory_file::{Nonce, Piece};
 
 use crate::sys::{Direction, Errno, Kernel, Permit, Segment};
 
-/// What is released when it goes out of use: a permit, and with it whatever was attached by it.
+/// A permit that is released on drop, with all its attachments.
 pub(crate) struct Permitted<'a> {
     pub(crate) kernel: &'a dyn Kernel,
     pub(crate) permit: Permit,
@@ -20,7 +20,7 @@ impl Drop for Permitted<'_> {
     }
 }
 
-/// How a look at a card fails.
+/// The causes of a failed read of a card.
 pub(crate) enum Miss {
     Gone,
     Refused,
@@ -32,7 +32,7 @@ pub(crate) fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonc
     let miss = |step: &'static str| {
         move |errno| match errno {
             libc::ENOENT => Miss::Gone,
-            // Of a segment that was made by somebody else, at its number.
+            // The segment with this number was made by another process.
             libc::EINVAL => Miss::Gone,
             libc::EACCES | libc::EPERM => Miss::Refused,
             errno => Miss::Other(step, errno),
@@ -52,7 +52,7 @@ pub(crate) fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonc
     }
 }
 
-/// Whether the owner that a card is of is there as it was, in the module's words: `ENOENT` where it is not.
+/// Whether the owner of a card still exists unchanged, as an error of the module: `ENOENT` if not.
 pub(crate) fn is_theirs(
     kernel: &dyn Kernel,
     card: Segment,

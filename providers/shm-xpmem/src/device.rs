@@ -1,12 +1,12 @@
-//! The device as a process has it open: once, whatever many contexts there are, and never as a copy.
+//! The process's descriptor of the device. It is opened once, no matter how many contexts there are, and never duplicated.
 //!
-//! The module ends what a process has made when that process closes *any* descriptor of the device. So whoever needs it takes a
-//! [`Lease`], the first of which opens the device and the last of which closes it. A forked child has inherited a descriptor that
-//! is good for nothing, and opens its own; it leaves the other one as it is, since closing that one would count as closing its own.
+//! If a process closes *any* descriptor of the device, the module ends everything that the process has made. Users therefore
+//! take a [`Lease`]: the first one opens the device and the last one closes it. A forked child inherits a useless descriptor
+//! and opens its own. It leaves the inherited one open, because closing that one would count as closing its own.
 //!
-//! Another library of the process may use the module, too. Who closes first then ends what both have made: peers of the other one keep
-//! memory attached that nobody invalidates any more. So the device is not opened where somebody of this process has it open, and not
-//! closed if somebody has opened it meanwhile.
+//! Another library in the process may also use the module. Whichever closes first ends what both have made, and peers of the
+//! other one keep attached memory that is never invalidated. The device is therefore not opened while something else in this
+//! process has it open. It is also not closed if something else has opened it meanwhile.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,19 +20,19 @@ use crate::attachments::Attachments;
 use crate::settings::Settings;
 use crate::sys::{self, Device, Kernel};
 
-/// Where the module's device is.
+/// Path of the module's device.
 pub(crate) const DEVICE: &str = "/dev/xpmem";
 
-/// What a forked child has inherited is its parent's: it is forgotten, and nothing of it is closed, released or detached.
+/// A forked child forgets its parent's state, and closes, releases or detaches none of it.
 static OPEN: PerProcess<Mutex<State>> = PerProcess::new();
-/// The descriptor that this process has open, or the parent at the fork; -1: none.
+/// The descriptor of this process, or of the parent at the fork; -1: none.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
-/// Descriptors of the device that a parent of this process has opened: nothing in this process is made by them.
+/// Descriptors of the device that a parent of this process has opened. Nothing in this process was made through them.
 static INHERITED: Kept<i32> = Kept::new();
 
 #[derive(Default)]
 struct State {
-    /// The parent's descriptor is among those that are inherited.
+    /// Whether the parent's descriptor has been added to the inherited ones.
     has_begun: bool,
     open: Option<Open>,
 }
@@ -44,7 +44,7 @@ struct Open {
 }
 
 fn state() -> MutexGuard<'static, State> {
-    // Every change below is complete before anything can panic.
+    // Every change below is complete before any code can panic.
     let mut state = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     if !core::mem::replace(&mut state.has_begun, true) {
         let parents = DESCRIPTOR.swap(-1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ fn inherited() -> Vec<i32> {
     INHERITED.iter().copied().collect()
 }
 
-/// Closes it, under the lock: who opens the device meanwhile would lose what is made with it.
+/// Closes the device, under the lock: otherwise a concurrent open would lose everything made through it.
 fn close(open: &Open) {
     DESCRIPTOR.store(-1, Ordering::Relaxed);
     open.kernel.close();
@@ -68,16 +68,16 @@ fn close(open: &Open) {
 /// The right to use this process's descriptor of the device.
 pub(crate) struct Lease {
     pub(crate) kernel: Arc<dyn Kernel>,
-    /// What this process has attached, by whatever lease.
+    /// The attachments of this process through any lease.
     pub(crate) attachments: Arc<Attachments>,
-    /// Whose descriptor it is.
+    /// The process that opened the descriptor.
     mark: Mark,
-    /// It counts among those of `OPEN`; not where a test plays the device.
+    /// Whether it counts in `OPEN`; false for a device double.
     counts: bool,
 }
 
 impl Lease {
-    /// Opens the device, or joins those who have it open.
+    /// Opens the device, or shares the open one.
     pub(crate) fn take(settings: &Settings) -> Result<Arc<Lease>, Failure> {
         Lease::take_by(settings, || Ok(Arc::new(opened()?)))
     }
@@ -88,7 +88,8 @@ impl Lease {
     ) -> Result<Arc<Lease>, Failure> {
         let mut state = state();
         let open = &mut state.open;
-        // It was left open for another one's sake, who has closed the device since: and with it what is made by ours.
+        // The device stayed open because another library had it open. That library has since closed it, and that ended
+        // everything made through ours.
         let left = |open: &mut Open| open.leases == 0 && !is_shared(&*open.kernel);
         if let Some(left) = open.take_if(left) {
             close(&left);
@@ -107,14 +108,14 @@ impl Lease {
         Ok(Arc::new(Lease { kernel, attachments, mark: Mark::new(), counts: true }))
     }
 
-    /// One over a device that a test plays.
+    /// A lease of a device double.
     #[cfg(test)]
     pub(crate) fn played(kernel: Arc<dyn Kernel>, settings: Settings) -> Arc<Lease> {
         let attachments = Arc::new(Attachments::new(kernel.clone(), settings));
         Arc::new(Lease { kernel, attachments, mark: Mark::new(), counts: false })
     }
 
-    /// Whether this is the process that took it, and no forked child.
+    /// Whether this process took the lease, as opposed to a forked child.
     pub(crate) fn is_own(&self) -> bool {
         self.mark.is_here()
     }
@@ -139,12 +140,12 @@ impl Drop for Lease {
     }
 }
 
-/// Whether somebody else of this process has the device open.
+/// Whether something else in this process has the device open.
 fn is_shared(kernel: &dyn Kernel) -> bool {
     kernel.is_open_elsewhere(&inherited())
 }
 
-/// Opens the device and asks for its version.
+/// Opens the device and checks its version.
 fn opened() -> Result<Device, Failure> {
     if usize::BITS != 64 {
         return Err(Failure::new(Status::Unsupported, "xpmem is for processes of 64 bits"));
@@ -164,7 +165,7 @@ fn opened() -> Result<Device, Failure> {
     Ok(device)
 }
 
-/// Why the device is not to be opened by a process whose first thread has ended, or that has it open.
+/// Refuses to open the device if the first thread of the process has ended, or if the process already has it open.
 fn can_be_opened(first_thread_has_ended: bool, is_open: bool) -> Result<(), Failure> {
     let refused = |text: String| Err(Failure::new(Status::Unsupported, text));
     if first_thread_has_ended {
@@ -176,8 +177,9 @@ fn can_be_opened(first_thread_has_ended: bool, is_open: bool) -> Result<(), Fail
     }
     if is_open {
         return refused(format!(
-            "something else in this process has {DEVICE} open (another library that uses xpmem, a second copy of this one, or who \
-             started this process): the module ends what all have made when one of them closes it; leave xpmem to one"
+            "something else in this process has {DEVICE} open (another library that uses xpmem, a second copy of this one, or \
+             the parent process). Leave xpmem to one of them: when one closes the device, the module ends everything that all of \
+             them have made"
         ));
     }
     Ok(())
@@ -202,14 +204,14 @@ fn not_opened(error: &std::io::Error) -> Failure {
     }
 }
 
-/// Whether the commands of that version are those of `sys`: 2.6 and later ones of 2. `0x00027004` is 2.7.4.
+/// Whether that version has the commands of `sys`: 2.6 and later versions of 2. `0x00027004` is 2.7.4.
 fn known(version: u32) -> Result<(), Failure> {
     let (major, minor, patch) = (version >> 16, version >> 12 & 0xf, version & 0xfff);
     if major == 2 && minor >= 6 {
         return Ok(());
     }
     let text = format!(
-        "the module behind {DEVICE} has version {major}.{minor}.{patch}; known here are 2.6 and later ones of 2"
+        "the module behind {DEVICE} has version {major}.{minor}.{patch}; supported are 2.6 and later versions of 2"
     );
     Err(Failure::new(Status::Unsupported, text))
 }
@@ -241,7 +243,7 @@ mod tests {
     #[test]
     fn who_has_a_device_open_is_found_among_the_descriptors() {
         use std::os::fd::AsRawFd;
-        // One that nothing else in this process has open.
+        // A device that nothing else in this process has open.
         let path = "/dev/full";
         let number = std::fs::metadata(path).unwrap().rdev();
         assert!(!sys::is_open(number, &[]));
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!(sys::device_behind(-1), None);
     }
 
-    // One test: there is one descriptor in a process, and tests run beside each other.
+    // One test, because a process has one descriptor and tests run concurrently.
     #[test]
     fn the_device_is_opened_by_the_first_lease_closed_with_the_last_and_once_more_after_that() {
         let settings = Settings::of(|_| None).unwrap();
@@ -272,7 +274,8 @@ mod tests {
         drop(second);
         assert_eq!(played.closed(), 1);
 
-        // Another library of the process has opened it after us: to close ours would end what that one has made.
+        // Another library of the process has opened the device after us. Closing ours would end everything that library has
+        // made.
         let first = Lease::take_by(&settings, || Ok(played.clone())).unwrap();
         played.open_elsewhere(true);
         let memory = vec![0u8; 8192];
@@ -299,7 +302,7 @@ mod tests {
         let second = Lease::take_by(&settings, || panic!("it was left open")).unwrap();
         drop(second);
         assert_eq!(played.closed(), 1);
-        // It has closed the device, which has ended what was made by ours.
+        // That library has closed the device, which ended everything made through ours.
         played.open_elsewhere(false);
         let anew = Arc::new(Played::default());
         let second = Lease::take_by(&settings, || Ok(anew.clone())).unwrap();
@@ -311,7 +314,7 @@ mod tests {
         assert_eq!(refused.err().unwrap().status, Status::NoDevice);
         let again = Lease::take_by(&settings, || Ok(played.clone())).unwrap();
 
-        // A forked child has its own, also where another thread of its parent's is just opening or closing one.
+        // A forked child has its own state, even if another thread of the parent is just opening or closing a device.
         let (held, mut again) = (state(), Some(again));
         assert!(holds_in_child(|| {
             let anew = Arc::new(Played::default());
@@ -321,7 +324,7 @@ mod tests {
             });
             again = None;
             drop(child);
-            // The parent's device is left as it is, and is nobody else's in the child.
+            // The child leaves the parent's device open and does not count it as another library's.
             own && (played.closed(), anew.closed()) == (2, 1)
                 && inherited() == [DESCRIPTOR_OF_PLAYED]
         }));

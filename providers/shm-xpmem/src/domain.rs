@@ -1,4 +1,4 @@
-//! The domain: registers memory with the module and in the table that peers read.
+//! The domain: registers memory with the kernel module and in the table that peers read.
 
 use std::sync::{Arc, Once};
 
@@ -16,13 +16,13 @@ use crate::probe::{ADDRESS_LEN, Address, Card};
 use crate::settings::{Reach, Settings};
 use crate::{MODULE, endpoint, model};
 
-/// The memory of this process, as one context offers it to its peers.
+/// The memory of this process, as one context exposes it to its peers.
 pub struct XpmemDomain {
     owner: Arc<Owner>,
-    /// Stays as long as the domain.
+    /// Lives as long as the domain.
     _card: Card,
     address: Address,
-    /// For what an operator may want to know, once; a test has none.
+    /// Receives a one-time note for the operator; `None` in tests.
     host: Option<HostHandle>,
     told: Once,
 }
@@ -71,9 +71,9 @@ impl Domain for XpmemDomain {
         };
         match self.owner.settings.reach {
             Reach::Copy => {
-                // A system call for each, which looks up the pages of the local side, and one that asks whether the peer lives: what
-                // shm-cma pays, too. The first access to a window attaches it, and faults its pages in. So its place is behind
-                // shm-cma, and before shm-knem, which pins all memory that is registered.
+                // One system call per copy, which looks up the local pages, and one liveness check of the peer; shm-cma has the
+                // same cost. The first access to a window also attaches it and faults its pages in. The priority is therefore
+                // below shm-cma, and above shm-knem, which pins all registered memory.
                 let rma = Cost { overhead_ns: 1200.0, latency_ns: 0.0, bytes_per_second: 11e9 };
                 attr.cost[cost_class::SMALL_RMA] = rma;
                 attr.cost[cost_class::BULK_RMA] = rma;

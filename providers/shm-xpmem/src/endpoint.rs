@@ -1,20 +1,20 @@
-//! The endpoint: put and get from and to what is attached.
+//! The endpoint: put and get between local and attached memory.
 //!
-//! A load or a store to an attachment whose owner has unmapped the memory, or died, is a signal that ends this process. So
-//! none is made here, unless the operator has asked for it: the kernel copies, by `process_vm_readv` and `process_vm_writev` *of
-//! this process to itself*, whose local side is the attachment, and says EFAULT instead. That is as true of a peer that is killed in
-//! the middle. Such a copy asks table and process again when it is through: that no fault came is no proof that the owner was
-//! there, since pages that were brought in before may be kept.
+//! If an owner has unmapped the memory or died, a load or store to its attachment raises a signal that kills this process. By
+//! default the provider therefore makes none: the kernel copies, by `process_vm_readv` and `process_vm_writev` *from this
+//! process to itself*, with the attachment as the local side. The kernel then returns EFAULT, even if the peer is killed in the
+//! middle. Afterwards such a copy checks table and process again. Without a fault the owner may still be gone, because pages
+//! that were faulted in before may be kept.
 //!
-//! With `TIELINE_SHM_XPMEM_ACCESS=direct` it loads and stores, and does atomics, without a call. What is cold is declined for as long
-//! as warming it does not pay (`model.rs`), where the kernel copies between the two processes.
+//! With `TIELINE_SHM_XPMEM_ACCESS=direct` the provider uses loads, stores and atomics without a system call. If the kernel can
+//! copy between the two processes, cold memory is declined until warming it pays off (`model.rs`).
 //!
-//! What is attached was the owner's when it was attached (`card.rs`). If the owner calls exec after that, its pages are nobody's: a
-//! copy of the kernel's finds that out where the kernel has taken them away, and loads and stores, which cannot ask without a call, are
-//! SIGBUS there; neither reaches memory of the program that came after it.
+//! An attachment belonged to the owner when it was made (`card.rs`). If the owner calls exec afterwards, the pages belong to no
+//! process. A kernel copy detects this if the kernel has removed the pages. Loads and stores cannot check without a call, and
+//! raise SIGBUS there. Neither reaches memory of the new program.
 //!
-//! Either way an access announces itself to the owner and then asks the owner's table whether the key's registration lives: the
-//! owner frees no memory while somebody is inside.
+//! In both modes an access announces itself to the owner and then checks the key's registration in the owner's table. The owner
+//! frees no memory while an access is in progress.
 
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -32,9 +32,9 @@ use crate::probe::Peer;
 use crate::settings::{Reach, Settings};
 use crate::sys::{self, Direction, Errno};
 
-/// The kernel's `IOV_MAX`. Longer lists work, too; they take more calls, as these do.
+/// The kernel's `IOV_MAX`. Longer lists work but take more calls, and so do lists up to this length.
 pub(crate) const MAX_IOV: u32 = 1024;
-/// Pieces of one call, put together on the stack.
+/// Pieces of one call, assembled on the stack.
 const BATCH: usize = 64;
 
 /// A peer process.
@@ -43,10 +43,10 @@ pub struct XpmemEndpoint {
     reach: Reach,
     page: u64,
     window: u64,
-    /// What things cost, where cold memory is left to the lane behind.
+    /// The measured costs, if cold memory is declined.
     costs: Option<Costs>,
     peer: Peer,
-    /// Its interface counts whom it leads to by this.
+    /// Through this reference the interface counts the owners that its endpoints reach.
     _name: Rc<Nonce>,
 }
 
@@ -73,7 +73,7 @@ impl XpmemEndpoint {
         &self.peer.accessor
     }
 
-    /// Checks what can be checked here, and returns the owner's address.
+    /// Validates the operation locally, and returns the owner's address.
     fn admit(direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Result<u64, Status> {
         let right = match direction {
             Direction::Put => access::REMOTE_WRITE,
@@ -89,7 +89,7 @@ impl XpmemEndpoint {
         key.address(op.offset, op.len)
     }
 
-    /// All of a put or get.
+    /// Executes a put or get.
     fn access(&self, direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let mut address = Self::admit(direction, key, op)?;
         let inside = self.peer.accessor.enter(key.place.generation);
@@ -112,7 +112,7 @@ impl XpmemEndpoint {
             left -= part;
         }
         match self.reach {
-            // A get is of the region only if that was registered after the last byte, and neither is through if the process has
+            // A get is valid only if the region was registered after the last byte. Put and get both fail if the process has
             // ended.
             Reach::Copy => self.still_theirs(key)?,
             Reach::Direct => self.is_valid(key, &inside)?,
@@ -120,7 +120,7 @@ impl XpmemEndpoint {
         Ok(Posting::Done)
     }
 
-    /// Whether the key's registration lives, for an access that was announced before: no call.
+    /// Whether the key's registration is live, without a system call. The access must be announced.
     #[inline]
     fn is_valid(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         if key.is_live() {
@@ -130,7 +130,7 @@ impl XpmemEndpoint {
         Err(Status::KeyRejected)
     }
 
-    /// Whether loads and stores are the best way there: the memory is warm, or pays for being warmed.
+    /// Whether loads and stores are the best route: the memory is warm, or warming it pays off.
     fn is_worth_it(&self, costs: &Costs, key: &RemoteKey, address: u64, len: u64) -> bool {
         if costs.leaves(len) {
             return false;
@@ -144,7 +144,7 @@ impl XpmemEndpoint {
         cold.is_empty() || key.accounts.borrow_mut().pays(costs, &cold)
     }
 
-    /// What is attached of the key's memory around `address`. `begun`: something of the operation is done.
+    /// The attachment of the key's memory around `address`. `begun`: a part of the operation is done.
     fn attached(
         &self,
         key: &RemoteKey,
@@ -166,7 +166,7 @@ impl XpmemEndpoint {
         }
     }
 
-    /// Copies what lies in one attachment. The error says behind how many bytes.
+    /// Copies the part in one attachment. The error contains the number of bytes copied before.
     fn move_part(
         &self,
         direction: Direction,
@@ -188,7 +188,7 @@ impl XpmemEndpoint {
                 }
             };
             match moved {
-                // Nothing copied and no error cannot happen; it must not become an endless loop.
+                // A success without bytes cannot happen; it must not cause an endless loop.
                 Ok(0) => return Err((Status::Io, done)),
                 Ok(moved) => {
                     cursor.advance(moved);
@@ -200,7 +200,7 @@ impl XpmemEndpoint {
         Ok(())
     }
 
-    /// Whether the key's registration lives, and its process.
+    /// Whether the key's registration and its process are alive.
     fn still_theirs(&self, key: &RemoteKey) -> Result<(), Status> {
         if !self.peer.process.is_alive() {
             key.forget();
@@ -219,15 +219,15 @@ impl XpmemEndpoint {
             return status;
         }
         match errno {
-            // No more mappings or memory here: other ways need none. What has begun cannot be declined.
+            // No mappings or memory left here; other lanes need none. An operation that has begun cannot be declined.
             errno if is_want_of_memory(errno) && !begun => Status::Declined,
             errno if is_want_of_memory(errno) => Status::NoMemory,
-            // ENOENT: the module knows no such segment, though the table does: the owner has closed a descriptor of the
-            // device, or called exec. 2004: this process has. The other ways need no device.
+            // ENOENT: the module has no such segment although the table has it. The owner has closed a descriptor of the device
+            // or called exec. 2004: this process has done so. Other lanes need no device.
             libc::ENOENT | libc::EACCES | libc::EPERM | libc::EBUSY | sys::NOT_OPENED => {
                 Status::Unreachable
             }
-            // The segment is not as long as the table says.
+            // The segment is shorter than the table says.
             libc::EINVAL => Status::KeyRejected,
             _ => Status::Io,
         }
@@ -245,12 +245,12 @@ impl XpmemEndpoint {
             return status;
         }
         match errno {
-            // A page could not be reached: whose?
+            // An inaccessible page: local or remote?
             libc::EFAULT if !sys::can_be_copied(direction, pieces) => Status::Invalid,
             libc::EFAULT => {
                 key.forget();
                 match self.lease.attachments.ask(key.memory) {
-                    // A hole: the owner has unmapped what it had registered.
+                    // A hole: the owner has unmapped registered memory.
                     Ok(()) => Status::Permission,
                     Err(errno) => self.not_attached(key, errno, true),
                 }
@@ -262,7 +262,7 @@ impl XpmemEndpoint {
     }
 }
 
-/// Says where in the region memory is missing, if that is what the status says.
+/// If the status means missing memory, reports its offset in the region.
 #[cold]
 fn missing(status: Status, at: u64) -> Status {
     if status == Status::Permission {
@@ -271,7 +271,7 @@ fn missing(status: Status, at: u64) -> Status {
     status
 }
 
-/// Copies between these pieces and what is attached there, one behind the other.
+/// Copies between these pieces and contiguous attached memory.
 fn carry_all(direction: Direction, pieces: &[Piece<'_>], mut at: u64) {
     for piece in pieces {
         sys::carry(direction, *piece, at);
@@ -326,7 +326,7 @@ impl Endpoint for XpmemEndpoint {
         }
         if !key.memory.is_all_of_its_segment(self.page) {
             let text = "the owner has more registrations than segments of their own (TIELINE_SHM_XPMEM_SEGMENTS there): a pointer \
-                        would go on to lead to its memory when this region has ended";
+                        would still lead to its memory after this region has ended";
             return Err(Failure::new(Status::Unsupported, text));
         }
         let at = key.pointer(address)?;

@@ -1,4 +1,4 @@
-//! The interface: an address, and the question whether a peer's can be reached. It has no events.
+//! The interface: an address, and the test whether a peer can be reached. It has no events.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -17,10 +17,10 @@ use crate::settings::Settings;
 pub struct XpmemInterface {
     lease: Arc<Lease>,
     settings: Settings,
-    /// What things cost on this machine, where that decides anything.
+    /// The measured costs on this machine, if accesses may be declined.
     costs: Option<Costs>,
     address: Address,
-    /// Whose memory its endpoints lead to.
+    /// The owners that its endpoints reach.
     peers: RefCell<Vec<Weak<Nonce>>>,
 }
 
@@ -67,7 +67,8 @@ impl Interface for XpmemInterface {
         let mut peers = self.peers.borrow_mut();
         peers.retain(|peer| peer.strong_count() > 0);
         peers.push(Rc::downgrade(&name));
-        // What is declined goes to another lane: only where the kernel copies between these two is there a better one than messages.
+        // A declined access goes to another lane. That is better than messages only if the kernel can copy between these two
+        // processes.
         let costs = self.costs.filter(|_| peer.kernel_copies);
         Ok(XpmemEndpoint::new(self.lease.clone(), &self.settings, costs, peer, name))
     }
@@ -76,7 +77,7 @@ impl Interface for XpmemInterface {
         Ok(())
     }
 
-    /// What is attached counts for the peers that it belongs to: their memory, which is mapped here.
+    /// Attachments are reported as memory of their owners, mapped here.
     fn memory(&self) -> MemoryReport {
         let mut peers: Vec<Nonce> =
             self.peers.borrow().iter().filter_map(Weak::upgrade).map(|peer| *peer).collect();

@@ -1,9 +1,9 @@
 //! Registrations of this process, and remote keys.
 //!
-//! A registration is an entry of the table that peers read, and memory that a segment of the kernel's names: one of its own, that ends
-//! with it, while registrations are few; beyond that number one of all memory, since each segment costs the process a walk
-//! whenever it unmaps. A key names the entry; segment, range and rights stand there, so a key that was made up or has grown old
-//! says nothing.
+//! A registration is an entry of the table that peers read, and memory of a kernel segment. While registrations are few, each
+//! has a segment of its own that ends with it. Beyond that number they share one segment of all memory, because each segment
+//! costs the process a walk at every unmap. A key names the entry. Segment, range and rights are in the entry, so a forged or
+//! stale key reveals nothing.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,19 +22,19 @@ use crate::sys::{self, Segment};
 pub(crate) const PACKED_LEN: usize = 40;
 /// The last byte is the version.
 const MAGIC: [u8; 8] = *b"tl-xpme\x01";
-/// Words of an entry: segment, where that begins, where the region begins, its length, its rights.
+/// Words of an entry: segment, start of the segment, base of the region, its length, its rights.
 pub(crate) const WORDS: usize = 5;
 
-/// What registrations of one domain have in common.
+/// State that the registrations of one domain share.
 pub(crate) struct Owner {
     pub(crate) lease: Arc<Lease>,
     pub(crate) settings: Settings,
     pub(crate) nonce: Nonce,
     pub(crate) table: Registrations<WORDS>,
     pub(crate) announcements: Announcements,
-    /// Registrations that have a segment of their own.
+    /// Number of registrations with a segment of their own.
     few: AtomicU64,
-    /// The segment of all memory, and how many registrations lie in it: it ends with the last of them.
+    /// The segment of all memory, and the number of registrations in it. It ends with the last of them.
     all: Mutex<Option<(Segment, u64)>>,
 }
 
@@ -58,7 +58,8 @@ impl Owner {
         Ok(segment)
     }
 
-    /// A registration in the segment of all memory has ended. Without one there is no reason why peers could attach everything.
+    /// Records the end of a registration in the segment of all memory. Without registrations the segment is removed, because
+    /// peers need not be able to attach everything.
     fn leave_all(&self) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let last = all.take_if(|(_, registrations)| {
@@ -80,7 +81,7 @@ impl Owner {
         if !sys::may_be_attached(base, len) {
             let text = format!(
                 "the kernel does not copy from {len} bytes at {base:#x} (device memory, another process's that is mapped here, \
-                 or none at all): what it cannot copy xpmem cannot bring in for peers"
+                 or none at all): xpmem cannot make such memory available to peers"
             );
             return Err(Failure::new(Status::Unsupported, text));
         }
@@ -88,7 +89,7 @@ impl Owner {
             let made = self.lease.kernel.make(start, end - start);
             match made {
                 Ok(segment) => return Ok(Named { segment, start, own: true }),
-                // The module has no number left for one more: that of all memory may have one already.
+                // The module has no segment number left. The shared segment may already have one.
                 Err(libc::EBUSY) => {}
                 Err(errno) => {
                     let _ = self.few.fetch_sub(1, Ordering::Relaxed);
@@ -101,14 +102,14 @@ impl Owner {
     }
 
     fn remove(&self, segment: Segment) {
-        // It can only say that there is no such segment; then it has ended.
+        // The only possible error is a missing segment, which has then ended.
         let _ = self.lease.kernel.remove(segment);
     }
 }
 
-/// Why there is no segment.
+/// The error for a segment that could not be made.
 pub(crate) fn not_made(what: &str, errno: sys::Errno) -> Failure {
-    let what = format!("xpmem makes no segment of {what}");
+    let what = format!("xpmem cannot make a segment of {what}");
     match errno {
         libc::EINVAL => {
             Failure::new(Status::Invalid, format!("{what}: it is no memory of this process"))
@@ -123,7 +124,7 @@ pub(crate) fn not_made(what: &str, errno: sys::Errno) -> Failure {
     }
 }
 
-/// The segment that a registration lies in.
+/// The segment that contains a registration.
 #[derive(Clone, Copy)]
 struct Named {
     segment: Segment,
@@ -135,7 +136,7 @@ struct Named {
 pub struct Registration {
     owner: Arc<Owner>,
     place: Place,
-    /// `None`: there is nothing that a peer may touch.
+    /// `None`: peers may access nothing.
     named: Option<Named>,
 }
 
@@ -150,7 +151,7 @@ impl Registration {
             true => Some(owner.segment_of(base, len)?),
             false => None,
         };
-        // From here on the segment ends with the registration, whatever happens.
+        // From here on the segment ends with the registration in all cases.
         let mut made =
             Registration { owner: owner.clone(), place: Place { entry: 0, generation: 0 }, named };
         let (segment, start) = named.map_or((0, 0), |named| (named.segment as u64, named.start));
@@ -158,7 +159,7 @@ impl Registration {
         Ok(made)
     }
 
-    /// No key of this registration is valid from here on; says whether somebody who found one valid is still inside.
+    /// Invalidates all keys of this registration. Returns whether an access that passed the check is still in progress.
     pub(crate) fn revoke(&self) -> Revoked {
         self.owner.table.revoke(self.place);
         if self.owner.announcements.is_inside(self.place.generation) {
@@ -168,7 +169,7 @@ impl Registration {
         }
     }
 
-    /// Writes the packed key.
+    /// Packs the key.
     pub(crate) fn pack(&self, out: &mut [u8]) -> Result<usize, Failure> {
         let out = out.get_mut(..PACKED_LEN).ok_or_else(|| {
             let text =
@@ -185,7 +186,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // In a forked child the segments are its parent's.
+        // In a forked child the segments belong to its parent.
         if !self.owner.lease.is_own() {
             return;
         }
@@ -203,24 +204,25 @@ impl Drop for Registration {
     }
 }
 
-/// A peer's key after import.
+/// A peer's imported key.
 pub struct RemoteKey {
     pub(crate) place: Place,
     pub(crate) memory: Where,
     pub(crate) access: u64,
-    /// What was accessed last.
+    /// The attachment of the last access.
     pub(crate) last: RefCell<Weak<Attachment>>,
-    /// What attaching its memory would have saved so far.
+    /// Savings that attaching its memory would have brought so far.
     pub(crate) accounts: RefCell<Accounts>,
-    /// All of it, once somebody has asked for a pointer.
+    /// The whole registration, attached at the first request for a pointer.
     whole: RefCell<Option<Whole>>,
     lease: Arc<Lease>,
     table: Arc<PeerRegistrations<WORDS>>,
 }
 
 impl RemoteKey {
-    /// Reads a packed key of the domain that `nonce` names, and what `table` says of it. `card` is the segment of its card: the lower
-    /// half, its process's number, is that of all of its segments. The region is attached in windows of that length.
+    /// Parses a packed key of the domain with this nonce, and reads its entry in `table`. `card` is the segment of the peer's
+    /// card. Its lower half, the process number, is the same in all of the peer's segments. The region is attached in windows
+    /// of length `window`.
     pub(crate) fn unpack(
         bytes: &[u8],
         (nonce, card, window): (&Nonce, Segment, u64),
@@ -249,11 +251,11 @@ impl RemoteKey {
         let entry = u32::try_from(half(32)).map_err(|_| gone())?;
         let place = Place { entry, generation: half(24) };
         let [segment, segment_start, base, len, access] = table.read(place).ok_or_else(gone)?;
-        // The words are the peer's: what makes no sense is nobody's memory.
+        // The words come from the peer and may be invalid.
         let sound = base.checked_add(len).is_some() && segment_start <= base && segment as i64 >= 0;
         let theirs = segment == 0 || segment as u32 == card as u32;
         if !sound || !theirs {
-            return Err(rejected("leads to an entry that makes no sense"));
+            return Err(rejected("leads to an invalid entry"));
         }
         let generation = place.generation;
         let segment = segment as Segment;
@@ -264,7 +266,7 @@ impl RemoteKey {
         Ok(RemoteKey { place, memory, access, last, accounts, whole, lease, table })
     }
 
-    /// Where `len` bytes at `offset` of the region lie in its owner.
+    /// The owner's address of `len` bytes at `offset` of the region.
     pub(crate) fn address(&self, offset: u64, len: usize) -> Result<u64, Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.memory.len => Ok(self.memory.base + offset),
@@ -272,13 +274,13 @@ impl RemoteKey {
         }
     }
 
-    /// Whether the registration lives.
+    /// Whether the registration is live.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.table.is_live(self.place)
     }
 
-    /// Where an address of the owner's is here, for as long as this key is there.
+    /// The local address of an owner's address, valid as long as this key exists.
     pub(crate) fn pointer(&self, address: u64) -> Result<u64, Failure> {
         let mut whole = self.whole.borrow_mut();
         let whole = match &*whole {
@@ -291,7 +293,7 @@ impl RemoteKey {
         whole.of(address).ok_or_else(|| Status::OutOfRange.into())
     }
 
-    /// Lets go of what is attached of the registration.
+    /// Releases the registration's attachments.
     pub(crate) fn forget(&self) {
         self.lease.attachments.forget(&self.memory.owner, self.memory.generation);
     }
@@ -299,7 +301,7 @@ impl RemoteKey {
 
 impl Drop for RemoteKey {
     fn drop(&mut self) {
-        // While the registration lives its key may be imported once more.
+        // While the registration is live, its key may be imported again.
         if self.lease.is_own() && !self.is_live() {
             self.forget();
         }

@@ -1,17 +1,18 @@
-//! Provider shm-xpmem: put and get between processes of one machine through memory of the peer's that the kernel module xpmem
-//! attaches here, one copy and no help from the target.
+//! Provider shm-xpmem: put and get between processes of one machine. The kernel module xpmem attaches the peer's memory to this
+//! process. The transfer takes one copy and no help from the target.
 //!
-//! One domain, `shm-xpmem`, with one module, `attach`. It carries no messages: the core adds it as an RMA lane beside a module that
-//! does. What it promises:
+//! One domain, `shm-xpmem`, with one module, `attach`. It carries no messages: the core adds it as an RMA lane beside a module
+//! that does. Guarantees:
 //!
-//! * Put and get have completed, at both ends, when the call returns; the target's threads do nothing.
-//! * A peer that dies or unmaps its memory ends no process here: the kernel copies, and says EFAULT where a load would be a
-//!   signal (`endpoint.rs`).
-//! * A key is good only while the owner's table says so, whatever is attached. Whoever copies announces it to the owner first
-//!   ([`tieline_memory_file::Announcements`]): until then `deregister` says `AGAIN`.
-//! * What is attached is bounded, in bytes and in number, for all endpoints of the process together (`attachments.rs`).
-//! * The provider is there only where the whole chain was tried on this process itself; a peer counts as reachable only after a
-//!   real copy of its card.
+//! * Put and get have completed at both ends when the call returns, without involving the target's threads.
+//! * A peer that dies or unmaps its memory kills no process here. The kernel copies, and returns EFAULT in cases in which a
+//!   load would raise a signal (`endpoint.rs`).
+//! * A key is valid only while its entry in the owner's table is live, whatever is attached. Every copy is first announced to
+//!   the owner ([`tieline_memory_file::Announcements`]). A region ends once no access that passed the check is left. Until then
+//!   `deregister` returns `AGAIN`.
+//! * Attachments are bounded, in bytes and in number, for all endpoints of the process together (`attachments.rs`).
+//! * The provider is available only if the whole chain has worked on this process itself. A peer counts as reachable only after
+//!   a real copy of its card.
 
 mod attachments;
 mod card;
@@ -46,13 +47,13 @@ pub const DOMAIN: &str = "shm-xpmem";
 /// The name of the only module.
 pub const MODULE: &str = "attach";
 
-/// The provider. It keeps no descriptor beyond the first domain: an open one keeps the module from being unloaded, and belongs to
-/// contexts.
+/// The provider. It keeps no descriptor beyond the first domain: an open one prevents unloading of the kernel module, and
+/// belongs to contexts.
 pub struct ShmXpmem {
     host: HostHandle,
     settings: Settings,
-    /// What the module was tried by, until the first domain takes it over: to close the device between the two would be one more
-    /// moment at which another library of the process could lose what it has made.
+    /// The lease of the initial test, until the first domain takes it over. Closing the device in between would be one more
+    /// moment at which another library of the process could lose everything it has made.
     tried: Mutex<Option<Arc<Lease>>>,
 }
 
@@ -82,7 +83,7 @@ impl Provider for ShmXpmem {
             name: DOMAIN.to_string(),
             caps: memory_caps::REGISTER,
             max_key_len: keys::PACKED_LEN as u32,
-            // A segment is noted, whatever its length, and a byte of either end copied.
+            // Registering a segment costs the same for every length, and copies a byte at either end.
             register_ns: 1500.0,
             register_ns_per_byte: 0.0,
         }])

@@ -1,12 +1,12 @@
-//! When attached memory is worth its price.
+//! The cost model: when attaching memory pays off.
 //!
-//! Memory that is warm (attached, its pages brought in) is copied by loads and stores and no call. To warm it costs an attachment and
-//! a fault for every 132 KiB, which is many times what the kernel asks for one copy of cold memory. Nobody knows how often a range
-//! will be used. So this is done as somebody does who may rent or buy: each access to a cold window is left to the lane behind, and
-//! what warm memory would have saved is noted; once that is as much as warming costs, the window is warmed. Whatever comes, that is
-//! never more than twice as dear as knowing it beforehand.
+//! Warm memory (attached, with its pages faulted in) is copied by loads and stores without a system call. Warming it costs an
+//! attachment and one fault per 132 KiB, many times the price of one kernel copy of cold memory. The number of future uses of a
+//! range is unknown: this is the rent-or-buy (ski rental) problem. Each access to a cold window is left to the next lane, and
+//! the savings of warm memory are recorded. When they reach the cost of warming, the window is warmed. The total cost is never
+//! more than twice the optimum with known future uses.
 //!
-//! What things cost is measured on this machine, on memory of our own, when an interface is opened first (`measure`).
+//! The costs are measured on this machine, on memory of this process, when the first interface is opened (`measure`).
 
 use core::fmt;
 use std::collections::HashMap;
@@ -19,23 +19,24 @@ use tieline_plugin_api::process::PerProcess;
 use crate::settings::{Reach, Settings};
 use crate::sys::{self, Direction, Errno, Kernel};
 
-/// What one fault brings in: the page, 32 behind it and 16 before, of 4 KiB; those before are of the fault before, as a rule.
+/// Bytes per fault: the page, 32 pages after it and 16 before it, of 4 KiB. The pages before it usually came with the previous
+/// fault.
 const FAULT: f64 = 33.0 * 4096.0;
-/// Windows that a key keeps accounts of.
+/// Maximum number of windows with records per key.
 const MOST: usize = 4096;
-/// What is left to others has to be cheaper there by more than what a measurement is wrong by.
+/// A route must be cheaper by more than the measurement error to be preferred.
 const MARGIN: f64 = 0.8;
 
-/// What things cost here, in nanoseconds.
+/// The measured costs, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Costs {
-    /// To attach and detach.
+    /// An attach and a detach.
     pub(crate) attach: f64,
-    /// For one fault.
+    /// One fault.
     pub(crate) fault: f64,
-    /// For a byte of warm memory.
+    /// One byte of warm memory.
     pub(crate) warm_byte: f64,
-    /// For a copy by the kernel, and for each byte of it.
+    /// One kernel copy, and each byte of it.
     pub(crate) call: f64,
     pub(crate) call_byte: f64,
 }
@@ -53,7 +54,7 @@ impl Costs {
         self.attach + self.fault * (len as f64 / FAULT).ceil()
     }
 
-    /// Whether the kernel copies so much faster than loads and stores do.
+    /// Whether the kernel copies faster than loads and stores, by the margin.
     pub(crate) fn leaves(&self, len: u64) -> bool {
         self.by_the_kernel(len) < MARGIN * self.warm(len)
     }
@@ -70,15 +71,15 @@ impl fmt::Display for Costs {
     }
 }
 
-/// What warm memory would have saved so far, window by window, for one key.
+/// The savings of warm memory so far, per window, for one key.
 #[derive(Default)]
 pub(crate) struct Accounts {
     saved: HashMap<u64, f64>,
 }
 
 impl Accounts {
-    /// Whether an access to these cold windows, of so many bytes each, pays for their warming. If not, what it would have saved is
-    /// noted.
+    /// Whether an access to these cold windows, with this many bytes each, pays for warming them. If not, its savings are
+    /// recorded.
     pub(crate) fn pays(&mut self, costs: &Costs, cold: &[(u64, u64)]) -> bool {
         let saved = |number: &u64| self.saved.get(number).copied().unwrap_or(0.0);
         let so_far: f64 = cold.iter().map(|(number, _)| saved(number)).sum();
@@ -100,22 +101,22 @@ impl Accounts {
     }
 }
 
-/// What things cost in this process, measured when they are asked for first; `None`: nothing is declined.
+/// The costs in this process, measured at the first call; `None`: nothing is declined.
 pub(crate) fn costs(kernel: &dyn Kernel, settings: &Settings) -> Option<Costs> {
     static MEASURED: PerProcess<OnceLock<Option<Costs>>> = PerProcess::new();
     if settings.reach == Reach::Copy || !settings.declines {
         return None;
     }
-    // Where it cannot be measured nothing is known to be better.
+    // Without a measurement nothing is known to be better, so nothing is declined.
     *MEASURED.get_or_init(|| measure(kernel, settings.page).ok())
 }
 
-/// Pages of the memory that costs are measured on.
+/// Pages of the memory for measurements.
 const PAGES: usize = 256;
 /// Bytes of one long copy.
 const LONG: usize = 256 << 10;
 
-/// What is released when it goes out of use.
+/// A segment and a permit that are released on drop.
 struct Ours<'a> {
     kernel: &'a dyn Kernel,
     segment: i64,
@@ -131,7 +132,7 @@ impl Drop for Ours<'_> {
     }
 }
 
-/// Measures what things cost, on memory of our own: about a millisecond.
+/// Measures the costs on memory of this process. Takes about a millisecond.
 pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     let page = page as usize;
     let len = PAGES * page;
@@ -158,7 +159,7 @@ pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     (0..PAGES).try_for_each(|n| touch(n * page, 1))?;
     let long = LONG.min(len);
     let warm_byte = best_of(4, || touch(0, long))? / long as f64;
-    // As between two processes: the pages of the other side are looked up.
+    // As between two processes, the kernel looks up the pages of the other side.
     let first = start as usize - memory.as_ptr().addr();
     let mut call = |len: usize| {
         let piece = Piece::of(&mut memory[first..first + len]);
@@ -175,7 +176,7 @@ pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     Ok(Costs { attach, fault, warm_byte, call: short, call_byte })
 }
 
-/// The shortest of so many times, in nanoseconds.
+/// The shortest of `times` runs, in nanoseconds.
 fn best_of(times: usize, mut work: impl FnMut() -> Result<(), Errno>) -> Result<f64, Errno> {
     let mut best = f64::INFINITY;
     for _ in 0..times {
@@ -279,7 +280,7 @@ mod tests {
         assert!(costs.warm_byte > 0.0 && costs.attach > 0.0, "{costs:?}");
         let Costs { attach, fault, warm_byte, call, call_byte } = costs;
         assert!([attach, fault, call].iter().all(|cost| cost.is_finite()), "{costs:?}");
-        // A millisecond for a byte: so slow is nothing, but a sum that is taken for a quotient.
+        // No machine needs a millisecond per byte, so a larger value would be a total instead of a quotient.
         assert!(warm_byte < 1e6 && call_byte < 1e6, "{costs:?}");
         assert_eq!(played.there(), crate::double::There::default());
         played.fail(crate::double::Command::Attach, libc::ENOMEM);

@@ -1,7 +1,7 @@
-//! Who a peer is, and whether the module lets us attach its memory.
+//! The identity of a peer, and the test whether the kernel module allows attaching its memory.
 //!
-//! What decides is a real copy of the peer's *card*: a page that begins with 16 bytes that were chosen at random, whose segment the
-//! address carries. Facts (boot, namespaces, user) are for the words.
+//! The decision is made by a real copy of the peer's *card*, a page that begins with 16 random bytes. The card's segment is
+//! part of the address. Facts (boot, namespaces, user) only serve the error texts.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ const MAGIC: [u8; 4] = *b"xpm\x01";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) facts: Facts,
-    /// Names the domain.
+    /// Identifies the domain.
     pub(crate) nonce: Nonce,
     /// The segment of the page that begins with the nonce.
     pub(crate) card: Segment,
-    /// The descriptor of the key table there.
+    /// The peer's descriptor of its key table.
     pub(crate) table: i32,
-    /// The descriptor on which accesses are announced there.
+    /// The peer's descriptor for announced accesses.
     pub(crate) announcements: i32,
 }
 
@@ -72,11 +72,11 @@ impl Address {
     }
 }
 
-/// The page that peers read before the first access, with a segment of its own. It stays as long as the domain.
+/// The page that peers read before the first access, with a segment of its own. It lives as long as the domain.
 pub(crate) struct Card {
     lease: Arc<Lease>,
     segment: Segment,
-    /// A whole page lies in it, in which nothing else does: a segment names no less.
+    /// Contains one whole page that holds nothing else, because a segment covers whole pages.
     _memory: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ fn system(errno: Errno) -> String {
     }
 }
 
-/// The whole chain on ourselves, in the order of the steps; what fails is named.
+/// Tests the whole chain on this process itself, step by step. The error names the failed step.
 pub(crate) fn on_oneself(kernel: &dyn Kernel, page: u64) -> Result<(), Failure> {
     let failed = |step: &str, why: String| {
         let text = format!("tried on this process itself, {step} did not work: {why}");
@@ -157,7 +157,7 @@ fn by_segment(kernel: &dyn Kernel, segment: Segment, page: u64) -> Result<(), St
     if came.map_err(named("copying from what was attached"))? != (1, vec![0xa5]) {
         return Err(("copying", None));
     }
-    // The second page is not there. That this is an error and no signal is why copying is safe.
+    // The second page is not mapped. Copying is safe because this is an error, not a signal.
     match copied(Direction::Get, &mut [0], at + page) {
         Err(libc::EFAULT) => {}
         Err(errno) => return Err(("copying from a hole", Some(errno))),
@@ -169,25 +169,25 @@ fn by_segment(kernel: &dyn Kernel, segment: Segment, page: u64) -> Result<(), St
     kernel.release(permit).map_err(named("releasing the permit"))
 }
 
-/// A peer that can be reached.
+/// A reachable peer.
 pub(crate) struct Peer {
     pub(crate) nonce: Nonce,
     /// The segment of its card.
     pub(crate) card: Segment,
     pub(crate) process: Process,
     pub(crate) table: Arc<PeerRegistrations<WORDS>>,
-    /// The kernel copies between that process and this one, too.
+    /// Whether the kernel can also copy between that process and this one.
     pub(crate) kernel_copies: bool,
-    /// Our place among the peer's accessors.
+    /// This side's place among the peer's accessors.
     pub(crate) accessor: Accessor,
 }
 
-/// Copies the peer's card, maps its key table, and takes a place among those who may access its memory; on failure says why
-/// in words.
+/// Copies the peer's card, maps its key table, and takes a place among the peer's accessors. The error text names the cause.
 pub(crate) fn reach(lease: &Lease, page: u64, me: &Facts, peer: &Address) -> Result<Peer, Failure> {
     let them = &peer.facts;
     me.may_name(them)?;
-    // First this, then what only the peer itself can show: so it is the peer's process and not the next of its number.
+    // The process is opened before the card is read. Only the peer can provide the card, so the process is the peer's and not a
+    // later one with the same number.
     let process = Process::open(them.pid);
     match look(&*lease.kernel, peer.card, page) {
         Ok(nonce) if nonce == peer.nonce => {}

@@ -1,4 +1,4 @@
-//! The settings of this provider: names, defaults, one sentence each, and the values as numbers.
+//! The settings of this provider: names, defaults, help texts and parsed values.
 
 use std::fs;
 
@@ -12,64 +12,64 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_SHM_XPMEM_ACCESS",
         "copy",
-        "How peers' memory is reached: copy lets the kernel copy, so that the death of a peer is an error; direct loads and \
-         stores, with atomics and pointers, for jobs that end with any of their processes: a peer that dies in an access ends \
-         this process, by SIGBUS.",
+        "The route to peers' memory. copy: the kernel copies, so the death of a peer is an error. direct: loads and stores, \
+         with atomics and pointers, for jobs that end with any of their processes. If a peer dies during such an access, SIGBUS \
+         ends this process.",
     )
     .one_of("copy|direct"),
     ConfigDoc::size(
         "TIELINE_SHM_XPMEM_CACHE",
         "4g",
-        "The most bytes of peers' memory that this process keeps attached, as the first of its contexts says.",
+        "Maximum bytes of peers' memory that this process keeps attached. The value of the first context applies.",
     )
     .between(64 << 10, u64::MAX),
     ConfigDoc::count(
         "TIELINE_SHM_XPMEM_ATTACHMENTS",
         "0",
-        "The most attachments that this process keeps, each of them a mapping; 0: a tenth of the mappings that a process \
-         may have (vm.max_map_count). As the first context of the process says.",
+        "Maximum number of attachments of this process, each of which is a mapping; 0: a tenth of the mappings that a process \
+         may have (vm.max_map_count). The value of the first context applies.",
     ),
     ConfigDoc::size(
         "TIELINE_SHM_XPMEM_WINDOW",
         "2m",
-        "Bytes of a peer's region that are attached at once: a power of two from 4k to 1g; no more than TIELINE_SHM_XPMEM_CACHE.",
+        "Bytes of a peer's region per attachment: a power of two from 4k to 1g; no more than TIELINE_SHM_XPMEM_CACHE.",
     )
     .between(4 << 10, 1 << 30),
     ConfigDoc::text(
         "TIELINE_SHM_XPMEM_COLD",
         "decline",
-        "With direct access: decline leaves memory that is not attached yet to the lane behind (shm-cma) until attaching it pays; \
-         serve attaches it at once, which is better where shm-cma is left out.",
+        "With direct access. decline: memory that is not attached yet is left to the next lane (shm-cma) until attaching it \
+         pays off. serve: it is attached immediately, which is better without shm-cma.",
     )
     .one_of("decline|serve"),
     ConfigDoc::count(
         "TIELINE_SHM_XPMEM_SEGMENTS",
         "256",
-        "Registrations of one context, up to this many at a time, that have a segment of their own: peers of the same user can \
-         attach nothing else; those beyond share one of all memory.",
+        "Maximum number of concurrent registrations of one context with a segment of their own. Through such a segment, peers \
+         of the same user can attach only that registration. Further registrations share one segment of all memory.",
     ),
 ];
 
-/// How peers' memory is reached.
+/// The route to peers' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The kernel copies.
+    /// Copies by the kernel.
     Copy,
-    /// By loads and stores.
+    /// Loads and stores.
     Direct,
 }
 
-/// The values.
+/// The parsed values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) reach: Reach,
-    /// Cold memory is left to the lane behind.
+    /// Cold memory is left to the next lane.
     pub(crate) declines: bool,
     pub(crate) cache: u64,
     pub(crate) attachments: u64,
     pub(crate) window: u64,
     pub(crate) segments: u64,
-    /// The size of a page.
+    /// The page size.
     pub(crate) page: u64,
 }
 
@@ -101,7 +101,7 @@ impl Settings {
         })
     }
 
-    /// The values where these are set.
+    /// The values with these variables set and defaults for the rest.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<&'static str>) -> Result<Settings, Failure> {
         let set = |name: &str| set(name).map(str::to_string);
@@ -109,7 +109,7 @@ impl Settings {
     }
 }
 
-/// A window that fits into the cache: one that does not would be attached anew for each access.
+/// Limits the window to the cache's size. A larger window would be attached anew for each access.
 fn window_within(cache: u64, window: u64) -> u64 {
     let largest = cache.checked_ilog2().map_or(0, |log| 1 << log);
     window.min(largest)

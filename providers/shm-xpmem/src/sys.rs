@@ -1,6 +1,6 @@
-//! The device and memory: each call behind a function that cannot be misused.
+//! The device and memory: each call behind a safe function.
 //!
-//! The kernel's interface is that of xpmem 2.6 and 2.7: numbers without a size, `_IO('x', n)`; all identifiers are numbers.
+//! The kernel interface is that of xpmem 2.6 and 2.7: numbers without a size, `_IO('x', n)`; all identifiers are numbers.
 
 #![allow(unsafe_code)]
 
@@ -18,14 +18,14 @@ pub(crate) use tieline_memory_file::random;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::atomic_op;
 
-/// The number of a system error.
+/// A system error number.
 pub(crate) type Errno = i32;
-/// The kernel's name of a range of one process's memory. The lower half is that process's number.
+/// The kernel's name for a range of one process's memory. The lower half is that process's number.
 pub(crate) type Segment = i64;
-/// The kernel's name of this process's right to attach parts of a segment.
+/// The kernel's name for this process's right to attach parts of a segment.
 pub(crate) type Permit = i64;
 
-/// The calling process has inherited the descriptor and did not open the device itself. A constant of no libc.
+/// The error for a process that has inherited the descriptor and did not open the device itself. No libc defines it.
 pub(crate) const NOT_OPENED: Errno = 2004;
 
 const VERSION: libc::c_ulong = 0x7800;
@@ -36,11 +36,11 @@ const RELEASE: libc::c_ulong = 0x7804;
 const ATTACH: libc::c_ulong = 0x7805;
 const DETACH: libc::c_ulong = 0x7806;
 
-/// Only processes of this user may have a permit.
+/// Restricts permits to processes of the same user.
 const MODE: u64 = 0o600;
-/// The only kind of permission that there is.
+/// The only kind of permission.
 const BY_MODE: i32 = 1;
-/// A permit to read and write. One to read alone cannot be attached at all.
+/// A permit to read and write. A read-only permit cannot be attached at all.
 const READ_WRITE: i32 = 2;
 
 #[repr(C)]
@@ -79,38 +79,38 @@ const _: () = {
     assert!(core::mem::offset_of!(Attach, address) == 24);
 };
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Out of the local pieces, into what is attached.
+    /// From the local pieces into the attachment.
     Put,
-    /// Out of what is attached, into the local pieces.
+    /// From the attachment into the local pieces.
     Get,
 }
 
-/// What the provider asks of the kernel. Tests play it.
+/// The kernel operations that the provider uses. Tests replace them with a double.
 pub(crate) trait Kernel: Send + Sync {
-    /// Names a range of whole pages of this process's memory; `u64::MAX` from 0 on: all of it.
+    /// Makes a segment of whole pages of this process's memory. Start 0 with size `u64::MAX` covers all of it.
     fn make(&self, start: u64, size: u64) -> Result<Segment, Errno>;
 
-    /// Ends a segment of this process: nothing of it can be touched any more.
+    /// Ends a segment of this process: its memory becomes inaccessible to peers.
     fn remove(&self, segment: Segment) -> Result<(), Errno>;
 
-    /// Asks for a permit.
+    /// Gets a permit.
     fn get(&self, segment: Segment) -> Result<Permit, Errno>;
 
-    /// Gives a permit back, and detaches what was attached by it.
+    /// Releases a permit and its attachments.
     fn release(&self, permit: Permit) -> Result<(), Errno>;
 
-    /// Maps whole pages of a segment, and says where. What is not mapped there is a hole here.
+    /// Maps whole pages of a segment and returns their address. Unmapped pages of the owner are holes in it.
     fn attach(&self, permit: Permit, offset: u64, size: u64) -> Result<u64, Errno>;
 
-    /// Ends an attachment. Nothing else may: the kernel kills who unmaps one.
+    /// Ends an attachment. No other way is allowed: if a process unmaps one itself, the kernel kills the process.
     fn detach(&self, address: u64) -> Result<(), Errno>;
 
-    /// Has the kernel copy between local pieces and as many bytes at `attached`, in order. Returns the bytes copied: fewer
-    /// where a later page cannot be reached, `EFAULT` where the first cannot. The pieces are those of an operation (or this
-    /// provider's own).
+    /// Has the kernel copy between local pieces and as many bytes at `attached`, in order. Returns the number of bytes copied.
+    /// It is smaller if a later page is inaccessible; the error is `EFAULT` if the first one is. The pieces are those of an
+    /// operation (or this provider's own).
     fn copy(
         &self,
         direction: Direction,
@@ -119,16 +119,16 @@ pub(crate) trait Kernel: Send + Sync {
         len: usize,
     ) -> Result<usize, Errno>;
 
-    /// Nothing is asked of the device from here on: its descriptor is closed, and what this process made ends.
+    /// Closes the descriptor, which ends everything that this process made. No operation may follow.
     fn close(&self) {}
 
-    /// The number of the descriptor of the device.
+    /// The number of the device's descriptor.
     fn descriptor(&self) -> i32 {
         -1
     }
 
-    /// Whether this process has the device open by another descriptor, these not counted: to close ours would end what was
-    /// made by that one.
+    /// Whether this process has the device open through another descriptor that is not in the list. Closing ours would then end
+    /// everything made through that one.
     fn is_open_elsewhere(&self, _but: &[i32]) -> bool {
         false
     }
@@ -138,12 +138,12 @@ pub(crate) trait Kernel: Send + Sync {
 pub(crate) struct Device {
     /// -1: closed.
     fd: AtomicI32,
-    /// That of the device.
+    /// The device number.
     number: u64,
 }
 
 impl Device {
-    /// Opens it.
+    /// Opens the device.
     pub(crate) fn open(path: &Path) -> Result<Device, Error> {
         let file =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
@@ -159,11 +159,11 @@ impl Device {
     }
 
     /// # Safety
-    /// `argument` is what the kernel reads and writes for `number`.
+    /// `argument` is the record that the kernel reads and writes for `number`.
     unsafe fn call(&self, number: libc::c_ulong, argument: *mut u8) -> Result<i32, Errno> {
         let fd = self.fd.load(Ordering::Acquire);
         loop {
-            // SAFETY: our own descriptor, or -1, which is none; the caller vouches for the argument.
+            // SAFETY: our own descriptor, or -1, which is none; the caller guarantees the argument.
             let answered = unsafe { libc::ioctl(fd, number as _, argument) };
             if answered >= 0 {
                 return Ok(answered);
@@ -179,7 +179,7 @@ impl Device {
 impl Kernel for Device {
     fn make(&self, start: u64, size: u64) -> Result<Segment, Errno> {
         let mut make = Make { start, size, kind: BY_MODE, pad: 0, mode: MODE, segment: 0 };
-        // SAFETY: a record of 40 bytes. The kernel only notes the range.
+        // SAFETY: a record of 40 bytes. The kernel only records the range.
         let _ = unsafe { self.call(MAKE, (&raw mut make).cast()) }?;
         Ok(make.segment)
     }
@@ -197,7 +197,7 @@ impl Kernel for Device {
     }
 
     fn release(&self, mut permit: Permit) -> Result<(), Errno> {
-        // SAFETY: the command reads 8 bytes; whoever has a permit has no attachment by it any more.
+        // SAFETY: the command reads 8 bytes; the holder of a permit has no attachment through it any more.
         unsafe { self.call(RELEASE, (&raw mut permit).cast()) }.map(drop)
     }
 
@@ -210,7 +210,7 @@ impl Kernel for Device {
     }
 
     fn detach(&self, mut address: u64) -> Result<(), Errno> {
-        // SAFETY: the command reads 8 bytes; it ends a mapping that is an attachment, which only its `Attachment` asks for.
+        // SAFETY: the command reads 8 bytes; it ends a mapping that is an attachment, and only its `Attachment` requests this.
         unsafe { self.call(DETACH, (&raw mut address).cast()) }.map(drop)
     }
 
@@ -221,15 +221,16 @@ impl Kernel for Device {
         attached: u64,
         len: usize,
     ) -> Result<usize, Errno> {
-        // Of a copy between "processes" the kernel looks the pages of the remote side up, which it cannot do for attached ones, and
-        // loads from and stores to the local side as any system call does: a page that is not there is EFAULT and no signal.
+        // In a copy between "processes" the kernel looks up the pages of the remote side, which it cannot do for attached ones.
+        // It accesses the local side with loads and stores, like any system call: a missing page is EFAULT and no signal.
         let call = match direction {
             Direction::Put => libc::process_vm_readv,
             Direction::Get => libc::process_vm_writev,
         };
         let local = iovec(core::ptr::with_exposed_provenance_mut(attached as usize), len);
-        // SAFETY: a list with the layout of `iovec` (as `Piece` has) that lives through the call. What is attached is kept so by its `Attachment`; whoever posts an operation promises that its pieces may be read
-        // by a put and written by a get until it has completed (`RmaOp`), and it completes before this returns.
+        // SAFETY: a list with the layout of `iovec` (as `Piece` has) that lives through the call. The attached memory is kept
+        // by its `Attachment`. The poster of an operation promises that its pieces may be read by a put and written by a get
+        // until it has completed (`RmaOp`), and it completes before this returns.
         unsafe { copy_here(call, local, pieces.as_ptr().cast(), pieces.len()) }
     }
 
@@ -245,18 +246,18 @@ impl Kernel for Device {
     fn close(&self) {
         let fd = self.fd.swap(-1, Ordering::AcqRel);
         if fd >= 0 {
-            // SAFETY: ours, and taken out of here by this call alone.
+            // SAFETY: our own descriptor, taken out of the field only by this call.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
 }
 
-/// Memory as the kernel is told of it.
+/// A memory range in the kernel's format.
 fn iovec(base: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast(), iov_len: len }
 }
 
-/// A call that copies between two processes.
+/// The type of a call that copies between two processes.
 type Call = unsafe extern "C" fn(
     libc::pid_t,
     *const libc::iovec,
@@ -266,11 +267,12 @@ type Call = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> libc::ssize_t;
 
-/// Copies as many bytes as fit between a piece and a list of them, both of this process; the kernel checks all addresses. The process is
-/// named by the thread that asks: its first one may have ended, and then the process's own number names no memory.
+/// Copies as many bytes as fit between one piece and a list of pieces, both of this process; the kernel checks all addresses.
+/// The process is identified by the calling thread. If its first thread has ended, the process's own number identifies no
+/// memory.
 ///
 /// # Safety
-/// The list is as long as that, and what is written may be.
+/// The list has `count` entries, and the destination may be written.
 unsafe fn copy_here(
     call: Call,
     local: libc::iovec,
@@ -279,7 +281,7 @@ unsafe fn copy_here(
 ) -> Result<usize, Errno> {
     // SAFETY: takes no pointer and cannot fail.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
-    // SAFETY: both lists live through the call; the caller vouches for the rest.
+    // SAFETY: both lists live through the call; the caller guarantees the rest.
     let copied = unsafe { call(thread, &raw const local, 1, remote, count as libc::c_ulong, 0) };
     usize::try_from(copied).map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
@@ -292,15 +294,15 @@ pub(crate) fn can_be_copied(direction: Direction, pieces: &[Piece<'_>]) -> bool 
         let (local, remote) = (iovec(byte, 1), iovec(piece.base(), 1));
         // SAFETY: one piece each, and writes one byte to `byte`.
         let read = unsafe { copy_here(libc::process_vm_readv, local, &raw const remote, 1) };
-        // SAFETY: one piece each. What was there is written once more: the operation may write it, and nobody else does until it
-        // has ended.
+        // SAFETY: one piece each. The byte is overwritten with its own value: the operation may write it, and nothing else does
+        // until it has ended.
         let same = || unsafe { copy_here(libc::process_vm_writev, local, &raw const remote, 1) };
         read == Ok(1) && (direction == Direction::Put || same() == Ok(1))
     })
 }
 
-/// Whether the kernel can copy the first and the last of so many bytes. It can say neither of device memory nor of what is
-/// attached of another process, which the module cannot bring in for a peer. Where it may not be asked they pass.
+/// Whether the kernel can copy the first and the last of `len` bytes. It can copy neither device memory nor attachments of
+/// another process's memory, which the module cannot fault in for a peer. If the kernel forbids the test, the answer is yes.
 pub(crate) fn may_be_attached(base: u64, len: u64) -> bool {
     let mut bytes = [0u8; 2];
     let at = |address: u64| iovec(core::ptr::with_exposed_provenance_mut(address as usize), 1);
@@ -313,7 +315,8 @@ pub(crate) fn may_be_attached(base: u64, len: u64) -> bool {
     }
 }
 
-/// Whether the first thread of this process has ended while others go on. The kernel then knows no memory by the process's number.
+/// Whether the first thread of this process has ended while others continue. The process's number then identifies no memory for
+/// the kernel.
 pub(crate) fn first_thread_has_ended() -> bool {
     let (mut byte, there) = (0u8, 0u8);
     let local = iovec(&raw mut byte, 1);
@@ -325,12 +328,12 @@ pub(crate) fn first_thread_has_ended() -> bool {
     copied < 0 && Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// The number of the character device that a descriptor leads to. No file system behind it is asked: one need not answer.
+/// The number of the character device behind a descriptor. The query does not involve a file system, which might not respond.
 pub(crate) fn device_behind(fd: i32) -> Option<u64> {
     // SAFETY: a plain record that the kernel fills.
     let mut found: libc::statx = unsafe { core::mem::zeroed() };
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    // SAFETY: a zero-terminated name, and a record of the kernel's layout.
+    // SAFETY: a NUL-terminated name, and a record of the kernel's layout.
     let asked = unsafe {
         libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), flags, libc::STATX_TYPE, &raw mut found)
     };
@@ -339,8 +342,8 @@ pub(crate) fn device_behind(fd: i32) -> Option<u64> {
         .then(|| libc::makedev(found.stx_rdev_major, found.stx_rdev_minor))
 }
 
-/// Whether this process has a character device open, by another descriptor than these. `false`, too, where the kernel does not
-/// list descriptors.
+/// Whether this process has a character device open through a descriptor not in the list. `false` if the kernel does not list
+/// descriptors.
 pub(crate) fn is_open(device: u64, but: &[i32]) -> bool {
     let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return false };
     listed
@@ -348,8 +351,8 @@ pub(crate) fn is_open(device: u64, but: &[i32]) -> bool {
         .any(|fd| !but.contains(&fd) && device_behind(fd) == Some(device))
 }
 
-/// Copies between local memory and what is attached at `attached`, by loads and stores. The caller keeps the attachment. Where the
-/// owner has taken the memory away this ends the process, by SIGBUS.
+/// Copies between local memory and the attached memory at `attached`, by loads and stores. The caller keeps the attachment. If
+/// the owner has removed the memory, SIGBUS kills the process.
 #[inline]
 pub(crate) fn carry(direction: Direction, piece: Piece<'_>, attached: u64) {
     let remote = core::ptr::with_exposed_provenance_mut::<u8>(attached as usize);
@@ -357,12 +360,12 @@ pub(crate) fn carry(direction: Direction, piece: Piece<'_>, attached: u64) {
         Direction::Put => (piece.base().cast_const(), remote),
         Direction::Get => (remote.cast_const(), piece.base()),
     };
-    // SAFETY: whoever posts an operation promises that its pieces may be read by a put and written by a get until it has
-    // completed (`RmaOp`); the caller keeps as many bytes attached. A peer that reads or writes the same bytes meanwhile gets a mix
-    // of both, which is what remote memory access promises.
+    // SAFETY: the poster of an operation promises that its pieces may be read by a put and written by a get until it has
+    // completed (`RmaOp`); the caller keeps as many bytes attached. A concurrent access by the peer to the same bytes gets a
+    // mix of both, as specified for remote memory access.
     unsafe {
         if piece.len() == 8 {
-            // One load and one store: somebody who polls this word must not see half of it.
+            // One load and one store: a poller of this word must not see half of it.
             to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
         } else {
             core::ptr::copy(from, to, piece.len());
@@ -370,11 +373,11 @@ pub(crate) fn carry(direction: Direction, piece: Piece<'_>, attached: u64) {
     }
 }
 
-/// Does an atomic on the word at `attached`, which lies on its own width, and returns what was there before. The caller keeps the
-/// attachment, and has looked at operation and width.
+/// Executes an atomic on the naturally aligned word at `attached`, and returns its previous value. The caller keeps the
+/// attachment, and has checked operation and width.
 pub(crate) fn atomic(attached: u64, op: &Atomic) -> u64 {
     let at = core::ptr::with_exposed_provenance_mut::<u8>(attached as usize);
-    // SAFETY: aligned and attached, as the caller says; shared bytes are only touched by atomics and raw copies.
+    // SAFETY: aligned and attached, as the caller guarantees; shared bytes are accessed only by atomics and raw copies.
     unsafe {
         if op.width == 8 {
             apply64(AtomicU64::from_ptr(at.cast()), op)
@@ -409,8 +412,8 @@ macro_rules! apply {
 apply!(apply64, AtomicU64, u64);
 apply!(apply32, AtomicU32, u32);
 
-/// Whether the kernel copies between this process and that one: what shm-cma does. Nothing is mapped at address 0, so a copy from
-/// there says EFAULT, or that it is forbidden.
+/// Whether the kernel can copy between this process and process `pid`, like shm-cma does. Nothing is mapped at address 0, so
+/// such a copy returns EFAULT, or the error of a refusal.
 pub(crate) fn kernel_copies_from(pid: i32) -> bool {
     let mut byte = 0u8;
     let local = iovec(&raw mut byte, 1);
@@ -421,14 +424,14 @@ pub(crate) fn kernel_copies_from(pid: i32) -> bool {
     copied >= 0 || Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
 }
 
-/// Two pages of this process, of which the second is not mapped any more: what a peer's hole looks like.
+/// Two pages of this process, of which the second is unmapped: a model of a peer's hole.
 pub(crate) struct Torn {
     at: *mut libc::c_void,
     page: usize,
 }
 
 impl Torn {
-    /// Maps and tears them.
+    /// Maps both pages and unmaps the second.
     pub(crate) fn new(page: usize) -> Result<Torn, Error> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -437,12 +440,12 @@ impl Torn {
         if at == libc::MAP_FAILED {
             return Err(Error::last_os_error());
         }
-        // SAFETY: the second of the pages that were just mapped, which nobody knows of.
+        // SAFETY: the second of the pages that were just mapped, to which no reference exists.
         let _ = unsafe { libc::munmap(at.wrapping_byte_add(page), page) };
         Ok(Torn { at, page })
     }
 
-    /// Where the first page begins.
+    /// Address of the first page.
     pub(crate) fn start(&self) -> u64 {
         self.at.expose_provenance() as u64
     }

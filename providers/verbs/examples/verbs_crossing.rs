@@ -1,14 +1,13 @@
-//! Two processes that open many connections to each other at the same moment, to see that two requests which cross form
-//! one connection.
+//! Two processes open many connections to each other simultaneously, to test that two crossing requests form one connection.
 //!
 //! ```text
 //! TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 verbs_crossing 500 4   # connections, rounds
 //! ```
 //!
-//! In every round both have a new worker and so many endpoints to the other's, one beginning with the first and one with
-//! the last, and send a message on each. It ends well when every message came once, both workers have exactly so many
-//! connections, and those are paired: whoever says that its connection n leads to the other's m is led to by that one.
-//! With a third argument, a file, the connections of the last round stay until that file is there.
+//! In every round each process has a new worker and `connections` endpoints to the other one. One process starts with the first
+//! endpoint, the other with the last, and each sends a message on every endpoint. The test passes if every message arrives
+//! once, both workers have exactly that many connections, and the messages identify both ends of each connection consistently.
+//! With a third argument, a file, the connections of the last round stay open until that file exists.
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -55,7 +54,7 @@ fn run() -> Result<(), Error> {
     Ok(())
 }
 
-/// One round. Returns how many messages of wire-up were sent again.
+/// Runs one round. Returns the number of retransmitted wire-up messages.
 fn cross(job: &Job, context: &Context, count: usize, last: impl FnOnce()) -> Result<u64, Error> {
     let worker = context.worker()?;
     let came = Rc::new(RefCell::new(vec![0u32; count]));
@@ -91,12 +90,12 @@ fn cross(job: &Job, context: &Context, count: usize, last: impl FnOnce()) -> Res
         if let Some(error) = trouble.borrow_mut().take() {
             return Err(error);
         }
-        // A connection that never came about is no failed peer: its endpoint says it.
+        // A connection that was never established is not a peer failure; its endpoint has the error.
         if let Some(error) = endpoints.iter().find_map(|(endpoint, _)| endpoint.error()) {
             return Err(error.into());
         }
     }
-    // What comes too often comes until the other has got everything, too.
+    // A duplicate can arrive until the other side has received everything.
     job.barrier_while(|| worker.wait(Some(Duration::from_millis(5))).map(drop))?;
     let twice = came.borrow().iter().filter(|times| **times != 1).count();
     if twice > 0 {
@@ -111,12 +110,12 @@ fn cross(job: &Job, context: &Context, count: usize, last: impl FnOnce()) -> Res
     }
     last();
     let again = worker.counters().wireup_retransmissions;
-    // Nobody closes while the other still counts.
+    // Closing must wait until the other side has counted its connections.
     job.barrier_while(|| worker.wait(Some(Duration::from_millis(5))).map(drop))?;
     Ok(again)
 }
 
-/// Connections that module rc has.
+/// Number of connections of module rc.
 fn standing(worker: &Worker) -> u64 {
     let modules = worker.memory();
     modules.iter().filter(|module| module.path.ends_with("/rc")).map(|module| module.peers).sum()

@@ -1,4 +1,5 @@
-//! Memory over RDMA, and what is said when it cannot be had: two workers of one process, over provider verbs alone.
+//! Registered memory over RDMA, and the errors for refused registrations and keys: two workers of one process, over provider
+//! verbs alone.
 //!
 //! ```text
 //! TIELINE_PROVIDERS=verbs,tcp-connect verbs_memory open            # a worker
@@ -7,7 +8,7 @@
 //! TIELINE_PROVIDERS=verbs,tcp-connect verbs_memory hold            # put and get, then wait for a line of input
 //! ```
 //!
-//! Ends with 3 and the reason in words when something fails.
+//! On failure it prints the reason and exits with status 3.
 
 use std::process::ExitCode;
 use tieline::{Context, Endpoint, Error, Outcome, PostError, Worker};
@@ -53,7 +54,7 @@ fn progress(workers: [&Worker; 2]) {
     }
 }
 
-/// Waits for an operation of the first worker while both make progress.
+/// Waits for an operation of the first worker while both workers make progress.
 fn finish(workers: [&Worker; 2], posted: Result<Outcome, PostError>) -> Result<u64, Error> {
     match posted? {
         Outcome::Done(value) => Ok(value),

@@ -1,14 +1,14 @@
-//! A stream of messages and puts from rank 0 to rank 1, to watch what happens when something goes wrong on the way.
+//! A stream of messages and puts from rank 0 to rank 1, to observe failures on the network path.
 //!
 //! ```text
 //! TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 verbs_traffic 5      # seconds
 //! TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=1 verbs_traffic 5 20   # looks every 20 ms only
 //! ```
 //!
-//! With `revoke` as a third argument rank 1 gives its region up in mid-stream, while rank 0 still puts into it.
+//! With `revoke` as a third argument, rank 1 drops its region in mid-stream, while rank 0 still puts into it.
 //!
-//! Rank 1 checks that every message comes once, in order, and whole. Both end with 3 and the reason in words when the
-//! connection fails; how long it took to close everything after that is said, too.
+//! Rank 1 checks that every message arrives once, in order and unmodified. If the connection fails, both print the reason and
+//! exit with status 3. They also print the time that it took to close everything afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How the stream ended, or when it failed.
+/// The result of the stream, or the time of its failure.
 fn run() -> Result<Result<String, Instant>, Error> {
     let argument = |n| std::env::args().nth(n).and_then(|text| text.parse::<u64>().ok());
     let seconds = Duration::from_secs(argument(1).unwrap_or(5));

@@ -1,4 +1,4 @@
-//! `libtieline_verbs.so`: the provider verbs as a file that the core finds at run time.
+//! `libtieline_verbs.so`: provider verbs as a shared object that the core loads at run time.
 
 use tieline_plugin_api::{dlopen_note, export_provider};
 

@@ -1,15 +1,14 @@
-//! The records of libibverbs that this provider uses, as the installed library lays them out.
+//! The libibverbs records that this provider uses, in the layout of the installed library.
 //!
-//! Written by hand from `infiniband/verbs.h` (rdma-core), whose binary interface has been stable since version 1.1 of
-//! its symbols. `layout_tests.rs` compiles a C program against the installed headers and compares every size and
-//! offset. Only what is used is named: a tail that is never touched is left out where the library allocates
-//! the record and we only read its head.
+//! The declarations are written by hand from `infiniband/verbs.h` (rdma-core). Its binary interface has been stable since
+//! version 1.1 of its symbols. `layout_tests.rs` compiles a C program against the installed headers and compares every size and
+//! offset. Only the fields in use are declared: if the library allocates a record, an unused tail of that record is omitted.
 
 #![allow(non_camel_case_types)]
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-/// `union ibv_gid`: 16 bytes, but aligned like its two 64-bit halves.
+/// `union ibv_gid`: 16 bytes with the alignment of its two 64-bit halves.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct ibv_gid {
@@ -61,7 +60,7 @@ pub(crate) struct ibv_device_attr {
     pub(crate) phys_port_cnt: u8,
 }
 
-/// `struct ibv_port_attr` up to and with `link_layer`; the function that fills it knows no more.
+/// The part of `struct ibv_port_attr` up to and including `link_layer`. The function that fills it writes no further.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_port_attr {
@@ -92,7 +91,7 @@ pub(crate) struct ibv_port_attr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_async_event {
-    /// `cq`, `qp`, `srq`, or a port number in the low bytes.
+    /// The `cq`, `qp` or `srq`, or a port number in the low bytes.
     pub(crate) element: *mut c_void,
     pub(crate) event_type: c_uint,
 }
@@ -115,7 +114,7 @@ pub(crate) struct ibv_wc {
     pub(crate) dlid_path_bits: u8,
 }
 
-/// Opaque: only pointers to it are held.
+/// Opaque: this code only holds pointers to it.
 #[repr(C)]
 pub(crate) struct ibv_pd {
     pub(crate) context: *mut ibv_context,
@@ -223,7 +222,7 @@ pub(crate) struct ibv_sge {
     pub(crate) lkey: u32,
 }
 
-/// The three uses of `ibv_send_wr.wr`, in one record of the union's size.
+/// The three variants of `ibv_send_wr.wr`, in one record of the union's size.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct wr_rdma {
@@ -266,7 +265,7 @@ pub(crate) struct ibv_send_wr {
     pub(crate) send_flags: c_uint,
     pub(crate) imm_data: u32,
     pub(crate) wr: wr_target,
-    /// `qp_type` and the memory-window union, which are not used.
+    /// `qp_type` and the memory-window union, both unused.
     pub(crate) rest: [u64; 7],
 }
 
@@ -318,13 +317,13 @@ pub(crate) struct ibv_ah {
     pub(crate) context: *mut ibv_context,
 }
 
-/// Only pointers to it are held.
+/// Opaque: this code only holds pointers to it.
 #[repr(C)]
 pub(crate) struct ibv_device {
     _opaque: [u8; 0],
 }
 
-/// `struct ibv_context_ops`: a table of 32 functions, five of which are called here.
+/// `struct ibv_context_ops`: a table of 32 functions; this provider calls five of them.
 #[repr(C)]
 pub(crate) struct ibv_context_ops {
     pub(crate) unused_0: [*mut c_void; 11],
@@ -351,11 +350,11 @@ pub(crate) struct ibv_context {
     pub(crate) num_comp_vectors: c_int,
 }
 
-/// The numbers of `verbs.h` that are used, by name; compared with the header like the layouts.
+/// The constants of `verbs.h` in use. Tests compare them with the header, like the layouts.
 macro_rules! numbers {
     ($( $name:ident = $value:expr; )*) => {
         $( pub(crate) const $name: c_uint = $value; )*
-        /// Name and value of each.
+        /// Name and value of each constant.
         #[cfg(test)]
         pub(crate) const NUMBERS: &[(&str, c_uint)] = &[ $( (stringify!($name), $value), )* ];
     };

@@ -1,4 +1,4 @@
-//! The same on every adapter that is played: whatever its driver lacks, or does in its own way, rc and ud work over it.
+//! The same tests on every adapter double: `rc` and `ud` work despite missing or different driver features.
 
 use crate::double::clock::pass;
 use crate::double::nature::{ADAPTERS, Nature, play};
@@ -11,7 +11,7 @@ use tieline_plugin_api::{
     Domain, Endpoint, Interface, Posting, RmaOp, Status, access, atomic_op, op_flags,
 };
 
-/// Runs on all of them, one after the other.
+/// Runs a test on every adapter, one after the other.
 fn each(act: impl Fn(&Nature)) {
     for nature in ADAPTERS {
         fault(|faults| *faults = Faults::default());
@@ -42,7 +42,7 @@ fn operation(iov: &[Iov], cookie: u64) -> RmaOp<'_> {
     }
 }
 
-/// Polls both until `a` has heard of so many ends, which went well.
+/// Polls both sides until `a` has reported this many successful completions.
 fn ended(a: &mut Side, b: &mut Side, count: usize) {
     while a.told.ended.len() < count {
         a.poll();
@@ -60,7 +60,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
         let most =
             a.domain.modules().iter().find(|m| m.name == fixed(RC)).unwrap().max_iov as usize;
         assert!(most < nature.pieces as usize, "{name}: one is a message's header");
-        // What is inlined, just not any more, and as long as a message may be: in both directions.
+        // The longest inline message, one byte more, and the longest message, in both directions.
         for len in [0, 8, 47, 48, 64, 96, 101, 172, 173, 189, 8192] {
             assert_eq!(at_a.am_short(7, len as u64, &vec![1; len]), Ok(Posting::Done), "{name}");
             assert_eq!(at_b.am_short(7, len as u64, &vec![2; len]), Ok(Posting::Done), "{name}");
@@ -81,7 +81,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
             ended(&mut a, &mut b, 1);
             assert_eq!(target[..count], words[..count], "{name}");
         }
-        // From several pieces, as short as that goes inline on some.
+        // From several pieces, short enough to be inlined on some adapters.
         let (one, two) = words.split_at_mut(2);
         let iov = [piece(&mut one[..1]), piece(&mut two[..3])];
         for flags in [op_flags::MORE, 0] {
@@ -90,7 +90,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
         }
         ended(&mut a, &mut b, 2);
         assert_eq!(target[..4], [1, 3, 4, 5], "{name}");
-        // As many pieces as there may be, which for a get can be more than the device takes at once.
+        // The maximum number of pieces. For a get that can exceed the device's limit per read.
         let mut back = vec![0u64; 512 * most];
         let all = piece(&mut back);
         let own = a.domain.register(&RegisterParams::new(all.base, all.len, access::REMOTE_READ));
@@ -118,7 +118,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
     });
 }
 
-/// Lets time go by until the devices have given back what they will.
+/// Advances the clock until the devices have flushed what they flush.
 fn settle(a: &mut Side, b: &mut Side) {
     for _ in 0..3 {
         pass(Duration::from_millis(700));
@@ -130,13 +130,13 @@ fn settle(a: &mut Side, b: &mut Side) {
     (a.told, b.told) = Default::default();
 }
 
-/// Breaks a connection in one of several ways, with messages on their way.
+/// Breaks a connection by one of several causes, with messages outstanding.
 fn break_it(how: usize, a: &mut Side, b: &mut Side, at_a: VerbsEndpoint, at_b: VerbsEndpoint) {
     let flood =
         |at: &VerbsEndpoint| (0..40).take_while(|_| at.am_short(7, 1, b"x").is_ok()).count();
     match how % 4 {
         0 => {
-            // More than was granted.
+            // More messages than granted.
             let VerbsInterface::Rc(rc) = &a.interface else { panic!("reliable") };
             let mut state = rc.state.borrow_mut();
             state.connections.iter_mut().flatten().for_each(|c| c.credits.open(100_000));
@@ -144,7 +144,7 @@ fn break_it(how: usize, a: &mut Side, b: &mut Side, at_a: VerbsEndpoint, at_b: V
             assert_eq!(flood(&at_a), 40);
         }
         1 => {
-            // Nothing comes through any more.
+            // The network is cut.
             let _ = flood(&at_b);
             fault(|faults| faults.cut = true);
             let _ = (at_a.am_short(7, 1, b"lost"), at_a.flush(9));
@@ -152,7 +152,7 @@ fn break_it(how: usize, a: &mut Side, b: &mut Side, at_a: VerbsEndpoint, at_b: V
             fault(|faults| faults.cut = false);
         }
         2 => {
-            // Closed by one side, which has not read what came.
+            // One side closes without reading the arrived messages.
             let _ = flood(&at_b);
             return drop(at_a);
         }
@@ -176,7 +176,7 @@ fn break_it(how: usize, a: &mut Side, b: &mut Side, at_a: VerbsEndpoint, at_b: V
 
 #[test]
 fn two_hundred_connections_that_break_cost_no_adapter_a_receive_buffer() {
-    // The one that stays must not ask for a sign of life while nothing comes through.
+    // The remaining connection must not need a keepalive while the network is cut.
     const NARROW: [(&str, &str); 3] = [
         ("TIELINE_VERBS_WINDOW", "16"),
         ("TIELINE_VERBS_MAX_WINDOW", "16"),
@@ -198,7 +198,7 @@ fn two_hundred_connections_that_break_cost_no_adapter_a_receive_buffer() {
             }
         }
         assert_eq!(pairs().len(), 2, "{}", nature.name);
-        // The one that stayed gets all of its window through.
+        // The remaining connection delivers its whole window.
         let sent = (0..16).take_while(|_| other.am_short(7, 1, b"x").is_ok()).count();
         assert_eq!(sent, 16, "{}", nature.name);
         while a.told.messages.len() < 16 {
@@ -213,7 +213,7 @@ fn eighty_endpoints_that_all_use_their_sends_share_the_completion_queue_of_every
         let settings = [("TIELINE_VERBS_CONNECTIONS", "100")];
         let (mut a, mut b) = (side(&settings), side(&settings));
         let ends: Vec<_> = (0..80).map(|_| connect(&mut a, &mut b)).collect();
-        // Longer than what is taken at once, which some adapters need a buffer for.
+        // Too long to be inlined, which needs a buffer on some adapters.
         let mut target = vec![0u64; 32];
         let mut source = vec![0u64; 32];
         let all = piece(&mut source);
@@ -238,7 +238,7 @@ fn eighty_endpoints_that_all_use_their_sends_share_the_completion_queue_of_every
             assert!(a.told.failed.is_empty(), "{}: {:?}", nature.name, a.told.failed);
         }
         assert_eq!(target, [2; 32]);
-        // Once most are gone those that stay have their full depth again.
+        // Once most endpoints are gone, the remaining ones have their full depth again.
         let mut ends = ends;
         let (first, _) = &ends[0];
         let (_region, key) = share(&b, &mut target, first);

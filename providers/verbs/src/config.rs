@@ -1,4 +1,4 @@
-//! The settings: names, defaults, one sentence each, and the values as numbers.
+//! The settings: names, defaults, help texts and parsed values.
 
 use crate::gid::Subnet;
 use crate::port::Router;
@@ -7,7 +7,7 @@ use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 use tieline_registration::Limits;
 
-/// Every variable: its own, and those of the core's that it reads.
+/// Every variable that this provider reads: its own and the shared ones.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         "TIELINE_VERBS_DEVICES",
@@ -26,21 +26,20 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         "TIELINE_VERBS_SUBNET",
         "",
-        "Networks that the GID lies in, such as 10.1.0.0/16 or fd00:1::/64; on InfiniBand prefixes, such as \
-              fec0:0:0:1::/64; empty: any. A port with none of them is not used.",
+        "Networks for the GID, such as 10.1.0.0/16 or fd00:1::/64; on InfiniBand prefixes, such as fec0:0:0:1::/64; empty: any. \
+         A port without a GID in one of them is not used.",
     ),
     ConfigDoc::text(
         "TIELINE_VERBS_ROUTER",
         "off",
-        "How peers in other InfiniBand subnets are reached: off, not at all; the LID of the router's port in this subnet, such \
-              as 0x12; or flid: by the LID in the peer's subnet prefix, fec0:0:LID:subnet, where the routers are set up for that. \
-              The same kind on both sides.",
+        "The route to peers in other InfiniBand subnets. off: none. A LID such as 0x12: the router's port in this subnet. flid: \
+         the LID in the peer's subnet prefix, fec0:0:LID:subnet, if the routers support it. Both sides need the same kind.",
     ),
     ConfigDoc::text(
         "TIELINE_VERBS_PATH_MTU",
         "auto",
-        "Bytes in a packet at most: 256, 512, 1024, 2048 or 4096; auto: what the port has. The smaller one of \
-              the two sides is used.",
+        "Maximum bytes in a packet: 256, 512, 1024, 2048 or 4096; auto: the port's MTU. The smaller value of the two sides is \
+         used.",
     )
     .one_of("auto|256|512|1024|2048|4096"),
     ConfigDoc::count(
@@ -58,118 +57,116 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_VERBS_PARTITION_KEY",
         "",
-        "Partition key to use, such as 0x8001; empty: the first of the port's table with full membership, or the first.",
+        "Partition key to use, such as 0x8001; empty: the first entry of the port's table with full membership, or else the \
+         first entry.",
     ),
     ConfigDoc::duration(
         "TIELINE_VERBS_ACK_TIMEOUT",
         "500ms",
-        "How long the device waits for an acknowledgement before it sends again; rounded up to a power of two of \
-              4.096 us.",
+        "How long the device waits for an acknowledgement before it retransmits; rounded up to a power of two of 4.096 us.",
     ),
     ConfigDoc::count(
         "TIELINE_VERBS_RETRY_COUNT",
         "6",
-        "How often the device sends again before the connection fails, 0 to 7; soft RoCE takes 7 for without end, and \
-              counts against fewer what it repeats out of order: on links that lose and reorder it needs 7. A peer that \
-              is lost is then found by TIELINE_FAILURE_TIMEOUT.",
+        "Retransmissions before the connection fails, 0 to 7. Soft RoCE treats 7 as unlimited. With fewer it also counts \
+         retransmissions for reordered packets, so links that lose and reorder need 7. A lost peer is then detected by \
+         TIELINE_FAILURE_TIMEOUT.",
     )
     .between(0, 7),
     ConfigDoc::duration(
         "TIELINE_VERBS_RNR_TIMER",
         "640us",
-        "How long a sender waits when the receiver has no buffer posted; it then tries again without end while the \
-              receiver lives.",
+        "How long a sender waits when the receiver has no buffer posted; it retries indefinitely while the receiver is alive.",
     ),
     ConfigDoc::size(
         "TIELINE_VERBS_SEGMENT_SIZE",
         "8k",
-        "The longest message that rc carries, 1k to 1m; the two sides should have the same.",
+        "The longest message that rc carries, 1k to 1m; both sides should use the same value.",
     )
     .between(1 << 10, 1 << 20),
     ConfigDoc::count(
         "TIELINE_VERBS_WINDOW",
         "32",
-        "Messages that one peer may have on the way to us before we have taken the first of them, 2 to 1024.",
+        "Messages that one peer may have in flight to this side before the first of them is received, 2 to 1024.",
     )
     .between(2, 1024),
     ConfigDoc::count(
         "TIELINE_VERBS_MAX_WINDOW",
         "256",
-        "How many that may become for a peer that sends a stream, up to 1024, while the windows of all peers take \
-              no more than half of TIELINE_VERBS_RX_BUFFERS.",
+        "Maximum window of a peer that sends a stream, up to 1024. The window grows while the windows of all peers take no more \
+         than half of TIELINE_VERBS_RX_BUFFERS.",
     )
     .between(0, 1024),
     ConfigDoc::count(
         "TIELINE_VERBS_RX_BUFFERS",
         "1024",
-        "The most receive buffers of one interface, shared by its endpoints; they are made as endpoints come.",
+        "Maximum number of receive buffers of one interface, shared by its endpoints; they are allocated as endpoints are made.",
     )
     .between(64, 1 << 15),
     ConfigDoc::count(
         "TIELINE_VERBS_TX_BUFFERS",
         "256",
-        "The most buffers for messages and short puts that are too long to go inline, of one interface.",
+        "Maximum number of buffers of one interface for messages and short puts that are too long to be inlined.",
     )
     .between(32, 1 << 15),
     ConfigDoc::count(
         "TIELINE_VERBS_TX_DEPTH",
         "120",
-        "Operations that one endpoint may have on the way, 16 to 8192; 8 more are in reserve, and drivers round the sum up \
-              to a power of two.",
+        "Outstanding operations of one endpoint, 16 to 8192; 8 more are reserved, and drivers round the sum up to a power of \
+         two.",
     )
     .between(16, 8192),
     ConfigDoc::count(
         "TIELINE_VERBS_CONNECTIONS",
         "4096",
-        "Connections that rc of one worker has at most, each with some 100 KiB in the driver and here, and 290 KiB more of \
-              receives where the device shares none; further peers are served by other devices and providers that reach them, or by ud.",
+        "Maximum number of rc connections of one worker. Each takes some 100 KiB in the driver and the provider, and 290 KiB \
+         more if the device has no shared receive queues. Further peers use other devices, other providers, or ud.",
     )
     .between(1, 1 << 22),
     ConfigDoc::count(
         "TIELINE_VERBS_CM_CONNECTIONS",
         "128",
-        "Connections that the module rdmacm of one worker keeps open for connecting, 1 to 4096; beyond it the \
-              longest unused ones are closed.",
+        "Connections that the module rdmacm of one worker keeps open for wire-up, 1 to 4096; beyond that, the least recently \
+         used ones are closed.",
     )
     .between(1, 4096),
     ConfigDoc::duration(
         "TIELINE_VERBS_CM_IDLE",
         "10s",
-        "How long a connection of rdmacm stays open that nobody uses; it is made again when it is needed.",
+        "How long an unused connection of rdmacm stays open; it is made again on demand.",
     ),
     ConfigDoc::text(
         "TIELINE_VERBS_RELAXED_ORDERING",
         "off",
-        "Whether writes of peers to any region, not only to one that asked for it, may pass each other on the bus, which some processors (AMD) need for full speed: \
-              then only completion, a notification or a message says that bytes are there; docs/ordering.md has the row.",
+        "Whether peers' writes to every region, not only to regions that ask for it, may be reordered on the bus, which some \
+         processors (AMD) need for full speed. Only a completion, a notification or a message then shows that the data has \
+         arrived; see docs/ordering.md.",
     )
     .one_of("off|on"),
     ConfigDoc::text(
         "TIELINE_VERBS_CACHE",
         "in-use",
-        "Registrations of local memory that the program did not register: in-use, shared by the operations that \
-              are under way; keep, also afterwards, for programs that promise never to unmap memory that they used; \
-              off, one for every operation.",
+        "Transient registrations of local memory. in-use: shared by the operations in progress. keep: also kept afterwards, for \
+         programs that never unmap memory after use. off: one per operation.",
     )
     .one_of("in-use|keep|off"),
     ConfigDoc::size(
         "TIELINE_VERBS_CACHE_BYTES",
         "256m",
-        "The most memory that these registrations of a device hold; what does not fit is registered for its \
-              operation alone.",
+        "Maximum memory in transient registrations of a device; memory beyond it is registered for a single operation.",
     )
     .between(0, u64::MAX >> 1),
     ConfigDoc::count(
         "TIELINE_VERBS_CACHE_ENTRIES",
         "1024",
-        "How many of these registrations there are at most.",
+        "Maximum number of transient registrations of a device.",
     )
     .between(0, 1 << 20),
     ConfigDoc::size(
         "TIELINE_VERBS_INLINE",
         "188",
-        "Longest message, its 16-byte header included, and longest put that the device copies when it is posted; the \
-              device may allow less. A put up to this length has left its memory when it is posted, whatever the device allows.",
+        "Longest message, including its 16-byte header, and longest put that the device copies during the post; the device may \
+         allow less. A put up to this length has left its memory when the post returns, whatever the device allows.",
     )
     .between(0, 1024),
     shared::SECRET,
@@ -178,7 +175,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     shared::CLOSE_TIMEOUT,
 ];
 
-/// The values.
+/// The parsed values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) devices: String,
@@ -203,15 +200,15 @@ pub(crate) struct Settings {
     pub(crate) relaxed_ordering: bool,
     pub(crate) cm_connections: usize,
     pub(crate) cm_idle: Duration,
-    /// The cache of registrations; none when it is off.
+    /// Limits of the registration cache; `None` if the cache is off.
     pub(crate) cache: Option<Limits>,
     /// The job's secret: `TIELINE_SECRET`.
     pub(crate) secret: Vec<u8>,
-    /// How long a peer may be silent: `TIELINE_FAILURE_TIMEOUT`.
+    /// Time after which a silent peer has failed: `TIELINE_FAILURE_TIMEOUT`.
     pub(crate) failure: Duration,
-    /// How long connecting may take: `TIELINE_CONNECT_TIMEOUT`.
+    /// Time limit for connecting: `TIELINE_CONNECT_TIMEOUT`.
     pub(crate) connect: Duration,
-    /// How long closing an interface may take: `TIELINE_CLOSE_TIMEOUT`.
+    /// Time limit for closing an interface: `TIELINE_CLOSE_TIMEOUT`.
     pub(crate) close: Duration,
 }
 
@@ -221,13 +218,13 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The defaults, whatever the host says.
+    /// The defaults, regardless of the host's settings.
     #[cfg(test)]
     pub(crate) fn defaults() -> Settings {
         Settings::of(|_| None).unwrap()
     }
 
-    /// The values where these are set.
+    /// The values with these variables set and defaults for the rest.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
@@ -273,8 +270,8 @@ impl Settings {
         })
     }
 
-    /// How long the device tries before it gives a connection up, as the specification means it; devices may take
-    /// up to four times as long.
+    /// Time for which the device retries before the connection fails, by the formula of the specification. Devices may take up
+    /// to four times as long.
     pub(crate) fn retry_time(&self) -> Duration {
         let once = Duration::from_nanos(4096 << self.ack_timeout.min(31));
         once * (u32::from(self.retry_count) + 1)
@@ -306,7 +303,7 @@ fn router(text: &str) -> Result<Router, Failure> {
         Some(digits) => u16::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
     };
-    // From 0xc000 on they are of multicast groups.
+    // LIDs from 0xc000 on are multicast.
     lid.filter(|lid| (1..0xc000).contains(lid)).map(Router::At).ok_or_else(|| {
         let text = format!(
             "TIELINE_VERBS_ROUTER={text:?} is neither off nor flid, nor the LID of a port such as 0x12"
@@ -329,13 +326,13 @@ fn partition_key(text: &str) -> Result<Option<u16>, Failure> {
     key.map(Some).ok_or_else(why)
 }
 
-/// The exponent whose timeout is at least this long: 4.096 us times a power of two.
+/// The smallest exponent with a timeout of at least `wanted`. The timeout is 4.096 us times two to the power of the exponent.
 fn ack_exponent(wanted: Duration) -> u8 {
-    // 0 would mean to wait without end.
+    // Exponent 0 would mean no timeout.
     (1..31).find(|&e| Duration::from_nanos(4096 << e) >= wanted).unwrap_or(31)
 }
 
-/// The code of the receiver-not-ready timer that is at least this long (InfiniBand specification, table 45).
+/// The code of the shortest receiver-not-ready timer of at least `wanted` (InfiniBand specification, table 45).
 fn rnr_code(wanted: Duration) -> u8 {
     const HUNDREDTHS_OF_MS: [u64; 31] = [
         1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,

@@ -1,11 +1,11 @@
-//! What the kernel says of RDMA devices: `/sys/class/infiniband`, read without loading any library.
+//! The kernel's description of RDMA devices: `/sys/class/infiniband`, read without loading any library.
 
 use crate::gid::{Gid, GidKind};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tieline_plugin_api::{Failure, Status};
 
-/// Where the kernel lists RDMA devices.
+/// The folder in which the kernel lists RDMA devices.
 pub(crate) const CLASS: &str = "/sys/class/infiniband";
 
 /// A port of a device.
@@ -16,7 +16,7 @@ pub(crate) struct PortName {
 }
 
 impl PortName {
-    /// `verbs:rxe0` for port 1, `verbs:mlx5_0:2` for others.
+    /// The name of the port's domain: `verbs:rxe0` for port 1, `verbs:mlx5_0:2` for other ports.
     pub(crate) fn domain(&self) -> String {
         if self.port == 1 {
             format!("verbs:{}", self.device)
@@ -25,7 +25,7 @@ impl PortName {
         }
     }
 
-    /// What an operator calls it: `rxe0 port 1`.
+    /// The operator's name for the port: `rxe0 port 1`.
     pub(crate) fn words(&self) -> String {
         format!("{} port {}", self.device, self.port)
     }
@@ -35,10 +35,10 @@ impl PortName {
     }
 }
 
-/// Every port of every device that `filter` (`TIELINE_VERBS_DEVICES`) lets through, by name.
+/// Lists, by name, every port of every device that matches `filter` (`TIELINE_VERBS_DEVICES`).
 ///
 /// # Errors
-/// There is none, with the reason.
+/// No port matches; the text has the reason.
 pub(crate) fn list(class: &Path, filter: &str) -> Result<Vec<PortName>, Failure> {
     let none = |text: String| Failure::new(Status::NoDevice, text);
     let names = |folder: &Path| -> Vec<String> {
@@ -66,16 +66,16 @@ pub(crate) fn list(class: &Path, filter: &str) -> Result<Vec<PortName>, Failure>
     Ok(ports)
 }
 
-/// The port whose domain has this name, of those that `filter` lets through.
+/// Returns the port with this domain name among the ports that match `filter`.
 ///
 /// # Errors
-/// There is none.
+/// No port matches.
 pub(crate) fn named(class: &Path, filter: &str, domain: &str) -> Result<PortName, Failure> {
     let none = || Failure::new(Status::NoDevice, format!("there is no domain {domain:?}"));
     list(class, filter)?.into_iter().find(|port| port.domain() == domain).ok_or_else(none)
 }
 
-/// Whether a filter lets a port through.
+/// Whether a filter includes a port.
 fn admits(filter: &str, port: &PortName) -> bool {
     let (list, excludes) = match filter.trim().strip_prefix('^') {
         Some(list) => (list, true),
@@ -95,7 +95,7 @@ fn admits(filter: &str, port: &PortName) -> bool {
     matched != excludes
 }
 
-/// `*` is any run of characters, `?` any one.
+/// Glob match: `*` matches any run of characters, `?` matches one character.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.first(), text.first()) {
         (None, None) => true,
@@ -108,7 +108,7 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The GID table of a port, without its empty entries.
+/// The non-empty entries of a port's GID table.
 pub(crate) fn gids(class: &Path, port: &PortName) -> Vec<Gid> {
     let folder = port.folder(class);
     let read = |what: &str, index: u32| {
@@ -140,7 +140,7 @@ pub(crate) fn gids(class: &Path, port: &PortName) -> Vec<Gid> {
     gids
 }
 
-/// `fe80:0000:0000:0000:0202:03ff:fe04:0506`: always eight groups of four digits.
+/// Parses the kernel's format, eight groups of four digits: `fe80:0000:0000:0000:0202:03ff:fe04:0506`.
 fn parse_gid(text: &str) -> Option<[u8; 16]> {
     let mut raw = [0; 16];
     let mut groups = text.split(':');
@@ -151,11 +151,11 @@ fn parse_gid(text: &str) -> Option<[u8; 16]> {
     groups.next().is_none().then_some(raw)
 }
 
-/// Index and value of the partition key to use: of the wanted partition, or of the first. Of a partition in which the port is a
-/// full member: two limited members do not hear each other.
+/// Index and value of the partition key to use: the requested partition, or else the first one. Partitions with full membership
+/// take precedence, because two limited members cannot communicate.
 ///
 /// # Errors
-/// The port's table does not hold the wanted one.
+/// The port's table does not contain the requested key.
 pub(crate) fn partition(
     class: &Path,
     port: &PortName,
@@ -177,7 +177,7 @@ pub(crate) fn partition(
     match wanted {
         None => Ok(full_first(&table).next().unwrap_or((0, 0xffff))),
         Some(wanted) => {
-            // The top bit only says full or limited membership.
+            // The top bit holds the membership (full or limited), not the partition.
             let same = |key: u16| (key ^ wanted) & 0x7fff == 0;
             full_first(&table).find(|&(_, key)| same(key)).ok_or_else(|| {
                 let text = format!(
@@ -191,24 +191,25 @@ pub(crate) fn partition(
     }
 }
 
-/// Entries that say full membership (the top bit), then the others.
+/// Orders full members (top bit set) before limited members.
 fn full_first(table: &[(u16, u16)]) -> impl Iterator<Item = (u16, u16)> + '_ {
     let with = |full: bool| move |&(_, key): &(u16, u16)| (key & 0x8000 != 0) == full;
     table.iter().copied().filter(with(true)).chain(table.iter().copied().filter(with(false)))
 }
 
-/// The kernel's driver of what a device is made on, such as `mlx5_core` or `ice`; empty where there is none (soft RoCE).
+/// The kernel driver of the device's parent, such as `mlx5_core` or `ice`; empty if there is no parent (soft RoCE).
 pub(crate) fn driver(class: &Path, device: &str) -> String {
     let link = fs::read_link(class.join(device).join("device/driver")).unwrap_or_default();
     link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Why a device is none for this provider, if that is so: it speaks neither InfiniBand nor RoCE, or too little of it.
+/// The reason why this provider cannot use a device, or `None`: the device speaks neither InfiniBand nor RoCE, or supports too
+/// little of it.
 pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
     if driver(class, device) == "mana" {
         return Some(format!(
-            "{device} is of the driver mana, which takes no notice of what is to be sent inline and serves no datagrams of programs: \
-             use tcp over its network device"
+            "{device} is of the driver mana, which ignores inline sends and has no datagrams for programs: use tcp over its \
+             network device"
         ));
     }
     let text = fs::read_to_string(class.join(device).join("node_type")).unwrap_or_default();
@@ -216,8 +217,8 @@ pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
     match kind.as_str() {
         "" | "CA" | "switch" | "router" => None,
         "RNIC" => Some(format!(
-            "{device} is an iWARP device, and verbs serves InfiniBand and RoCE: its connections are made in another way. Use tcp \
-             over its network device"
+            "{device} is an iWARP device, and verbs serves InfiniBand and RoCE only: iWARP sets up connections differently. Use \
+             tcp over its network device"
         )),
         _ => Some(format!(
             "{device} is of the kind \"{kind}\", and verbs serves InfiniBand and RoCE: the provider ofi may serve it"
@@ -225,7 +226,7 @@ pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
     }
 }
 
-/// What peers are told of a port, and what the kernel says of it now.
+/// The facts about a port that its peers know, for comparison with the kernel's current values.
 pub(crate) struct Published {
     folder: PathBuf,
     words: String,
@@ -233,7 +234,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// `lid` counts on InfiniBand alone.
+    /// Records the current facts. `lid` is `Some` on InfiniBand only.
     pub(crate) fn new(
         class: &Path,
         port: &PortName,
@@ -255,17 +256,17 @@ impl Published {
         Published { folder, words: port.words(), facts }
     }
 
-    /// What has changed since, in words.
+    /// Describes the first fact that has changed since, if any.
     pub(crate) fn changed(&self) -> Option<String> {
         self.facts.iter().find_map(|(file, what, then)| {
-            let now = read(&self.folder.join(file))?; // a device that is gone says so itself
-            // A GID of zeros is away, and may come back: an address that is renewed, a bond that takes its other port.
+            let now = read(&self.folder.join(file))?; // a removed device reports its own event
+            // A GID of zeros is absent for a while and may return: a renewed address, or a bond that fails over.
             let away = now.chars().all(|digit| matches!(digit, '0' | ':'));
             (now != *then && !away).then(|| {
                 let port = &self.words;
                 format!(
-                    "the {what} of {port} was {then}, is {now} now, and peers know the old one: its address is made when the \
-                     worker is"
+                    "the {what} of {port} was {then}, is {now} now, and peers know the old one: a worker's address is fixed when \
+                     the worker is created"
                 )
             })
         })
@@ -276,7 +277,7 @@ fn read(file: &Path) -> Option<String> {
     Some(fs::read_to_string(file).ok()?.trim().to_string())
 }
 
-/// The folder in `/sys/class/infiniband_verbs` that is there while processes may open the device.
+/// The folder in `/sys/class/infiniband_verbs` that exists as long as processes may open the device.
 pub(crate) fn access(class: &Path, port: &PortName) -> Option<PathBuf> {
     let entries =
         fs::read_dir(class.with_file_name("infiniband_verbs")).into_iter().flatten().flatten();
@@ -285,13 +286,13 @@ pub(crate) fn access(class: &Path, port: &PortName) -> Option<PathBuf> {
     entries.into_iter().find(|entry| of(entry).trim() == port.device).map(|entry| entry.path())
 }
 
-/// `4: ACTIVE` -> `ACTIVE`.
+/// Parses the port state: `4: ACTIVE` -> `ACTIVE`.
 pub(crate) fn state(class: &Path, port: &PortName) -> String {
     let text = fs::read_to_string(port.folder(class).join("state")).unwrap_or_default();
     text.rsplit(':').next().unwrap_or("").trim().to_string()
 }
 
-/// Bytes per second of the port's link, as far as the kernel says: `40 Gb/sec (4X QDR)`.
+/// Link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`.
 pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
     let text = fs::read_to_string(port.folder(class).join("rate")).unwrap_or_default();
     let gigabits: f64 = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(2.5);
@@ -302,7 +303,7 @@ pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A folder that looks like `/sys/class/infiniband`; it is removed when dropped.
+    /// A folder in the format of `/sys/class/infiniband`. It is removed on drop.
     pub(crate) struct FakeClass(pub(crate) PathBuf);
 
     impl FakeClass {
@@ -320,7 +321,7 @@ pub(crate) mod tests {
             fs::write(at, text).unwrap();
         }
 
-        /// The driver of a device.
+        /// Sets the driver of a device.
         pub(crate) fn driver(&self, device: &str, name: &str) {
             let at = self.0.join(device).join("device");
             fs::create_dir_all(&at).unwrap();
@@ -525,7 +526,7 @@ pub(crate) mod tests {
         let say = |what, then, now| {
             format!(
                 "the {what} of rxe0 port 1 was {then}, is {now} now, and peers know the old one: \
-                 its address is made when the worker is"
+                 a worker's address is fixed when the worker is created"
             )
         };
         for (file, text, on_ethernet, on_infiniband) in [
@@ -542,6 +543,6 @@ pub(crate) mod tests {
             assert_eq!(infiniband.changed(), on_infiniband.or(on_ethernet), "{file} {text}");
         }
         fs::remove_dir_all(class.0.join(at)).unwrap();
-        assert_eq!(infiniband.changed(), None, "the device is gone, which says so itself");
+        assert_eq!(infiniband.changed(), None, "a removed device reports its own event");
     }
 }

@@ -1,4 +1,4 @@
-//! The endpoints of both modules behind one type.
+//! One endpoint type for both modules.
 
 use crate::keys::PackedKey;
 use crate::rc::RcEndpoint;
@@ -6,7 +6,7 @@ use crate::ud::UdEndpoint;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
 
-/// A connection to one peer.
+/// An endpoint to one peer.
 pub enum VerbsEndpoint {
     /// A reliable connection.
     Rc(RcEndpoint),
@@ -14,7 +14,7 @@ pub enum VerbsEndpoint {
     Ud(UdEndpoint),
 }
 
-/// A peer's key after import.
+/// A peer's imported key.
 pub struct RemoteKey(pub(crate) PackedKey);
 
 impl VerbsEndpoint {
@@ -56,7 +56,7 @@ impl Endpoint for VerbsEndpoint {
         rc.told(rc.am_zcopy(id, header, iov, cookie))
     }
 
-    #[inline(always)] // into the call that the core makes
+    #[inline(always)] // inlined into the entry point that the core calls
     fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let rc = self.rc()?;
         rc.told(rc.put(&key.0, op))
@@ -87,7 +87,7 @@ impl Endpoint for VerbsEndpoint {
     fn fence(&self) -> Result<(), Status> {
         match self {
             VerbsEndpoint::Rc(rc) => rc.fence(),
-            // Datagrams of one endpoint arrive in the order in which they were sent.
+            // `ud` delivers the datagrams of one endpoint in the order in which they were sent.
             VerbsEndpoint::Ud(ud) => ud.healthy(),
         }
     }

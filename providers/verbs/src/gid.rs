@@ -1,8 +1,8 @@
-//! Which GID of a port to use.
+//! Selection of a port's GID.
 
 use tieline_plugin_api::{Failure, Status};
 
-/// What a GID is for.
+/// The protocol of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GidKind {
     RoceV2,
@@ -16,9 +16,9 @@ pub(crate) struct Gid {
     pub(crate) index: u32,
     pub(crate) raw: [u8; 16],
     pub(crate) kind: GidKind,
-    /// The network device that it belongs to, where the kernel says so.
+    /// The network device of the GID, if the kernel lists one.
     pub(crate) netdev: String,
-    /// That is a VLAN, of which the peer may know nothing.
+    /// Whether that network device is a VLAN, which the peer may not be in.
     pub(crate) vlan: bool,
 }
 
@@ -33,7 +33,7 @@ fn is_link_local(raw: &[u8; 16]) -> bool {
     raw[..2] == [0xfe, 0x80] || (is_ipv4(raw) && raw[12..14] == [169, 254])
 }
 
-/// A GID as an operator writes it.
+/// Formats a GID in an operator's notation.
 pub(crate) fn words(raw: &[u8; 16]) -> String {
     if is_ipv4(raw) {
         format!("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15])
@@ -42,12 +42,13 @@ pub(crate) fn words(raw: &[u8; 16]) -> String {
     }
 }
 
-/// Smaller is better: v2 before v1, then IPv4, then a routable IPv6, then link-local; without a VLAN; the lower index decides.
+/// Sort key, lowest first: v2 before v1, then IPv4, then routable IPv6, then link-local, then without a VLAN, then the lower
+/// index.
 fn rank(gid: &Gid) -> (GidKind, bool, bool, bool, u32) {
     (gid.kind, is_link_local(&gid.raw), !is_ipv4(&gid.raw), gid.vlan, gid.index)
 }
 
-/// A range of addresses: `10.1.0.0/16`, `fd00::/8`; on InfiniBand the prefix of a subnet, `fe80::/64`.
+/// An address range: `10.1.0.0/16` or `fd00::/8`; on InfiniBand the prefix of a subnet, such as `fe80::/64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Subnet {
     start: u128,
@@ -72,8 +73,9 @@ impl Subnet {
     }
 }
 
-/// Which entry to use: the wanted one, or the best that lies in one of the subnets (if there are any) and `works` here. Where
-/// none works it is the best: what cannot be reached over it says so.
+/// Selects a table entry: the requested one, or else the best entry within `subnets` for which `works` holds. An empty
+/// `subnets` allows all. If none works, the best entry is returned; a later attempt to reach a peer with it then reports the
+/// error.
 ///
 /// # Errors
 /// The table is empty, or has no such entry.

@@ -1,5 +1,6 @@
-//! What messages and puts of 8 bytes cost over `rc`, from the application's call to the device: `cargo xtask instructions` counts the
-//! functions whose names begin with `measured`, without what the played device does in them. As a test this says that all of them arrive.
+//! The cost of messages and of puts of 8 bytes over `rc`, from the application's call to the device. `cargo xtask instructions`
+//! counts the functions whose names begin with `measured`, without the instructions of the device double. As a test this checks
+//! that all of them arrive.
 
 use crate::{VerbsDomain, double};
 use std::cell::Cell;
@@ -9,13 +10,13 @@ use tieline::{Context, Endpoint, Outcome, Region, RemoteKey, Worker};
 use tieline_plugin_api::abi::shims::entry;
 use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider, memory_caps};
 
-/// Half of what a peer may have on its way at first: nobody waits for credits.
+/// Fewer messages than the initial window, so that no send waits for credits.
 const BATCH: usize = 8;
 
-/// Bytes of a put that no work request carries.
+/// Length of a put that exceeds the inline limit.
 const LONGER: usize = 4096;
 
-/// The provider, with the played device as the only one, under as many names as `TIELINE_VERBS_DEVICES` has.
+/// The provider with the device double as its only device, under every name in `TIELINE_VERBS_DEVICES`.
 struct Played {
     connections: usize,
     names: String,
@@ -46,7 +47,7 @@ impl Provider for Played {
     }
 
     fn open_domain(&self, _: &str, _: [u8; 16]) -> Result<VerbsDomain, Failure> {
-        // Nobody polls the other end of what is dropped.
+        // The other end of a dropped connection is not polled, so a short limit saves time.
         double::domain(&[
             ("TIELINE_VERBS_CONNECTIONS", &self.connections.to_string()),
             ("TIELINE_CLOSE_TIMEOUT", "10ms"),
@@ -54,7 +55,7 @@ impl Provider for Played {
     }
 }
 
-/// One process's half.
+/// One process's side of a test.
 pub(crate) struct Half {
     pub(crate) worker: Worker,
     pub(crate) seen: Rc<Cell<usize>>,
@@ -66,10 +67,10 @@ impl Half {
         Half::with(&[])
     }
 
-    /// The same with settings of its own.
+    /// Opens one side with additional settings.
     pub(crate) fn with(more: &[(&str, &str)]) -> Half {
         tieline::link_provider("verbs", "1.0.0", entry::<Played>);
-        // A file of the provider's that lies beside this program is of another version.
+        // A provider file beside this program has another version.
         let settings = [("TIELINE_PROVIDERS", "verbs@^1.0"), ("TIELINE_LIVE", "off")];
         let settings = settings.iter().chain(more);
         let builder = settings.fold(Context::builder(), |b, (name, to)| b.set(name, to));
@@ -96,7 +97,7 @@ fn measured_rc_receive(half: &Half) {
     }
 }
 
-/// Posts each; what comes of it is asked for later.
+/// Posts puts; their outcomes are awaited later.
 #[inline(never)]
 fn measured_rc_put(endpoint: &Endpoint, key: &RemoteKey, posted: &mut Vec<Outcome>) {
     for n in 0..BATCH as u64 {
@@ -104,7 +105,7 @@ fn measured_rc_put(endpoint: &Endpoint, key: &RemoteKey, posted: &mut Vec<Outcom
     }
 }
 
-/// The same of what the device reads where it lies.
+/// Posts puts that the device reads from registered memory.
 #[inline(never)]
 fn measured_rc_region_put(endpoint: &Endpoint, local: &Region, key: &RemoteKey) -> Vec<Outcome> {
     let put = |_| endpoint.put(local, 0..LONGER, key, 0);
@@ -118,7 +119,7 @@ fn measured_rc_region_end(worker: &Worker, posted: &mut Vec<Outcome>) {
     }
 }
 
-/// Each ends, and is asked for.
+/// Waits for the outcome of every put.
 #[inline(never)]
 fn measured_rc_end(worker: &Worker, posted: &mut Vec<Outcome>) {
     for outcome in posted.drain(..) {
@@ -126,7 +127,7 @@ fn measured_rc_end(worker: &Worker, posted: &mut Vec<Outcome>) {
     }
 }
 
-/// Puts of which the next flush tells, and nobody asks before.
+/// Posts puts with local completion. Only the next flush reports their remote completion.
 #[inline(never)]
 fn measured_rc_local(endpoint: &Endpoint, local: &Region, key: &RemoteKey) -> usize {
     let put = |n: usize| {

@@ -1,11 +1,11 @@
-//! The interfaces of both modules behind one type.
+//! One interface type for both modules.
 
 use crate::endpoint::VerbsEndpoint;
 use crate::rc::RcInterface;
 use crate::ud::UdInterface;
 use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status};
 
-/// An opened module.
+/// An open interface of either module.
 pub enum VerbsInterface {
     /// Reliable connections.
     Rc(RcInterface),
@@ -45,7 +45,7 @@ impl Interface for VerbsInterface {
         }
     }
 
-    #[inline(always)] // into the call that the core makes
+    #[inline(always)] // inlined into the entry point that the core calls
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         either!(self, interface => interface.poll(events))
     }

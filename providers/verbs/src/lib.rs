@@ -1,31 +1,31 @@
 //! Provider verbs: messages, put, get and atomics over RDMA devices (InfiniBand, RoCE).
 //!
-//! One domain for every port: `verbs:mlx5_0` is port 1 of the device, `verbs:mlx5_0:2` its port 2. Two modules each:
+//! Every port is a domain: `verbs:mlx5_0` is port 1 of the device, `verbs:mlx5_0:2` its port 2. Each domain has two modules:
 //!
-//! * `rc`, reliable connections. Connects *to an endpoint*: the core carries the two endpoint addresses, over `ud` or
-//!   over any other connector. Messages go through a receive queue that all endpoints of an interface share, and
-//!   credits stop a sender whose peer does not poll. Put, get, 64-bit add and compare-swap are the device's own.
-//! * `ud`, datagrams. Connects *to an interface*: small messages with sequence numbers, acknowledgements and
-//!   retransmission of this provider's own, enough to wire `rc`.
+//! * `rc`, reliable connections. It connects *to an endpoint*: the core exchanges the two endpoint addresses over `ud` or any
+//!   other connector. Messages arrive in a receive queue that all endpoints of an interface share. Credits stop a sender whose
+//!   peer does not poll. Put, get, 64-bit add and compare-swap are native operations of the device.
+//! * `ud`, datagrams. It connects *to an interface*: small messages with the provider's own sequence numbers, acknowledgements
+//!   and retransmission. That is enough to wire up `rc`.
 //!
-//! What it promises:
+//! Guarantees:
 //!
-//! * An operation completes when the target's device has acknowledged it: a put has then been written to the target's
-//!   memory. Operations of one endpoint take effect in the order in which they were posted; those behind a
-//!   get or an atomic only after `fence`.
-//! * Changed bytes, foreign keys, wrong ranges and missing rights are refused before anything is posted. A *revoked* key
-//!   is refused by the target's device; that operation fails with `KEY_REJECTED`, and the connection with it, because
-//!   verbs can not carry on after such an error. So `CHECKS_KEYS` is not claimed.
-//! * Everything that is posted ends: with its completion, or with the endpoint's failure.
+//! * An operation completes when the target's device has acknowledged it: the data of a put is then in the target's memory.
+//!   Operations of one endpoint take effect in the order in which they were posted. Operations after a get or an atomic are
+//!   ordered behind it only by `fence`.
+//! * Modified key bytes, foreign keys, ranges outside the region and missing rights are rejected before anything is posted. The
+//!   target's device rejects a *revoked* key. That operation fails with `KEY_REJECTED`, and the connection fails with it,
+//!   because a queue pair cannot continue after such an error. The provider therefore does not set `CHECKS_KEYS`.
+//! * Every posted operation ends, either with its completion or with the endpoint's failure.
 //!
 //! # The binding
 //!
-//! The declarations are written by hand (`abi.rs`) and libibverbs is loaded with `dlopen` when the first device is
-//! opened (`load.rs`). The crate rdma-sys was tried and is a poor fit: it runs bindgen when it is built, and so needs
-//! libclang and the headers on every machine that builds the workspace; and what it makes is linked to libibverbs and
-//! librdmacm, so that on a machine without them the provider could not even be loaded to say that there is no
-//! device. Here building needs nothing, a machine without RDMA pays for one look into `/sys/class/infiniband`, and a test
-//! compares every size, offset and number with the installed headers. `tests/yardstick` compares them with rdma-sys.
+//! The declarations are written by hand (`abi.rs`). libibverbs is loaded with `dlopen` when the first device is opened
+//! (`load.rs`). Building therefore needs neither libclang nor headers, and a machine without RDMA only pays for one look into
+//! `/sys/class/infiniband`. The crate rdma-sys is unsuitable for two reasons. It runs bindgen during the build, which needs
+//! libclang and the headers on every build machine. Its output links to libibverbs and librdmacm, so on a machine without these
+//! libraries the provider could not be loaded to report a missing device. A test compares every size, offset and number with
+//! the installed headers, and `tests/yardstick` compares them with rdma-sys.
 
 mod abi;
 #[cfg(test)]

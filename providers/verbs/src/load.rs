@@ -1,8 +1,8 @@
-//! libibverbs, loaded when the first device is opened and never before: a machine without RDMA pays for one look into
+//! Loads libibverbs when the first device is opened, not earlier. A machine without RDMA only pays for one look into
 //! `/sys/class/infiniband`, and building needs neither headers nor library.
 //!
-//! What `verbs.h` defines as inline functions (post, poll, request notification) is called through the table of the
-//! device's context, as the header itself does; see `sys.rs`.
+//! The inline functions of `verbs.h` (post, poll, request notification) are called through the function table of the device's
+//! context, like in the header itself; see `sys.rs`.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use tieline_plugin_api::Failure;
 use tieline_plugin_api::Status;
 use tieline_plugin_api::process::PerProcess;
 
-/// The file that is loaded.
+/// The file name of the library.
 #[cfg(not(test))]
 pub(crate) const LIBRARY: &CStr = c"libibverbs.so.1";
 
@@ -25,10 +25,10 @@ macro_rules! functions {
         [ $( $name:ident: fn($($argument:ty),*) -> $result:ty; )* ]
         [ $( $newer:ident: fn($($taken:ty),*) -> $made:ty; )* ]
     ) => {
-        /// The functions of libibverbs that are called by name.
+        /// The libibverbs functions that are called by name.
         pub(crate) struct Library {
             $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )*
-            // Older libraries have them not.
+            // Older libraries do not export these.
             $( pub(crate) $newer: Option<unsafe extern "C" fn($($taken),*) -> $made>, )*
         }
 
@@ -37,7 +37,7 @@ macro_rules! functions {
             fn bind(handle: *mut c_void) -> Result<Library, Failure> {
                 $(
                     let name = concat!(stringify!($name), "\0");
-                    // SAFETY: an open library's handle and a terminated name.
+                    // SAFETY: an open library's handle and a NUL-terminated name.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
                     if found.is_null() {
                         let text = format!(
@@ -53,7 +53,7 @@ macro_rules! functions {
                 )*
                 $(
                     let name = concat!(stringify!($newer), "\0");
-                    // SAFETY: an open library's handle and a terminated name.
+                    // SAFETY: an open library's handle and a NUL-terminated name.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
                     // SAFETY: null, or the function of this name with this signature (verbs.h).
                     let $newer = unsafe {
@@ -105,23 +105,23 @@ functions! {
     ]
 }
 
-/// The loaded library, for the life of the process.
+/// The loaded library. It stays loaded for the life of the process.
 ///
 /// # Errors
-/// It is not there, in the words of the dynamic loader.
+/// The library cannot be loaded; the text is the dynamic loader's.
 pub(crate) fn library() -> Result<&'static Library, Failure> {
     static LOADED: PerProcess<OnceLock<Result<Library, Failure>>> = PerProcess::new();
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// Tests play the device themselves.
+/// In tests the library is a double that plays the device.
 #[cfg(test)]
 fn load() -> Result<Library, Failure> {
     Ok(crate::double::sys::library())
 }
 
-/// The variables in which libibverbs looks for drivers to load. It ignores them in set-uid programs, but not in those with
-/// file capabilities.
+/// The variables in which libibverbs looks for drivers to load. libibverbs ignores them in set-uid programs, but not in
+/// programs with file capabilities.
 #[cfg(not(test))]
 const DRIVERS: [&str; 2] = ["IBV_DRIVERS", "RDMAV_DRIVERS"];
 
@@ -135,12 +135,12 @@ fn load() -> Result<Library, Failure> {
             return Err(Failure::new(Status::Permission, text));
         }
     }
-    // SAFETY: a terminated name; the library's constructors only set up its own state. It is never closed.
+    // SAFETY: a NUL-terminated name; the library's constructors only set up its own state. It is never closed.
     let handle = unsafe {
         libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     };
     if handle.is_null() {
-        // SAFETY: dlerror returns null or a terminated text that stays until the next call on this thread.
+        // SAFETY: dlerror returns null or a NUL-terminated text that stays valid until the next call on this thread.
         let why = unsafe {
             let text = libc::dlerror();
             if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }

@@ -1,4 +1,4 @@
-//! Registered memory of this process: regions, and the local keys of pieces.
+//! Registered memory of this process: regions, and the local keys of I/O pieces.
 
 mod sys;
 
@@ -19,19 +19,19 @@ pub struct Region {
     len: u64,
     access: u64,
     number: u64,
-    /// The device may write there: not where the memory is mapped to be read.
+    /// The device may write to the region. False for a read-only mapping.
     writable: bool,
-    /// The processor must not touch it: it is another device's.
+    /// The processor must not access the memory, because it belongs to another device (DMA buffer).
     untouchable: bool,
 }
 
-/// What registers the memory of a domain. Any thread.
+/// Registers the memory of a domain. Usable from any thread.
 pub(crate) struct Registry {
-    /// What registers everything that is not a region, buffers too.
+    /// Registers all memory that is not a region, buffers included.
     pub(crate) lender: Arc<Lender<LocalMemory>>,
     seal: Seal,
     next: AtomicU64,
-    /// Peers' writes to all regions, and not only to those that ask for it, may pass each other on their way to memory.
+    /// Peers' writes may be reordered on their way to memory in all regions, not only in regions that ask for it.
     relaxed: bool,
 }
 
@@ -53,7 +53,7 @@ impl Registry {
             let text = format!("{len} bytes at address {start:#x} are no memory of this process");
             return Err(Failure::new(Status::Invalid, text));
         }
-        // The device refuses to register nothing; one byte more than asked for is never put into a key.
+        // The device rejects an empty registration. The extra byte never becomes part of a key.
         let (mr, writable) = self.lender.pressed(|| {
             let relaxed = if self.relaxed || relaxed { IBV_ACCESS_RELAXED_ORDERING } else { 0 };
             let rights = verbs_rights(rights) | relaxed;
@@ -64,11 +64,12 @@ impl Registry {
         Ok(Region { mr, base: start, len, access, number, writable, untouchable: false })
     }
 
-    /// The same of a DMA buffer.
+    /// Registers a DMA buffer.
     pub(crate) fn register_dmabuf(&self, memory: &RegisterParams) -> Result<Region, Failure> {
         let (base, len) = (memory.base.addr() as u64, memory.len);
         if base.checked_add(len as u64).is_none() || len == 0 {
-            let text = format!("{len} bytes of a DMA buffer at address {base:#x} are no range");
+            let text =
+                format!("{len} bytes of a DMA buffer at address {base:#x} are no valid range");
             return Err(Failure::new(Status::Invalid, text));
         }
         let pd = &self.lender.device().0;
@@ -80,7 +81,7 @@ impl Registry {
                     let error = std::io::Error::from_raw_os_error(errno);
                     let text = format!(
                         "a DMA buffer of {len} bytes cannot be registered ({error}): the device, its driver or libibverbs \
-                         (rdma-core 34) do not know it, or the descriptor is none"
+                         (rdma-core 34) do not support it, or the descriptor is no DMA buffer"
                     );
                     Failure::new(Status::Unsupported, text)
                 }
@@ -92,7 +93,7 @@ impl Registry {
     }
 
     pub(crate) fn deregister(&self, region: Region) {
-        // Who ends a registration is about to free the memory.
+        // The application may free the memory as soon as the registration ends.
         self.lender.forget(region.base, region.base + region.len);
         drop(region);
     }
@@ -113,8 +114,8 @@ impl Registry {
         Ok(KEY_LEN)
     }
 
-    /// Makes pieces for the device; for memory that is not registered a registration is lent, which `borrowed` holds
-    /// until the operation has ended. Empty pieces are left out.
+    /// Builds the device's scatter/gather list, without empty pieces. Unregistered memory gets a transient registration, which
+    /// `borrowed` holds until the operation has ended.
     pub(crate) fn pieces(
         &self,
         iov: &[Iov],
@@ -141,14 +142,14 @@ impl Registry {
     }
 }
 
-/// A piece of the application's memory, for the device.
+/// The scatter/gather entry for a piece of the application's memory.
 #[inline]
 pub(crate) fn local(piece: &Iov, lkey: u32) -> ibv_sge {
     ibv_sge { addr: piece.base.expose_provenance() as u64, length: piece.len as u32, lkey }
 }
 
-/// The same by the region that it says it lies in, if that is so, and the device may do there what it will: where memory is
-/// mapped to be read it must not write.
+/// The entry for a piece that lies in its stated region, or `None` if it does not. It is also `None` if the device would write
+/// (`written`) to a read-only mapping.
 #[inline]
 pub(crate) fn registered(piece: &Iov, written: bool) -> Option<ibv_sge> {
     let region = sys::region(piece)?;
@@ -157,16 +158,16 @@ pub(crate) fn registered(piece: &Iov, written: bool) -> Option<ibv_sge> {
     (inside && (region.writable || !written)).then(|| local(piece, region.mr.lkey()))
 }
 
-/// Whether the processor must not touch a piece: then it is neither inlined nor copied.
+/// Whether the processor must not access a piece. Such a piece is neither inlined nor copied.
 #[inline]
 pub(crate) fn untouchable(piece: &Iov) -> bool {
     sys::region(piece).is_some_and(|region| region.untouchable)
 }
 
-/// A registration for the time of one operation.
+/// A transient registration for one operation.
 pub(crate) type Loan = tieline_registration::Loan<LocalMemory>;
 
-/// What registers the pieces of operations, and buffers.
+/// Registers the pieces of operations, and buffers.
 pub(crate) struct LocalMemory(pub(crate) Arc<Pd>);
 
 impl Device for LocalMemory {
@@ -179,7 +180,8 @@ impl Device for LocalMemory {
 }
 
 fn verbs_rights(rights: u64) -> c_uint {
-    // A remote write or atomic needs the local right, too (the specification says so). Local pieces of a get do as well.
+    // A remote write or atomic also needs the local write right (InfiniBand specification). The local pieces of a get need it,
+    // too.
     let mut verbs = IBV_ACCESS_LOCAL_WRITE;
     for (right, flag) in [
         (access::REMOTE_READ, IBV_ACCESS_REMOTE_READ),
@@ -193,7 +195,7 @@ fn verbs_rights(rights: u64) -> c_uint {
     verbs
 }
 
-/// Registers a region; and whether the device may write there.
+/// Registers a region. The flag in the result says whether the device may write to it.
 fn register(
     pd: &Arc<Pd>,
     base: *mut u8,
@@ -201,7 +203,7 @@ fn register(
     rights: c_uint,
 ) -> Result<(Mr, bool), Failure> {
     match pd.register(base, len, rights) {
-        // Memory that is mapped read-only can be read by peers, no more.
+        // Read-only mappings are registered with read access only.
         Err(libc::EFAULT | libc::EACCES)
             if rights & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) == 0 =>
         {
@@ -216,7 +218,7 @@ fn register(
     }
 }
 
-/// Why registering was refused, with what to do where the limit on locked memory is the reason.
+/// The error for a refused registration. If the limit on locked memory is the cause, the text says how to raise it.
 fn refusal(len: usize, errno: i32) -> Failure {
     let error = std::io::Error::from_raw_os_error(errno);
     let mut failure = Failure::from_io(&format!("registering {len} bytes"), &error);
@@ -234,7 +236,7 @@ fn refusal(len: usize, errno: i32) -> Failure {
     failure
 }
 
-/// The soft limit on locked memory in bytes; `None` when there is none.
+/// The soft limit on locked memory in bytes; `None` if it is unlimited.
 fn locked_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find(|line| line.starts_with("Max locked memory"))?;
     line.trim_start_matches("Max locked memory").split_whitespace().next()?.parse().ok()
@@ -292,7 +294,7 @@ mod tests {
             let text = registry.register_dmabuf(&buffer).err().unwrap().text;
             assert_eq!(
                 text,
-                format!("{len} bytes of a DMA buffer at address {base:#x} are no range")
+                format!("{len} bytes of a DMA buffer at address {base:#x} are no valid range")
             );
         }
     }

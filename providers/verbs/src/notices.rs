@@ -1,28 +1,28 @@
-//! Events on their way to the application: in order, as there is room for them, with what they point to.
+//! Events for the application: a FIFO backlog, and the data to which delivered events point.
 
 use std::collections::VecDeque;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Events, Failure, Status, event};
 
-/// The events of an interface. What a message lies in is an `M`.
+/// The events of an interface. `M` is the buffer that holds a message.
 pub(crate) struct Notices<M> {
     backlog: VecDeque<(Event, Attached<M>)>,
-    /// What events of the last poll point to.
+    /// Texts to which events of the last poll point.
     texts: Vec<Box<[u8]>>,
     messages: Vec<M>,
 }
 
-/// That an operation has ended well, with this value.
+/// A successful completion with this value.
 #[inline(always)]
 pub(crate) fn completion(cookie: u64, value: u64) -> Event {
     Event { kind: event::COMPLETION, header: value, cookie, ..Event::empty() }
 }
 
-/// What an event points to.
+/// The data to which an event points.
 pub(crate) enum Attached<M> {
     Nothing,
     Text(Box<[u8]>),
-    /// The event has the address already.
+    /// A message buffer. The event already has its address.
     Message(M),
 }
 
@@ -33,7 +33,7 @@ impl<M> Default for Notices<M> {
 }
 
 impl<M> Notices<M> {
-    /// An event goes to the application now, or when there is room.
+    /// Delivers an event if there is room and the backlog is empty. Otherwise the event joins the backlog.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -49,7 +49,7 @@ impl<M> Notices<M> {
         }
     }
 
-    /// A message has arrived, whose event has its address.
+    /// Reports an arrived message. The event already has the message's address.
     #[inline]
     pub(crate) fn message(&mut self, event: Event, message: M, events: Option<&mut Events<'_>>) {
         match events {
@@ -61,7 +61,7 @@ impl<M> Notices<M> {
         }
     }
 
-    /// The same, where nothing waits. `false`: there is no room, and nothing has happened.
+    /// Delivers a message inline. The backlog must be empty. `false`: there is no room, and nothing has happened.
     #[inline(always)]
     pub(crate) fn message_at_once(
         &mut self,
@@ -76,7 +76,7 @@ impl<M> Notices<M> {
         goes
     }
 
-    /// An operation has ended.
+    /// Reports the end of an operation.
     #[inline]
     pub(crate) fn completed(
         &mut self,
@@ -96,7 +96,7 @@ impl<M> Notices<M> {
         }
     }
 
-    /// An operation has failed: why in words, and the device's number of it.
+    /// Reports a failed operation with a text and the device's error number (`header`).
     pub(crate) fn failed(
         &mut self,
         cookie: u64,
@@ -110,7 +110,7 @@ impl<M> Notices<M> {
         self.push(event, Attached::Text(why.as_bytes().into()), events);
     }
 
-    /// An endpoint has failed.
+    /// Reports the failure of an endpoint.
     pub(crate) fn endpoint_failed(
         &mut self,
         cookie: u64,
@@ -135,7 +135,7 @@ impl<M> Notices<M> {
         let _ = events.push(event);
     }
 
-    /// Hands over what has waited, as there is room; whether there is room for more.
+    /// Delivers the backlog as far as there is room. Returns whether there is room for more.
     #[inline]
     pub(crate) fn hand_out(&mut self, events: &mut Events<'_>) -> bool {
         while events.room() > 0 {
@@ -145,31 +145,31 @@ impl<M> Notices<M> {
         false
     }
 
-    /// Whether nothing waits.
+    /// Whether the backlog is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.backlog.is_empty()
     }
 
-    /// Whether the application may still look at what events point to.
+    /// Whether the application may still read data to which events point.
     #[inline]
     pub(crate) fn are_out(&self) -> bool {
         !self.messages.is_empty() || !self.texts.is_empty()
     }
 
-    /// Whether anything waits or is out: not 0.
+    /// Nonzero if the backlog has events or the application still holds data.
     #[inline(always)]
     pub(crate) fn waits(&self) -> usize {
         self.backlog.len() | self.messages.len() | self.texts.len()
     }
 
-    /// The application is done with what events pointed to. Then [`Notices::taken`] has the messages.
+    /// The application is done with the data of the last poll. [`Notices::taken`] then returns the messages.
     #[inline]
     pub(crate) fn release_texts(&mut self) {
         self.texts.clear();
     }
 
-    /// One of the messages that the application is done with.
+    /// One of the messages with which the application is done.
     #[inline]
     pub(crate) fn taken(&mut self) -> Option<M> {
         self.messages.pop()
@@ -182,7 +182,7 @@ mod tests {
     use crate::double::sys::{payload, pushed};
     use core::mem::MaybeUninit;
 
-    /// What `act` hands to the application, which has so much room: the cookies and the words.
+    /// The cookies and texts that `act` delivers to an application with this much room.
     fn with_room<T>(
         room: usize,
         act: impl FnOnce(&mut Events<'_>) -> T,

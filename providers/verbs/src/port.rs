@@ -1,4 +1,4 @@
-//! A port as its peers see it, and whether two ports reach each other.
+//! A port as its peers see it, and the test whether two ports reach each other.
 
 use crate::abi::{
     IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_ah_attr, ibv_gid, ibv_global_route,
@@ -10,20 +10,20 @@ use tieline_plugin_api::{Failure, Status};
 /// Length of a port's part of an address.
 pub(crate) const PORT_LEN: usize = 24;
 
-/// What a peer must know of a port.
+/// The description of a port for its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) ethernet: bool,
-    /// RoCE v2: packets are UDP, and routable.
+    /// RoCE v2: packets are UDP and routable.
     pub(crate) v2: bool,
-    /// 1 (256 bytes) to 5 (4096 bytes).
+    /// MTU code: 1 (256 bytes) to 5 (4096 bytes).
     pub(crate) mtu: u8,
     pub(crate) lid: u16,
     pub(crate) partition: u16,
     pub(crate) gid: [u8; 16],
 }
 
-/// Bytes of an MTU code.
+/// Converts an MTU code to bytes.
 pub(crate) const fn mtu_bytes(code: u8) -> usize {
     match code {
         0 | 1 => 256,
@@ -74,10 +74,10 @@ impl Port {
         })
     }
 
-    /// Whether packets from here can come to `peer`, as far as can be told without sending one.
+    /// Whether packets from here can reach `peer`, as far as this can be determined without sending one.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// The text says why not.
     pub(crate) fn reaches(&self, peer: &Port, router: Router) -> Result<(), Failure> {
         let no = |text: String| Err(Failure::new(Status::Unreachable, text));
         let layer = |port: &Port| if port.ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
@@ -103,7 +103,7 @@ impl Port {
             let why = match router {
                 Router::At(_) => None,
                 Router::None => Some("TIELINE_VERBS_ROUTER names no router"),
-                // And the way back.
+                // The return path needs a routed LID, too.
                 Router::ByPrefix => [peer, self]
                     .iter()
                     .any(|port| routed_lid(&port.gid).is_none())
@@ -131,12 +131,12 @@ impl Port {
         Ok(())
     }
 
-    /// Whether packets to this InfiniBand port have to leave the subnet.
+    /// Whether packets to this InfiniBand port leave the subnet.
     fn is_beyond_router(&self, peer: &Port) -> bool {
         !self.ethernet && !peer.ethernet && self.gid[..8] != peer.gid[..8]
     }
 
-    /// How to address a peer's port from here.
+    /// The address vector for a peer's port.
     pub(crate) fn route(&self, peer: &Port, local: &Local, settings: &Settings) -> ibv_ah_attr {
         let beyond = self.is_beyond_router(peer);
         let dlid = match settings.router {
@@ -162,29 +162,29 @@ impl Port {
     }
 }
 
-/// What only this side must know of its own port.
+/// Facts about the own port that peers do not need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
     pub(crate) number: u8,
     pub(crate) gid_index: u8,
     pub(crate) partition_index: u16,
-    /// Every packet needs a global header.
+    /// Every packet needs a global routing header.
     pub(crate) needs_grh: bool,
 }
 
-/// How packets come to other InfiniBand subnets.
+/// The route to other InfiniBand subnets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Router {
-    /// Not at all.
+    /// No route.
     None,
-    /// Over the port of a router that has this LID in our subnet.
+    /// Through the router port with this LID in the local subnet.
     At(u16),
-    /// Over the LID that the peer's subnet prefix names.
+    /// Through the LID in the peer's subnet prefix.
     ByPrefix,
 }
 
-/// The LID that leads to a subnet from every other one, in a site-local prefix: fec0:0:LID:subnet (UCX reads it so,
-/// src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
+/// The LID that leads to a subnet from all other subnets, taken from a site-local prefix: fec0:0:LID:subnet. UCX reads it the
+/// same way (src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
 fn routed_lid(gid: &[u8; 16]) -> Option<u16> {
     let lid = u16::from_be_bytes([gid[4], gid[5]]);
     (gid[..4] == [0xfe, 0xc0, 0, 0] && lid != 0).then_some(lid)
@@ -281,7 +281,7 @@ pub(crate) mod tests {
         assert_eq!(way(infiniband(1), infiniband(2), Router::At(9)), Ok((1, 9)));
         let text = way(here, far, Router::None).unwrap_err().text;
         assert!(text.ends_with("and TIELINE_VERBS_ROUTER names no router"), "{text}");
-        // Neither there nor back without one.
+        // Both directions need a route.
         for (a, b) in [(here, site(0, 2)), (site(0, 2), here), (here, infiniband(2))] {
             let text = way(a, b, Router::ByPrefix).unwrap_err().text;
             assert!(text.ends_with("wants prefixes fec0:0:LID:..."), "{text}");

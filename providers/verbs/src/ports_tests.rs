@@ -1,4 +1,4 @@
-//! Several ports: in which InfiniBand subnets they are paired, what goes over a router, and which one takes over from another.
+//! Several ports: pairing within InfiniBand subnets, routes over a router, and failover between ports.
 
 use crate::abi::IBV_LINK_LAYER_INFINIBAND;
 use crate::config::Settings;
@@ -18,11 +18,11 @@ use tieline_plugin_api::{
 };
 
 const INFINIBAND: Nature = Nature { link_layer: IBV_LINK_LAYER_INFINIBAND, ..MLX5 };
-/// Prefixes, the last two with LIDs that lead there from everywhere.
+/// Subnet prefixes; the last two contain LIDs that are routed from everywhere.
 const SUBNETS: [&str; 4] =
     ["fe80:0000:0000:0000", "fec0:0000:0000:0001", "fec0:0000:4001:0002", "fec0:0000:4002:0003"];
 
-/// What the kernel says of a port in a subnet.
+/// Puts a port into a subnet in the kernel's description.
 fn put_into(class: &FakeClass, port: u8, subnet: usize) {
     let port = format!("{}/ports/{port}", sys::NAME.to_str().unwrap());
     class.file(&format!("{port}/state"), "4: ACTIVE\n");
@@ -61,7 +61,7 @@ fn a_port_reaches_those_of_its_own_subnet_and_names_both_of_all_others() {
             }
         }
     }
-    // Nor is anything sent that somebody asks for all the same.
+    // A direct request is rejected as well.
     let (near, far) = (open(&here[0], RC), open(&there[1], RC));
     let (at_a, at_b) = (near.connect(&[], &[], 1).unwrap(), far.connect(&[], &[], 2).unwrap());
     let failure = at_a.connect(&at_b.address()).unwrap_err();
@@ -73,7 +73,7 @@ fn a_port_reaches_those_of_its_own_subnet_and_names_both_of_all_others() {
 #[test]
 fn a_router_takes_what_leaves_the_subnet_and_nothing_else() {
     play(INFINIBAND);
-    // The subnets of both, how the router is named, and where packets of the first go.
+    // The subnets of both sides, the router setting, and the destination of the first side's packets.
     for (subnets, router, way) in [
         ((0, 0), "0x99", Some((0, 7))),
         ((0, 1), "0x99", Some((1, 0x99))),
@@ -108,11 +108,11 @@ fn a_router_takes_what_leaves_the_subnet_and_nothing_else() {
 }
 
 thread_local! {
-    /// The subnets of the two ports of what is opened next.
+    /// The subnets of the two ports of the next provider that is opened.
     static PORTS: Cell<[usize; 2]> = const { Cell::new([0, 1]) };
 }
 
-/// The provider, with a device of two ports.
+/// The provider with one device of two ports.
 struct TwoPorts([usize; 2]);
 
 impl Provider for TwoPorts {
@@ -157,12 +157,12 @@ fn worker(subnets: [usize; 2]) -> (Worker, Context) {
     (context.worker().unwrap(), context)
 }
 
-/// The subnet that each connected queue pair sends from, and the one that it sends to.
+/// The source subnet and the destination subnet of each connected queue pair.
 fn subnets_in_use() -> Vec<([u8; 8], [u8; 8])> {
     let prefix =
         |qpn: u32| -> [u8; 8] { attributes(qpn).ah_attr.grh.dgid.raw[..8].try_into().unwrap() };
     let connected = |qpn: &u32| attributes(*qpn).dest_qp_num != 0;
-    // Where the peer sends to is where this one sends from.
+    // The peer's destination is this queue pair's source.
     let of = |qpn: u32| (prefix(attributes(qpn).dest_qp_num), prefix(qpn));
     pairs().into_iter().filter(connected).map(of).collect()
 }
@@ -184,7 +184,7 @@ fn ports_of_two_subnets_are_used_each_within_its_own_whatever_they_are_called() 
                 outcome = endpoint.put(&from, 0..LEN, &key, 0).ok();
             }
         }
-        // All rails stand now.
+        // All rails are connected.
         let finish = |outcome| match outcome {
             tieline::Outcome::Done(_) => {}
             tieline::Outcome::Pending(request) => {
@@ -212,7 +212,7 @@ fn peers_with_no_subnet_in_common_are_told_so() {
     assert!(failure.contains("in another InfiniBand subnet"), "{failure}");
 }
 
-/// Whichever side has no memory for it, nothing was sent yet, so that the other port serves.
+/// Whichever side lacks the memory, nothing has been sent yet, so the other port serves.
 #[test]
 fn a_port_that_cannot_be_used_when_it_is_needed_first_leaves_its_peer_to_another_one() {
     play(INFINIBAND);
@@ -236,7 +236,7 @@ fn a_port_that_cannot_be_used_when_it_is_needed_first_leaves_its_peer_to_another
         let serves =
             if at_near + at_far > 0 { "twoports:double0:2/rc" } else { "twoports:double0/rc" };
         assert_eq!(endpoint.message_path(), serves, "{at_near} {at_far}");
-        // Who sent all of it knows why; who refused keeps nothing of it.
+        // A side that sent everything knows the cause; a side that refused keeps no resources.
         let made = queues().0 - datagrams;
         assert_eq!(made, if at_far > 0 { 3 } else { 2 }, "{at_near} {at_far}");
         drop((endpoint, a, b, far));

@@ -1,4 +1,4 @@
-//! What becomes of an endpoint while it is open whether `rc` or `ud` carries its messages, through the whole core.
+//! An endpoint before the choice between `rc` and `ud` for its messages, through the whole core.
 
 use crate::double::world::fault;
 use crate::instructions_tests::Half;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tieline::endpoint::Close;
 use tieline::{Announcement, Endpoint, Outcome, PostError, Region, RemoteKey, Request, Status};
 
-/// Rounds of progress after which something never happens.
+/// Rounds of progress after which a missing event counts as absent.
 const NEVER: usize = 200_000;
 
 fn until(halves: &[&Half], mut so: impl FnMut() -> bool) -> bool {
@@ -49,7 +49,7 @@ fn ended(all: &[&Half], at: &Half, outcome: Outcome) -> Result<u64, Status> {
     result.unwrap().map_err(|error| error.status())
 }
 
-/// Numbers of the messages that came.
+/// Numbers of the arrived messages.
 fn numbers(half: &Half, id: u16) -> Rc<RefCell<Vec<u64>>> {
     let came = Rc::<RefCell<Vec<u64>>>::default();
     let log = came.clone();
@@ -57,7 +57,7 @@ fn numbers(half: &Half, id: u16) -> Rc<RefCell<Vec<u64>>> {
     came
 }
 
-/// Somebody who has the one connection that he may have, and who has it.
+/// A worker that is limited to one connection, and the peer that has it.
 fn full() -> (Half, Half, Endpoint) {
     let (near, first) = (Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]), Half::open());
     let served = near.worker.connect(&to(&first)).unwrap();
@@ -107,7 +107,7 @@ fn who_is_refused_a_connection_goes_by_the_reserve_and_its_peer_by_one_of_its_ow
     let (at_far, at_near) = (numbers(&far, 3), numbers(&near, 3));
     let there = near.worker.connect(&to(&far)).unwrap();
     let mut open: Vec<Outcome> = (0..10).map(|n| there.send(3, n, &[1; 40]).unwrap()).collect();
-    // Ours is made; theirs is not.
+    // Our queue pair can be made, the peer's cannot.
     fault(|faults| faults.refuse_pairs = 100);
     assert!(until(&all, || there.message_path().ends_with("/ud")));
     fault(|faults| faults.refuse_pairs = 0);
@@ -135,7 +135,7 @@ fn who_is_refused_a_connection_goes_by_the_reserve_and_its_peer_by_one_of_its_ow
     assert_eq!(there.message_path(), "verbs:double0/ud");
     assert_eq!(*at_far.borrow(), (0..20).collect::<Vec<_>>());
     assert_eq!(*at_near.borrow(), (0..10).collect::<Vec<_>>());
-    // A second endpoint of ours finds the connection that the peer has begun.
+    // A second endpoint of ours uses the connection that the peer has started.
     let again = near.worker.connect(&to(&far)).unwrap();
     assert_eq!(ended(&all, &near, again.flush_messages().unwrap()), Ok(0));
     assert_eq!(again.message_path(), "verbs:double0/rc");
@@ -225,7 +225,7 @@ impl Random {
     }
 }
 
-/// A way of the stress, from one half to another.
+/// A route of the stress test, from one side to another.
 struct Way {
     from: usize,
     to: usize,

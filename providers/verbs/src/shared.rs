@@ -1,4 +1,4 @@
-//! What interfaces share with their domain: the opened port, and everything that hangs from it.
+//! State that interfaces share with their domain: the open port and all objects that depend on it.
 
 use crate::abi::*;
 use crate::buffers::{self, Arena};
@@ -16,10 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 use tieline_plugin_api::{Failure, HostHandle, Status};
 
-/// Reads and atomics in flight on one connection at most.
+/// Maximum number of outstanding reads and atomics of one connection.
 const MAX_READS: i32 = 16;
 
-/// What the interfaces of a domain share. Any thread.
+/// State that the interfaces of a domain share. Usable from any thread.
 pub(crate) struct DomainState {
     pub(crate) settings: Settings,
     pub(crate) host: HostHandle,
@@ -28,41 +28,42 @@ pub(crate) struct DomainState {
     pub(crate) local: Local,
     pub(crate) seal: Seal,
     pub(crate) registry: Registry,
-    /// Where the buffers of all interfaces lie.
+    /// Memory for the buffers of all interfaces.
     pub(crate) buffers: Arc<Arena>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) pd: Arc<Pd>,
     pub(crate) device: Arc<Device>,
     pub(crate) max_iov: usize,
-    /// Pieces of a work request: one is a message's header.
+    /// Maximum pieces of a work request. One of them is a message's header.
     pub(crate) pieces: usize,
-    /// Pieces that a read is put into.
+    /// Maximum pieces into which a read scatters.
     pub(crate) max_read_pieces: usize,
-    /// The most that goes inline, as far as it was found out.
+    /// The longest inline payload, as far as the device's limit is known.
     inline: AtomicUsize,
-    /// What goes inline is in one piece: libraries of irdma before rdma-core 44 copy the first one alone.
+    /// Inline payloads must be in one piece: irdma libraries before rdma-core 44 copy only the first piece.
     pub(crate) inlines_one_piece: bool,
     pub(crate) max_message: usize,
     pub(crate) max_cqe: usize,
-    /// Receives can be shared.
+    /// The device has shared receive queues.
     pub(crate) shares_receives: bool,
-    /// Reads and atomics that this device answers at once, and that it keeps in flight.
+    /// Reads and atomics that this device serves concurrently as the responder; below, the number it keeps in flight as the
+    /// requester.
     pub(crate) reads_served: u8,
     pub(crate) reads_asked: u8,
     pub(crate) has_atomics: bool,
-    /// They are atomic towards the processor's too.
+    /// The device's atomics are also atomic towards the processor's.
     pub(crate) has_global_atomics: bool,
     pub(crate) bytes_per_second: f64,
 }
 
-/// The drivers that irdma's devices are made on.
+/// The kernel drivers under irdma's devices.
 const IRDMA: [&str; 4] = ["ice", "i40e", "idpf", "irdma"];
 
-/// The most that goes inline in one piece that is put together for it: as much as `TIELINE_VERBS_INLINE` may say.
+/// The longest inline payload that is assembled in one piece: the upper bound of `TIELINE_VERBS_INLINE`.
 pub(crate) const INLINE_MOST: usize = 1024;
 
-/// Whether packets can be sent with this GID from here, as far as the kernel can tell: it may belong to a network device of
-/// another network namespace, or to one that is down. It is asked for the way to the GID itself.
+/// Whether packets can be sent with this GID, as far as the kernel can tell. The GID may belong to a network device that is
+/// down or in another network namespace. The check resolves a route to the GID itself.
 fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
     let Ok(sgid_index) = u8::try_from(gid.index) else { return false };
     let dgid = ibv_gid { raw: gid.raw };
@@ -71,19 +72,19 @@ fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
     AddressHandle::new(pd, way).is_ok()
 }
 
-/// What is inlined where the device refuses more, with the whole queue pair: drivers have limits of their own and do not say
-/// them.
+/// Inline lengths to try, in order, if the device refuses to make a queue pair with the requested one. Drivers have limits of
+/// their own and do not report them.
 const INLINE_STEPS: [usize; 4] = [96, 64, 48, 0];
 
-/// So many pieces, of 16 bytes each, are no longer than what is inlined: drivers make every work request as long as the
+/// The number of pieces (16 bytes each) that take no more room than `inline` bytes. Drivers size every work request for the
 /// longer of the two.
 pub(crate) fn pieces_beside(inline: usize) -> usize {
     (inline + 4).div_ceil(16).clamp(4, 17)
 }
 
 impl DomainState {
-    /// Bytes of a queue pair's queues, as mlx5 reckons them, and others about as much: a work request has 192 bytes beside what it
-    /// inlines or names, and is rounded up to 64; the queue is rounded up to a power of two (rdma-core,
+    /// Bytes of a queue pair's queues, calculated like mlx5 does; other drivers need about as much. A work request takes 192
+    /// bytes plus its inline data or pieces, rounded up to 64. The queue is rounded up to a power of two (rdma-core,
     /// providers/mlx5/verbs.c:1601 and 1800).
     pub(crate) fn queue_bytes(&self, sends: usize, receives: usize) -> usize {
         let inline = (self.inline.load(Ordering::Relaxed) + 4).next_multiple_of(16);
@@ -92,22 +93,22 @@ impl DomainState {
         (sends * each).next_power_of_two() + receiving
     }
 
-    /// Whether packets can come to a peer's port, as far as can be told without sending one.
+    /// Whether packets can reach a peer's port, as far as this can be determined without sending one.
     pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
         self.port.reaches(peer, self.settings.router)
     }
 
-    /// How to address a peer's port.
+    /// The address vector for a peer's port.
     pub(crate) fn route(&self, peer: &Port) -> ibv_ah_attr {
         self.port.route(peer, &self.local, &self.settings)
     }
 
-    /// Puts up to this length are inlined; where a queue pair inlines less than was asked for, a buffer takes them.
+    /// Puts up to this length are short. If the queue pair inlines less than the setting asks for, a buffer carries them.
     pub(crate) fn max_short_put(&self) -> usize {
         self.settings.inline.min(self.settings.segment).min(self.max_message)
     }
 
-    /// Makes a queue pair that inlines as much as is wanted, or as much as the device takes.
+    /// Makes a queue pair with the requested inline length, or with the longest that the device accepts.
     pub(crate) fn with_inline<T>(
         &self,
         mut make: impl FnMut(usize) -> Result<T, Failure>,
@@ -119,7 +120,7 @@ impl DomainState {
         };
         for step in INLINE_STEPS.into_iter().filter(|step| *step < wanted) {
             if let Ok(made) = make(step) {
-                // Too little memory passes: then the next one asks for all of it again.
+                // Lack of memory is temporary, so the next queue pair asks for the full length again.
                 if refused.status != Status::NoMemory {
                     self.inline.store(step, Ordering::Relaxed);
                 }
@@ -179,7 +180,8 @@ impl DomainState {
         random(&mut seal)?;
         let registry = Registry::new(pd.clone(), seal, settings.cache, settings.relaxed_ordering);
         let pieces = pieces_beside(settings.inline).min(attr.max_sge.max(2) as usize);
-        // Some devices have fewer for reads; those that have a limit of their own for other things say nothing here.
+        // Some devices allow fewer pieces for reads (`max_sge_rd`). Devices with separate limits for other operations do not
+        // report these.
         let max_read_pieces = match usize::try_from(attr.max_sge_rd) {
             Ok(0) | Err(_) => pieces,
             Ok(most) => most.min(pieces),

@@ -1,4 +1,4 @@
-//! Many peers on one interface over a device that this process plays: floods, and who is heard all the same.
+//! Many peers on one interface over the device double: floods, and fairness to the other peers.
 
 use crate::double::clock::pass;
 use crate::double::world::fault;
@@ -7,7 +7,7 @@ use crate::{UD, VerbsEndpoint, VerbsInterface};
 use core::time::Duration;
 use tieline_plugin_api::{Endpoint, Interface, Posting};
 
-/// One that receives and many that send; a message's header says whose it is.
+/// One receiver and many senders. A message's header is its sender's number.
 struct Crowd {
     receiver: Side,
     senders: Vec<Side>,
@@ -47,13 +47,13 @@ impl Crowd {
         Crowd { receiver, senders: Vec::new(), endpoints: Vec::new(), _ends: Vec::new() }
     }
 
-    /// How many receives hold what waits for lost datagrams, and how many may.
+    /// Receive buffers with early datagrams, and the limit on them.
     fn early(&self) -> (usize, usize) {
         let VerbsInterface::Ud(ud) = &self.receiver.interface else { panic!("datagrams") };
         ud.early()
     }
 
-    /// Everybody says all that may be said, and the first datagram of each is lost.
+    /// Every sender sends its whole window, and the first datagram of each is lost.
     fn lose_first(&self) {
         for n in 0..self.senders.len() {
             fault(|faults| faults.cut = true);
@@ -67,7 +67,7 @@ impl Crowd {
         self.endpoints[n].am_short(7, n as u64, &vec![1; len]) == Ok(Posting::Done)
     }
 
-    /// Everybody looks once; whose messages came.
+    /// Every side polls once. Returns the senders of the arrived messages.
     fn turn(&mut self) -> Vec<usize> {
         self.receiver.poll();
         self.senders.iter_mut().for_each(Side::poll);
@@ -76,8 +76,8 @@ impl Crowd {
         told.messages.iter().map(|(header, _)| *header as usize).collect()
     }
 
-    /// All but the last send all that is taken, and the last one a message when its last one has arrived: how many
-    /// messages of each came in so many polls.
+    /// All but the last sender send as much as they can. The last one sends a message whenever its previous one has arrived.
+    /// Returns the number of messages of each sender in `polls` polls.
     fn flood(&mut self, polls: usize, len: usize) -> Vec<usize> {
         let (honest, mut waits) = (self.senders.len() - 1, false);
         let mut shares = vec![0; self.senders.len()];
@@ -102,7 +102,7 @@ fn of_many_reliable_peers_that_flood_each_is_heard_and_one_that_says_little_is_n
         let mut crowd = Crowd::reliable(flooders + 1, &settings);
         let polls = 600;
         let shares = crowd.flood(polls, 100);
-        // Before a message there are at most the windows of all others, of which sixteen are told in a poll.
+        // A message waits at most for the windows of all others, of which sixteen are reported per poll.
         let wait = flooders * windows.parse::<usize>().unwrap() / 16 + 2;
         assert!(shares[flooders] >= polls / wait / 2, "{shares:?} in {polls} polls");
         let fair = shares[..flooders].iter().sum::<usize>() / flooders;
@@ -116,7 +116,7 @@ fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_littl
     for flooders in [4, 24] {
         let mut crowd = Crowd::datagrams(flooders + 1, &[]);
         let polls = 1000;
-        // Until every channel has heard how much of the receives is its own, after the losses of the beginning.
+        // Runs until every channel knows its share of the receives, after the initial losses.
         let mut heard = vec![0; flooders + 1];
         let mut rounds = 0;
         while heard.iter().any(|count| *count < 20) {
@@ -125,11 +125,11 @@ fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_littl
             let more = crowd.flood(100, 100);
             heard.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         }
-        // After they all stood still for so long that everybody says everything again.
+        // After a suspension of all sides that makes every channel retransmit everything.
         pass(Duration::from_millis(100));
         let _ = crowd.flood(polls, 100);
         let shares = crowd.flood(polls, 100);
-        // Before a message there are at most all receives, of which sixteen are told in a poll.
+        // A message waits at most for all receives, of which sixteen are reported per poll.
         assert!(shares[flooders] >= polls / (256 / 16 + 2) / 2, "{shares:?} in {polls} polls");
         let fair = shares[..flooders].iter().sum::<usize>() / flooders;
         assert!(shares[..flooders].iter().all(|share| *share >= fair / 4), "{shares:?}");
@@ -140,7 +140,7 @@ fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_littl
 fn a_peer_that_sends_beyond_its_window_is_cut_off_and_the_others_go_on() {
     let settings = [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
     let mut crowd = Crowd::reliable(3, &settings);
-    // Two that believe to have been granted more than all buffers of the receiver.
+    // Two senders with more credits than the receiver has buffers.
     for liar in &crowd.senders[..2] {
         let VerbsInterface::Rc(rc) = &liar.interface else { panic!("reliable") };
         let mut state = rc.state.borrow_mut();
@@ -174,7 +174,7 @@ fn a_peer_that_sends_beyond_its_window_is_cut_off_and_the_others_go_on() {
     assert!(heard >= 300, "{heard} of 600 polls");
 }
 
-/// Each has lost its first datagram and sent all others that it may.
+/// Every sender has lost its first datagram and sent the rest of its window.
 #[test]
 fn what_waits_for_lost_datagrams_leaves_receives_for_what_is_awaited() {
     const SENDERS: usize = 8;
@@ -187,7 +187,7 @@ fn what_waits_for_lost_datagrams_leaves_receives_for_what_is_awaited() {
     }
     let (waiting, most) = crowd.early();
     assert_eq!(waiting, most, "as many as may");
-    // What was lost comes again, and nothing that waited is delivered twice or never.
+    // Lost datagrams are retransmitted. Every early one is delivered exactly once.
     let mut heard = [0; SENDERS];
     while heard.iter().any(|count| *count < 20) {
         pass(Duration::from_millis(10));
@@ -219,7 +219,7 @@ fn what_waits_for_datagrams_of_peers_that_are_silent_for_long_frees_its_receives
         assert_eq!(look(&mut crowd), most, "they may only be slow");
     }
     assert!((0..8).any(|_| look(&mut crowd) == 0), "{:?} wait for the dead", crowd.early());
-    // They were not dead: nothing is lost.
+    // These peers are alive: nothing is lost.
     let mut heard = [0; 5];
     for _ in 0..200 {
         pass(Duration::from_millis(10));

@@ -1,7 +1,7 @@
-//! The verbs objects, owned: what is made here is destroyed when it is dropped, in the order that the references force.
+//! Owned verbs objects: every object is destroyed on drop, in the order that the references enforce.
 //!
-//! libibverbs may be called from any thread. A [`Device`] and what hangs from a domain are shared; completion queues, and
-//! the queue pairs of `queue_pair/sys.rs`, belong to one interface and so to one thread.
+//! libibverbs may be called from any thread. A [`Device`] and the objects of a domain are shared. Completion queues, and the
+//! queue pairs of `queue_pair/sys.rs`, belong to one interface and therefore to one thread.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tieline_plugin_api::process::Calls;
 use tieline_plugin_api::{Failure, Status};
 
-/// What went wrong in a call of libibverbs that returns an error number.
+/// Checks the result of a libibverbs call that returns an error number.
 pub(crate) fn check(code: c_int, what: &str) -> Result<(), Failure> {
     let error = match code {
         0 => return Ok(()),
@@ -26,7 +26,7 @@ pub(crate) fn check(code: c_int, what: &str) -> Result<(), Failure> {
     Err(Failure::from_io(what, &error))
 }
 
-/// What went wrong in a call of libibverbs that returns a pointer.
+/// Checks the result of a libibverbs call that returns a pointer.
 pub(crate) fn made<T>(
     pointer: *mut T,
     what: impl FnOnce() -> String,
@@ -34,7 +34,7 @@ pub(crate) fn made<T>(
     NonNull::new(pointer).ok_or_else(|| Failure::last_os_error(&what()))
 }
 
-/// An opened device.
+/// An open device.
 pub(crate) struct Device {
     pub(crate) api: &'static Library,
     raw: NonNull<ibv_context>,
@@ -45,37 +45,37 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// Something that happened to the device on its own.
+/// An asynchronous event of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsyncEvent {
     /// `IBV_EVENT_*`.
     pub(crate) kind: c_uint,
-    /// The queue pair that it is about.
+    /// The affected queue pair.
     pub(crate) qp: Option<u32>,
-    /// The completion queue or shared receive queue that it is about, or the completion queue of that queue pair: the
-    /// address of the library's object.
+    /// The affected completion queue or shared receive queue, or the completion queue of the affected queue pair: the address
+    /// of the library's object.
     pub(crate) queue: Option<usize>,
-    /// The port that it is about.
+    /// The affected port.
     pub(crate) port: Option<u8>,
 }
 
-/// Calls that go through the library's list of devices, which it locks.
+/// Serialises the calls that use the library's device list, which the library locks.
 pub(crate) static LISTING: Calls = Calls::new();
 
 impl Device {
     pub(crate) fn open(name: &str) -> Result<Arc<Device>, Failure> {
         let api = library()?;
         let _call = LISTING.begin().ok_or_else(|| {
-            let text = "this is a forked child, and a thread of its parent was inside libibverbs at the fork: what that one \
-                        has locked stays locked here. Fork while no other thread opens a context, or start the child by exec";
+            let text = "this is a forked child, and a thread of its parent was inside libibverbs at the fork, so its locks \
+                        stay held here. Fork while no other thread opens a context, or start the child by exec";
             Failure::new(Status::Unsupported, text)
         })?;
         let mut count = 0;
-        // SAFETY: the count is written.
+        // SAFETY: the function only writes the count.
         let list = unsafe { (api.ibv_get_device_list)(&mut count) };
         let list = made(list, || "the devices cannot be listed".to_string())?;
         let mut opened = None;
-        // SAFETY: so many entries; names are terminated; a device is opened before the list is freed.
+        // SAFETY: the list has that many entries; names are NUL-terminated; the device is opened before the list is freed.
         unsafe {
             for &device in
                 std::slice::from_raw_parts(list.as_ptr(), usize::try_from(count).unwrap_or(0))
@@ -131,7 +131,7 @@ impl Device {
 
     pub(crate) fn port(&self, port: u8) -> Result<ibv_port_attr, Failure> {
         let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
-        // SAFETY: an open context and room for more than the function writes (see `ibv_port_attr`).
+        // SAFETY: an open context, and more room than the function writes (see `ibv_port_attr`).
         unsafe {
             check(
                 (self.api.ibv_query_port)(self.raw.as_ptr(), port, attr.as_mut_ptr()),
@@ -141,11 +141,11 @@ impl Device {
         }
     }
 
-    /// The next asynchronous event, if there is one.
+    /// The next asynchronous event, if any.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut raw = ibv_async_event { element: ptr::null_mut(), event_type: 0 };
-        // SAFETY: an open context, whose descriptor does not block, and room for the event. What the event points to
-        // stays until it is acknowledged: destroying a queue pair waits for that.
+        // SAFETY: an open context with a non-blocking descriptor, and room for the event. The object to which the event points
+        // stays until the event is acknowledged: destroying a queue pair waits for that.
         unsafe {
             if (self.api.ibv_get_async_event)(self.raw.as_ptr(), &raw mut raw) != 0 {
                 return None;
@@ -184,16 +184,16 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: nothing that hangs from the context is left: all of it holds a reference to this object.
+        // SAFETY: no object of the context is left, because each holds a reference to this object.
         let _ = unsafe { (self.api.ibv_close_device)(self.raw.as_ptr()) };
     }
 }
 
-/// A protection domain: what queue pairs and registrations must have in common.
+/// A protection domain: the common parent of queue pairs and registrations that are used together.
 pub(crate) struct Pd {
     pub(crate) device: Arc<Device>,
     pub(crate) raw: NonNull<ibv_pd>,
-    /// The device did not let go of a queue pair of it.
+    /// The device failed to destroy a queue pair of this domain.
     kept: AtomicBool,
 }
 
@@ -210,13 +210,13 @@ impl Pd {
         Ok(Arc::new(Pd { device, raw, kept: AtomicBool::new(false) }))
     }
 
-    /// A queue pair could not be destroyed: its buffers must never be used for anything else.
+    /// Records that a queue pair could not be destroyed. Its buffers must never be reused.
     pub(crate) fn keep(&self) {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device reaches them until the registration is
-    /// dropped; that they stay mapped is what the caller of `Domain::register` promised.
+    /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device can access them until the registration is
+    /// dropped. The caller of `Domain::register` guarantees that they stay mapped.
     pub(crate) fn register(
         self: &Arc<Pd>,
         base: *mut u8,
@@ -226,8 +226,8 @@ impl Pd {
         let (pd, start) = (self.raw.as_ptr(), base.expose_provenance() as u64);
         let hint = rights & IBV_ACCESS_RELAXED_ORDERING != 0;
         let (api, base) = (self.device.api, base.cast::<c_void>());
-        // SAFETY: a live protection domain; the kernel checks and pins the range. The newer function drops hints that the kernel
-        // does not know; an older library knows none.
+        // SAFETY: a live protection domain; the kernel checks and pins the range. The newer function removes hints that are
+        // unknown to the kernel; an older library gets no hint.
         self.made(unsafe {
             match api.ibv_reg_mr_iova2 {
                 Some(register) if hint => register(pd, base, len, start, rights),
@@ -239,8 +239,8 @@ impl Pd {
         })
     }
 
-    /// The same of `len` bytes of a DMA buffer from `offset` on, which peers and pieces name from the address `start` on. The
-    /// descriptor stays the caller's.
+    /// Registers `len` bytes of a DMA buffer from `offset` on. Peers and pieces address them from `start` on. The caller keeps
+    /// ownership of the descriptor.
     pub(crate) fn register_dmabuf(
         self: &Arc<Pd>,
         descriptor: c_int,
@@ -250,7 +250,8 @@ impl Pd {
     ) -> Result<Mr, i32> {
         let register = self.device.api.ibv_reg_dmabuf_mr.ok_or(libc::EOPNOTSUPP)?;
         let rights = (rights & !IBV_ACCESS_RELAXED_ORDERING) as c_int;
-        // SAFETY: a live protection domain; the kernel checks the descriptor and the range, and no memory of ours is involved.
+        // SAFETY: a live protection domain; the kernel checks the descriptor and the range, and no memory of this process is
+        // involved.
         self.made(unsafe { register(self.raw.as_ptr(), offset, len, start, descriptor, rights) })
     }
 
@@ -264,7 +265,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: nothing that hangs from it is left.
+        // SAFETY: no object of the protection domain is left.
         let _ = unsafe { (self.device.api.ibv_dealloc_pd)(self.raw.as_ptr()) };
     }
 }
@@ -275,7 +276,7 @@ pub(crate) struct Mr {
     raw: NonNull<ibv_mr>,
 }
 
-// SAFETY: only its constant keys are read; it is dropped once.
+// SAFETY: only the constant keys are read, and it is dropped once.
 unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
@@ -293,7 +294,7 @@ impl Mr {
 }
 
 impl Mr {
-    /// Whether a queue pair that was not destroyed may still use what is registered here.
+    /// Whether a queue pair that could not be destroyed may still use this registration.
     pub(crate) fn keeps_buffers(&self) -> bool {
         self.pd.kept.load(Ordering::Relaxed)
     }
@@ -301,12 +302,12 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: the registration is live and dropped once.
+        // SAFETY: the registration is live and is deregistered only here.
         let _ = unsafe { (self.pd.device.api.ibv_dereg_mr)(self.raw.as_ptr()) };
     }
 }
 
-/// A completion queue with the channel that wakes a sleeper.
+/// A completion queue and its completion channel, which wakes a sleeping thread.
 pub(crate) struct Cq {
     device: Arc<Device>,
     channel: NonNull<ibv_comp_channel>,
@@ -316,7 +317,7 @@ pub(crate) struct Cq {
 /// One completion.
 pub(crate) type Wc = ibv_wc;
 
-/// How many completions one call fetches.
+/// Number of completions per poll call.
 pub(crate) const WC_BATCH: usize = 32;
 
 impl Cq {
@@ -325,7 +326,7 @@ impl Cq {
         // SAFETY: an open context.
         let channel = unsafe { (api.ibv_create_comp_channel)(device.raw.as_ptr()) };
         let channel = made(channel, || "a completion channel cannot be made".to_string())?;
-        // SAFETY: an open context and its channel; the first completion vector is always there.
+        // SAFETY: an open context and its channel; completion vector 0 always exists.
         let raw = unsafe {
             (api.ibv_create_cq)(
                 device.raw.as_ptr(),
@@ -348,13 +349,13 @@ impl Cq {
         Ok(cq)
     }
 
-    /// Readable when a completion came after [`Cq::arm`].
+    /// Readable after a completion has arrived since [`Cq::arm`].
     pub(crate) fn fd(&self) -> c_int {
         // SAFETY: the channel is live.
         unsafe { self.channel.as_ref().fd }
     }
 
-    /// Whether this is the queue that an event is about.
+    /// Whether an event is about this queue.
     pub(crate) fn is(&self, queue: Option<usize>) -> bool {
         queue == Some(self.raw.as_ptr().addr())
     }
@@ -370,7 +371,7 @@ impl Cq {
         check(code, &format!("growing the completion queue to {entries}"))
     }
 
-    /// Fetches completions into `room` and returns how many.
+    /// Polls completions into `room` and returns their number.
     pub(crate) fn poll(&self, room: &mut [Wc]) -> Result<usize, Failure> {
         let most = room.len();
         let count = usize::try_from(self.fetch(room)).map_err(|_| Cq::not_polled())?;
@@ -382,7 +383,8 @@ impl Cq {
         Failure::new(Status::NoDevice, "the completion queue cannot be polled any more")
     }
 
-    /// The same, as the device says it; negative: it cannot be polled any more.
+    /// Polls like [`Cq::poll`] but returns the device's result. A negative value means that the queue cannot be polled any
+    /// more.
     #[inline(always)]
     pub(crate) fn fetch(&self, room: &mut [Wc]) -> c_int {
         // SAFETY: a live queue, whose context has the function; it writes at most as many records as there is room for.
@@ -392,11 +394,11 @@ impl Cq {
         }
     }
 
-    /// Takes the wake-ups that have come.
+    /// Consumes the pending notifications of the channel.
     pub(crate) fn drain_channel(&self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         let mut count = 0;
-        // SAFETY: a live channel, whose descriptor does not block; every event is of its only queue.
+        // SAFETY: a live channel with a non-blocking descriptor; every event belongs to its only queue.
         unsafe {
             while count < 1024
                 && (self.device.api.ibv_get_cq_event)(
@@ -413,7 +415,7 @@ impl Cq {
         }
     }
 
-    /// Asks for a wake-up at the next completion.
+    /// Requests a notification for the next completion.
     pub(crate) fn arm(&self) -> Result<(), Failure> {
         // SAFETY: a live queue, whose context has the function.
         let code = unsafe {
@@ -427,7 +429,7 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         self.drain_channel();
-        // SAFETY: the queue pairs that used it are gone (see the order of fields where it is used).
+        // SAFETY: the queue pairs that used it have been destroyed (see the order of fields in the owner).
         unsafe {
             let _ = (self.device.api.ibv_destroy_cq)(self.raw.as_ptr());
             let _ = (self.device.api.ibv_destroy_comp_channel)(self.channel.as_ptr());

@@ -1,4 +1,4 @@
-//! Short puts through the whole core to the played device, and what an application hears of them.
+//! Short puts through the whole core to the device double, and the application's events for them.
 
 use crate::double::world::fault;
 use crate::instructions_tests::Half;
@@ -9,10 +9,10 @@ use tieline::endpoint::Completion;
 use tieline::{Endpoint, Error, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_testing::holds_in_child;
 
-/// More words than an endpoint has operations open.
+/// More words than an endpoint's limit on open operations.
 const WORDS: usize = 10_000;
 
-/// Two workers with a connection, and memory at both ends. Fields in the order in which they go.
+/// Two connected workers with memory at both ends. The fields are dropped in this order.
 struct Pair {
     endpoint: Endpoint,
     key: RemoteKey,
@@ -29,7 +29,7 @@ impl Pair {
         let (here, there) = (near.context.alloc(8 * WORDS), far.context.alloc(64).unwrap());
         let key = endpoint.import_key(&there.remote_key().unwrap()).unwrap();
         let pair = Pair { endpoint, key, here: here.unwrap(), there, near, far };
-        // The first one forms the connection.
+        // The first put establishes the connection.
         if let Outcome::Pending(first) = pair.endpoint.put_bytes(&[0; 8], &pair.key, 0).unwrap() {
             while pair.near.worker.test(&first).is_none() {
                 pair.progress();
@@ -46,7 +46,7 @@ impl Pair {
         let _ = self.near.worker.progress() + self.far.worker.progress();
     }
 
-    /// Puts this number from a place of its own, which is written over as soon as it may be.
+    /// Puts this number from a place of its own, which is overwritten as soon as the completion allows it.
     fn put(&self, word: usize, completion: Completion) -> Result<Outcome, PostError> {
         let from = 8 * word..8 * word + 8;
         self.here.write(from.start, &word.to_le_bytes()).unwrap();
@@ -64,7 +64,7 @@ impl Pair {
     }
 }
 
-/// The device has as many as its queue takes, the endpoint's queue as many as may be open, and none of them overtakes another.
+/// The device accepts up to its queue's depth, the endpoint queues the rest up to its limit, and none overtakes another.
 #[test]
 fn short_puts_that_find_no_room_wait_their_turn_and_arrive_in_order() {
     let pair = Pair::new();
@@ -123,7 +123,7 @@ fn a_worker_that_is_closed_names_puts_that_were_over_and_did_not_arrive() {
     drop((there, far));
 }
 
-/// What a put would write is gone, or is not for it: nothing is written, and it is said.
+/// The target's memory is gone or not accessible with this key: nothing is written, and the failure is reported.
 #[test]
 fn a_short_put_to_memory_that_is_no_more_is_told_by_its_flush() {
     for completion in [Completion::Local, Completion::Remote] {
@@ -140,7 +140,7 @@ fn a_short_put_to_memory_that_is_no_more_is_told_by_its_flush() {
     }
 }
 
-/// Both ends of a pair make progress until something is so.
+/// Both ends of a pair make progress until `so` is true.
 fn until(halves: &[&Half], mut so: impl FnMut() -> bool) {
     while !so() {
         for half in halves {
@@ -149,7 +149,7 @@ fn until(halves: &[&Half], mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Whoever has no connection left, at either end, is served by datagrams: messages, and puts and atomics in them.
+/// Without a free connection at either end, datagrams carry the messages, and puts and atomics as messages.
 #[test]
 fn peers_beyond_the_bound_on_connections_are_served_by_datagrams() {
     let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
@@ -157,7 +157,7 @@ fn peers_beyond_the_bound_on_connections_are_served_by_datagrams() {
     let all = [&near, &others[0], &others[1], &others[2]];
     let [first, second, third] = &others;
     let address = near.worker.address().unwrap();
-    // The second is asked by who is full, the third asks who is full.
+    // First the side without a free connection connects, then a side connects to it.
     let mut open = Vec::new();
     for (from, to, path) in [
         (&near, address_of(first), "verbs:double0/rc"),
@@ -187,7 +187,7 @@ fn peers_beyond_the_bound_on_connections_are_served_by_datagrams() {
     }
 }
 
-/// What waited while `rc` was asked for goes over `ud` in its order, none of it lost or twice, with what a datagram cannot carry.
+/// Messages queued while `rc` connects go over `ud`: in order, exactly once, even if a datagram is too short for one.
 #[test]
 fn what_waited_for_a_connection_goes_by_datagrams_in_its_order() {
     let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
@@ -219,7 +219,8 @@ fn what_waited_for_a_connection_goes_by_datagrams_in_its_order() {
     assert_eq!(memory.to_vec(0..8).unwrap(), [8; 8]);
 }
 
-/// What the user of either end bars from data carries none: where `rc` has no connection left, nobody is served.
+/// If the user of either end excludes a module from data, it carries none. Without a free `rc` connection such a peer gets no
+/// service.
 #[test]
 fn datagrams_carry_no_messages_where_the_user_of_either_end_lets_them_only_connect() {
     let barred = [
@@ -243,7 +244,7 @@ fn datagrams_carry_no_messages_where_the_user_of_either_end_lets_them_only_conne
     assert_eq!([&near, second, third].map(|half| half.seen.get()), [0; 3]);
 }
 
-/// It did not answer what went over either device: no datagram of theirs has its messages.
+/// The peer did not answer over either device, so datagrams of neither device carry its messages.
 #[test]
 fn a_peer_that_is_silent_on_two_devices_is_not_served_by_datagrams_of_either() {
     let two = ("TIELINE_VERBS_DEVICES", "double0,double1");
@@ -268,7 +269,7 @@ fn finish(all: &[&Half], at: &Half, outcome: Outcome) {
     }
 }
 
-/// What is posted before it is known who carries it is announced where the datagrams would be too short for it.
+/// A message posted before its module is known becomes a rendezvous message if datagrams turn out too short for it.
 #[test]
 fn a_message_that_no_datagram_carries_arrives_although_it_was_posted_while_rc_was_to_carry_it() {
     let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
@@ -296,7 +297,7 @@ fn a_message_that_no_datagram_carries_arrives_although_it_was_posted_while_rc_wa
     assert!(second.max_message().unwrap() < standing);
 }
 
-/// The first number of a pair's own, put from one side to the other.
+/// Puts the number of a pair from one side to the other.
 fn moves(pair: &Pair, number: usize) -> bool {
     let put = pair.put(number, Completion::Remote).unwrap();
     let _ = pair.near.worker.finish(put).unwrap();

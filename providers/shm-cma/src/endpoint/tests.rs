@@ -3,7 +3,7 @@ use crate::CmaDomain;
 use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Interface};
 
-/// This process as its own peer, with the limits of one system call made small.
+/// This process as its own peer, with small limits per system call.
 fn endpoint(domain: &CmaDomain, limits: Limits) -> CmaEndpoint {
     let interface = domain.open_interface(crate::MODULE, [0; 16]).unwrap();
     CmaEndpoint { limits, ..interface.connect(&interface.address(), b"", 0).unwrap() }
@@ -17,7 +17,7 @@ fn key(domain: &CmaDomain, endpoint: &CmaEndpoint, region: &crate::Registration)
 
 const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
 
-/// Cuts `buffer` into pieces of the given lengths; the last takes the rest.
+/// Splits `buffer` into pieces of the given lengths; the last one takes the rest.
 fn cut(buffer: &mut [u8], lengths: &[usize]) -> Vec<Iov> {
     let mut pieces = Vec::new();
     let mut rest = buffer;
@@ -113,7 +113,7 @@ fn a_peer_that_registers_and_drops_a_hundred_thousand_regions_costs_what_it_has_
     }
     let memory = interface.memory();
     assert_eq!((memory.peers, memory.peer_bytes), (1, 4096));
-    // 1000 entries of 64 bytes, and those of the tests beside this one.
+    // 1000 entries of 64 bytes, and those of concurrent tests.
     let table = memory.base_bytes - 4096;
     assert!((64_000..1_000_000).contains(&table), "{memory:?}");
     drop(endpoint);
@@ -152,7 +152,7 @@ fn rights_are_the_regions_own() {
     let honest = endpoint.import_key(&packed).unwrap();
     assert_eq!(endpoint.put(&honest, &op(&pieces, 0)), Err(Status::KeyRejected));
     assert_eq!(endpoint.get(&honest, &op(&pieces, 0)), Ok(Posting::Done));
-    // A key that was given a right afterwards does not match the table.
+    // A key with an added right does not match the table.
     packed[48] |= access::REMOTE_WRITE as u8;
     let forged = endpoint.import_key(&packed).unwrap();
     assert_eq!(endpoint.put(&forged, &op(&pieces, 0)), Err(Status::KeyRejected));
@@ -204,7 +204,7 @@ fn a_closed_domain_is_a_failed_peer() {
 fn faults_are_told_apart_by_side() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
-    // A registration of memory that is not mapped: the promise was broken at the target.
+    // A registration of unmapped memory: the target violated its contract.
     let region = domain
         .register(&RegisterParams::new(core::ptr::without_provenance_mut(4096), 64, ALL))
         .unwrap();

@@ -1,14 +1,14 @@
-//! Waiting for what a child does, without taking it off the list of children.
+//! Waits for state changes of a child without reaping it.
 #![allow(unsafe_code, unreachable_pub)] // one system call for a test
 
-/// What has become of a child.
+/// The new state of a child.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
     Stopped,
     Ended,
 }
 
-/// Waits until the child stops or ends. One that has ended stays a zombie.
+/// Waits until the child stops or ends. An ended child stays a zombie.
 pub fn wait_for(child: u32) -> Change {
     // SAFETY: a plain record that waitid fills.
     let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! A driver that is played: its regions are this process's memory, and it answers as knem's table says.
+//! A driver double. Its regions are memory of this process, and it returns the results that knem's table documents.
 
 pub(crate) mod plain;
 mod sys;
@@ -28,14 +28,14 @@ pub(crate) struct Played {
 struct State {
     regions: HashMap<Cookie, Region>,
     next: Cookie,
-    /// What the next copies say instead of copying.
+    /// Results of the next copies, instead of copying.
     misses: VecDeque<Option<Miss>>,
     calls: usize,
-    /// What the next region is refused with.
+    /// The error of the next region.
     refusal: Option<Errno>,
-    /// What the next range that is to be held is refused with.
+    /// The error of the next hold.
     hold_refusal: Option<Errno>,
-    /// Ranges that are held.
+    /// Number of ranges held.
     holds: usize,
 }
 
@@ -44,42 +44,42 @@ impl Played {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Regions that are there.
+    /// Number of live regions.
     pub(crate) fn regions(&self) -> usize {
         self.state().regions.len()
     }
 
-    /// Copies so far.
+    /// Number of copies so far.
     pub(crate) fn calls(&self) -> usize {
         self.state().calls
     }
 
-    /// The next copy fails so.
+    /// The next copy fails with `miss`.
     pub(crate) fn miss(&self, miss: Miss) {
         self.state().misses.push_back(Some(miss));
     }
 
-    /// The next copy is made; what is said after this is of the one after it.
+    /// The next copy succeeds. Later settings apply to the copies after it.
     pub(crate) fn pass(&self) {
         self.state().misses.push_back(None);
     }
 
-    /// No region is made from here on.
+    /// Every further region fails with `errno`.
     pub(crate) fn refuse(&self, errno: Errno) {
         self.state().refusal = Some(errno);
     }
 
-    /// Nothing is held from here on.
+    /// Every further hold fails with `errno`.
     pub(crate) fn refuse_to_hold(&self, errno: Errno) {
         self.state().hold_refusal = Some(errno);
     }
 
-    /// Ranges that are held.
+    /// Number of ranges held.
     pub(crate) fn holds(&self) -> usize {
         self.state().holds
     }
 
-    /// The driver forgets all regions, as at the end of their owner.
+    /// The driver drops all regions, as at the exit of their owner.
     pub(crate) fn forget(&self) {
         self.state().regions.clear();
     }
@@ -135,7 +135,7 @@ impl Kernel for Played {
         if !may {
             return Err(Miss::Call(libc::EACCES));
         }
-        // It ends where either side ends, and says that this was a success.
+        // The driver ends a copy at the end of either side and reports success.
         let mut at = region.base + offset.min(region.len);
         let mut left = len.min(region.len.saturating_sub(offset));
         for piece in pieces {

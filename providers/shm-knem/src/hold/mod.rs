@@ -1,17 +1,17 @@
-//! Pages that stay with their owner, whatever it writes and however often it forks.
+//! Holds pages: they stay with their owner, whatever it writes and however often it forks.
 //!
-//! The driver takes plain references to the pages that it finds as a region is made. Such a page can move away from its owner,
-//! and peers would go on with the old one:
+//! The driver takes plain references to the pages that it finds when a region is made. Such a page can move away from its
+//! owner, while peers continue to use the old page:
 //!
-//! * Memory that nobody has written yet is the zero page, and a private mapping of a file is the file's page: the first store
-//!   gives the owner a page of its own.
-//! * A fork lets parent and child share every private page. The first of them to write gets another page. So gets return old bytes
-//!   of the owner, and puts land in the child.
+//! * Memory that was never written is the zero page, and a private file mapping is the file's page. The first store gives the
+//!   owner a page of its own.
+//! * After a fork, parent and child share every private page. The first of them to write gets another page. Gets then return
+//!   stale bytes of the owner, and puts reach the child.
 //!
-//! So each range is *held* before the driver looks at it. By default io_uring registers it as a buffer: the kernel then gives the
-//! owner pages of its own, and a fork leaves those to the parent and gives copies to the child. Nothing is ever read or written
-//! by io_uring. An operator whose programs never fork can do without (`TIELINE_SHM_KNEM_FORK=never`): `MADV_POPULATE_WRITE` gives the
-//! owner its own pages, and nothing guards them at a fork.
+//! Each range is therefore *held* before the driver pins it. By default io_uring registers it as a buffer: the kernel then
+//! gives the owner pages of its own, and a fork leaves those to the parent and gives copies to the child. No io_uring operation
+//! ever reads or writes them. An operator whose programs never fork can avoid io_uring (`TIELINE_SHM_KNEM_FORK=never`):
+//! `MADV_POPULATE_WRITE` gives the owner its own pages, which are not protected at a fork.
 //!
 //! Memory that the owner cannot write is not held: it may become writable later, and its pages would move then.
 
@@ -30,18 +30,18 @@ use sys::Errno;
 pub(crate) const VARIABLES: &[ConfigDoc] = &[ConfigDoc::text(
     "TIELINE_SHM_KNEM_FORK",
     "allowed",
-    "allowed keeps the pages that peers reach with this process when it forks: io_uring holds them, a fork copies them, and they \
-     count against the limit of locked memory; never does without io_uring, for programs that never fork while peers reach \
-     their memory: after a fork peers would read old bytes and write into the child.",
+    "allowed: pages that peers access stay with this process when it forks. io_uring holds them, a fork copies them, and they \
+     count against the limit of locked memory. never: no io_uring, for programs that never fork while peers access their \
+     memory. After a fork peers would read stale bytes and write into the child.",
 )
 .one_of("allowed|never")];
 
-/// Whether the process may fork while peers reach its memory.
+/// Whether the process may fork while peers access its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forks {
-    /// It may.
+    /// It may fork.
     Allowed,
-    /// The operator promises that it does not.
+    /// The operator guarantees that it does not fork.
     Never,
 }
 
@@ -56,32 +56,32 @@ impl Forks {
 
 /// Buffers of one ring.
 const SLOTS: u32 = 1024;
-/// A ring is a descriptor.
+/// Each ring is a file descriptor.
 const MOST_RINGS: u32 = 64;
-/// The longest buffer that io_uring takes.
+/// The longest buffer that io_uring accepts.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Keeps pages with this process.
+/// Holds pages for this process.
 pub(crate) struct Holder {
-    /// `None`: nothing guards them at a fork.
+    /// `None`: pages are not protected at a fork.
     table: Option<Mutex<Table>>,
     most_bytes: u64,
 }
 
-/// A range that is held. It stays so until it is given to [`Holder::release`].
+/// A held range. It stays held until [`Holder::release`].
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     slots: Vec<u32>,
 }
 
-/// Rings, and their empty slots.
+/// Rings and their free slots.
 struct Table {
     rings: Vec<sys::Ring>,
     free: Vec<u32>,
 }
 
 impl Holder {
-    /// Opens a ring, unless programs never fork. A failure names the obstacle and the remedy.
+    /// Opens a ring, unless programs never fork. The error names the obstacle and the remedy.
     pub(crate) fn open(forks: Forks) -> Result<Holder, Failure> {
         let table = match forks {
             Forks::Never => None,
@@ -94,7 +94,7 @@ impl Holder {
         Ok(Holder { table, most_bytes: MOST_BYTES })
     }
 
-    /// Gives this process pages of its own in the range, and keeps them with it.
+    /// Gives this process pages of its own in the range, and holds them.
     pub(crate) fn hold(&self, base: u64, len: u64) -> Result<Hold, Errno> {
         let Some(table) = &self.table else {
             return sys::populate(base, len).map(|()| Hold::default());
@@ -115,7 +115,7 @@ impl Holder {
         Ok(hold)
     }
 
-    /// Lets a range go: its pages are memory like any other from here on.
+    /// Releases a range. Its pages are ordinary memory from here on.
     pub(crate) fn release(&self, hold: Hold) {
         if let Some(table) = &self.table {
             locked(table).clear(hold);
@@ -124,7 +124,7 @@ impl Holder {
 }
 
 fn locked(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    // A slot leaves the list before it is used, and comes back after it was emptied.
+    // A slot leaves the free list before it is used, and returns after it was emptied.
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -153,7 +153,7 @@ impl Table {
 
     fn clear(&mut self, hold: Hold) {
         for slot in hold.slots {
-            // A slot that cannot be emptied holds its pages until the ring ends, and is not used again.
+            // A slot that cannot be emptied holds its pages until the ring is closed, and is never reused.
             if self.rings[(slot / SLOTS) as usize].set(slot % SLOTS, 0, 0).is_ok() {
                 self.free.push(slot);
             }
@@ -183,7 +183,7 @@ fn why_no_ring(errno: Errno) -> Failure {
     Failure::new(status, format!("{why}; {without}"))
 }
 
-/// Why a range is not held, in words.
+/// The error for a range that is not held.
 pub(crate) fn why_not_held(base: u64, len: u64, errno: Errno) -> Failure {
     let what = format!("shm-knem does not serve {len} bytes at {base:#x}");
     let (status, why) = match errno {

@@ -1,21 +1,21 @@
 //! The calls that give this process pages of its own, and hold them.
 //!
-//! The table of buffers is all that is used of io_uring. Numbers and records are those of the kernel's header.
+//! io_uring is used only for its table of buffers. Numbers and records are those of the kernel's header.
 
 #![allow(unsafe_code)]
 
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The number of a system error.
+/// A system error number.
 pub(super) type Errno = i32;
 
-/// As a store to each page would have it, without storing anything.
+/// Same effect as a store to each page, without storing anything.
 const POPULATE_WRITE: libc::c_int = 23;
 const REGISTER_BUFFERS: libc::c_uint = 0;
 const REGISTER_BUFFERS_UPDATE: libc::c_uint = 16;
 
-/// The parameters of a new ring: 120 bytes. Zeros ask for nothing special.
+/// The parameters of a new ring: 120 bytes. All zeros select the defaults.
 #[repr(C, align(8))]
 struct Params([u8; 120]);
 
@@ -32,30 +32,30 @@ struct Update {
 
 const _: () = assert!(size_of::<Params>() == 120 && size_of::<Update>() == 32);
 
-/// A ring, of which only the table of buffers is used.
+/// A ring, used only for its table of buffers.
 pub(super) struct Ring {
     fd: OwnedFd,
 }
 
 impl Ring {
-    /// One with so many slots, all of them empty. It is closed by exec.
+    /// Opens a ring with this many empty slots. It is closed on exec.
     pub(super) fn open(slots: u32) -> Result<Ring, Errno> {
         let mut params = Params([0; 120]);
         // SAFETY: a record of the size that the kernel reads and writes.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut params) };
         let fd = i32::try_from(answer(fd)?).map_err(|_| libc::EBADF)?;
-        // SAFETY: a descriptor that was just made, and that nobody else owns.
+        // SAFETY: a descriptor that was just made, and that nothing else owns.
         let ring = Ring { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
         let none = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let empty = vec![none; slots as usize];
         // SAFETY: the kernel reads `slots` records, and the list has as many.
         let _ = unsafe { ring.register(REGISTER_BUFFERS, empty.as_ptr().cast(), slots) }?;
-        // A kernel that cannot change them says so here.
+        // A kernel that cannot update slots fails here.
         ring.set(0, 0, 0)?;
         Ok(ring)
     }
 
-    /// Puts a range into a slot, and takes out the range that was there. An empty range empties the slot.
+    /// Puts a range into a slot, replacing its previous range. An empty range empties the slot.
     pub(super) fn set(&self, slot: u32, base: u64, len: u64) -> Result<(), Errno> {
         let base = core::ptr::with_exposed_provenance_mut(base as usize);
         let buffer = [libc::iovec { iov_base: base, iov_len: len as usize }];
@@ -68,16 +68,16 @@ impl Ring {
             reserved_too: 0,
         };
         let size = size_of::<Update>() as u32;
-        // SAFETY: a record of the size told, and one buffer that lives through the call. The kernel looks whether the range is
-        // there. It writes nothing into it: no operation ever names the buffer.
+        // SAFETY: a record of the stated size, and one buffer that lives through the call. The kernel checks that the range is
+        // mapped. It writes nothing into it, because no operation ever names the buffer.
         let set =
             unsafe { self.register(REGISTER_BUFFERS_UPDATE, (&raw const update).cast(), size) };
-        // It says how many slots it has changed.
+        // The kernel returns the number of slots that it changed.
         set.and_then(|changed| if changed == 1 { Ok(()) } else { Err(libc::EIO) })
     }
 
     /// # Safety
-    /// The kernel reads from `argument` as the operation and the number say.
+    /// The kernel reads from `argument` as the operation and the number require.
     unsafe fn register(
         &self,
         operation: libc::c_uint,
@@ -86,7 +86,7 @@ impl Ring {
     ) -> Result<libc::c_long, Errno> {
         loop {
             let fd = self.fd.as_raw_fd();
-            // SAFETY: an open descriptor; the caller vouches for the argument.
+            // SAFETY: an open descriptor; the caller guarantees the argument.
             let done = answer(unsafe {
                 libc::syscall(libc::SYS_io_uring_register, fd, operation, argument, number)
             });
@@ -111,7 +111,7 @@ pub(super) fn populate(base: u64, len: u64) -> Result<(), Errno> {
     let end = base.saturating_add(len).checked_next_multiple_of(page).ok_or(libc::EINVAL)?;
     let at = core::ptr::with_exposed_provenance_mut(start as usize);
     loop {
-        // SAFETY: the pages keep their contents; what is not mapped or cannot be written is refused.
+        // SAFETY: the pages keep their contents; unmapped or unwritable pages are refused.
         let done = unsafe { libc::madvise(at, (end - start) as usize, POPULATE_WRITE) };
         match answer(done.into()) {
             Ok(_) => return Ok(()),

@@ -1,25 +1,25 @@
-//! Plain references to pages that are held, over the real kernel: whatever the owner writes and however often it forks, they
-//! lead to what the owner has.
+//! Plain references to held pages, over the real kernel: they lead to the owner's current memory, whatever it writes and
+//! however often it forks.
 
 use super::*;
 use crate::double::plain::{Child, Kind, Memory, PAGE, Reference};
 
 const KINDS: [Kind; 3] = [Kind::Anonymous, Kind::PrivateFile, Kind::Shared];
 
-/// One test at a time: a fork of another would be one of this test's, too.
+/// One test at a time: a fork in another test would also fork this test's memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A holder, or why there can be none here.
+/// A holder, or `None` if the machine cannot have one.
 fn holder(forks: Forks) -> Option<Holder> {
     let holder = Holder::open(forks);
     holder.inspect_err(|why| println!("skipped: {why}")).ok()
 }
 
-/// When the owner forks. The child lives until all is over.
+/// The time of the owner's fork. The child lives until the end of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fork {
     Never,
@@ -27,7 +27,7 @@ enum Fork {
     AfterTheReference,
 }
 
-/// Whether a reference that was taken so leads to what the owner has stored last.
+/// Whether a reference that was taken in this way leads to the owner's latest stores.
 fn leads_to_the_owner(holder: Option<&Holder>, kind: Kind, filled: bool, fork: Fork) -> bool {
     let memory = Memory::of(kind, 3);
     if filled {
@@ -62,7 +62,7 @@ fn a_plain_reference_to_held_pages_leads_to_what_their_owner_stores() {
             }
         }
     }
-    // Otherwise this test would see nothing: pages that are not held do move away.
+    // Otherwise this test would detect nothing: pages that are not held do move away.
     assert!(astray >= 6, "{astray} references went astray without a holder");
 }
 
@@ -77,7 +77,7 @@ fn without_forks_the_owner_only_has_to_have_its_own_pages_first() {
             }
         }
     }
-    // What the setting is for: nothing guards the pages at a fork.
+    // The limit of this setting: pages are not protected at a fork.
     assert!(!leads_to_the_owner(Some(&holder), Kind::Anonymous, true, Fork::AfterTheReference));
 }
 
@@ -89,7 +89,7 @@ fn memory_that_its_owner_cannot_write_and_holes_are_not_held() {
         memory.make_read_only();
         let read_only = holder.hold(memory.base(), 100).unwrap_err();
         let base = memory.base();
-        // Nobody else maps memory so low.
+        // No mapping is that low.
         let hole = holder.hold(PAGE as u64, 100).unwrap_err();
         for errno in [read_only, hole] {
             let failure = why_not_held(base, 100, errno);
@@ -114,7 +114,7 @@ fn a_long_range_is_held_in_pieces_and_a_full_ring_is_followed_by_another() {
     holder.release(hold);
     let free = |holder: &Holder| locked(holder.table.as_ref().unwrap()).free.len();
     assert_eq!(free(&holder), SLOTS as usize);
-    // A hole in the midst of it: what was held before the hole is let go.
+    // A hole in the middle: the part held before the hole is released.
     holder.most_bytes = 2 * PAGE as u64;
     let beyond = u64::MAX - memory.base();
     assert!(holder.hold(memory.base(), beyond).is_err());
@@ -140,7 +140,7 @@ fn pages_are_memory_like_any_other_once_they_are_released() {
     memory.fill(1);
     let hold = holder.hold(memory.base(), memory.len()).unwrap();
     holder.release(hold);
-    // The kernel lets them go a moment later.
+    // The kernel releases them a moment later.
     let moves = || {
         let reference = Reference::to(&memory);
         let child = Child::fork();

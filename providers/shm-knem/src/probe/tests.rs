@@ -1,4 +1,4 @@
-//! The provider over a played driver: what is promised whatever the kernel answers.
+//! The provider over the driver double: its guarantees hold for every result of the kernel.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn puts_and_gets_of_many_pieces_move_their_bytes_in_order() {
     let mut pair = Pair::new(1000);
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 600];
-    // 200 pieces of 0 to 5 bytes: more than one call takes.
+    // 200 pieces of 0 to 5 bytes: too many for one call.
     let mut pieces = Vec::new();
     let mut at = 0;
     for n in 0..200 {
@@ -163,7 +163,7 @@ fn what_the_driver_answers_becomes_a_status_that_is_true() {
         (Miss::Call(libc::EACCES), Status::Unreachable),
         (Miss::Call(libc::EINVAL), Status::PeerFailed),
         (Miss::Call(libc::EBADF), Status::Io),
-        // Pending, though nothing was to go on in the background.
+        // The driver reports `pending` although no asynchronous copy was requested.
         (Miss::Status(0), Status::Io),
         (Miss::Status(7), Status::Io),
     ];
@@ -321,7 +321,7 @@ fn memory_that_is_not_held_gets_no_key_and_what_is_held_is_held_until_its_region
     assert_eq!((pair.played.regions(), pair.played.holds()), (regions + 1, holds + 1));
     pair.owner.deregister(region).unwrap();
     assert_eq!((pair.played.regions(), pair.played.holds()), (regions, holds));
-    // The driver would pin it; its pages could move away from their owner.
+    // The driver would pin it, but its pages could move away from their owner.
     pair.played.refuse_to_hold(libc::EFAULT);
     let region = pair.register(access::REMOTE_READ).unwrap();
     let failure = pair.refused(&region);

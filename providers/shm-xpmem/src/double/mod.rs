@@ -1,5 +1,5 @@
-//! A module that is played: its segments are this process's memory, which is attached where it lies, and it answers as xpmem's
-//! table says.
+//! A double of the kernel module. Its segments are memory of this process, attached in place, and it returns the results that
+//! xpmem's table documents.
 
 pub(crate) mod pair;
 mod sys;
@@ -11,12 +11,12 @@ use tieline_memory_file::Piece;
 
 use crate::sys::{Direction, Errno, Kernel, Permit, Segment};
 
-/// No descriptor of this process.
+/// A number that is no descriptor of this process.
 pub(crate) const DESCRIPTOR: i32 = 1 << 30;
 
 const PAGE: u64 = 4096;
 
-/// What is asked of the module.
+/// The commands of the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Command {
     Make,
@@ -37,22 +37,22 @@ pub(crate) struct Played {
 struct State {
     segments: HashMap<Segment, (u64, u64)>,
     permits: HashMap<Permit, Segment>,
-    /// Where, how long, and by which permit.
+    /// Start, length and permit of each attachment.
     attached: Vec<(u64, u64, Permit)>,
     /// Pages that are not mapped in their owner.
     holes: BTreeSet<u64>,
     made: i64,
-    /// What the next commands say instead; `None`: they do what they do.
+    /// Results of the next commands; `None`: the command is executed.
     answers: HashMap<Command, VecDeque<Option<Errno>>>,
     asked: HashMap<Command, usize>,
     closed: usize,
     /// Another library has the device open.
     open_elsewhere: bool,
-    /// The local side of a copy may be anything.
+    /// The local side of a copy may be any address.
     any_address: bool,
 }
 
-/// What there is at a time.
+/// The objects that exist at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct There {
     pub(crate) segments: usize,
@@ -65,7 +65,7 @@ impl Played {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there is now.
+    /// The objects that exist now.
     pub(crate) fn there(&self) -> There {
         let state = self.state();
         There {
@@ -75,50 +75,50 @@ impl Played {
         }
     }
 
-    /// How often that was asked.
+    /// Number of calls of a command.
     pub(crate) fn asked(&self, command: Command) -> usize {
         self.state().asked.get(&command).copied().unwrap_or(0)
     }
 
-    /// How often the descriptor was closed.
+    /// Number of times the descriptor was closed.
     pub(crate) fn closed(&self) -> usize {
         self.state().closed
     }
 
-    /// Whether another library of this process has the device open.
+    /// Sets whether another library of this process has the device open.
     pub(crate) fn open_elsewhere(&self, open: bool) {
         self.state().open_elsewhere = open;
     }
 
-    /// The owner has called exec, and made as many segments as before: their numbers are the same, and lead to this memory.
+    /// The owner has called exec and made as many segments as before: their numbers are the same, and they lead to this memory.
     pub(crate) fn exec_the_owner(&self, start: u64, len: u64) {
         let mut state = self.state();
         state.segments.values_mut().for_each(|range| *range = (start, len));
-        // What was attached is of the memory from before, and no more comes by a permit of that.
+        // Existing attachments refer to the memory before exec, and its permits give no further attachments.
         state.permits.clear();
     }
 
-    /// The next such command that nothing was said of yet fails so.
+    /// The next call of this command without a setting fails with `errno`.
     pub(crate) fn fail(&self, command: Command, errno: Errno) {
         self.state().answers.entry(command).or_default().push_back(Some(errno));
     }
 
-    /// The next such command does what it does; what is said after this is of the one after it.
+    /// The next call of this command is executed. Later settings apply to the calls after it.
     pub(crate) fn pass(&self, command: Command) {
         self.state().answers.entry(command).or_default().push_back(None);
     }
 
-    /// Copies to and from what is not attached are made, too: they are to be measured.
+    /// Allows copies to and from memory that is not attached, for measurements.
     pub(crate) fn take_any_address(&self) {
         self.state().any_address = true;
     }
 
-    /// Every command does what it does from here on.
+    /// From here on every command is executed.
     pub(crate) fn answer_truly(&self) {
         self.state().answers.clear();
     }
 
-    /// Whether the owner has the page there mapped.
+    /// Sets whether the owner has this page mapped.
     pub(crate) fn map(&self, address: u64, mapped: bool) {
         let page = address / PAGE * PAGE;
         let _ = match mapped {
@@ -127,7 +127,7 @@ impl Played {
         };
     }
 
-    /// The owner is gone, and all that it had made; what was attached cannot be touched.
+    /// The owner has ended with everything that it made. Its attachments are inaccessible.
     pub(crate) fn end_the_owner(&self) {
         let mut state = self.state();
         state.segments.clear();
@@ -136,7 +136,7 @@ impl Played {
         }
     }
 
-    /// What is attached, in order: where it begins, and its length.
+    /// Start and length of each attachment, in order.
     pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
         let mut ranges: Vec<_> = self.state().attached.iter().map(|one| (one.0, one.1)).collect();
         ranges.sort_unstable();
@@ -155,7 +155,7 @@ impl State {
 
     fn name(&mut self) -> i64 {
         self.made += 1;
-        // The lower half is the process's number.
+        // The lower half is the process number.
         self.made << 32 | 4711
     }
 }

@@ -1,4 +1,4 @@
-//! An owner and who accesses its memory, in one process, over a module that is played.
+//! An owner and an accessor of its memory in one process, over the module double.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) fn settings() -> Settings {
 }
 
 impl Pair {
-    /// The owner has so many bytes, each its own number.
+    /// The owner has this many bytes, each with its own number as the value.
     pub(crate) fn new(len: usize) -> Pair {
         Pair::with(len, &settings())
     }
@@ -61,7 +61,7 @@ impl Pair {
         key
     }
 
-    /// A registration of all of it, and its key.
+    /// A registration of all of them, and its key.
     pub(crate) fn offered(&mut self, rights: u64) -> (Registration, RemoteKey) {
         let region = self.register(rights).unwrap();
         let key = self.endpoint.import_key(&self.packed(&region)).unwrap();

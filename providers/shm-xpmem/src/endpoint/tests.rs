@@ -1,4 +1,4 @@
-//! Direct access: loads, stores, atomics, pointers, and what is declined.
+//! Direct access: loads, stores, atomics, pointers, and declined accesses.
 
 use tieline_plugin_api::abi::{Iov, ModuleAttr};
 use tieline_plugin_api::{Domain, Interface, Revoked, caps, cost_class};
@@ -77,7 +77,7 @@ fn what_direct_access_offers_stands_in_the_capabilities_and_copies_offer_none_of
 #[test]
 fn atomics_act_on_words_of_either_width_and_check_right_range_and_alignment() {
     let mut pair = direct(4096);
-    // The region begins on a word, as memory of the allocator does.
+    // The region begins on a word boundary, like memory of the allocator.
     pair.memory[..16].fill(0);
     let (_region, key) = pair.offered(ALL);
     let mut before = 77;
@@ -177,7 +177,7 @@ fn cold_memory_is_declined_until_it_pays_and_warm_memory_never() {
             "nor is an atomic"
         );
     }
-    // So long that the kernel's copy is the faster one, warm or not.
+    // So long that the kernel's copy is faster, even for warm memory.
     pair.endpoint.set_costs(Costs { warm_byte: 1.0, ..costs });
     let long = [Iov::new(local.as_mut_ptr(), 3 * PAGE)];
     assert_eq!(pair.endpoint.get(&key, &op(&long, inside)), Err(Status::Declined));
@@ -261,7 +261,7 @@ fn an_owner_is_counted_once_however_many_endpoints_lead_to_it_and_ends_with_the_
     let piece = [Iov::new(local.as_mut_ptr(), 8)];
     let connect = |to: &Pair| {
         let address = to.owner.open_interface(crate::MODULE, [3; 16]).unwrap().address();
-        // Either owner's card is this process's memory, and is read by the module that the pair has.
+        // The card of either owner is memory of this process, and is read through the pair's module double.
         pair.interface.connect(&address, b"", 0)
     };
     let second = connect(&pair).unwrap();

@@ -1,4 +1,4 @@
-//! The provider over a played module: what is promised whatever the kernel answers.
+//! The provider over the module double: its guarantees hold for every result of the kernel.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn puts_and_gets_of_many_pieces_move_their_bytes_in_order_across_windows() {
     let mut pair = Pair::new(20 * PAGE);
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 40_000];
-    // 200 pieces of 0 to 398 bytes: more than one call takes, and more than a window.
+    // 200 pieces of 0 to 398 bytes: too many for one call, and longer than a window.
     let mut pieces = Vec::new();
     let mut at = 0;
     for n in 0..200 {
@@ -143,12 +143,12 @@ fn what_the_kernel_answers_becomes_a_status_that_is_true() {
         (Command::Copy, libc::ENOSYS, Status::Unreachable),
         (Command::Copy, libc::ENOMEM, Status::NoMemory),
         (Command::Copy, libc::EBADF, Status::Io),
-        // The local memory can be read, and the owner still has its segment: it has unmapped the page.
+        // The local memory is readable, and the owner still has its segment: it has unmapped the page.
         (Command::Copy, libc::EFAULT, Status::Permission),
     ];
     let before = pair.attached();
     for (command, errno, status) in answers {
-        // Whoever has nothing attached looks at the owner's card first.
+        // Without an attachment the owner's card is read first.
         if command != Command::Get && pair.attached() == before {
             pair.played.pass(command);
         }
@@ -159,7 +159,7 @@ fn what_the_kernel_answers_becomes_a_status_that_is_true() {
     let nowhere = [Iov::new(core::ptr::without_provenance_mut(8), 8)];
     pair.played.fail(Command::Copy, libc::EFAULT);
     assert_eq!(pair.endpoint.put(&key, &op(&nowhere, 0)), Err(Status::Invalid));
-    // Memory that can be read and not be written: a get into it is the caller's mistake, and a put out of it is none.
+    // Read-only memory: a get into it is the caller's mistake, a put from it is valid.
     static READ_ONLY: [u8; 8] = *b"constant";
     let constant = [Iov::new(READ_ONLY.as_ptr().cast_mut(), 8)];
     pair.played.fail(Command::Copy, libc::EFAULT);
@@ -174,7 +174,7 @@ fn memory_that_cannot_be_attached_for_want_of_mappings_is_declined_unless_it_has
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 16 * PAGE];
     let piece = [Iov::new(local.as_mut_ptr(), local.len())];
-    // EAGAIN: all memory is locked, up to the limit of that.
+    // EAGAIN: all memory is locked, up to its limit.
     for want in [libc::ENOMEM, libc::EAGAIN] {
         let refuse = |pair: &Pair| {
             for _ in 0..2 {
@@ -213,7 +213,7 @@ fn a_hole_and_an_owner_that_has_closed_the_device_are_told_apart() {
 fn few_registrations_have_segments_of_their_own_and_the_others_share_one_of_all_memory() {
     let mut pair = Pair::new(64);
     let before = pair.played.there().segments;
-    // Two have one of their own (`settings`).
+    // Two of them have a segment of their own (`settings`).
     let mut all: Vec<_> = (0..10).map(|_| pair.offered(BOTH)).collect();
     assert_eq!(pair.played.there().segments, before + 3);
     let mut local = [0u8; 4];
@@ -256,7 +256,7 @@ fn a_program_that_came_after_the_owner_is_not_written_to_by_an_old_key() {
     let start = others.as_mut_ptr().expose_provenance().next_multiple_of(PAGE) as u64;
     let mut local = [1u8; 8];
     let piece = [Iov::new(local.as_mut_ptr(), 8)];
-    // Its numbers of segments are those that the owner had.
+    // The new program's segment numbers are those of the owner.
     pair.played.exec_the_owner(start, 9 * PAGE as u64);
     assert_eq!(pair.endpoint.put(&key, &op(&piece, 0)), Err(Status::Unreachable));
     assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Unreachable));
@@ -283,7 +283,7 @@ fn a_hole_where_the_owner_has_called_exec_is_nobodys_fault_but_its_end() {
 fn memory_that_the_kernel_cannot_copy_is_not_registered() {
     let mut pair = Pair::new(64);
     let before = pair.played.there();
-    // Below what any process may map, and from there to where no address is any process's.
+    // Ranges below every process's lowest mapping, and beyond the address space.
     let base = pair.memory.as_mut_ptr();
     let nowhere = core::ptr::without_provenance_mut(PAGE);
     for (base, len) in [(nowhere, 64), (nowhere, 1), (base, 1 << 62)] {
@@ -352,7 +352,7 @@ fn entries_that_make_no_sense_lead_nowhere() {
         [segment, 4096, 4095, 10, BOTH],
         [segment, 4096, u64::MAX, 1, BOTH],
         [segment | 1 << 63, 4096, 5000, 10, BOTH],
-        // Of another process: it might be one that has granted nothing.
+        // A segment of another process, which may have granted nothing.
         [5 << 32 | 4712, 4096, 5000, 10, BOTH],
     ] {
         assert_eq!(import(wrong).unwrap_err().status, Status::KeyRejected, "{wrong:x?}");
@@ -392,7 +392,7 @@ fn memory_without_a_segment_is_refused_in_words_and_nothing_is_left() {
         let nowhere = RegisterParams::new(core::ptr::without_provenance_mut(base), len, BOTH);
         assert_eq!(pair.owner.register(&nowhere).err().unwrap().status, Status::Invalid);
     }
-    // What failed has taken the place of none.
+    // The failed registrations have not used up segments.
     let _two = [pair.offered(BOTH), pair.offered(BOTH)];
     assert_eq!(pair.played.there().segments, before.segments + 2);
 }
@@ -439,7 +439,7 @@ fn a_peer_that_is_gone_is_told_from_another_process_of_its_number() {
     assert!(why_gone(&earlier, true).contains("its number was reused"));
 }
 
-/// What the next such command says; `None`: it does what it does.
+/// The next result of a command; `None`: it is executed.
 type Answer = (Command, Option<Errno>);
 
 #[test]
@@ -456,7 +456,7 @@ fn a_module_that_does_not_do_what_it_should_on_ourselves_is_found_out_step_by_st
         played.answer_truly();
         tried
     };
-    // What is attached in the double is the memory itself: of the hole it has to be told.
+    // In the double, attached memory is the memory itself, so the hole must be set explicitly.
     let (copied, torn) = ((Command::Copy, None), (Command::Copy, Some(libc::EFAULT)));
     assert_eq!(tried(&[copied, copied, torn]), Ok(()));
     assert_eq!(played.there(), There::default());

@@ -1,12 +1,12 @@
-//! Copies of this process to itself, whatever has become of its first thread.
+//! Copies of this process to itself, with and without its first thread.
 
 use super::*;
 
-/// Copies four bytes as puts and gets do, and says whether they came.
+/// Copies four bytes like puts and gets do. Returns whether they arrived.
 fn can_copy() -> bool {
     let (mut from, mut to) = ([3u8; 4], [0u8; 4]);
     let (local, remote) = (iovec(to.as_mut_ptr(), 4), iovec(from.as_mut_ptr(), 4));
-    // SAFETY: one piece each; both are ours, and as long as that.
+    // SAFETY: one piece each; both are memory of this function with this length.
     let copied = unsafe { copy_here(libc::process_vm_readv, local, &raw const remote, 1) };
     let at = from.as_ptr().expose_provenance() as u64;
     copied == Ok(4)
@@ -19,7 +19,7 @@ fn can_copy() -> bool {
 #[test]
 fn copies_go_on_where_the_first_thread_has_ended_which_is_told() {
     assert!(can_copy() && !first_thread_has_ended());
-    // SAFETY: the child has this thread alone, which starts another one and ends.
+    // SAFETY: the child has only this thread, which starts another one and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         drop(std::thread::spawn(|| {
@@ -30,7 +30,7 @@ fn copies_go_on_where_the_first_thread_has_ended_which_is_told() {
             // SAFETY: ends the child.
             unsafe { libc::_exit(code) }
         }));
-        // SAFETY: ends this thread and no other; nothing that it has is used any more.
+        // SAFETY: ends only this thread; nothing that it owns is used any more.
         let _ = unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
     assert!(child > 0, "a child");

@@ -1,4 +1,4 @@
-//! Pools of registered buffers of one size: small at first, more when they are needed, never beyond a bound.
+//! Pools of registered buffers of one size. A pool starts small, grows on demand and never exceeds its bound.
 
 pub(crate) mod sys;
 
@@ -10,43 +10,43 @@ use tieline_plugin_api::{Failure, Status};
 
 /// The memory of all pools of a domain. No peer has a key to it.
 pub(crate) type Arena = tieline_registration::Arena<LocalMemory>;
-/// As many bytes of it as there may be: more than the pools of several interfaces with the largest settings.
+/// Address space of an arena: more than the pools of several interfaces need with the largest settings.
 pub(crate) const MOST: usize = 1 << 38;
 
-/// Buffers that lie behind each other, and their local key.
+/// Contiguous buffers with one local key.
 struct Chunk {
     piece: tieline_registration::Piece<LocalMemory>,
     lkey: u32,
 }
 
-/// Buffers of one size. A buffer is a number; whoever took it either has it posted or holds it.
+/// Buffers of one size. A buffer is identified by its number; its taker either has it posted or holds it.
 pub(crate) struct Pool {
     arena: Arc<Arena>,
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     size: usize,
-    /// A chunk has two to the power of this.
+    /// Log2 of the number of buffers in a chunk.
     shift: u32,
     most: usize,
 }
 
 impl Pool {
-    /// A pool of buffers of `size` bytes, made `per_chunk` (a power of two) at a time, at most about `most` of them.
+    /// A pool of buffers of `size` bytes. It grows by `per_chunk` buffers (a power of two), up to about `most` buffers.
     pub(crate) fn new(arena: &Arc<Arena>, size: usize, per_chunk: usize, most: usize) -> Pool {
         let size = size.next_multiple_of(64);
         let shift = per_chunk.next_power_of_two().trailing_zeros();
         Pool { arena: arena.clone(), chunks: Vec::new(), free: Vec::new(), size, shift, most }
     }
 
-    /// From now on there may be any number.
+    /// Removes the bound.
     pub(crate) fn unbounded(&mut self) {
         self.most = usize::MAX;
     }
 
-    /// Makes one more chunk, unless the bound is reached.
+    /// Allocates one more chunk, unless the bound is reached.
     ///
     /// # Errors
-    /// [`Status::Again`]: the bound is reached; others: the memory cannot be had.
+    /// [`Status::Again`]: the bound is reached. Others: the memory cannot be allocated.
     pub(crate) fn grow(&mut self) -> Result<(), Failure> {
         let have = self.total();
         if have >= self.most {
@@ -59,13 +59,13 @@ impl Pool {
         Ok(())
     }
 
-    /// A free buffer; the pool grows if it must and may.
+    /// Takes a free buffer. If none is free, the pool grows within its bound.
     ///
     /// # Errors
     /// [`Status::Again`]: all are in use.
     pub(crate) fn take(&mut self) -> Result<u32, Status> {
         if self.free.is_empty() {
-            // Where there is no memory for more, those that are on their way come back.
+            // Without memory for more buffers, the caller retries when buffers in flight are returned.
             let some = self.total() > 0;
             self.grow().map_err(|failure| match failure.status {
                 Status::NoMemory if some => Status::Again,
@@ -75,7 +75,7 @@ impl Pool {
         self.free.pop().ok_or(Status::Again)
     }
 
-    /// A free buffer that is there already.
+    /// Takes a free buffer without growing the pool.
     pub(crate) fn take_made(&mut self) -> Option<u32> {
         self.free.pop()
     }
@@ -85,12 +85,12 @@ impl Pool {
         self.free.push(buffer);
     }
 
-    /// How many there are, free or not.
+    /// Number of buffers, free or in use.
     pub(crate) fn total(&self) -> usize {
         self.chunks.len() << self.shift
     }
 
-    /// Bytes of all of them.
+    /// Total bytes of all buffers.
     pub(crate) fn committed(&self) -> usize {
         self.total() * self.size
     }
@@ -101,7 +101,7 @@ impl Pool {
         (buffer as usize >> self.shift, slot * self.size)
     }
 
-    /// The first `len` bytes as a piece for the device.
+    /// The first `len` bytes as a scatter/gather entry.
     pub(crate) fn sge(&self, buffer: u32, len: usize) -> ibv_sge {
         let ((chunk, at), len) = (self.locate(buffer), len.min(self.size));
         let Chunk { piece, lkey } = &self.chunks[chunk];
@@ -109,7 +109,7 @@ impl Pool {
         ibv_sge { addr, length: len as u32, lkey: *lkey }
     }
 
-    /// The whole buffer as a piece for the device.
+    /// The whole buffer as a scatter/gather entry.
     pub(crate) fn whole(&self, buffer: u32) -> ibv_sge {
         self.sge(buffer, self.size)
     }
@@ -121,13 +121,13 @@ impl Pool {
         self.chunks[chunk].piece.bytes(at, len.min(self.size))
     }
 
-    /// The whole buffer, to be written.
+    /// The whole buffer, writable.
     pub(crate) fn bytes_mut(&mut self, buffer: u32) -> &mut [u8] {
         let ((chunk, at), size) = (self.locate(buffer), self.size);
         self.chunks[chunk].piece.bytes_mut(at, size)
     }
 
-    /// The first eight bytes as a number of this machine.
+    /// The first eight bytes as a native-endian number.
     pub(crate) fn word(&self, buffer: u32) -> u64 {
         let mut word = [0; 8];
         word.copy_from_slice(self.bytes(buffer, 8));
@@ -137,7 +137,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // A device that has not let go of a queue pair may still write there: then the memory is used for nothing else.
+        // If a queue pair could not be destroyed, its device may still write to these buffers. Their memory is then never
+        // reused.
         let still_used = |chunk: &Chunk| Mr::keeps_buffers(chunk.piece.registration());
         if self.chunks.first().is_some_and(still_used) {
             self.chunks.drain(..).for_each(core::mem::forget);

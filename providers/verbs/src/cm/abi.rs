@@ -1,12 +1,12 @@
-//! The records of librdmacm that this module uses, written by hand from `rdma/rdma_cma.h` (rdma-core) and compared with
-//! the installed headers by `layout_tests.rs`. Of records that the library allocates only what is read is named.
+//! The librdmacm records that this module uses, written by hand from `rdma/rdma_cma.h` (rdma-core). `layout_tests.rs` compares
+//! them with the installed headers. If the library allocates a record, only the fields in use are declared.
 
 #![allow(non_camel_case_types)]
 
 use crate::abi::ibv_context;
 use core::ffi::{c_int, c_uint, c_void};
 
-/// Room for an address of any family, aligned like `struct sockaddr_storage`.
+/// Room for an address of any family, with the alignment of `struct sockaddr_storage`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(crate) struct sockaddr_room {
@@ -18,7 +18,7 @@ pub(crate) struct rdma_event_channel {
     pub(crate) fd: c_int,
 }
 
-/// `struct rdma_cm_id` up to and with `port_num`; its `route` is spelled out.
+/// The part of `struct rdma_cm_id` up to and including `port_num`, with the fields of its `route` inline.
 #[repr(C)]
 pub(crate) struct rdma_cm_id {
     pub(crate) verbs: *mut ibv_context,
@@ -31,7 +31,7 @@ pub(crate) struct rdma_cm_id {
     pub(crate) ib_addr: [u64; 5],
     pub(crate) path_rec: *mut c_void,
     pub(crate) num_paths: c_int,
-    /// `route` is a record of its own, and ends aligned.
+    /// `route` is a record of its own and ends aligned.
     pub(crate) route_end: u32,
     pub(crate) ps: c_uint,
     pub(crate) port_num: u8,
@@ -51,7 +51,7 @@ pub(crate) struct rdma_conn_param {
     pub(crate) qp_num: u32,
 }
 
-/// `struct rdma_cm_event`, with the half of its union that is for connections.
+/// `struct rdma_cm_event`, with the connection variant of its union.
 #[repr(C)]
 pub(crate) struct rdma_cm_event {
     pub(crate) id: *mut rdma_cm_id,
@@ -61,11 +61,11 @@ pub(crate) struct rdma_cm_event {
     pub(crate) conn: rdma_conn_param,
 }
 
-/// The numbers of `rdma_cma.h` that are used, by name; compared with the header like the layouts.
+/// The constants of `rdma_cma.h` in use. Tests compare them with the header, like the layouts.
 macro_rules! numbers {
     ($( $name:ident = $value:expr; )*) => {
         $( pub(crate) const $name: c_uint = $value; )*
-        /// Name and value of each.
+        /// Name and value of each constant.
         #[cfg(test)]
         pub(crate) const NUMBERS: &[(&str, c_uint)] = &[ $( (stringify!($name), $value), )* ];
     };

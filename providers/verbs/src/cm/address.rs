@@ -1,5 +1,5 @@
-//! The address of a connector: `"TLR" | version | contact`. The contact has the IP addresses of the device's network
-//! interfaces with the ports that it listens at, and random bytes that only who was given the address knows.
+//! The address of a connector: `"TLR" | version | contact`. The contact contains the IP addresses of the device's network
+//! interfaces, the ports at which the connector listens, and random bytes. Only the recipients of the address know these bytes.
 
 use tieline_net::Contact;
 use tieline_plugin_api::{Failure, Status};
@@ -13,10 +13,10 @@ pub(super) fn pack(contact: &Contact) -> Vec<u8> {
     [&MAGIC[..], &contact.pack()].concat()
 }
 
-/// Reads what [`pack`] wrote. The bytes come from a peer: every one is checked.
+/// Parses an address from [`pack`]. The bytes come from a peer, so every one is checked.
 ///
 /// # Errors
-/// What does not make sense.
+/// The bytes are not a valid address; the text says why.
 pub(super) fn parse(bytes: &[u8]) -> Result<Contact, Failure> {
     let refuse = |why: String| Failure::new(Status::Invalid, why);
     let (magic, rest) = bytes

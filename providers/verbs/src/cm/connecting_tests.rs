@@ -1,4 +1,4 @@
-//! Connectors that reach each other over a device and a connection manager that this process plays.
+//! Connectors that reach each other over the device double and the connection manager double.
 
 use super::abi::*;
 use super::double::sys::{asked, classes, fault, is_readable, remove_device};
@@ -29,7 +29,7 @@ fn local(ip: &str) -> LocalAddress {
     }
 }
 
-/// One that listens there, with these settings.
+/// Connections with a listener at this address, with these settings.
 fn wires_at(ip: &str, settings: &[(&str, &str)]) -> Wires {
     let (domain, channel) = (domain(settings).unwrap(), Channel::new().unwrap());
     let here = vec![local(ip)];
@@ -41,14 +41,14 @@ fn connector(ip: &str, settings: &[(&str, &str)]) -> RdmaCm {
     RdmaCm::new(wires_at(ip, settings))
 }
 
-/// What a connector has told.
+/// An event of a connector.
 #[derive(Debug, PartialEq)]
 enum Told {
     Datagram(u64, Vec<u8>),
     Left(u64, Status, String),
 }
 
-/// Polls once, with room for so many.
+/// Polls once, with room for `most` events.
 fn poll(connector: &RdmaCm, most: usize) -> Vec<Told> {
     let mut room = [const { MaybeUninit::uninit() }; 64];
     let mut events = Events::new(&mut room[..most]);
@@ -66,7 +66,7 @@ fn poll(connector: &RdmaCm, most: usize) -> Vec<Told> {
     told.collect()
 }
 
-/// Polls all, until they have told so much together; only something that hangs takes long.
+/// Polls all connectors until they have reported `count` events together. Only a hang reaches the time limit.
 fn told(connectors: &[&RdmaCm], count: usize) -> Vec<Told> {
     let until = Instant::now() + Duration::from_secs(60);
     let mut told = Vec::new();
@@ -77,7 +77,7 @@ fn told(connectors: &[&RdmaCm], count: usize) -> Vec<Told> {
     told
 }
 
-/// Polls all until it holds.
+/// Polls all connectors until `holds` is true.
 fn poll_until(connectors: &[&RdmaCm], mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -87,7 +87,7 @@ fn poll_until(connectors: &[&RdmaCm], mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The one thing that they tell.
+/// The single event that the connectors report.
 fn only(connectors: &[&RdmaCm]) -> Told {
     let mut told = told(connectors, 1);
     assert_eq!(told.len(), 1, "{told:?}");
@@ -168,12 +168,12 @@ fn who_proves_itself_in_the_last_moment_stays_beyond_the_time_that_it_had_for_th
         assert!(Instant::now() < until, "it hangs");
         let _ = a.progress();
         if a.wires.values().any(|w| matches!(w.phase, Phase::Dialling { answered: true, .. })) {
-            // The proof is there: it is read before anybody looks at the clock.
+            // The proof has arrived: it is read before the deadline is checked.
             b.wires.values_mut().for_each(|wire| wire.deadline = Some(Instant::now()));
         }
         let _ = b.progress();
     }
-    // Until the next look at what is late.
+    // Until the next timer check.
     while !b.progress() {
         let _ = a.progress();
         std::thread::yield_now();
@@ -263,7 +263,7 @@ fn a_request_that_nobody_answers_is_given_up_in_time() {
 fn who_proves_nothing_takes_no_more_than_its_share_and_others_come_in_after_it() {
     let (a, b) = (connector("10.77.0.1", &[]), wires_at("10.77.0.2", &[]));
     let b = RdmaCm::new(b);
-    // Dialled, accepted, and never heard of again.
+    // Dialled and accepted, then silent.
     let mut silent = wires_at("10.77.0.3", &[]);
     for _ in 0..HALF_OPEN {
         let _ = super::peers::Net::dial(&mut silent, &b.address());
@@ -324,7 +324,7 @@ fn beyond_the_most_connections_the_longest_unused_one_is_closed() {
     }
     let all: Vec<&RdmaCm> = others.iter().chain([&a]).collect();
     poll_until(&all, || pairs().len() == 4);
-    // The first ones were closed, and are reached again.
+    // The first ones were closed and can be reached again.
     a.send(&others[0].address(), b"again").unwrap();
     assert_eq!(only(&all), Told::Datagram(hash, b"again".to_vec()));
 }

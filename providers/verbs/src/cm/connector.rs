@@ -1,4 +1,4 @@
-//! The contract with the core: datagrams to addresses, events, sleep.
+//! The connector's interface to the core: datagrams to addresses, events, sleep.
 
 use super::peers::{Net, Notice, Peers, WAITING};
 use super::wires::Wires;
@@ -11,12 +11,12 @@ use tieline_net::routes;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, event, log_level};
 
-/// How long closing waits for the other sides' devices to take the goodbye.
+/// Time that closing waits for the peers' devices to acknowledge the goodbye.
 const GOODBYE: Duration = Duration::from_millis(50);
 
 /// The module `rdmacm`, opened for a worker.
 pub struct RdmaCm {
-    /// Borrowed by one call at a time; nothing of the core runs meanwhile.
+    /// Borrowed by one call at a time. No code of the core runs meanwhile.
     inner: RefCell<Inner>,
 }
 
@@ -24,9 +24,9 @@ struct Inner {
     peers: Peers,
     wires: Wires,
     begun: Instant,
-    /// Connections without a proof that an operator was told of.
+    /// Count of unproven connections at the last warning to the operator.
     warned_of: u64,
-    /// What the events of the last poll point to.
+    /// The data to which events of the last poll point.
     handed_out: Vec<Vec<u8>>,
 }
 
@@ -110,7 +110,8 @@ impl Inner {
         }
     }
 
-    /// An operator whose processes have different secrets finds the reason on the listening side, too.
+    /// Warns the operator of unproven connections. If processes have different secrets, the listening side then reports the
+    /// reason, too.
     fn warn(&mut self) {
         let came = self.wires.unproven;
         if came >= (self.warned_of * 2).max(1) {
@@ -123,7 +124,7 @@ impl Inner {
         }
     }
 
-    /// Moves what was found into the caller's array.
+    /// Delivers notices into the caller's array.
     fn hand_out(&mut self, events: &mut Events<'_>) {
         while events.room() > 0 {
             let Some(notice) = self.peers.notices.pop_front() else { return };
@@ -143,7 +144,7 @@ impl Inner {
             };
             event.data = bytes.as_ptr();
             event.len = bytes.len();
-            self.handed_out.push(bytes); // its bytes stay where they are
+            self.handed_out.push(bytes); // moves the vector, not its heap bytes
             let _ = events.push(event);
         }
     }

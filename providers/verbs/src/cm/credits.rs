@@ -1,12 +1,12 @@
-//! How many frames may be sent: the other side has posted [`WINDOW`] buffers and says when it has posted them again.
-//! A queue pair whose peer polls late never meets a receiver without a buffer. Pure.
+//! Credits for frames: the other side has posted [`WINDOW`] buffers and reports when it has posted them again. A late poller
+//! therefore never makes its peer's queue pair meet a missing receive buffer. Pure.
 //!
-//! Two credits are kept back: one for notes, and the last one for a frame that brings nothing but credits, so that two
-//! sides that have sent all they may do not wait for each other.
+//! Two credits are reserved: one for notes, and the last one for a frame with credits alone. Two sides that have used up their
+//! credits for data can therefore not deadlock.
 
 use super::WINDOW;
 
-/// What a frame needs to leave behind.
+/// The kind of a frame, which determines the credits that must remain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
     /// Datagrams and their parts.
@@ -17,12 +17,12 @@ pub(super) enum Weight {
     Credits,
 }
 
-/// The account of one connection.
+/// The credits of one connection.
 #[derive(Debug)]
 pub(super) struct Credits {
-    /// Frames that the other side has room for.
+    /// Frames for which the other side has buffers.
     have: u8,
-    /// Buffers that were posted again and not yet told.
+    /// Reposted buffers that are not yet credited to the other side.
     owed: u8,
 }
 
@@ -33,7 +33,7 @@ impl Default for Credits {
 }
 
 impl Credits {
-    /// Whether a frame of that weight may go.
+    /// Whether a frame of that kind may be sent.
     pub(super) fn allows(&self, weight: Weight) -> bool {
         self.have
             > match weight {
@@ -43,16 +43,16 @@ impl Credits {
             }
     }
 
-    /// A frame goes; it tells this many credits.
+    /// Counts a sent frame and returns the credits for it to carry.
     pub(super) fn send(&mut self) -> u8 {
         self.have = self.have.saturating_sub(1);
         std::mem::take(&mut self.owed)
     }
 
-    /// A frame came, brought credits, and its buffer is posted again.
+    /// Counts an arrived frame with its credits. Its buffer is posted again.
     ///
     /// # Errors
-    /// More than this side has spent.
+    /// The credits exceed what this side has spent.
     pub(super) fn received(&mut self, credits: u8) -> Result<(), String> {
         let have = self.have.saturating_add(credits);
         if have > WINDOW || self.owed >= WINDOW {
@@ -63,7 +63,7 @@ impl Credits {
         Ok(())
     }
 
-    /// Whether a frame is due that brings nothing but credits.
+    /// Whether a frame with credits alone is due.
     pub(super) fn is_due(&self) -> bool {
         self.owed >= WINDOW / 2
     }
@@ -75,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// Two sides that send data as long as they may, and take what came in any order.
+    /// Two sides that send data while they have credits, and receive frames at arbitrary times.
     struct Side {
         credits: Credits,
         inbox: VecDeque<u8>,
@@ -120,7 +120,7 @@ mod tests {
             for (who, what) in steps {
                 step(&mut sides, who, what);
             }
-            // Whatever happened: once both take and pay, both send again, and all notes leave.
+            // From any state: once both sides receive and return credits, both can send data again, and all notes leave.
             for goal in [0, 1] {
                 let before = sides[goal].sent;
                 for round in 0.. {

@@ -1,4 +1,4 @@
-//! Connections in the making: the routes to a peer are tried one after the other.
+//! Outgoing connections: tries the routes to a peer one after the other.
 
 use super::abi::*;
 use super::frame::Kind;
@@ -15,29 +15,29 @@ use std::time::{Duration, Instant};
 use tieline_net::{Contact, Dialler, Hello, Key, Refusal, Route, routes};
 use tieline_plugin_api::{Failure, Status};
 
-/// How long the kernel looks for an address or a route.
+/// Time limit for the kernel's address or route resolution.
 const RESOLVE_MS: i32 = 2000;
-/// How often one route is tried again when the other host has not yet forgotten an earlier connection.
+/// Retries of one route while the other host still holds an earlier connection.
 const STALE: usize = 3;
-/// How long to wait before a listener is asked again that had no room.
+/// Delay before the next request to a listener that had no room.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// A peer that is dialled.
+/// An outgoing connection attempt to a peer.
 pub(super) struct Dial {
     peer: Vec<u8>,
     contact: Contact,
     routes: VecDeque<Route>,
-    /// What became of the routes that were tried.
+    /// The failures of the routes so far.
     why: Vec<String>,
     status: Status,
     stale: usize,
-    /// The listener had no room: when it is asked again.
+    /// Set if the listener had no room: the time of the next request.
     again_at: Option<Instant>,
     deadline: Instant,
 }
 
 impl Wires {
-    /// Begins to dial.
+    /// Starts an attempt and returns its number.
     pub(super) fn begin(&mut self, peer: &[u8]) -> u64 {
         let number = self.number();
         let begun = address::parse(peer).and_then(|contact| match &self.broken {
@@ -68,7 +68,7 @@ impl Wires {
         number
     }
 
-    /// Tries the next route, or gives up.
+    /// Tries the next route, or reports the failure.
     fn try_next(&mut self, number: u64) {
         loop {
             let Some(dial) = self.dials.get_mut(&number) else { return };
@@ -77,14 +77,14 @@ impl Wires {
             let route = dial.routes.pop_front().filter(|_| goes_on);
             let Some(route) = route else {
                 if dial.why.is_empty() {
-                    let late = "there was no time for it (TIELINE_CONNECT_TIMEOUT)";
+                    let late = "there was no time left (TIELINE_CONNECT_TIMEOUT)";
                     dial.why.push(self.broken.as_deref().unwrap_or(late).into());
                 }
                 let (status, words) = (dial.status, dial.why.join("; "));
                 let _ = self.dials.remove(&number);
                 return self.events.push_back(Event::DialFailed { dial: number, status, words });
             };
-            // The time that is left is shared with the routes that are left.
+            // The remaining time is divided equally among the remaining routes.
             let share = (dial.deadline - now) / (dial.routes.len() as u32 + 1);
             if let Err(failure) = self.try_route(number, &route, now + share) {
                 let Some(dial) = self.dials.get_mut(&number) else { return };
@@ -92,7 +92,7 @@ impl Wires {
                 dial.why.push(format!("{}: {}", route.remote, failure.text));
             } else {
                 if let Some(dial) = self.dials.get_mut(&number) {
-                    dial.routes.push_front(route); // it is being tried
+                    dial.routes.push_front(route); // stays first while it is tried
                 }
                 return;
             }
@@ -120,7 +120,7 @@ impl Wires {
         Ok(())
     }
 
-    /// The connection manager has come one step further.
+    /// Handles a step of the connection manager.
     pub(super) fn step(&mut self, link: u64, kind: u32, private: &[u8]) {
         let done = match kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => self.address_resolved(link),
@@ -153,7 +153,7 @@ impl Wires {
         wire.id.connect(qpn, &start)
     }
 
-    /// The other side has accepted, and challenges us to prove ourselves.
+    /// The other side has accepted: answers its challenge with the proof.
     fn answered(&mut self, link: u64, private: &[u8]) -> Result<(), Failure> {
         let wire = self.wires.get_mut(&link).ok_or(Status::Invalid)?;
         wire.connect(&self.domain.settings)?;
@@ -169,7 +169,7 @@ impl Wires {
         Ok(())
     }
 
-    /// Asks the listeners again that had no room.
+    /// Retries the attempts whose listener had no room.
     pub(super) fn try_again(&mut self, now: Instant) {
         let due = |dial: &Dial| dial.again_at.is_some_and(|at| at <= now);
         let due: Vec<(u64, bool)> = self
@@ -189,7 +189,7 @@ impl Wires {
         }
     }
 
-    /// The other side does not want us: where it speaks another version, or has no room now, it says so.
+    /// Handles a rejection. The private data says whether the other side has no room or speaks another version.
     pub(super) fn rejected(&mut self, link: u64, status: i32, private: &[u8]) {
         if let (true, Some(Phase::Dialling { dial, .. })) =
             (private.starts_with(FULL), self.wires.get(&link).map(|w| &w.phase))
@@ -213,7 +213,7 @@ impl Wires {
         self.lost(link, status, &words);
     }
 
-    /// The other side has looked at our proof.
+    /// Handles the other side's verdict on our proof.
     pub(super) fn proven(&mut self, link: u64, bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&link) else { return };
         let Phase::Dialling { dial, dialler, .. } = &mut wire.phase else { return };
@@ -236,11 +236,11 @@ impl Wires {
         }
     }
 
-    /// The route that was tried leads nowhere.
+    /// The current route has failed: retries it if the peer's host holds an earlier connection, otherwise tries the next one.
     pub(super) fn failed(&mut self, number: u64, status: Status, words: &str) {
         let Some(dial) = self.dials.get_mut(&number) else { return };
         if status == Status::Busy && dial.stale < STALE {
-            dial.stale += 1; // a new queue pair has another number
+            dial.stale += 1; // the retry uses a new queue pair with another number
         } else if let Some(route) = dial.routes.pop_front() {
             dial.status = status;
             dial.why.push(format!("{} ({}): {words}", route.remote, route.why));
@@ -258,7 +258,7 @@ fn refused(refusal: Refusal) -> Failure {
     Failure::new(status, refusal.to_string())
 }
 
-/// The address to send from: it binds the id to this device.
+/// The source address; it binds the id to this device.
 fn source(route: &Route) -> SocketAddr {
     match &route.local {
         Some(local) if local.scope_id != 0 => match local.ip {
@@ -266,7 +266,7 @@ fn source(route: &Route) -> SocketAddr {
             ip => SocketAddr::new(ip, 0),
         },
         Some(local) => SocketAddr::new(local.ip, 0),
-        // An address of this very host.
+        // The remote address belongs to this host.
         None => SocketAddr::new(route.remote.ip(), 0),
     }
 }

@@ -1,6 +1,6 @@
-//! What one send of a queue pair carries: `kind: u8 | credits: u8 | payload`. Pure.
+//! The frame format, one frame per send: `kind: u8 | credits: u8 | payload`. Pure.
 //!
-//! Datagrams longer than a buffer are cut into parts: all but the last are [`Kind::Part`].
+//! Datagrams longer than a buffer are split into parts; all but the last are [`Kind::Part`].
 
 use super::{BUFFER, MAX_DATAGRAM};
 
@@ -9,20 +9,20 @@ pub(super) const HEAD: usize = 2;
 /// The longest payload.
 pub(super) const MAX_PAYLOAD: usize = BUFFER - HEAD;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Bytes of the handshake.
     Handshake,
-    /// A piece of a datagram, with more to come.
+    /// A part of a datagram, except the last.
     Part,
-    /// A datagram, or its last piece.
+    /// A whole datagram, or its last part.
     Datagram,
-    /// Nothing but credits.
+    /// Credits alone.
     Credits,
-    /// The sender will use this connection no more and asks the other side to do the same.
+    /// The sender will send no more over this connection, and asks the other side to do the same.
     MayClose,
-    /// The answer: nothing follows from this side either. Who asked closes.
+    /// The answer to `MayClose`: nothing follows from this side either. The side that asked closes.
     Bye,
     /// The sender closes for good: its connector is gone.
     Gone,
@@ -38,7 +38,7 @@ const KINDS: [Kind; 7] = [
     Kind::Gone,
 ];
 
-/// Writes a frame into a buffer and returns its length. The payload is no longer than [`MAX_PAYLOAD`].
+/// Writes a frame into a buffer and returns its length. The payload must not exceed [`MAX_PAYLOAD`].
 pub(super) fn write(buffer: &mut [u8], kind: Kind, credits: u8, payload: &[u8]) -> usize {
     let code = KINDS.iter().position(|known| *known == kind).unwrap_or(KINDS.len());
     buffer[0] = code as u8;
@@ -47,10 +47,10 @@ pub(super) fn write(buffer: &mut [u8], kind: Kind, credits: u8, payload: &[u8]) 
     HEAD + payload.len()
 }
 
-/// Reads a frame: its kind, the credits that it brings, and its payload.
+/// Parses a frame into its kind, its credits and its payload.
 ///
 /// # Errors
-/// What in the bytes is no frame.
+/// The bytes are no valid frame; the text says why.
 pub(super) fn read(bytes: &[u8]) -> Result<(Kind, u8, &[u8]), String> {
     let (head, payload) = bytes
         .split_first_chunk::<HEAD>()
@@ -65,7 +65,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Kind, u8, &[u8]), String> {
     Ok((kind, head[1], payload))
 }
 
-/// Puts datagrams together. Holds memory only between their parts.
+/// Reassembles datagrams. Holds memory only between their parts.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     parts: Vec<u8>,
@@ -90,7 +90,7 @@ impl Reader {
     }
 }
 
-/// The frames of a datagram.
+/// Splits a datagram into frames.
 pub(super) fn cut(datagram: &[u8]) -> impl Iterator<Item = (Kind, &[u8])> {
     let count = datagram.len().div_ceil(MAX_PAYLOAD).max(1);
     (0..count).map(move |n| {

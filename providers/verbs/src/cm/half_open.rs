@@ -1,25 +1,25 @@
-//! Connections in their handshake, of peers that have not yet proven that they belong to the job: how many there may be, and
-//! which is dropped when another one comes.
+//! Half-open connections: their peers have not yet proven that they belong to the job. Limits their number and selects the one
+//! to drop for a newcomer.
 
 use std::time::{Duration, Instant};
 
-/// How many there are at most: each holds a queue pair and buffers.
+/// Limit on half-open connections; each holds a queue pair and buffers.
 pub(super) const HALF_OPEN: usize = 64;
-/// When there are so many, who has been silent for so long makes room.
+/// At the limit, a peer that has been silent for this long is dropped.
 const GRACE: Duration = Duration::from_secs(1);
-/// What the private data of a rejection begins with when there is no room: whoever was rejected tries again.
+/// Start of a rejection's private data if there is no room. The rejected peer retries.
 pub(super) const FULL: &[u8] = b"FULL";
 
-/// Whether there is room for another one.
+/// Whether there is room for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Free,
-    /// In the place of this one.
+    /// After dropping this one.
     Of(u64),
     Full,
 }
 
-/// Room for another one, next to those that are there, each with its number and when it was last heard.
+/// Decides on room for another half-open connection. Each existing one is given by its number and the time it was last heard.
 pub(super) fn room(half_open: impl Iterator<Item = (u64, Instant)> + Clone, now: Instant) -> Room {
     if half_open.clone().count() < HALF_OPEN {
         return Room::Free;

@@ -1,4 +1,4 @@
-//! The IP addresses that lead to a port, and listening at them.
+//! The IP addresses of a port, and the listeners at them.
 
 use super::sys::{Channel, Id, device_name};
 use crate::devices::{self, PortName};
@@ -10,16 +10,16 @@ use std::rc::Rc;
 use tieline_net::{Contact, Filter, ListenAddress, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
-/// Requests that may wait for an answer.
+/// Pending requests per listener.
 const BACKLOG: i32 = 1024;
 /// The hardware type of IP over InfiniBand.
 const INFINIBAND: &str = "32";
 
-/// The addresses of the port's network interfaces. IPv6 addresses of one link are left out: a peer elsewhere cannot
-/// tell which of its links they are on.
+/// The addresses of the port's network interfaces. IPv6 link-local addresses are omitted, because a peer cannot tell which of
+/// its links they are on.
 ///
 /// # Errors
-/// There is none, with what to do.
+/// The port has no address; the text says what to do.
 pub(super) fn local_addresses(port: &PortName) -> Result<Vec<LocalAddress>, Failure> {
     let class = Path::new(devices::CLASS);
     let interfaces = interfaces(class, port);
@@ -42,7 +42,7 @@ fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
 }
 
-/// The network interfaces of a port: those of its GIDs on Ethernet, IP over InfiniBand elsewhere.
+/// The network interfaces of a port: on Ethernet those of its GIDs, otherwise IP over InfiniBand.
 fn interfaces(class: &Path, port: &PortName) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = devices::gids(class, port)
         .into_iter()
@@ -63,7 +63,7 @@ fn interfaces(class: &Path, port: &PortName) -> BTreeSet<String> {
 /// Listens at each address.
 ///
 /// # Errors
-/// None can be listened at.
+/// Listening fails at all of them.
 pub(super) fn listen(
     channel: &Rc<Channel>,
     port: &PortName,

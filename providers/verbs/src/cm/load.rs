@@ -1,4 +1,4 @@
-//! librdmacm, loaded when the first connector is opened and never before.
+//! Loads librdmacm when the first connector is opened, not earlier.
 
 #![allow(unsafe_code)]
 
@@ -10,22 +10,22 @@ use std::sync::OnceLock;
 use tieline_plugin_api::process::Owner;
 use tieline_plugin_api::{Failure, Status};
 
-/// The file that is loaded.
+/// The file name of the library.
 const LIBRARY: &CStr = c"librdmacm.so.1";
-/// What the kernel is spoken to through.
+/// The device file of the kernel's connection manager.
 #[cfg(not(test))]
 const DEVICE: &str = "/dev/infiniband/rdma_cm";
 
 macro_rules! functions {
     ($( $name:ident: fn($($argument:ty),*) -> $result:ty; )*) => {
-        /// The functions of librdmacm that are called.
+        /// The librdmacm functions in use.
         pub(crate) struct Library { $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )* }
 
         impl Library {
             fn bind(handle: *mut c_void) -> Result<Library, Failure> {
                 $(
                     let name = concat!(stringify!($name), "\0");
-                    // SAFETY: an open library's handle and a terminated name.
+                    // SAFETY: an open library's handle and a NUL-terminated name.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
                     if found.is_null() {
                         let text = format!(
@@ -65,16 +65,16 @@ functions! {
     rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
 }
 
-/// The loaded library, for the life of the process.
+/// The loaded library. It stays loaded for the life of the process.
 ///
 /// # Errors
-/// The kernel's half or the library is not there, with what to do.
+/// The kernel module or the library is missing; the text says what to do.
 pub(crate) fn library() -> Result<&'static Library, Failure> {
     static LOADED: OnceLock<Result<Library, Failure>> = OnceLock::new();
     static OWNER: Owner = Owner::new();
     #[cfg(not(test))]
     device(Path::new(DEVICE))?;
-    // What the library has opened, it has opened for the parent; and its locks are one process's.
+    // The library's open devices belong to the parent process, and its locks do not work across processes.
     if !OWNER.take() {
         let text = "this is a forked child, and its parent has loaded librdmacm or tried to: librdmacm keeps devices open for the \
                     parent alone. Start the child by exec, or fork before a context is opened";
@@ -82,13 +82,13 @@ pub(crate) fn library() -> Result<&'static Library, Failure> {
     }
     #[cfg(not(test))]
     let load = || load(LIBRARY);
-    // Tests have no kernel that makes connections.
+    // Tests run without a kernel connection manager.
     #[cfg(test)]
     let load = || Ok(super::double::sys::library());
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// The library itself waits for nothing and says little when the kernel's half is missing.
+/// Checks the kernel's device file. Without it, the library fails immediately with little explanation.
 fn device(at: &Path) -> Result<(), Failure> {
     match std::fs::OpenOptions::new().read(true).write(true).open(at) {
         Ok(_) => Ok(()),
@@ -101,12 +101,12 @@ fn device(at: &Path) -> Result<(), Failure> {
 }
 
 fn load(name: &CStr) -> Result<Library, Failure> {
-    // SAFETY: a terminated name; the library's constructors only set up its own state. It is never closed.
+    // SAFETY: a NUL-terminated name; the library's constructors only set up its own state. It is never closed.
     let handle = unsafe {
         libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     };
     if handle.is_null() {
-        // SAFETY: dlerror returns null or a terminated text that stays until the next call on this thread.
+        // SAFETY: dlerror returns null or a NUL-terminated text that stays valid until the next call on this thread.
         let why = unsafe {
             let text = libc::dlerror();
             if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }

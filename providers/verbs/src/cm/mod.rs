@@ -1,40 +1,43 @@
-//! The connection-only module `rdmacm`: datagrams that form connections, over connections of the RDMA connection manager,
-//! which finds a port by its IP address.
+//! The connection-only module `rdmacm`: datagrams for wire-up, over connections of the RDMA connection manager, which finds a port
+//! by its IP address.
 //!
 //! ```console
 //! $ TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud' tieline info --why | grep rdmacm
 //! ```
 //!
-//! A connector listens at the IP addresses of its port's network interfaces, and its address says where, with random bytes
-//! that only who was given it knows. The first datagram to an address makes a connection: an id of the connection manager
-//! with a small reliable queue pair, in steps that wait for nothing. Datagrams go over it as sends, cut into frames; each
-//! side has `WINDOW` buffers posted and tells with credits when it has posted them again. Connections are closed after
-//! `TIELINE_VERBS_CM_IDLE`, and the longest unused one beyond `TIELINE_VERBS_CM_CONNECTIONS`; they are made again on demand.
+//! A connector listens at the IP addresses of its port's network interfaces. Its address contains the listening ports, and
+//! random bytes that only recipients of the address know. The first datagram to an address makes a connection: an id of the
+//! connection manager with a small reliable queue pair, set up in non-blocking steps. Datagrams travel over it as sends, split
+//! into frames. Each side has `WINDOW` buffers posted and returns credits when it has posted them again. A connection is closed
+//! after `TIELINE_VERBS_CM_IDLE` without use. Beyond `TIELINE_VERBS_CM_CONNECTIONS`, the least recently used one is closed.
+//! Connections are made again on demand.
 //!
 //! # Why connections
 //!
-//! The manager could carry datagrams without any: a service resolution (SIDR) brings about 180 bytes there and 136 back,
-//! each for an id of its own. That looks simpler and is not: addresses of `rc` with the identity of a worker are longer, so
-//! that they would have to be cut, put in order and sent again; nothing would tell that a peer has died; and every datagram
-//! would cost the kernel an id on both hosts. A connection is reliable and in order, stops a sender whose peer does not
-//! poll, and the kernel of a process that is killed ends it, which the other side hears at once.
+//! The manager can carry datagrams without connections: a service resolution (SIDR) transports about 180 bytes there and 136
+//! back, with a new id for each. That would be more complicated. `rc` addresses with the identity of a worker are longer, so
+//! they would need fragmentation, ordering and retransmission. The death of a peer would go unnoticed, and every datagram would
+//! cost the kernel an id on both hosts. A connection is reliable and ordered, and it stops a sender whose peer does not poll.
+//! If a process is killed, its kernel ends the connection, and the other side is notified immediately.
 //!
-//! # Who may connect
+//! # Authentication
 //!
-//! The handshake is that of connections over TCP (`net/src/auth.rs`): the private data of the request begins it,
-//! that of the answer challenges, and the first frame each way proves the address's random bytes and `TIELINE_SECRET`. A
-//! request that does not begin so is rejected before it gets a queue pair, and counted; one that does has ten seconds, and
-//! one when others wait: of those that have proven nothing the longest silent one makes room (`half_open`).
+//! The handshake is that of connections over TCP (`net/src/auth.rs`). The request's private data starts it, and the answer's
+//! private data contains the challenge. The first frame in each direction proves knowledge of the address's random bytes and of
+//! `TIELINE_SECRET`. A request without a valid start is rejected before it gets a queue pair, and counted. A valid one has ten
+//! seconds for its proof. Under pressure this becomes one second: the unproven connection that has been silent longest is
+//! dropped for a newcomer (`half_open`).
 //!
-//! # Whose queue pairs
+//! # Queue pairs
 //!
-//! librdmacm opens devices of its own. Its ids are used without queue pairs: those are made of the domain's device, with the
-//! attributes that the manager says, so that buffers, completion queue and failures are those of the other modules.
+//! librdmacm opens devices of its own. Its ids are used without queue pairs. The queue pairs are made on the domain's device,
+//! with the attributes from the manager. They therefore share buffers, completion handling and failure handling with the other
+//! modules.
 //!
-//! # Rooms
+//! # Structure
 //!
-//! `peers` decides who is reached over which connection, `wires` and `dial` move it along, `wire` is one connection;
-//! `frame`, `credits` and `address` are what travels; `listening` knows which IP addresses lead to a port.
+//! `peers` selects the connection to each peer; `wires` and `dial` drive the connections; `wire` is one connection. `frame`,
+//! `credits` and `address` define the wire format. `listening` finds the IP addresses of a port.
 
 mod abi;
 mod address;
@@ -45,7 +48,7 @@ mod credits;
 mod dial;
 #[cfg(test)]
 mod double {
-    //! A connection manager that is played by this process, beside the device that is.
+    //! A connection manager double in this process, beside the device double.
     pub(super) mod sys;
 }
 mod frame;
@@ -74,18 +77,18 @@ pub const RDMACM: &str = "rdmacm";
 
 /// The longest datagram.
 const MAX_DATAGRAM: usize = 16 << 10;
-/// Bytes of a buffer, and so of the longest frame.
+/// Bytes of a buffer, and therefore of the longest frame.
 const BUFFER: usize = 4 << 10;
-/// Buffers that a connection receives into. Both sides have the same, so it belongs to the version of the address.
+/// Receive buffers of a connection. Both sides must have the same number, so it is part of the address's version.
 const WINDOW: u8 = 8;
-/// Sends of one connection on the way.
+/// Outstanding sends of one connection.
 const DEPTH: usize = 16;
-/// Completions that one connection may leave in the queue.
+/// Completions of one connection that may remain in the queue.
 const COMPLETIONS: usize = DEPTH + WINDOW as usize;
-/// What a dialler says it wants: to exchange datagrams. The payload is its own address.
+/// The purpose in a dialler's hello: exchange of datagrams. The payload is its own address.
 const PURPOSE: u8 = 2;
 
-/// What the module says of itself.
+/// The module's attributes.
 pub(crate) fn attributes() -> ModuleAttr {
     let mut attr = ModuleAttr {
         name: fixed(RDMACM),

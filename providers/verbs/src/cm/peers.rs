@@ -1,10 +1,10 @@
-//! Who is reached over which connection. Pure: connections are made and used through [`Net`], what happens to them
-//! comes in as [`Event`]s, and time is told.
+//! Selects the connection to each peer. Pure: it makes and uses connections through [`Net`], receives their [`Event`]s, and is
+//! given the time.
 //!
-//! A peer is an address. The first datagram to it makes a connection, or uses the one that the peer has made. Two that
-//! dial each other at once end with a connection each way: both stay, and each side sends over the one that was there
-//! first for it, for as long as it lives, so that nothing overtakes. A connection is closed when both have said that
-//! nothing follows, and only then is another one used in its place.
+//! A peer is an address. The first datagram to it makes a connection, or uses the one that the peer has made. Two peers that
+//! dial each other simultaneously get one connection in each direction. Both connections stay. Each side sends over its first
+//! one for as long as that one lives, so datagrams stay in order. A connection is closed after both sides have announced the
+//! end of their data. Only then is another one used in its place.
 
 use super::MAX_DATAGRAM;
 use super::frame::Kind;
@@ -13,51 +13,51 @@ use std::rc::Rc;
 use std::time::Duration;
 use tieline_plugin_api::{Status, address_hash};
 
-/// Bytes that may wait for one peer; a datagram always fits into an empty queue.
+/// Limit on queued bytes per peer. A datagram always fits into an empty queue.
 const QUEUE: usize = 256 << 10;
 const _: () = assert!(MAX_DATAGRAM <= QUEUE);
-/// Datagrams that may wait for one peer, and for the core before no more are taken.
+/// Limit on queued datagrams per peer, and on notices for the core before progress stops.
 pub(super) const WAITING: usize = 1024;
 
-/// What moves the bytes.
+/// The transport under the peers.
 pub(super) trait Net {
-    /// Begins a connection to a peer; ends in [`Event::Up`] or [`Event::DialFailed`] with the number returned.
+    /// Starts a connection to a peer. It ends in [`Event::Up`] or [`Event::DialFailed`] with the returned number.
     fn dial(&mut self, peer: &[u8]) -> u64;
-    /// Whether the next datagram could leave at once.
+    /// Whether the next datagram could be posted immediately.
     fn has_room(&self, link: u64) -> bool;
-    /// Sends a datagram; what cannot leave at once waits in the link.
+    /// Sends a datagram. The link queues it if it cannot be posted immediately.
     fn send(&mut self, link: u64, datagram: &[u8]);
-    /// Sends a note behind what was sent before.
+    /// Sends a note after everything sent before.
     fn note(&mut self, link: u64, note: Kind);
-    /// Closes at once.
+    /// Closes immediately.
     fn close(&mut self, link: u64);
-    /// Closes when the other side has everything; ends in [`Event::Finished`].
+    /// Closes when the other side has received everything; ends in [`Event::Finished`].
     fn finish(&mut self, link: u64);
 }
 
-/// What happened.
+/// An event of a connection.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A connection to a peer stands: one that was dialled, or one that the peer has made.
+    /// A connection to a peer is established, dialled by this side or by the peer.
     Up { link: u64, peer: Vec<u8>, dial: Option<u64> },
-    /// No way leads to the peer.
+    /// No route leads to the peer.
     DialFailed { dial: u64, status: Status, words: String },
-    /// A datagram came.
+    /// A datagram arrived.
     Datagram { link: u64, bytes: Vec<u8> },
-    /// A note came.
+    /// A note arrived.
     Note { link: u64, note: Kind },
     /// There is room again.
     Room { link: u64 },
-    /// A connection broke, or the other side has closed it. Everything that came over it came before this.
+    /// A connection broke, or the other side has closed it. All data from it was reported before.
     Lost { link: u64, status: Status, words: String },
-    /// A connection that was to be finished is closed.
+    /// A connection that was finishing is closed.
     Finished { link: u64 },
 }
 
-/// What the core is to hear of.
+/// A notice for the core.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// From whom, as their connection says, and what.
+    /// The sender's address hash, known from its connection, and the datagram.
     Datagram(u64, Vec<u8>),
     Left {
         hash: u64,
@@ -66,16 +66,16 @@ pub(super) enum Notice {
     },
 }
 
-/// How far the two sides have agreed to close.
+/// The state of the closing handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
-    /// In use, or free to be.
+    /// Not closing: in use or idle.
     No,
-    /// We have asked to close; the answer says that the peer has taken all of ours.
+    /// We have asked to close. The answer confirms that the peer has received everything from us.
     Requested,
-    /// We have said that nothing follows; the peer closes when it has taken that.
+    /// We have answered that nothing follows. The peer closes when it has received the answer.
     Answered,
-    /// Both have asked, and ours is on its way: closed when it is there.
+    /// Both sides have asked, and our last frames are in flight. It closes when they are acknowledged.
     Last,
 }
 
@@ -88,18 +88,18 @@ struct Link {
     used: Duration,
 }
 
-/// One address.
+/// A peer address.
 #[derive(Debug, Default)]
 struct Peer {
     queue: VecDeque<Vec<u8>>,
     queued: usize,
     links: Vec<u64>,
-    /// The connection that datagrams to this peer take.
+    /// The connection for datagrams to this peer.
     sending: Option<u64>,
     dial: Option<u64>,
 }
 
-/// Everybody this connector talks to.
+/// All peers of this connector.
 pub(super) struct Peers {
     pub(super) notices: VecDeque<Notice>,
     own: Vec<u8>,
@@ -112,8 +112,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The peers of whoever is reached at `own`. More than `most` connections, and those that were not used for `idle`,
-    /// are closed again.
+    /// The peers of the connector at address `own`. Connections beyond `most`, and connections unused for `idle`, are closed.
     pub(super) fn new(own: Vec<u8>, most: usize, idle: Duration) -> Peers {
         Peers {
             notices: VecDeque::new(),
@@ -127,7 +126,7 @@ impl Peers {
         }
     }
 
-    /// Takes a datagram for a peer, whose address makes sense.
+    /// Queues a datagram for a peer. The address must be valid.
     pub(super) fn send(
         &mut self,
         net: &mut impl Net,
@@ -153,7 +152,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Takes note of what happened.
+    /// Handles an event.
     pub(super) fn handle(&mut self, net: &mut impl Net, event: Event) {
         match event {
             Event::Up { link, peer, dial } => {
@@ -179,7 +178,7 @@ impl Peers {
             Event::Note { link, note } => self.take_note(net, link, note),
             Event::Room { link } => self.flush(net, link),
             Event::Lost { link, status, words } => match self.links.get(&link).map(|l| l.closing) {
-                // The peer closes when it has our answer, or when its last frame is here.
+                // The peer closes when it has received our answer, or when its own last frame has arrived.
                 Some(Closing::Answered | Closing::Last) => self.remove(net, link),
                 Some(Closing::No | Closing::Requested) => self.lost(net, link, status, &words),
                 None => {}
@@ -188,14 +187,14 @@ impl Peers {
         }
     }
 
-    /// Time has come to `now`: connections that nobody uses are asked to close.
+    /// Advances the time to `now` and asks to close the connections that have been idle.
     pub(super) fn close_idle(&mut self, net: &mut impl Net, now: Duration) {
         self.now = self.now.max(now);
         let idle: Vec<u64> = self
             .links
             .iter()
             .filter(|(at, link)| {
-                // Who was dialled waits longer: both asking at once is right, and needless.
+                // The dialled side waits longer. Two simultaneous requests would be correct but needless.
                 let limit = if link.incoming { self.idle * 3 / 2 } else { self.idle };
                 self.now - link.used >= limit && self.is_unused(net, **at, link)
             })
@@ -206,7 +205,7 @@ impl Peers {
         }
     }
 
-    /// Whether time matters: there is a connection.
+    /// Whether there is a connection, so that timers must run.
     pub(super) fn has_links(&self) -> bool {
         !self.links.is_empty()
     }
@@ -216,7 +215,7 @@ impl Peers {
         self.peers.len()
     }
 
-    /// Every connection, for a goodbye.
+    /// All open connections, for a goodbye.
     pub(super) fn open_links(&self) -> Vec<u64> {
         self.links.iter().filter(|(_, l)| l.closing == Closing::No).map(|(at, _)| *at).collect()
     }
@@ -228,7 +227,7 @@ impl Peers {
         }
     }
 
-    /// A peer that has a connection of its own making makes no second one: the first has broken over there.
+    /// An incoming connection replaces an earlier incoming one of the same peer: the earlier one has broken at the peer.
     fn welcome(&mut self, net: &mut impl Net, key: &Rc<[u8]>) {
         let links = self.peers.get(key).map(|peer| peer.links.clone()).unwrap_or_default();
         for link in links {
@@ -238,7 +237,7 @@ impl Peers {
         }
     }
 
-    /// A connection stands.
+    /// Adds an established connection.
     fn adopt(&mut self, net: &mut impl Net, link: u64, key: Rc<[u8]>, incoming: bool) {
         let entry = Link { peer: Rc::clone(&key), incoming, closing: Closing::No, used: self.now };
         let _ = self.links.insert(link, entry);
@@ -247,12 +246,12 @@ impl Peers {
         self.close_unused(net, link);
     }
 
-    /// Gives a peer's queue a connection: the one it has, or a new one.
+    /// Finds a connection for a peer's queue: an existing one, or a new one.
     fn serve(&mut self, net: &mut impl Net, key: &Rc<[u8]>) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.sending.is_none() {
             if is_closing(peer, &self.links) {
-                return; // what follows must not overtake what that one has carried
+                return; // new datagrams must not overtake those on the closing connection
             }
             let open = |link: &&u64| self.links.get(link).is_some_and(|l| l.closing == Closing::No);
             peer.sending = peer.links.iter().find(open).copied();
@@ -269,7 +268,7 @@ impl Peers {
         }
     }
 
-    /// Hands a connection what its peer's queue holds, as far as there is room.
+    /// Moves a peer's queued datagrams to its connection, as far as there is room.
     fn flush(&mut self, net: &mut impl Net, link: u64) {
         let Some(at) = self.links.get_mut(&link) else { return };
         let Some(peer) = self.peers.get_mut(&at.peer) else { return };
@@ -303,7 +302,7 @@ impl Peers {
             (Kind::Gone, _) => {
                 net.close(link);
                 let key = Rc::clone(&at.peer);
-                // Its other connections bring the same note, behind what they still carry.
+                // The peer sends the same note on its other connections, after their remaining data.
                 let only = self.peers.get(&key).is_some_and(|peer| peer.links.len() == 1);
                 if only {
                     self.drop_queue(&key);
@@ -323,7 +322,7 @@ impl Peers {
         self.lost(net, link, Status::BadData, &why);
     }
 
-    /// Our side of a connection is over; the queue finds another when it is gone.
+    /// Stops sending on a connection. The queue gets another one when this one is closed.
     fn stop_sending(&mut self, net: &mut impl Net, link: u64) {
         let Some(at) = self.links.get(&link) else { return };
         let key = Rc::clone(&at.peer);
@@ -335,7 +334,7 @@ impl Peers {
         self.serve(net, &key);
     }
 
-    /// A connection broke. The core hears of it when it was in use, or the last.
+    /// Handles a broken connection. The core is notified if it was in use or was the last one.
     fn lost(&mut self, net: &mut impl Net, link: u64, status: Status, why: &str) {
         let Some(at) = self.links.get(&link) else { return };
         let key = Rc::clone(&at.peer);
@@ -348,7 +347,7 @@ impl Peers {
         self.remove(net, link);
     }
 
-    /// Forgets a connection that is closed.
+    /// Removes a closed connection.
     fn remove(&mut self, net: &mut impl Net, link: u64) {
         let Some(at) = self.links.remove(&link) else { return };
         net.close(link);
@@ -368,7 +367,7 @@ impl Peers {
         }
     }
 
-    /// No way leads to a peer, unless it has come to us meanwhile.
+    /// Reports a peer as unreachable, unless the peer has connected meanwhile.
     fn give_up(&mut self, net: &mut impl Net, key: &Rc<[u8]>, status: Status, why: &str) {
         let Some(peer) = self.peers.get(key) else { return };
         if peer.sending.is_none() && peer.links.is_empty() {
@@ -395,7 +394,7 @@ impl Peers {
         link.closing == Closing::No && net.has_room(at) && !busy
     }
 
-    /// Asks for the end of the connection that has been unused the longest, when there are too many.
+    /// Above the limit, asks to close the least recently used connection.
     fn close_unused(&mut self, net: &mut impl Net, newest: u64) {
         if self.links.values().filter(|link| link.closing == Closing::No).count() <= self.most {
             return;
@@ -419,7 +418,7 @@ impl Peers {
     }
 }
 
-/// Whether one of a peer's connections is being closed: until it is gone, the peer may not have read all of it.
+/// Whether one of a peer's connections is closing. Until it is closed, the peer may not have read all of its data.
 fn is_closing(peer: &Peer, links: &HashMap<u64, Link>) -> bool {
     peer.links.iter().any(|at| links.get(at).is_some_and(|link| link.closing != Closing::No))
 }

@@ -1,12 +1,12 @@
-//! Several connectors over a network in memory, whose connections come, carry and go in every order.
+//! Several connectors over an in-memory network, with connections opening, carrying and closing in any order.
 
 use super::*;
 use proptest::prelude::*;
 
-/// What a member hears of, in order, and the frames that a connection carries each way.
+/// The network: pending events of each member, in order, and the frames in each direction of a connection.
 #[derive(Default)]
 struct Network {
-    /// By member: what it is to be told, each with the connection that it is about.
+    /// By member: its pending events, each with its connection.
     inbox: Vec<VecDeque<Told>>,
     /// By connection: its two ends, and whether each end has closed.
     cables: HashMap<u64, Cable>,
@@ -18,10 +18,10 @@ struct Cable {
     closed: [bool; 2],
 }
 
-/// What is on the way to a member.
+/// A pending event of a member.
 enum Told {
     Event(Event),
-    /// A frame over a cable: lost when the receiver has closed its end.
+    /// A frame over a cable, lost if the receiver has closed its end.
     Datagram(u64, Vec<u8>),
     Note(u64, Kind),
     /// The other end is closed.
@@ -90,7 +90,7 @@ impl Net for Member<'_> {
     }
 
     fn finish(&mut self, link: u64) {
-        // Everything is with the other side as soon as it is in its inbox.
+        // A frame counts as received once it is in the inbox.
         self.close(link);
         self.network.inbox[self.me].push_back(Told::Event(Event::Finished { link }));
     }
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Lets a member hear of one thing; `false`: there was none.
+    /// Delivers one event to a member; `false`: there was none.
     fn step(&mut self, me: usize) -> bool {
         let Some(told) = self.network.inbox[me].pop_front() else { return false };
         let open = |network: &Network, link: u64| {
@@ -185,7 +185,7 @@ impl World {
         }
         for round in 0.. {
             assert!(round < 100_000, "it never ends");
-            // Everybody takes a step, also after one of them has done something.
+            // Every member takes a step, even if an earlier one has already made progress.
             let moved = (0..self.connectors.len()).filter(|me| self.step(*me)).count();
             if moved == 0 {
                 break;
@@ -215,7 +215,7 @@ proptest! {
             }
         }
         world.deliver_all();
-        // Whoever is idle ends without a connection.
+        // An idle member must end up without a connection.
         for _ in 0..4 {
             world.clock += Duration::from_secs(5);
             let now = world.clock;
@@ -241,7 +241,7 @@ fn two_that_dial_each_other_at_once_lose_nothing() {
     assert_eq!(world.connectors[0].links.len(), 2, "one each way");
 }
 
-/// How many connections each of two has after these looked for idle ones at this time.
+/// The number of connections of each of two members, after the members in `who` have closed idle ones at this time.
 fn after_a_look(world: &mut World, ms: u64, who: &[usize]) -> [usize; 2] {
     for &me in who {
         world.with(me, |peers, net| peers.close_idle(net, Duration::from_millis(ms)));
@@ -273,7 +273,7 @@ fn who_was_dialled_waits_half_as_long_again_before_it_asks_to_close() {
     assert_eq!(after_a_look(&mut world, 1500, &[1]), [0, 0]);
 }
 
-/// What comes counts as use, too.
+/// Received data counts as use.
 #[test]
 fn who_only_receives_keeps_its_connection_as_long_as_something_comes() {
     let mut world = World::new(2, 8);

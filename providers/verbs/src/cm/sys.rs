@@ -1,6 +1,6 @@
-//! The connection manager's objects, owned: event channels and identifiers ("ids"), which are its sockets.
+//! Owned objects of the connection manager: event channels, and identifiers ("ids"), which are its sockets.
 //!
-//! Nothing here waits: the channel's descriptor does not block, and what takes time ends in an event.
+//! No call blocks: the channel's descriptor is non-blocking, and longer operations end in an event.
 
 #![allow(unsafe_code)]
 
@@ -18,23 +18,23 @@ fn check(code: c_int, what: impl FnOnce() -> String) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(Failure::last_os_error(&what())) }
 }
 
-/// Where the events of its ids come out.
+/// The event channel of its ids.
 pub(super) struct Channel {
     api: &'static Library,
     raw: NonNull<rdma_event_channel>,
 }
 
-/// What happened to an id.
+/// An event of an id.
 pub(super) struct CmEvent {
-    /// Whose event it is: [`Id::key`]. For a request that of the listener.
+    /// The id's [`Id::key`]; for a request, the listener's.
     pub(super) key: usize,
     /// `RDMA_CM_EVENT_*`.
     pub(super) kind: c_uint,
     /// An error number, or the reason of a rejection.
     pub(super) status: i32,
-    /// What the other side has sent along; with zeros up to the most that there can be.
+    /// The private data of the other side, padded with zeros to the maximum length.
     pub(super) private: Vec<u8>,
-    /// The id of a request: a connection in the making.
+    /// The id of a connection request.
     pub(super) request: Option<Id>,
 }
 
@@ -61,10 +61,10 @@ impl Channel {
         unsafe { self.raw.as_ref().fd }
     }
 
-    /// The next event, if there is one.
+    /// The next event, if any.
     ///
     /// # Errors
-    /// The channel is of no use any more.
+    /// The channel cannot be used any more.
     pub(super) fn next(self: &Rc<Channel>) -> Result<Option<CmEvent>, Failure> {
         let mut raw: *mut rdma_cm_event = ptr::null_mut();
         // SAFETY: a live channel and a place for the event.
@@ -76,8 +76,8 @@ impl Channel {
             };
         }
         let Some(event) = NonNull::new(raw) else { return Ok(None) };
-        // SAFETY: the library filled the event and keeps it until it is acknowledged, which happens once, below. The
-        // private data is as long as it says. The id of a request is ours from here on; others are only compared.
+        // SAFETY: the library filled the event and keeps it until the acknowledgement, which happens once, below. The private
+        // data has the stated length. The id of a request is ours from here on; other ids are only compared.
         unsafe {
             let seen = event.as_ref();
             let is_request = seen.event == RDMA_CM_EVENT_CONNECT_REQUEST;
@@ -138,7 +138,7 @@ impl Id {
         self.channel.api
     }
 
-    /// What events call it.
+    /// The id's key in events.
     pub(super) fn key(&self) -> usize {
         self.raw.addr().get()
     }
@@ -157,13 +157,13 @@ impl Id {
         })
     }
 
-    /// The own address of a bound id.
+    /// The local address of a bound id.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         // SAFETY: the id is live; the library writes its addresses only within calls on it.
         unpack(unsafe { &self.raw.as_ref().src_addr })
     }
 
-    /// The device and port that it came to be bound to.
+    /// The device and port to which the id is bound.
     pub(super) fn device(&self, name: impl Fn(*mut ibv_device) -> String) -> Option<(String, u8)> {
         // SAFETY: the id is live, and with it the context that it names.
         unsafe {
@@ -194,7 +194,7 @@ impl Id {
         check(code, || "resolving the route".into())
     }
 
-    /// The type of service of what follows.
+    /// Sets the type of service of subsequent operations.
     pub(super) fn set_traffic_class(&self, class: u8) -> Result<(), Failure> {
         let mut value = class;
         // SAFETY: a live id and one byte, as the option wants.
@@ -210,11 +210,11 @@ impl Id {
         check(code, || "setting the traffic class".into())
     }
 
-    /// What a queue pair is to be set to for a state (`IBV_QPS_*`), and which of it counts.
+    /// The queue pair attributes for a state (`IBV_QPS_*`), and the mask of valid ones.
     pub(super) fn qp_attributes(&self, state: c_uint) -> Result<(ibv_qp_attr, c_uint), Failure> {
         let mut attr = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
         let mut mask: c_int = 0;
-        // SAFETY: a live id and room for the record, of which the library reads the state.
+        // SAFETY: a live id and room for the record; the library reads only its state.
         let code = unsafe {
             (self.api().rdma_init_qp_attr)(self.raw.as_ptr(), &raw mut attr, &raw mut mask)
         };
@@ -230,7 +230,7 @@ impl Id {
         check(code, || "connecting".into())
     }
 
-    /// Answers the response of the other side: the connection stands.
+    /// Confirms the other side's response, which establishes the connection.
     pub(super) fn establish(&self) -> Result<(), Failure> {
         // SAFETY: a live id.
         let code = unsafe { (self.api().rdma_establish)(self.raw.as_ptr()) };
@@ -253,7 +253,7 @@ impl Id {
     }
 
     pub(super) fn disconnect(&self) {
-        // SAFETY: a live id; in the wrong state it says so and does nothing.
+        // SAFETY: a live id; in the wrong state the call fails without effect.
         let _ = unsafe { (self.api().rdma_disconnect)(self.raw.as_ptr()) };
     }
 }
@@ -269,7 +269,7 @@ fn param(qpn: u32, private: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: private.as_ptr().cast::<c_void>(),
         private_data_len: private.len() as u8,
-        // Nothing is read or changed remotely here; devices want at least one of each all the same.
+        // No remote reads or atomics are used, but devices require at least one of each.
         responder_resources: 1,
         initiator_depth: 1,
         flow_control: 0,
@@ -283,7 +283,7 @@ fn param(qpn: u32, private: &[u8]) -> rdma_conn_param {
 /// The name of a device.
 pub(super) fn device_name(device: *mut ibv_device) -> String {
     let Ok(api) = crate::load::library() else { return String::new() };
-    // SAFETY: a device of an open context; its name is terminated.
+    // SAFETY: a device of an open context; its name is NUL-terminated.
     unsafe {
         let name = (api.ibv_get_device_name)(device);
         if name.is_null() {
@@ -293,7 +293,7 @@ pub(super) fn device_name(device: *mut ibv_device) -> String {
     }
 }
 
-/// An address as `struct sockaddr_in` or `sockaddr_in6` lay it out.
+/// Encodes an address as `struct sockaddr_in` or `sockaddr_in6`.
 fn pack(address: SocketAddr) -> sockaddr_room {
     let mut room = sockaddr_room { bytes: [0; 128] };
     let family = match address {
@@ -313,7 +313,7 @@ fn pack(address: SocketAddr) -> sockaddr_room {
     room
 }
 
-/// The reverse; none for other families.
+/// Decodes an address; `None` for other families.
 fn unpack(room: &sockaddr_room) -> Option<SocketAddr> {
     let bytes = &room.bytes;
     let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));

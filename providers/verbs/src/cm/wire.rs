@@ -1,4 +1,4 @@
-//! One connection: an id of the connection manager, its queue pair, and what is on the way through it.
+//! One connection: its connection manager id, its queue pair, and its pending and outstanding frames.
 
 use super::abi::*;
 use super::credits::{Credits, Weight};
@@ -16,16 +16,16 @@ use std::time::Instant;
 use tieline_net::{Acceptor, Dialler};
 use tieline_plugin_api::{Failure, Status};
 
-/// How far a connection has come.
+/// The state of a connection.
 pub(super) enum Phase {
-    /// The address of one way is looked up, then the route; then the other side is asked. When it has answered, the
-    /// two prove themselves to each other.
+    /// The address of one route is resolved, then the route, then the other side is asked. After its answer both sides
+    /// authenticate.
     Dialling { dial: u64, dialler: Dialler, answered: bool },
-    /// Somebody has come to us and is to prove that it belongs to the job.
+    /// An incoming connection whose peer has not yet proven that it belongs to the job.
     Accepting(Acceptor),
     /// In use.
     Up,
-    /// Closed as soon as everything is with the other side.
+    /// Closed as soon as the other side has received everything.
     Finishing,
 }
 
@@ -33,29 +33,29 @@ pub(super) enum Phase {
 pub(super) struct Wire {
     pub(super) id: Id,
     pub(super) phase: Phase,
-    /// Who has come to us and has not proven itself: when it was last heard.
+    /// When an unproven incoming peer was last heard.
     pub(super) silent_since: Option<Instant>,
-    /// When it is given up, while it is not in use.
+    /// The time limit of a connection that is not in use.
     pub(super) deadline: Option<Instant>,
-    /// When the device last acknowledged something, or was given something while it had nothing.
+    /// When the device last acknowledged a send, or was given the first one.
     pub(super) progress: Instant,
-    /// Whether somebody waits to be told of room.
+    /// Whether the sender waits for an [`Event::Room`](super::peers::Event::Room).
     pub(super) full: bool,
     pub(super) credits: Credits,
     pub(super) reader: Reader,
     qp: Option<Qp>,
     pending: VecDeque<(Kind, Vec<u8>)>,
-    /// Buffers that the device has, to write and to read.
+    /// Buffers in the device's hands: receives, then sends.
     posted: Vec<u32>,
     outstanding: Vec<u32>,
 }
 
-/// The number of a work request: whose it is, which buffer, and in which direction.
+/// The id of a work request: its connection, buffer and direction.
 fn number(wire: u64, buffer: u32, is_send: bool) -> u64 {
     wire << 33 | u64::from(buffer) << 1 | u64::from(is_send)
 }
 
-/// The reverse of [`number`].
+/// Decodes the id of [`number`].
 pub(super) fn about(number: u64) -> (u64, u32, bool) {
     (number >> 33, (number >> 1) as u32, number & 1 == 1)
 }
@@ -124,17 +124,17 @@ impl Wire {
         qp.modify(attr, mask, "starting a queue pair")
     }
 
-    /// Whether the next datagram could leave at once.
+    /// Whether the next datagram could be posted immediately.
     pub(super) fn has_room(&self) -> bool {
         matches!(self.phase, Phase::Up) && self.pending.is_empty()
     }
 
-    /// Whether everything is with the other side.
+    /// Whether the other side has received everything.
     pub(super) fn is_quiet(&self) -> bool {
         self.pending.is_empty() && self.outstanding.is_empty()
     }
 
-    /// Whether the device has had something for too long.
+    /// Whether sends are outstanding.
     pub(super) fn has_outstanding(&self) -> bool {
         !self.outstanding.is_empty()
     }
@@ -143,7 +143,7 @@ impl Wire {
         self.pending.push_back((kind, payload.to_vec()));
     }
 
-    /// Gives the device what waits, as far as it may go; `false`: something waits still.
+    /// Posts pending frames as far as credits and buffers allow. `false`: frames or credits are still pending.
     pub(super) fn pump(&mut self, wire: u64, sends: &mut Pool) -> Result<bool, Failure> {
         while let Some((kind, _)) = self.pending.front() {
             let weight = match kind {
@@ -188,7 +188,7 @@ impl Wire {
             .map_err(|errno| Failure::from_io("sending", &std::io::Error::from_raw_os_error(errno)))
     }
 
-    /// A send is with the other side's device.
+    /// Handles the completion of a send: the other side's device has it.
     pub(super) fn sent(&mut self, buffer: u32, sends: &mut Pool) {
         if let Some(at) = self.outstanding.iter().position(|outstanding| *outstanding == buffer) {
             let _ = self.outstanding.swap_remove(at);
@@ -197,7 +197,7 @@ impl Wire {
         }
     }
 
-    /// The device may write a buffer again.
+    /// Posts a receive buffer again.
     pub(super) fn post_again(
         &self,
         wire: u64,
@@ -209,7 +209,7 @@ impl Wire {
         Ok(qp.post_receives(&[Receive { id, sge: receives.whole(buffer) }])?)
     }
 
-    /// Closes: the device is done with every buffer, and the other side hears of it.
+    /// Closes the connection: destroys the queue pair, disconnects the id, and releases all buffers.
     pub(super) fn close(self, sends: &mut Pool, receives: &mut Pool, cleanup: &mut Cleanup) {
         self.id.disconnect();
         cleanup.destroy(self.qp, COMPLETIONS);
@@ -218,7 +218,7 @@ impl Wire {
     }
 }
 
-/// Why a completion has failed, and whose fault it is.
+/// The status and text for a failed completion.
 pub(super) fn trouble(status: u32) -> (Status, String) {
     match status {
         IBV_WC_RETRY_EXC_ERR => {
@@ -229,9 +229,9 @@ pub(super) fn trouble(status: u32) -> (Status, String) {
     }
 }
 
-/// Why connecting has failed, in words.
+/// The status and text for a failed connection attempt.
 pub(super) fn reason(kind: u32, status: i32) -> (Status, String) {
-    // Of the specification of InfiniBand, table "REJ reason codes".
+    // From the InfiniBand specification, table "REJ reason codes".
     const NO_SUCH_SERVICE: i32 = 8;
     const STALE: i32 = 10;
     const CONSUMER: i32 = 28;
@@ -242,7 +242,7 @@ pub(super) fn reason(kind: u32, status: i32) -> (Status, String) {
             (Status::PeerFailed, words.into())
         }
         (RDMA_CM_EVENT_REJECTED, STALE) => {
-            // Tried again: see `Wires::failed`.
+            // Retried: see `Wires::failed`.
             (Status::Busy, "the peer's host has not yet forgotten an earlier connection".into())
         }
         (RDMA_CM_EVENT_REJECTED, CONSUMER) => {

@@ -1,4 +1,4 @@
-//! All connections of a connector: events of the connection manager and completions come in, [`Event`]s for `peers` go out.
+//! All connections of a connector. Turns connection manager events and completions into [`Event`]s for `peers`.
 
 use super::abi::*;
 use super::credits::Weight;
@@ -22,17 +22,17 @@ use std::time::{Duration, Instant};
 use tieline_net::{Acceptor, Contact, Key, ListenAddress, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
-/// How long who has come has to prove that it belongs to the job.
+/// Time limit for an incoming peer to prove that it belongs to the job.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the end of a connection waits for the other side's device.
+/// Time limit for the other side's device to acknowledge the last frames of a closing connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often what has to happen in time is looked after, while something has.
+/// Interval of timer checks while a timer is active.
 const TICK: Duration = Duration::from_millis(50);
-/// Events and batches of completions in one turn, so that none keeps the others waiting.
+/// Limits on events and batches of completions per call, for fairness.
 const EVENTS: usize = 64;
 const BATCHES: usize = 16;
 
-/// Everything that is open. Connections go before what they use: the order of the fields.
+/// The state of all connections. The order of the fields drops connections before the objects that they use.
 pub(super) struct Wires {
     pub(super) events: VecDeque<Event>,
     pub(super) contact: Contact,
@@ -40,10 +40,10 @@ pub(super) struct Wires {
     pub(super) unproven: u64,
     pub(super) dials: HashMap<u64, Dial>,
     pub(super) wires: HashMap<u64, Wire>,
-    /// By the id's name in events.
+    /// Connection numbers by the key of their id.
     pub(super) ids: HashMap<usize, u64>,
     listeners: Vec<Id>,
-    /// Connections that something waits in.
+    /// Connections with pending frames or credits.
     waiting: BTreeSet<u64>,
     cleanup: Cleanup,
     cq: Cq,
@@ -55,7 +55,7 @@ pub(super) struct Wires {
     pub(super) local: Vec<LocalAddress>,
     pub(super) key: Key,
     pub(super) secret: Vec<u8>,
-    /// Why nothing works any more.
+    /// The reason why the connector is unusable, if it is.
     pub(super) broken: Option<String>,
     batch: Vec<Wc>,
     next: u64,
@@ -70,7 +70,7 @@ impl Wires {
         Wires::new(domain, channel, local, listening)
     }
 
-    /// With addresses of this host, and those of them that are listened at.
+    /// Uses the given addresses of this host and the listeners at some of them.
     pub(super) fn new(
         domain: Arc<DomainState>,
         channel: Rc<Channel>,
@@ -114,14 +114,14 @@ impl Wires {
         })
     }
 
-    /// Readable when [`Wires::progress`] has something to do, after [`Wires::arm`] said so.
+    /// Readable when [`Wires::progress`] has work, after [`Wires::arm`] returned `true`.
     pub(super) fn fd(&self) -> i32 {
         self.sleep.raw()
     }
 
-    /// Prepares to sleep; `false`: there is something to do first.
+    /// Prepares to sleep; `false`: there is work to do first.
     pub(super) fn arm(&mut self, has_links: bool) -> bool {
-        self.read_async_events(); // unread, they let nobody sleep
+        self.read_async_events(); // unread events keep the descriptor readable
         let urgent = !self.dials.is_empty() || self.wires.values().any(|w| w.deadline.is_some());
         let outstanding = self.wires.values().any(Wire::has_outstanding);
         self.sleep.wake_every(match (urgent, outstanding || has_links) {
@@ -135,7 +135,7 @@ impl Wires {
         armed && self.events.is_empty()
     }
 
-    /// `true` when a tick has passed.
+    /// Returns `true` if a tick has passed.
     pub(super) fn progress(&mut self) -> bool {
         for _ in 0..EVENTS {
             match self.channel.next() {
@@ -157,7 +157,7 @@ impl Wires {
         ticks
     }
 
-    /// Takes what has completed, and sends what waits.
+    /// Processes completions and sends pending frames.
     pub(super) fn drain(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         for _ in 0..BATCHES {
@@ -184,7 +184,7 @@ impl Wires {
 
     fn completed(&mut self, wc: &Wc) {
         let (number, buffer, is_send) = about(wc.wr_id);
-        let Some(wire) = self.wires.get_mut(&number) else { return }; // closed: its buffers are back
+        let Some(wire) = self.wires.get_mut(&number) else { return }; // closed: its buffers are released
         if wc.status != IBV_WC_SUCCESS {
             let (status, words) = trouble(wc.status);
             return self.lost(number, status, &words);
@@ -208,10 +208,10 @@ impl Wires {
             (_, Err(why)) => self.lost(number, Status::BadData, &why),
             (Ok(()), Ok((kind, payload))) => self.frame_received(number, kind, payload),
         }
-        let _ = self.waiting.insert(number); // credits may be due, or have come
+        let _ = self.waiting.insert(number); // credits may be due, or may have arrived
     }
 
-    /// A frame came.
+    /// Handles an arrived frame.
     fn frame_received(&mut self, number: u64, kind: Kind, payload: &[u8]) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         match (&wire.phase, kind) {
@@ -233,13 +233,13 @@ impl Wires {
                 self.events.push_back(Event::Note { link: number, note });
             }
             (_, kind) => {
-                let why = format!("the peer broke the protocol: {kind:?} is not due");
+                let why = format!("the peer broke the protocol: {kind:?} is not expected");
                 self.lost(number, Status::BadData, &why);
             }
         }
     }
 
-    /// Sends what waits in a connection.
+    /// Sends the pending frames of a connection.
     pub(super) fn pump(&mut self, number: u64) {
         let Some(wire) = self.wires.get_mut(&number) else {
             let _ = self.waiting.remove(&number);
@@ -276,7 +276,7 @@ impl Wires {
             | RDMA_CM_EVENT_ROUTE_RESOLVED
             | RDMA_CM_EVENT_CONNECT_RESPONSE => self.step(number, event.kind, &event.private),
             RDMA_CM_EVENT_DISCONNECTED => {
-                self.drain(); // what came before it counts
+                self.drain(); // earlier arrivals are processed first
                 let words = "the peer has closed it, or its process ended";
                 self.lost(number, Status::PeerFailed, words);
             }
@@ -289,12 +289,12 @@ impl Wires {
                 self.lost(number, status, &words);
             }
             RDMA_CM_EVENT_REJECTED => self.rejected(number, event.status, &event.private),
-            // Established: the first frame says so too. Timewait has ended: nobody waits for it.
+            // Established: the first frame shows this, too. Timewait exit: no state depends on it.
             _ => {}
         }
     }
 
-    /// Somebody wants to connect.
+    /// Handles a connection request.
     fn connection_requested(&mut self, id: Id, private: &[u8]) {
         let here = (self.domain.name.device.clone(), self.domain.name.port);
         if self.broken.is_some() || id.device(device_name) != Some(here) {
@@ -309,7 +309,7 @@ impl Wires {
         let challenge = acceptor.output().to_vec();
         if !matches!(begun, Some(Ok(None))) || challenge.is_empty() {
             self.unproven += 1;
-            return id.reject(&challenge); // of another version: it can say so in words
+            return id.reject(&challenge); // the peer reports a version mismatch from these bytes
         }
         acceptor.sent(challenge.len());
         let half_open =
@@ -336,7 +336,7 @@ impl Wires {
         }
     }
 
-    /// A queue pair for a connection.
+    /// Makes the queue pair of a connection.
     pub(super) fn prepare(&mut self, number: u64) -> Result<u32, Failure> {
         let needed = (self.wires.len() + 1) * COMPLETIONS + self.cleanup.stale();
         if needed > self.cq.capacity() {
@@ -346,7 +346,7 @@ impl Wires {
         wire.prepare(number, &self.domain.pd, &self.cq, &mut self.receives)
     }
 
-    /// Who has come says who it is and proves it.
+    /// Processes the identity and the proof of an incoming peer.
     pub(super) fn prove(&mut self, number: u64, mut bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         let Phase::Accepting(acceptor) = &mut wire.phase else { return };
@@ -395,7 +395,7 @@ impl Wires {
         }
     }
 
-    /// What has to happen in time.
+    /// Runs the timers.
     fn slow_progress(&mut self, now: Instant) {
         self.read_async_events();
         let failure = self.domain.settings.failure;
@@ -417,7 +417,7 @@ impl Wires {
         }
     }
 
-    /// Closes a connection that is not in use, whatever is on its way.
+    /// Closes a connection that is not in use, without waiting for outstanding frames.
     fn abort(&mut self, number: u64) {
         match self.wires.get(&number).map(|wire| &wire.phase) {
             Some(Phase::Finishing) => self.events.push_back(Event::Finished { link: number }),
@@ -431,7 +431,7 @@ impl Wires {
         self.fail_all(Status::NoDevice, &words);
     }
 
-    /// Nothing works any more.
+    /// Fails all connections and makes the connector unusable.
     fn fail_all(&mut self, status: Status, words: &str) {
         if self.broken.is_some() {
             return;
@@ -445,7 +445,7 @@ impl Wires {
         self.listeners.clear();
     }
 
-    /// A connection is over: `peers` is told of it, or the dial that it was for goes on.
+    /// Handles the end of a connection: notifies `peers`, or continues the dial to which it belonged.
     pub(super) fn lost(&mut self, number: u64, status: Status, words: &str) {
         let Some(wire) = self.wires.get(&number) else { return };
         let dial = match &wire.phase {
@@ -464,7 +464,7 @@ impl Wires {
         }
     }
 
-    /// Closes a connection and takes its buffers back.
+    /// Closes a connection and releases its buffers.
     pub(super) fn destroy(&mut self, number: u64) {
         let Some(wire) = self.wires.remove(&number) else { return };
         let _ = self.ids.remove(&wire.id.key());
@@ -477,7 +477,7 @@ impl Wires {
         self.next
     }
 
-    /// Says goodbye on the given connections, and waits a little for the other sides' devices to take it.
+    /// Sends a goodbye on the given connections, and waits up to `timeout` for the other sides' devices to acknowledge it.
     pub(super) fn say_goodbye(&mut self, links: &[u64], timeout: Duration) {
         for &link in links {
             self.note(link, Kind::Gone);
@@ -507,7 +507,7 @@ impl Net for Wires {
             for (kind, payload) in frame::cut(datagram) {
                 wire.put(kind, payload);
             }
-            wire.full = true; // whoever sent asks for room again
+            wire.full = true; // the sender waits for an `Event::Room`
             self.pump(link);
         }
     }

@@ -1,4 +1,4 @@
-//! Connections over a device that this process plays, one by one.
+//! Single connections over the device double.
 
 use super::PURPOSE;
 use super::address::{self, tests::contact};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tieline_net::{Acceptor, Dialler, Hello, Key, LocalAddress};
 use tieline_plugin_api::{Connector, Events, Status, address_hash, event};
 
-/// An address next to one of the contact's.
+/// An address in the same network as one of the contact's.
 fn local(ip: &str) -> LocalAddress {
     LocalAddress {
         interface: "eth0".into(),
@@ -114,7 +114,7 @@ fn whoever_sleeps_is_woken_often_while_something_is_formed_and_else_as_peers_nee
     manager::fault(|faults| faults.silent = true);
     let _ = wires.dial(&address::pack(&contact(1)));
     assert_eq!(armed(&mut wires, false), often);
-    // Each of the two alone: a dial that waits to be tried again, and a connection that has so much time.
+    // Each reason alone: a dial that waits for its retry, and a connection with a deadline.
     let attempts = core::mem::take(&mut wires.wires);
     assert_eq!((armed(&mut wires, true), wires.dials.len()), (often.to_string(), 1));
     (wires.wires, wires.dials) = (attempts, Default::default());
@@ -145,14 +145,14 @@ fn who_waits_for_a_peer_hears_it_when_the_connector_cannot_go_on() {
     assert!(words.ends_with("the completion queue cannot be polled any more"), "{words}");
 }
 
-/// A connector with one address for each of the contact's.
+/// A connector with a local address for each of the contact's addresses.
 fn wires() -> Wires {
     let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
     let here = vec![local("10.77.0.2"), local("fd00::2")];
     Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap()
 }
 
-/// Fails whatever route is tried until the dial is given up: how often, and what is said then.
+/// Fails every route until the dial fails. Returns the number of attempts, and the final status and text.
 fn fail_all_routes(status: Status) -> (usize, Status, String) {
     let mut wires = wires();
     let dial = wires.dial(&address::pack(&contact(1)));
@@ -218,11 +218,12 @@ fn a_connection_in_which_nothing_waits_is_finished_at_once() {
         other => panic!("{other:?}"),
     }
     assert!(wires.wires.is_empty() && wires.ids.is_empty() && wires.events.is_empty());
-    wires.finish(link); // nobody is told of what is not there
+    wires.finish(link); // a missing link causes no event
     assert!(wires.events.is_empty());
 }
 
-/// A connection to `wires` of somebody who proves to know its address, or another one's, and what proves it.
+/// An incoming connection to `wires` from a peer that uses this key and this target. Returns its number and the bytes of its
+/// proof.
 fn newcomer(wires: &mut Wires, key: &Key, target: [u8; 16]) -> (u64, Vec<u8>) {
     let hello = Hello::new(PURPOSE, target, &address::pack(&contact(1))).unwrap();
     let mut dialler = Dialler::new(key.clone(), &hello, [1; 32]);

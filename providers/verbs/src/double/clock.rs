@@ -1,5 +1,4 @@
-//! The clock of the played device: every look at it is a microsecond later than the one before, so what depends on time
-//! comes out the same on a machine that has little of it.
+//! The clock of the device double. Every read advances it by one microsecond, so timing does not depend on the machine's load.
 
 use core::cell::Cell;
 use core::ops::Add;
@@ -9,7 +8,7 @@ thread_local! {
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// In place of the standard library's.
+/// Replaces the standard library's `Instant`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant(Duration);
 
@@ -36,7 +35,7 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// So much time goes by at once: all processes stood still.
+/// Advances the clock, as if all processes had been suspended.
 pub(crate) fn pass(time: Duration) {
     NOW.set(NOW.get() + time);
 }

@@ -1,60 +1,60 @@
-//! What the device is told to do wrong.
+//! Injected faults of the device double.
 
 use core::ffi::{c_int, c_uint};
 
-/// What the device is told to do wrong.
+/// Injected faults of the device double.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     /// Posting a send fails with this error number.
     pub(crate) refuse_sends: c_int,
-    /// So many are posted before.
+    /// Number of sends that succeed first.
     pub(crate) sends_before: usize,
-    /// After so many more of them a send fails with this status.
+    /// After this many further sends, one fails with this status.
     pub(crate) fails_after: Option<(usize, c_uint)>,
-    /// No queue pair can be destroyed.
+    /// Destroying a queue pair fails.
     pub(crate) keeps_pairs: bool,
     /// Sends neither complete nor fail.
     pub(crate) stuck: bool,
-    /// Nothing comes through: sends fail after the last try.
+    /// The network is cut: sends fail after the last retry.
     pub(crate) cut: bool,
-    /// A queue pair in ERR gives nothing back, and says nothing.
+    /// A queue pair in ERR flushes nothing and reports nothing.
     pub(crate) hung: bool,
-    /// One gives back what it has when a completion queue has been looked at so often.
+    /// A queue pair in ERR flushes after this many polls of a completion queue.
     pub(crate) late: u32,
-    /// A queue pair in ERR does not say that it has taken its last receive.
+    /// A queue pair in ERR does not report its last receive.
     pub(crate) mute: bool,
     /// Posting receives fails with this error number.
     pub(crate) refuse_receives: c_int,
-    /// To this queue pair alone, after so many.
+    /// `refuse_receives` applies only to this queue pair, after this many receives.
     pub(crate) refuse_receives_of: Option<(u32, usize)>,
-    /// There is no memory for so many of the next queue pairs.
+    /// Creating this many queue pairs fails for lack of memory.
     pub(crate) refuse_pairs: usize,
-    /// There is no memory for so many of the next completion queues, nor for shared receive queues.
+    /// Creating this many completion queues fails for lack of memory; below, the same for all shared receive queues.
     pub(crate) refuse_completion_queues: usize,
     pub(crate) no_receive_queues: bool,
-    /// Queue pairs that there may be, and completions that a queue may be made for.
+    /// Limits on queue pairs and on completion queue entries.
     pub(crate) most_pairs: Option<usize>,
     pub(crate) most_completions: Option<c_int>,
-    /// What arrives carries no immediate number, whatever stands in its place.
+    /// Arriving messages have no immediate value.
     pub(crate) no_number: bool,
-    /// No datagram can be sent.
+    /// Sending datagrams fails.
     pub(crate) no_link: bool,
-    /// No address handle can be made: no way leads to any port.
+    /// Creating address handles fails: no port is reachable.
     pub(crate) no_way: bool,
-    /// Nor with these GIDs, by their index.
+    /// Creating address handles with these GID indices fails.
     pub(crate) dead_gids: Vec<u8>,
-    /// No completion queue can be polled.
+    /// Polling a completion queue fails.
     pub(crate) polls_fail: bool,
-    /// So often a look at a completion queue finds one more receive that brought nothing of use.
+    /// This many polls of a completion queue find an additional receive without payload.
     pub(crate) chatter: u32,
-    /// Bytes that may be registered in all.
+    /// Limit on registered bytes in total.
     pub(crate) locked: Option<usize>,
-    /// Addresses of memory that is mapped to be read.
+    /// Addresses of read-only mappings.
     pub(crate) read_only: core::ops::Range<u64>,
 }
 
 impl Faults {
-    /// Whether the next send is refused.
+    /// Whether the next send fails.
     pub(super) fn refuses_send(&mut self) -> bool {
         let refuses = self.sends_before == 0 && self.refuse_sends != 0;
         self.sends_before = self.sends_before.saturating_sub(1);

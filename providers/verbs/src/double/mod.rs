@@ -1,4 +1,4 @@
-//! A device that is played by this process, so that the modules can be tested where there is none.
+//! A device double inside this process, so that the modules can be tested without a device.
 
 pub(crate) mod clock;
 mod host {
@@ -23,20 +23,20 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::{Event, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Events, Failure, Interface, Status, access, event};
 
-/// What an interface told in one or more polls.
+/// The events of one or more polls.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// Header and payload of each message.
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
-    /// Cookie of each operation that ended, and how: the value from before.
+    /// Cookie and result of each completed operation; the value is an atomic's fetched value.
     pub(crate) ended: Vec<(u64, Result<u64, Status>)>,
-    /// Words that puts of peers told.
+    /// Words of peers' puts with notification.
     pub(crate) notified: Vec<u64>,
-    /// What peers that arrived said of themselves.
+    /// Identities of arrived peers.
     pub(crate) arrived: Vec<Vec<u8>>,
     /// Peers that left.
     pub(crate) left: usize,
-    /// Endpoints that failed: cookie, status, words.
+    /// Failed endpoints: cookie, status, text.
     pub(crate) failed: Vec<(u64, Status, String)>,
 }
 
@@ -68,17 +68,17 @@ pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
     len
 }
 
-/// One process's half: a domain on the device, and the module `rc` opened on it.
+/// One process's side of a test: a domain on the device, and the module `rc` opened on it.
 pub(crate) struct Side {
     pub(crate) interface: VerbsInterface,
     pub(crate) domain: VerbsDomain,
     pub(crate) told: Told,
     until: Instant,
-    /// What a poll takes of the played clock, beyond the looks at it.
+    /// The advance of the clock double per poll, beyond its reads.
     pace: Duration,
 }
 
-/// Only something that hangs takes this long.
+/// Test timeout: only a hang takes this long.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Side {
@@ -94,7 +94,7 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> 
     domain_of(&class(), settings)
 }
 
-/// What the kernel says of the device.
+/// The kernel's description of the device double.
 pub(crate) fn class() -> FakeClass {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let class = FakeClass::new(&format!("double-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
@@ -115,7 +115,7 @@ pub(crate) fn class() -> FakeClass {
     class
 }
 
-/// The same of a device of which the kernel says this.
+/// Opens the domain with this kernel description and these settings.
 pub(crate) fn domain_of(
     class: &FakeClass,
     settings: &[(&str, &str)],
@@ -137,7 +137,7 @@ pub(crate) fn side(settings: &[(&str, &str)]) -> Side {
 pub(crate) fn side_of(module: &str, settings: &[(&str, &str)]) -> Side {
     let domain = domain(settings).unwrap();
     let interface = domain.open_interface(module, [0; 16]).unwrap();
-    // Datagrams are sent again after a few milliseconds, which their tests let pass where they mean it.
+    // Datagrams are retransmitted after a few milliseconds. Tests of `ud` advance the clock explicitly.
     let pace = if module == RC { Duration::from_millis(1) } else { Duration::ZERO };
     Side { interface, domain, told: Told::default(), until: Instant::now() + TIMEOUT, pace }
 }
@@ -149,7 +149,7 @@ pub(crate) fn connect(a: &mut Side, b: &mut Side) -> (VerbsEndpoint, VerbsEndpoi
     let at_b = b.interface.connect(&[], &[], 2).unwrap();
     at_a.connect(&at_b.address()).unwrap();
     at_b.connect(&at_a.address()).unwrap();
-    // The hello is said until the other side is there.
+    // The hello is retransmitted until the other side is connected.
     while at_a.flush(0) == Err(Status::Again) || at_b.flush(0) == Err(Status::Again) {
         a.poll();
         b.poll();
@@ -159,7 +159,7 @@ pub(crate) fn connect(a: &mut Side, b: &mut Side) -> (VerbsEndpoint, VerbsEndpoi
     (at_a, at_b)
 }
 
-/// Memory of a side that peers may do everything with, and its key at the other's endpoint.
+/// Registers memory of a side with all remote rights, and imports its key at the other side's endpoint.
 pub(crate) fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
     const ALL: u64 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     let piece = piece(words);
@@ -170,17 +170,17 @@ pub(crate) fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (R
     (region, key)
 }
 
-/// Memory of words, as one piece.
+/// Words as one I/O piece.
 pub(crate) fn piece(words: &mut [u64]) -> Iov {
     Iov::new(words.as_mut_ptr().cast(), size_of_val(words))
 }
 
-/// The same, said to lie in a region.
+/// Words as one I/O piece with a region handle.
 pub(crate) fn piece_in(region: &Region, words: &mut [u64]) -> Iov {
     Iov { region: core::ptr::from_ref(region).cast_mut().cast(), ..piece(words) }
 }
 
-/// The interval at which whoever sleeps on this descriptor is woken.
+/// The timer interval of a sleeper on this descriptor.
 pub(crate) fn interval(epoll: i32) -> String {
     let info = |fd: &str| std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
     let sleep = info(&epoll.to_string());

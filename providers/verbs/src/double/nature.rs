@@ -1,49 +1,50 @@
-//! What one driver does differently from another: the switches of the played device, and the adapters that they make up.
+//! Driver differences: the switches of the device double, and the adapters made from them.
 //!
-//! Each switch names where it was read: rdma-core at 691953d8 (the driver's half in a process), or the kernel's driver by file
-//! and function. What a device says of itself it says through its attributes; what it lacks it refuses when asked for.
+//! Each switch names its source: rdma-core at 691953d8 (the user-space driver), or the kernel driver by file and function. The
+//! double reports a difference through its attributes where the device does, and otherwise fails the unsupported call.
 
 use super::world::world;
 use crate::abi::{IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND};
 use core::ffi::c_int;
 
-/// How an adapter is.
+/// The properties of an adapter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nature {
     pub(crate) name: &'static str,
-    /// The kernel's driver of what it is made on.
+    /// The kernel driver of the parent device.
     pub(crate) driver: &'static str,
-    /// What is sent inline from several pieces is copied from the first alone: irdma before rdma-core 44
-    /// (providers/irdma/uk.c, irdma_uk_inline_send and irdma_uk_inline_rdma_write take one address and one length).
+    /// An inline send from several pieces copies only the first one: irdma before rdma-core 44 (providers/irdma/uk.c,
+    /// irdma_uk_inline_send and irdma_uk_inline_rdma_write take one address and one length).
     pub(crate) inlines_first: bool,
-    /// What is unread of a queue pair's completions is gone when it is reset or destroyed: mlx5 (providers/mlx5/verbs.c:3024 and
-    /// 3358), mlx4 (providers/mlx4/verbs.c:1188 and 1276), hns (providers/hns/hns_roce_u_hw_v2.c:1676), bnxt_re
-    /// (providers/bnxt_re/verbs.c:2242), irdma (providers/irdma/uverbs.c:1765, which blanks them). Not: rxe, efa, mana, which have
-    /// no such function.
+    /// A reset or destroyed queue pair loses its unread completions: mlx5 (providers/mlx5/verbs.c:3024 and 3358), mlx4
+    /// (providers/mlx4/verbs.c:1188 and 1276), hns (providers/hns/hns_roce_u_hw_v2.c:1676), bnxt_re
+    /// (providers/bnxt_re/verbs.c:2242), irdma (providers/irdma/uverbs.c:1765, which blanks them). Not: rxe, efa, mana, which
+    /// have no such function.
     pub(crate) purges: bool,
-    /// A queue pair in ERR that shares its receives says when it has taken the last: mlx5 (drivers/infiniband/hw/mlx5/qp.c,
+    /// A queue pair in ERR with shared receives reports its last receive: mlx5 (drivers/infiniband/hw/mlx5/qp.c,
     /// MLX5_EVENT_TYPE_SRQ_LAST_WQE), hns (hns_roce_qp.c, HNS_ROCE_EVENT_TYPE_SRQ_LAST_WQE_REACH), bnxt_re (main.c,
-    /// bnxt_re_handle_qp_async_event). rxe of kernels before 6.5 never did (drivers/infiniband/sw/rxe/rxe_qp.c, rxe_qp_error).
+    /// bnxt_re_handle_qp_async_event). rxe of kernels before 6.5 never does (drivers/infiniband/sw/rxe/rxe_qp.c, rxe_qp_error).
     pub(crate) says_last: bool,
-    /// So many receives of a shared queue a connection had taken when it ends, and gives them back.
+    /// Number of receives that a connection has prefetched from a shared queue when it ends; it flushes them.
     pub(crate) ahead: usize,
-    /// Receives may be shared. None: efa, erdma, mana, ionic (no create_srq in providers/*/; libibverbs/dummy_ops.c:229 answers),
-    /// irdma on E810 (drivers/infiniband/hw/irdma/verbs.c, irdma_create_srq wants a feature of the third generation).
+    /// The device has shared receive queues. Not: efa, erdma, mana, ionic (no create_srq in providers/*/;
+    /// libibverbs/dummy_ops.c:229 answers), irdma on E810 (drivers/infiniband/hw/irdma/verbs.c, irdma_create_srq needs a
+    /// feature of the third generation).
     pub(crate) shares_receives: bool,
-    /// A completion queue may be made for more. Not: hns, qedr, cxgb4, siw, mana, erdma, efa, ionic (no resize_cq in
-    /// providers/*/; libibverbs/dummy_ops.c:622 answers).
+    /// Completion queues can be resized. Not: hns, qedr, cxgb4, siw, mana, erdma, efa, ionic (no resize_cq in providers/*/;
+    /// libibverbs/dummy_ops.c:622 answers).
     pub(crate) resizes: bool,
-    /// Bytes that may go inline; who asks for more gets no queue pair. irdma: 101 on E810, 48 before
+    /// Maximum inline bytes; making a queue pair with more fails. irdma: 101 on E810, 48 before
     /// (providers/irdma/uverbs.c:1553); erdma: 96 (providers/erdma/erdma_hw.h:74).
     pub(crate) inline: u32,
-    /// Pieces of a send, and of a read: irdma has 13 and as few as 2 before (drivers/infiniband/hw/irdma/verbs.c,
+    /// Pieces of a send, and of a read: irdma has 13, and as few as 2 on earlier devices (drivers/infiniband/hw/irdma/verbs.c,
     /// irdma_query_device: max_sge_rd); erdma 6 and 1 (providers/erdma/erdma_hw.h, ERDMA_MAX_SEND_SGE).
     pub(crate) pieces: c_int,
     pub(crate) pieces_read: c_int,
     pub(crate) link_layer: u32,
-    /// Every packet needs a global header: InfiniBand ports that say so (IBV_QPF_GRH_REQUIRED, libibverbs/verbs.h).
+    /// Every packet needs a global routing header: InfiniBand ports with IBV_QPF_GRH_REQUIRED (libibverbs/verbs.h).
     pub(crate) needs_grh: bool,
-    /// The port's MTU as a code.
+    /// The port's MTU code.
     pub(crate) mtu: u32,
 }
 
@@ -53,7 +54,7 @@ impl Default for Nature {
     }
 }
 
-/// What all others are described by.
+/// The base for the description of all other adapters.
 pub(crate) const MLX5: Nature = Nature {
     name: "mlx5",
     driver: "mlx5_core",
@@ -71,7 +72,7 @@ pub(crate) const MLX5: Nature = Nature {
     mtu: 5,
 };
 
-/// The adapters that are played. What they have in common with [`MLX5`] is not said again.
+/// The adapters under test. They list only their differences from [`MLX5`].
 pub(crate) const ADAPTERS: &[Nature] = &[
     Nature { ahead: 3, pieces_read: 30, ..MLX5 },
     Nature {
@@ -100,7 +101,7 @@ pub(crate) const ADAPTERS: &[Nature] = &[
         ..MLX5
     },
     Nature {
-        // The limits of X722, which itself speaks iWARP only.
+        // The limits of X722, although X722 itself supports only iWARP.
         name: "few pieces",
         driver: "i40e",
         inlines_first: true,
@@ -114,7 +115,7 @@ pub(crate) const ADAPTERS: &[Nature] = &[
     Nature { name: "hns", resizes: false, inline: 64, pieces: 6, ..MLX5 },
     Nature { name: "qedr", resizes: false, purges: false, pieces: 4, pieces_read: 4, ..MLX5 },
     Nature {
-        // As mana is, which is refused for other things.
+        // Like mana, which is refused for other reasons.
         name: "no shared receives, no resize, nothing inline",
         purges: false,
         shares_receives: false,
@@ -129,7 +130,7 @@ pub(crate) const ADAPTERS: &[Nature] = &[
     Nature { name: "no two things that others have", resizes: false, says_last: false, ..MLX5 },
 ];
 
-/// From here on the devices of this thread are such.
+/// Sets the adapter type of this thread's devices.
 pub(crate) fn play(nature: Nature) {
     world(|world| world.nature = nature);
 }

@@ -1,9 +1,8 @@
-//! The functions of libibverbs, played within one thread: what is posted is done at once, between queue pairs of this
-//! process (`world.rs`).
+//! A single-threaded double of libibverbs. Requests are executed immediately between queue pairs of this process (`world.rs`).
 //!
-//! It keeps to what the specification says of the things that the provider relies on: states of a queue pair, keys,
-//! ranges and rights, completions in order and only for sends that ask for them, receivers that have no buffer,
-//! that a refused access ends both queue pairs, and that what was not read of a queue pair's completions is gone with it.
+//! It follows the specification in the points on which the provider relies. These are queue pair states, keys, ranges and
+//! rights; in-order completions, only for signalled sends; and receivers without a buffer. A rejected access ends both queue
+//! pairs. Unread completions are lost with their queue pair.
 
 #![allow(unsafe_code)]
 
@@ -18,12 +17,12 @@ use core::mem::zeroed;
 use core::ptr;
 use std::collections::VecDeque;
 
-/// The only device.
+/// The name of the only device.
 pub(crate) const NAME: &CStr = c"double0";
-/// Bytes of a registration, or of an inline piece.
+/// The bytes of a registration or of an inline piece.
 pub(super) fn bytes_at<'a>(address: u64, len: u32) -> &'a [u8] {
-    // SAFETY: the caller has found the range in a registration that is live, whose memory the registering side keeps
-    // mapped, or it is an inline piece, borrowed for the call; nobody else runs meanwhile.
+    // SAFETY: the caller has found the range in a live registration, whose memory the registering side keeps mapped, or it is
+    // an inline piece, borrowed for the call; no other code runs meanwhile.
     unsafe {
         core::slice::from_raw_parts(ptr::with_exposed_provenance(address as usize), len as usize)
     }
@@ -32,11 +31,11 @@ pub(super) fn bytes_at<'a>(address: u64, len: u32) -> &'a [u8] {
 /// Writes into a registration.
 pub(crate) fn write_at(address: u64, bytes: &[u8]) {
     let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);
-    // SAFETY: as in `bytes_at`, and the registration gives the right to write.
+    // SAFETY: as in `bytes_at`, and the registration grants the write right.
     unsafe { ptr::copy(bytes.as_ptr(), to, bytes.len()) };
 }
 
-/// A number of the kernel's that stands for nothing, for what is slept on.
+/// A dummy kernel descriptor for channels.
 pub(crate) fn descriptor() -> c_int {
     // SAFETY: no memory is involved.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
@@ -46,7 +45,7 @@ thread_local! {
     static OBJECTS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What was made of the devices of this thread and was not given back.
+/// Number of live objects of this thread's devices.
 pub(crate) fn objects() -> usize {
     OBJECTS.get()
 }
@@ -56,7 +55,7 @@ fn made<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
 
-/// What a function returns that makes nothing, for this reason.
+/// The result of a failed constructor with this error number.
 fn refused<T>(errno: c_int) -> *mut T {
     // SAFETY: the thread's own error number.
     unsafe { *libc::__errno_location() = errno };
@@ -67,7 +66,7 @@ fn refused<T>(errno: c_int) -> *mut T {
 /// `object` came from [`made`] and is destroyed once.
 unsafe fn unmade<T>(object: *mut T) -> c_int {
     OBJECTS.set(OBJECTS.get() - 1);
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract.
     drop(unsafe { Box::from_raw(object) });
     0
 }
@@ -75,7 +74,7 @@ unsafe fn unmade<T>(object: *mut T) -> c_int {
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let list = [NAME.as_ptr().cast_mut().cast::<ibv_device>(), ptr::null_mut()];
     if !count.is_null() {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's out-pointer.
         unsafe { *count = 1 };
     }
     made(list).cast()
@@ -117,7 +116,7 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     }
 }
 
-/// Completions that a queue may be made for.
+/// Limit on completion queue entries.
 fn most_completions() -> c_int {
     world(|world| world.faults.most_completions).unwrap_or(1 << 20)
 }
@@ -221,11 +220,11 @@ unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     assert_eq!(iova, addr.addr() as u64, "nothing is named by other addresses");
-    // SAFETY: the caller's promises are the same.
+    // SAFETY: the same contract as the caller's.
     unsafe { reg_mr(pd, addr, length, access as c_int) }
 }
 
-/// A DMA buffer is memory of this process at the address that it is named by, which only the device may touch.
+/// A DMA buffer is memory of this process at its stated address; only the device may access it.
 unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -401,7 +400,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     })
 }
 
-/// What a step from one state to another has to say, beside the state; none: there is no such step.
+/// The attributes required for a state transition, beside the state; `None`: no such transition exists.
 fn needed(from: c_uint, to: c_uint, datagrams: bool) -> Option<c_uint> {
     Some(match (from, to, datagrams) {
         (_, IBV_QPS_RESET | IBV_QPS_ERR, _)
@@ -453,7 +452,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
             (known.pkey_index, known.port_num) = (old.pkey_index, old.port_num);
         }
         if new.qp_state == IBV_QPS_RTS {
-            // What was said before stays; this step adds the sender's half.
+            // Earlier attributes stay; this transition adds the sender's part.
             let sender = new;
             *known = old;
             known.qp_state = IBV_QPS_RTS;
@@ -479,7 +478,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     world(|world| {
         world.purge(qpn);
         let _ = world.pairs.remove(&qpn);
-        // The next pair may lie at the same address.
+        // The next queue pair may be allocated at the same address.
         let _ = (world.receives.remove(&qp.addr()), world.depths.remove(&qp.addr()));
         for async_events in world.async_events.values_mut() {
             async_events.retain(|(_, element)| *element != qp.addr());
@@ -534,7 +533,7 @@ unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     0
 }
 
-/// All of it, in place of the real library.
+/// The double's function table, in place of the real library.
 pub(crate) fn library() -> Library {
     Library {
         ibv_get_device_list: get_device_list,
@@ -578,11 +577,11 @@ pub(crate) fn pushed(
     room[..len].iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
 }
 
-/// The bytes that an event of the poll just made points to.
+/// The bytes to which an event of the latest poll points.
 pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
     if event.len == 0 {
         return Vec::new();
     }
-    // SAFETY: a provider's event points to bytes that stay until the next poll.
+    // SAFETY: a provider's event points to bytes that stay valid until the next poll.
     unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
 }

@@ -1,5 +1,5 @@
-//! The device itself: what queue pairs, keys and completions do to each other. Every thread has a world of its own, so
-//! tests do not meet.
+//! The state of the device double: the interaction of queue pairs, keys and completions. Every thread has its own world, so
+//! tests are independent.
 
 pub(crate) use super::faults::Faults;
 use super::nature::Nature;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// A datagram queue pair after a send that failed: it still receives.
 pub(super) const IBV_QPS_SQE: c_uint = 5;
 
-/// What was done.
+/// Counters of device operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) sends: usize,
@@ -20,16 +20,16 @@ pub(crate) struct Counts {
     pub(crate) send_calls: usize,
     pub(crate) signalled: usize,
     pub(crate) inline: usize,
-    /// Sends that wait for reads and atomics before them.
+    /// Sends that wait for earlier reads and atomics.
     pub(crate) fenced: usize,
     pub(crate) receives: usize,
     /// Calls that post receives.
     pub(crate) receive_calls: usize,
     pub(crate) registrations: usize,
-    /// Looks at completion queues, and how often one was asked to wake who sleeps.
+    /// Polls of completion queues, and requests for a notification.
     pub(crate) looks: usize,
     pub(crate) asks: usize,
-    /// Address handles that were asked for.
+    /// Requested address handles.
     pub(crate) handles: usize,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Area {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) rights: c_uint,
-    /// Another device's: the processor must not touch it.
+    /// Memory of another device, which the processor must not access.
     pub(super) foreign: bool,
 }
 
@@ -49,30 +49,30 @@ pub(super) struct Send {
     pub(super) pieces: Vec<ibv_sge>,
     /// The payload of an inline send.
     pub(super) copied: Option<Vec<u8>>,
-    /// Address and key, or queue pair of a datagram.
+    /// Address and key, or the queue pair of a datagram.
     pub(super) target: (u64, u32),
     pub(super) operands: (u64, u64),
 }
 
 pub(super) struct Pair {
     pub(super) object: *mut ibv_qp,
-    /// Address of the opened device.
+    /// Address of the open device's context.
     pub(super) context: usize,
     pub(super) datagrams: bool,
     pub(super) peer: u32,
-    /// Sends that it has room for, and bytes that one may hold inline.
+    /// Send queue depth, and maximum inline bytes.
     pub(super) depth: usize,
     pub(super) inline: u32,
-    /// Pieces that one may have.
+    /// Maximum pieces of a request.
     pub(super) pieces: usize,
     pub(super) attr: ibv_qp_attr,
     pub(super) waiting: VecDeque<Send>,
-    /// Where its receives come from, its completion queue: addresses of the objects.
+    /// The source of its receives and its completion queue: addresses of the objects.
     pub(super) receives: usize,
     pub(super) cq: usize,
-    /// What it had taken of those when it came to ERR, and has not given back.
+    /// Receives that it had prefetched when it entered ERR, and has not flushed.
     pub(super) taken: Vec<u64>,
-    /// It has not said yet that there is no more.
+    /// It has not reported its last receive yet.
     pub(super) owes_last: bool,
 }
 
@@ -85,19 +85,19 @@ pub(super) struct World {
     pub(super) pairs: BTreeMap<u32, Pair>,
     pub(super) memory: BTreeMap<u32, Area>,
     pub(super) receives: BTreeMap<usize, VecDeque<(u64, ibv_sge)>>,
-    /// For how many each queue of receives was made.
+    /// Capacity of each receive queue.
     pub(super) depths: BTreeMap<usize, usize>,
     pub(super) done: BTreeMap<usize, VecDeque<ibv_wc>>,
-    /// For how many each completion queue was made: one more is lost, and the queue has failed.
+    /// Capacity of each completion queue. A completion beyond it is lost, and the queue fails.
     pub(super) room: BTreeMap<usize, usize>,
-    /// Wake-ups that a completion channel brings, and those that were taken and not acknowledged.
+    /// Notifications pending in a completion channel, and notifications read but not acknowledged.
     pub(super) wakes: u32,
     pub(super) taken: i64,
-    /// What was said to each opened device, by the address of its context.
+    /// Pending asynchronous events per open device, by the address of its context.
     pub(super) async_events: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
-    /// What the host was told of devices.
+    /// Device events reported to the host.
     pub(super) reported: Vec<(u32, String)>,
-    /// Lines for the host's log.
+    /// Lines in the host's log.
     pub(super) logged: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ pub(super) fn world<R>(act: impl FnOnce(&mut World) -> R) -> R {
     WORLD.with_borrow_mut(act)
 }
 
-/// Changes the faults, and goes on with what waits.
+/// Changes the faults and continues pending work.
 pub(crate) fn fault(change: impl FnOnce(&mut Faults)) {
     world(|world| {
         change(&mut world.faults);
@@ -117,7 +117,7 @@ pub(crate) fn fault(change: impl FnOnce(&mut Faults)) {
     });
 }
 
-/// What is left of the chatter.
+/// The remaining value of `chatter`.
 pub(crate) fn chatter() -> u32 {
     world(|world| world.faults.chatter)
 }
@@ -126,37 +126,37 @@ pub(crate) fn counts() -> Counts {
     world(|world| world.counts)
 }
 
-/// Rights of all registrations that are there now.
+/// Rights of all live registrations.
 pub(crate) fn rights() -> Vec<c_uint> {
     world(|world| world.memory.values().map(|area| area.rights).collect())
 }
 
-/// Registrations that are there now.
+/// Number of live registrations.
 pub(crate) fn registrations() -> usize {
     world(|world| world.memory.len())
 }
 
-/// Bytes that are registered now.
+/// Registered bytes in total.
 pub(crate) fn locked() -> usize {
     world(|world| world.memory.values().map(|area| area.len as usize).sum())
 }
 
-/// What the host has been told of devices, and whose.
+/// Device events reported to the host, with the domain's name.
 pub(crate) fn reported() -> Vec<(u32, String)> {
     world(|world| world.reported.clone())
 }
 
-/// Lines of the host's log since this was last called.
+/// Lines of the host's log since the last call.
 pub(crate) fn logged() -> Vec<String> {
     world(|world| std::mem::take(&mut world.logged))
 }
 
-/// The device says something about itself (`IBV_EVENT_*`) or about port 1.
+/// The device raises an event (`IBV_EVENT_*`) about itself or about port 1.
 pub(crate) fn announce(kind: c_uint) {
     announce_of(1, kind);
 }
 
-/// It says something about a port.
+/// The device raises an event about a port.
 pub(crate) fn announce_of(port: usize, kind: c_uint) {
     let said = |world: &mut World| {
         world.async_events.values_mut().for_each(|events| events.push_back((kind, port)));
@@ -164,7 +164,8 @@ pub(crate) fn announce_of(port: usize, kind: c_uint) {
     world(said);
 }
 
-/// A queue of this queue pair fails, as after an overrun: its completion queue, or where its receives come from; or itself.
+/// A queue of this queue pair fails, as after an overrun: its completion queue, its source of receives, or the queue pair
+/// itself.
 pub(crate) fn queue_fails(qpn: u32, kind: c_uint) {
     world(|world| {
         let pair = &world.pairs[&qpn];
@@ -179,38 +180,38 @@ pub(crate) fn queue_fails(qpn: u32, kind: c_uint) {
     });
 }
 
-/// This queue pair comes to ERR, and the device does not say why.
+/// This queue pair enters ERR without an event.
 pub(crate) fn errs(qpn: u32) {
     world(|world| world.enter_error(qpn, None));
 }
 
-/// The next to look at a completion channel finds so many wake-ups there.
+/// Sets the number of notifications pending for the next reader of a completion channel.
 pub(crate) fn wake(times: u32) {
     world(|world| world.wakes = times);
 }
 
-/// Wake-ups that were not taken, and those that were and are not acknowledged: a driver does not end a completion queue
-/// before.
+/// Notifications that were not read, and notifications read but not acknowledged. A driver does not destroy a completion queue
+/// before they are acknowledged.
 pub(crate) fn wakes() -> (u32, i64) {
     world(|world| (world.wakes, world.taken))
 }
 
-/// What a queue pair was told last, by its number.
+/// The current attributes of a queue pair, by its number.
 pub(crate) fn attributes(qpn: u32) -> ibv_qp_attr {
     world(|world| world.pairs[&qpn].attr)
 }
 
-/// Completions of a queue pair that nobody has read.
+/// Number of unread completions of a queue pair.
 pub(crate) fn unread(qpn: u32) -> usize {
     world(|world| world.done.values().flatten().filter(|wc| wc.qp_num == qpn).count())
 }
 
-/// Receives that are posted now, to all queues.
+/// Number of posted receives in all queues.
 pub(crate) fn receives() -> usize {
     world(|world| world.receives.values().map(VecDeque::len).sum())
 }
 
-/// Completion queues, and queues of receives, that are there now.
+/// Number of completion queues, and of receive queues.
 pub(crate) fn queues() -> (usize, usize) {
     world(|world| (world.room.len(), world.depths.len()))
 }
@@ -232,14 +233,14 @@ impl World {
         self.next
     }
 
-    /// Whether the processor may read there.
+    /// Whether the processor may access the range.
     pub(super) fn touchable(&self, address: u64, len: u32) -> bool {
         let end = address + u64::from(len);
         let mut foreign = self.memory.values().filter(|area| area.foreign);
         !foreign.any(|area| address < area.start + area.len && area.start < end)
     }
 
-    /// Why no receive may be posted to this queue now, or 0.
+    /// The error number for posting a receive to this queue, or 0.
     pub(super) fn refuses_receive(&mut self, queue: usize) -> c_int {
         let named = self.faults.refuse_receives_of.and_then(|(qpn, _)| self.pairs.get(&qpn));
         if let (Some(pair), Some((_, left))) = (named, &mut self.faults.refuse_receives_of) {
@@ -266,7 +267,7 @@ impl World {
         })
     }
 
-    /// The payload of a send; `None` when a piece is not registered.
+    /// The payload of a send; `None` if a piece is not registered.
     fn gather(&self, send: &Send) -> Option<Vec<u8>> {
         if let Some(copied) = &send.copied {
             return Some(copied.clone());
@@ -281,7 +282,7 @@ impl World {
         Some(all)
     }
 
-    /// Puts bytes into the pieces of a send; `false` when one may not be written.
+    /// Writes bytes into the pieces of a send; `false` if one is not writable.
     fn scatter(&self, send: &Send, mut bytes: &[u8]) -> bool {
         for piece in &send.pieces {
             if !self.admits(piece.lkey, piece.addr, u64::from(piece.length), IBV_ACCESS_LOCAL_WRITE)
@@ -295,7 +296,7 @@ impl World {
         true
     }
 
-    /// One more receive of those whose completions come to this queue ends, without a payload.
+    /// Completes one more receive without a payload on this completion queue.
     pub(super) fn chatter(&mut self, cq: usize) {
         if self.faults.chatter == 0 {
             return;
@@ -338,8 +339,8 @@ impl World {
         numbers.into_iter().for_each(|qpn| self.give_receives_back(qpn));
     }
 
-    /// A queue pair in ERR gives back the receives that it has taken, or all where they are its own, and says that there are
-    /// no more.
+    /// A queue pair in ERR flushes the shared receives that it has prefetched, or all receives of its own queue, and reports
+    /// the last one.
     fn give_receives_back(&mut self, qpn: u32) {
         let waits = self.faults.hung || self.faults.late > 0;
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
@@ -363,7 +364,7 @@ impl World {
         }
     }
 
-    /// Does the oldest send of a queue pair; whether it is over.
+    /// Executes the oldest send of a queue pair. Returns whether it is done.
     fn step(&mut self, qpn: u32) -> bool {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return false };
         let (cq, state) = (pair.cq, pair.attr.qp_state);
@@ -397,7 +398,7 @@ impl World {
         true
     }
 
-    /// The pair that a connected queue pair talks to.
+    /// The peer of a connected queue pair.
     fn other(&self, qpn: u32) -> Option<u32> {
         let peer = self.pairs.get(&qpn)?.peer;
         let there = self.pairs.get(&peer)?;
@@ -440,7 +441,7 @@ impl World {
                     write_at(address, &payload);
                     return Outcome::Done;
                 }
-                // A receive is taken, and nothing written there.
+                // A receive is consumed, and its buffer stays untouched.
                 let opcode = IBV_WC_RECV_RDMA_WITH_IMM;
                 let arrived = self.with_imm(send, opcode);
                 let arrived = self.arrive(peer, qpn, &[], arrived);
@@ -483,13 +484,13 @@ impl World {
         }
     }
 
-    /// A key that does not fit ends the target's queue pair, too.
+    /// A rejected key also fails the target's queue pair.
     fn refused(&mut self, peer: u32) -> Outcome {
         self.enter_error(peer, Some(IBV_EVENT_QP_ACCESS_ERR));
         Outcome::Failed(IBV_WC_REM_ACCESS_ERR)
     }
 
-    /// Any state to ERR: why, and of the receives that it shares it has taken some.
+    /// Any state to ERR, with an optional event. The queue pair has prefetched some shared receives.
     pub(super) fn enter_error(&mut self, qpn: u32, why: Option<c_uint>) {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
         let element = pair.object.expose_provenance();
@@ -506,8 +507,8 @@ impl World {
         self.give_receives_back(qpn);
     }
 
-    /// A queue pair is reset or destroyed. What it has taken and not given back is lost; with most drivers nobody reads its
-    /// completions any more.
+    /// A queue pair is reset or destroyed. Its prefetched and unflushed receives are lost; most drivers also discard its unread
+    /// completions.
     pub(super) fn purge(&mut self, qpn: u32) {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
         pair.waiting.clear();
@@ -520,12 +521,12 @@ impl World {
         }
     }
 
-    /// A receive of a queue pair is taken, and told with what `wc` says of it.
+    /// Consumes a receive of a queue pair and completes it with the fields of `wc`.
     fn arrive(&mut self, at: u32, from: u32, payload: &[u8], wc: ibv_wc) -> Outcome {
         let pair = &self.pairs[&at];
         let (cq, queue) = (pair.cq, pair.receives);
         let Some((id, piece)) = self.receives.get_mut(&queue).and_then(VecDeque::pop_front) else {
-            // Not ready: tried again without end.
+            // Receiver not ready: retried indefinitely.
             return Outcome::Wait;
         };
         let fits = payload.len() <= piece.length as usize
@@ -539,7 +540,7 @@ impl World {
         Outcome::Done
     }
 
-    /// Lost where it cannot be taken.
+    /// Delivers a datagram. It is lost if the receiver has no room.
     fn datagram(&mut self, qpn: u32, send: &Send) -> Outcome {
         let Some(payload) = self.gather(send) else { return Outcome::Failed(IBV_WC_LOC_PROT_ERR) };
         if self.faults.no_link {
@@ -554,7 +555,7 @@ impl World {
         Outcome::Done
     }
 
-    /// What is told of a receive that a send with an immediate number takes.
+    /// The completion fields of a receive for a send with an immediate value.
     fn with_imm(&self, send: &Send, opcode: c_uint) -> ibv_wc {
         let wc_flags = if self.faults.no_number { 0 } else { IBV_WC_WITH_IMM };
         ibv_wc { imm_data: send.imm, wc_flags, opcode, ..ibv_wc::default() }

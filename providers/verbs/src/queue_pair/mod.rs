@@ -1,16 +1,16 @@
-//! The life of a queue pair: the states that it goes through, what its errors mean, how it ends.
+//! The life of a queue pair: its states, the meaning of its errors, and its teardown.
 //!
-//! The states are those of the specification: RESET when it is made, INIT once it has a port, RTR ("ready to receive") once it
-//! knows its peer, RTS ("ready to send") in use. The two sides of a connection go to RTS without each other. An error takes a
-//! connection to ERR, where the device gives everything back that was posted, and a datagram queue pair to SQE, in which it
-//! receives and does not send, and from which it goes on.
-//! Connections of `rdmacm` go the same way, with the attributes that the connection manager says (`cm/wire.rs`).
+//! The states are those of the specification: RESET after creation, INIT with a port, RTR ("ready to receive") with a known
+//! peer, RTS ("ready to send") in use. The two sides of a connection enter RTS independently. An error moves a connection to
+//! ERR, in which the device flushes everything that was posted. A datagram queue pair moves to SQE: it receives, cannot send,
+//! and can return to RTS. Connections of `rdmacm` go through the same states, with attributes from the connection manager
+//! (`cm/wire.rs`).
 //!
-//! It ends in steps ([`Cleanup`]): in ERR the device gives back what was posted and, where receives are shared, says when it has
-//! taken its last one; the completion queue is read as far as it was filled then; and only then the queue pair is reset or
-//! destroyed. From there on the device touches nothing any more that was posted to it, and what is unread of its completions may be
-//! gone from the queue (mlx5 removes them) or still lie there (soft RoCE does not), where it takes places until somebody has
-//! read the queue to its end.
+//! Teardown has three steps ([`Cleanup`]). First, in ERR, the device flushes the posted requests; with shared receives it also
+//! reports the last receive that it has taken. Second, the completion queue is read as far as it was filled at that point.
+//! Third, the queue pair is reset or destroyed. After that the device no longer accesses anything posted to it. Its unread
+//! completions may have been removed from the queue (mlx5) or still be in it (soft RoCE). In the latter case they take queue
+//! entries until the queue has been read to its end.
 
 mod sys;
 #[cfg(test)]
@@ -30,12 +30,12 @@ use core::time::Duration;
 use std::time::Instant;
 use tieline_plugin_api::{Failure, Status};
 
-/// What a connected queue pair must know of its peer.
+/// The peer's part of a connected queue pair.
 pub(crate) struct Remote<'a> {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) port: &'a Port,
-    /// Reads and atomics that its device answers at once.
+    /// Reads and atomics that the peer's device serves concurrently.
     pub(crate) reads: u8,
 }
 
@@ -55,7 +55,7 @@ impl Qp {
         self.modify(attr, mask, "preparing a queue pair")
     }
 
-    /// INIT to RTS, connected to a peer's queue pair; the first packet has the number `psn`.
+    /// INIT to RTS, connected to a peer's queue pair. `psn` is the number of the first packet.
     pub(crate) fn connect(
         &self,
         domain: &DomainState,
@@ -92,7 +92,7 @@ impl Qp {
             qp_state: IBV_QPS_RTS,
             timeout: settings.ack_timeout,
             retry_cnt: settings.retry_count,
-            // Without end: a receiver that lives and does not poll is waited for.
+            // 7 means no limit: a live receiver that does not poll is retried indefinitely.
             rnr_retry: 7,
             sq_psn: psn,
             max_rd_atomic: domain.reads_asked.min(peer.reads).max(1),
@@ -107,7 +107,7 @@ impl Qp {
         self.modify(send, mask, "starting a queue pair")
     }
 
-    /// RESET to RTS, for datagrams to this queue key.
+    /// RESET to RTS, for datagrams with this queue key.
     pub(crate) fn start_datagrams(&self, local: &Local, qkey: u32) -> Result<(), Failure> {
         let init = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
@@ -128,11 +128,11 @@ impl Qp {
     #[cold]
     pub(crate) fn resume_datagrams(&self) {
         let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
-        // In every other state the device refuses, which is right as well.
+        // In every other state the device refuses, which is harmless.
         let _ = self.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
     }
 
-    /// Any state to ERR: the device gives back what was posted.
+    /// Any state to ERR: the device flushes the posted requests.
     pub(crate) fn to_error(&self) -> Result<(), Failure> {
         let error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
         self.modify(error, IBV_QP_STATE, "ending a queue pair")
@@ -145,7 +145,7 @@ impl Qp {
     }
 }
 
-/// What a completion with an error means: for the operation itself, and for the connection.
+/// The errors that a failed completion causes: one for the operation, one for the connection.
 pub(crate) fn completion_error(
     wc: &ibv_wc,
     domain: &DomainState,
@@ -200,12 +200,12 @@ pub(crate) fn completion_error(
         IBV_WC_REM_OP_ERR | IBV_WC_REM_INV_REQ_ERR => {
             both(Status::PeerFailed, format!("the peer's device{peer} refused an operation"))
         }
-        // The peer lives: it asked for something.
+        // The peer is alive: it sent a request.
         IBV_WC_WR_FLUSH_ERR => both(
             Status::Io,
             format!(
-                "{port} ended the connection to the peer{peer}: it refused what the peer asked for, such as an access \
-                 with the key of a region that was deregistered"
+                "{port} ended the connection to the peer{peer}: it refused a request of the peer, such as an access \
+                 with the key of a deregistered region"
             ),
         ),
         other => both(
@@ -218,61 +218,64 @@ pub(crate) fn completion_error(
     }
 }
 
-/// What an asynchronous event of a queue pair means for its connection.
+/// The error that an asynchronous event of a queue pair causes for its connection.
 pub(crate) fn event_error(kind: c_uint) -> Failure {
     let (status, text) = match kind {
         IBV_EVENT_QP_ACCESS_ERR => (
             Status::KeyRejected,
             "the peer used a remote key that this process's device refused, which ended the connection",
         ),
-        IBV_EVENT_QP_REQ_ERR => (Status::Io, "the peer sent what this process's device refused"),
+        IBV_EVENT_QP_REQ_ERR => {
+            (Status::Io, "the peer sent a request that this process's device refused")
+        }
         _ => (Status::Io, "the device reported that the connection's queue pair failed"),
     };
     Failure::new(status, text)
 }
 
-/// How long a device has to give back what was posted to a queue pair in ERR, and to say that it has taken its last receive:
-/// most need microseconds, and some never say it (soft RoCE of older kernels). Which receives it has taken and not given back
-/// nobody else knows: a shared queue is one for all, and devices take from it in an order of their own.
+/// Time that a device has to flush a queue pair in ERR and to report its last receive. Most devices need microseconds; soft
+/// RoCE of older kernels never sends the report. Without it the receives that the device has taken are unknown: the shared
+/// queue serves all queue pairs, and devices take from it in an order of their own.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// How long a queue pair whose connection broke is kept before it is destroyed, at least.
+/// Minimum time for which a queue pair with a broken connection is kept before it is destroyed.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// So many may be there when another queue pair is made. While the port is down all are kept, and beyond that none is made
-/// until it is up; otherwise the oldest make room, or peers that come and go again and again would use up the device.
+/// Limit on retired queue pairs for the creation of another one. While the port is down, all retired queue pairs are kept, and
+/// at the limit no new one is created. Otherwise the oldest are destroyed to make room, because peers that reconnect repeatedly
+/// would exhaust the device.
 const KEPT: usize = 64;
 
-/// A queue pair that is out of use and still there.
+/// A retired queue pair that is not destroyed yet.
 struct Ending {
     qp: Qp,
     since: Instant,
-    /// Its connection broke, perhaps because its link did, or the link is down. To destroy one takes soft RoCE most of a
-    /// minute while a packet of it lies in the driver of a link that is down, which is heard a little later.
+    /// Its connection broke, perhaps because its link did, or the link is down. While a packet is in the driver of a link that
+    /// is down, soft RoCE takes up to a minute to destroy the queue pair. The link event arrives slightly later.
     broke: bool,
-    /// Its connection waits for the device to give back sends of it.
+    /// Its connection waits for the device to flush its sends.
     waits: bool,
-    /// It takes no receive any more: so many completions are to be read until those of it surely are among them.
+    /// If set, it takes no further receives. After this many more completions have been read, all of its own have been read.
     unread: Option<usize>,
 }
 
-/// What has to be done behind queue pairs that are out of use.
+/// Pending teardown work for retired queue pairs.
 #[derive(Default)]
 pub(crate) struct Cleanup {
     endings: Vec<Ending>,
-    /// Places in the completion queue that completions of those may still take that were not waited for.
+    /// Completion queue entries that unread completions of already destroyed queue pairs may still take.
     stale: usize,
-    /// Numbers of queue pairs that have let go of all receives since somebody asked.
+    /// Numbers of the queue pairs that have released all receives since the last query.
     gone: Vec<u32>,
 }
 
 impl Cleanup {
-    /// Destroys a queue pair that shares no receives, of which this many completions may still come.
+    /// Destroys a queue pair without shared receives. Up to `completions` of its completions may still arrive.
     pub(crate) fn destroy(&mut self, qp: Option<Qp>, completions: usize) {
         self.stale += completions;
         drop(qp);
     }
 
-    /// Destroys a queue pair that is in ERR when its receives are accounted for, or one that never had any (`unread` is 0).
-    /// While `waits`, its connection waits for sends of it.
+    /// Destroys a queue pair in ERR once its receives are accounted for; `unread` is 0 if it never had any. If `waits`, its
+    /// connection still waits for sends.
     pub(crate) fn drain(&mut self, qp: Qp, broke: bool, waits: bool, unread: Option<usize>) {
         if !broke && unread == Some(0) {
             return self.destroyed(qp);
@@ -280,28 +283,29 @@ impl Cleanup {
         self.endings.push(Ending { qp, since: Instant::now(), broke, waits, unread });
     }
 
-    /// A connection waits for no send of its queue pair any more.
+    /// Records that a connection no longer waits for sends of its queue pair.
     pub(crate) fn given_back(&mut self, qpn: u32) {
         for ending in self.endings.iter_mut().filter(|ending| ending.qp.number() == qpn) {
             ending.waits = false;
         }
     }
 
-    /// A queue pair has taken its last receive, while `most` completions at most are unread. Of one that broke before it came
-    /// here that may have been said already: it is kept as long as one of which it is never said.
+    /// Records that a queue pair has taken its last receive, while at most `most` completions are unread. If the connection
+    /// broke first, this event may have come before the queue pair was retired. Such a queue pair is kept for as long as one
+    /// without this event.
     pub(crate) fn last_receive(&mut self, qp: Option<u32>, most: usize) {
         for ending in self.endings.iter_mut().filter(|ending| qp == Some(ending.qp.number())) {
             let _ = ending.unread.get_or_insert(most);
         }
     }
 
-    /// Whether it matters what is read of completions: not 0.
+    /// Nonzero if the teardown needs the count of completions read.
     #[inline(always)]
     pub(crate) fn waits(&self) -> usize {
         self.endings.len() | self.stale
     }
 
-    /// So many completions were read; `all`: there were no more.
+    /// Records that `count` completions were read. `all`: the queue was then empty.
     #[inline]
     pub(crate) fn fetched(&mut self, count: usize, all: bool) {
         if all {
@@ -312,8 +316,8 @@ impl Cleanup {
         }
     }
 
-    /// The device is not waited for any more: it lets go at once of what was posted, of which so many completions may still
-    /// come.
+    /// Stops waiting for the device and resets the queue pair, which releases everything that was posted. Up to `completions`
+    /// of its completions may still arrive.
     pub(crate) fn reset(&mut self, qpn: u32, completions: usize) {
         self.stale += completions;
         let Some(at) = self.endings.iter().position(|ending| ending.qp.number() == qpn) else {
@@ -331,7 +335,7 @@ impl Cleanup {
         }
     }
 
-    /// The oldest first.
+    /// Destroys the selected queue pairs, oldest first.
     fn destroy_those(&mut self, mut which: impl FnMut(&mut Ending) -> bool) {
         let mut at = 0;
         while let Some(ending) = self.endings.get_mut(at) {
@@ -344,7 +348,7 @@ impl Cleanup {
         }
     }
 
-    /// Destroys one. Where the device does not let go of it, what was posted to it stays with it.
+    /// Destroys one queue pair. If the device fails to do so, the posted buffers stay reserved.
     fn destroyed(&mut self, qp: Qp) {
         let qpn = qp.number();
         if qp.destroy().is_ok() {
@@ -352,12 +356,12 @@ impl Cleanup {
         }
     }
 
-    /// Those that have let go of all their receives since the last call.
+    /// The queue pairs that have released all their receives since the last call.
     pub(crate) fn gone(&mut self) -> Vec<u32> {
         core::mem::take(&mut self.gone)
     }
 
-    /// Destroys those that are through, or had time enough.
+    /// Destroys the queue pairs that are drained or have reached the time limit.
     pub(crate) fn destroy_drained(&mut self, now: Instant, port_down: bool, most: usize) {
         let through = |ending: &mut Ending| {
             let age = now.duration_since(ending.since);
@@ -370,9 +374,9 @@ impl Cleanup {
         self.destroy_those(through);
     }
 
-    /// Destroys some before their time, so that another one can be made: all, or as many as it takes to be no longer full, the
-    /// oldest first. The device has had a moment for most; what it would have said later of receives that they took is lost.
-    /// Those whose link may be lost stay, since to destroy one could take so long, and those whose connection waits.
+    /// Destroys retired queue pairs early, oldest first, to make room for a new one: all of them, or enough to get below the
+    /// limit. Reports about their receives that the device has not sent yet are lost. Queue pairs with a possibly lost link
+    /// stay, because destroying them could take long. Queue pairs whose connection waits for sends stay, too.
     pub(crate) fn make_room(&mut self, all: bool) {
         let keep = if all { 0 } else { KEPT - 1 };
         let mut more = self.endings.len().saturating_sub(keep);
@@ -384,7 +388,7 @@ impl Cleanup {
         self.destroy_those(goes);
     }
 
-    /// Whether no more can be kept.
+    /// Whether the limit on retired queue pairs is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.endings.len() >= KEPT
     }
@@ -393,7 +397,7 @@ impl Cleanup {
         self.endings.is_empty()
     }
 
-    /// Places in the completion queue that are taken by what is out of use.
+    /// Completion queue entries that retired queue pairs may take.
     pub(crate) fn stale(&self) -> usize {
         self.stale
     }

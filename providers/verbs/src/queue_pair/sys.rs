@@ -1,4 +1,4 @@
-//! Queue pairs and what they are made of, owned: what is made here is destroyed when it is dropped.
+//! Owned queue pairs and their parts: every object is destroyed on drop.
 
 #![allow(unsafe_code)]
 
@@ -17,17 +17,17 @@ pub(crate) struct Srq {
     raw: NonNull<ibv_srq>,
 }
 
-/// A receive to post: its number and where the bytes go.
+/// A receive to post: its id and its target memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Receive {
     pub(crate) id: u64,
     pub(crate) sge: ibv_sge,
 }
 
-/// How many receives one call posts.
+/// Number of receives per post call.
 const RECEIVE_BATCH: usize = 32;
 
-/// Why a device did not take all of a list of receives, and how many of them it took.
+/// The error of a partly accepted list of receives, and the number that the device accepted.
 #[derive(Debug)]
 pub(crate) struct Untaken {
     pub(crate) taken: usize,
@@ -40,7 +40,7 @@ impl From<Untaken> for Failure {
     }
 }
 
-/// Chains receives and hands each chain to `post`, which returns an error number and names the first that was not taken.
+/// Chains receives and passes each chain to `post`. `post` returns an error number and the first receive that was not accepted.
 fn chain(
     list: &[Receive],
     mut post: impl FnMut(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
@@ -61,7 +61,7 @@ fn chain(
         }
         let mut bad = ptr::null_mut();
         if let Err(failure) = check(post(next, &raw mut bad), "posting receives") {
-            // Who names none took none.
+            // If the driver names no request, it accepted none of the chain.
             let here = wrs[..part.len()].iter().position(|wr| ptr::eq(wr.as_ptr(), bad));
             let taken = before * RECEIVE_BATCH + here.unwrap_or(0);
             return Err(Untaken { taken, failure });
@@ -84,15 +84,15 @@ impl Srq {
         Ok(Srq { pd: pd.clone(), raw })
     }
 
-    /// Whether this is the queue that an event is about.
+    /// Whether an event is about this queue.
     pub(crate) fn is(&self, queue: Option<usize>) -> bool {
         queue == Some(self.raw.as_ptr().addr())
     }
 
-    /// Posts receives, many at a time: one ring of the doorbell for each chain.
+    /// Posts receives in chains, with one doorbell per chain.
     pub(crate) fn post(&self, list: &[Receive]) -> Result<(), Untaken> {
-        // SAFETY: a live queue; the chain lives on the stack for the call; the memory is registered and belongs to the
-        // receive pool, which outlives the queue.
+        // SAFETY: a live queue; the chain lives on the stack for the call; the memory is registered and belongs to the receive
+        // pool, which outlives the queue.
         chain(list, |first, bad| unsafe {
             let post = (*self.raw.as_ref().context).ops.post_srq_recv;
             post(self.raw.as_ptr(), first, bad)
@@ -102,12 +102,12 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs that used it are gone.
+        // SAFETY: the queue pairs that used it have been destroyed.
         let _ = unsafe { (self.pd.device.api.ibv_destroy_srq)(self.raw.as_ptr()) };
     }
 }
 
-/// The way to a peer's port, for datagrams.
+/// The route to a peer's port, for datagrams.
 pub(crate) struct AddressHandle {
     pd: Arc<Pd>,
     raw: NonNull<ibv_ah>,
@@ -124,17 +124,17 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: what was posted with it has left, or its queue pair is gone.
+        // SAFETY: the requests posted with it have been sent, or their queue pair has been destroyed.
         let _ = unsafe { (self.pd.device.api.ibv_destroy_ah)(self.raw.as_ptr()) };
     }
 }
 
-/// What a queue pair is made for.
+/// The parameters of a new queue pair.
 pub(crate) struct QpShape<'a> {
     /// `IBV_QPT_*`.
     pub(crate) kind: c_uint,
     pub(crate) cq: &'a Cq,
-    /// Receives come from here; without it the queue pair has a receive queue of its own.
+    /// The source of receives; without it the queue pair has a receive queue of its own.
     pub(crate) srq: Option<&'a Srq>,
     pub(crate) send_depth: usize,
     pub(crate) receive_depth: usize,
@@ -146,11 +146,11 @@ pub(crate) struct QpShape<'a> {
 pub(crate) struct Qp {
     pd: Arc<Pd>,
     raw: NonNull<ibv_qp>,
-    /// Longest payload that is copied when it is posted.
+    /// The longest payload that is copied during the post.
     pub(crate) inline: usize,
 }
 
-/// What a send is to do.
+/// The operation of a send request.
 #[derive(Clone, Copy)]
 pub(crate) enum Work<'a> {
     Send { imm: u32 },
@@ -204,8 +204,8 @@ impl Qp {
         check(code, what)
     }
 
-    /// Posts one send. `flags` is `IBV_SEND_*`. What the pieces name is read (or written) by the device until the
-    /// completion; with `IBV_SEND_INLINE` it is read before this returns.
+    /// Posts one send with `IBV_SEND_*` flags. The device reads (or writes) the memory of the pieces until the completion. With
+    /// `IBV_SEND_INLINE` it is read before this returns.
     #[inline(always)]
     pub(crate) fn post(
         &self,
@@ -217,7 +217,7 @@ impl Qp {
         self.hand_over(&mut Qp::request(id, work, sges, flags)).map_err(|(errno, _)| errno)
     }
 
-    /// What a send is to the device.
+    /// Builds the device's request for a send.
     #[inline(always)]
     fn request(id: u64, work: Work<'_>, sges: &[ibv_sge], flags: c_uint) -> ibv_send_wr {
         let rdma = |address, rkey| wr_target { rdma: wr_rdma { remote_addr: address, rkey } };
@@ -256,13 +256,13 @@ impl Qp {
         }
     }
 
-    /// Gives the device a request and those that it names to follow; else the error number, and the first that it did not take.
+    /// Posts a chain of requests. On failure returns the error number and the first request that the device did not accept.
     #[inline(always)]
     fn hand_over(&self, first: *mut ibv_send_wr) -> Result<(), (i32, *mut ibv_send_wr)> {
         let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair, whose context has the function; it only reads the requests and their lists of pieces,
-        // which the caller has. The pieces carry keys of live registrations (the device checks each), or are inline: then
-        // they are bytes of the caller's, or of an operation that has not ended.
+        // SAFETY: a live queue pair, whose context has the function. The function only reads the requests and their lists of
+        // pieces, which the caller owns. The pieces carry keys of live registrations (the device checks each), or are inline:
+        // then they are bytes of the caller, or of an operation that has not ended.
         let code = unsafe {
             let post = (*self.raw.as_ref().context).ops.post_send;
             post(self.raw.as_ptr(), first, &raw mut bad)
@@ -280,11 +280,11 @@ impl Qp {
     }
 }
 
-/// Sends of a queue pair that its device has not been told of, because more follow: it is told of all of them at once.
+/// Sends that are batched because more follow. All of them are posted with one call.
 #[derive(Default)]
 pub(crate) struct Held {
     requests: Vec<ibv_send_wr>,
-    /// The pieces of all of them, in their order.
+    /// The pieces of all requests, in order.
     sges: Vec<ibv_sge>,
 }
 
@@ -294,18 +294,18 @@ impl Held {
         self.requests.is_empty()
     }
 
-    /// Puts a send behind them.
+    /// Appends a send.
     pub(crate) fn push(&mut self, id: u64, work: Work<'_>, sges: &[ibv_sge], flags: c_uint) {
         self.requests.push(Qp::request(id, work, sges, flags));
         self.sges.extend_from_slice(sges);
     }
 
-    /// Tells the device of all. What it does not take for this error number stays.
+    /// Posts all of them. Requests that the device does not accept stay; the error is its error number.
     pub(crate) fn tell(&mut self, qp: &Qp) -> Result<(), i32> {
         let (first, mut pieces) = (self.requests.as_mut_ptr(), self.sges.as_mut_ptr());
         for at in 0..self.requests.len() {
             let last = at + 1 == self.requests.len();
-            // SAFETY: both lists are ours alone, and have a place for each request and for all of its pieces.
+            // SAFETY: both lists are exclusively ours and have room for each request and all of its pieces.
             unsafe {
                 let request = first.add(at);
                 (*request).next = if last { ptr::null_mut() } else { first.add(at + 1) };
@@ -321,12 +321,12 @@ impl Held {
         told.map_err(|(errno, _)| errno)
     }
 
-    /// Which of them this is; the first, where it is none.
+    /// The index of a request; 0 if it is not one of these.
     fn place(&self, request: *mut ibv_send_wr) -> usize {
         self.requests.iter().position(|held| ptr::eq(held, request)).unwrap_or(0)
     }
 
-    /// Takes the last one back, which its device did not take.
+    /// Removes the last request, which the device did not accept.
     pub(crate) fn pop(&mut self) {
         if let Some(request) = self.requests.pop() {
             self.sges.truncate(self.sges.len() - request.num_sge as usize);
@@ -335,20 +335,21 @@ impl Held {
 }
 
 impl Qp {
-    /// Destroys it. From here on the device touches nothing that was posted.
+    /// Destroys the queue pair. After success the device accesses nothing that was posted.
     ///
     /// # Errors
-    /// The device does not let go of it: it may touch that as long as the process lives, and its memory is kept until then.
+    /// The device fails to destroy it. It may then access the posted memory for the life of the process, so that memory is
+    /// kept.
     pub(crate) fn destroy(self) -> Result<(), Failure> {
         let mut this = core::mem::ManuallyDrop::new(self);
         let ended = this.end();
-        // SAFETY: nothing else of it is dropped, and it is not used again.
+        // SAFETY: no other part of it is dropped, and it is not used again.
         unsafe { ptr::drop_in_place(&raw mut this.pd) };
         ended
     }
 
     fn end(&mut self) -> Result<(), Failure> {
-        // SAFETY: the queue pair is live, and ended once: by `destroy`, which drops nothing, or by `drop`.
+        // SAFETY: the queue pair is live and ended once: by `destroy`, which skips the drop, or by `drop`.
         let code = unsafe { (self.pd.device.api.ibv_destroy_qp)(self.raw.as_ptr()) };
         check(code, "destroying a queue pair").inspect_err(|_| self.pd.keep())
     }
@@ -356,6 +357,6 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        let _ = self.end(); // noted in its protection domain
+        let _ = self.end(); // a failure is recorded in its protection domain
     }
 }

@@ -1,4 +1,4 @@
-//! What the errors of a queue pair are in words.
+//! The texts of queue pair errors.
 
 use super::*;
 use crate::double::domain;
@@ -22,7 +22,7 @@ fn why_a_send_failed_is_said_of_the_operation_and_of_the_connection() {
         (IBV_WC_LOC_PROT_ERR, Invalid, Io, "the device could not reach local memory"),
         (IBV_WC_REM_OP_ERR, PeerFailed, PeerFailed, "refused an operation"),
         (IBV_WC_REM_INV_REQ_ERR, PeerFailed, PeerFailed, "refused an operation"),
-        (IBV_WC_WR_FLUSH_ERR, Io, Io, "it refused what the peer asked for"),
+        (IBV_WC_WR_FLUSH_ERR, Io, Io, "it refused a request of the peer"),
         (99, Io, Io, "completion status 99, vendor error 0x77"),
     ] {
         let (of_operation, of_connection, text) = said(status);
@@ -30,7 +30,7 @@ fn why_a_send_failed_is_said_of_the_operation_and_of_the_connection() {
         assert!(text.contains(words), "{text}");
         assert_eq!(text.contains(peer), own != Invalid, "whose fault it may be: {text}");
     }
-    // What ends all of them is why.
+    // The cause that ends all connections is reported.
     announce(IBV_EVENT_PORT_ERR);
     state.watch.read_events();
     let (own, all, text) = said(IBV_WC_RETRY_EXC_ERR);

@@ -4,32 +4,32 @@ use crate::keys::Seal;
 use crate::port::{PORT_LEN, Port};
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of an interface address.
+/// Length of a packed interface address.
 pub(crate) const INTERFACE_ADDRESS_LEN: usize = 8 + PORT_LEN;
-/// Length of an endpoint address.
+/// Length of a packed endpoint address.
 pub(crate) const ENDPOINT_ADDRESS_LEN: usize = 40 + PORT_LEN;
 
 const INTERFACE: [u8; 4] = *b"vrc\x02";
 const ENDPOINT: [u8; 4] = *b"vre\x02";
 
-/// What lets a peer judge whether it can reach this interface.
+/// The address that lets a peer judge whether it can reach this interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InterfaceAddress {
     pub(crate) port: Port,
-    /// The longest message that it takes.
+    /// The longest message that this interface accepts.
     pub(crate) segment: u32,
 }
 
-/// What a peer's queue pair must know of this one.
+/// The facts that a peer's queue pair needs to connect to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointAddress {
     pub(crate) port: Port,
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
-    /// The immediate number of messages to this endpoint.
+    /// The immediate value of messages to this endpoint.
     pub(crate) slot: u32,
     pub(crate) window: u16,
-    /// Reads and atomics that may be on their way to this side at once.
+    /// Reads and atomics that may be outstanding towards this side.
     pub(crate) reads: u8,
     pub(crate) segment: u32,
     pub(crate) seal: Seal,
@@ -43,7 +43,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The port in the last bytes of an address.
+/// Parses the port in the last bytes of an address.
 fn port(bytes: &[u8]) -> Result<Port, Failure> {
     let tail = bytes.len().saturating_sub(PORT_LEN);
     let tail: &[u8; PORT_LEN] =
@@ -116,8 +116,8 @@ impl EndpointAddress {
         })
     }
 
-    /// Of two ends that know each other's address, the one that sends the hello until it is heard. The same
-    /// for both; an end that is connected to itself is both.
+    /// Whether this end retransmits the hello until it is acknowledged. Exactly one end of a connection does so, and both ends
+    /// compute the same choice. An end that is connected to itself is both.
     pub(crate) fn repeats_hello(&self, peer: &EndpointAddress) -> bool {
         let rank = |a: &EndpointAddress| (a.port.gid, a.port.lid, a.qpn, a.psn, a.slot);
         rank(self) >= rank(peer)

@@ -1,5 +1,5 @@
-//! Events in any order: whatever is posted, polled, revoked and broken in whatever order, everything that was accepted
-//! ends exactly once, and what arrives is what was sent, from the first on, without a gap.
+//! Random sequences of posts, polls, revocations and failures: every accepted operation ends exactly once, and the received
+//! messages are a gapless prefix of the sent ones.
 
 use crate::RC;
 use crate::double::world::{Faults, fault};

@@ -1,4 +1,4 @@
-//! What the modules say of themselves, and what a connection is said to cost.
+//! The attributes of the modules and their stated costs.
 
 use super::state::fits;
 use crate::double::{domain, side};
@@ -11,7 +11,7 @@ fn module(modules: &[ModuleAttr], name: &str) -> ModuleAttr {
     *modules.iter().find(|module| module.name == fixed(name)).unwrap()
 }
 
-/// The bits of these.
+/// The combined bits.
 fn all(caps: &[u64]) -> u64 {
     caps.iter().sum()
 }
@@ -71,7 +71,7 @@ fn each_module_says_what_it_carries_out_and_nothing_else() {
     assert_eq!((ud.max_short, ud.max_packed, ud.max_identity_len), (4056, 4056, 4096));
 }
 
-/// The core chooses by them: a class without any costs nothing, and is always chosen.
+/// The core selects modules by cost: a class without a cost would be free, and always be selected.
 #[test]
 fn each_class_that_a_module_serves_has_its_cost() {
     use cost_class::{ATOMIC, BULK_MESSAGE, BULK_RMA, SMALL_MESSAGE, SMALL_RMA};
@@ -82,7 +82,7 @@ fn each_class_that_a_module_serves_has_its_cost() {
     assert!([&classes[..], &[ATOMIC]].concat().iter().all(|class| costs(rc.cost[*class])));
     assert!(classes[..2].iter().all(|class| costs(ud.cost[*class])));
     assert!(costs(module(&modules, RDMACM).cost[SMALL_MESSAGE]));
-    // That of the port, which says nothing of its rate here.
+    // The bandwidth of a port that reports no rate.
     let bandwidth = 2.5e9 / 8.0;
     assert_eq!(bandwidths(&rc, &classes), [bandwidth; 4]);
     assert_eq!(bandwidths(&ud, &classes[..2]), [bandwidth / 4.0; 2]);
@@ -105,7 +105,7 @@ fn the_bytes_of_a_connection_are_those_of_its_queues() {
         assert_eq!(pieces_beside(inline), pieces, "{inline}");
     }
     let state = domain(&[]).unwrap().state.clone();
-    // A work request has 192 bytes and as many inline.
+    // A work request has 192 bytes, plus as many for inline data.
     for (sends, receives, bytes) in [
         (1, 0, 512),
         (85, 0, 32 << 10),

@@ -1,4 +1,4 @@
-//! Endpoints that are closed, or cannot be made, while the device takes nothing.
+//! Endpoints that are closed, or cannot be made, while the device rejects requests.
 
 use crate::abi::*;
 use crate::double::clock::pass;
@@ -15,7 +15,7 @@ fn arrived(at: &mut Side) -> Vec<u64> {
 
 #[test]
 fn what_was_sent_before_an_endpoint_closed_arrives_though_its_last_word_found_no_room() {
-    // Either the interface lives on, or it is closed as well.
+    // The interface stays open, or is closed as well.
     for lives in [true, false] {
         let settings = [("TIELINE_VERBS_WINDOW", "64")];
         let (mut a, mut b) = (side(&settings), side(&settings));
@@ -96,7 +96,7 @@ fn endpoints_that_are_tried_while_the_port_is_down_do_not_pile_up() {
     assert!(a.interface.connect(&[], &[], 1).is_ok());
 }
 
-/// A device has few protection domains, and a process that opens and closes contexts would use them up.
+/// A device has few protection domains. Contexts that leaked them would exhaust it.
 #[test]
 fn what_was_made_of_a_device_is_given_back_with_what_was_opened_on_it() {
     for module in [RC, UD] {

@@ -1,4 +1,4 @@
-//! One end of a reliable connection: its queue pair and what is known of the peer.
+//! One end of a reliable connection: its queue pair and the peer's state.
 
 use super::address::EndpointAddress;
 use super::credits::Credits;
@@ -17,84 +17,84 @@ use core::time::Duration;
 use std::time::Instant;
 use tieline_plugin_api::{Failure, Status};
 
-/// How far a connection has come.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Made; the peer's address is not known.
+    /// Created; the peer's address is unknown.
     Unconnected,
-    /// Nothing was heard of the peer: neither a message nor that our hello came through.
+    /// The peer has neither sent a message nor acknowledged our hello.
     Connecting,
-    /// Both sides are there.
+    /// Both sides are connected.
     Established,
-    /// Over, and this is what data calls say once the application has heard why.
+    /// Ended. Data calls return this status once the application has received the reason.
     Failed(Status),
 }
 
-/// What goes before everything else on a connection.
+/// A packed message, which is posted before everything else on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packed {
     Nothing,
-    /// The application packs a message, for which there is room: nothing else may take that.
+    /// The application is packing a message. Its send queue entry is reserved.
     Packing,
-    /// A packed message that the device has not taken yet: its buffer and its length.
+    /// A packed message that the device has not accepted yet: its buffer and its length.
     Message(u32, usize),
 }
 
-/// Receives of a queue of its own, where the device shares none.
+/// Depth of a connection's own receive queue, for devices without shared receive queues.
 pub(crate) fn own_receives(settings: &Settings) -> usize {
     settings.window.max(settings.max_window) + CONTROL
 }
 
-/// Of no connection's sends: of this one more is to be seen to than the word that an operation ended.
+/// A value that matches no connection's sends: sends of this connection need more than a completion event.
 pub(crate) const NOT_PLAIN: u32 = u32::MAX;
 
-/// One end.
+/// One end of a connection.
 pub(crate) struct Connection {
     pub(crate) cookie: u64,
-    /// Tells the completions of this connection from those of an earlier one in the same slot.
+    /// Distinguishes the completions of this connection from those of an earlier one in the same slot.
     pub(crate) generation: u8,
-    /// What [`whose`] says of its sends as long as it is neither closing nor ending; else [`NOT_PLAIN`], for good.
+    /// The [`whose`] of its sends until it closes or ends; from then on [`NOT_PLAIN`].
     pub(crate) plain: u32,
     pub(crate) phase: Phase,
-    /// The application has closed it; the goodbye is on its way.
+    /// The application has closed it, and the goodbye is outstanding.
     pub(crate) closing: bool,
-    /// Gone as soon as the connection broke: then it is on its way through ERR.
+    /// `None` once the connection has broken: the queue pair is then draining in ERR.
     pub(crate) qp: Option<Qp>,
     pub(crate) own: EndpointAddress,
     pub(crate) peer: Option<EndpointAddress>,
     pub(crate) queue: SendQueue,
     pub(crate) credits: Credits,
-    /// The next operation waits for the gets and atomics before it.
+    /// The next operation waits for all earlier gets and atomics.
     pub(crate) fence: bool,
-    /// Something came from the peer since the last tick.
+    /// The peer has shown activity since the last tick.
     pub(crate) active: bool,
     pub(crate) last_active: Instant,
     pub(crate) keepalive_pending: bool,
-    /// Since when a send is on its way whose end the device will tell, or the goodbye is, and nothing has come back.
+    /// Start of the current stall: a signalled send or the goodbye is outstanding, and nothing has come back since.
     pub(crate) stalled: Option<Instant>,
     pub(crate) deadline: Instant,
-    /// The hello is still to be sent, once the peer was heard.
+    /// The hello is to be sent as soon as the peer has been heard.
     pub(crate) owes_hello: bool,
-    /// What is posted before anything else.
+    /// A packed message, posted before anything else.
     pub(crate) packed: Packed,
-    /// What is told to the device with what follows.
+    /// Sends that are posted together with the next one.
     pub(crate) held: Held,
-    /// Why the device has ended it, where it said so before sends came back.
+    /// The device's asynchronous error, if it arrived before the failed sends.
     pub(crate) async_error: Option<Failure>,
-    /// Why it is over and since when, while the device has sends to give back.
+    /// The reason and the start of the teardown, while the device still has sends to flush.
     pub(crate) ending: Option<(Failure, Instant)>,
-    /// The send that it ended with, which has a status of its own.
+    /// The send that caused the failure. It completes with a status of its own.
     pub(crate) blamed: Option<(Ends, Status, u32)>,
 }
 
-/// A send that the device did not take, with the error number and what was to end with it.
+/// A send that the device did not accept: the error number and the resources to release.
 pub(crate) struct NotPosted {
     pub(crate) errno: i32,
     pub(crate) ends: Ends,
 }
 
 impl Connection {
-    /// Makes the queue pair and brings it to where a peer can be named.
+    /// Makes the queue pair and moves it to INIT.
     pub(crate) fn new(
         domain: &DomainState,
         cq: &Cq,
@@ -154,11 +154,10 @@ impl Connection {
         qp.connect(domain, self.own.psn, &remote)
     }
 
-    /// Starts again with the same numbers, after nobody answered the hello. Nothing else has been sent and
-    /// nothing was received, so that the peer, once it is there, finds a connection that looks new. Returns whether to
-    /// send the hello now; otherwise it is sent when the peer was heard. It comes first in any case: should the peer have
-    /// heard it after all, it takes what has that number for a repetition. A reset takes no completion with it that is unread:
-    /// nothing came before the failure, and nothing comes after it.
+    /// Restarts the connection with the same numbers after the hello timed out. Nothing else was sent and nothing was received,
+    /// so for the peer the connection looks new. Returns whether to send the hello immediately; otherwise it is sent once the
+    /// peer has been heard. The hello is always the first packet: if the peer did receive the earlier one, its device drops
+    /// this one as a duplicate. The reset loses no unread completion, because no other operation was posted before the failure.
     pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<bool, Failure> {
         let peer = self.peer.ok_or(Status::Closed)?;
         let qp = self.qp.as_ref().ok_or(Status::Closed)?;
@@ -169,7 +168,7 @@ impl Connection {
         Ok(!self.owes_hello)
     }
 
-    /// Whether the time is over: for the peer to come, for a send to end, or for the device to give everything back.
+    /// Whether a time limit has expired: for the peer to connect, for a send to complete, or for the device to flush.
     pub(crate) fn is_late(&self, now: Instant, limit: Duration) -> bool {
         match self.phase {
             Phase::Connecting => now >= self.deadline,
@@ -184,8 +183,8 @@ impl Connection {
         }
     }
 
-    /// What a data call says now; `Ok` when it may post. While a connection ends, that is to wait: the first that anyone hears
-    /// of the end are its words.
+    /// The result of a data call before it posts; `Ok` if it may post. While the connection drains, the result is `Again`: the
+    /// application must receive the reason in an event first.
     #[inline(always)]
     pub(crate) fn may_post(&self) -> Result<(), Status> {
         let stands = matches!(self.phase, Phase::Established);
@@ -204,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// What a control call says once the connection is over.
+    /// The error of a control call after the connection has ended.
     #[cold]
     pub(crate) fn over(&self, status: Status) -> Failure {
         let why = self.ending.as_ref().map_or(status.to_string(), |(why, _)| why.text.clone());
@@ -214,7 +213,7 @@ impl Connection {
         )
     }
 
-    /// What a message says now.
+    /// Like [`Connection::may_post`], for a message: it also needs a credit.
     #[inline]
     pub(crate) fn may_send(&self) -> Result<(), Status> {
         self.may_post()?;
@@ -227,8 +226,8 @@ impl Connection {
         self.qp.as_ref().map_or(0, |qp| qp.inline)
     }
 
-    /// Posts and notes what ends with it. A send that the application does not wait for asks for a completion only now
-    /// and then. With [`HOLD`] the device need not be told before the next one.
+    /// Posts a send and records the resources to release at its completion. A send without a waiting application is signalled
+    /// only now and then. With [`HOLD`] the doorbell may wait for the next send.
     #[inline(always)]
     pub(crate) fn post(
         &mut self,
@@ -260,7 +259,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the device what it was not told yet.
+    /// Posts the held sends.
     pub(crate) fn tell(&mut self) -> Result<(), NotPosted> {
         let told = match &self.qp {
             Some(qp) if !self.held.is_empty() => self.held.tell(qp),
@@ -269,18 +268,18 @@ impl Connection {
         told.map_err(|errno| NotPosted { errno, ends: Ends::default() })
     }
 
-    /// The immediate number of messages to the peer.
+    /// A send with the peer's slot as its immediate value.
     #[inline]
     pub(crate) fn to_peer(&self) -> Work<'static> {
         Work::Send { imm: self.peer.as_ref().map_or(0, |peer| peer.slot) }
     }
 }
 
-/// Beside the device's own flags of a send: another one follows at once.
+/// A flag beside the device's send flags: another send follows immediately.
 pub(crate) const HOLD: c_uint = 1 << 31;
 
-/// Posts a send behind those that the device was not told of, now or with what follows.
-#[inline(never)] // whoever holds nothing need not pay for it
+/// Appends a send to the held ones. Without [`HOLD`] all of them are posted.
+#[inline(never)] // keeps this out of the path without held sends
 fn post_behind(
     held: &mut Held,
     qp: &Qp,
@@ -293,39 +292,39 @@ fn post_behind(
     if flags & HOLD != 0 {
         return Ok(());
     }
-    // What it does not take is a tail of them, and this is the last.
+    // The device rejects a tail of the list, and this send is its last.
     held.tell(qp).inspect_err(|_| held.pop())
 }
 
 /// Marks completions of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// What a completion is about.
+/// The subject of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     Receive { buffer: u32, stamp: u32 },
     Send { slot: u32, generation: u8, number: u32 },
 }
 
-/// The number of a send.
+/// The work request id of a send.
 #[inline]
 pub(crate) fn send_id(slot: u32, generation: u8, number: u32) -> u64 {
     (u64::from(slot & 0x7f_ffff) << 40) | (u64::from(generation) << 32) | u64::from(number)
 }
 
-/// Of which connection the send of this number is: its slot and generation in one.
+/// The connection of a send id: its slot and generation in one number.
 #[inline]
 pub(crate) fn whose(id: u64) -> u32 {
     (id >> 32) as u32
 }
 
-/// The number of a receive. The stamp, of 31 bits, tells one posting of the buffer from another.
+/// The work request id of a receive. The 31-bit stamp distinguishes successive postings of a buffer.
 #[inline]
 pub(crate) fn receive_id(buffer: u32, stamp: u32) -> u64 {
     RECEIVE | u64::from(stamp) << 32 | u64::from(buffer)
 }
 
-/// The reverse of both.
+/// Decodes both kinds of id.
 #[inline]
 pub(crate) fn about(id: u64) -> About {
     if id & RECEIVE != 0 {

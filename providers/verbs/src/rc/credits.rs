@@ -1,44 +1,43 @@
-//! Credits: how many messages may be on their way to one peer.
+//! Credits: a limit on the messages in flight to one peer.
 //!
-//! Every side grants its peer a window. A message costs one credit, and the receiver gives it back when the
-//! application is done with the message: with the next message the other way, or with a message of its own once
-//! half of the window is owed. So a receiver that does not poll stops its senders before its receive queue runs
-//! dry, and puts and gets are not stuck behind messages that find no buffer, as long as all windows fit into the queue.
-//! Where they do not (`TIELINE_VERBS_RX_BUFFERS` by `TIELINE_VERBS_WINDOW`: 28 peers), peers that all send at
-//! once to one that does not poll may be made to wait by its device.
+//! Every side grants its peer a window. A message costs one credit. The receiver returns the credit when the application is
+//! done with the message. The next message in the other direction carries it; once half of the window is owed, a separate
+//! message does. A receiver that does not poll therefore stops its senders before its receive queue runs dry. Puts and gets are
+//! then never stuck behind messages without a buffer, as long as all windows fit into the queue. Beyond that
+//! (`TIELINE_VERBS_RX_BUFFERS` by `TIELINE_VERBS_WINDOW`: 28 peers) simultaneous senders to a receiver that does not poll may
+//! be delayed by its device.
 //!
-//! A window starts small, because every message of it needs a buffer. Half of it owed and nothing said to tell it with
-//! is the mark of a stream: then it grows, twofold each time, while that leaves half of the queue to peers that
-//! are still to come.
+//! A window starts small, because every message in it needs a buffer. If half of it is owed and no message could carry the
+//! credits, the peer is sending a stream. The window then doubles, as long as this leaves half of the queue to future peers.
 
 use tieline_plugin_api::Status;
 
-/// No window is wider.
+/// Upper bound of a window.
 pub(crate) const WIDEST: u32 = 1024;
 
-/// What a message tells the peer of its window.
+/// The update of the peer's window in a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Messages of the peer's that were taken since the last time.
+    /// Messages of the peer that have been released since the last update.
     pub(crate) credits: u16,
-    /// By how many messages its window has grown.
+    /// Number of messages by which its window has grown.
     pub(crate) growth: u8,
 }
 
 /// Both directions of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credits {
-    /// What we granted the peer.
+    /// The window that we granted to the peer.
     granted: u32,
     /// The part of it that the peer does not know yet.
     growth: u32,
-    /// The peer's messages that we have and have not taken.
+    /// The peer's messages that have arrived and are not released yet.
     here: u32,
-    /// The peer's messages that we have taken and not yet told it about.
+    /// The peer's messages that are released but not yet credited to it.
     owed: u32,
-    /// What the peer granted us.
+    /// The window that the peer granted to us.
     window: u32,
-    /// Our messages that the peer has not yet told us it has taken.
+    /// Our messages that the peer has not credited yet.
     used: u32,
 }
 
@@ -47,7 +46,7 @@ impl Credits {
         Credits { granted, growth: 0, here: 0, owed: 0, window: 0, used: 0 }
     }
 
-    /// The connection stands: the peer's window is known.
+    /// Opens the connection with the peer's window.
     pub(crate) fn open(&mut self, window: u32) {
         self.window = window;
     }
@@ -62,15 +61,14 @@ impl Credits {
         self.used += 1;
     }
 
-    /// A message of the peer's is here, never more than it was granted: a peer that does not keep to that would use up
-    /// the receive queue, which is everybody's.
+    /// Counts an arrived message. More than the granted number is an error: such a peer would exhaust the shared receive queue.
     #[inline]
     pub(crate) fn arrived(&mut self) -> Result<(), Status> {
         self.here += 1;
         if self.here + self.owed > self.granted { Err(Status::BadData) } else { Ok(()) }
     }
 
-    /// Both at once: a message of the peer's that gives credits back. `false`: it makes no sense, and nothing has changed.
+    /// Counts an arrived message that also returns credits. `false`: the values are invalid, and nothing has changed.
     #[inline(always)]
     pub(crate) fn message(&mut self, grant: Grant) -> bool {
         let (here, credits) = (self.here + 1, u32::from(grant.credits));
@@ -84,31 +82,31 @@ impl Credits {
         true
     }
 
-    /// The application is done with a message.
+    /// Counts a message that the application has released.
     #[inline]
     pub(crate) fn taken(&mut self) {
         self.here = self.here.saturating_sub(1);
         self.owed += 1;
     }
 
-    /// Whether the peer should be told even without a message to tell it with: half of the window that it knows.
+    /// Whether the owed credits justify a message of their own: half of the window that the peer knows.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.owed * 2 >= self.granted - self.growth
     }
 
-    /// What we granted, told or not.
+    /// The granted window, whether the peer knows it or not.
     pub(crate) fn granted(&self) -> u32 {
         self.granted
     }
 
-    /// Grants more, once there are buffers for it.
+    /// Enlarges the window. The buffers for it must exist.
     pub(crate) fn grow(&mut self, more: u32) {
         self.granted += more;
         self.growth += more;
     }
 
-    /// What goes into the next header; [`Credits::grant_sent`] follows when it was posted.
+    /// The update for the next header. [`Credits::grant_sent`] follows after the post.
     #[inline]
     pub(crate) fn next_grant(&self) -> Grant {
         Grant {
@@ -123,7 +121,7 @@ impl Credits {
         self.growth -= u32::from(grant.growth);
     }
 
-    /// The peer gives credits back, never more than we have used, and may grant more.
+    /// Applies the peer's update. More credits than used ones are an error.
     #[inline]
     pub(crate) fn grant_received(&mut self, grant: Grant) -> Result<(), Status> {
         self.used = self.used.checked_sub(u32::from(grant.credits)).ok_or(Status::BadData)?;

@@ -1,5 +1,5 @@
-//! Connections that end while completions of theirs are unread: nobody's receives are lost with them, and memory is not
-//! touched any more when its operation has ended.
+//! Connections that end with unread completions: no other connection's receives are lost, and memory is not accessed after its
+//! operation has ended.
 
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_RESET};
 use crate::double::clock::pass;
@@ -9,10 +9,10 @@ use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
 use tieline_plugin_api::{Endpoint, Failure, Interface, Posting, RmaOp, Status, op_flags};
 
-/// The bound on draining, and more.
+/// Longer than the limit on draining.
 const LONG: Duration = Duration::from_secs(2);
 
-/// Less than a flood.
+/// A small window.
 const NARROW: [(&str, &str); 2] =
     [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
 
@@ -23,13 +23,13 @@ fn put(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) {
     assert_eq!(at.put(key, &op), Ok(Posting::Pending));
 }
 
-/// Believes to have been granted more than a window.
+/// Makes a side send more than its window.
 fn lie(side: &Side) {
     let VerbsInterface::Rc(rc) = &side.interface else { panic!("reliable") };
     rc.state.borrow_mut().connections.iter_mut().flatten().for_each(|c| c.credits.open(100_000));
 }
 
-/// Sends much that nobody has read.
+/// Sends many messages that stay unread.
 fn flood(at: &VerbsEndpoint) {
     for header in 0..100 {
         assert_eq!(at.am_short(7, header, b"short"), Ok(Posting::Done));
@@ -38,7 +38,7 @@ fn flood(at: &VerbsEndpoint) {
 
 #[test]
 fn receives_that_a_peer_had_taken_when_its_connection_ended_are_posted_again() {
-    // Whether devices say that a queue pair has taken its last receive, and who ends the connection.
+    // Cases: whether the device reports a queue pair's last receive, and which side ends the connection.
     for (mute, closes) in [(false, false), (false, true), (true, false), (true, true)] {
         fault(|faults| *faults = Faults { mute, ..Faults::default() });
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
@@ -60,14 +60,14 @@ fn receives_that_a_peer_had_taken_when_its_connection_ended_are_posted_again() {
             lie(&a);
             let mut target = vec![0u64; 4096];
             let (_region, key) = share(&a, &mut target, &at_b);
-            // From here on every poll does what is due, before it reads completions.
+            // From here on every poll runs the timers before it reads completions.
             (0..33).for_each(|_| {
                 pass(Duration::from_millis(200));
                 b.poll();
             });
             flood(&at_a);
             if closes {
-                // What it does on the application's memory keeps it from saying goodbye.
+                // An outstanding operation on application memory prevents the goodbye.
                 fault(|faults| faults.stuck = true);
                 put(&at_b, &key, &mut [7; 4096], 1);
                 drop((at_a, at_b));
@@ -83,7 +83,7 @@ fn receives_that_a_peer_had_taken_when_its_connection_ended_are_posted_again() {
     }
 }
 
-/// The states of the queue pairs that are not in use.
+/// The states of the retired queue pairs.
 fn states() -> Vec<u32> {
     let all = pairs().into_iter().map(|qpn| attributes(qpn).qp_state);
     all.filter(|state| [IBV_QPS_ERR, IBV_QPS_RESET].contains(state)).collect()
@@ -100,7 +100,7 @@ fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_
         lie(&a);
         flood(&at_a);
         fault(|faults| faults.stuck = true);
-        // More than one look at the completion queue finds.
+        // More than one poll of the completion queue returns.
         (0..40).for_each(|cookie| put(&at_b, &key, &mut source, cookie));
         while states().is_empty() {
             b.poll();
@@ -126,7 +126,7 @@ fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_
 
 #[test]
 fn an_endpoint_that_is_closed_leaves_the_applications_memory_alone_though_the_device_hangs() {
-    // A device that takes a moment is not reset, which would lose the receives that it has taken.
+    // A device with a short delay is not reset, because a reset would lose its prefetched receives.
     for (hung, late) in [(false, 0), (false, 3), (true, 0)] {
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
         let (at_a, at_b) = connect(&mut a, &mut b);
@@ -144,7 +144,7 @@ fn an_endpoint_that_is_closed_leaves_the_applications_memory_alone_though_the_de
     }
 }
 
-/// The device tells nothing of it by itself: it is asked to tell of what comes behind.
+/// The device does not report the unsignalled send itself. The signalled send behind it marks the end.
 #[test]
 fn a_connection_whose_last_send_went_well_in_silence_ends_without_the_device_using_up_its_time() {
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
@@ -160,7 +160,7 @@ fn a_connection_whose_last_send_went_well_in_silence_ends_without_the_device_usi
 fn nothing_is_said_of_an_end_before_its_words() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
-    // Nobody waits for it: when the peer's last word is read, it is still on its list.
+    // The send is unsignalled: when the peer's goodbye is read, it is still in the send queue.
     assert_eq!(at_b.am_short(1, 1, b"x"), Ok(Posting::Done));
     drop(at_a);
     while at_b.am_short(1, 1, b"x") == Ok(Posting::Done) {
@@ -189,7 +189,7 @@ fn nothing_is_said_of_an_end_before_its_words() {
 
 #[test]
 fn peers_that_come_and_go_again_and_again_use_up_neither_queue_pairs_nor_receives() {
-    // Whether the device says that a queue pair has taken its last receive: if not, each is kept for a second.
+    // Cases: whether the device reports a queue pair's last receive; if not, each one is kept for a second.
     for mute in [false, true] {
         fault(|faults| *faults = Faults { mute, ..Faults::default() });
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
@@ -205,7 +205,7 @@ fn peers_that_come_and_go_again_and_again_use_up_neither_queue_pairs_nor_receive
             assert_eq!(*posted.get_or_insert(receives()), receives(), "what brought its goodbye");
             most = most.max(pairs().len());
         }
-        // At each side as many as there may be of those that are ending, and the one in use.
+        // On each side: the limit on retired queue pairs, and the one in use.
         assert!(most <= 2 * (64 + 1), "mute: {mute}, {most} queue pairs");
         assert!(!mute || pairs().len() == 2 * 64, "{}: no more go than it takes", pairs().len());
         let rest = if mute { LONG } else { Duration::from_millis(100) };
@@ -227,7 +227,7 @@ fn receives_that_brought_nothing_of_use_or_came_for_nobody_are_posted_again() {
     fault(|faults| faults.chatter = 40);
     (0..40).for_each(|_| b.poll());
     assert_eq!((chatter(), receives()), (0, before));
-    // Its endpoint is gone when they are read.
+    // Their endpoint is gone when they are read.
     (0..10).for_each(|header| assert_eq!(at_a.am_short(7, header, b"x"), Ok(Posting::Done)));
     drop(at_b);
     (0..40).for_each(|_| {
@@ -254,7 +254,7 @@ fn where_the_device_has_no_room_for_a_queue_pair_those_that_are_ending_go_first(
     assert!(failure.text.starts_with("a queue pair with "), "{}", failure.text);
 }
 
-/// Of what is shared it takes nothing any more, and says so, before it gives back what it was to send.
+/// The device reports the last shared receive before it flushes the sends.
 #[test]
 fn the_queue_pair_of_a_closed_endpoint_stays_until_its_sends_have_come_back() {
     let (mut a, b) = (side(&[]), side(&[]));

@@ -20,7 +20,7 @@ use tieline_plugin_api::{
 
 /// A reliable connection to one peer.
 pub struct RcEndpoint {
-    /// The interface's, see there.
+    /// Shared with the interface; see [`super::interface::RcInterface`].
     state: Rc<RefCell<State>>,
     slot: u32,
 }
@@ -92,7 +92,7 @@ impl RcEndpoint {
         self.send_buffer(state, buffer, HEADER_LEN + payload.len(), credits)
     }
 
-    /// Sends a message inline whose header and payload are put together before.
+    /// Sends a message inline, with header and payload assembled in one piece.
     #[cold]
     fn short_in_one_piece(
         &self,
@@ -145,8 +145,8 @@ impl RcEndpoint {
             connection.packed = Packed::Packing;
             (buffer, Room::of(&mut state.sends, buffer, HEADER_LEN, max))
         };
-        // Nothing is borrowed while the application packs: it may post on other connections, and make progress. On this
-        // one nothing is posted meanwhile, so that the room stays.
+        // Nothing is borrowed while the application packs: it may post on other connections and make progress. On this
+        // connection nothing is posted meanwhile, so its queue entry stays reserved.
         let packed = room.pack(packer);
         let state = &mut *self.state.borrow_mut();
         let entry = state.connections.get_mut(self.slot as usize).and_then(Option::as_deref_mut);
@@ -165,13 +165,13 @@ impl RcEndpoint {
         let (head, credits) = head(connection, id, header);
         state.sends.bytes_mut(buffer)[..HEADER_LEN].copy_from_slice(&head);
         sent(connection, credits);
-        // What is packed is sent: where the device has no memory for it now, it has later.
+        // A packed message is always sent. If the device has no memory for it, it is retried later.
         connection.packed = Packed::Message(buffer, HEADER_LEN + len);
         state.post_packed_of(self.slot)?;
         Ok(len)
     }
 
-    /// What a connection says that ended while its message was packed.
+    /// The status for a message whose connection ended while it was packed.
     #[cold]
     fn ended(&self, state: &State) -> Status {
         let entry = state.connections.get(self.slot as usize).and_then(Option::as_deref);
@@ -206,7 +206,7 @@ impl RcEndpoint {
             return Err(Status::Invalid);
         }
         if !as_it_lies {
-            // Short, or not registered: one copy costs less than pinning pages.
+            // Short or unregistered: one copy costs less than pinning pages.
             gather(iov, &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + len]);
             state.pieces = pieces;
             return self.send_buffer(state, buffer, HEADER_LEN + len, credits);
@@ -233,7 +233,7 @@ impl RcEndpoint {
         }
     }
 
-    #[inline(never)] // what is short need not pay for it
+    #[inline(never)] // keeps this out of the path for short puts
     fn put_long(&self, state: &mut State, key: &PackedKey, op: &RmaOp<'_>) -> Posted {
         let target = admit(state, key, op, access::REMOTE_WRITE)?;
         let connection = connection!(state, self.slot);
@@ -244,7 +244,7 @@ impl RcEndpoint {
         self.write(state, Work::Write { address: target, rkey: key.rkey }, op)
     }
 
-    /// A write that takes a receive at the target, as a message does.
+    /// Posts a write with notification. It consumes a receive at the target, like a message.
     pub(crate) fn put_notify(&self, key: &PackedKey, op: &RmaOp<'_>, word: u32) -> Posted {
         let state = &mut *self.state.borrow_mut();
         let address = admit(state, key, op, access::REMOTE_WRITE)?;
@@ -260,7 +260,7 @@ impl RcEndpoint {
         posted
     }
 
-    /// Posts a write of some bytes.
+    /// Posts a write of at least one byte.
     #[inline(always)]
     fn write(&self, state: &mut State, work: Work<'_>, op: &RmaOp<'_>) -> Posted {
         let connection = connection!(state, self.slot);
@@ -268,7 +268,7 @@ impl RcEndpoint {
         if let [piece] = op.iov {
             let hold = hold(op.flags);
             if op.len <= connection.inline() && !untouchable(piece) {
-                // The device copies while it is posted: whatever memory it is.
+                // Without `HOLD` the device copies the data during the post, from any memory.
                 ends.foreign = hold != 0;
                 let flags = IBV_SEND_INLINE | hold;
                 return self.start(state, work, &[local(piece, 0)], ends, flags);
@@ -281,7 +281,7 @@ impl RcEndpoint {
         self.put_pieces(state, work, op, ends)
     }
 
-    /// The same from several pieces, or from memory that is not registered.
+    /// Posts a write from several pieces or from unregistered memory.
     fn put_pieces(
         &self,
         state: &mut State,
@@ -296,7 +296,7 @@ impl RcEndpoint {
         let copies = !op.iov.iter().any(untouchable);
         if op.len <= inline && copies && state.domain.inlines_one_piece {
             state.pieces = pieces;
-            // The device is told at once, while they are there: it copies as it is told.
+            // The post is not held, because the device copies from this stack buffer during the post.
             let mut whole = [0; INLINE_MOST];
             gather(op.iov, &mut whole[..op.len]);
             return self.start(state, work, &[borrowed(&whole[..op.len])], ends, IBV_SEND_INLINE);
@@ -340,7 +340,7 @@ impl RcEndpoint {
         self.start_lent(state, work, pieces, op, ends, true)
     }
 
-    /// Posts a read into more pieces than the device takes for one: as several, of which the last tells that all have ended.
+    /// Posts a 64-bit add or compare-swap.
     #[cold]
     pub(crate) fn atomic(&self, key: &PackedKey, op: &Atomic) -> Posted {
         if op.width != 8 || !matches!(op.op, atomic_op::ADD | atomic_op::COMPARE_SWAP) {
@@ -363,14 +363,14 @@ impl RcEndpoint {
         self.start(state, work, &[sge], ends, hold(op.flags))
     }
 
-    /// An operation of no bytes, which is over.
+    /// Completes an operation of zero bytes.
     #[cold]
     fn nothing(&self, state: &mut State) -> Posted {
         state.tell(self.slot)?;
         Ok(Posting::Done)
     }
 
-    /// Posts an operation whose end the application waits for.
+    /// Posts an operation whose completion the application waits for.
     #[inline(always)]
     fn start(
         &self,
@@ -389,7 +389,7 @@ impl RcEndpoint {
         Ok(Posting::Pending)
     }
 
-    /// What came of a data call. The device is told what was held, also by one that posts nothing.
+    /// Returns the result of a data call. If the call posted nothing, the held sends are posted here.
     #[inline(always)]
     pub(crate) fn told<T>(&self, posted: Result<T, Status>) -> Result<T, Status> {
         if posted.is_err() {
@@ -400,11 +400,11 @@ impl RcEndpoint {
 
     #[cold]
     fn tell(&self) {
-        // That the connection has broken meanwhile is told by an event.
+        // A connection failure is reported by an event.
         let _ = self.state.borrow_mut().tell(self.slot);
     }
 
-    /// The same with the state's own list of pieces, which goes back to it.
+    /// Posts with the state's reusable list of pieces, then returns the list to the state.
     fn start_list(
         &self,
         state: &mut State,
@@ -418,7 +418,7 @@ impl RcEndpoint {
         posted
     }
 
-    /// The same where registrations are lent for what is not registered.
+    /// Posts with transient registrations for unregistered pieces.
     fn start_lent(
         &self,
         state: &mut State,
@@ -450,7 +450,7 @@ impl RcEndpoint {
         if connection.queue.is_empty() {
             return Ok(Posting::Done);
         }
-        // A write of nothing: it is acknowledged after everything before it.
+        // A zero-byte write: the device acknowledges it after all earlier operations.
         let ends = Ends { cookie: Some(cookie), ..Ends::default() };
         connection.fence = true;
         self.start(state, Work::Write { address: 0, rkey: 0 }, &[], ends, 0)
@@ -474,45 +474,45 @@ impl RcEndpoint {
         match (connection.phase, connection.peer) {
             (Phase::Failed(status), _) => Err(connection.over(status)),
             (_, Some(peer)) => PackedKey::unpack(bytes, &peer.seal),
-            // Whose key it is can only be told once the peer is known.
+            // The owner of a key can only be checked once the peer is known.
             (_, None) => Err(Status::Again.into()),
         }
     }
 }
 
-/// What ends with a put, get or atomic.
+/// The completion record of a put, get or atomic.
 #[inline]
 fn ends(cookie: u64, flags: u64) -> Ends {
     let silent = flags & op_flags::NO_EVENT != 0;
     Ends { cookie: Some(cookie), silent, ..Ends::default() }
 }
 
-/// How a put, get or atomic is posted behind which another one follows at once.
+/// The flags for a put, get or atomic: `HOLD` if another one follows immediately.
 #[inline]
 fn hold(flags: u64) -> u32 {
     if flags & op_flags::MORE != 0 { HOLD } else { 0 }
 }
 
-/// The header of the next message, and the credits that it carries.
+/// The header of the next message, and the credits in it.
 #[inline]
 fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], Grant) {
     let grant = connection.credits.next_grant();
     (Header { header, id, grant, kind: Kind::Message }.pack(), grant)
 }
 
-/// Notes that a message was posted.
+/// Records a posted message.
 #[inline]
 fn sent(connection: &mut Connection, grant: Grant) {
     connection.credits.grant_sent(grant);
     connection.credits.sent();
 }
 
-/// The length of a list of pieces.
+/// The total length of the pieces.
 fn sum(iov: &[Iov]) -> Result<usize, Status> {
     iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Status::Invalid)
 }
 
-/// Checks what can be checked here, and returns the remote address.
+/// Validates the operation locally, and returns the remote address.
 #[inline]
 fn admit(state: &State, key: &PackedKey, op: &RmaOp<'_>, right: u64) -> Result<u64, Status> {
     match op.iov {
@@ -529,7 +529,7 @@ fn admit(state: &State, key: &PackedKey, op: &RmaOp<'_>, right: u64) -> Result<u
     if op.len > state.domain.max_message { Err(Status::TooLarge) } else { Ok(target) }
 }
 
-/// Adds the application's pieces if all of them lie in registered memory; otherwise `pieces` stays as it was.
+/// Appends the application's pieces if all of them lie in registered memory. Otherwise `pieces` stays unchanged.
 fn all_registered(iov: &[Iov], pieces: &mut Vec<ibv_sge>) -> bool {
     let before = pieces.len();
     for piece in iov.iter().filter(|piece| piece.len > 0) {

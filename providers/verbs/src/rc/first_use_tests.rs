@@ -1,4 +1,4 @@
-//! What the device makes for an interface, and when: nothing before somebody connects.
+//! The device objects of an interface are made at the first connection, not earlier.
 
 use crate::abi::*;
 use crate::double::nature::{ADAPTERS, play};
@@ -8,14 +8,14 @@ use crate::{RC, UD};
 use std::time::Duration;
 use tieline_plugin_api::{Armed, Domain, Endpoint, Interface, Posting, Status};
 
-/// Descriptors that wake who sleeps on this.
+/// Number of descriptors that wake a sleeper on this side.
 fn watched(side: &Side) -> usize {
     let fd = side.interface.event_fd().unwrap();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
     info.lines().filter(|line| line.starts_with("tfd:")).count()
 }
 
-/// Everything that an interface makes at its first connection.
+/// All objects that an interface makes at its first connection.
 fn made() -> ((usize, usize), usize, usize) {
     (queues(), registrations(), pairs().len())
 }
@@ -41,14 +41,14 @@ fn the_device_makes_nothing_for_an_interface_before_somebody_connects() {
     assert_eq!(watched(&a), 4, "and the completions");
     let memory = a.interface.memory();
     assert!(memory.base_bytes > 64 << 10 && memory.buffer_bytes > 32 * 8192, "{memory:?}");
-    // A second one shares them.
+    // A second connection shares them.
     let _more = connect(&mut a, &mut b);
     assert_eq!((queues(), watched(&a)), ((2, 2), 4));
     assert_eq!(at_a.am_short(1, 1, b"x"), Ok(Posting::Done));
     while b.told.messages.is_empty() {
         b.poll();
     }
-    // They stay when nobody is connected any more, and go with the interface.
+    // They stay after the last connection has ended, and are destroyed with the interface.
     drop((at_a, _at_b, _more));
     (0..300).for_each(|_| {
         a.poll();
@@ -59,7 +59,7 @@ fn the_device_makes_nothing_for_an_interface_before_somebody_connects() {
     assert_eq!((made(), sys::objects()), (((0, 0), 0, 0), 0));
 }
 
-/// Somebody may sleep in another thread while the first connection is made: it has asked for no wake-up of a queue that was not.
+/// Another thread may already be asleep when the first connection is made. It could not arm a queue that did not exist.
 #[test]
 fn who_sleeps_while_the_first_connection_is_made_is_woken_by_what_it_brings() {
     let a = side(&[]);
@@ -71,7 +71,7 @@ fn who_sleeps_while_the_first_connection_is_made_is_woken_by_what_it_brings() {
     assert_eq!(counts().asks - before, 1);
 }
 
-/// What the device can lack at a first connection, and words that say so.
+/// Resources that the device can lack at a first connection, with the expected texts.
 fn refusals() -> [(Faults, &'static str); 4] {
     let none = Faults::default;
     [
@@ -97,7 +97,7 @@ fn a_device_that_refuses_at_the_first_connection_says_why_and_the_next_connectio
                 assert!(failure.text.starts_with(begin), "{}", failure.text);
                 assert_eq!((made(), watched(&a)), (((0, 0), 0, 0), 3), "nothing is half made");
             }
-            // Nobody has anything to wait for, nor to hear.
+            // Nothing is pending, and no event is due.
             (0..200).for_each(|_| a.poll());
             assert_eq!(a.interface.arm(), Ok(Armed::Sleep), "{words}");
             assert_eq!((a.interface.memory().peers, pairs().len()), (0, 0), "{words}");
@@ -114,7 +114,7 @@ fn a_device_that_refuses_at_the_first_connection_says_why_and_the_next_connectio
     }
 }
 
-/// Where memory is short the core takes another lane: the words that it gives are those of the device.
+/// If memory is short, the core takes another lane and reports the device's error text.
 #[test]
 fn memory_that_is_there_for_queues_and_not_for_buffers_is_asked_for_again() {
     let a = side(&[]);
@@ -140,7 +140,7 @@ fn a_device_that_has_failed_before_its_first_use_is_not_asked_for_anything() {
         assert_eq!((made(), a.interface.arm()), (((0, 0), 0, 0), Ok(Armed::Sleep)));
         assert!(a.told.failed.is_empty());
     }
-    // Nor is a port that has lost its link, which comes back.
+    // A port that has lost its link is usable, because the link may return.
     let mut a = side(&[]);
     announce(IBV_EVENT_PORT_ERR);
     (0..200).for_each(|_| a.poll());
@@ -168,7 +168,7 @@ fn interfaces_of_one_domain_open_each_for_itself() {
     assert_eq!(second.arm(), Ok(Armed::Sleep));
     let other = second.connect(&[], &[], 2).unwrap();
     assert_eq!(queues().0, 3);
-    // What the device says of one is not the other's.
+    // An event of one device does not affect the other.
     endpoint.connect(&other.address()).unwrap();
     other.connect(&endpoint.address()).unwrap();
     while endpoint.flush(0) == Err(Status::Again) || other.flush(0) == Err(Status::Again) {

@@ -1,5 +1,5 @@
-//! What hardware does and soft RoCE does not: errors in the middle of sends that nobody waits for, queue pairs that are not let
-//! go of, memory of other devices, and very many peers.
+//! Behaviour of hardware that soft RoCE does not show. The tests cover errors in the middle of unsignalled sends, queue pairs
+//! that cannot be destroyed, memory of other devices, and very many peers.
 
 use crate::abi::*;
 use crate::double::world::{counts, fault, pairs, registrations, rights};
@@ -25,7 +25,7 @@ fn an_error_in_the_middle_of_sends_that_nobody_waits_for_ends_those_before_it_we
         let (at_a, _at_b) = connect(&mut a, &mut b);
         let mut target = vec![0u64; 16];
         let (_region, key) = share(&b, &mut target, &at_a);
-        // They are told together, so that the error finds all of them posted; a message in between.
+        // The sends are posted together, so that the error finds all of them posted.
         let mut words: Vec<u64> = (1..=12).collect();
         for word in 0..12u64 {
             let iov = [piece(&mut words[word as usize..=word as usize])];
@@ -44,7 +44,7 @@ fn an_error_in_the_middle_of_sends_that_nobody_waits_for_ends_those_before_it_we
         let ended: Vec<u64> = a.told.ended.iter().map(|(cookie, _)| *cookie).collect();
         assert_eq!(ended, (5..12).collect::<Vec<_>>(), "those before it ended well, in silence");
         assert!(a.told.ended.iter().all(|(_, result)| result.is_err()));
-        // What comes after is a new connection.
+        // A new connection works.
         drop(at_a);
         let (at_a, _at_b) = connect(&mut a, &mut b);
         assert_eq!(at_a.am_short(1, 1, b"x"), Ok(Posting::Done));
@@ -87,7 +87,7 @@ fn memory_of_another_device_is_named_by_its_descriptor_and_never_touched_by_the_
     let source = a.domain.register(&dmabuf(&mut ours, 3)).unwrap();
     let target = b.domain.register(&dmabuf(&mut theirs, 4)).unwrap();
     let key = key_of(&b, &target, &at_a);
-    // Short enough to be inlined, to be copied, and neither; a piece of the processor's beside it.
+    // Lengths for inlining, for copying, and for neither, with a piece of processor memory beside it.
     let mut host = [5u64; 2];
     for len in [1, 100, 4096] {
         ours.fill(len as u64);
@@ -177,7 +177,7 @@ fn ten_thousand_peers_have_bounded_memory_each_and_what_they_share_is_enough_for
     assert_eq!(full.status, Status::NoMemory);
     let words = "rc has 10002 connections, as many as TIELINE_VERBS_CONNECTIONS says";
     assert_eq!(full.text, words);
-    // Peers that are connected are reached as before, and asked whether they are.
+    // Connected peers are still reachable and still receive keepalives.
     assert!(a.interface.reachable(&b.interface.address()).is_ok());
     drop(rest);
     assert!(a.interface.connect(&[], &[], 1).is_ok(), "there is room again");

@@ -1,4 +1,4 @@
-//! The interface: what the core calls. The work is done in `state`.
+//! The interface that the core calls. Its implementation is in `state`.
 
 use super::address::InterfaceAddress;
 use super::endpoint::RcEndpoint;
@@ -11,7 +11,8 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status};
 
 /// The module `rc`, opened for one worker.
 pub struct RcInterface {
-    /// Borrowed by one call at a time, and by none while the application packs a message: then it may call in again.
+    /// Borrowed by one call at a time. It is not borrowed while the application packs a message, because the packer may call in
+    /// again.
     pub(crate) state: Rc<RefCell<State>>,
     address: InterfaceAddress,
 }

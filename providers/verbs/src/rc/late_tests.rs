@@ -1,4 +1,4 @@
-//! Time that passes while nobody polls, and a peer that never pauses.
+//! Time without polls, and a peer that never pauses.
 
 use crate::abi::IBV_EVENT_PORT_ERR;
 use crate::double::clock::{self, pass};
@@ -10,7 +10,7 @@ use tieline_plugin_api::{Armed, Endpoint, Interface, Posting, Status};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Three times this is how long a send may take while the port is up.
+/// A send may take three times this long while the port is up.
 const FAILURE: (&str, &str) = ("TIELINE_FAILURE_TIMEOUT", "100ms");
 
 #[test]
@@ -38,7 +38,7 @@ fn a_send_whose_end_the_device_was_not_asked_to_tell_is_no_sign_of_a_dead_peer()
     let (mut a, mut b) = (side(&[FAILURE]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
     for n in 0..10 {
-        // The peer is heard in the poll that finds the send under way, so that there is no reason to ask for it.
+        // The peer is heard in the same poll that finds the outstanding send, so no keepalive is due.
         assert_eq!(at_b.am_short(1, n, b"y"), Ok(Posting::Done));
         a.poll();
         assert_eq!(at_a.am_short(1, n, b"x"), Ok(Posting::Done));
@@ -86,7 +86,7 @@ fn a_peer_that_sends_without_a_pause_keeps_nobody_from_going_on() {
 fn a_peer_that_never_comes_is_given_up_when_the_time_is_over_and_not_before() {
     let settings = [("TIELINE_CONNECT_TIMEOUT", "100ms")];
     let (mut a, b) = (side(&settings), side(&[]));
-    // Of two ends one says its hello again and again, and the other waits for that.
+    // One end of a connection retransmits its hello, the other end waits for it.
     let first = a.interface.connect(&[], &[], 1).unwrap();
     let nobody = b.interface.connect(&[], &[], 0).unwrap();
     let second = a.interface.connect(&[], &[], 2).unwrap();
@@ -105,7 +105,7 @@ fn a_peer_that_never_comes_is_given_up_when_the_time_is_over_and_not_before() {
     assert_eq!(first.am_short(1, 1, b"x"), Err(Status::TimedOut));
 }
 
-/// What has its number would be taken for a repetition of it, should the peer have heard it after all.
+/// If the peer did receive the first hello, its device drops the next packet with that number as a duplicate.
 #[test]
 fn who_waits_for_the_peers_hello_says_its_own_before_anything_else() {
     let (mut a, b) = (side(&[]), side(&[]));
@@ -122,7 +122,7 @@ fn who_waits_for_the_peers_hello_says_its_own_before_anything_else() {
     assert_eq!(counts().sends, before + 2);
 }
 
-/// Nobody would tell the peer that it was heard.
+/// Without the hello the peer would never learn that it was heard.
 #[test]
 fn who_cannot_say_its_own_hello_when_the_peer_has_come_fails_and_says_why() {
     let (mut a, b) = (side(&[]), side(&[]));
@@ -213,7 +213,7 @@ fn a_peer_that_speaks_is_not_asked_for_a_sign_of_life() {
         (0..60).for_each(|_| a.poll());
     }
     assert_eq!(counts().sends - before, 12);
-    // Nor is one whose device says that it has taken something.
+    // An acknowledgement from the peer's device also counts as activity.
     for n in 0..12 {
         assert_eq!(at_a.am_short(1, n, &[7; 1000]), Ok(Posting::Done));
         (0..60).for_each(|_| a.poll());
@@ -262,7 +262,7 @@ fn nobody_sleeps_while_something_is_there_that_was_not_handed_out() {
     }
 }
 
-/// The device had no memory for the credits when the messages were taken, and nothing more comes that could bring them along.
+/// The device had no memory for the credits when the messages were released, and no later message carries them.
 #[test]
 fn room_that_could_not_be_told_of_is_told_of_before_anybody_sleeps() {
     let (mut a, mut b) = (side(&[]), side(&[]));

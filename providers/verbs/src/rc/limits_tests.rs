@@ -1,4 +1,4 @@
-//! How much there may be of what, how long it may be, and that what was held for it comes back.
+//! Limits on numbers and lengths, and the release of resources.
 
 use crate::double::nature::{MLX5, Nature, play};
 use crate::double::world::{counts, fault, locked, pairs, receives, registrations};
@@ -10,7 +10,7 @@ use tieline_plugin_api::{
     op_flags,
 };
 
-/// As few buffers for messages that do not go inline as there may be.
+/// The minimum number of message buffers.
 const FEW: (&str, &str) = ("TIELINE_VERBS_TX_BUFFERS", "32");
 
 /// Memory of `owner`, and a key to it for `user`.
@@ -94,7 +94,7 @@ fn as_many_pieces_as_the_device_takes_are_gathered_and_one_more_or_another_sum_i
     let all = piece(&mut source);
     let own =
         a.domain.register(&RegisterParams::new(all.base, all.len, access::REMOTE_READ)).unwrap();
-    // Empty ones are none.
+    // Empty pieces do not count.
     let pieces = |source: &mut [u64], count: usize| -> Vec<Iov> {
         let full = source.chunks_mut(WORDS).take(count).map(|words| piece_in(&own, words));
         full.flat_map(|full| [full, Iov::new(full.base, 0)]).collect()
@@ -144,7 +144,7 @@ fn what_the_device_does_not_take_now_gives_back_what_was_held_for_it() {
     round(&mut a, &mut b);
     let before = registrations();
     fault(|faults| faults.refuse_sends = libc::ENOMEM);
-    // More than there are places for values from before.
+    // More attempts than result buffers.
     for _ in 0..1100 {
         assert_eq!(at_a.am_short(7, 1, &[1; 1000]), Err(Status::Again));
         assert_eq!(put(&at_a, &key, &copied, 800), Err(Status::Again));
@@ -154,7 +154,7 @@ fn what_the_device_does_not_take_now_gives_back_what_was_held_for_it() {
     assert_eq!(put(&at_a, &key, &lent, lent[0].len), Err(Status::Again));
     assert_eq!(registrations(), before);
     fault(|faults| faults.refuse_sends = 0);
-    // And what it takes gives it back when it has ended.
+    // Accepted operations release their resources at completion.
     (0..1100).for_each(|_| round(&mut a, &mut b));
 }
 
@@ -165,7 +165,7 @@ fn what_buffers_take_is_reported_as_they_are_made() {
     let mut target = vec![0u64; 8];
     let (_region, key) = share(&b, &mut target, &at_a);
     let taken = || a.interface.memory().buffer_bytes;
-    // A segment with its header, in whole cache lines, and so many at a time.
+    // Buffers for a segment with its header, in whole cache lines, allocated in chunks.
     let receives = taken();
     assert_eq!((receives % (32 * 8256), receives > 0), (0, true));
     assert_eq!(at_a.am_short(7, 1, &[1; 1000]), Ok(Posting::Done));
@@ -191,7 +191,7 @@ fn connections_that_end_while_a_message_is_packed_say_so_and_keep_no_buffer() {
         assert_eq!(to_b.am_packed(7, 3, Packer::new(&mut write), 1000), Err(Status::Closed));
         assert_eq!(to_b.am_short(7, 4, b"same"), Err(Status::Closed));
     }
-    // The peer's last word is read when the message waits for the device to take it.
+    // The peer's goodbye is read while the message waits for the device to accept it.
     for _ in 0..40 {
         let (to_b, at_b) = connect(&mut a, &mut b);
         drop(at_b);
@@ -220,7 +220,7 @@ fn windows_that_grow_leave_half_of_the_receives_to_peers_that_are_still_to_come(
         (0..40).for_each(|_| b.poll());
         a.poll();
     }
-    // Of the 128, 32 are for everybody and 4 for what keeps the connection going.
+    // The total is 128 receives: 32 are the base and 4 are for control messages.
     assert!((33..=64).contains(&last), "{last}");
     assert!(b.told.failed.is_empty(), "{:?}", b.told.failed);
 }
@@ -286,7 +286,7 @@ fn completions_of_all_endpoints_have_room_however_late_they_are_read() {
 
 #[test]
 fn a_get_into_many_pieces_has_room_however_many_endpoints_share_the_completion_queue() {
-    // Reads go into one piece each, and the queue is made for few.
+    // Every read has one piece, and the completion queue is small.
     let few = Nature { pieces_read: 1, resizes: false, ..MLX5 };
     play(few);
     fault(|faults| faults.most_completions = Some(1024 + 12 * 24));
@@ -317,7 +317,7 @@ fn a_get_into_many_pieces_has_room_however_many_endpoints_share_the_completion_q
     }
 }
 
-/// Endpoints of two sides, until one of them says that there is no room for more.
+/// Endpoints of two sides, made until one of them reports that there is no room for more.
 fn as_many_as_there_may_be(a: &mut Side, b: &mut Side) -> Vec<(VerbsEndpoint, VerbsEndpoint)> {
     let mut ends = Vec::new();
     loop {
@@ -352,7 +352,7 @@ fn a_completion_queue_of_fixed_size_holds_the_receives_of_every_endpoints_own_qu
     let text = failure.err().unwrap().text;
     let advice = "endpoints: lower TIELINE_VERBS_CONNECTIONS, so that others serve the rest";
     assert!(text.ends_with(advice), "{text}");
-    // One side does not look while everybody sends all that it may.
+    // One side does not poll while all others send their whole windows.
     let mut sent = 0;
     for (at_a, at_b) in &ends {
         while at_b.am_short(7, 1, b"x").is_ok() {}
@@ -381,7 +381,7 @@ fn a_completion_queue_grows_before_an_endpoint_is_refused() {
         regions.push(region);
         ends.push((at_a, at_b, key));
     }
-    // All that they may, none of which ends before others are made.
+    // Every endpoint posts up to its limit, and none of these ends before others are made.
     fault(|faults| faults.stuck = true);
     for (at_a, _, key) in &ends {
         while put(at_a, key, &[piece(&mut words)], 64).is_ok() {}
@@ -400,7 +400,7 @@ fn an_endpoint_whose_completions_the_device_has_no_queue_for_is_refused_with_wha
     let _three = [1, 2, 3].map(|cookie| a.connect(&[], &[], cookie).unwrap());
     let failure = a.connect(&[], &[], 4).err().unwrap();
     assert_eq!((failure.status, pairs().len()), (Status::NoMemory, 3));
-    let words = "the completion queue of double0 has 1060 places and cannot have more, which is not enough for 4 \
+    let words = "the completion queue of double0 has 1060 entries and cannot have more, which is not enough for 4 \
                  endpoints: lower TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS, so that others serve the rest";
     assert_eq!(failure.text, words);
 }

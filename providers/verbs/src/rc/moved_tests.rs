@@ -1,4 +1,4 @@
-//! The port's address: which GID and partition are taken, and what becomes of connections when what peers know of it changes.
+//! The port's address: selection of GID and partition, and the connections' fate when a published fact changes.
 
 use crate::abi::*;
 use crate::devices::tests::FakeClass;
@@ -44,7 +44,7 @@ fn what_peers_know_of_a_port_ends_its_connections_when_it_changes_until_it_is_ba
         a.domain = open(&class, &[]);
         a.interface = a.domain.open_interface(RC, [0; 16]).unwrap();
         let (at_a, at_b) = connect(&mut a, &mut b);
-        // Whatever is said of it: it has not changed.
+        // The event alone has no effect, because the address has not changed.
         for kind in [kind, IBV_EVENT_SM_CHANGE, IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_GID_CHANGE] {
             announce(kind);
             (0..200).for_each(|_| a.poll());
@@ -101,7 +101,7 @@ fn a_gid_that_is_away_for_a_moment_has_not_moved() {
 #[test]
 fn a_gid_with_which_nothing_can_be_sent_from_here_is_passed_over() {
     let class = class();
-    // The second is the best: an IPv4 address. It may belong to another network namespace.
+    // The second GID is the best, an IPv4 address. It may belong to another network namespace.
     for (dead, taken) in [(&[][..], 1), (&[1][..], 0), (&[0, 1][..], 2), (&[0, 1, 2][..], 1)] {
         fault(|faults| *faults = Faults { dead_gids: dead.to_vec(), ..Faults::default() });
         assert_eq!(open(&class, &[]).state.local.gid_index, taken, "without {dead:?}");
@@ -172,7 +172,7 @@ fn a_device_that_speaks_neither_infiniband_nor_roce_or_whose_driver_lacks_too_mu
     class.driver("double0", "mana");
     let failure = refusal(&class, &[]);
     assert_eq!(failure.status, Status::NoDevice);
-    let words = "double0 is of the driver mana, which takes no notice of what is to be sent inline";
+    let words = "double0 is of the driver mana, which ignores inline sends";
     assert!(failure.text.starts_with(words), "{}", failure.text);
     class.driver("double0", "mlx5_core");
     assert!(domain_of(&class, &[]).is_ok());

@@ -1,4 +1,4 @@
-//! Puts that tell the target: writes with an immediate number, which take a receive there.
+//! Puts with notification: writes with immediate value, which consume a receive at the target.
 
 use crate::double::world::fault;
 use crate::double::{Side, connect, piece, side};
@@ -28,7 +28,7 @@ fn a_word_comes_whole_and_behind_the_bytes_of_its_put() {
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 2000];
     let (_region, key) = share(&b, &mut target, &at_a);
-    // Inline, from a buffer of ours, and of nothing.
+    // Inline, from a provider buffer, and with zero bytes.
     for (word, len) in [(0x0102_0304u32, 2), (u32::MAX, 2000), (0, 0)] {
         let mut source = vec![u64::from(word) + 1; len];
         assert_eq!(put_notify(&at_a, &key, &mut source, word), Ok(Posting::Pending));
@@ -44,7 +44,7 @@ fn a_word_comes_whole_and_behind_the_bytes_of_its_put() {
     }
 }
 
-/// Each takes a receive, which is everybody's: so many as the peer has granted, messages among them.
+/// Each notification consumes a shared receive. The peer's window limits notifications and messages together.
 #[test]
 fn notifications_and_messages_share_the_window_and_a_target_that_looks_lets_them_go_on() {
     let settings = [("TIELINE_VERBS_WINDOW", "8"), ("TIELINE_VERBS_MAX_WINDOW", "8")];
@@ -93,7 +93,7 @@ fn a_put_that_is_refused_tells_nobody() {
     assert!(b.told.notified.is_empty());
 }
 
-/// The number says which connection a message is of. A peer that sends without one has nothing to say.
+/// The immediate value identifies the connection of a message. An arrival without one is ignored.
 #[test]
 fn what_arrives_without_a_number_is_nobodys_and_its_receive_is_there_for_the_next() {
     let (mut a, mut b) = (side(&[]), side(&[]));

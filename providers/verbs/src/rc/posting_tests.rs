@@ -1,4 +1,4 @@
-//! What a device is asked to do with a send, what it is told about its wake-ups, and whom its queues' failures concern.
+//! Device requests per send, wake-up requests, and the scope of queue failures.
 
 use super::wire::HEADER_LEN;
 use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_SRQ_ERR};
@@ -159,7 +159,7 @@ fn a_datagram_queue_pair_that_failed_ends_the_channels_of_its_own_interface_and_
 #[test]
 fn a_device_that_takes_no_receives_any_more_ends_every_endpoint_with_the_reason() {
     for (module, reason) in
-        [(RC, "the device takes no receives any more"), (UD, "posting receives: ")]
+        [(RC, "the device accepts no more receives"), (UD, "posting receives: ")]
     {
         let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
         let (mut a, mut b) = (side_of(module, &settings), side_of(module, &settings));
@@ -187,12 +187,12 @@ fn a_device_that_takes_no_receives_any_more_ends_every_endpoint_with_the_reason(
 
 #[test]
 fn a_device_that_copies_nothing_at_once_sends_from_buffers_and_they_come_back() {
-    // As much as a header, so that the device copies what has nothing else; and nothing at all.
+    // An inline limit of a header, which covers messages without payload, and of nothing.
     for (inline, copies) in [("16", true), ("0", false)] {
         let settings = [("TIELINE_VERBS_INLINE", inline), ("TIELINE_VERBS_TX_BUFFERS", "32")];
         let (mut a, mut b) = (side(&settings), side(&settings));
         let before = device::counts().inline;
-        // A hello that nobody hears, one that is heard, and a goodbye, more often than there are buffers.
+        // More hellos and goodbyes than buffers: a hello without a listener, one that arrives, and a goodbye.
         for _ in 0..40 {
             drop(connect(&mut a, &mut b));
             while a.interface.memory().peers + b.interface.memory().peers > 0 {
@@ -237,7 +237,7 @@ fn what_the_device_says_of_a_queue_pair_ends_its_connection_and_no_other_of_the_
     assert_eq!(b.told.failed.len(), 1, "{:?}", b.told.failed);
 }
 
-/// Peers know the seal, and can make keys of their own.
+/// Peers know the seal and can forge keys.
 #[test]
 fn the_device_gives_peers_no_right_to_a_region_that_was_not_asked_for() {
     for (right, taken) in [(access::REMOTE_READ, false), (access::REMOTE_WRITE, true)] {
@@ -260,12 +260,12 @@ fn the_device_gives_peers_no_right_to_a_region_that_was_not_asked_for() {
     }
 }
 
-/// Words of a put that goes inline, and of one that does not.
+/// Words of a put that is inlined, and of one that is not.
 const SHORT: usize = 1;
 const LONG: usize = 60;
 
-/// Posts puts to places one behind the other, each of `words` words of its number, all but the last with the hint that more
-/// follows; what was said to each.
+/// Posts adjacent puts of `words` words each, filled with the put's number. All but the last have the hint `MORE`. Returns the
+/// result of each.
 fn puts(at: &VerbsEndpoint, key: &RemoteKey, source: &mut [u64], words: usize) -> Vec<Posted> {
     let last = source.len() / words - 1;
     let post = |(n, part): (usize, &mut [u64])| {

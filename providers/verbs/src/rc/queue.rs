@@ -1,30 +1,29 @@
-//! What is posted on one queue pair and has not completed.
+//! The outstanding sends of one queue pair.
 //!
-//! The device completes in order and says so only for the sends that ask for it, so that one completion retires all
-//! before it, too.
+//! The device completes in order and reports only signalled sends, so one completion also retires all sends before it.
 
 use crate::memory::Loan;
 use std::collections::VecDeque;
 
-/// What ends with a send.
+/// The work at a send's completion.
 #[derive(Default)]
 pub(crate) struct Ends {
-    /// The application waits for it.
+    /// The application waits for this completion.
     pub(crate) cookie: Option<u64>,
-    /// And hears of it only if it fails: that it has ended is told with what follows.
+    /// The application is notified only of a failure; success is implied by a later operation.
     pub(crate) silent: bool,
-    /// A message buffer to give back.
+    /// A message buffer to release.
     pub(crate) buffer: Option<u32>,
-    /// Where the device puts the value from before.
+    /// The buffer for the fetched value of an atomic.
     pub(crate) result: Option<u32>,
-    /// Registrations that were lent for this operation. Few have any, and all are moved: so it is short.
+    /// Transient registrations of this operation. Few operations have any, and every record is moved, so this field is small.
     pub(crate) borrowed: Option<Box<[Loan]>>,
     /// The device reads or writes memory of the application.
     pub(crate) foreign: bool,
     pub(crate) role: Role,
 }
 
-/// What a send is for.
+/// The purpose of a send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     #[default]
@@ -34,13 +33,13 @@ pub(crate) enum Role {
     Keepalive,
 }
 
-/// What is noted of a send: what ends with it, without registrations.
+/// The stored form of [`Ends`], without registrations.
 #[derive(Clone, Copy, Default)]
 struct Sent {
     cookie: u64,
     buffer: u32,
     result: u32,
-    /// Which of these there are, and the rest: `COOKIE` and so on.
+    /// Flags for the fields in use and the other properties: `COOKIE` and so on.
     flags: u8,
     role: Role,
 }
@@ -51,30 +50,30 @@ const BUFFER: u8 = 4;
 const RESULT: u8 = 8;
 const FOREIGN: u8 = 16;
 const BORROWED: u8 = 32;
-/// It is none of the application's.
+/// A send of the provider, not of the application.
 const CONTROL: u8 = 64;
-/// What has one of these has more to end with than a word for the application.
+/// A send with one of these flags needs more than a completion event.
 const NOT_PLAIN: u8 = BUFFER | RESULT | BORROWED | CONTROL;
 
-/// The sends on their way, oldest first.
+/// The outstanding sends, oldest first.
 pub(crate) struct SendQueue {
-    /// A ring, in which each has the place of its number: none, or a power of two.
+    /// A ring, indexed by the send's number. Its length is zero or a power of two.
     sends: Vec<Sent>,
-    /// Registrations that sends have borrowed, which few do: oldest first.
+    /// Transient registrations of sends, oldest first. Few sends have any.
     borrowed: VecDeque<Box<[Loan]>>,
-    /// Number of the oldest, and how many there are.
+    /// Number of the oldest send, and the count of sends.
     first: u32,
     len: u32,
-    /// Sends since the last one that asks for a completion.
+    /// Sends since the last signalled one.
     silent: u32,
-    /// Sends of the application that there may be, now and at most.
+    /// Limit on sends of the application, now and at most.
     depth: usize,
     made_for: usize,
 }
 
-/// Room for so many at first.
+/// Initial ring size.
 const FIRST_ROOM: usize = 16;
-/// Places beyond the depth for what keeps the connection going.
+/// Entries beyond the depth, for control messages.
 pub(crate) const RESERVE: usize = 8;
 
 impl SendQueue {
@@ -83,53 +82,53 @@ impl SendQueue {
         SendQueue { sends, borrowed, first: 0, len: 0, silent: 0, depth, made_for: depth }
     }
 
-    /// Room for an operation of the application.
+    /// Whether there is room for an operation of the application.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.len() < self.depth
     }
 
-    /// How many of those there may be now.
+    /// Number of operations for which there is room.
     pub(crate) fn room(&self) -> usize {
         self.depth.saturating_sub(self.len())
     }
 
-    /// From now on there may be so many, where that is not more than the queue was made for. Whether those that are on their
-    /// way fill it, and the device will tell the end of none of them.
+    /// Sets the limit, at most to the depth at creation. Returns whether outstanding sends fill the queue and none of them is
+    /// signalled.
     pub(crate) fn limit(&mut self, depth: usize) -> bool {
         self.depth = depth.min(self.made_for);
         !self.has_room() && !self.awaits_completion()
     }
 
-    /// Places in a completion queue that it may need: each send may fail.
+    /// Completion queue entries that it may need: each send may fail.
     pub(crate) fn completions(&self) -> usize {
         self.len().max(self.depth) + RESERVE
     }
 
-    /// Room for what keeps the connection going.
+    /// Whether there is room for a control message.
     pub(crate) fn has_reserve(&self) -> bool {
         self.len() < self.made_for + RESERVE - 1
     }
 
-    /// Whether a send that nobody waits for must ask for a completion all the same.
+    /// Whether a send must be signalled although the application does not wait for it.
     #[inline]
     pub(crate) fn must_signal(&self) -> bool {
         self.silent as usize + 1 >= self.depth / 4
     }
 
-    /// Memory of one that has had this depth on its way.
+    /// Memory of a queue that has had `depth` sends outstanding.
     pub(crate) fn bytes(depth: usize) -> usize {
         (depth + RESERVE).next_power_of_two().max(FIRST_ROOM) * size_of::<Sent>()
     }
 
-    /// The number that the next send gets.
+    /// The number of the next send.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.len)
     }
 
-    /// Notes a send that was posted.
-    #[inline(always)] // what is not there is not looked at
+    /// Records a posted send.
+    #[inline(always)] // lets the compiler drop the tests of absent fields
     pub(crate) fn push(&mut self, ends: Ends, signalled: bool) {
         self.silent = if signalled { 0 } else { self.silent + 1 };
         if self.len() == self.sends.len() {
@@ -163,13 +162,13 @@ impl SendQueue {
         self.len += 1;
     }
 
-    /// Where the send of this number stands.
+    /// Ring index of a send.
     #[inline]
     fn place(&self, number: u32) -> usize {
         number as usize & self.sends.len().wrapping_sub(1)
     }
 
-    /// Room for twice as many.
+    /// Doubles the ring.
     #[cold]
     fn grow(&mut self) {
         let numbers = (0..self.len).map(|ahead| self.first.wrapping_add(ahead));
@@ -184,8 +183,8 @@ impl SendQueue {
         }
     }
 
-    /// Takes out those not younger than `number` with which nothing ends but what the application is told: `tell` hears the word that
-    /// it waits for, if it does, and whether there was room for it. Whether all that are not younger are out.
+    /// Retires plain sends up to `number`. A plain send ends with at most a completion event; `tell` delivers that event and
+    /// returns whether there was room. Returns whether all sends up to `number` are retired.
     #[inline(always)]
     pub(crate) fn retire_plain(&mut self, number: u32, mut tell: impl FnMut(u64) -> bool) -> bool {
         if !self.holds(number) {
@@ -211,7 +210,7 @@ impl SendQueue {
         all
     }
 
-    /// Takes the oldest out, if it is not younger than `number`.
+    /// Retires the oldest send if its number is at most `number`.
     #[inline]
     pub(crate) fn retire(&mut self, number: u32) -> Option<Ends> {
         if !self.holds(number) {
@@ -233,13 +232,13 @@ impl SendQueue {
         })
     }
 
-    /// Whether `number` is still on its way.
+    /// Whether `number` is outstanding.
     #[inline]
     pub(crate) fn holds(&self, number: u32) -> bool {
         number.wrapping_sub(self.first) < self.len
     }
 
-    /// Whether the device is to tell the end of one of them: of the others nothing is heard, however well they went.
+    /// Whether a signalled send is outstanding. The device never reports success of the others.
     pub(crate) fn awaits_completion(&self) -> bool {
         self.silent < self.len
     }

@@ -1,9 +1,10 @@
-//! The receives of an interface: in one queue that all endpoints share or, where the device has none such, in a queue of each.
+//! The receives of an interface: in one queue that all endpoints share or, if the device has no shared receive queues, in a
+//! queue per connection.
 //!
-//! A buffer is posted, or the application has it, or it is free. Of a shared queue nobody knows which connection has taken a
-//! buffer before it comes back. Of a queue of its own that is noted (its *owner*), so that when a queue pair is gone
-//! everything that was posted to it is free again, whatever the device told of it. A completion that comes later is known by
-//! the stamp of its posting to be of the past.
+//! A buffer is posted, held by the application, or free. With a shared queue, the connection of a posted buffer is unknown
+//! until its completion. With a queue per connection, the queue pair of each buffer is recorded (its *owner*). When that queue
+//! pair is gone, all of its buffers are free again, whatever the device reported. The stamp of a posting identifies later
+//! completions as stale.
 
 use super::connection::{Connection, receive_id};
 use crate::abi::ibv_sge;
@@ -13,38 +14,38 @@ use crate::shared::DomainState;
 use std::collections::HashMap;
 use tieline_plugin_api::{Failure, Status};
 
-/// Receives of a queue of its own, or counted for a connection in the shared one, for what costs no credit.
+/// Receives for control messages, which cost no credit: in a connection's own queue, or counted for it in the shared queue.
 pub(super) const CONTROL: usize = 4;
-/// Whose buffers are free.
+/// The slot of free buffers.
 pub(super) const NOBODY: u32 = u32::MAX;
 
-/// That a device took no receives, and of which connections; none: of the queue that all share.
+/// A device rejected receives: the slots of their connections, or `None` for the shared queue.
 pub(super) struct Refused {
     pub(super) slots: Option<Vec<u32>>,
     pub(super) failure: Failure,
 }
 
-/// Where the receives of an interface are posted.
+/// The queues of an interface's receives.
 pub(super) enum Queues {
-    /// Nowhere: nobody has connected yet.
+    /// No queue yet, because no endpoint has connected.
     Unmade,
     Shared(Srq),
     Own(Owners),
 }
 
-/// What is posted to queues of connections.
+/// The buffers in the queues of the connections.
 #[derive(Default)]
 pub(super) struct Owners {
-    /// Of each buffer: the queue pair that it is posted to, and the stamp of that.
+    /// Per buffer: the queue pair with the posted buffer, and the stamp of the posting.
     of: Vec<Option<(u32, u32)>>,
-    /// How many are posted to a queue pair.
+    /// Number of buffers posted per queue pair.
     posted: HashMap<u32, usize>,
-    /// Buffers that are to be posted, each with the slot of its connection.
+    /// Buffers to post, each with the slot of its connection.
     to_post: Vec<(u32, u32)>,
     stamp: u32,
 }
 
-/// Queues and buffers; queues go first.
+/// Queues and buffers. The queues are dropped first.
 pub(super) struct Receives {
     queues: Queues,
     pool: Pool,
@@ -52,25 +53,25 @@ pub(super) struct Receives {
 }
 
 impl Receives {
-    /// No buffer yet, and no queue: [`Receives::open`] has them posted, `chunk` at a time.
+    /// Starts without buffers and without a queue; [`Receives::open`] sets the queue. Buffers are made `chunk` at a time.
     pub(super) fn new(domain: &DomainState, size: usize, chunk: usize) -> Receives {
         let most = domain.settings.rx_buffers;
         let pool = Pool::new(&domain.buffers, size, chunk, most);
         Receives { queues: Queues::Unmade, pool, to_post: Vec::new() }
     }
 
-    /// The queue that all connections share; or that each has its own, where the device has no such.
+    /// Makes the shared queue, or the record of the connections' own queues if the device has no shared ones.
     pub(super) fn queue(domain: &DomainState, chunk: usize) -> Result<Queues, Failure> {
         let most = domain.settings.rx_buffers;
         match Srq::new(&domain.pd, most.next_multiple_of(chunk)) {
             Ok(srq) => Ok(Queues::Shared(srq)),
             Err(_) if !domain.shares_receives => Ok(Queues::Own(Owners::default())),
-            // There is such a queue, and not for us: too many, too little memory.
+            // The device supports shared queues but cannot make this one: the number or memory is exhausted.
             Err(failure) => Err(failure),
         }
     }
 
-    /// From now on receives are posted there.
+    /// Sets the queues for receives.
     pub(super) fn open(&mut self, queues: Queues) {
         if matches!(queues, Queues::Own(_)) {
             self.pool.unbounded();
@@ -78,7 +79,7 @@ impl Receives {
         self.queues = queues;
     }
 
-    /// The queue that all share.
+    /// The shared queue, if there is one.
     pub(super) fn shared(&self) -> Option<&Srq> {
         match &self.queues {
             Queues::Shared(srq) => Some(srq),
@@ -104,14 +105,14 @@ impl Receives {
         self.pool.total()
     }
 
-    /// Makes buffers until there are `want`, and has all that are free posted; or, where each connection has its own, `more` of
-    /// them for this one.
+    /// Shared queue: allocates up to `want` buffers and queues all free ones for posting. Own queues: queues `more` buffers for
+    /// this connection.
     pub(super) fn provide(&mut self, want: usize, more: usize, slot: u32) -> Result<(), Failure> {
         if let Queues::Own(owners) = &mut self.queues {
             for made in 0..more {
                 match self.pool.take() {
                     Ok(buffer) => owners.to_post.push((slot, buffer)),
-                    // With some the connection works, only slower.
+                    // The connection works with fewer buffers, only slower.
                     Err(_) if made >= CONTROL => break,
                     Err(status) => return Err(status.into()),
                 }
@@ -121,7 +122,7 @@ impl Receives {
         while self.pool.total() < want {
             match self.pool.grow() {
                 Err(failure) if failure.status == Status::Again => break,
-                // With some buffers posted the interface works, only slower.
+                // The interface works with fewer buffers, only slower.
                 Err(_) if self.pool.total() > 0 => break,
                 other => other?,
             }
@@ -132,8 +133,8 @@ impl Receives {
         Ok(())
     }
 
-    /// Whether this completion is of the buffer's present posting. Then it is posted no more; and the queue pair that has
-    /// none left, if that is so.
+    /// Records a completion. Returns whether it belongs to the buffer's current posting, which is then over. Also returns the
+    /// queue pair if it has no posted buffer left.
     #[inline]
     pub(super) fn came(&mut self, buffer: u32, stamp: u32) -> (bool, Option<u32>) {
         match &mut self.queues {
@@ -143,7 +144,7 @@ impl Receives {
         }
     }
 
-    /// A buffer is free to be posted again, for the connection of this slot.
+    /// Queues a buffer for posting again, for the connection of this slot.
     #[inline]
     pub(super) fn again(&mut self, buffer: u32, slot: u32) {
         match &mut self.queues {
@@ -165,10 +166,10 @@ impl Receives {
         }
     }
 
-    /// Posts what is to be posted. What was for a connection that is over is free.
+    /// Posts the queued receives. Buffers for ended connections become free.
     ///
     /// # Errors
-    /// Not all was taken: what is left of a shared queue's is still to be posted, and of a queue's own it is free.
+    /// Some were rejected. Those of a shared queue stay queued; those of an own queue become free.
     pub(super) fn post(&mut self, connections: &[Option<Box<Connection>>]) -> Result<(), Refused> {
         let owners = match &mut self.queues {
             Queues::Unmade => return Ok(()),
@@ -211,7 +212,7 @@ impl Receives {
         refused
     }
 
-    /// How many are posted to a queue pair; of a shared queue that is not known.
+    /// Number of buffers posted to a queue pair; `None` for a shared queue, which does not record this.
     pub(super) fn posted_to(&self, qpn: u32) -> Option<usize> {
         match &self.queues {
             Queues::Shared(_) | Queues::Unmade => None,
@@ -219,8 +220,8 @@ impl Receives {
         }
     }
 
-    /// A queue pair has let go of everything that was posted to it, without a word: the connection of this slot has it posted
-    /// again, if there is one.
+    /// Reclaims all buffers of a queue pair that has released them without completions. They are queued for the connection of
+    /// `slot`, if there is one.
     pub(super) fn let_go(&mut self, qpn: u32, slot: Option<u32>) {
         let Queues::Own(owners) = &mut self.queues else { return };
         if owners.posted.remove(&qpn).is_none() {
@@ -253,7 +254,7 @@ impl Owners {
         }
     }
 
-    /// Notes that; and the queue pair that has none left, if that is so.
+    /// Records the end of a posting. Returns the queue pair if it has no posted buffer left.
     fn is_posted_no_more(&mut self, buffer: u32) -> Option<u32> {
         let (qpn, _) = self.of.get_mut(buffer as usize)?.take()?;
         let left = self.posted.get_mut(&qpn).map_or(0, |posted| {

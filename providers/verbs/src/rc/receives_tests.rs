@@ -1,4 +1,4 @@
-//! Receives that belong to somebody: a connection that is over, one whose queue pair takes none, one that was flushed.
+//! Receives with an owner: an ended connection, one whose queue pair accepts no receives, and one that was flushed.
 
 use crate::VerbsInterface;
 use crate::double::nature::{ADAPTERS, Nature, play};
@@ -6,12 +6,12 @@ use crate::double::world::{counts, errs, fault, pairs, receives};
 use crate::double::{Side, connect, piece, share, side};
 use tieline_plugin_api::{Endpoint, Interface, Posting, RmaOp, Status, op_flags};
 
-/// A window, and receives of a queue pair's own with what costs no credit.
+/// A window, and the depth of a connection's own receive queue: the window and the control messages.
 const NARROW: [(&str, &str); 2] =
     [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
 const OWN: usize = 16 + 4;
 
-/// From here on devices have a queue for each connection.
+/// Subsequent devices have a receive queue per connection.
 fn own_queues() {
     let own = |nature: &&Nature| !nature.shares_receives;
     play(*ADAPTERS.iter().find(own).unwrap());
@@ -45,7 +45,7 @@ fn a_message_of_a_connection_that_is_over_gives_no_receive_to_who_has_its_place_
     while b.told.messages.len() < 3 {
         b.poll();
     }
-    // What it does on the application's memory keeps it from saying goodbye: its place is free at once.
+    // An outstanding operation on application memory prevents the goodbye, so the slot is free immediately.
     drop((at_b, at_a));
     fault(|faults| faults.stuck = false);
     assert_eq!(b.interface.memory().peers, 0);
@@ -73,11 +73,11 @@ fn a_queue_pair_that_takes_no_receives_ends_its_connection_and_the_others_lose_n
     while b.told.messages.len() < 9 {
         b.poll();
     }
-    // The one in the middle, which takes one more and no other.
+    // The connection in the middle, which accepts one more receive only.
     fault(|faults| faults.refuse_receives_of = Some((all[1], 1)));
     (0..20).for_each(|_| b.poll());
     let [(_, Status::Io, words)] = &b.told.failed[..] else { panic!("{:?}", b.told.failed) };
-    assert_eq!(words, "the device takes no receives any more");
+    assert_eq!(words, "the device accepts no more receives");
     let VerbsInterface::Rc(rc) = &b.interface else { panic!("reliable") };
     for qpn in [all[0], all[2]] {
         assert_eq!(rc.state.borrow().receives_of(qpn), Some(OWN), "all of its own");
@@ -134,7 +134,7 @@ fn a_receive_that_came_back_from_a_queue_pair_in_error_is_not_posted_there_again
     let (other, _their_other) = connect(&mut a, &mut b);
     errs(numbers(&b)[0]);
     let before = counts().receives;
-    // Nothing has told yet why.
+    // No event has reported the cause yet.
     (0..20).for_each(|_| b.poll());
     assert_eq!((counts().receives, b.told.failed.len()), (before, 0));
     assert_eq!(at_a.am_short(7, 1, b"x"), Ok(Posting::Done));

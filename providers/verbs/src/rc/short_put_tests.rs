@@ -1,4 +1,5 @@
-//! Puts whose bytes are taken at once, and of which, where they complete locally, nobody hears again unless the connection fails.
+//! Short puts, whose bytes are copied during the post. With local completion they cause no further event unless the connection
+//! fails.
 
 use super::queue::RESERVE;
 use crate::abi::*;
@@ -13,7 +14,7 @@ use tieline_plugin_api::{Domain, Endpoint, Posted, Posting, RmaOp, Status, op_fl
 
 const REMOTE: u64 = op_flags::REMOTE_COMPLETION;
 
-/// A put of words that are written over as soon as it returns.
+/// A put of words that are overwritten as soon as it returns.
 fn put(at: &VerbsEndpoint, key: &RemoteKey, word: u64, words: usize, flags: u64) -> Posted {
     let mut source = vec![word; words];
     let op = RmaOp { iov: &[piece(&mut source)], len: words * 8, offset: 0, cookie: word, flags };
@@ -22,7 +23,7 @@ fn put(at: &VerbsEndpoint, key: &RemoteKey, word: u64, words: usize, flags: u64)
     posted
 }
 
-/// Bytes of the longest one.
+/// Bytes of the longest short put.
 fn longest(side: &Side) -> usize {
     let modules = side.domain.modules();
     modules.iter().find(|m| m.name.starts_with(RC.as_bytes())).unwrap().max_short_put
@@ -51,7 +52,7 @@ fn bytes_of_a_short_put_are_taken_when_it_returns_also_where_a_queue_pair_inline
         (0..10).for_each(|_| a.poll());
         let ended: Vec<u64> = a.told.ended.iter().map(|(cookie, _)| *cookie).collect();
         assert_eq!(ended, [1, 2, 3, 4], "of the others nobody hears");
-        // Of what no buffer took nobody has heard.
+        // Unsignalled inline puts are still in the queue, so the flush must wait.
         let flushed = if inline > 64 { Posting::Pending } else { Posting::Done };
         assert_eq!(at_a.flush(9), Ok(flushed));
         a.poll();
@@ -71,7 +72,7 @@ fn puts_that_are_over_never_overrun_a_queue_and_few_of_them_ask_for_a_completion
         let mut target = vec![0u64; 8];
         let (_region, key) = share(&b, &mut target, &at_a);
         let before = device::counts();
-        // The device keeps what it has: the queue is full when it is full, and never beyond.
+        // The device keeps all sends: the queue fills up to its depth and not beyond.
         fault(|faults| faults.stuck = true);
         let taken = (1..).take_while(|word| put(&at_a, &key, *word, 1, 0).is_ok()).count();
         assert!((depth - RESERVE..=depth).contains(&taken), "{taken} of {depth}");
@@ -131,7 +132,7 @@ fn the_failure_of_a_put_that_was_over_ends_its_endpoint_and_the_flush_behind_it(
     }
 }
 
-/// Of every length, from any address, whatever a queue pair inlines.
+/// All lengths, from any address, for every inline limit.
 #[test]
 fn short_puts_and_what_is_just_longer_arrive_whole_and_in_order_over_every_adapter() {
     for nature in ADAPTERS {
@@ -162,7 +163,7 @@ fn short_puts_and_what_is_just_longer_arrive_whole_and_in_order_over_every_adapt
                     cookies.push(cookie);
                 }
                 assert!(flags != 0 || posted == Posting::Done || len > most, "{len} bytes");
-                // What is longer than any short one may be read until it has ended.
+                // A put longer than a short one reads its source until it has ended.
                 while len > most && a.told.ended.len() < cookies.len() {
                     a.poll();
                 }
@@ -181,7 +182,7 @@ fn short_puts_and_what_is_just_longer_arrive_whole_and_in_order_over_every_adapt
     play(MLX5);
 }
 
-/// Those before it have gone well, of what is over nobody hears, and the rest ends with the connection: an error, and none in silence.
+/// Earlier puts succeed. Puts with local completion cause no event. Every other operation fails with the connection's error.
 #[test]
 fn an_error_in_the_middle_is_told_to_what_waits_behind_it_and_to_nothing_before() {
     for (inline, status, told) in [
@@ -192,7 +193,7 @@ fn an_error_in_the_middle_is_told_to_what_waits_behind_it_and_to_nothing_before(
         play(Nature { inline, ..MLX5 });
         let settings = [("TIELINE_VERBS_INLINE", "96"), ("TIELINE_VERBS_TX_BUFFERS", "64")];
         let (mut a, mut b) = (side(&settings), side(&settings));
-        // More rounds than there are buffers: each gives back what it took.
+        // More rounds than buffers: each round releases its buffers.
         for _ in 0..12 {
             let (at_a, at_b) = connect(&mut a, &mut b);
             let mut target = vec![0u64; 8];
@@ -244,7 +245,7 @@ fn what_the_device_does_not_take_is_not_taken_and_its_buffer_is_free_again() {
             a.poll();
         }
         assert_eq!((&a.told.ended[..], target[0]), (&[(501, Ok(0))][..], 501));
-        // For good: that is the end of the connection, and of what is over there is no other word.
+        // A permanent refusal fails the connection. That failure is the only report about puts with local completion.
         assert_eq!(put(&at_a, &key, 502, 1, 0), Ok(Posting::Done));
         fault(|faults| faults.refuse_sends = libc::EINVAL);
         assert!(put(&at_a, &key, 503, 1, 0).is_err());
@@ -258,7 +259,7 @@ fn what_the_device_does_not_take_is_not_taken_and_its_buffer_is_free_again() {
     play(MLX5);
 }
 
-/// Closed right behind them, also where the device has done none of them yet.
+/// The endpoint closes right after the posts, also before the device has executed any of them.
 #[test]
 fn short_puts_arrive_though_their_endpoint_and_interface_close_right_behind_them() {
     for (inline, whole) in [(256, false), (0, false), (256, true)] {
@@ -303,7 +304,8 @@ fn a_short_put_goes_behind_what_the_device_was_not_told_of_yet_and_tells_it() {
     assert_eq!(a.told.ended, [(1, Ok(0))]);
 }
 
-/// A key that died is the end of the connection: what was over had nobody to tell it, and who asks afterwards hears of the end.
+/// A revoked key fails the connection. A put with local completion has no event of its own, and a later flush returns the
+/// connection's status.
 #[test]
 fn a_short_put_to_memory_that_is_gone_ends_its_connection_and_writes_nothing() {
     for flags in [0, REMOTE] {

@@ -1,4 +1,4 @@
-//! What an interface and its endpoints work on: the queues that they share, buffers, connections.
+//! The state of an interface and its endpoints: shared queues, buffers, connections.
 
 mod connections;
 mod progress;
@@ -26,15 +26,15 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 
-/// Receive buffers and send buffers are made this many at a time.
+/// Number of receive buffers or send buffers per allocation.
 const CHUNK: usize = 32;
-/// Places for values from before; a page of them at a time.
+/// Buffers for fetched values of atomics, allocated one page at a time.
 const RESULTS: usize = 1024;
-/// Polls after which the clock is read, at most (fewer where polls are rare), and the time between two rounds of slow progress.
+/// Maximum number of polls between two clock reads (fewer if polls are rare), and the interval of slow progress.
 const CLOCK_EVERY: u32 = 32;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
 
-/// A message that the application has, or soon will have.
+/// A message that the application holds or is about to get.
 #[derive(Clone, Copy)]
 struct Delivered {
     buffer: u32,
@@ -42,21 +42,21 @@ struct Delivered {
     generation: u8,
 }
 
-/// Everything of an interface. The order of the fields is the order in which they go: queue pairs before the queues
-/// that they use, queues before the buffers that they hold.
+/// The whole state of an interface. The fields are dropped in this order: queue pairs before the queues that they use, queues
+/// before the buffers in them.
 pub(crate) struct State {
     pub(crate) connections: Vec<Option<Box<Connection>>>,
-    /// Queue pairs of connections that are over.
+    /// Queue pairs of ended connections.
     cleanup: Cleanup,
     receives: Receives,
     sleep: Sleep,
-    /// None before anybody has connected: a worker opens every device, and uses few.
+    /// `None` before the first connection: a worker opens every device but uses few.
     cq: Option<Cq>,
-    /// The completion queue can be made for more.
+    /// The completion queue can be resized.
     grows: bool,
-    /// Connections share its places.
+    /// The connections share its entries.
     shares: bool,
-    /// What shares it has changed.
+    /// The shares must be computed again.
     share_later: bool,
     pub(crate) sends: Pool,
     pub(crate) results: Pool,
@@ -65,22 +65,22 @@ pub(crate) struct State {
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) domain: Arc<DomainState>,
     generations: Vec<u8>,
-    /// Slots that are free; connections that there are, and receives that their windows ask for.
+    /// Free slots, number of connections, and number of receives in their windows.
     free: Vec<u32>,
     live: usize,
     windows: usize,
     notices: Notices<Delivered>,
-    /// Room for completions.
+    /// Room for one batch of completions.
     batch: Vec<Wc>,
-    /// Connections that owe credits and found no room to say so.
+    /// Connections that owe credits but had no room to send them.
     credits_due: Vec<u32>,
-    /// Connections that have something of which the device was not told, or which it has not taken yet.
+    /// Connections with held sends, or with sends that the device has not accepted yet.
     pub(crate) unposted: Vec<u32>,
-    /// Connections that are closed and found no room for their goodbye, each with its generation.
+    /// Closed connections that had no room for their goodbye, each with its generation.
     goodbyes: Vec<(u32, u8)>,
-    /// Whose put told something last.
+    /// Slot of the last notification.
     notified_last: u32,
-    /// Polls until the clock is read; and that the next one is more than a look at the completion queue anyway.
+    /// Polls until the clock is read, and whether the next poll must do more than read the completion queue.
     countdown: u32,
     has_more_to_do: bool,
     clock_every: u32,
@@ -88,7 +88,7 @@ pub(crate) struct State {
     timeouts_checked: Instant,
 }
 
-/// Whether a peer with receive buffers of `theirs` takes the longest message of this side.
+/// Whether a peer with receive buffers of `theirs` bytes accepts the longest message of this side.
 pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
     if theirs >= ours {
         return Ok(());
@@ -101,7 +101,8 @@ pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
 }
 
 impl State {
-    /// What is needed to be named and woken. The device makes its queues when somebody connects ([`State::open_queues`]).
+    /// Makes only the parts for the address and the wake-up. The device's queues are made at the first connection
+    /// ([`State::open_queues`]).
     pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
         let settings = &domain.settings;
         let sleep = Sleep::new(&domain.watch, None)?;
@@ -143,13 +144,13 @@ impl State {
         self.sleep.raw()
     }
 
-    /// Receives that are posted to a queue pair of its own.
+    /// Receives that are posted to a queue pair's own queue.
     #[cfg(test)]
     pub(super) fn receives_of(&self, qpn: u32) -> Option<usize> {
         self.receives.posted_to(qpn)
     }
 
-    /// Whether there may be one connection more.
+    /// Whether the limit on connections allows another one.
     fn has_room(&self) -> Result<(), Failure> {
         let most = self.domain.settings.connections;
         if self.live < most {
@@ -176,7 +177,7 @@ impl State {
         }
     }
 
-    /// Closes every connection, waits for the goodbyes to leave, as long as `TIELINE_CLOSE_TIMEOUT` says, and ends everything.
+    /// Closes every connection, waits for the goodbyes up to `TIELINE_CLOSE_TIMEOUT`, then tears everything down.
     pub(crate) fn leave(&mut self) {
         for slot in 0..self.connections.len() {
             if self.connections[slot].as_ref().is_some_and(|connection| !connection.closing) {
@@ -194,7 +195,7 @@ impl State {
             std::thread::yield_now();
         }
         self.cleanup = Cleanup::default();
-        // Endpoints are closed already; one that is not must find nothing.
+        // Endpoints are closed by contract; a call on one that is still open finds no connection.
         self.connections.clear();
         (self.live, self.windows) = (0, 0);
     }
@@ -206,7 +207,7 @@ impl State {
         self.sleep.wake_every(any.then_some(interval));
     }
 
-    /// The places of a connection are free.
+    /// Releases the slot of a connection and its share of the queues.
     fn forget_connection(&mut self, slot: u32) {
         let Some(gone) = self.connections.get_mut(slot as usize).and_then(Option::take) else {
             return;
@@ -217,7 +218,7 @@ impl State {
         self.share_later |= self.shares;
     }
 
-    /// Posts a write of nothing: acknowledged by the peer's device, and nothing to the peer itself. Whether it was.
+    /// Posts a zero-byte write, which the peer's device acknowledges without involving the peer. Returns whether it was posted.
     fn keepalive(&mut self, slot: u32) -> bool {
         let Some(connection) = self.connection(slot).filter(|c| c.queue.has_reserve()) else {
             return false;
@@ -229,8 +230,8 @@ impl State {
         posted
     }
 
-    /// Posts as many receives as the endpoints' windows ask for, within the bound.
-    /// So many `more` of them are for the connection of this slot.
+    /// Posts as many receives as the windows of all endpoints need, up to the limit. `more` of them are for the connection of
+    /// this slot.
     fn provide_receives(&mut self, more: usize, slot: u32) -> Result<(), Failure> {
         let want = self.receives_wanted().min(self.domain.settings.rx_buffers);
         self.receives.provide(want, more, slot)?;
@@ -244,12 +245,12 @@ impl State {
         if took_its_own { Ok(()) } else { Err(failure) }
     }
 
-    /// Receive buffers that all windows ask for.
+    /// Receive buffers that all windows need.
     fn receives_wanted(&self) -> usize {
         CHUNK + self.windows
     }
 
-    /// Grows the window of a peer that sends a stream, if there are buffers for it.
+    /// Grows the window of a streaming peer, if there are buffers for it.
     #[cold]
     fn grow_window(&mut self, slot: u32) {
         let (most, half) = (self.domain.settings.max_window, self.domain.settings.rx_buffers / 2);
@@ -262,8 +263,8 @@ impl State {
         }
         connection.credits.grow(more as u32);
         self.windows += more;
-        // Where the memory cannot be had the window is wider than the queue, and the peer's device may have to wait. They are
-        // posted with what else is.
+        // Without memory for the buffers, the window exceeds the queue, and the peer's device may have to wait. The new
+        // receives are posted with the next batch.
         let want = self.receives_wanted().min(self.domain.settings.rx_buffers);
         let _ = self.receives.provide(want, more, slot);
     }
@@ -275,12 +276,12 @@ impl State {
         self.receives.post(&self.connections)
     }
 
-    /// What was posted to queue pairs that are gone is free.
+    /// Reclaims the receives of destroyed queue pairs.
     #[cold]
     fn reclaim_receives(&mut self) {
         let gone = self.cleanup.gone();
         if self.receives.shared().is_some() {
-            return; // they are in the queue that all share
+            return; // they are in the shared queue
         }
         for qpn in gone {
             self.receives.let_go(qpn, None);
@@ -290,10 +291,10 @@ impl State {
         }
     }
 
-    /// The device took receives of these connections no more, which is their end; or of all, where they share a queue.
+    /// Fails the connections whose receives the device rejected, or all connections of a shared queue.
     #[cold]
     fn receives_refused(&mut self, refused: Refused, mut events: Option<&mut Events<'_>>) {
-        let text = "the device takes no receives any more";
+        let text = "the device accepts no more receives";
         let Some(slots) = refused.slots else {
             return self.fail_all(Status::Io, text, events);
         };
@@ -302,7 +303,7 @@ impl State {
         }
     }
 
-    /// Returns credits that no message has carried.
+    /// Returns owed credits in messages of their own.
     fn return_credits(&mut self) {
         let mut credits_due = core::mem::take(&mut self.credits_due);
         credits_due.retain(|&slot| {
@@ -322,7 +323,7 @@ impl State {
         current(&mut self.connections, slot, generation)
     }
 
-    /// Gives back what a send held.
+    /// Releases the buffers of a send.
     pub(crate) fn release_ends(&mut self, ends: Ends) {
         if let Some(buffer) = ends.buffer {
             self.sends.give(buffer);
@@ -333,7 +334,7 @@ impl State {
     }
 }
 
-/// The connection that has had this slot since it got this number.
+/// The connection in this slot, if its generation matches.
 #[inline]
 fn current(
     connections: &mut [Option<Box<Connection>>],
@@ -344,7 +345,7 @@ fn current(
     (connection.generation == generation).then_some(connection)
 }
 
-/// Bytes that the device copies while the send is posted.
+/// A scatter/gather entry for bytes that the device copies during the post.
 #[inline]
 pub(crate) fn borrowed(bytes: &[u8]) -> ibv_sge {
     ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length: bytes.len() as u32, lkey: 0 }

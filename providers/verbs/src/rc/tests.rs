@@ -1,4 +1,4 @@
-//! Two ends of reliable connections over a device that this process plays.
+//! Two ends of reliable connections over the device double.
 
 use crate::abi::*;
 use crate::double::world::{self as device, fault};
@@ -140,7 +140,7 @@ fn a_message_that_was_packed_is_sent_though_the_device_has_no_memory_for_it_now(
     let headers: Vec<u64> = b.told.messages.iter().map(|(header, _)| *header).collect();
     assert_eq!(headers, [1, 2, 3]);
     assert_eq!(b.told.messages[1].1, [2; 900]);
-    // One that is never taken ends with its endpoint.
+    // A message that the device never accepts ends with its endpoint.
     fault(|faults| faults.refuse_sends = libc::ENOMEM);
     assert_eq!(pack(4), Ok(900));
     drop(at_a);
@@ -148,7 +148,7 @@ fn a_message_that_was_packed_is_sent_though_the_device_has_no_memory_for_it_now(
     a.poll();
 }
 
-/// The application's packer is a place like any other: it may send, and make progress.
+/// The application's packer may send messages and make progress.
 #[test]
 fn a_packer_may_send_on_other_connections_and_make_progress_and_its_own_has_no_room_meanwhile() {
     let (mut a, mut b, mut c) = (side(&[]), side(&[]), side(&[]));
@@ -171,7 +171,7 @@ fn a_packer_may_send_on_other_connections_and_make_progress_and_its_own_has_no_r
     }
     assert_eq!(b.told.messages[0], (3, vec![3; 500]));
     assert_eq!((b.told.messages[1].0, c.told.messages[1].0), (4, 2));
-    // A packer that gives up leaves nothing behind.
+    // A failed packer leaves nothing behind.
     let mut none = |_: *mut u8, _: usize| Err(Status::Invalid);
     let packer = tieline_plugin_api::Packer::new(&mut none);
     assert_eq!(to_b.am_packed(7, 5, packer, 1000), Err(Status::Invalid));
@@ -231,7 +231,7 @@ fn operations_on_the_same_memory_share_a_registration_that_ends_with_them() {
     assert_eq!((a.told.ended.len(), device::registrations()), (8, before), "and none is left");
 }
 
-/// Whether the program registered it as a region or not: as that it can be read by peers and put from.
+/// Registered as a region or not: a read-only mapping can be the target of a peer's get and the source of a put.
 #[test]
 fn a_get_into_memory_that_is_mapped_to_be_read_is_refused_and_its_connection_lives() {
     let (mut a, mut b) = (side(&[("TIELINE_VERBS_CACHE", "keep")]), side(&[]));
@@ -381,7 +381,7 @@ fn a_peer_that_is_gone_while_nothing_is_sent_is_noticed_and_one_that_is_silent_i
     let (_at_a, _at_b) = connect(&mut a, &mut b);
     let begun = Instant::now();
     let before = device::counts().sends;
-    // Its device is asked, again and again, and answers.
+    // Its device gets keepalives repeatedly, and acknowledges them.
     while device::counts().sends < before + 3 {
         a.poll();
         assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks for a sign of life");
@@ -409,7 +409,7 @@ fn a_send_that_the_device_does_not_take_is_tried_again_or_ends_the_endpoint() {
         assert_eq!(at_a.am_short(1, 2, b"x"), Err(Status::Again), "before its words");
         a.poll();
     }
-    assert!(a.told.failed[0].2.contains("does not take sends any more"), "{:?}", a.told.failed);
+    assert!(a.told.failed[0].2.contains("accepts no more sends"), "{:?}", a.told.failed);
     assert_eq!(at_a.am_short(1, 2, b"x"), Err(Status::Io));
 }
 

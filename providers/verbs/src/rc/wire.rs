@@ -1,4 +1,4 @@
-//! The header in front of every message of `rc`. The immediate number beside it is the receiver's slot.
+//! The header of every `rc` message. The immediate value beside it is the receiver's slot.
 
 use super::credits::Grant;
 use tieline_plugin_api::Status;
@@ -6,17 +6,17 @@ use tieline_plugin_api::Status;
 /// Length of the header.
 pub(crate) const HEADER_LEN: usize = 16;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// An active message.
     Message = 1,
-    /// A hello: its arrival says that both sides are there.
+    /// A hello: its arrival shows that both sides are connected.
     Hello = 2,
-    /// Only gives credits back.
+    /// Returns credits, nothing else.
     Credit = 3,
-    /// The goodbye: the sender closed its endpoint.
+    /// The goodbye: the sender has closed its endpoint.
     Bye = 4,
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 pub(crate) struct Header {
     pub(crate) header: u64,
     pub(crate) id: u32,
-    /// What the sender of this one says of the receiver's window.
+    /// The sender's update of the receiver's window.
     pub(crate) grant: Grant,
     pub(crate) kind: Kind,
 }
@@ -42,7 +42,7 @@ impl Header {
         out
     }
 
-    /// Reads the header of a message of which `bytes` have arrived.
+    /// Parses the header of a message that arrived as `bytes`.
     #[inline]
     pub(crate) fn unpack(bytes: &[u8]) -> Result<Header, Status> {
         let head: &[u8; HEADER_LEN] =
@@ -57,7 +57,7 @@ impl Header {
         Ok(Header::read(head, kind))
     }
 
-    /// The same, and the payload behind it, if it is a message of the application's.
+    /// Parses the header and returns the payload, if it is an application message.
     #[inline(always)]
     pub(crate) fn of_message(bytes: &[u8]) -> Option<(Header, &[u8])> {
         let (head, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;

@@ -7,12 +7,12 @@ use tieline_plugin_api::{Failure, Status};
 pub(crate) const ADDRESS_LEN: usize = 20 + PORT_LEN;
 const MAGIC: [u8; 4] = *b"vud\x02";
 
-/// What a peer must know to send to an interface.
+/// The facts that a peer needs to send to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
     pub(crate) qpn: u32,
     pub(crate) qkey: u32,
-    /// Random: tells this interface from an earlier one that had the same queue pair number.
+    /// Random; distinguishes this interface from an earlier one with the same queue pair number.
     pub(crate) cookie: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Two interfaces of datagrams over a device that this process plays.
+//! Two `ud` interfaces over the device double.
 
 use super::address::Address;
 use super::{MAX_IDENTITY, max_message};
@@ -66,7 +66,7 @@ fn a_packer_may_send_on_other_channels_and_make_progress_and_its_own_has_no_room
     };
     assert_eq!(to_b.am_packed(7, 3, Packer::new(&mut write), most), Ok(most));
     assert_eq!(to_b.am_short(7, 4, b"same"), Ok(Posting::Done));
-    // A packer that gives up, or claims too much, leaves nothing behind.
+    // A packer that fails or returns too large a length leaves nothing behind.
     for refused in [Err(Status::Invalid), Ok(11)] {
         let mut none = |_: *mut u8, _: usize| refused;
         assert_eq!(to_b.am_packed(7, 5, Packer::new(&mut none), 10), Err(Status::Invalid));
@@ -163,7 +163,7 @@ fn what_nobody_acknowledges_while_the_port_is_down_is_said_to_be_for_that() {
     fault(|faults| faults.cut = false);
 }
 
-/// Every one of them is lost, and its buffer is not.
+/// All of them are lost, and their buffers are released.
 #[test]
 fn datagrams_that_the_device_does_not_take_are_sent_later_however_many_they_were() {
     let settings = [("TIELINE_FAILURE_TIMEOUT", "1h")];
@@ -196,7 +196,7 @@ fn datagrams_that_the_device_does_not_take_are_sent_later_however_many_they_were
     }
 }
 
-/// Before the other side has answered the hello, and while nothing comes through.
+/// Before the other side has answered the Hello, and while the network is cut.
 #[test]
 fn what_was_taken_before_a_channel_with_a_full_window_was_closed_arrives_and_then_the_last_word() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
@@ -227,10 +227,10 @@ fn what_was_taken_before_a_channel_with_a_full_window_was_closed_arrives_and_the
     }
 }
 
-/// It may have failed there, or its process was killed: no goodbye ever comes.
+/// The peer may have failed or been killed: no goodbye will ever arrive.
 #[test]
 fn a_place_of_a_peer_that_is_silent_for_long_is_free_for_another_when_there_is_no_other() {
-    // Those who stay silent have no goodbye to wait for.
+    // Closing must not wait for acknowledgements that silent peers never send.
     let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
     let (mut a, mut b) = (side_of(UD, &settings), side_of(UD, &[]));
     let mut c = side_of(UD, &settings);

@@ -1,4 +1,4 @@
-//! The interface: what the core calls. The work is done in `state`.
+//! The interface that the core calls. Its implementation is in `state`.
 
 use super::address::Address;
 use super::endpoint::UdEndpoint;
@@ -11,7 +11,7 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status};
 
 /// The module `ud`, opened for one worker.
 pub struct UdInterface {
-    /// Borrowed by one call at a time; nothing of the application runs meanwhile.
+    /// Borrowed by one call at a time. No code of the application runs meanwhile.
     state: Rc<RefCell<State>>,
     address: Address,
 }
@@ -49,7 +49,7 @@ impl UdInterface {
         Ok(UdEndpoint::new(self.state.clone(), number))
     }
 
-    #[inline(never)] // `rc` need not pay for it
+    #[inline(never)] // keeps this out of the path for `rc`
     pub(crate) fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         self.state.borrow_mut().poll(events);
         Ok(())
@@ -63,7 +63,7 @@ impl UdInterface {
         self.state.borrow().event_fd()
     }
 
-    /// How many receives hold what waits for earlier datagrams, and how many may.
+    /// Receive buffers with early datagrams, and the limit on them.
     #[cfg(test)]
     pub(crate) fn early(&self) -> (usize, usize) {
         self.state.borrow().early()

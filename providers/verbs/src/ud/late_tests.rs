@@ -1,4 +1,4 @@
-//! Time that passes while nobody polls, and what would take time of those who do.
+//! Time without polls, and work that must not take time from a poll.
 
 use crate::UD;
 use crate::VerbsEndpoint;
@@ -8,7 +8,7 @@ use crate::double::{Side, side_of};
 use std::time::Duration;
 use tieline_plugin_api::{Endpoint, Interface, Posting};
 
-/// A channel from one to the other that stands, with nothing under way.
+/// An established channel from one side to the other, with nothing outstanding.
 fn channel(a: &mut Side, b: &mut Side) -> VerbsEndpoint {
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
     while b.told.arrived.is_empty() {
@@ -19,7 +19,7 @@ fn channel(a: &mut Side, b: &mut Side) -> VerbsEndpoint {
     to_b
 }
 
-/// Its goodbye is acknowledged: an interface that closes waits for that.
+/// Closes a channel and waits for the acknowledgement, which a closing interface would also wait for.
 fn close(channel: VerbsEndpoint, a: &mut Side, b: &mut Side) {
     drop(channel);
     while a.interface.memory().peers > 0 {
@@ -28,10 +28,10 @@ fn close(channel: VerbsEndpoint, a: &mut Side, b: &mut Side) {
     }
 }
 
-/// Those who are silent have no goodbye to wait for.
+/// Closing must not wait for acknowledgements that silent peers never send.
 const BRIEF: (&str, &str) = ("TIELINE_CLOSE_TIMEOUT", "1ms");
 
-/// Beyond the default of `TIELINE_FAILURE_TIMEOUT`.
+/// Longer than the default of `TIELINE_FAILURE_TIMEOUT`.
 const LONG: Duration = Duration::from_secs(21);
 
 #[test]
@@ -39,7 +39,7 @@ fn an_acknowledgement_that_lay_unread_while_nobody_polled_is_read_before_its_pee
     for arms in [false, true] {
         let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
         let to_b = channel(&mut a, &mut b);
-        // A whole window: what tells that they were sent comes before what tells that they arrived.
+        // A whole window: the completions of the sends come before the acknowledgement.
         for header in 0..32 {
             assert_eq!(to_b.am_short(1, header, b"x"), Ok(Posting::Done));
         }
@@ -96,7 +96,7 @@ fn a_peer_that_is_dialled_late_in_the_life_of_an_interface_has_as_long_to_answer
     close(to_b, &mut a, &mut b);
 }
 
-/// What it said before was lost.
+/// The message before the goodbye was lost.
 #[test]
 fn a_goodbye_that_comes_early_waits_for_its_turn_and_nothing_is_told_of_what_a_closed_channel_awaited()
  {
@@ -143,10 +143,10 @@ fn a_stranger_to_whom_no_way_leads_is_not_looked_for_whenever_it_says_hello() {
     close(to_b, &mut a, &mut b);
 }
 
-/// More than answer once they are closed.
+/// More than the number of closed channels that still answer.
 const MANY: u64 = 100;
 
-/// Its goodbye is heard, and that is not.
+/// The goodbye arrives, and its acknowledgement is lost.
 fn close_unheard(channel: VerbsEndpoint, b: &mut Side) {
     drop(channel);
     fault(|faults| faults.cut = true);
@@ -162,11 +162,11 @@ fn whoever_was_closed_last_is_answered_and_however_many_were_closed_few_are_kept
         let to_b = channel(&mut a, &mut b);
         b.told.arrived.clear();
         close_unheard(to_b, &mut b);
-        // Another one comes before the goodbye is said again.
+        // Another channel opens before the goodbye is retransmitted.
         let another = channel(&mut a, &mut b);
         b.told.arrived.clear();
         drop(another);
-        // It is said again every second at least.
+        // The goodbye is retransmitted at least every second.
         for _ in 0..100 {
             pass(Duration::from_millis(10));
             a.poll();
@@ -179,13 +179,13 @@ fn whoever_was_closed_last_is_answered_and_however_many_were_closed_few_are_kept
     assert!(a.told.failed.is_empty(), "{:?}", a.told.failed);
 }
 
-/// It was killed before it had said who it is: a goodbye never comes.
+/// The peer was killed before it had sent its identity, so no goodbye will ever arrive.
 #[test]
 fn a_place_of_a_peer_that_began_and_never_went_on_is_anothers_before_there_is_a_new_one() {
     let (a, mut b) = (side_of(UD, &[BRIEF]), side_of(UD, &[]));
     let mut c = side_of(UD, &[BRIEF]);
     let address = b.interface.address();
-    // As many as have places of their own whatever they owe, and some.
+    // More than the number of slots that are never reused for unfinished peers.
     let begun: Vec<VerbsEndpoint> = (0..130)
         .map(|n| {
             let to_b = a.interface.connect(&address, b"a", n).unwrap();

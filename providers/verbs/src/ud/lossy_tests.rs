@@ -1,4 +1,4 @@
-//! Two ends and a wire that loses, doubles and reorders packets.
+//! Two ends and a wire that loses, duplicates and reorders packets.
 
 use super::packet::{End, Kind, Packet};
 use super::receiver::{Receiver, Verdict};
@@ -11,7 +11,7 @@ const MS: Duration = Duration::from_millis(1);
 const SENDER: End = End { number: 1, token: 11 };
 const RECEIVER: End = End { number: 2, token: 22 };
 
-/// What the wire does to each packet, from a list that goes round: a delay in ms for every copy of it.
+/// The wire's treatment of each packet, from a list used cyclically: a delay in ms for every copy.
 struct Wire {
     fates: Vec<Vec<u64>>,
     at: usize,
@@ -74,7 +74,7 @@ fn exchange(fates: Vec<Vec<u64>>, count: u64) -> Result<Vec<u64>, Status> {
                             delivered.push(packet.header);
                             delivered.extend(core::iter::from_fn(|| receiver.following()));
                         }
-                        // Now and then there is no room to keep it.
+                        // Now and then there is no buffer to keep it.
                         Verdict::Early if wire.at % 7 != 0 => {
                             receiver.keep(packet.sequence, packet.header);
                         }
@@ -138,11 +138,11 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
 #[test]
 fn a_peer_that_got_further_a_moment_ago_has_all_of_its_time_again() {
     let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(1));
-    // It is not the first of its interface.
+    // The channel starts late in the life of its interface.
     let mut now = Duration::from_secs(10);
     sender.start(now, &mut |_| ());
     sender.welcomed(RECEIVER, now, &mut |_| ());
-    // Always something is on its way.
+    // A packet is always outstanding.
     sender.offer(Kind::Message, 0, 0, b"", now, &mut |_| ());
     for next in 1..30 {
         sender.offer(Kind::Message, 0, 0, b"", now, &mut |_| ());
@@ -191,7 +191,7 @@ proptest! {
     ) {
         fates.push(vec![1]);
         fates.push(vec![2]);
-        // A list whose length divides the traffic's rhythm could lose the same packet for ever.
+        // A list whose length divides the traffic's period could lose the same packet for ever.
         if fates.len() % 2 == 0 { fates.push(vec![1]); }
         match exchange(fates, count) {
             Ok(delivered) => prop_assert_eq!(delivered, (0..count).collect::<Vec<_>>()),
@@ -200,7 +200,7 @@ proptest! {
     }
 }
 
-/// Polls when it is due: just before nothing is sent, and then how many packets.
+/// Polls just before `at`, when nothing may be sent, and at `at`. Returns the number of packets then.
 fn due_at(sender: &mut Sender, at: Duration) -> Result<usize, Status> {
     let mut sent = 0;
     assert!(!sender.is_due(at - MS) && sender.is_due(at), "{at:?}");
@@ -217,7 +217,7 @@ fn what_is_not_acknowledged_is_sent_again_after_times_that_double_up_to_a_second
         at += MS * wait;
         assert_eq!(due_at(&mut sender, at), Ok(1));
     }
-    // The time is over to the millisecond.
+    // The timeout expires exactly to the millisecond.
     assert_eq!(at, MS * 8270);
     assert_eq!(due_at(&mut sender, MS * 9270), Err(Status::TimedOut));
     assert!(!sender.is_waiting() && !sender.is_due(MS * 99_999));

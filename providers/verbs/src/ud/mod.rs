@@ -1,8 +1,8 @@
-//! Module `ud`: datagrams. Connects to an interface; small messages, made reliable by this provider.
+//! Module `ud`: datagrams. It connects to an interface and sends small messages, which this provider makes reliable.
 //!
-//! Every endpoint is a channel of its own, from sender to receiver. `packet.rs` is what travels, `sender.rs` and
-//! `receiver.rs` are the two ends of a channel, both without any device, so that tests put them at the ends of a
-//! wire that loses, doubles and reorders. `interface.rs` puts them on a queue pair.
+//! Every endpoint is a one-way channel of its own. `packet.rs` defines the wire format. `sender.rs` and `receiver.rs` are the
+//! two ends of a channel. Neither uses a device, so tests connect them through a wire that loses, duplicates and reorders.
+//! `interface.rs` connects them to a queue pair.
 
 mod address;
 #[cfg(test)]
@@ -24,18 +24,19 @@ pub use interface::UdInterface;
 
 use crate::port::mtu_bytes;
 
-/// The longest message: what is left of a packet. 40 bytes of it are ours, whether a header needs them or not.
+/// The longest message: a packet without 40 bytes. These are reserved even if a header needs fewer.
 pub(crate) fn max_message(mtu: u8) -> usize {
     mtu_bytes(mtu) - 40
 }
 
-/// The code of the widest MTU: a peer's may be wider than ours.
+/// The code of the largest MTU; a peer's may be larger than ours.
 pub(crate) const WIDEST: u8 = 5;
 
-/// The longest identity: it travels in pieces, ahead of the first message.
+/// The longest identity. It travels in parts, ahead of the first message.
 pub(crate) const MAX_IDENTITY: usize = 4096;
 
-// All of them fit the window, so that connecting never waits; and an introduction fits the smallest packet.
+// All parts of an identity or message fit into the window, so connecting never waits for room. An introduction fits into the
+// smallest packet.
 const _: () = assert!((mtu_bytes(WIDEST) - 40).div_ceil(256 - 40) < sender::WINDOW);
 const _: () = assert!(MAX_IDENTITY.div_ceil(256 - 40) < sender::WINDOW);
 const _: () = assert!(packet::HEADER_LEN + ADDRESS_LEN <= 256);

@@ -1,4 +1,4 @@
-//! What travels: a header of 32 bytes, and a payload.
+//! The packet format: a header of 32 bytes and a payload.
 
 use tieline_plugin_api::Status;
 
@@ -6,28 +6,28 @@ use tieline_plugin_api::Status;
 pub(crate) const HEADER_LEN: usize = 32;
 const VERSION: u8 = 0xd1;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Opens a channel: `header` is the receiver's cookie; behind it the sender's address.
+    /// Opens a channel: `header` is the receiver's cookie, the payload is the sender's address.
     Hello = 1,
-    /// Answers it: `header` holds the receiver's end of the channel.
+    /// Answers a Hello: `header` is the receiver's end of the channel.
     Welcome = 2,
     /// A message.
     Message = 3,
-    /// The last message of a channel, without content.
+    /// The last message of a channel, without payload.
     Bye = 4,
-    /// `sequence` is the number of the next message that is awaited; `id` is 1 when a later one has arrived.
+    /// Acknowledgement: `sequence` is the number of the next expected message; `id` is 1 if a later one has arrived.
     Ack = 5,
-    /// A piece of the sender's identity, ahead of every message: `header` is where it begins, `id` the whole length.
+    /// A part of the sender's identity, before all messages: `header` is its offset, `id` the total length.
     Identity = 6,
-    /// The next piece of a message that is longer than a packet, ahead of its last, which is the message: `header` is where it
-    /// begins.
+    /// A part of a message that is longer than a packet, in front of its last part, which is the Message: `header` is its
+    /// offset.
     Part = 7,
 }
 
-/// One end of a channel: its number there, and a random number that nobody else knows.
+/// One end of a channel: its number there, and a random token that only the two sides know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct End {
     pub(crate) number: u32,
@@ -48,7 +48,7 @@ impl End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) kind: Kind,
-    /// The end that it goes to; a Hello has that of the end that it comes from.
+    /// The end to which it is addressed; in a Hello, the end that sends it.
     pub(crate) end: End,
     pub(crate) sequence: u32,
     pub(crate) id: u32,
@@ -68,7 +68,7 @@ impl Packet {
         out
     }
 
-    /// The packet and its payload.
+    /// Parses a packet and returns its payload.
     pub(crate) fn unpack(bytes: &[u8]) -> Result<(Packet, &[u8]), Status> {
         let (head, payload) = bytes.split_at_checked(HEADER_LEN).ok_or(Status::BadData)?;
         let kind = match head[1] {

@@ -1,27 +1,27 @@
-//! The receiving end of a channel: what is delivered, what is kept until its turn comes, what is dropped.
+//! The receiving end of a channel: delivers messages in order, keeps early ones, drops duplicates.
 
 use super::sender::WINDOW;
 use std::collections::BTreeMap;
 
-/// What to do with a message.
+/// The treatment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is the next one; then [`Receiver::following`].
+    /// It is the next one: deliver it, then call [`Receiver::following`].
     Deliver,
-    /// It came before its turn: [`Receiver::keep`] it, or drop it, and it comes again.
+    /// It is ahead of the next one: [`Receiver::keep`] it, or drop it; the peer retransmits it.
     Early,
-    /// It was delivered before, or is kept: its acknowledgement was lost.
+    /// It was already delivered or kept: its acknowledgement was lost.
     Duplicate,
-    /// It is too far ahead.
+    /// It is beyond the window.
     Gap,
 }
 
-/// The receiving end; an early message lies in a `T`.
+/// The receiving end. A `T` holds an early message.
 #[derive(Debug)]
 pub(crate) struct Receiver<T> {
     /// Number of the next message.
     pub(crate) next: u32,
-    /// A later one has arrived.
+    /// Whether a later one has arrived.
     pub(crate) gap: bool,
     early: BTreeMap<u32, T>,
 }
@@ -56,14 +56,14 @@ impl<T> Receiver<T> {
         let _ = self.early.insert(sequence, message);
     }
 
-    /// The next message, where it has come early.
+    /// Returns the next message if it has arrived early.
     pub(crate) fn following(&mut self) -> Option<T> {
         let message = self.early.remove(&self.next)?;
         self.advance();
         Some(message)
     }
 
-    /// Everything that is kept; the channel is over.
+    /// Returns all kept messages when the channel ends.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         core::mem::take(&mut self.early).into_values()
     }

@@ -1,22 +1,22 @@
-//! The sending end of a channel: numbers messages, keeps them until they are acknowledged, sends them again.
+//! The sending end of a channel: numbers messages, keeps them until they are acknowledged, and retransmits them.
 //!
-//! Pure: time comes in as a number, packets go out through a function.
+//! Pure: the time is a parameter, and packets leave through a function.
 
 use super::packet::{End, HEADER_LEN, Kind, Packet};
 use core::time::Duration;
 use std::collections::VecDeque;
 use tieline_plugin_api::Status;
 
-/// Messages that may be on their way on one channel.
+/// Maximum number of outstanding messages of one channel.
 pub(crate) const WINDOW: usize = 32;
-/// How long to wait for an acknowledgement at first, and at most.
+/// Initial and maximum time to wait for an acknowledgement.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// How often a message is sent again at least before the peer is given up, however much time went by meanwhile: that may
-/// have been this process's.
+/// Minimum number of retransmissions before the peer counts as failed, regardless of the elapsed time: this process may have
+/// been suspended.
 const RETRANSMISSIONS: u32 = 3;
 
-/// Where packets go.
+/// The function that transmits packets.
 pub(crate) type Wire<'a> = &'a mut dyn FnMut(&[u8]);
 
 /// The sending end.
@@ -24,25 +24,25 @@ pub(crate) struct Sender {
     own: End,
     peer: Option<End>,
     hello: Vec<u8>,
-    /// Not acknowledged, oldest first, as they travel.
+    /// Unacknowledged packets in wire format, oldest first.
     unacked: VecDeque<Vec<u8>>,
-    /// Number of the oldest.
+    /// Number of the oldest one.
     first: u32,
     wait: Duration,
-    /// How often it was sent again since the peer last got further.
+    /// Retransmissions since the peer's last progress.
     retransmissions: u32,
     retransmit_at: Option<Duration>,
-    /// How many messages may be on their way: the peer has buffers for all who send to it.
+    /// Current limit on outstanding messages: the peer divides its buffers among all its senders.
     window: usize,
-    /// When the peer last acknowledged something, or the first unacknowledged packet went out.
+    /// Time of the peer's last progress, or of the first unacknowledged packet.
     since: Duration,
-    /// The oldest when the peer last asked for what is missing.
+    /// Number of the oldest message at the last gap report.
     repaired: Option<u32>,
     timeout: Duration,
 }
 
 impl Sender {
-    /// An end that will open its channel to the interface with this cookie. `introduction` goes with the first packet.
+    /// An end that will open its channel to the interface with this cookie. `introduction` travels with the first packet.
     pub(crate) fn new(own: End, cookie: u64, introduction: &[u8], timeout: Duration) -> Sender {
         let head = Packet { kind: Kind::Hello, end: own, sequence: 0, id: 0, header: cookie };
         let mut hello = head.pack().to_vec();
@@ -67,7 +67,7 @@ impl Sender {
         self.own
     }
 
-    /// Says hello.
+    /// Sends the Hello.
     pub(crate) fn start(&mut self, now: Duration, wire: Wire<'_>) {
         self.since = now;
         self.retransmit_at = Some(now + self.wait);
@@ -78,7 +78,7 @@ impl Sender {
         self.unacked.len() < self.window
     }
 
-    /// The peer has room for so many messages of this channel; 0 and what is beyond the window say nothing.
+    /// Applies the peer's window for this channel. 0 and values beyond `WINDOW` are ignored.
     pub(crate) fn allow(&mut self, messages: u64) {
         if (1..=WINDOW as u64).contains(&messages) {
             self.window = messages as usize;
@@ -90,17 +90,17 @@ impl Sender {
         self.unacked.is_empty()
     }
 
-    /// Whether anything is awaited: then [`Sender::retransmit`] must be called in time.
+    /// Whether a timer is running, so that [`Sender::retransmit`] must be called regularly.
     pub(crate) fn is_waiting(&self) -> bool {
         self.retransmit_at.is_some()
     }
 
-    /// Whether it is time to send again, or to give up.
+    /// Whether a retransmission or the failure is due.
     pub(crate) fn is_due(&self, now: Duration) -> bool {
         self.retransmit_at.is_some_and(|at| now >= at)
     }
 
-    /// The number that the next message gets.
+    /// The number of the next message.
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.unacked.len() as u32)
     }
@@ -110,7 +110,7 @@ impl Sender {
         self.first.wrapping_sub(number) < 1 << 31
     }
 
-    /// Sends a message. Where [`Sender::has_room`] says no, the other end may drop it at first, and it comes again.
+    /// Sends a message. Without [`Sender::has_room`] the other end may drop it at first; it is then retransmitted.
     pub(crate) fn offer(
         &mut self,
         kind: Kind,
@@ -135,7 +135,7 @@ impl Sender {
         self.unacked.push_back(packet);
     }
 
-    /// The peer has opened its end.
+    /// Handles a Welcome: the peer has opened its end.
     pub(crate) fn welcomed(&mut self, peer: End, now: Duration, wire: Wire<'_>) {
         if self.peer.is_some() {
             return;
@@ -155,7 +155,7 @@ impl Sender {
         }
     }
 
-    /// The peer is alive and has got further.
+    /// Records the peer's progress.
     fn progress(&mut self, now: Duration) {
         self.since = now;
         self.wait = FIRST_WAIT;
@@ -163,7 +163,7 @@ impl Sender {
         self.retransmit_at = (!self.unacked.is_empty()).then_some(now + self.wait);
     }
 
-    /// The peer awaits message `next`; `gap` says that it has seen later ones.
+    /// Handles an acknowledgement. The peer expects message `next`; `gap` means that it has received later ones.
     pub(crate) fn acked(&mut self, next: u32, gap: bool, now: Duration, wire: Wire<'_>) {
         let count = next.wrapping_sub(self.first) as usize;
         if self.peer.is_none() || count > self.unacked.len() {
@@ -175,15 +175,15 @@ impl Sender {
             self.progress(now);
         }
         if gap && !self.unacked.is_empty() && self.repaired != Some(self.first) {
-            // Once for every gap, and only what is missing: the receiver keeps what came early. If that is lost, too,
-            // time will tell.
+            // One repair per gap, of the missing message only: the receiver keeps early ones. If the repair is lost, too, the
+            // timer handles it.
             self.repaired = Some(self.first);
             self.retransmit_at = Some(now + self.wait);
             wire(&self.unacked[0]);
         }
     }
 
-    /// Sends again what is due.
+    /// Retransmits if the timer has expired.
     ///
     /// # Errors
     /// The peer has been silent for too long.

@@ -1,4 +1,4 @@
-//! What an interface and its endpoints work on: one queue pair, the channels that begin here and those that end here.
+//! The state of an interface and its endpoints: one queue pair, its outbound and its inbound channels.
 
 #[cfg(test)]
 mod activity_tests;
@@ -28,93 +28,93 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Posted, Posting, Status, event};
 
-/// Receives that are posted, and sends that may be on their way to the wire.
+/// Number of posted receives, and limit on outstanding sends.
 const RECEIVES: usize = 256;
 const SENDS: usize = 256;
-/// Receives that may hold messages which wait for earlier ones: the rest is for what is awaited.
+/// Limit on receive buffers with early messages; the rest is for messages in order.
 const EARLY: usize = RECEIVES / 2;
-/// A channel counts as silent when nothing came on it while so many eras began: at least two whole ones.
+/// A channel is silent if nothing has arrived on it while this many eras began: at least two whole ones.
 const SILENT: u64 = 3;
-/// The device puts the global routing header in front of every datagram.
+/// Size of the global routing header, which the device puts in front of every datagram.
 const GRH: usize = 40;
-/// Channels that end here at most; anybody can open them.
+/// Limit on inbound channels, which any peer can open.
 const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
-/// Beyond this many the slots of those are used again whose peers are dead.
+/// Above this number, slots of dead peers are reused.
 const KEPT_INBOUND: usize = if cfg!(test) { 128 } else { 1 << 10 };
-/// Closed ones that still answer, should what was said to their peers be lost; beyond that another one takes the place of the
-/// oldest.
+/// Number of closed channels that still answer, in case their last acknowledgement was lost. Beyond it, a new channel replaces
+/// the oldest one.
 const KEPT_CLOSED: usize = 64;
-/// Polls after which the clock is read, while something is awaited and otherwise.
+/// Polls between two clock reads, with outstanding acknowledgements and without.
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;
-/// After so many polls that found nothing the queue is looked at no more often than the clock.
+/// After this many empty polls, the queue is polled only when the clock is read.
 const QUIET_AFTER: u32 = 1024;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
-/// So many samples are a span of time in which channels count as in use, at the most.
+/// Maximum number of samples in a span, the unit of time for channel activity.
 const SAMPLES: u32 = 20;
-/// How long a port counts as out of reach that could not be resolved: to try may take the kernel a second.
+/// Time for which an unresolvable port counts as unreachable. Resolving may take the kernel a second.
 const UNRESOLVED_FOR: Duration = Duration::from_secs(5);
-/// A sleeper that awaits acknowledgements is woken this often.
+/// Wake-up interval of a sleeper with outstanding acknowledgements.
 const WAKE_EVERY: Duration = Duration::from_millis(20);
 
-/// A channel that begins here.
+/// An outbound channel.
 struct Outbound {
     cookie: u64,
     sender: Sender,
     to: Target,
     handle: Rc<AddressHandle>,
-    /// Bytes of a message that fit a packet: the smaller MTU of the two sides counts.
+    /// Bytes of a message that fit into a packet, limited by the smaller MTU of the two sides.
     piece: usize,
-    /// It is among those that await something.
+    /// It is in the `awaiting` list.
     listed: bool,
-    /// Flushes that wait: the number up to which all must be acknowledged, and the cookie.
+    /// Pending flushes: the number up to which everything must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
-    /// The application packs a message, for which there is room: nothing else is posted meanwhile.
+    /// The application is packing a message. Its place in the window is reserved, and nothing else is posted meanwhile.
     packing: bool,
     closing: bool,
     failed: Option<Status>,
 }
 
-/// A message before its turn: the buffer that it lies in, and the bytes that came.
+/// An early message: its buffer and its length.
 struct Early {
     buffer: u32,
     len: usize,
 }
 
-/// A channel that ends here.
+/// An inbound channel.
 struct Inbound {
     token: u32,
     peer_end: End,
     to: Target,
     handle: Rc<AddressHandle>,
     receiver: Receiver<Early>,
-    /// What has come of the peer's identity; the peer arrives when it is complete.
+    /// The part of the peer's identity that has arrived. The peer is reported when it is complete.
     identity: Vec<u8>,
     arrived: bool,
-    /// The message of which this is the beginning is longer than a packet.
+    /// The parts so far of a message that is longer than a packet.
     begun: Vec<u8>,
     peer: u64,
     /// An acknowledgement is due.
     ack_due: bool,
     left: bool,
-    /// The span of time in which it was last heard.
+    /// The last span in which it was active.
     active_in: u64,
-    /// The era in which it was last heard.
+    /// The last era in which it was active.
     era: u64,
 }
 
 impl Inbound {
-    /// Whether nothing has come for two failure timeouts.
+    /// Whether nothing has arrived for two failure timeouts.
     fn is_silent(&self, era: u64) -> bool {
         era >= self.era + SILENT
     }
 
-    /// Whether its peer owes something: while it lives, it says that again and again.
+    /// Whether its peer still has something to send: a live peer retransmits it.
     fn is_owed(&self) -> bool {
         !self.arrived || self.receiver.gap
     }
 
-    /// Adds a piece of a message of at most `most` bytes. What does not follow is none.
+    /// Appends a part of a message of at most `most` bytes. A part with a wrong offset discards the message.
     fn begin(&mut self, at: u64, piece: &[u8], most: usize) {
         if at != self.begun.len() as u64 || self.begun.len() + piece.len() > most {
             return self.begun.clear();
@@ -122,7 +122,7 @@ impl Inbound {
         self.begun.extend_from_slice(piece);
     }
 
-    /// Adds a piece of the peer's identity; the whole, when that was the last one.
+    /// Appends a part of the peer's identity. Returns the identity when it is complete.
     fn assemble(&mut self, packet: &Packet, piece: &[u8]) -> Option<Vec<u8>> {
         let (len, at) = (packet.id as usize, packet.header);
         let fits = self.identity.len() + piece.len() <= len.min(super::MAX_IDENTITY);
@@ -135,16 +135,16 @@ impl Inbound {
     }
 }
 
-/// How many channels are in use: together they must not send more than there are receives, or what is lost then is
-/// mostly that of those who send little.
+/// The number of active channels. If their windows together exceed the receives, packets are lost, mostly those of low-rate
+/// senders.
 #[derive(Debug)]
 struct Activity {
-    /// The present span of time.
+    /// The current span.
     span: u64,
-    /// Samples taken in it, and messages that came.
+    /// Samples and arrived messages in the current span.
     samples: u32,
     messages: usize,
-    /// Channels that were active in it, and in the one before.
+    /// Channels active in the current span, and in the previous one.
     active: usize,
     before: usize,
 }
@@ -156,7 +156,7 @@ impl Default for Activity {
 }
 
 impl Activity {
-    /// Something came on a channel, which was last active in this span.
+    /// Counts an arrival on a channel that was last active in the span `last`.
     fn note(&mut self, last: &mut u64) {
         self.messages += 1;
         if core::mem::replace(last, self.span) != self.span {
@@ -164,7 +164,8 @@ impl Activity {
         }
     }
 
-    /// Called regularly: the next span begins once enough has come to have heard everybody, or when little comes.
+    /// Called regularly. The next span begins when enough messages have arrived to have heard every channel, or after `SAMPLES`
+    /// quiet samples.
     fn sample(&mut self) {
         self.samples += 1;
         if self.messages >= 2 * RECEIVES || self.samples >= SAMPLES {
@@ -173,57 +174,56 @@ impl Activity {
         }
     }
 
-    /// How many messages of one channel may be on their way: its share of the receives, some of which are for those who
-    /// begin to speak.
+    /// Window of one channel: its share of the receives. Some receives are reserved for channels that become active.
     fn share(&self) -> u64 {
         let channels = self.active.max(self.before).max(1);
         (RECEIVES * 3 / 4 / channels).clamp(1, WINDOW) as u64
     }
 }
 
-/// Everything of an interface, in the order in which it goes.
+/// The whole state of an interface. The fields are dropped in this order.
 pub(crate) struct State {
     qp: Qp,
     outbound: Vec<Option<Outbound>>,
-    /// Those of them that may await an acknowledgement: only they have timers.
+    /// Outbound channels that may have outstanding packets: only they have timers.
     awaiting: Vec<u32>,
     inbound: Vec<Inbound>,
-    /// The slots of those that were closed, in that order.
+    /// Slots of closed inbound channels, oldest first.
     closed: VecDeque<u32>,
-    /// Which channel a hello opened: it may come again.
+    /// The channel that a Hello opened, for retransmitted Hellos.
     known: HashMap<(Target, End), u32>,
     handles: HashMap<[u8; crate::port::PORT_LEN], Rc<AddressHandle>>,
-    /// Ports of unknown peers that could not be resolved, and when.
+    /// Unresolvable ports of unknown peers, with the time of the attempt.
     unresolved: HashMap<[u8; crate::port::PORT_LEN], Duration>,
     sleep: Sleep,
     cq: Cq,
     receives: Pool,
     sends: Pool,
     domain: Arc<DomainState>,
-    /// The messages among them, by their buffers.
+    /// Pending events; the messages among them are buffer numbers.
     notices: Notices<u32>,
     to_post: Vec<Receive>,
-    /// Channels that owe acknowledgements.
+    /// Inbound channels that owe an acknowledgement.
     acks_due: Vec<u32>,
-    /// Buffers of messages that wait for earlier ones.
+    /// Number of buffers with early messages.
     early: usize,
     activity: Activity,
-    /// Time in failure timeouts, and when the present one began. It is counted in slow progress, so that standing still
-    /// ourselves makes nobody silent.
+    /// Time in units of the failure timeout, and the start of the current unit. Slow progress advances it, so a suspension of
+    /// this process makes no peer silent.
     era: u64,
     era_began: Duration,
     batch: Vec<Wc>,
     pub(crate) own: Address,
     epoch: Instant,
     countdown: u32,
-    /// Polls that found nothing, one after the other.
+    /// Consecutive empty polls.
     idle: u32,
     slow_progress_at: Duration,
     next_peer: u64,
     dead: bool,
 }
 
-/// The number of a receive; that of a send is its buffer.
+/// Marks the id of a receive; the id of a send is its buffer.
 const RECEIVE: u64 = 1 << 63;
 
 fn number() -> Result<u32, Failure> {
@@ -232,7 +232,7 @@ fn number() -> Result<u32, Failure> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Puts a packet into a buffer and on its way. A packet that finds no room is one that was lost.
+/// Copies a packet into a buffer and posts it. Without room the packet counts as lost.
 fn transmit(qp: &Qp, sends: &mut Pool, handle: &AddressHandle, to: Target, bytes: &[u8]) {
     let Ok(buffer) = sends.take() else { return };
     let room = sends.bytes_mut(buffer);
@@ -248,7 +248,7 @@ fn transmit(qp: &Qp, sends: &mut Pool, handle: &AddressHandle, to: Target, bytes
 }
 
 impl State {
-    /// Everything, with all receives posted.
+    /// Makes the state and posts all receives.
     pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
         let cq = Cq::new(&domain.device, RECEIVES + SENDS)?;
         let sleep = Sleep::new(&domain.watch, Some(&cq))?;
@@ -262,7 +262,7 @@ impl State {
             inline: 0,
         };
         let qp = Qp::new(&domain.pd, &shape)?;
-        // The top bit of a queue key is for privileged ones.
+        // Queue keys with the top bit set are privileged.
         let qkey = number()? & 0x7fff_ffff;
         qp.start_datagrams(&domain.local, qkey)?;
         let packet = mtu_bytes(domain.port.mtu);
@@ -311,13 +311,13 @@ impl State {
         Ok(state)
     }
 
-    /// How many receives hold what waits for earlier datagrams, and how many may.
+    /// Receive buffers with early datagrams, and the limit on them.
     #[cfg(test)]
     pub(crate) fn early(&self) -> (usize, usize) {
         (self.early, EARLY)
     }
 
-    /// Whether packets can come to a peer's port.
+    /// Whether packets can reach a peer's port.
     pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
         self.domain.reaches(peer)
     }
@@ -337,8 +337,8 @@ impl State {
         }
     }
 
-    /// Says goodbye on every channel, waits for these to be acknowledged, as long as `TIELINE_CLOSE_TIMEOUT` says, and ends
-    /// everything.
+    /// Sends a goodbye on every channel, waits for the acknowledgements up to `TIELINE_CLOSE_TIMEOUT`, then tears everything
+    /// down.
     pub(crate) fn leave(&mut self) {
         for number in 0..self.outbound.len() {
             if self.outbound[number].as_ref().is_some_and(|outbound| !outbound.closing) {
@@ -362,7 +362,7 @@ impl State {
         self.epoch.elapsed()
     }
 
-    /// The address handle of a port, for all channels there.
+    /// The address handle of a port, shared by all channels to it.
     fn handle(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
         let key = port.pack();
         if let Some(handle) = self.handles.get(&key) {
@@ -396,8 +396,8 @@ impl State {
         }
     }
 
-    /// Once other modules carry the traffic a look at this queue finds nothing, time after time: then it is looked at when the clock
-    /// is. Who sleeps is woken by what comes, and arming looks by itself.
+    /// Whether to poll the queue. While other modules carry the traffic, polls of this queue stay empty, so it is polled only
+    /// when the clock is read. An arrival still wakes a sleeper, and arming polls the queue itself.
     #[inline]
     fn is_worth_a_look(&self) -> bool {
         self.idle < QUIET_AFTER
@@ -406,7 +406,7 @@ impl State {
             || !self.to_post.is_empty()
     }
 
-    #[inline(never)] // who looks at nothing need not pay for it
+    #[inline(never)] // keeps this out of the idle path
     fn poll_all(&mut self, events: &mut Events<'_>) {
         self.notices.release_texts();
         while let Some(buffer) = self.notices.taken() {
@@ -428,7 +428,7 @@ impl State {
         !self.awaiting.is_empty()
     }
 
-    /// Time passes, and the device may have news.
+    /// Runs the timers and reads the device's events.
     fn slow_progress(&mut self, mut events: Option<&mut Events<'_>>) {
         let now = self.now();
         self.check_timeouts(now, events.as_deref_mut());
@@ -473,7 +473,7 @@ impl State {
         if let Err(failure) = self.cq.arm() {
             self.fail_all(&failure, None);
         }
-        // What came before the request wakes nobody.
+        // Completions from before the request cause no wake-up.
         let all = self.catch_up(None);
         self.idle = 0;
         self.sleep.wake_every(self.is_waiting().then_some(WAKE_EVERY));
@@ -482,5 +482,5 @@ impl State {
     }
 }
 
-/// A header fits every packet.
+/// A header fits into the reserved bytes of every packet.
 const _: () = assert!(HEADER_LEN <= 40);

@@ -1,4 +1,4 @@
-//! What wakes an interface that sleeps, and the asynchronous events of the device.
+//! Wake-up of a sleeping interface, and the device's asynchronous events.
 
 pub(crate) mod sys;
 #[cfg(test)]
@@ -19,33 +19,33 @@ use std::time::Instant;
 use sys::{Bell, Epoll, Ticker};
 use tieline_plugin_api::{Failure, HostHandle, Status, async_kind};
 
-/// Hands the asynchronous events of a device to the interfaces that were opened on it, whoever reads them: those of a queue
-/// pair to the one that it belongs to, all others to each.
+/// Dispatches the asynchronous events of a device to its interfaces, no matter which interface reads them. An event of a queue
+/// pair goes to that queue pair's interface; all other events go to every interface.
 pub(crate) struct Watch {
     device: Arc<Device>,
     port: u8,
     inboxes: Mutex<Vec<Weak<Inbox>>>,
     gone: AtomicBool,
     port_down: AtomicBool,
-    /// The kernel's entry for access from processes: it vanishes at once when the device is removed, while not every
-    /// driver sends an event (soft RoCE waits, silently, until the last process has closed the device).
+    /// The kernel's entry for access from processes. It vanishes immediately when the device is removed. Not every driver sends
+    /// an event then: soft RoCE silently waits until the last process has closed the device.
     entry: Option<PathBuf>,
     published: Published,
     moved: Mutex<Option<String>>,
     entry_looked: Mutex<Instant>,
     host: HostHandle,
-    /// What the host calls the domain.
+    /// The host's name for the domain.
     domain: String,
 }
 
-/// How often the entry is looked at.
+/// Interval between checks of the entry.
 const ENTRY_EVERY: Duration = Duration::from_millis(500);
 
-/// What an interface is told.
+/// Pending asynchronous events of one interface.
 pub(crate) struct Inbox {
     events: Mutex<Vec<AsyncEvent>>,
     bell: Bell,
-    /// The interface's completion queue: the address of the library's object; 0 before there is one.
+    /// The interface's completion queue: the address of the library's object, 0 before the queue exists.
     cq: AtomicUsize,
 }
 
@@ -72,7 +72,7 @@ impl Watch {
         }
     }
 
-    /// A new place for events, of an interface without a completion queue.
+    /// Adds an inbox for an interface that has no completion queue yet.
     fn join(&self) -> Result<Arc<Inbox>, Failure> {
         let cq = AtomicUsize::new(0);
         let inbox = Arc::new(Inbox { events: Mutex::default(), bell: Bell::new()?, cq });
@@ -82,7 +82,7 @@ impl Watch {
         Ok(inbox)
     }
 
-    /// The device was removed, or failed for good.
+    /// The device was removed or has failed permanently.
     pub(crate) fn device_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -92,12 +92,12 @@ impl Watch {
         self.port_down.load(Ordering::Relaxed)
     }
 
-    /// Why peers cannot reach the port any more at the address that they know, if that is so.
+    /// The reason why peers cannot reach the port at the address they know, if that is the case.
     pub(crate) fn moved(&self) -> Option<String> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Something that peers are told may have changed.
+    /// Checks whether a published fact has changed, and reports the first change to the host.
     #[cold]
     fn look_at_address(&self) {
         let changed = self.published.changed();
@@ -108,7 +108,7 @@ impl Watch {
         *moved = changed;
     }
 
-    /// Reads what the device says and passes it on.
+    /// Reads and dispatches the device's events.
     pub(crate) fn read_events(&self) {
         while let Some(event) = self.device.next_event() {
             match event.kind {
@@ -127,7 +127,8 @@ impl Watch {
                 {
                     self.tell(async_kind::PORT_UP, "the port has its link again");
                 }
-                // A new subnet manager or a registration anew breaks nothing by itself: what they change is looked at.
+                // A new subnet manager or a reregistration breaks nothing by itself. The address check finds the facts that it
+                // changes.
                 IBV_EVENT_LID_CHANGE
                 | IBV_EVENT_PKEY_CHANGE
                 | IBV_EVENT_SM_CHANGE
@@ -148,7 +149,7 @@ impl Watch {
         }
     }
 
-    /// Tells the host, whose report operators read.
+    /// Reports to the host, whose report operators read.
     fn tell(&self, kind: u32, words: &str) {
         let status = if kind == async_kind::DEVICE_GONE { Status::NoDevice as i32 } else { 0 };
         self.host.async_event(kind, status, &self.domain, words);
@@ -162,7 +163,7 @@ impl Watch {
         for inbox in inboxes.iter().filter_map(Weak::upgrade).filter(concerns) {
             let mut events = inbox.events.lock().unwrap_or_else(PoisonError::into_inner);
             events.push(event);
-            inbox.bell.ring(); // under the lock: who takes the event silences this, too
+            inbox.bell.ring(); // under the lock: the reader of the events also silences the bell
         }
     }
 
@@ -177,7 +178,7 @@ impl Watch {
     }
 }
 
-/// What one interface sleeps on.
+/// The descriptors on which one interface sleeps.
 pub(crate) struct Sleep {
     epoll: Epoll,
     ticker: Ticker,
@@ -197,8 +198,8 @@ impl Sleep {
         Ok(sleep)
     }
 
-    /// Wakes a sleeper for this completion queue, too, and takes what the device says of its queue pairs. It goes before or
-    /// with this object.
+    /// Also wakes a sleeper for this completion queue, and delivers the device events of its queue pairs. The queue must not
+    /// outlive this object.
     pub(crate) fn watch(&self, cq: &Cq) -> Result<(), Failure> {
         self.epoll.add(cq.fd())?;
         self.inbox.cq.store(cq.raw.as_ptr().addr(), Ordering::Relaxed);
@@ -209,12 +210,12 @@ impl Sleep {
         self.epoll.raw()
     }
 
-    /// Wakes a sleeper when `fd`, which is owned elsewhere and lives as long, is readable too.
+    /// Also wakes a sleeper when `fd` is readable. The caller owns `fd` and keeps it open as long as this object lives.
     pub(crate) fn also(&self, fd: i32) -> Result<(), Failure> {
         self.epoll.add(fd)
     }
 
-    /// Wakes a sleeper at every interval, for what has to happen in time.
+    /// Wakes a sleeper at every interval, for timers.
     pub(crate) fn wake_every(&self, interval: Option<Duration>) {
         if self.interval.replace(interval) != interval {
             self.ticker.every(interval);
@@ -222,7 +223,7 @@ impl Sleep {
         self.ticker.silence();
     }
 
-    /// What the device has said since the last call.
+    /// The device's events since the last call.
     pub(crate) fn async_events(&self) -> Vec<AsyncEvent> {
         self.watch.read_events();
         let mut events = self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner);

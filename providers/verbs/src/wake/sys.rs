@@ -1,4 +1,4 @@
-//! The descriptors that a sleeping interface is woken by.
+//! The descriptors that wake a sleeping interface.
 
 #![allow(unsafe_code)]
 
@@ -11,11 +11,11 @@ fn owned(fd: i32, what: &str) -> Result<OwnedFd, Failure> {
     if fd < 0 {
         return Err(Failure::last_os_error(what));
     }
-    // SAFETY: the kernel just made this descriptor for us alone.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An epoll descriptor that others are put into.
+/// An epoll descriptor.
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
@@ -24,7 +24,7 @@ impl Epoll {
         owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1").map(Epoll)
     }
 
-    /// Wakes when `fd` is readable. The descriptor is owned elsewhere and lives as long.
+    /// Wakes when `fd` is readable. The caller owns `fd` and keeps it open as long as this object lives.
     pub(crate) fn add(&self, fd: RawFd) -> Result<(), Failure> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         // SAFETY: a live epoll descriptor and a filled record.
@@ -38,14 +38,14 @@ impl Epoll {
     }
 }
 
-/// Takes what has been written to an eventfd or has run up in a timer.
+/// Resets an eventfd or a timer's expiry count.
 fn take(fd: &OwnedFd) {
     let mut count = [0u8; 8];
     // SAFETY: the descriptor does not block; eight bytes of room.
     let _ = unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
 }
 
-/// A bell that another thread can ring.
+/// An eventfd that another thread can signal.
 pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
@@ -89,7 +89,7 @@ impl Ticker {
                 tv_nsec: libc::c_long::from(interval.subsec_nanos()),
             });
         let spec = libc::itimerspec { it_interval: time, it_value: time };
-        // SAFETY: a live timer and a filled record; the old setting is not asked for.
+        // SAFETY: a live timer and a filled record; the old setting is not requested.
         let _ = unsafe {
             libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, ptr::null_mut())
         };
@@ -104,9 +104,9 @@ impl Ticker {
     }
 }
 
-/// Fills `bytes` with random ones.
+/// Fills `bytes` with random bytes.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Failure> {
-    // SAFETY: room for as many bytes as are asked for.
+    // SAFETY: room for the requested number of bytes.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got == bytes.len() as isize {
         Ok(())

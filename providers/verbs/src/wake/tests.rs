@@ -1,4 +1,4 @@
-//! Who is woken, and who is not.
+//! Wake-ups: the interface concerned is woken, and no other.
 
 use super::*;
 use crate::devices::Published;
@@ -10,13 +10,13 @@ use crate::double::world::{announce, announce_of, reported};
 use crate::queue_pair::{Qp, QpShape, Srq};
 use std::sync::atomic::AtomicUsize;
 
-/// What the kernel says of a descriptor (`proc_pid_fdinfo(5)`).
+/// A field of the kernel's description of a descriptor (`proc_pid_fdinfo(5)`).
 fn info(fd: i32, what: &str) -> String {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
     info.lines().find_map(|line| line.strip_prefix(what)).unwrap().trim().to_string()
 }
 
-/// Whether a sleeper would be woken by the bell.
+/// Whether the bell would wake a sleeper.
 fn rings(inbox: &Inbox) -> bool {
     info(inbox.bell.raw(), "eventfd-count:") != "0"
 }
@@ -35,7 +35,7 @@ fn a_timer_that_has_run_up_wakes_a_sleeper_once_and_goes_on() {
     while !wakes() {
         std::thread::yield_now();
     }
-    // It goes on meanwhile: on a machine that is busy it may have run up again.
+    // The timer keeps running: on a busy machine it may have expired again.
     let silenced = || {
         sleep.wake_every(every);
         !wakes()

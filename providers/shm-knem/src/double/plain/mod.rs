@@ -1,4 +1,4 @@
-//! Plain references to pages, as the driver takes them, without the driver: those of a pipe to which `vmsplice` gave pages.
+//! Plain page references without the driver: the pages of a pipe after `vmsplice`. The driver takes the same kind of reference.
 
 mod sys;
 

@@ -7,14 +7,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 pub(crate) const PAGE: usize = 4096;
 
-/// What memory is made of.
+/// The kind of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Private and anonymous, as a heap is.
+    /// Private and anonymous, like a heap.
     Anonymous,
-    /// A private mapping of a memory file, as initialized data of a program is one of its file.
+    /// A private mapping of a memory file, like the initialized data of a program.
     PrivateFile,
-    /// A memory file that is shared.
+    /// A shared memory file.
     Shared,
 }
 
@@ -49,15 +49,15 @@ impl Memory {
         self.len as u64
     }
 
-    /// Stores this byte in every place.
+    /// Stores this byte everywhere.
     pub(crate) fn fill(&self, byte: u8) {
-        // SAFETY: the mapping is as long, writable, and nobody has a reference into it.
+        // SAFETY: the mapping has this length, is writable, and no reference into it exists.
         unsafe { core::ptr::write_bytes(self.base, byte, self.len) };
     }
 
-    /// Nobody can write it from here on.
+    /// Makes the memory read-only.
     pub(crate) fn make_read_only(&self) {
-        // SAFETY: a mapping of this test's own.
+        // SAFETY: a mapping that this test owns.
         let done = unsafe { libc::mprotect(self.base.cast(), self.len, libc::PROT_READ) };
         assert_eq!(done, 0, "mprotect: {}", Error::last_os_error());
     }
@@ -65,13 +65,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of`, and nobody has a reference into it.
+        // SAFETY: mapped by `of`, and no reference into it exists.
         let _ = unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }
 
 fn memory_file(len: usize) -> OwnedFd {
-    // SAFETY: a name that ends with a zero; the descriptor is nobody else's.
+    // SAFETY: a NUL-terminated name; nothing else owns the descriptor.
     unsafe {
         let fd = libc::memfd_create(c"memory".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0, "memfd_create: {}", Error::last_os_error());
@@ -80,7 +80,7 @@ fn memory_file(len: usize) -> OwnedFd {
     }
 }
 
-/// Plain references to the pages that memory has now.
+/// Plain references to the current pages of a mapping.
 pub(crate) struct Reference {
     pages: File,
     len: usize,
@@ -89,7 +89,8 @@ pub(crate) struct Reference {
 impl Reference {
     pub(crate) fn to(memory: &Memory) -> Reference {
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors, which are nobody else's. The pages stay with the pipe as long as it wants them.
+        // SAFETY: room for two descriptors, which nothing else owns. The pages stay with the pipe as long as it references
+        // them.
         unsafe {
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
             let (pages, end) = (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]));
@@ -100,7 +101,7 @@ impl Reference {
         }
     }
 
-    /// The bytes of those pages.
+    /// The bytes of the referenced pages.
     pub(crate) fn bytes(mut self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.pages.read_exact(&mut bytes).unwrap();
@@ -131,7 +132,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: a child of this test, which nobody else waits for.
+        // SAFETY: a child of this test that nothing else reaps.
         unsafe {
             let _ = libc::kill(self.0, libc::SIGKILL);
             let _ = libc::waitpid(self.0, core::ptr::null_mut(), 0);

@@ -1,8 +1,8 @@
-//! The functions of librdmacm, played within one thread: what is asked of the manager happens at once, between the ids of
-//! this thread, and is told in events. Queue pairs that it connects are those of the played device.
+//! A single-threaded double of librdmacm. Requests take effect immediately between the ids of the current thread and produce
+//! events. It connects queue pairs of the device double.
 //!
-//! It keeps to what the provider relies on: private data comes with zeros behind it, an id that ends takes its events with
-//! it, and the other side hears of every end.
+//! It reproduces the behaviour on which the provider relies. Private data is padded with zeros. Destroying an id discards its
+//! events. The other side is notified of every disconnect.
 
 #![allow(unsafe_code)]
 
@@ -15,34 +15,34 @@ use core::ptr;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 
-/// Bytes of private data that come with a request, an answer and a rejection.
+/// Bytes of private data in a request, an answer and a rejection.
 const REQUEST: usize = 56;
 const ANSWER: usize = 196;
 const REJECTION: usize = 148;
-/// Reasons of a rejection: nobody listens, and whoever listens does not want it.
+/// Reasons of a rejection: no listener, and a refusal by the listener.
 const NO_SUCH_SERVICE: c_int = 8;
 const CONSUMER: c_int = 28;
 
-/// What goes wrong.
+/// Injected faults.
 #[derive(Default)]
 pub(in crate::cm) struct Faults {
-    /// The manager does nothing that is asked of it for connections that are there.
+    /// The manager refuses every request on existing connections.
     pub(in crate::cm) refuses: bool,
-    /// How the next addresses are resolved: these events with these error numbers.
+    /// Results of the next address resolutions: events with error numbers.
     pub(in crate::cm) addresses: VecDeque<(c_uint, c_int)>,
-    /// The same of routes.
+    /// Results of the next route resolutions.
     pub(in crate::cm) routes: VecDeque<(c_uint, c_int)>,
     /// Reasons for which the next requests are rejected.
     pub(in crate::cm) rejections: VecDeque<c_int>,
-    /// The port of the device that addresses lead to; none: the first.
+    /// The device port to which addresses resolve; `None`: port 1.
     pub(in crate::cm) port: Option<u8>,
-    /// Requests reach nobody.
+    /// Requests are lost.
     pub(in crate::cm) silent: bool,
-    /// Events cannot be read any more.
+    /// Reading events fails.
     pub(in crate::cm) deaf: bool,
 }
 
-/// An event as the library keeps it until it is acknowledged.
+/// An event in the form in which the library keeps it until the acknowledgement.
 #[repr(C)]
 struct Kept {
     event: rdma_cm_event,
@@ -52,7 +52,7 @@ struct Kept {
 struct State {
     channel: usize,
     listens: bool,
-    /// The other side of a connection, or of what is to be one.
+    /// The other side of a connection or connection request.
     peer: Option<usize>,
     joined: bool,
     /// The queue pair on the other side.
@@ -67,7 +67,7 @@ struct Manager {
     classes: Vec<u8>,
     channels: HashMap<usize, VecDeque<*mut Kept>>,
     ids: HashMap<usize, State>,
-    /// The device as the manager has opened it.
+    /// The device context of the manager.
     device: Option<*mut ibv_context>,
     ports: u16,
 }
@@ -80,12 +80,12 @@ fn manager<R>(act: impl FnOnce(&mut Manager) -> R) -> R {
     MANAGER.with_borrow_mut(act)
 }
 
-/// What this thread has asked of the manager for connections that are there, since this was last called.
+/// The manager calls of this thread on existing connections since the last call of this function.
 pub(in crate::cm) fn asked() -> Vec<&'static str> {
     manager(|manager| std::mem::take(&mut manager.asked))
 }
 
-/// Types of service that ids were given.
+/// The types of service that were set on ids.
 pub(in crate::cm) fn classes() -> Vec<u8> {
     manager(|manager| manager.classes.clone())
 }
@@ -94,7 +94,7 @@ pub(in crate::cm) fn fault(change: impl FnOnce(&mut Faults)) {
     manager(|manager| change(&mut manager.faults));
 }
 
-/// Tells everybody who listens that the device is gone.
+/// Reports the removal of the device to all listeners.
 pub(in crate::cm) fn remove_device() {
     manager(|manager| {
         let listeners: Vec<usize> =
@@ -146,7 +146,7 @@ impl Manager {
         wake(channel);
     }
 
-    /// The other side of a connection, which ends.
+    /// Disconnects an id and returns its former peer.
     fn part(&mut self, id: usize) -> Option<(usize, bool)> {
         let state = self.ids.get_mut(&id)?;
         let joined = std::mem::take(&mut state.joined);
@@ -156,17 +156,17 @@ impl Manager {
         Some((peer, joined))
     }
 
-    /// The device, as an id comes to name it.
+    /// The device context that ids refer to.
     fn device(&mut self) -> *mut ibv_context {
         *self.device.get_or_insert_with(|| {
             let api = crate::load::library().expect("it is played");
-            // SAFETY: the played device; it stays open for the life of the thread.
+            // SAFETY: the device double; it stays open for the life of the thread.
             unsafe { (api.ibv_open_device)(NAME.as_ptr().cast_mut().cast()) }
         })
     }
 
     fn made(&mut self, channel: usize) -> *mut rdma_cm_id {
-        // SAFETY: numbers and pointers, which may be zero.
+        // SAFETY: a record of numbers and pointers, for which zero is valid.
         let id = Box::into_raw(Box::new(unsafe { core::mem::zeroed::<rdma_cm_id>() }));
         let state = State { channel, listens: false, peer: None, joined: false, remote: 0, qpn: 0 };
         let _ = self.ids.insert(id.expose_provenance(), state);
@@ -183,13 +183,13 @@ fn errno(code: c_int) -> c_int {
 /// Makes the channel's descriptor readable.
 fn wake(channel: usize) {
     let channel = ptr::with_exposed_provenance::<rdma_event_channel>(channel);
-    // SAFETY: a channel outlives its ids, of which one is told something; eight bytes.
+    // SAFETY: a channel outlives its ids, and the event is for one of them; eight bytes.
     let _ = unsafe { libc::write((*channel).fd, (&raw const ONE).cast(), 8) };
 }
 
 static ONE: u64 = 1;
 
-/// Whether a descriptor wakes who sleeps on it.
+/// Whether a descriptor is readable, so that it wakes a sleeper.
 pub(in crate::cm) fn is_readable(fd: c_int) -> bool {
     let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one record.
@@ -221,7 +221,7 @@ unsafe extern "C" fn get_cm_event(
     });
     match next {
         Ok(kept) => {
-            // SAFETY: the caller's place.
+            // SAFETY: the caller's out-pointer.
             unsafe { *out = kept.cast() };
             0
         }
@@ -247,7 +247,7 @@ unsafe extern "C" fn create_id(
     _: c_uint,
 ) -> c_int {
     let id = manager(|manager| manager.made(channel.addr()));
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's out-pointer.
     unsafe { *out = id };
     0
 }
@@ -258,7 +258,7 @@ unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
             Some((peer, true)) => {
                 manager.tell(peer, None, RDMA_CM_EVENT_DISCONNECTED, 0, Vec::new());
             }
-            // A request that nobody has answered.
+            // A request without an answer.
             Some((peer, false)) => {
                 manager.tell(peer, None, RDMA_CM_EVENT_REJECTED, CONSUMER, vec![0; REJECTION]);
             }
@@ -267,13 +267,13 @@ unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
         let channel = manager.ids.remove(&id.addr()).map_or(0, |state| state.channel);
         let told = manager.channels.get_mut(&channel).map(std::mem::take).unwrap_or_default();
         let (lost, stay): (VecDeque<_>, VecDeque<_>) = told.into_iter().partition(|kept| {
-            // SAFETY: an event that waits belongs to its channel.
+            // SAFETY: a pending event belongs to its channel.
             unsafe { (**kept).event.id == id }
         });
         let _ = manager.channels.insert(channel, stay);
         lost
     });
-    // SAFETY: events that nobody can ask for any more; the id came from `made`, and ends once.
+    // SAFETY: events that can no longer be fetched; the id came from `made`, and ends once.
     unsafe {
         lost.into_iter().for_each(|kept| drop(Box::from_raw(kept)));
         drop(Box::from_raw(id));
@@ -373,12 +373,12 @@ unsafe extern "C" fn init_qp_attr(
     0
 }
 
-/// What a side says of itself, and what it sends along, with zeros behind it.
+/// A side's queue pair number and its private data, padded with zeros.
 ///
 /// # Safety
-/// A filled record.
+/// `param` is a filled record.
 unsafe fn said(param: *mut rdma_conn_param, room: usize) -> (u32, Vec<u8>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract.
     unsafe {
         let param = &*param;
         (param.qp_num, private(param.private_data, param.private_data_len, room))
@@ -386,12 +386,12 @@ unsafe fn said(param: *mut rdma_conn_param, room: usize) -> (u32, Vec<u8>) {
 }
 
 /// # Safety
-/// So many bytes, which may be none at all.
+/// `data` points to `len` bytes; `len` may be 0.
 unsafe fn private(data: *const c_void, len: u8, room: usize) -> Vec<u8> {
     assert!(usize::from(len) <= room, "{len} bytes do not fit");
     let mut bytes = vec![0; room];
     if len > 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract.
         let given = unsafe { core::slice::from_raw_parts(data.cast::<u8>(), usize::from(len)) };
         bytes[..given.len()].copy_from_slice(given);
     }
@@ -413,7 +413,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
         }
         let at = |at: usize| ptr::with_exposed_provenance::<rdma_cm_id>(at);
         let listener = manager.ids.iter().find(|(address, state)| {
-            // SAFETY: the ids that are known are live.
+            // SAFETY: every known id is live.
             state.listens && unsafe { port(&(*at(**address)).src_addr) } == to
         });
         let listener = listener.map(|(address, state)| (*address, state.channel));
@@ -424,7 +424,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
             return 0;
         };
         let child = manager.made(channel);
-        // SAFETY: the id just made.
+        // SAFETY: an id that was just made.
         unsafe { ((*child).verbs, (*child).port_num) = (manager.device(), 1) };
         for (one, other) in [(child.addr(), id.addr()), (id.addr(), child.addr())] {
             if let Some(state) = manager.ids.get_mut(&one) {
@@ -499,7 +499,7 @@ unsafe extern "C" fn set_option(
     })
 }
 
-/// All of it, in place of the real library.
+/// The double's function table, in place of the real library.
 pub(in crate::cm) fn library() -> Library {
     Library {
         rdma_create_event_channel: create_event_channel,

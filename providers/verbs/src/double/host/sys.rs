@@ -1,11 +1,11 @@
-//! The host of a played device's domain.
+//! The host double for a domain on the device double.
 
 #![allow(unsafe_code)]
 
 use crate::double::world::world;
 use core::ffi::c_void;
 
-/// A host that keeps what it is told of devices and what is logged, and does nothing else.
+/// A host that records device events and log lines and ignores everything else.
 pub(crate) fn host() -> tieline_plugin_api::HostHandle {
     use tieline_plugin_api::abi::Host;
     let table =
@@ -15,13 +15,13 @@ pub(crate) fn host() -> tieline_plugin_api::HostHandle {
 }
 
 unsafe extern "C" fn log(_: *mut c_void, _: u32, text: *const u8, len: usize) {
-    // SAFETY: the provider's text, lent for the call.
+    // SAFETY: the provider's text, borrowed for the call.
     let text = unsafe { core::slice::from_raw_parts(text, len) };
     world(|world| world.logged.push(String::from_utf8_lossy(text).into_owned()));
 }
 
 unsafe extern "C" fn report(_: *mut c_void, event: *const tieline_plugin_api::abi::AsyncEvent) {
-    // SAFETY: the provider's record and its text, lent for the call.
+    // SAFETY: the provider's record and its text, borrowed for the call.
     let (kind, domain) = unsafe {
         ((*event).kind, core::slice::from_raw_parts((*event).domain, (*event).domain_len))
     };

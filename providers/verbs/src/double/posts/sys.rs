@@ -1,4 +1,4 @@
-//! What is posted to the played device.
+//! Posting to the device double.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use crate::double::world::{Send, world};
 use core::ffi::c_int;
 
 /// # Safety
-/// `wr` is a chain of filled records, and `bad` a place for the first that is not taken.
+/// `wr` is a chain of filled records, and `bad` a place for the first request that is not accepted.
 unsafe fn post_receives(
     queue: usize,
     mut wr: *mut ibv_recv_wr,
@@ -19,11 +19,11 @@ unsafe fn post_receives(
         while !wr.is_null() {
             let refused = world.refuses_receive(queue);
             if refused != 0 {
-                // SAFETY: the caller's place.
+                // SAFETY: the caller's out-pointer.
                 unsafe { *bad = wr };
                 return refused;
             }
-            // SAFETY: the caller's promise; every receive of this provider has one piece.
+            // SAFETY: by this function's contract; every receive of this provider has one piece.
             let (id, piece, next) = unsafe { ((*wr).wr_id, *(*wr).sg_list, (*wr).next) };
             world.receives.entry(queue).or_default().push_back((id, piece));
             world.counts.receives += 1;
@@ -58,7 +58,7 @@ pub(in crate::double) unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     world(|world| world.counts.send_calls += 1);
-    // SAFETY: null, or a filled record; of a live queue pair, and with a place for the first that is not taken.
+    // SAFETY: null, or a filled record; of a live queue pair, and with a place for the first request that is not accepted.
     unsafe {
         while let Some(next) = wr.as_ref() {
             let code = post_one((*qp).qp_num, next);
@@ -74,7 +74,7 @@ pub(in crate::double) unsafe extern "C" fn post_send(
 
 fn post_one(qpn: u32, wr: &ibv_send_wr) -> c_int {
     let pieces: Vec<ibv_sge> = (0..wr.num_sge as usize)
-        // SAFETY: it has as many pieces as it says.
+        // SAFETY: the request has the stated number of pieces.
         .map(|at| unsafe { *wr.sg_list.add(at) })
         .collect();
     let inline = wr.send_flags & IBV_SEND_INLINE != 0;
@@ -104,7 +104,7 @@ fn post_one(qpn: u32, wr: &ibv_send_wr) -> c_int {
         if inline && pieces.iter().map(|piece| piece.length).sum::<u32>() > pair.inline {
             return libc::EINVAL;
         }
-        // SAFETY: the operation says which of the three it is; all are plain numbers.
+        // SAFETY: the opcode selects the valid variant of the three; all are plain numbers.
         let (target, operands) = unsafe {
             match wr.opcode {
                 IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {

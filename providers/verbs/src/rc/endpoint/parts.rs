@@ -1,9 +1,10 @@
-//! Gets into more pieces than the device fills in one read: several reads with one end.
+//! Gets into more pieces than one read of the device can fill: several reads with one completion.
 
 use super::*;
 
 impl RcEndpoint {
-    /// Posts a read for each of as many pieces as the device takes; the last one's end is the end of all.
+    /// Posts one read per group of pieces. Each group has as many pieces as the device accepts, and the last read completes the
+    /// operation.
     pub(super) fn read_in_parts(
         &self,
         state: &mut State,
@@ -24,16 +25,16 @@ impl RcEndpoint {
             let last = at + 1 == parts;
             let ends = if last { core::mem::take(&mut ends) } else { Ends::default() };
             let ends = Ends { foreign: true, ..ends };
-            // None of them is refused by itself: the registrations that the last one holds are of all.
+            // The parts are never rejected one by one: the last part holds the registrations of all of them.
             if connection.post(Work::Read { address, rkey }, part, ends, HOLD).is_err() {
-                break; // it has no queue pair any more
+                break; // the queue pair is gone
             }
             address += part.iter().map(|piece| u64::from(piece.length)).sum::<u64>();
         }
         state.pieces = pieces;
         match flags & HOLD != 0 {
             true => state.post_later(self.slot),
-            // Where the device takes nothing any more the connection is over, and this operation with it.
+            // If the device rejects them permanently, the connection fails, and this operation with it.
             false => drop(state.tell(self.slot)),
         }
         Ok(Posting::Pending)

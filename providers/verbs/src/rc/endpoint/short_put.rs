@@ -1,8 +1,9 @@
-//! Puts whose bytes are taken while they are posted (`max_short_put`): by the device or, where a queue pair inlines less, by a buffer.
+//! Short puts (`max_short_put`), whose data is copied during the post. The device copies it inline, or a buffer takes it if the
+//! queue pair inlines less.
 
 use super::*;
 
-/// Whether the bytes of a put in one piece are taken at once.
+/// Whether a put is short: one piece, copied during the post.
 #[inline]
 pub(super) fn is_short(state: &State, op: &RmaOp<'_>, piece: &Iov) -> bool {
     op.len.wrapping_sub(1) < state.short_puts
@@ -12,7 +13,8 @@ pub(super) fn is_short(state: &State, op: &RmaOp<'_>, piece: &Iov) -> bool {
 }
 
 impl RcEndpoint {
-    /// Posts one. Where it is to complete locally it has: nobody is told of its end, and should it fail the connection does.
+    /// Posts a short put. With local completion it is done immediately: its end is not reported, and a failure fails the
+    /// connection.
     #[inline(always)]
     pub(super) fn put_short(
         &self,
@@ -39,7 +41,7 @@ impl RcEndpoint {
         Ok(if is_over { Posting::Done } else { Posting::Pending })
     }
 
-    /// The same from a buffer of ours: this queue pair inlines less than others.
+    /// Posts from a buffer of the provider, because this queue pair inlines less than others.
     #[cold]
     fn put_copied(
         &self,

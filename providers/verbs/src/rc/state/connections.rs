@@ -1,12 +1,12 @@
-//! Connections from beginning to end: made, connected, closed, failed.
+//! The life of a connection: creation, connecting, closing, failure.
 
 use super::*;
 use crate::rc::connection::{NOT_PLAIN, Packed};
 
-/// How long who closes an endpoint waits for the device to give back memory of the application: most need microseconds.
+/// Time that closing an endpoint waits for the device to flush sends with application memory. Most devices need microseconds.
 const MOMENT: Duration = Duration::from_micros(500);
 
-/// Whether a device that refused a send with this error number takes it later.
+/// Whether the device may accept the send later after this error number.
 fn is_transient(errno: i32) -> bool {
     errno == libc::ENOMEM || errno == libc::EAGAIN
 }
@@ -14,7 +14,7 @@ fn is_transient(errno: i32) -> bool {
 impl State {
     pub(crate) fn new_connection(&mut self, cookie: u64) -> Result<u32, Failure> {
         if self.cq.is_none() {
-            let _ = self.read_async_events(None); // perhaps nobody has looked yet
+            let _ = self.read_async_events(None); // without connections, no poll has read them
         }
         if self.domain.watch.device_gone() {
             let text = format!("the device {} was removed", self.domain.name.device);
@@ -54,7 +54,8 @@ impl State {
             Connection::new(&state.domain, cq, srq, own, cookie, generation)
         };
         let made = match make(self) {
-            // Devices differ in how they say that they have no room for it: what is ending has some.
+            // Devices report exhaustion with different errors. Destroying retired queue pairs frees resources, so one retry
+            // follows.
             Err(_) if !self.cleanup.is_empty() => {
                 self.finish_endings(true);
                 make(self)
@@ -74,7 +75,7 @@ impl State {
         self.windows += usize::from(own.window) + CONTROL;
         if let Err(failure) = self.provide_receives(usize::from(own.window) + CONTROL, slot as u32)
         {
-            self.destroy(slot as u32); // nobody gets an endpoint that could close it
+            self.destroy(slot as u32); // the caller gets no endpoint to close
             return Err(failure);
         }
         self.wake_while_needed();
@@ -90,8 +91,8 @@ impl State {
         self.connections.len() - 1
     }
 
-    /// Queue pairs that are ending make room for another one, see [`Cleanup::make_room`]. What the device has said of them, and
-    /// what is unread, is read before.
+    /// Destroys retired queue pairs to make room for another one, see [`Cleanup::make_room`]. The device's events and the
+    /// unread completions are read first.
     #[cold]
     fn finish_endings(&mut self, all: bool) {
         self.has_more_to_do = true;
@@ -108,7 +109,7 @@ impl State {
     /// Sends a control message.
     ///
     /// # Errors
-    /// `Again` when there is no room now, `Io` when the device does not take it.
+    /// `Again` if there is no room now, `Io` if the device rejects it.
     pub(super) fn control(&mut self, slot: u32, kind: Kind, role: Role) -> Result<(), Status> {
         let Some(connection) =
             self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut)
@@ -120,7 +121,7 @@ impl State {
         }
         let grant = connection.credits.next_grant();
         let head = Header { header: 0, id: 0, grant, kind }.pack();
-        // A credit is the only one whose end nobody waits for.
+        // A credit message is the only kind that is not signalled: nothing depends on its completion.
         let mut flags = if kind == Kind::Credit { 0 } else { IBV_SEND_SIGNALED };
         let mut ends = Ends { role, ..Ends::default() };
         let piece = if connection.inline() >= HEADER_LEN {
@@ -145,7 +146,7 @@ impl State {
         }
     }
 
-    /// Tells the device of everything that a connection holds, or notes that it is to be told.
+    /// Posts the held sends of a connection. If the device is out of memory, they are retried later.
     #[cold]
     pub(crate) fn tell(&mut self, slot: u32) -> Result<(), Status> {
         let Some(Err(refused)) = self.connection(slot).map(Connection::tell) else { return Ok(()) };
@@ -156,7 +157,7 @@ impl State {
         Err(self.refused(slot, refused))
     }
 
-    /// Notes that a connection has something for the device.
+    /// Queues a connection for posting at the next poll.
     pub(crate) fn post_later(&mut self, slot: u32) {
         self.has_more_to_do = true;
         if !self.unposted.contains(&slot) {
@@ -164,7 +165,7 @@ impl State {
         }
     }
 
-    /// Posts the packed message of a connection, or notes that it is to be posted.
+    /// Posts the packed message of a connection. If the device is out of memory, it is retried later.
     #[inline]
     pub(crate) fn post_packed_of(&mut self, slot: u32) -> Result<(), Status> {
         let Some(connection) =
@@ -186,16 +187,16 @@ impl State {
         Err(self.refused(slot, refused))
     }
 
-    /// Tries again to post what the device did not take.
+    /// Retries the sends that the device did not accept.
     #[cold]
     pub(super) fn post_packed(&mut self) {
         for slot in core::mem::take(&mut self.unposted) {
-            // A connection that broke tells so itself.
+            // A broken connection reports its own failure.
             let _ = self.tell(slot).and_then(|()| self.post_packed_of(slot));
         }
     }
 
-    /// What a data call says when the device did not take its send.
+    /// The status of a data call whose send the device rejected.
     #[cold]
     pub(crate) fn refused(&mut self, slot: u32, refused: NotPosted) -> Status {
         let errno = refused.errno;
@@ -204,9 +205,9 @@ impl State {
             return Status::Again;
         }
         let error = std::io::Error::from_raw_os_error(errno);
-        let text = format!("{} does not take sends any more: {error}", self.domain.name.words());
+        let text = format!("{} accepts no more sends: {error}", self.domain.name.words());
         self.fail_connection(slot, &Failure::new(Status::Io, text), None);
-        // While the device gives back what it has, the words are still to come.
+        // While the device flushes the connection, the status is `Again`: the reason is reported later.
         self.connection(slot).and_then(|c| c.may_post().err()).unwrap_or(Status::Io)
     }
 
@@ -227,8 +228,8 @@ impl State {
         connection.credits.open(u32::from(peer.window));
         connection.phase = Phase::Connecting;
         connection.deadline = Instant::now() + domain.settings.connect;
-        // Both send a hello: that of the side that connects last is heard at once. Only one of them sends it again,
-        // so that the other is there to hear it, whenever either of them polls.
+        // Both sides send a hello, and the one of the side that connects last arrives immediately. Only one side retransmits
+        // it. The other side is then connected when the hello arrives, no matter which of the two polls.
         if self.control(slot, Kind::Hello, Role::Hello).is_err() {
             return Err(Failure::new(
                 Status::Io,
@@ -238,17 +239,17 @@ impl State {
         Ok(())
     }
 
-    /// Closes an endpoint. What was sent before still arrives, unless the device works on memory of the application.
+    /// Closes an endpoint. Earlier sends still arrive, unless the device works on memory of the application.
     pub(crate) fn close(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         (connection.closing, connection.plain) = (true, NOT_PLAIN);
-        let _ = self.post_packed_of(slot); // one that the device takes later goes before the goodbye, too
+        let _ = self.post_packed_of(slot); // if the device accepts it later, it still precedes the goodbye
         let Some(connection) = self.connection(slot) else { return };
         let touches = |c: &mut Connection| c.queue.touches_application();
         if connection.phase != Phase::Established || touches(connection) {
             self.destroy(slot);
-            // When this returns nothing touches that memory any more. A device that is given the time gives its shared
-            // receives back, too.
+            // After this call the device must not access that memory. A device that flushes in time also returns its shared
+            // receives.
             let until = Instant::now() + MOMENT;
             while self.connection(slot).is_some_and(touches) {
                 let late = Instant::now() >= until;
@@ -262,7 +263,7 @@ impl State {
         self.send_goodbye(slot);
     }
 
-    /// Sends the goodbye of a connection, behind everything else, or notes that it is to be sent.
+    /// Sends the goodbye of a connection after all other sends. Without room it is retried later.
     fn send_goodbye(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         let (generation, waits) = (connection.generation, connection.packed != Packed::Nothing);
@@ -277,7 +278,7 @@ impl State {
         }
     }
 
-    /// Tries again to send the goodbyes that found no room.
+    /// Retries the goodbyes that had no room.
     #[cold]
     pub(super) fn retry_goodbyes(&mut self) {
         for (slot, generation) in core::mem::take(&mut self.goodbyes) {
@@ -287,14 +288,14 @@ impl State {
         }
     }
 
-    /// Destroys a connection; everything that it held is given back, without an event.
+    /// Destroys a connection and releases its resources, without an event.
     pub(super) fn destroy(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         (connection.closing, connection.plain) = (true, NOT_PLAIN);
         self.end(slot, Status::Closed.into(), None);
     }
 
-    /// Ends a connection: everything on its way ends with `failure`, and the application is told.
+    /// Fails a connection: all its outstanding operations fail with `failure`, and the application is notified.
     #[cold]
     pub(crate) fn fail_connection(
         &mut self,
@@ -309,18 +310,19 @@ impl State {
         }
     }
 
-    /// Takes the queue pair out of use. When the application hears of the end, the device must not touch its memory any more:
-    /// so that is [`State::ended`], when the device has given back the last send.
+    /// Retires the queue pair. When the application is notified, the device must no longer access its memory. The notification
+    /// therefore comes in [`State::ended`], after the device has flushed the last send.
     #[cold]
     fn end(&mut self, slot: u32, failure: Failure, events: Option<&mut Events<'_>>) {
         self.has_more_to_do = true;
         let Some(connection) = self.connection(slot).filter(|c| c.ending.is_none()) else { return };
-        // Of an operation, a rejected key says that the endpoint lives on. Only one of them was to blame.
+        // As an operation's status, `KeyRejected` means that the endpoint stays usable. It applies to one operation only, so
+        // the connection gets `Io`.
         connection.phase = Phase::Failed(match failure.status {
             Status::KeyRejected => Status::Io,
             other => other,
         });
-        // The link may be why. Where the peer has ended it, or this side has, it is not.
+        // With these errors the link may be down. If either side ended the connection, it is not.
         let lost =
             matches!(failure.status, Status::TimedOut | Status::Unreachable | Status::NoDevice);
         connection.ending = Some((failure, Instant::now()));
@@ -330,14 +332,14 @@ impl State {
         let drains = connection.peer.is_some()
             && connection.qp.as_ref().is_some_and(|qp| qp.to_error().is_ok());
         if drains && waits {
-            // Those before it may have ended without a completion; this one has it when it is given back. Some devices take
-            // none in ERR: then the last one that was under way tells.
+            // Earlier sends may have ended without a completion; this signalled one completes when it is flushed. Some devices
+            // accept no send in ERR. Then the last outstanding send marks the end.
             let work = Work::Write { address: 0, rkey: 0 };
             let _ = connection.post(work, &[], Ends::default(), IBV_SEND_SIGNALED);
         }
         if let Some(qp) = connection.qp.take() {
             let broke = lost || self.domain.watch.port_down();
-            // Of a queue of its own all that is posted comes back.
+            // All receives in a queue pair's own queue are flushed. With none posted, no flush is pending.
             let none_left = !drains || self.receives.posted_to(qp.number()) == Some(0);
             self.cleanup.drain(qp, broke, waits, none_left.then_some(0));
             self.reclaim_receives();
@@ -352,7 +354,7 @@ impl State {
         }
     }
 
-    /// The device has no more time to give back the sends of a connection that is over.
+    /// Stops waiting for the device to flush the sends of an ended connection.
     pub(super) fn abandon(&mut self, slot: u32, events: Option<&mut Events<'_>>) {
         let Some(connection) = self.connection(slot).filter(|c| c.ending.is_some()) else { return };
         let (qpn, outstanding) = (connection.own.qpn, connection.queue.len());
@@ -361,7 +363,7 @@ impl State {
         self.ended(slot, events);
     }
 
-    /// The device has given back what was posted: what was on its way has ended.
+    /// The device has flushed the queue pair: fails all outstanding operations and notifies the application.
     #[cold]
     pub(super) fn ended(&mut self, slot: u32, mut events: Option<&mut Events<'_>>) {
         self.has_more_to_do = true;
@@ -370,7 +372,7 @@ impl State {
         let Phase::Failed(status) = connection.phase else { return };
         let (closing, cookie, qpn) = (connection.closing, connection.cookie, connection.own.qpn);
         let blamed = connection.blamed.take();
-        // Completions that are still to be fetched belong to the past.
+        // Completions that are still unread are stale from here on.
         connection.generation = connection.generation.wrapping_add(1);
         self.generations[slot as usize] = connection.generation;
         self.cleanup.given_back(qpn);
@@ -390,7 +392,7 @@ impl State {
         self.wake_while_needed();
     }
 
-    /// Ends every connection, at once: nobody knows what the device or its queues still do.
+    /// Fails every connection immediately, because the state of the device and its queues is unknown.
     #[cold]
     pub(super) fn fail_all(
         &mut self,

@@ -1,9 +1,9 @@
-//! Progress: what completed, what arrived, what has to happen in time. Sends that completed are in `sends.rs`.
+//! Progress: completions, arrived messages and timeouts. Completed sends are in `sends.rs`.
 
 use super::*;
 
 impl State {
-    #[inline(always)] // into the call that the core makes
+    #[inline(always)] // inlined into the entry point that the core calls
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         self.countdown -= 1;
         if self.countdown == 0 || self.has_more_to_do || events.room() == 0 {
@@ -17,13 +17,13 @@ impl State {
         }
     }
 
-    /// Whether a poll is more than a look at the completion queue.
+    /// Decides whether the next poll must do more than read the completion queue.
     pub(super) fn look_for_more_to_do(&mut self) {
         let waits = self.notices.waits() | self.unposted.len() | self.cleanup.waits();
         self.has_more_to_do = waits != 0;
     }
 
-    #[inline(never)] // who finds nothing need not pay for it
+    #[inline(never)] // keeps this out of an empty poll's path
     fn poll_all(&mut self, events: &mut Events<'_>) {
         if self.notices.are_out() {
             self.release();
@@ -40,11 +40,11 @@ impl State {
         self.look_for_more_to_do();
     }
 
-    /// The application is done with what the poll before delivered.
+    /// Releases the messages and texts that the previous poll delivered.
     pub(super) fn release(&mut self) {
         self.notices.release_texts();
         while let Some(Delivered { buffer, slot, generation }) = self.notices.taken() {
-            // Whoever has the slot now has its own.
+            // A new connection in this slot has receives of its own.
             let connection = current(&mut self.connections, slot, generation);
             self.receives.again(buffer, if connection.is_some() { slot } else { NOBODY });
             let Some(connection) = connection else { continue };
@@ -62,13 +62,13 @@ impl State {
         }
     }
 
-    /// Fetches a batch of completions; whether there was any.
+    /// Fetches a batch of completions. Returns whether there was any.
     pub(super) fn fetch(&mut self, events: Option<&mut Events<'_>>) -> bool {
         if self.batch.is_empty() {
-            // Within a batch: what came before is told from there.
+            // A batch is being processed. Its caller reports the earlier completions.
             return false;
         }
-        // Before anybody has connected the device has nothing of ours.
+        // Before the first connection, nothing is posted to the device.
         let Some(cq) = &self.cq else { return false };
         match cq.fetch(&mut self.batch) {
             0 => self.cleanup.fetched(0, true),
@@ -84,13 +84,13 @@ impl State {
         false
     }
 
-    /// So many completions lie in the batch.
-    #[inline(never)] // who finds nothing need not pay for it
+    /// Processes `count` completions of the batch.
+    #[inline(never)] // keeps this out of an empty poll's path
     fn fetched(&mut self, count: usize, mut events: Option<&mut Events<'_>>) {
         self.cleanup.fetched(count, false);
         let batch = core::mem::take(&mut self.batch);
         let mut rest = batch[..count.min(batch.len())].iter();
-        // Nothing waits before them, and there is room.
+        // The fast path needs an empty backlog and room for events.
         if let (Some(events), true) = (events.as_deref_mut(), self.notices.is_empty()) {
             for wc in rest.by_ref() {
                 if self.completed_simply(wc, events) {
@@ -114,7 +114,8 @@ impl State {
         self.look_for_more_to_do();
     }
 
-    /// A completion as nearly all are. `false`: it is another one, or there is no room for it, and [`State::completed`] is to see to it.
+    /// Processes a completion of the common kind. `false`: it is of another kind or there is no room, and [`State::completed`]
+    /// must process it.
     #[inline(always)]
     fn completed_simply(&mut self, wc: &Wc, events: &mut Events<'_>) -> bool {
         if wc.status != IBV_WC_SUCCESS {
@@ -124,14 +125,14 @@ impl State {
             About::Send { slot, number, .. } => {
                 self.plain_sends_completed(wc.wr_id, slot, number, events)
             }
-            // Of a shared queue all are of the present that are told.
+            // Completions of a shared queue are never stale.
             About::Receive { buffer, .. } => {
                 self.receives.shared().is_some() && self.message_arrived(buffer, wc, events)
             }
         }
     }
 
-    #[inline(never)] // those that are simple need not pay for it
+    #[inline(never)] // keeps this out of the simple completions' path
     fn completed(&mut self, wc: &Wc, events: Option<&mut Events<'_>>) {
         match about(wc.wr_id) {
             About::Receive { buffer, stamp } => {
@@ -155,20 +156,20 @@ impl State {
     #[cold]
     fn cannot_be_polled(&mut self, events: Option<&mut Events<'_>>) {
         let failure = Cq::not_polled();
-        // Nothing is fetched meanwhile.
+        // An empty batch prevents fetches meanwhile.
         let batch = core::mem::take(&mut self.batch);
         self.fail_all(failure.status, &failure.text, events);
         self.batch = batch;
     }
 
-    /// Fetches everything that had completed before the call, and no more than the queue can hold: a peer may go on
-    /// sending as fast as it is read. Whether nothing was left.
+    /// Fetches every completion from before the call, limited to the capacity of the queue: a peer may send as fast as this
+    /// side reads. Returns whether nothing was left.
     pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let batches = self.places().div_ceil(WC_BATCH);
         batches == 0 || !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
     }
 
-    /// Whose queue pair this is. A shared queue does not need to know.
+    /// The slot of a queue pair's connection. A shared queue does not need it.
     #[cold]
     fn slot_of(&self, qpn: u32) -> u32 {
         let mut all = self.connections.iter().flatten();
@@ -179,8 +180,8 @@ impl State {
         owner.map_or(u32::MAX, |connection| connection.own.slot)
     }
 
-    /// A message of the application's over a connection that stands, which is what arrives nearly always. `false`: it is something
-    /// else, or there is no room for it, and nothing has happened.
+    /// Delivers a message of an established connection, by far the most frequent arrival. `false`: it is something else or
+    /// there is no room, and nothing has happened.
     #[inline(always)]
     fn message_arrived(&mut self, buffer: u32, wc: &Wc, events: &mut Events<'_>) -> bool {
         if wc.wc_flags & IBV_WC_WITH_IMM == 0 || wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
@@ -189,7 +190,8 @@ impl State {
         let slot = u32::from_be(wc.imm_data);
         let connection = self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut);
         let Some(connection) = connection else { return false };
-        // Whoever sent this is whoever the queue pair is connected to: the number must be that connection's.
+        // The queue pair authenticates the sender, so the slot in the immediate value must belong to this queue pair's
+        // connection.
         let stands = connection.phase == Phase::Established && !connection.closing;
         if connection.own.qpn != wc.qp_num || !stands || events.room() == 0 {
             return false;
@@ -213,8 +215,8 @@ impl State {
         self.notices.message_at_once(event, message, events)
     }
 
-    /// Whatever else has arrived, or a receive has failed.
-    #[inline(never)] // messages need not pay for it
+    /// Processes all other arrivals, and failed receives.
+    #[inline(never)] // keeps this out of the messages' path
     pub(super) fn receive_completed(
         &mut self,
         buffer: u32,
@@ -222,7 +224,7 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         if wc.status != IBV_WC_SUCCESS {
-            // The queue pair takes none any more: one of its own would give it back again.
+            // The queue pair accepts no more receives; its own queue would flush this one again.
             return self.receives.again(buffer, NOBODY);
         }
         if wc.wc_flags & IBV_WC_WITH_IMM == 0 {
@@ -234,7 +236,8 @@ impl State {
         let slot = u32::from_be(wc.imm_data);
         let bytes = self.receives.bytes(buffer, wc.byte_len as usize);
         let (head, arrived) = (Header::unpack(bytes), (bytes.as_ptr(), bytes.len()));
-        // Whoever sent this is whoever the queue pair is connected to: the number must be that connection's.
+        // The queue pair authenticates the sender, so the slot in the immediate value must belong to this queue pair's
+        // connection.
         let Some(connection) = self.connection(slot).filter(|c| {
             c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Failed(_) | Phase::Unconnected)
         }) else {
@@ -243,7 +246,7 @@ impl State {
         connection.active = true;
         let accepted = head
             .and_then(|head| connection.credits.grant_received(head.grant).map(|()| head))
-            .map_err(|_| "the peer sent a message that makes no sense")
+            .map_err(|_| "the peer sent an invalid message")
             .and_then(|head| {
                 match head.kind {
                     Kind::Message => connection.credits.arrived().map(|()| head),
@@ -262,8 +265,8 @@ impl State {
         let mut hello_lost = false;
         if connection.phase == Phase::Connecting {
             connection.phase = Phase::Established;
-            // The peer came after our hello was lost. It asks for what it misses when it sees another one, which
-            // is sooner than the device would try again by itself.
+            // The peer connected after our hello was lost. Another hello makes it ask for the missing packet, sooner than our
+            // device would retransmit by itself.
             hello_lost = !connection.queue.is_empty() || connection.owes_hello;
         }
         match head.kind {
@@ -294,10 +297,10 @@ impl State {
         }
     }
 
-    /// A put of a peer's has arrived that tells a word. It has taken a receive, as a message would, and nothing lies in that.
-    #[inline(never)] // messages need not pay for it
+    /// Reports a peer's put with notification. It has consumed a receive, like a message, but the receive buffer holds no data.
+    #[inline(never)] // keeps this out of the messages' path
     fn notified(&mut self, buffer: u32, wc: &Wc, events: Option<&mut Events<'_>>) {
-        // The immediate number is the word: the queue pair says whose it is.
+        // The immediate value is the notification word. The queue pair identifies the connection.
         let is_it = |c: &Connection| {
             c.own.qpn == wc.qp_num && !matches!(c.phase, Phase::Failed(_) | Phase::Unconnected)
         };
@@ -331,7 +334,7 @@ impl State {
         self.notices.message(event, Delivered { buffer, slot, generation }, events);
     }
 
-    /// What is not the completion queue: asynchronous events, timeouts, goodbyes and credits that found no room.
+    /// Work outside the completion queue: asynchronous events, timeouts, and goodbyes and credits without room so far.
     #[cold]
     pub(super) fn slow_progress(
         &mut self,
@@ -344,7 +347,7 @@ impl State {
         }
         let now = Instant::now();
         let since = now.duration_since(self.slow_progress_at);
-        // Whoever polls all the time reads the clock now and then; whoever polls rarely reads it every time.
+        // A busy poller reads the clock only now and then; a rare poller reads it at every poll.
         self.clock_every = match since > SLOW_PROGRESS_EVERY * 2 {
             true => 1,
             false => (self.clock_every * 2).min(CLOCK_EVERY),
@@ -366,7 +369,7 @@ impl State {
         self.wake_while_needed();
     }
 
-    /// Acts on the asynchronous events of the device; whether one was of the port.
+    /// Handles the asynchronous events of the device. Returns whether one was a port error.
     pub(super) fn read_async_events(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let mut port_changed = false;
         for event in self.sleep.async_events() {
@@ -376,7 +379,7 @@ impl State {
                     self.fail_all(Status::NoDevice, &text, events.as_deref_mut());
                 }
                 IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR if self.is_ours(event.queue) => {
-                    // What arrived before is told first, as far as the queue still says it.
+                    // Earlier arrivals are reported first, as far as the queue still delivers them.
                     let _ = self.catch_up(events.as_deref_mut());
                     let text = format!("a queue of {} failed", self.domain.name.words());
                     self.fail_all(Status::Io, &text, events.as_deref_mut());
@@ -400,7 +403,7 @@ impl State {
         port_changed
     }
 
-    /// Whether an event is about a queue that all connections share.
+    /// Whether an event is about a shared queue of this interface.
     fn is_ours(&self, queue: Option<usize>) -> bool {
         self.cq.as_ref().is_some_and(|cq| cq.is(queue)) || self.receives.is(queue)
     }
@@ -418,13 +421,13 @@ impl State {
         if let Some(connection) = self.connection(slot) {
             connection.async_error = Some(failure.clone());
         }
-        // What completed before is told first.
+        // Earlier completions are reported first.
         let mut events = events;
         let _ = self.catch_up(events.as_deref_mut());
         self.fail_connection(slot, &failure, events);
     }
 
-    /// Why a send is given up that did not end within `limit`.
+    /// The error of a connection with a send that did not end within `limit`.
     fn stalled(&self, down: bool, limit: Duration) -> Failure {
         let port = self.domain.name.words();
         if down {
@@ -434,16 +437,16 @@ impl State {
         Failure::new(Status::TimedOut, text)
     }
 
-    /// Why a connection is given up whose other end never came.
+    /// The error of a connection whose peer never connected.
     fn connect_timed_out(&self) -> Failure {
         let text = format!(
-            "the peer did not come to the connection within {:?} (TIELINE_CONNECT_TIMEOUT)",
+            "the peer did not connect within {:?} (TIELINE_CONNECT_TIMEOUT)",
             self.domain.settings.connect
         );
         Failure::new(Status::TimedOut, text)
     }
 
-    /// Sends a keepalive to silent peers, and gives up what took too long.
+    /// Sends keepalives to silent peers, and fails connections that have exceeded a time limit.
     pub(super) fn check_timeouts(
         &mut self,
         now: Instant,
@@ -451,8 +454,9 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         let quiet = self.domain.settings.failure / 4;
-        // Devices fail what is not acknowledged, but not all do while their port is down (soft RoCE tries without end).
-        // While it is up, a receiver may have no buffer posted for a while, and the sender's device waits for it.
+        // Most devices fail an unacknowledged send, but not all do so while their port is down (soft RoCE retries
+        // indefinitely). While the port is up, a receiver may have no buffer posted for a while, and the sender's device waits
+        // for it.
         let down = self.domain.watch.port_down();
         let limit = self.domain.settings.failure * if down { 1 } else { 3 };
         self.cleanup.destroy_drained(now, down, self.places());
@@ -483,7 +487,7 @@ impl State {
                 _ => {}
             }
         }
-        // Time went by while nobody polled, too: the acknowledgement may be there, unread.
+        // The time without polls counts, too: the acknowledgement may be in the queue, unread.
         if late.is_empty() || self.batch.is_empty() {
             return;
         }
@@ -514,7 +518,7 @@ impl State {
         if let Err(failure) = cq.arm() {
             self.fail_all(failure.status, &failure.text, None);
         }
-        // What came before the request wakes nobody.
+        // Completions from before the request cause no wake-up.
         let all = self.catch_up(None);
         if all && self.notices.is_empty() { Armed::Sleep } else { Armed::Ready }
     }

@@ -1,21 +1,24 @@
-//! The queues that all connections of an interface share: made when the first of them comes, grown, shared out.
+//! The queues that all connections of an interface share: made at the first connection, grown, and divided among connections.
 
 use super::*;
 
-/// Places in a completion queue that cannot grow are enough for so many endpoints that use all of their sends; of more, each
-/// has fewer, and no fewer than these, nor than it takes to get into as many pieces as there may be ([`fewest_sends`]).
+/// A completion queue that cannot grow has entries for this many endpoints at full send depth. More endpoints get smaller
+/// shares. A share is never below [`FEWEST_SENDS`] nor below the sends that a get with the most pieces needs
+/// ([`fewest_sends`]).
 const FIXED_FOR: usize = 64;
-/// One that can grow has places for all sends up to this many, 8 MiB of them; beyond it for so many of each endpoint.
+/// A resizable queue has entries for all sends up to this size (8 MiB). Beyond it, each endpoint gets entries for
+/// `SHARED_SENDS`.
 const WIDE: usize = 1 << 17;
 const SHARED_SENDS: usize = 16;
 const FEWEST_SENDS: usize = 4;
 
-/// A get into more pieces than the device reads into at once is as many sends.
+/// The smallest useful share. A get with more pieces than one read accepts takes several sends.
 fn fewest_sends(domain: &DomainState) -> usize {
     FEWEST_SENDS.max(domain.max_iov.div_ceil(domain.max_read_pieces.max(1)))
 }
 
-/// A completion queue with so many places, and whether it can grow: if not, it has as many as it will ever need.
+/// Makes a completion queue with this many entries. Returns whether it can be resized; if not, it is made with the largest size
+/// needed.
 fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), Failure> {
     let make = |entries: usize| Cq::new(&domain.device, entries.min(domain.max_cqe));
     let cq = make(entries)?;
@@ -24,7 +27,7 @@ fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), 
     }
     drop(cq);
     let settings = &domain.settings;
-    // For as many as use all of their sends, or for as many as there may be that use few.
+    // Enough for `FIXED_FOR` endpoints at full depth, or for the maximum number of endpoints at the smallest share.
     let all = FIXED_FOR * (settings.tx_depth + RESERVE);
     let own = if domain.shares_receives { 0 } else { settings.window + CONTROL };
     let few = settings.connections.saturating_mul(fewest_sends(domain) + RESERVE + own);
@@ -34,11 +37,11 @@ fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), 
 }
 
 impl State {
-    /// Makes the queues of the device, unless they are there. A worker opens every device and uses few, and what is never used
-    /// costs neither memory nor a look.
+    /// Makes the device's queues, unless they exist. A worker opens every device and uses few, and an unused device costs
+    /// neither memory nor polls.
     ///
     /// # Errors
-    /// Why the device does not make them: nothing is left of the try, and who comes next tries again.
+    /// The device cannot make them. Nothing remains of the attempt, and the next connection tries again.
     pub(super) fn open_queues(&mut self) -> Result<(), Failure> {
         if self.cq.is_some() {
             return Ok(());
@@ -47,7 +50,7 @@ impl State {
             let settings = &state.domain.settings;
             let entries = settings.rx_buffers + 4 * (settings.tx_depth + RESERVE);
             let (cq, grows) = completion_queue(&state.domain, entries)?;
-            // Who sleeps already has asked for no wake-up from here.
+            // A thread that is already asleep has not armed this queue.
             cq.arm()?;
             let queue = Receives::queue(&state.domain, CHUNK)?;
             state.sleep.watch(&cq)?;
@@ -65,18 +68,18 @@ impl State {
         })
     }
 
-    /// Places of the completion queue.
+    /// Capacity of the completion queue.
     pub(super) fn places(&self) -> usize {
         self.cq.as_ref().map_or(0, Cq::capacity)
     }
 
-    /// Has the completion queue made for more.
+    /// Resizes the completion queue.
     fn resize(&self, entries: usize) -> Result<(), Failure> {
         self.cq.as_ref().map_or(Ok(()), |cq| cq.resize(entries))
     }
 
-    /// Room in the completion queue for everything that can complete at once, with one connection more. How many sends that one
-    /// may have.
+    /// Provides completion queue entries for everything that can be outstanding with one more connection. Returns the send
+    /// limit of that connection.
     pub(super) fn provide_completions(&mut self) -> Result<usize, Failure> {
         let settings = &self.domain.settings;
         let depth = settings.tx_depth;
@@ -94,7 +97,7 @@ impl State {
             let entries = need.next_power_of_two().min(self.domain.max_cqe);
             return self.resize(entries).map(|()| depth);
         }
-        // Of so many few send much at once: what there is they share.
+        // Among so many endpoints few send much at the same time, so they share the entries.
         let each = RESERVE + depth.min(SHARED_SENDS);
         let entries = (receives + connections * each).next_power_of_two().max(WIDE);
         let entries = entries.min(self.domain.max_cqe);
@@ -104,7 +107,7 @@ impl State {
         self.shares = true;
         loop {
             let shared = self.share_completions(1);
-            // Those that are there have not ended what they have on the way.
+            // The existing connections still have more sends outstanding than their new share.
             let (had, most) = (self.places(), self.domain.max_cqe);
             if shared.is_ok() || had >= most || self.resize((had * 2).min(most)).is_err() {
                 return shared;
@@ -115,21 +118,21 @@ impl State {
         }
     }
 
-    /// Receives that can complete at once, with `more` connections to come.
+    /// Receives that can be outstanding, with `more` future connections.
     fn receives_at_most(&self, more: usize) -> usize {
         let settings = &self.domain.settings;
         let there = settings.rx_buffers.next_multiple_of(CHUNK).max(self.receives.total());
         match self.receives.shared() {
             Some(_) => there,
-            // Buffers are made for it, whole chunks of them.
+            // Its buffers are allocated in whole chunks.
             None => there + more * (settings.window + CONTROL + CHUNK),
         }
     }
 
-    /// Where the completion queue cannot grow, its places are shared by all connections: what each may have on the way. How
-    /// much that is for one of `more` that are to come.
+    /// Divides the entries of a completion queue that cannot grow among all connections, as their send limits. Returns the
+    /// share of one of `more` future connections.
     pub(super) fn share_completions(&mut self, more: usize) -> Result<usize, Failure> {
-        // What has ended takes no place.
+        // Sends with a read completion need no entry.
         let _ = self.catch_up(None);
         let receives = self.receives_at_most(more);
         let room = self.places().saturating_sub(receives + self.cleanup.stale());
@@ -145,7 +148,7 @@ impl State {
             taken += connection.queue.completions();
         }
         for slot in silent {
-            // It waits for one of them: so the device is asked to tell.
+            // Its queue is full of unsignalled sends. A keepalive is signalled, so the device reports their end.
             let _ = self.keepalive(slot);
         }
         let left = room.saturating_sub(taken).saturating_sub(RESERVE);
@@ -153,17 +156,17 @@ impl State {
             depth if depth >= fewest => Ok(depth.min(self.domain.settings.tx_depth)),
             _ if more == 0 => Ok(0),
             _ => {
-                // What the others have let go of for it they get back.
+                // The other connections get back the share that they gave up for it.
                 self.share_later = true;
-                // Where there could be a longer one it is as long as the buffers ask for, and where each has its own there are more
-                // of them than the setting says.
+                // If the queue could be longer, its length is what the buffers need. With own receive queues there are more
+                // buffers than the setting says.
                 let shared = self.receives.shared().is_some();
                 let lower = match shared && self.places() >= self.domain.max_cqe {
                     true => "TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS",
                     false => "TIELINE_VERBS_CONNECTIONS",
                 };
                 let text = format!(
-                    "the completion queue of {} has {} places and cannot have more, which is not enough for {connections} \
+                    "the completion queue of {} has {} entries and cannot have more, which is not enough for {connections} \
                      endpoints: lower {lower}, so that others serve the rest",
                     self.domain.name.device,
                     self.places()

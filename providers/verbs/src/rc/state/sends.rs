@@ -1,10 +1,10 @@
-//! Sends that have completed, and what ends with them.
+//! Completed sends and the work at their completion.
 
 use super::*;
 
 impl State {
-    /// A send has completed, and with it all before it, of which most end with no more than a word for the application. `false`: there
-    /// is more to be seen to, or no room for it, or its connection is not as most are.
+    /// Retires a completed send and all before it; most end with at most a completion event. `false`: one needs more work,
+    /// there is no room, or its connection is closing or ending.
     #[inline(always)]
     pub(super) fn plain_sends_completed(
         &mut self,
@@ -19,8 +19,8 @@ impl State {
         connection.queue.retire_plain(number, |cookie| events.push(completion(cookie, 0)))
     }
 
-    /// The same, whatever ends with them.
-    #[inline(never)] // those with which little does need not pay for it
+    /// Retires sends with any work at their completion.
+    #[inline(never)] // keeps this out of the plain sends' path
     pub(super) fn sends_completed(
         &mut self,
         slot: u32,
@@ -58,11 +58,11 @@ impl State {
             }
         }
         if connection.ending.is_some() && connection.queue.is_empty() {
-            self.ended(slot, events); // the device took nothing in ERR that would tell
+            self.ended(slot, events); // the device accepted no marker send in ERR
         }
     }
 
-    /// A send has failed. All before it have completed.
+    /// Processes a failed send. All sends before it have completed.
     #[cold]
     pub(super) fn send_not_completed(
         &mut self,
@@ -74,7 +74,7 @@ impl State {
     ) {
         if let Some(connection) = self.current(slot, generation) {
             if connection.ending.is_some() {
-                // Given back: the last one tells that all are.
+                // A flushed send. The last one marks the end of the flush.
                 if number == connection.queue.next().wrapping_sub(1) {
                     self.ended(slot, events);
                 }
@@ -85,7 +85,7 @@ impl State {
         if self.current(slot, generation).is_some_and(|c| c.queue.holds(before)) {
             let active = self.current(slot, generation).is_some_and(|c| c.active);
             self.sends_completed(slot, generation, before, events.as_deref_mut());
-            // It is no word of the peer's.
+            // A local completion is no sign of life from the peer.
             if let Some(connection) = self.current(slot, generation) {
                 connection.active = active;
             }
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    /// The same of one that failed with its connection: why, and the vendor's number of it.
+    /// Completes an operation that failed with its connection: the text says why, `vendor` is the vendor's error number.
     #[cold]
     pub(super) fn complete_failed(
         &mut self,
@@ -112,7 +112,7 @@ impl State {
         self.release_ends(ends);
     }
 
-    /// A send has failed: the connection is over, or has to be begun again.
+    /// Fails the connection of a failed send, or restarts it while it is connecting.
     #[cold]
     pub(super) fn send_failed(
         &mut self,
@@ -122,7 +122,7 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         let domain = self.domain.clone();
-        // The device may just have said why; then the connection is over with that.
+        // An asynchronous event with the reason may have just arrived. It then fails the connection.
         if self.read_async_events(events.as_deref_mut()) {
             self.check_timeouts(Instant::now(), true, events.as_deref_mut());
         }

@@ -1,4 +1,4 @@
-//! How the receives are shared out among those who send.
+//! The division of the receives among the active channels.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn a_span_ends_when_enough_has_come_to_have_heard_all_or_after_a_second() {
     activity.sample();
     let Activity { span, samples, messages, active, before } = activity;
     assert_eq!((span, samples, messages, active, before), (2, 0, 0, 0, 3));
-    // Who spoke in the last span is heard of anew.
+    // A channel that was active in the previous span is counted again.
     for _ in 1..2 * RECEIVES {
         activity.note(&mut channels[0]);
     }

@@ -1,9 +1,9 @@
-//! What arrives: messages, acknowledgements, hellos of unknown peers.
+//! Arrivals: messages, acknowledgements, and Hellos of unknown peers.
 
 use super::*;
 
 impl State {
-    /// Fetches a batch of completions; whether there was any.
+    /// Fetches a batch of completions. Returns whether there was any.
     pub(super) fn fetch(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let mut batch = core::mem::take(&mut self.batch);
         let count = match self.cq.poll(&mut batch) {
@@ -18,7 +18,7 @@ impl State {
             if wc.wr_id & RECEIVE == 0 {
                 self.sends.give(buffer);
                 if wc.status != IBV_WC_SUCCESS {
-                    self.qp.resume_datagrams(); // what was lost is sent again later
+                    self.qp.resume_datagrams(); // lost packets are retransmitted later
                 }
             } else if !self.received(buffer, wc, events.as_deref_mut()) {
                 self.post_again(buffer);
@@ -32,14 +32,14 @@ impl State {
         count > 0
     }
 
-    /// Fetches everything that had completed before the call, and no more than the queue can hold: a peer may go on
-    /// sending as fast as it is read. Whether nothing was left.
+    /// Fetches every completion from before the call, limited to the capacity of the queue: a peer may send as fast as this
+    /// side reads. Returns whether nothing was left.
     pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let batches = self.cq.capacity().div_ceil(WC_BATCH);
         !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
     }
 
-    /// A datagram has arrived; whether the application now has its buffer.
+    /// Handles an arrived datagram. Returns whether its buffer stays in use.
     pub(super) fn received(
         &mut self,
         buffer: u32,
@@ -67,7 +67,7 @@ impl State {
         false
     }
 
-    /// Something of a channel that ends here has arrived; whether its buffer is in use now.
+    /// Handles an arrival on an inbound channel. Returns whether its buffer stays in use.
     fn arrived(
         &mut self,
         buffer: u32,
@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// It is the turn of a message; whether the application now has its buffer.
+    /// Delivers the next packet in order. Returns whether the application now holds its buffer.
     fn deliver(
         &mut self,
         number: u32,
@@ -165,7 +165,7 @@ impl State {
         false
     }
 
-    /// The address handle of an unknown peer, whose hello comes again and again.
+    /// The address handle of an unknown peer. A failure is cached, because the peer retransmits its Hello.
     fn handle_back(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
         let (key, now) = (port.pack(), self.now());
         self.unresolved.retain(|_, since| now.saturating_sub(*since) < UNRESOLVED_FOR);
@@ -179,7 +179,7 @@ impl State {
         handle
     }
 
-    /// Somebody opens a channel to here, or did not hear that it is open.
+    /// Handles a Hello: opens a channel, or repeats the Welcome if that was lost.
     pub(super) fn hello(&mut self, packet: &Packet, peer: &Address) {
         if packet.header != self.own.target.cookie {
             return;
@@ -236,8 +236,9 @@ impl State {
         transmit(&self.qp, &mut self.sends, &inbound.handle, inbound.to, &welcome.pack());
     }
 
-    /// The slot of a new channel: that of the oldest closed one, once there are enough that still answer; then a new one while
-    /// there are few; then that of one whose peer is silent though it owes something; last that of the longest silent one.
+    /// Selects the slot of a new channel, in this order. First, the oldest closed channel, if enough closed ones still answer.
+    /// Second, a new slot while there are few. Third, the channel of a silent peer with unfinished data. Last, the channel that
+    /// has been silent longest.
     fn free_slot(&mut self) -> Option<usize> {
         let (len, era) = (self.inbound.len(), self.era);
         if self.closed.len() >= KEPT_CLOSED || len >= MAX_INBOUND {
@@ -257,13 +258,13 @@ impl State {
         silent.min_by_key(|(_, inbound)| inbound.era).map(|(slot, _)| slot)
     }
 
-    /// The slot of a channel has been given to another one.
+    /// Reports the eviction of a channel from its slot.
     fn evicted(&mut self, old: &Inbound) {
         if old.left || !old.arrived {
             return;
         }
         let text = format!(
-            "nothing came for {:?} (TIELINE_FAILURE_TIMEOUT) and longer, and another took its place",
+            "nothing arrived for {:?} (twice TIELINE_FAILURE_TIMEOUT) or longer, and another peer got its slot",
             self.domain.settings.failure * 2
         );
         let (kind, status) = (event::PEER_LEFT, Status::TimedOut as i32);
@@ -271,8 +272,7 @@ impl State {
         self.notices.push(event, Attached::Text(text.into_bytes().into()), None);
     }
 
-    /// Called regularly: what waits for the lost datagrams of peers that are silent lets its receives go. A peer that is
-    /// not dead says it again.
+    /// Called regularly. Releases the early messages of silent peers. A live peer retransmits them.
     pub(super) fn drop_silent(&mut self, now: Duration, events: Option<&mut Events<'_>>) {
         if now - self.era_began < self.domain.settings.failure {
             return;
@@ -288,7 +288,7 @@ impl State {
         }
     }
 
-    /// Drops what a channel keeps that came before its turn. The receives are not posted yet.
+    /// Releases the early messages of a channel. The caller posts the receives.
     fn drop_early(&mut self, slot: usize) {
         let Some(inbound) = self.inbound.get_mut(slot) else { return };
         let kept: Vec<Early> = inbound.receiver.drain().collect();
@@ -296,7 +296,7 @@ impl State {
         kept.into_iter().for_each(|early| self.post_again(early.buffer));
     }
 
-    /// The other end of a channel of ours says something.
+    /// Handles a packet from the receiver of an outbound channel.
     pub(super) fn answered(&mut self, packet: &Packet, mut events: Option<&mut Events<'_>>) {
         let now = self.now();
         let number = packet.end.number as usize;
@@ -325,7 +325,7 @@ impl State {
         }
     }
 
-    /// One acknowledgement for everything that came on a channel in this batch.
+    /// Sends one acknowledgement per channel for all arrivals of the batch.
     pub(super) fn acknowledge(&mut self) {
         let window = self.activity.share();
         for number in core::mem::take(&mut self.acks_due) {

@@ -1,4 +1,4 @@
-//! The channels that begin here: opened, used, given up.
+//! Outbound channels: opening, use, failure.
 
 use super::*;
 
@@ -42,7 +42,7 @@ impl State {
         self.outbound[slot] = Some(outbound);
         self.awaiting.push(slot as u32);
         self.countdown = 1;
-        // In pieces, and at least one: its last tells the peer who we are.
+        // The identity travels in parts, at least one. The last part introduces this side to the peer.
         let len = identity.len();
         for at in (0..len.max(1)).step_by(piece) {
             let bytes = &identity[at..len.min(at + piece)];
@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    /// The application packs a message of at most `max` bytes, for which there is room.
+    /// Reserves room while the application packs a message of at most `max` bytes.
     pub(crate) fn begin_packing(&mut self, number: u32, max: usize) -> Result<(), Status> {
         self.healthy(number)?;
         if max > crate::ud::max_message(self.own.port.mtu) {
@@ -72,7 +72,7 @@ impl State {
         Ok(())
     }
 
-    /// It has packed, or given up; what it has packed goes, whatever room there is now.
+    /// Ends the packing. A packed message is queued regardless of the current room.
     pub(crate) fn end_packing(
         &mut self,
         number: u32,
@@ -83,7 +83,7 @@ impl State {
         if let Some(channel) = self.outbound.get_mut(number as usize).and_then(Option::as_mut) {
             channel.packing = false;
         }
-        // An end that came meanwhile is the answer, whatever was packed.
+        // If the channel failed meanwhile, its status is the result.
         self.healthy(number)?;
         let payload = packed?;
         self.queue_message(number, id, header, payload)
@@ -99,7 +99,7 @@ impl State {
         Ok(Posting::Done)
     }
 
-    /// A message that the peer's packets have no room for goes in parts: one place is enough for all of them.
+    /// Queues a message. If it exceeds the peer's packets, it is split into parts, for which one place is enough.
     fn queue_message(
         &mut self,
         number: u32,
@@ -160,20 +160,20 @@ impl State {
         }
     }
 
-    /// Closes a channel: the goodbye is kept and sent until it is acknowledged, as long as the interface lives.
+    /// Closes a channel. The goodbye is retransmitted until it is acknowledged, as long as the interface lives.
     pub(crate) fn close(&mut self, number: u32) {
         let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
         outbound.closing = true;
         outbound.flushes.clear();
-        // A goodbye follows what was taken, however much that is: it waits like everything that is not acknowledged.
+        // The goodbye follows all queued messages, however many. It is queued like every unacknowledged packet.
         if outbound.failed.is_some() || self.queue(number, Kind::Bye, 0, 0, &[]).is_err() {
             self.outbound[number as usize] = None;
         }
     }
 
-    /// Sends again what is due, and gives up what has been silent for too long.
+    /// Retransmits expired packets, and fails channels that have been silent for too long.
     pub(super) fn check_timeouts(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
-        // Time went by while nobody polled, too: the acknowledgement may be there, unread.
+        // The time without polls counts, too: the acknowledgement may be in the queue, unread.
         let due = |number: &u32| {
             let outbound = self.outbound.get(*number as usize).and_then(Option::as_ref);
             outbound.is_some_and(|o| o.failed.is_none() && o.sender.is_due(now))
@@ -200,7 +200,7 @@ impl State {
                 } else {
                     format!(
                         "the peer acknowledged nothing for {:?} (TIELINE_FAILURE_TIMEOUT): its process is gone or does \
-                         not poll, or the way to it is cut",
+                         not poll, or the route to it is cut",
                         self.domain.settings.failure
                     )
                 };
@@ -209,7 +209,7 @@ impl State {
         }
     }
 
-    /// Ends a channel that begins here.
+    /// Fails an outbound channel.
     pub(super) fn fail(
         &mut self,
         number: usize,
