@@ -2,7 +2,7 @@
 //!
 //! They are written by hand from `rdma/*.h` of libfabric 1.17. With `layout_tests.rs` a C compiler compares every size, offset and
 //! constant with the installed headers. Later versions only append to some records. Therefore the records that we make have spare
-//! room after them (`spare`), which a newer library may read. Of the records that a library makes, only the known head is read.
+//! room after them (`spare`), which a newer library may read. Only the known head of a library's own record is read.
 
 #![allow(non_camel_case_types)]
 

@@ -46,8 +46,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         API_ASKED,
         "1.17",
-        "The version of libfabric's interface that is asked for, from 1.17 to the library's own: providers do some things only \
-         for who asks for a newer one.",
+        "The version of libfabric's interface to request, from 1.17 to the library's own. Some providers have features only in \
+         newer versions.",
     ),
     ConfigDoc::list(
         INTERFACES,
@@ -58,16 +58,16 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         FORMAT,
         "any",
-        "The address that is used where a device has several; any is IPv4 before IPv6.",
+        "The address to use if a device has several; any is IPv4 before IPv6.",
     )
     .one_of("any|ipv4|ipv6"),
     ConfigDoc::text(
         PROGRESS,
         "provider",
-        "Who moves data between polls, where the provider lets itself be asked.",
+        "The progress mode to request, if the provider supports a choice: auto moves data between polls, manual only in polls.",
     )
     .one_of("provider|auto|manual"),
-    ConfigDoc::size(WINDOW, "256k", "Messages on their way to one peer, in bytes.")
+    ConfigDoc::size(WINDOW, "256k", "The most bytes of messages under way to one peer.")
         .between(LEAST_WINDOW as u64, 256 << 20),
     ConfigDoc::size(EAGER, "8k", "The longest message, 8k at most.")
         .between(1 << 10, MOST_EAGER as u64),
@@ -82,15 +82,15 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         TRUST,
         "",
-        "Claims of libfabric's providers that are believed without a trial: delivery (a put that completes is in memory), atomics \
-         (they are there, and atomic towards each other whichever interface they come by; also of providers that are \
-         not asked for any otherwise).",
+        "Claims of libfabric's providers that are trusted without a trial. delivery: a put that completes is in memory. atomics: \
+         they work, and are atomic towards each other over all interfaces; this also requests them of providers that are \
+         otherwise not used for atomics.",
     ),
     ConfigDoc::flag(
         WATCH,
         "on",
-        "Keep an idle TCP connection with each process that messages go to or come from, which tells when it has died; off: \
-         nobody tells of the death of a peer to which nothing is under way. Both sides need the same.",
+        "Keep an idle TCP connection with each process that messages go to or come from, to detect its death. off: the death of \
+         a peer to which nothing is under way is not detected. Both sides need the same value.",
     ),
     ConfigDoc::list(SELECTION, "", "The core's."),
     shared::SECRET,
@@ -267,7 +267,7 @@ pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> O
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// What a libfabric provider may do to this process under its settings, and the countermeasure.
+/// The harm that a libfabric provider may do to this process under its settings, and the countermeasure.
 pub(crate) fn dangers(provider: &str, shared_receives: Option<OsString>) -> Option<String> {
     let on = |value: &OsString| {
         ["1", "y", "yes", "true", "on"].iter().any(|on| value.eq_ignore_ascii_case(on))

@@ -5,7 +5,7 @@
 //! * `rdm` connects *to an interface*. Messages land in receive buffers that hold many messages each. This provider's own credits
 //!   bound them (`engine`). libfabric does the puts and gets if its provider completes a put at the target.
 //!
-//! What it guarantees:
+//! Guarantees:
 //!
 //! * libfabric is loaded only if the settings ask for it, or if there is hardware that nothing else drives. Otherwise no file is
 //!   opened. The provider undoes what libfabric's constructors do to signals. A child process first tests whether a process
@@ -115,10 +115,10 @@ pub struct Ofi {
 }
 
 impl Ofi {
-    /// What libfabric offers; asked anew each time, since devices come and go.
+    /// Queries libfabric's offers each time, because devices come and go.
     fn offers(&self) -> Result<Offers, Failure> {
         if !self.settings.asked_for && hardware::found(Path::new("/sys/class")).is_none() {
-            let text = "libfabric is not loaded: nobody asks for it (name ofi in TIELINE_PROVIDERS, or set \
+            let text = "libfabric is not loaded: no setting asks for it (name ofi in TIELINE_PROVIDERS, or set \
                         TIELINE_OFI_PROVIDERS), and there is no device that only libfabric drives";
             return Err(Failure::new(Status::NoDevice, text));
         }
@@ -130,7 +130,7 @@ impl Ofi {
         Ok(offers)
     }
 
-    /// A line in the report for what loading cost, and for everything that is left out.
+    /// Reports the cost of loading, and each device that is left out.
     fn tell(&self, library: &load::Library, offers: &Offers) {
         let signals = match library.signals.len() {
             0 => String::new(),
@@ -188,7 +188,7 @@ impl Provider for Ofi {
     fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<OfiDomain, Failure> {
         let missing = || Failure::new(Status::NoDevice, format!("there is no domain \"{name}\""));
         if !name.starts_with("ofi:") {
-            return Err(missing()); // to ask libfabric costs a millisecond
+            return Err(missing()); // a query of libfabric costs a millisecond
         }
         let offer = self.offers()?.used.into_iter().find(|offer| offer.domain == name);
         let offer = offer.ok_or_else(missing)?;

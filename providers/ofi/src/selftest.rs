@@ -249,7 +249,7 @@ fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -
         near.poll();
         far.poll();
         if began.elapsed() >= PATIENCE {
-            let text = "two interfaces of this process do not hear each other";
+            let text = "two interfaces of this process cannot reach each other";
             return Err(No::NotDone(text.into()));
         }
     }

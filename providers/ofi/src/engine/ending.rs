@@ -31,7 +31,7 @@ impl Engine {
             self.attend(came == 0);
             if Instant::now() >= until {
                 self.break_down(
-                    "an endpoint was closed whose puts or gets its peer has not let end: only closing the endpoint of \
+                    "an endpoint was closed while its peer kept puts or gets from completing: only closing the endpoint of \
                      libfabric ends them",
                 );
                 break;
@@ -127,7 +127,7 @@ impl Engine {
             inbound.as_ref().is_some_and(|inbound| inbound.number == number && !inbound.left)
         };
         let Some(at) = self.inbound.iter().position(of) else { return };
-        let text = "the peer cannot answer, and has hung up";
+        let text = "the peer cannot answer, and has disconnected";
         self.refuse(at, &Failure::new(Status::NoMemory, text));
         let buffers = &mut self.buffers;
         self.ready.retain(|ready| match ready {

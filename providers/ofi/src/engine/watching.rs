@@ -15,7 +15,7 @@ const POLLS: u32 = 16;
 /// still be in the library, or in the kernel's buffers that the library's threads read.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// What an interface knows about the processes of peers.
+/// The state of the watch on peers' processes.
 pub(super) struct Vigil {
     pub(super) watch: Watch,
     polls: u32,

@@ -334,7 +334,7 @@ impl Registry {
         if let Some(errno) = *held(&region.0.refused) {
             let error = std::io::Error::from_raw_os_error(errno);
             let text = format!(
-                "libfabric has not ended the registration of {} bytes at {:#x}, and whoever has a key may reach them: {error}",
+                "libfabric has not ended the registration of {} bytes at {:#x}, and holders of a key may reach them: {error}",
                 region.0.len, region.0.base
             );
             return Err(Failure::new(Status::Io, text));

@@ -125,7 +125,7 @@ fn refused(name: &str, why: &str, remembered: &str) -> Failure {
     Failure::new(Status::NoDevice, text)
 }
 
-/// Where the loader finds a library of this name: in the directories of the usual entries of its cache.
+/// The path at which the loader finds a library of this name: in the directories of the usual entries of its cache.
 fn known_place(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
