@@ -83,8 +83,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         TRUST,
         "",
         "Claims of libfabric's providers that are trusted without a trial. delivery: a put that completes is in memory. atomics: \
-         they work, and are atomic towards each other over all interfaces; this also requests them of providers that are \
-         otherwise not used for atomics.",
+         they work, and are atomic towards each other over all interfaces. Trusting atomics also requests them of providers that \
+         are otherwise not used for them.",
     ),
     ConfigDoc::flag(
         WATCH,

@@ -89,7 +89,7 @@ fn in_child(limit: Duration, act: impl FnOnce(i32)) -> Option<Trial> {
 fn collect(pid: libc::pid_t, ending: bool) -> Option<i32> {
     let until = Instant::now() + if ending { Duration::from_secs(1) } else { Duration::ZERO };
     let mut status = 0;
-    // SAFETY: our own child, which nobody else kills; if it has exited, it is a zombie until it is reaped.
+    // SAFETY: our own child, and no other code kills it. If it has exited, it is a zombie until it is reaped.
     unsafe {
         loop {
             match libc::waitpid(pid, &raw mut status, libc::WNOHANG) {
