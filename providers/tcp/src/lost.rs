@@ -1,6 +1,6 @@
-//! Why a stream broke at whose other end nobody acknowledges anything: a host that is down, or a way that takes small packets and
-//! drops large ones. The kernel says the same of both, so the host is asked something small in between; and only what is known from
-//! that is said, since whoever reads it acts on it.
+//! Explains why a stream broke without acknowledgements: the host is down, or the route passes small packets and drops large ones.
+//! The kernel's reports do not distinguish the two, so a probe sends small packets to the host meanwhile. The text contains only
+//! what that proves, because operators act on it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::silence::Unacknowledged;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// How a stream broke on which nothing has been acknowledged for so long. `tried`: when it was last sent.
+/// Describes a stream on which nothing has been acknowledged for `silent`. `tried`: the time of the last retransmission.
 pub(crate) fn silent(
     stream: &Stream,
     silent: Duration,
@@ -47,19 +47,19 @@ pub(crate) fn silent(
     Broke { status: Status::TimedOut, text }
 }
 
-/// What was found out of the host there.
+/// The result of the probe of the host.
 enum Found<'a> {
     NotAsked,
-    /// Asked for a new connection it says nothing.
+    /// The host does not answer new connections.
     Silence,
     Nowhere(&'a str),
-    /// It answers, and nothing was sent again since.
+    /// The host answers, and nothing was retransmitted since.
     AnswersAgain,
-    /// It answers, and what was sent again since was lost.
+    /// The host answers, and later retransmissions were lost.
     Answers,
 }
 
-/// What the facts say of the cause.
+/// The likely cause, from the facts.
 fn cause(
     facts: Option<Unacknowledged>,
     found: &Found<'_>,
@@ -80,14 +80,14 @@ fn cause(
             "the host answers no new connection to port {port}: it or the link is down, or a firewall there drops what it has \
              not asked for (TIELINE_FAILURE_TIMEOUT is how long it may be silent)"
         ),
-        // What was lost while nothing went through was not tried since.
+        // Data that was lost during the outage was not retransmitted since.
         (Found::AnswersAgain, _) => {
             "the host there answers again, and nothing was sent again since: the way to it was cut for a while \
              (TIELINE_FAILURE_TIMEOUT is how long it may be)"
                 .into()
         }
         (Found::Answers, Some(Unacknowledged { bytes, segment, mtu, .. })) if bytes >= segment => {
-            // What stands before the bytes that are asked for: the headers of IP and of ICMP.
+            // The headers of IP and ICMP in front of ping's payload.
             let headers = if peer.is_some_and(|peer| peer.is_ipv6()) { 48 } else { 28 };
             let ping = (mtu as usize).saturating_sub(headers);
             format!(
@@ -102,7 +102,7 @@ fn cause(
     }
 }
 
-/// The peer's host, as a command takes it.
+/// The peer's host in the form that commands accept.
 fn host(peer: Option<SocketAddr>, interface: Option<&str>) -> String {
     match (peer, interface) {
         (Some(SocketAddr::V6(at)), Some(name)) if at.ip().is_unicast_link_local() => {
