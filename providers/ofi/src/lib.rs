@@ -13,10 +13,8 @@
 //! * If a peer may hold a region's key, the region ends only when all connected peers have confirmed that no operation targets it
 //!   any more (`memory`). The reason: software providers check a key once, and keep writing after the registration has ended.
 //! * When an operation has completed or its endpoint is closed, the application owns its memory again, even if a peer is stalled.
-//!
 //! * The death of a peer's process is reported, even to a process that only waits for that peer. libfabric does not detect it, but
 //!   kernels do (`watch`).
-//!
 //! * Atomics are executed by the device and are never mixed with atomics of another executor (`atomics`).
 //!
 //! Not supported: atomics that software executes while polling (the core's own are as good), gathered messages, and providers
@@ -29,11 +27,6 @@
 //! The crate `libfabric-sys` does not build. `ofi-libfabric-sys` requires headers of 2.x and links the library, so on a machine
 //! without libfabric the provider could not even be loaded to report its absence. `tests/yardstick` compares records and constants
 //! with `ofi-libfabric-sys`.
-//! # The binding
-//!
-//! Records and numbers are written by hand (`abi.rs`), and compared with the installed headers by a test; nothing is linked. The
-//! crate `libfabric-sys` does not build; `ofi-libfabric-sys` wants headers of 2.x and links the library, so that a machine
-//! without it could not load the provider even to say so. `tests/yardstick` compares records and numbers with `ofi-libfabric-sys`.
 
 mod abi;
 mod address;

@@ -65,8 +65,6 @@
 //! MSG_ZEROCOPY: its pages are pinned until the network card has read them. They would outlive a deregistration, which must stop a
 //! transfer immediately. Over loopback the kernel copies anyway. io_uring: a poll already is one system call. Atomics: the core
 //! does them with messages.
-//! cut a transfer off at once; over loopback the kernel copies all the same. io_uring: a poll is one system call
-//! already. Atomics: the core does them with messages.
 
 mod address;
 mod buffer;

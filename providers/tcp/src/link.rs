@@ -424,7 +424,7 @@ impl Inner {
                 // The peer may still reach this side.
                 link.failures += 1;
                 link.dial_at = Some(now + BACKOFF * (1 << link.failures.min(4)));
-                self.last_words = format!("no way leads to the peer: {words}");
+                self.last_words = format!("there is no route to the peer: {words}");
             }
         }
     }

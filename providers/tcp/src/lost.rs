@@ -69,21 +69,21 @@ fn cause(
     let port = peer.map_or(0, |peer| peer.port());
     match (found, facts) {
         (Found::NotAsked, _) => {
-            "the host was not asked for anything else: it or the link is down, or something on the way drops this connection \
-             (TIELINE_FAILURE_TIMEOUT is how long it may be silent)"
+            "the host was not asked for a new connection: it or the link is down, or something on the route drops this connection \
+             (TIELINE_FAILURE_TIMEOUT limits the silence)"
                 .into()
         }
         (Found::Nowhere(words), _) => format!(
             "asked for a new connection, the system says: {words}: the host or the link is down, or a firewall rejects it"
         ),
         (Found::Silence, _) => format!(
-            "the host answers no new connection to port {port}: it or the link is down, or a firewall there drops what it has \
-             not asked for (TIELINE_FAILURE_TIMEOUT is how long it may be silent)"
+            "the host answers no new connection to port {port}: it or the link is down, or a firewall there drops \
+             unexpected packets (TIELINE_FAILURE_TIMEOUT limits the silence)"
         ),
         // Data that was lost during the outage was not retransmitted since.
         (Found::AnswersAgain, _) => {
-            "the host there answers again, and nothing was sent again since: the way to it was cut for a while \
-             (TIELINE_FAILURE_TIMEOUT is how long it may be)"
+            "the host there answers again, and nothing was sent again since: the route to it was cut for a while \
+             (TIELINE_FAILURE_TIMEOUT limits the silence)"
                 .into()
         }
         (Found::Answers, Some(Unacknowledged { bytes, segment, mtu, .. })) if bytes >= segment => {
@@ -91,13 +91,13 @@ fn cause(
             let headers = if peer.is_some_and(|peer| peer.is_ipv6()) { 48 } else { 28 };
             let ping = (mtu as usize).saturating_sub(headers);
             format!(
-                "the host there has answered a small packet meanwhile: large ones are dropped on the way, of up to {mtu} \
-                 bytes (MTU): `ping -M do -s {ping} {}` shows it; lower the MTU of the interface, or correct the link's",
+                "the host there has answered a small packet meanwhile, but large ones are dropped, of up to {mtu} bytes (MTU): \
+                 `ping -M do -s {ping} {}` shows it. Lower the MTU of the interface, or correct the link's",
                 host(peer, interface)
             )
         }
         (Found::Answers, _) => {
-            "the host there answers new connections: a firewall on the way has forgotten this one, or drops it".into()
+            "the host there answers new connections: a firewall on the route has forgotten this one, or drops it".into()
         }
     }
 }

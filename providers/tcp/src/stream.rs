@@ -208,9 +208,9 @@ impl Broke {
             ),
             _ => match error.raw_os_error() {
                 Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN) => {
-                    (Status::Unreachable, "no way leads there any more")
+                    (Status::Unreachable, "there is no route to it any more")
                 }
-                _ => (Status::Io, "the connection is of no use any more"),
+                _ => (Status::Io, "the connection is unusable"),
             },
         };
         Broke { status, text: format!("the connection to {peer} broke: {error}; {what}") }
