@@ -43,7 +43,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::size(
         "TIELINE_SHM_WINDOW",
         "256k",
-        "The most bytes of messages above 48 bytes that are on their way to one peer.",
+        "The most bytes under way to one peer in messages of more than 48 bytes.",
     )
     .between(64 << 10, 1 << 40),
     shared::CLOSE_TIMEOUT,
@@ -53,7 +53,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) dir: Option<PathBuf>,
-    /// Where a directory may be created if none is configured.
+    /// Places where a directory may be created if none is configured.
     pub(crate) bases: Bases,
     pub(crate) threshold: u64,
     pub(crate) fastbox_max: u64,

@@ -146,11 +146,11 @@ impl Refusal {
                 "the peer refused the connection: it lacks something that receiving needs, for example memory or descriptors (ulimit -n); its report says what"
             }
             Refusal::BadChannel => {
-                "the peer gave up the channel: it found bytes in it that make no sense"
+                "the peer abandoned the channel: it found invalid bytes in it"
             }
             Refusal::Closing => "the peer closed its interface",
             Refusal::Unanswered => {
-                "the peer hung up: it could not give all the answers that it owed this process"
+                "the peer disconnected: it could not send all the answers that it owed this process"
             }
         }
     }

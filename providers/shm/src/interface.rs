@@ -47,7 +47,7 @@ struct State {
     free_inbound: Vec<usize>,
     /// Channels that every poll drains.
     direct: Vec<u32>,
-    /// Where the next round over them begins.
+    /// The position at which the next round over them begins.
     start: usize,
     /// Local copies of doorbell words whose channels are not drained yet.
     rung: Vec<u64>,

@@ -36,7 +36,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::duration(
         "TIELINE_TCP_STALL",
         "1s",
-        "How long a stream may hold up the others before it is given up and connected again.",
+        "How long a stream may delay the others before it is closed and connected again.",
     ),
     ConfigDoc::size(
         "TIELINE_TCP_SEND_BUFFER",

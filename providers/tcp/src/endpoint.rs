@@ -266,7 +266,7 @@ impl Endpoint for StreamEndpoint {
             {
                 (u64::from_le_bytes(*domain), usize::from(streams), retains == 1)
             }
-            _ => return Err(refuse("the end of the address makes no sense".into())),
+            _ => return Err(refuse("the end of the address is invalid".into())),
         };
         let id = u64::from_le_bytes(*id);
         let mut inner = self.conn.inner.borrow_mut();

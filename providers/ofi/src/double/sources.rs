@@ -29,8 +29,8 @@ enum Against {
 use Against::{Nothing, Test};
 use Source::{Invented, Page, Read, Run};
 
-const HARDWARE: Against = Nothing("only hardware that nobody here has does so");
-const ILL_WILL: Against = Nothing("no library does so by itself");
+const HARDWARE: Against = Nothing("only hardware that is not available here does so");
+const ILL_WILL: Against = Nothing("no library does so on its own");
 
 /// Every field of `Manners`, in its order.
 const MANNERS: &[(&str, Source, Against)] = &[
@@ -90,7 +90,7 @@ const MANNERS: &[(&str, Source, Against)] = &[
     (
         "lose_send",
         Read("prov/rxm/src/rxm_conn.c, which connects anew"),
-        Nothing("nobody can tell a real connection when to break between two messages"),
+        Nothing("a real connection cannot be made to break between two messages"),
     ),
     (
         "swap_sends",
@@ -165,7 +165,7 @@ const MANNERS: &[(&str, Source, Against)] = &[
         Page(
             "fi_endpoint(3): fi_ep_bind returns an error; rxm then reads a table that is not there",
         ),
-        Nothing("nobody can tell a real library when to be out of memory"),
+        Nothing("a real library cannot be made to run out of memory"),
     ),
 ];
 

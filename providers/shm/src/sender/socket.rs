@@ -67,7 +67,7 @@ impl SendChannel {
             }
         }
         if failure.status == Status::PeerFailed {
-            failure.text = "nobody listens at the peer's address: the peer has exited".into();
+            failure.text = "there is no listener at the peer's address: the peer has exited".into();
         }
         Err(failure)
     }
@@ -96,11 +96,11 @@ impl SendChannel {
             Record::Refused(refusal) => Err(refusal.text().to_string()),
             Record::KeyReply { segment, len, table_len, writable } => {
                 if !self.asking.answered(segment, (len, table_len), writable, fds, cut) {
-                    return Err("the peer sent memory that nobody asked for".to_string());
+                    return Err("the peer sent memory without a request".to_string());
                 }
                 Ok(())
             }
-            _ => Err("the peer sent a record that makes no sense".to_string()),
+            _ => Err("the peer sent an invalid record".to_string()),
         }
     }
 
