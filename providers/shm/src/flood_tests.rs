@@ -288,7 +288,7 @@ fn a_poll_hands_on_and_maps_a_bounded_number_of_bytes() {
     }
     println!("{handed_on} bytes, at most {most_mapped} segments mapped by one");
     assert!(handed_on >= 100 * MAX_CHUNK, "they are served");
-    // Each socket may announce `MOST_IN_TURN` segments in its turn, and each message may come after as many.
+    // One turn of a socket maps at most `MOST_IN_TURN` segments, and reading on for a message as many again.
     let bound = (hoarders.len() + EVENTS + 1) * MOST_IN_TURN as usize;
     assert!((1..=bound).contains(&most_mapped), "{most_mapped} segments of 8 MiB in one poll");
 

@@ -145,9 +145,7 @@ impl Refusal {
             Refusal::Resources => {
                 "the peer refused the connection: it lacks something that receiving needs, for example memory or descriptors (ulimit -n); its report says what"
             }
-            Refusal::BadChannel => {
-                "the peer abandoned the channel: it found invalid bytes in it"
-            }
+            Refusal::BadChannel => "the peer abandoned the channel: it found invalid bytes in it",
             Refusal::Closing => "the peer closed its interface",
             Refusal::Unanswered => {
                 "the peer disconnected: it could not send all the answers that it owed this process"
