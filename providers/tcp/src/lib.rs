@@ -10,7 +10,8 @@
 //! * the version of the frames that its side uses; a peer of another version is unreachable,
 //! * where the process listens: one listener for the whole process, crate `tieline-net`,
 //! * the interface and the endpoint,
-//! * the requested number of streams; the smaller number of both sides is used.
+//! * the requested number of streams; the smaller number of both sides is used,
+//! * whether the side keeps sent data until it is acknowledged.
 //!
 //! The side with the lower address dials immediately. The other side dials if nothing has arrived for 300 ms, because a firewall
 //! may allow only one direction. If dials cross, the lower side sends `Start` on one connection per stream, and both sides use that

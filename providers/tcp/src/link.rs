@@ -19,7 +19,7 @@ use crate::sys;
 const DIAL_DELAY: Duration = Duration::from_millis(300);
 /// Time that the lower side's own dial may take while a connection waits in reserve.
 const RESERVE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Pause after a failed dial; doubled up to sixteen times.
+/// The pause after `n` consecutive failed dials is this value times 2^n, at most times sixteen.
 const BACKOFF: Duration = Duration::from_millis(50);
 /// Time without a listener at the peer's addresses after which the peer is considered gone.
 const GONE: Duration = Duration::from_secs(1);
