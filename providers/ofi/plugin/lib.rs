@@ -1,4 +1,4 @@
-//! `libtieline_ofi.so`: the provider ofi as a file that the core finds at run time.
+//! `libtieline_ofi.so`: the provider ofi as a file that the core loads at run time.
 
 use tieline_plugin_api::{dlopen_note, export_provider};
 

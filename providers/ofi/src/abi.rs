@@ -1,8 +1,8 @@
-//! The records of libfabric that this provider uses, as API 1.17 lays them out.
+//! The records of libfabric that this provider uses, in the layout of API 1.17.
 //!
-//! Written by hand from `rdma/*.h` of libfabric 1.17. `layout_tests.rs` lets a C compiler compare every size, offset and
-//! number with the installed headers. Later versions make some records longer, at their ends alone: what we make and a
-//! library may read further has room behind it (`spare`), and what a library makes is read at its head only.
+//! They are written by hand from `rdma/*.h` of libfabric 1.17. With `layout_tests.rs` a C compiler compares every size, offset and
+//! constant with the installed headers. Later versions only append to some records. Therefore the records that we make have spare
+//! room after them (`spare`), which a newer library may read. Only the known head of a library's own record is read.
 
 #![allow(non_camel_case_types)]
 
@@ -11,7 +11,7 @@ mod atomic;
 pub(crate) use atomic::*;
 use core::ffi::{c_char, c_int, c_void};
 
-/// A slot that is not used.
+/// An unused slot of a table.
 pub(crate) type unused = *const c_void;
 
 #[repr(C)]
@@ -202,7 +202,7 @@ pub(crate) struct fi_ops_mr {
     ) -> c_int,
 }
 
-/// What `FI_GET_RAW_MR` fills.
+/// Filled by `FI_GET_RAW_MR`.
 #[repr(C)]
 pub(crate) struct fi_mr_raw_attr {
     pub(crate) flags: u64,
@@ -211,7 +211,7 @@ pub(crate) struct fi_mr_raw_attr {
     pub(crate) key_size: *mut usize,
 }
 
-/// What `FI_MAP_RAW_MR` reads, but for the key.
+/// Read by `FI_MAP_RAW_MR`; the key is not part of it.
 #[repr(C)]
 pub(crate) struct fi_mr_map_raw {
     pub(crate) flags: u64,
@@ -382,7 +382,7 @@ pub(crate) struct fid_ep {
     pub(crate) msg: *mut fi_ops_msg,
     pub(crate) rma: *mut fi_ops_rma,
     pub(crate) tagged: unused,
-    /// Null, or of no use, where atomics were not asked for.
+    /// Null or unusable if atomics were not requested.
     pub(crate) atomic: *mut fi_ops_atomic,
 }
 
@@ -455,7 +455,7 @@ pub(crate) struct fi_ops_rma {
 macro_rules! numbers {
     ($( $name:ident: $type:ty = $value:expr; )*) => {
         $( pub(crate) const $name: $type = $value; )*
-        /// Every number with its name in the headers, for `layout_tests.rs`.
+        /// Every constant with its name in the headers, for `layout_tests.rs`.
         #[cfg(test)]
         pub(crate) const NUMBERS: &[(&str, u64)] = &[$( (stringify!($name), $name as u64), )*];
     };
@@ -532,8 +532,8 @@ pub(crate) const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }
 
-/// The API whose layouts these are, and the oldest library that is used.
+/// The API version of these layouts, and the oldest library that is used.
 pub(crate) const API: u32 = version(1, 17);
 
-/// What an operation hands to the library, which may write there until the operation has ended.
+/// The size of an operation's context, which the library may write to until the operation completes.
 pub(crate) const CONTEXT_LEN: usize = 64;

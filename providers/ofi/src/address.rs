@@ -1,4 +1,4 @@
-//! The address of an interface: what a peer must know to reach it, and what it must know to say why it cannot.
+//! The address of an interface: what a peer needs to reach it, or to explain why it cannot.
 
 use crate::abi::{FI_SOCKADDR, FI_SOCKADDR_IB, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 use crate::keys::Seal;
@@ -15,24 +15,24 @@ pub(crate) const MAX_NAME: usize = 128;
 /// An address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// `FI_PROTO_...` and its version: who differs there cannot talk to each other.
+    /// `FI_PROTO_...` and its version. Interfaces whose protocols differ cannot communicate.
     pub(crate) protocol: u32,
     pub(crate) protocol_version: u32,
     pub(crate) format: u32,
-    /// Told to whoever does not fit.
+    /// Included in the error text of a peer that is incompatible.
     pub(crate) mr_mode: u32,
-    /// Random: tells this interface from an earlier one at the same place.
+    /// Random; distinguishes this interface from an earlier one with the same name.
     pub(crate) epoch: u64,
-    /// Kernel and network namespace: loopback addresses lead nowhere else.
+    /// Identifies kernel and network namespace: loopback addresses are valid only there.
     pub(crate) host: u64,
     /// The interface's number in its domain.
     pub(crate) number: u64,
     pub(crate) seal: Seal,
     pub(crate) provider: String,
     pub(crate) fabric: String,
-    /// Where it is in the fabric.
+    /// Its name in the fabric.
     pub(crate) name: Vec<u8>,
-    /// Where its process is watched, if it is.
+    /// The contact for watching its process, if it is watched.
     pub(crate) watch: Option<Contact>,
 }
 
@@ -114,7 +114,7 @@ impl Address {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.format)
     }
 
-    /// Whether a name has the family of ours, where names are socket addresses: how many bytes of one the library reads, that says.
+    /// Whether a socket-address name has the same address family as ours. The family determines how many bytes the library reads.
     pub(crate) fn has_family_of(&self, name: &[u8]) -> bool {
         let are_sockets =
             [FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB].contains(&self.format);
@@ -133,7 +133,7 @@ impl Address {
         }
     }
 
-    /// Whether the peer at that address can be reached from here, as far as the addresses say.
+    /// Whether the addresses allow that peer to be reached from here.
     pub(crate) fn reaches(&self, peer: &Address) -> Result<(), Failure> {
         let differs = |what: &str, here: &str, there: &str| {
             let text = format!("{what} is {here} here and {there} there: both sides need the same");
@@ -167,7 +167,7 @@ impl Address {
             let family = |of: &Address| format!("{:?}", of.name.get(..2).unwrap_or_default());
             return differs("the family of addresses", &family(self), &family(peer));
         }
-        // The fabric of a network that routes is a subnet's name, which says nothing of who is reached.
+        // On a routed network the fabric's name is a subnet, which does not limit the reachable peers.
         if !self.is_ip() && self.fabric != peer.fabric {
             return differs("the fabric", &self.fabric, &peer.fabric);
         }

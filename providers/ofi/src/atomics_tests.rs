@@ -1,4 +1,4 @@
-//! Atomics over a library that tests play.
+//! Atomics over the simulated library.
 
 use crate::abi::*;
 use crate::atomics::{Masks, applied};
@@ -18,7 +18,7 @@ fn begin(new: Manners) {
     manners(|manners| *manners = new);
 }
 
-/// One device, which does its atomics itself.
+/// A device that executes its atomics itself.
 fn device(atomics: Atomics) -> Manners {
     Manners { provider: c"cxi", atomics, ..Manners::default() }
 }
@@ -45,7 +45,7 @@ fn masks(attr: &ModuleAttr) -> [u32; 4] {
     [attr.atomic_post32, attr.atomic_post64, attr.atomic_fetch32, attr.atomic_fetch64]
 }
 
-/// The settings of who believes so much.
+/// Settings that trust these claims.
 fn trusting(trust: &str) -> Settings {
     Settings { trust: trust.into(), ..settings() }
 }
@@ -54,7 +54,7 @@ fn claims(attr: &ModuleAttr) -> bool {
     attr.caps & caps::ATOMICS != 0
 }
 
-/// Two sides and a key to memory of the far one.
+/// Two sides, and a key to the far one's memory.
 struct Pair {
     near: Side,
     far: Side,
@@ -81,7 +81,7 @@ impl Pair {
         self.endpoint.atomic(&self.key, op, &mut 0)
     }
 
-    /// How it ended, and what it has fetched.
+    /// The result of an atomic, with the value that it has fetched.
     fn run(&mut self, op: &Atomic) -> Result<u64, Status> {
         let _ = self.post(op)?;
         let (near, far) = (&mut self.near, &mut self.far);
@@ -154,8 +154,8 @@ fn atomics_that_a_provider_claims_and_does_not_do_are_found_out_and_not_used() {
     assert!(opened.broken_promise.is_none() && opened.broken_atomics.is_some());
 }
 
-/// Nobody says of such a module that its atomics are a device's: a core that used what its masks say would mix them with the
-/// processor's.
+/// Without a device's atomics, the masks must be empty. Otherwise the core would use them and mix them with the processor's
+/// atomics.
 #[test]
 fn a_module_without_atomics_has_empty_masks_and_executes_none() {
     begin(device(Atomics::Forgotten));
@@ -221,10 +221,10 @@ fn what_one_context_believes_another_one_tries() {
     assert!(all_tried.lies.is_some() && !all_tried.atomics.are_enough());
     assert!(found("delivery").lies.is_none());
     assert!(found("atomics").lies.is_some());
-    // Once for each.
+    // Each combination is tried once.
     manners(|manners| manners.lies = false);
     assert!(found("").lies.is_some() && found("delivery,atomics").lies.is_none());
-    // Nor what was not asked for of one that is asked.
+    // A result for a device whose atomics were not requested is not reused once they are requested.
     begin(Manners { provider: c"efa", ..device(Atomics::Kept) });
     let tried = Tried::new();
     let found = |trust: &str| tried.found(&offer(&trusting(trust)), &trusting(trust));
@@ -245,7 +245,7 @@ fn what_a_busy_host_did_not_do_is_tried_again_and_what_was_wrong_is_not() {
     assert!(once.lies.is_some() && !once.atomics.are_enough());
     let again = found_by(&tried);
     assert!(again.lies.is_none() && again.atomics.are_enough(), "{:?}", again.lies);
-    // It is believed from then on; and whoever never does it is left alone.
+    // A success is final, and after three failures the device is not tried again.
     manners(|manners| manners.fail_transfer = Some(libc::EIO));
     assert!(found_by(&tried).lies.is_none());
     for (times, left_alone) in [(2, false), (3, true)] {
@@ -277,7 +277,7 @@ fn a_provider_that_ends_no_atomic_is_waited_for_once_and_keeps_the_memory_that_i
  {
     for stays_open in [false, true] {
         begin(Manners { hold_ways: true, stays_open, ..device(Atomics::Kept) });
-        // Few are taken at once.
+        // Few operations are accepted at once.
         let few = Settings { queue: 16, ..trusting("delivery") };
         let opened = domain(&few).unwrap();
         let why = opened.broken_atomics.clone().unwrap();
@@ -319,7 +319,7 @@ fn an_atomic_that_the_library_refuses_to_begin_is_unsupported_and_no_failure_of_
     assert_eq!(refused, Err(Status::KeyRejected));
 }
 
-/// Where a transfer's address begins at 0 nothing but the owner knows how its words lie.
+/// If a transfer's address begins at 0, only the owner knows the alignment of its words.
 #[test]
 fn a_word_that_is_not_aligned_in_its_owners_memory_is_refused_in_every_way_of_registration() {
     for mr_mode in [0, FI_MR_VIRT_ADDR, FI_MR_ENDPOINT | FI_MR_LOCAL] {
@@ -334,7 +334,7 @@ fn a_word_that_is_not_aligned_in_its_owners_memory_is_refused_in_every_way_of_re
     }
 }
 
-/// A put may go another way; an atomic may not, and who executes it is in the key.
+/// A put may use another route. An atomic may not: its key determines its executor.
 #[test]
 fn an_atomic_by_a_key_that_is_older_than_the_interface_is_unsupported_and_not_declined() {
     begin(Manners { mr_mode: FI_MR_ENDPOINT, ..device(Atomics::Kept) });

@@ -1,4 +1,4 @@
-//! What an interface has under way at most, how long it may sleep, and in what order packets leave.
+//! Limits of an interface: operations under way, time asleep, and the order of packets.
 
 use crate::config::Settings;
 use crate::double::sys::inject;
@@ -86,7 +86,7 @@ fn the_library_has_half_of_what_it_has_room_for_in_messages_and_a_quarter_of_tha
     near.interface.check_accounts();
 }
 
-/// Puts to memory of that side until no more is taken; how many were.
+/// Posts puts to that side's memory until one is refused; returns their number.
 fn filled(endpoint: &crate::OfiEndpoint, other: &Side, memory: &mut [u8]) -> usize {
     let region = other.region(memory);
     let key = endpoint.import_key(&other.packed(&region)).unwrap();
@@ -264,7 +264,7 @@ fn channels_and_their_ends_are_watched_for_as_long_as_they_are_there() {
     let first = near.connected(&mut far, 7);
     let second = near.connected(&mut far, 8);
     let back = far.connected(&mut near, 9);
-    // One that is dropped, one with a gap, one that is hung up on, and one that never had an answer.
+    // Four endings: a drop, a gap, a disconnect by the receiver, and a channel without an answer.
     drop(first);
     until(&mut near, &mut far, |_, far| far.told.left.len() == 1);
     manners(|manners| manners.lose_send = true);
@@ -283,7 +283,7 @@ fn channels_and_their_ends_are_watched_for_as_long_as_they_are_there() {
     assert_eq!((near.interface.channels(), far.interface.channels()), (0, 0));
 }
 
-/// Polls until it is so: the clock of whoever watches has to go on.
+/// Polls until the condition holds; the clock of the watch has to advance.
 fn in_time(near: &mut Side, mut so: impl FnMut(&mut Side) -> bool) {
     let began = std::time::Instant::now();
     while !so(near) {
@@ -321,7 +321,7 @@ fn who_is_watched_and_ends_without_a_word_ends_every_channel_there_and_no_other(
     let mut pack = |_: *mut u8, _| Ok(0);
     assert_eq!(first.am_packed(1, 2, Packer::new(&mut pack), 5), Ok(0));
     assert_eq!(near.interface.waiting(), 1);
-    // What it says in the end is not heard either.
+    // The final word of the far side does not arrive either.
     manners(|manners| (manners.deaf, manners.overrun) = (Some(0), true));
     far.poll();
     manners(|manners| manners.deaf = None);
@@ -346,7 +346,7 @@ fn a_peer_is_asked_for_what_has_arrived_before_its_channel_has_a_place_for_anoth
     let (mut near, mut far) = sides();
     for n in 0..5 {
         let endpoint = near.connected(&mut far, n);
-        // Its end comes with it, in one look of the far side's.
+        // The end arrives together with the message, in one read of the far side.
         assert!(endpoint.am_short(1, n, b"last").is_ok());
         drop(endpoint);
         until(&mut near, &mut far, |_, far| far.told.left.len() == n as usize + 1);
@@ -404,7 +404,7 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
     let fd = near.interface.event_fd().unwrap();
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
     assert!(!wakes(fd, Duration::ZERO) && !near.interface.ticks());
-    // A message is there, and then in the application's hands.
+    // A message has arrived, and then the application uses it.
     assert!(endpoint.am_short(1, 1, b"comes").is_ok());
     assert_eq!(far.interface.arm(), Ok(Armed::Ready), "it waits to be handed out");
     far.poll();
@@ -413,7 +413,7 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
     far.poll();
     assert_eq!(far.interface.arm(), Ok(Armed::Sleep));
     near.poll();
-    // The library says no when there is room for what waits.
+    // The library refuses although packets wait.
     manners(|manners| manners.deaf = Some(FAR));
     let mut pack = |_: *mut u8, _| Ok(0);
     assert_eq!(endpoint.am_packed(1, 2, Packer::new(&mut pack), 5), Ok(0));
@@ -427,7 +427,7 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
     }
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
     assert!(!wakes(fd, Duration::ZERO) && !near.interface.ticks(), "nothing is left");
-    // Who was told AGAIN by the library.
+    // A call returned AGAIN because of the library.
     manners(|manners| manners.eagain = 1);
     assert_eq!(endpoint.am_short(1, 3, b""), Err(Status::Again));
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
@@ -435,7 +435,7 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
     near.poll();
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
     assert!(!wakes(fd, Duration::ZERO) && !near.interface.ticks());
-    // Another thread ends a region.
+    // Another thread revokes a region.
     let mut memory = [0u8; 64];
     let region = near.region(&mut memory);
     let _ = near.packed(&region);
@@ -455,7 +455,7 @@ fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_o
     }
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
     assert!(!wakes(fd, Duration::ZERO), "what has been heard is silent");
-    // What the library says of no operation is looked for before anybody sleeps.
+    // Errors that belong to no operation are checked before a sleep.
     manners(|manners| manners.trouble = Some(libc::EALREADY));
     assert_eq!(near.interface.arm(), Ok(Armed::Ready));
     near.poll();

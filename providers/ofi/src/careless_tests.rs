@@ -1,4 +1,4 @@
-//! Libraries that are careless: what they tell twice, of nobody's operations, or as they open, and what stands on what.
+//! Careless libraries: duplicate events, events of no operation, errors at opening, and dependencies between objects.
 
 use crate::double::world::{fail_nothing, manners, world};
 use crate::double::{Side, settings, sys, transfer, until};
@@ -9,7 +9,7 @@ fn complaints() -> Vec<String> {
     world(|world| world.complaints.clone())
 }
 
-/// Sends so many, and looks at what has come of them.
+/// Sends `count` messages, and checks what has arrived.
 fn exchange(near: &mut Side, far: &mut Side, endpoint: &crate::OfiEndpoint, count: u64) {
     far.told.messages.clear();
     for n in 0..count {
@@ -60,7 +60,7 @@ fn an_error_of_something_that_is_the_librarys_own_ends_no_operation_of_ours() {
         assert_eq!(complaints(), [] as [String; 0], "{context:#x}");
         drop((endpoint, near, far));
     }
-    // Where a layer says so, a message is gone with it, and nobody else would tell.
+    // If a layer reports this, a message is lost with it, and there is no other report.
     manners(|manners| manners.provider = c"played;ofi_rxm");
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let _endpoint = near.connected(&mut far, 7);
@@ -100,7 +100,7 @@ fn a_device_of_which_no_interface_can_be_opened_is_left_out_and_tried_again_by_t
     assert!(failure.text.starts_with("ofi:played:") && failure.text.contains(words), "{failure}");
     manners(|manners| manners.bindings = None);
     assert!(crate::double::domain(&settings()).is_ok(), "it was so once");
-    // Whoever believes the device finds out as an interface opens.
+    // With a trusted device the failure is found when an interface opens.
     let trusting = crate::config::Settings { trust: "delivery".into(), ..settings() };
     manners(|manners| manners.bindings = Some(0));
     let domain = crate::double::domain(&trusting).unwrap();

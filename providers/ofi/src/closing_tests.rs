@@ -1,4 +1,4 @@
-//! How interfaces, endpoints and channels end over the played library, and what they hand over before.
+//! How interfaces, endpoints and channels end over the simulated library, and what they transmit before.
 
 use crate::config::Settings;
 use crate::double::world::{beside, let_go, manners};
@@ -10,11 +10,11 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Domain, Endpoint, Events, Interface, Packer, Posting, Revoked, Status};
 
-/// The numbers of the two sides' endpoints: sides open in this order.
+/// The number of the near side's endpoint: sides open in this order.
 const NEAR: usize = 0;
 const FAR: usize = 1;
 
-/// Whoever closes waits for as long as it takes.
+/// Settings with a long close timeout.
 fn patient() -> Settings {
     Settings { close_timeout: Duration::from_secs(60), ..settings() }
 }
@@ -27,7 +27,7 @@ fn packed(endpoint: &crate::OfiEndpoint, header: u64, bytes: &[u8]) -> Result<us
     endpoint.am_packed(1, header, Packer::new(&mut pack), bytes.len())
 }
 
-/// Does this whenever the near side's library is asked, with the number of times that it was.
+/// Runs `act` whenever the near side's library is read, with the number of reads so far.
 fn meanwhile(far: Side, mut act: impl FnMut(&mut Side, u32) + 'static) -> Rc<RefCell<Side>> {
     let far = Rc::new(RefCell::new(far));
     let (shared, mut times) = (far.clone(), 0);
@@ -126,7 +126,7 @@ fn an_endpoint_that_is_closed_has_its_memory_back_when_its_get_has_ended_and_the
     assert!(other.am_short(1, 9, b"goes on").is_ok());
     (0..4).for_each(|_| near.poll()); // the end of the other channel comes first
     assert_eq!(far.borrow().told.messages, [(9, b"goes on".to_vec())]);
-    beside(NEAR, || ()); // the far side ends with this test, and not behind it
+    beside(NEAR, || ()); // so that the far side ends with this test
     drop(region);
 }
 

@@ -1,4 +1,4 @@
-//! The settings: names, defaults, one sentence each, and the values as numbers.
+//! The settings: names, defaults, a one-sentence description each, and the parsed values.
 
 use crate::abi::{API, version};
 use core::time::Duration;
@@ -19,18 +19,18 @@ const RECEIVE: &str = "TIELINE_OFI_RECEIVE";
 const QUEUE: &str = "TIELINE_OFI_QUEUE";
 const WATCH: &str = "TIELINE_OFI_WATCH";
 const TRUST: &str = "TIELINE_OFI_TRUST";
-/// The core's: whether it names this provider.
+/// A variable of the core, read for whether it names this provider.
 const SELECTION: &str = "TIELINE_PROVIDERS";
 
-/// The longest message that any interface sends.
+/// The longest message that any interface may be configured to send.
 pub(crate) const MOST_EAGER: usize = 8 << 10;
 
-/// The fewest bytes that any interface may have on their way to a peer.
+/// The smallest window, in bytes under way to one peer, that any interface may be configured with.
 pub(crate) const LEAST_WINDOW: usize = 16 << 10;
-// While one message is under way there is room for another.
+// The window holds two messages: while one is under way another one can be sent.
 const _: () = assert!(LEAST_WINDOW >= 2 * MOST_EAGER);
 
-/// Every variable: its own, and those of the core's that it reads.
+/// Every variable that this provider reads: its own and some of the core's.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         PROVIDERS,
@@ -46,8 +46,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         API_ASKED,
         "1.17",
-        "The version of libfabric's interface that is asked for, from 1.17 to the library's own: providers do some things only \
-         for who asks for a newer one.",
+        "The version of libfabric's interface to request, from 1.17 to the library's own. Some providers have features only in \
+         newer versions.",
     ),
     ConfigDoc::list(
         INTERFACES,
@@ -58,16 +58,16 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         FORMAT,
         "any",
-        "The address that is used where a device has several; any is IPv4 before IPv6.",
+        "The address to use if a device has several; any is IPv4 before IPv6.",
     )
     .one_of("any|ipv4|ipv6"),
     ConfigDoc::text(
         PROGRESS,
         "provider",
-        "Who moves data between polls, where the provider lets itself be asked.",
+        "The progress mode to request, if the provider supports a choice: auto moves data between polls, manual only in polls.",
     )
     .one_of("provider|auto|manual"),
-    ConfigDoc::size(WINDOW, "256k", "Messages on their way to one peer, in bytes.")
+    ConfigDoc::size(WINDOW, "256k", "The most bytes of messages under way to one peer.")
         .between(LEAST_WINDOW as u64, 256 << 20),
     ConfigDoc::size(EAGER, "8k", "The longest message, 8k at most.")
         .between(1 << 10, MOST_EAGER as u64),
@@ -82,15 +82,15 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::list(
         TRUST,
         "",
-        "Claims of libfabric's providers that are believed without a trial: delivery (a put that completes is in memory), atomics \
-         (they are there, and atomic towards each other whichever interface they come by; also of providers that are \
-         not asked for any otherwise).",
+        "Claims of libfabric's providers that are trusted without a trial. delivery: a put that completes is in memory. atomics: \
+         they work, and are atomic towards each other over all interfaces. Trusting atomics also requests them of providers that \
+         are otherwise not used for them.",
     ),
     ConfigDoc::flag(
         WATCH,
         "on",
-        "Keep an idle TCP connection with each process that messages go to or come from, which tells when it has died; off: \
-         nobody tells of the death of a peer to which nothing is under way. Both sides need the same.",
+        "Keep an idle TCP connection with each process that messages go to or come from, to detect its death. off: the death of \
+         a peer to which nothing is under way is not detected. Both sides need the same value.",
     ),
     ConfigDoc::list(SELECTION, "", "The core's."),
     shared::SECRET,
@@ -101,7 +101,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     shared::FAILURE_TIMEOUT,
 ];
 
-/// Which of several addresses of a device.
+/// Which address to use if a device has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Any,
@@ -109,19 +109,19 @@ pub(crate) enum Format {
     Ipv6,
 }
 
-/// The values.
+/// The parsed values.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) providers: String,
-    /// Somebody has said that libfabric is to be used.
+    /// A setting asks for libfabric explicitly.
     pub(crate) asked_for: bool,
     pub(crate) library: String,
-    /// `FI_VERSION(...)` that is asked for.
+    /// The `FI_VERSION(...)` to request.
     pub(crate) api: u32,
     pub(crate) trust: String,
     pub(crate) interfaces: Filter,
     pub(crate) format: Format,
-    /// `FI_PROGRESS_...`, 0: the provider's choice.
+    /// `FI_PROGRESS_...`; 0 leaves the choice to the provider.
     pub(crate) progress: i32,
     pub(crate) window: usize,
     pub(crate) eager: usize,
@@ -130,11 +130,11 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) failure_timeout: Duration,
-    /// How processes of peers are watched, if they are.
+    /// How the processes of peers are watched; `None` if they are not.
     pub(crate) watch: Option<crate::watch::Settings>,
 }
 
-/// How processes of peers are watched.
+/// How the processes of peers are watched.
 fn watch(value: &impl Fn(&str) -> Value) -> Result<Option<crate::watch::Settings>, Failure> {
     if !value(WATCH).is_yes() {
         return Ok(None);
@@ -222,16 +222,16 @@ impl Settings {
 }
 
 impl Settings {
-    /// Whether a claim of this name is believed.
+    /// Whether the claim of this name is trusted without a trial.
     pub(crate) fn trusts(&self, claim: &str) -> bool {
         self.trust.split(',').any(|listed| listed.trim() == claim)
     }
 }
 
-/// What may be believed.
+/// The claims that can be trusted.
 const CLAIMS: [&str; 2] = ["delivery", "atomics"];
 
-/// Whether a list names nothing else: a slip would try what is to be believed.
+/// Checks that a list names only known claims: with a misspelt one, the trial would run in spite of the setting.
 fn are_claims(list: &str) -> Result<(), String> {
     let mut listed = list.split(',').map(str::trim).filter(|claim| !claim.is_empty());
     match listed.find(|claim| !CLAIMS.contains(claim)) {
@@ -242,7 +242,7 @@ fn are_claims(list: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a list of providers lists those to use, or those to leave out.
+/// Checks that a list of providers either selects or excludes.
 fn is_selection(list: &str) -> Result<(), String> {
     let rest = list.trim().trim_start_matches('^');
     match rest.contains('^') || list.trim().starts_with("^^") {
@@ -254,7 +254,7 @@ fn is_selection(list: &str) -> Result<(), String> {
     }
 }
 
-/// libfabric's own variables that are set, in words: they change what it offers, and how.
+/// Lists libfabric's own variables that are set: they change what it offers, and how.
 pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
     let shown = |(name, value): (OsString, OsString)| {
         let name = name.into_string().ok().filter(|name| name.starts_with("FI_"))?;
@@ -267,12 +267,12 @@ pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> O
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// What a provider of libfabric may do to this process under its settings, and what to do against it.
+/// The harm that a libfabric provider may do to this process under its settings, and the countermeasure.
 pub(crate) fn dangers(provider: &str, shared_receives: Option<OsString>) -> Option<String> {
     let on = |value: &OsString| {
         ["1", "y", "yes", "true", "on"].iter().any(|on| value.eq_ignore_ascii_case(on))
     };
-    // Over `tcp` connections share their receives unasked.
+    // Over `tcp`, connections share their receives by default.
     let is_safe = !provider.ends_with(";ofi_rxm")
         || provider.starts_with("tcp")
         || shared_receives.as_ref().is_some_and(on);
@@ -281,7 +281,7 @@ pub(crate) fn dangers(provider: &str, shared_receives: Option<OsString>) -> Opti
     (!is_safe).then(|| words.to_owned())
 }
 
-/// A version as operators write it.
+/// Parses a version in the form that operators write.
 fn asked_version(text: &str) -> Result<u32, String> {
     let number = |digits: &str| {
         let digits = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
@@ -296,12 +296,12 @@ fn asked_version(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A version as people write it.
+/// A version in printable form.
 pub(crate) fn shown(version: u32) -> String {
     format!("{}.{}", version >> 16, version & 0xffff)
 }
 
-/// Whether a selection of providers names `ofi` itself: a glob that fits it asks for nothing that costs.
+/// Whether a selection of providers names `ofi` literally. A glob that matches it does not ask for a costly load.
 fn names_us(selection: &str) -> bool {
     let selection = selection.trim();
     if selection.starts_with('^') {
@@ -311,8 +311,8 @@ fn names_us(selection: &str) -> bool {
     listed.split(',').any(|name| name.split('@').next().unwrap_or("").trim() == "ofi")
 }
 
-/// Whether a list lets a provider through: names and globs, with a leading `^` those that it does not. A name is the first part
-/// of a provider's, or all of it, `tcp;ofi_rxm`.
+/// Whether a list admits a provider. It holds names and globs; a leading `^` excludes those listed. A name matches the first part
+/// of the provider's name or all of it, `tcp;ofi_rxm`.
 pub(crate) fn admits(list: &str, provider: &str) -> bool {
     let list = list.trim();
     let (listed, others) = match list.strip_prefix('^') {
@@ -343,7 +343,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 impl Settings {
-    /// The defaults, with everything let through.
+    /// The defaults, with all devices admitted.
     pub(crate) fn of_tests() -> Settings {
         Settings {
             providers: String::new(),
@@ -441,7 +441,7 @@ mod tests {
         assert!(!admits("tcp", "cxi") && !admits("^tcp,sock*", "sockets") && admits("^tcp", "cxi"));
         assert!(admits("", "") && admits("^", "tcp") && !admits("efa,,cxi", ""));
         assert!(admits("eth?", "eth0") && !admits("eth?", "eth10"));
-        // With its layers a provider is another one, and by its first part it is both.
+        // A provider with a layer has its own full name, and also matches by its first part.
         assert!(admits("tcp", "tcp;ofi_rxm") && !admits("^tcp", "tcp;ofi_rxm"));
         assert!(admits("tcp;ofi_rxm", "tcp;ofi_rxm") && !admits("tcp;ofi_rxm", "tcp"));
         assert!(!admits("^tcp;ofi_rxm", "tcp;ofi_rxm") && admits("^tcp;ofi_rxm", "tcp"));

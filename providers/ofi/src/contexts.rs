@@ -1,28 +1,28 @@
-//! What the library holds of an operation while it goes on.
+//! The contexts by which the library refers to pending operations.
 
 use crate::abi::CONTEXT_LEN;
 use core::ffi::c_void;
 use core::ptr;
 
-/// What operations hand to the library: memory that stays where it is, of the library's own use.
+/// The context that an operation passes to the library: memory at a fixed address, reserved for the library's use.
 type Context = [u64; CONTEXT_LEN / 8];
 
-/// Contexts, many in one allocation, each allocation twice the one before: few are enough to look through.
+/// Contexts, many in one allocation. Each allocation is twice as large as the one before, so a lookup searches few of them.
 ///
-/// What comes back is looked up and never read: `ofi_rxm` says of a receive that it could not carry on by what it calls it itself
-/// (read in rxm_cq.c, rxm_rndv_read), which is no context of ours.
+/// A context that the library returns is looked up and never dereferenced. If `ofi_rxm` cannot continue a receive, it reports its
+/// own context and not one of ours (read in rxm_cq.c, rxm_rndv_read).
 #[derive(Default)]
 pub(crate) struct Contexts(Vec<Box<[Context]>>);
 
 const FIRST: usize = 64;
 
-/// How many there are before those of an allocation.
+/// Number of contexts in the allocations before this one.
 fn before(chunk: usize) -> usize {
     FIRST * ((1 << chunk) - 1)
 }
 
 impl Contexts {
-    /// Makes more; the number of those that there are then.
+    /// Adds an allocation; returns the new number of contexts.
     pub(crate) fn grow(&mut self) -> u32 {
         let chunk = self.0.len();
         self.0.push(vec![[0; CONTEXT_LEN / 8]; FIRST << chunk].into_boxed_slice());
@@ -34,7 +34,7 @@ impl Contexts {
         ptr::from_mut(&mut self.0[chunk][index as usize - before(chunk)]).cast()
     }
 
-    /// Which one it is, if it is one of these.
+    /// The index of this context, or `None` if it is not one of ours.
     #[inline]
     pub(crate) fn index(&self, context: *mut c_void) -> Option<u32> {
         let mut before = 0;

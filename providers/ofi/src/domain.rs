@@ -1,4 +1,4 @@
-//! A domain: one device of one provider of libfabric.
+//! A domain: one device of a libfabric provider.
 
 use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 use crate::address::MAX_ADDRESS;
@@ -21,7 +21,7 @@ use tieline_plugin_api::{
 /// Name of the module.
 pub const RDM: &str = "rdm";
 
-/// The listener of this process.
+/// This process's listener for peers that watch it.
 static HUB: SharedHub = SharedHub::new();
 
 /// An open domain.
@@ -29,24 +29,24 @@ pub struct OfiDomain {
     pub(crate) registry: Arc<Registry>,
     offer: Offer,
     settings: Settings,
-    /// Its queues can be waited for.
+    /// Its completion queues have a descriptor to wait on.
     waits: bool,
-    /// Why it has messages only though libfabric promises more.
+    /// Why it has messages only although libfabric claims more.
     pub(crate) broken_promise: Option<String>,
-    /// The atomics that it has, and of those that libfabric promises and does not keep, words.
+    /// The supported atomics, and a description of those that libfabric claims without supporting them.
     atomics: Masks,
     pub(crate) broken_atomics: Option<String>,
 }
 
 impl OfiDomain {
     pub(crate) fn open(offer: Offer, settings: Settings) -> Result<OfiDomain, Failure> {
-        // First: it may be that this process does not survive opening it.
+        // Do this first: the process may not survive opening the device.
         let found = load::keeping_signals(|| crate::selftest::found(&offer, &settings));
         if let Some(words) = found.deadly {
             return Err(Failure::new(Status::NoDevice, format!("{}: {words}", offer.domain)));
         }
         let domain = load::keeping_signals(|| sys::Domain::open(&offer.info))?;
-        // Others have a descriptor that nobody writes to unless somebody polls (psm3: read in psmx3_cq.c).
+        // Other providers have a descriptor that is only written while somebody polls (psm3: read in psmx3_cq.c).
         let wakes = ["tcp", "sockets", "verbs", "cxi", "efa"];
         let waits = wakes.contains(&core_name(&offer.provider))
             && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
@@ -60,7 +60,7 @@ impl OfiDomain {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.offer.info.address_format())
     }
 
-    /// Below our own transports for what they drive, too.
+    /// Lower than the native transports, also for devices that both drive.
     fn priority(&self) -> u32 {
         match core_name(&self.offer.provider) {
             "cxi" | "efa" | "opx" => 55,
@@ -80,7 +80,7 @@ impl Domain for OfiDomain {
 
     fn modules(&self) -> Vec<ModuleAttr> {
         let mut caps = caps::AM_SHORT | caps::AM_PACKED | caps::NEEDS_POLL | caps::ANY_THREAD;
-        // Not PASSIVE_TARGET, whoever moves the data: who connects is answered by a poll.
+        // Not PASSIVE_TARGET, however data is moved: a connection request is answered by a poll.
         if self.offer.delivery && self.broken_promise.is_none() {
             caps |= caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
             if self.atomics.are_enough() {
@@ -115,13 +115,13 @@ impl Domain for OfiDomain {
             atomic_fetch64: self.atomics.fetch64,
             max_put: longest,
             max_get: longest,
-            // Copied into a slot while it is posted.
+            // A short put is copied into a slot while it is posted.
             max_short_put: self.settings.eager.min(longest),
             max_address_len: MAX_ADDRESS as u32,
             max_identity_len: MAX_IDENTITY as u32,
             ..ModuleAttr::empty()
         };
-        // Sockets below cost microseconds; what a device costs nobody has measured with this provider.
+        // Sockets cost microseconds. The costs of devices are not measured with this provider.
         let (overhead_ns, latency_ns) =
             if self.is_ip() { (3000.0, 20_000.0) } else { (300.0, 2000.0) };
         let bytes_per_second = if self.is_ip() { 1e9 } else { 1e10 };
@@ -149,7 +149,8 @@ impl Domain for OfiDomain {
             );
             Failure::new(Status::NoDevice, text)
         })?;
-        // EFA opens libfabric's shm within itself, opx takes signals as its fabric opens: all of them have a reason, and no right.
+        // EFA opens libfabric's shm provider internally, and opx installs signal handlers when its fabric opens. Neither may change
+        // the process's signals.
         load::keeping_signals(|| {
             OfiInterface::open(
                 &self.registry,

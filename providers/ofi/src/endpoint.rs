@@ -8,7 +8,7 @@ use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
 
 /// A channel to one peer.
 pub struct OfiEndpoint {
-    /// The interface's, see there.
+    /// The interface's engine; see there.
     engine: Rc<RefCell<Engine>>,
     channel: usize,
 }
@@ -47,7 +47,7 @@ impl Endpoint for OfiEndpoint {
             let room = packing.room(&mut engine);
             (packing, room)
         };
-        // Nothing is borrowed while the application writes: it may send, here too.
+        // Borrow nothing while the application packs: its packer may send, also on this interface.
         let packed = room.pack(packer);
         let mut engine = self.engine.borrow_mut();
         match packed {
@@ -75,7 +75,7 @@ impl Endpoint for OfiEndpoint {
         self.engine.borrow_mut().flush(self.channel, cookie)
     }
 
-    /// Providers order little, and say little of what they order: the core waits for a flush instead.
+    /// Providers guarantee little ordering and document little of it, so the core flushes instead.
     fn fence(&self) -> Result<(), Status> {
         Err(Status::Unsupported)
     }

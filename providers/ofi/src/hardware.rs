@@ -1,13 +1,12 @@
-//! Whether there is a device that only libfabric drives. It is looked for where the kernel lists devices: nothing is
-//! loaded for that.
+//! Detects a device that only libfabric drives. The search reads the kernel's device lists and loads nothing.
 
 use std::fs;
 use std::path::Path;
 
-/// Drivers of devices in `/sys/class/infiniband` that no verbs provider drives fully, and what libfabric calls them.
+/// Drivers of devices in `/sys/class/infiniband` that no verbs provider drives fully, and libfabric's names for them.
 const DRIVERS: &[(&str, &str)] = &[("efa", "efa"), ("hfi1", "opx"), ("hfi2", "opx")];
 
-/// The first such device, in words.
+/// Describes the first such device.
 pub(crate) fn found(classes: &Path) -> Option<String> {
     let entries = |class: &str| {
         let mut names: Vec<_> =

@@ -1,4 +1,4 @@
-//! What peers do that mean harm, or are killed at the wrong moment, and what providers do that no manual forbids.
+//! Malicious peers, peers that are killed at the wrong moment, and provider behaviour that no manual page forbids.
 
 use crate::abi::*;
 use crate::double::sys::inject;
@@ -20,7 +20,7 @@ fn send(near: &mut Side, far: &mut Side, endpoint: &crate::OfiEndpoint, header: 
     });
 }
 
-/// Sends so many, and looks at what has come of them.
+/// Sends `count` messages, and checks what has arrived.
 fn exchange(near: &mut Side, far: &mut Side, endpoint: &crate::OfiEndpoint, count: u64) {
     let before = far.told.messages.len();
     for n in 0..count {
@@ -46,7 +46,7 @@ fn over_layers_that_do_not_know_when_they_are_through_each_packet_has_its_own_bu
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     exchange(&mut near, &mut far, &endpoint, 500);
-    // A peer that is killed cuts off what it was sending.
+    // A peer that is killed truncates the message that it was sending.
     for _ in 0..500 {
         fail_receive(FAR, libc::ECANCELED, true);
         far.poll();
@@ -80,7 +80,7 @@ fn a_receive_that_fails_gives_no_buffer_back_unless_the_library_says_so_and_the_
     }
     exchange(&mut near, &mut far, &endpoint, 100);
     assert_eq!(complaints(), [] as [String; 0]);
-    // Not for ever: then it says so.
+    // Not for ever: the interface fails in the end.
     for _ in 0..100 {
         inject(FAR, &vec![4; 300_000]);
         far.poll();
@@ -119,7 +119,7 @@ fn a_stranger_who_does_not_know_the_interface_costs_it_nothing() {
     let endpoint = near.connected(&mut far, 7);
     exchange(&mut near, &mut far, &endpoint, 10);
     let before = far.interface.memory().buffer_bytes;
-    // Its answers wait, since it takes none.
+    // Its answers wait, because the peer accepts none.
     manners(|manners| manners.deaf = Some(0));
     for n in 0..10_000 {
         inject(FAR, &greeting(n, b"played-0"));
@@ -158,7 +158,7 @@ fn a_refused_hello_takes_the_place_of_no_other() {
     let mut far = Side::new(&settings());
     let first = near.interface.connect(&old, b"old", 1).unwrap();
     let second = near.interface.connect(&far.interface.address(), b"new", 2).unwrap();
-    // Both lie there before it looks; and nobody takes its answer to the first.
+    // Both hellos are in the queue before the side reads it, and its answer to the first is refused.
     manners(|manners| manners.refuse_send = Some(libc::ENOENT));
     until(&mut near, &mut far, |_, far| !far.told.arrived.is_empty());
     assert_eq!(far.told.arrived, [b"new"]);
@@ -229,7 +229,7 @@ fn a_peer_that_takes_nothing_holds_up_no_other() {
     let other_key = other.import_key(&third.packed(&second)).unwrap();
     let mut here = [5u8; 8];
     let mut puts = 0;
-    // It does not poll: neither puts nor messages to it end.
+    // The far side does not poll, so neither puts nor messages to it complete.
     while transfer(&endpoint, true, &key, &mut here, 0, 1).is_ok() {
         puts += 1;
         assert!(puts < 1000, "nobody bounds them");
@@ -382,7 +382,7 @@ fn a_channel_that_opens_behind_the_end_of_a_region_is_asked_about_it_too() {
     let packed = far.packed(&region);
     let first = near.connected(&mut far, 7);
     assert_eq!(far.domain.revoke(&region), Revoked::Busy);
-    // The first one's answer is on its way when the second one is opened.
+    // The answer to the first hello is under way when the second channel opens.
     far.poll();
     let second = near.interface.connect(&far.interface.address(), b"", 8).unwrap();
     near.poll();
@@ -544,7 +544,7 @@ fn of_an_endpoint_that_does_not_close_nothing_is_given_back_that_the_library_may
     let key = endpoint.import_key(&far.packed(&region)).unwrap();
     let mut here = vec![0u8; 20_000];
     assert_eq!(transfer(&endpoint, false, &key, &mut here, 0, 1), Ok(Posting::Pending));
-    // Of a short put that completes locally nobody waits for the end.
+    // A short put that completes locally reports no completion.
     let mut short = [1u8; 8];
     let iov = [Iov::new(short.as_mut_ptr(), 8)];
     let op = RmaOp { iov: &iov, len: 8, offset: 0, cookie: 99, flags: 0 };
@@ -554,7 +554,7 @@ fn of_an_endpoint_that_does_not_close_nothing_is_given_back_that_the_library_may
     near.poll();
     assert_eq!(near.told.ended, [(1, Err(Status::OutcomeUnknown))]);
     drop((key, endpoint, near));
-    // The library goes on, and what it writes to is there.
+    // The library continues, and the memory that it writes to still exists.
     for _ in 0..10 {
         far.poll();
     }

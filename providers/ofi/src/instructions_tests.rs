@@ -1,5 +1,5 @@
-//! What a message of 8 bytes and a put of 8 cost: `cargo xtask instructions` counts the functions whose names begin with `measured`, without
-//! what the played library does in them. As a test this says that all of them arrive.
+//! The cost of a message of 8 bytes and of a put of 8 bytes. `cargo xtask instructions` counts the functions whose names begin with
+//! `measured`, without the functions of the simulated library. As a test this checks that all of them arrive.
 
 use crate::config::Settings;
 use crate::double::world::manners;
@@ -9,10 +9,10 @@ use core::mem::MaybeUninit;
 use tieline_plugin_api::abi::{Event, Iov};
 use tieline_plugin_api::{Domain, Endpoint, Events, Interface, RmaOp, op_flags};
 
-/// As many as one peer may have under way over the played library.
+/// The number of operations that one peer may have under way over the simulated library.
 const BATCH: usize = 8;
 
-/// Polls once; how many events there were.
+/// Polls once; returns the number of events.
 fn polled(side: &Side) -> usize {
     let mut room = [const { MaybeUninit::<Event>::uninit() }; 16];
     let mut events = Events::new(&mut room);
@@ -27,7 +27,7 @@ fn measured_ofi_post(endpoint: &OfiEndpoint) {
     }
 }
 
-/// The messages arrive, and their sender hears that the library is through with them.
+/// The messages arrive, and their sender reads the library's completions.
 #[inline(never)]
 fn measured_ofi_poll(near: &Side, far: &Side) -> usize {
     let mut seen = 0;
@@ -38,7 +38,7 @@ fn measured_ofi_poll(near: &Side, far: &Side) -> usize {
     seen
 }
 
-/// Each is posted, and ends.
+/// Posts each put and waits for its completion.
 #[inline(never)]
 fn measured_ofi_put(near: &Side, endpoint: &OfiEndpoint, key: &RemoteKey) {
     let mut word = [5; 8];

@@ -1,4 +1,4 @@
-//! The interface: what the core calls. The work is done in `engine`.
+//! The interface that the core calls; `engine` does the work.
 
 use crate::address::Address;
 use crate::atomics::Masks;
@@ -15,7 +15,7 @@ use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status
 
 /// The module `rdm`, opened for one worker.
 pub struct OfiInterface {
-    /// Borrowed by one call at a time; nothing of the application runs meanwhile.
+    /// Borrowed by one call at a time; no application code runs during a borrow.
     engine: Rc<RefCell<Engine>>,
     address: Address,
 }
@@ -38,7 +38,7 @@ impl OfiInterface {
 
 #[cfg(test)]
 impl OfiInterface {
-    /// By what peers name it.
+    /// The number by which peers identify it.
     pub(crate) fn epoch(&self) -> u64 {
         self.address.epoch
     }
@@ -47,22 +47,22 @@ impl OfiInterface {
         self.engine.borrow()
     }
 
-    /// Whether a sleeper would be woken again and again.
+    /// Whether a sleeper needs periodic wake-ups.
     pub(crate) fn ticks(&self) -> bool {
         self.engine.borrow().ticks()
     }
 
-    /// Channels that begin or end here.
+    /// Number of channels that begin or end here.
     pub(crate) fn channels(&self) -> usize {
         self.engine.borrow().channels()
     }
 
-    /// Connections by which processes are watched are being formed.
+    /// Whether connections for watching peers' processes are being formed.
     pub(crate) fn is_dialling(&self) -> bool {
         self.engine.borrow().is_dialling()
     }
 
-    /// Packets that wait for the library.
+    /// Number of packets that wait for the library.
     pub(crate) fn waiting(&self) -> usize {
         self.engine.borrow().waiting()
     }
@@ -71,12 +71,12 @@ impl OfiInterface {
         self.engine.borrow().check_accounts();
     }
 
-    /// Nobody is waited for any more while connections form.
+    /// Stops waiting for connections that are being formed.
     pub(crate) fn lose_patience(&self) {
         self.engine.borrow_mut().lose_patience();
     }
 
-    /// Hellos are said again at once.
+    /// Resends all hellos without delay.
     pub(crate) fn say_hello_again(&self) {
         self.engine.borrow_mut().say_hello_again();
     }
@@ -125,7 +125,7 @@ impl Interface for OfiInterface {
     }
 
     fn leave(&self) {
-        // A process may exit out of a function that packs a message.
+        // A process may call exit inside a function that packs a message.
         if let Ok(mut engine) = self.engine.try_borrow_mut() {
             engine.leave();
         }

@@ -1,10 +1,14 @@
 //! Remote keys.
 //!
-//! A packed key holds the library's key, which is a number, or bytes that have to be mapped to one first (`FI_MR_RAW`), or a key for each
-//! interface where registrations belong to interfaces, the range, the
-//! rights and a generation, sealed with a number that the owner's domain chose at random and that peers get with an
-//! interface's address. The accessing side so refuses, before anything is posted: bytes that are no key or were
-//! changed, a key of another domain, a range outside the region, a right that the region does not give.
+//! A packed key holds the range, the rights, a generation and the library's key. The library's key is one of:
+//!
+//! * a number,
+//! * bytes that must first be mapped to a number (`FI_MR_RAW`),
+//! * one number for each interface, if registrations belong to interfaces.
+//!
+//! A packed key is sealed with a random number of the owner's domain, which peers receive with an interface's address. The
+//! accessing side refuses these before it posts: malformed or altered bytes, a key of another domain, a range outside the region,
+//! and a right that the region does not grant.
 
 use crate::abi::FI_MR_RAW;
 use core::ffi::c_int;
@@ -12,24 +16,24 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use tieline_plugin_api::{Failure, Status};
 
-/// A domain's random number.
+/// A domain's random number that seals its keys.
 pub(crate) type Seal = [u8; 16];
 
-/// Interfaces of a domain that a key has room for, where registrations belong to interfaces.
+/// Largest number of interfaces in one key, if registrations belong to interfaces.
 pub(crate) const MOST_INTERFACES: usize = 8;
 const FIXED: usize = 48;
 const CHECK: usize = 16;
-/// Bytes of a key of the library's that has to be mapped, at most (ucx: 64; read in ucx.h).
+/// Largest size in bytes of a library key that must be mapped (ucx: 64; read in ucx.h).
 pub(crate) const MOST_RAW: usize = 256;
 const NUMBERS: usize = 16;
-/// What stands before the bytes of a key that has to be mapped: numbers, and how many they are.
+/// Length of the fields in front of the bytes of a key that must be mapped: the numbers and the length.
 const BEFORE_RAW: usize = NUMBERS + 2;
-/// Length of the longest packed key, if the library's keys are numbers, and in any case.
+/// Length of the longest packed key: if the library's keys are numbers, and in general.
 pub(crate) const MAX_KEY_LEN: usize = FIXED + NUMBERS * MOST_INTERFACES + CHECK;
 pub(crate) const LONGEST: usize = FIXED + (BEFORE_RAW + MOST_RAW) * MOST_INTERFACES + CHECK;
 const MAGIC: [u8; 4] = *b"ofk\x03";
 
-/// Length of the longest packed key of a domain with this mode (`FI_MR_...`) and keys of so many bytes.
+/// Length of the longest packed key of a domain with this mode (`FI_MR_...`) and this size of library keys.
 pub(crate) fn longest(mode: c_int, size: usize) -> usize {
     match mode & FI_MR_RAW {
         0 => MAX_KEY_LEN,
@@ -37,32 +41,32 @@ pub(crate) fn longest(mode: c_int, size: usize) -> usize {
     }
 }
 
-/// A key of the library's.
+/// A key of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LibraryKey {
-    /// The number of the owner's interface; 0 stands for all of them.
+    /// The number of the owner's interface; 0 means all of them.
     pub(crate) interface: u64,
-    /// The key, or, where that has to be mapped, the address that it is mapped with.
+    /// The key, or, if it must be mapped, the address to map it with.
     pub(crate) number: u64,
-    /// What has to be mapped.
+    /// The bytes to map, if the key must be mapped.
     pub(crate) raw: Option<Vec<u8>>,
 }
 
-/// What a packed key says.
+/// The contents of a packed key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackedKey {
-    /// What a transfer's address begins at: the region's in the owner's memory, or 0.
+    /// The address at which a transfer's addresses begin: the region's address in the owner's memory, or 0.
     pub(crate) base: u64,
     pub(crate) len: u64,
     pub(crate) access: u64,
     pub(crate) generation: u64,
-    /// By how much the region's address misses a multiple of 8, whatever a transfer's begins at.
+    /// The region's address modulo 8, independent of `base`.
     pub(crate) skew: u64,
     pub(crate) keys: Vec<LibraryKey>,
 }
 
 impl LibraryKey {
-    /// So many of them, one behind the other, and nothing else: eight at most.
+    /// Unpacks exactly `count` keys, at most eight, with nothing after them.
     fn unpack_all(bytes: &[u8], count: usize, are_raw: bool) -> Option<Vec<LibraryKey>> {
         let (mut keys, mut rest) = (Vec::new(), bytes);
         for _ in 0..count.min(MOST_INTERFACES) {
@@ -86,7 +90,7 @@ impl LibraryKey {
 }
 
 fn digest(body: &[u8], seal: &Seal) -> Hmac<Sha256> {
-    // HMAC takes keys of every length; an impossible failure would only make a key that nobody accepts.
+    // HMAC accepts keys of every length. If this impossible failure occurred, the key would simply be refused everywhere.
     let mut mac =
         Hmac::<Sha256>::new_from_slice(seal).unwrap_or_else(|_| Hmac::new(&[0; 64].into()));
     mac.update(body);
@@ -151,13 +155,13 @@ impl PackedKey {
         Ok(key)
     }
 
-    /// The library's key for an interface of the owner's.
+    /// The library's key for one interface of the owner.
     #[inline]
     pub(crate) fn of(&self, interface: u64) -> Option<&LibraryKey> {
         self.keys.iter().find(|key| [0, interface].contains(&key.interface))
     }
 
-    /// The remote address of `len` bytes at `offset`, if the key gives `right` and the region holds them all.
+    /// The remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
     pub(crate) fn admit(&self, right: u64, offset: u64, len: usize) -> Result<u64, Status> {
         if self.access & right != right {
             return Err(Status::KeyRejected);
@@ -234,7 +238,7 @@ mod tests {
             assert!(!good || bytes.len() <= LONGEST);
         }
         assert_eq!(of(&[MOST_RAW; MOST_INTERFACES]).pack(&SEAL).len(), LONGEST);
-        // One that says of itself more or less than there is.
+        // A body whose length field does not match its size.
         let sealed = |mut body: Vec<u8>| {
             let check = digest(&body, &SEAL).finalize().into_bytes();
             body.extend(&check[..CHECK]);

@@ -1,9 +1,9 @@
-//! Compares `abi.rs` with the installed headers: static assertions in C, made from our own table.
+//! Compares `abi.rs` with the installed headers: static assertions in C, generated from our own tables.
 
 use crate::abi::*;
 use std::process::Command;
 
-/// `C expression = what Rust says`, for every field that is named; `as` where C has another name for it.
+/// `C expression = Rust value`, for every listed field; `as` if C has another name for it.
 macro_rules! fields {
     ($out:ident; $( $record:ident { $( $field:ident $(as $c:literal)? ),* $(,)? } )*) => { $( $(
         $out.push((
@@ -15,7 +15,7 @@ macro_rules! fields {
     (@name $field:ident $c:literal) => { $c };
 }
 
-/// Records whose whole size counts, because we make them, or read them one behind the other.
+/// Records whose total size matters, because we make them or read arrays of them.
 macro_rules! sizes {
     ($out:ident; $( $record:ident )*) => { $(
         $out.push((format!("sizeof(struct {})", stringify!($record)), size_of::<$record>() as u64));
@@ -27,7 +27,7 @@ fn claims() -> Vec<(String, u64)> {
     sizes!(out; fi_info fi_tx_attr fi_rx_attr fi_ep_attr fi_domain_attr fi_fabric_attr fi_av_attr fi_cq_data_entry fi_msg
         fi_rma_iov fi_msg_rma fi_ioc fi_rma_ioc fi_msg_atomic fi_mr_raw_attr fi_mr_map_raw fid fid_mr fid_av fid_cq fid_domain);
     out.push(("sizeof(struct fi_context2)".into(), CONTEXT_LEN as u64));
-    // The spare room lies behind what the headers have.
+    // The spare room is after the fields of the headers.
     let spare = core::mem::offset_of!(fi_cq_attr, spare) as u64;
     out.push(("sizeof(struct fi_cq_attr)".into(), spare));
     let spare = core::mem::offset_of!(fi_cq_err_entry, spare) as u64;
@@ -103,7 +103,7 @@ fn records_and_numbers_are_those_of_the_installed_headers() {
     {
         text.push_str(&format!("#include <rdma/{header}.h>\n"));
     }
-    // The headers of 2.x have longer records, whose fields of before lie where they lay.
+    // The headers of 2.x have longer records; the earlier fields keep their offsets.
     for (expression, ours) in claims() {
         let relation = if expression.starts_with("sizeof") { ">=" } else { "==" };
         let exact = format!(

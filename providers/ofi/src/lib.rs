@@ -1,31 +1,32 @@
-//! Provider ofi: messages, put and get over whatever libfabric drives (Slingshot, EFA, Omni-Path and others).
+//! Provider ofi: messages, puts and gets over any fabric that libfabric drives (Slingshot, EFA, Omni-Path and others).
 //!
-//! One domain for each device of a provider of libfabric, `ofi:cxi:cxi0`, with one module:
+//! Each device of a libfabric provider is one domain, for example `ofi:cxi:cxi0`, with one module:
 //!
-//! * `rdm` connects *to an interface*. Messages go into receive buffers that hold many, bounded by credits of this provider's own
-//!   (`engine`). Puts and gets are the library's, where it completes a put at the target.
+//! * `rdm` connects *to an interface*. Messages land in receive buffers that hold many messages each. This provider's own credits
+//!   bound them (`engine`). libfabric does the puts and gets if its provider completes a put at the target.
 //!
-//! What it promises:
+//! Guarantees:
 //!
-//! * libfabric is loaded when somebody asks for it, or when there is hardware that nothing else drives; otherwise no file is
-//!   opened. What its constructors do to signals is undone; that the process survives it is tried in a child first.
-//! * A region that peers may have a key to ends when all who are connected have said that nothing leads there any more
-//!   (`memory`): libfabric's software providers check a key once, and go on writing behind its end.
-//! * Memory is the application's again when an operation has ended or its endpoint is closed, also where a peer stands still.
+//! * libfabric is loaded only if the settings ask for it, or if there is hardware that nothing else drives. Otherwise no file is
+//!   opened. The provider undoes what libfabric's constructors do to signals. A child process first tests whether a process
+//!   survives the loading.
+//! * If a peer may hold a region's key, the region ends only when all connected peers have confirmed that no operation targets it
+//!   any more (`memory`). The reason: software providers check a key once, and keep writing after the registration has ended.
+//! * When an operation has completed or its endpoint is closed, the application owns its memory again, even if a peer is stalled.
+//! * The death of a peer's process is reported, even to a process that only waits for that peer. libfabric does not detect it, but
+//!   kernels do (`watch`).
+//! * Atomics are executed by the device and are never mixed with atomics of another executor (`atomics`).
 //!
-//! * A peer's process that has died is told, also to who only waits for it: libfabric does not know, kernels do (`watch`).
-//!
-//! * Atomics are a device's, which are mixed with nobody else's (`atomics`).
-//!
-//! What it leaves out: atomics that software does as it is polled (the core's own are as good), gathered messages, providers without
-//! `FI_MULTI_RECV`.
-//! `docs/libfabric.md` says what was run, what is played in tests, and what neither.
+//! Not supported: atomics that software executes while polling (the core's own are as good), gathered messages, and providers
+//! without `FI_MULTI_RECV`. `docs/libfabric.md` lists what was run on real libraries, what is tested with a simulated library, and
+//! what is untested.
 //!
 //! # The binding
 //!
-//! Records and numbers are written by hand (`abi.rs`), and compared with the installed headers by a test; nothing is linked. The
-//! crate `libfabric-sys` does not build; `ofi-libfabric-sys` wants headers of 2.x and links the library, so that a machine
-//! without it could not load the provider even to say so. `tests/yardstick` compares records and numbers with `ofi-libfabric-sys`.
+//! Records and constants are written by hand (`abi.rs`), and a test compares them with the installed headers. Nothing is linked.
+//! The crate `libfabric-sys` does not build. `ofi-libfabric-sys` requires headers of 2.x and links the library, so on a machine
+//! without libfabric the provider could not even be loaded to report its absence. `tests/yardstick` compares records and constants
+//! with `ofi-libfabric-sys`.
 
 mod abi;
 mod address;
@@ -107,10 +108,10 @@ pub struct Ofi {
 }
 
 impl Ofi {
-    /// What libfabric offers; asked anew each time, since devices come and go.
+    /// Queries libfabric's offers each time, because devices come and go.
     fn offers(&self) -> Result<Offers, Failure> {
         if !self.settings.asked_for && hardware::found(Path::new("/sys/class")).is_none() {
-            let text = "libfabric is not loaded: nobody asks for it (name ofi in TIELINE_PROVIDERS, or set \
+            let text = "libfabric is not loaded: no setting asks for it (name ofi in TIELINE_PROVIDERS, or set \
                         TIELINE_OFI_PROVIDERS), and there is no device that only libfabric drives";
             return Err(Failure::new(Status::NoDevice, text));
         }
@@ -122,7 +123,7 @@ impl Ofi {
         Ok(offers)
     }
 
-    /// A line in the report for what loading cost, and for everything that is left out.
+    /// Reports the cost of loading, and each device that is left out.
     fn tell(&self, library: &load::Library, offers: &Offers) {
         let signals = match library.signals.len() {
             0 => String::new(),
@@ -180,7 +181,7 @@ impl Provider for Ofi {
     fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<OfiDomain, Failure> {
         let missing = || Failure::new(Status::NoDevice, format!("there is no domain \"{name}\""));
         if !name.starts_with("ofi:") {
-            return Err(missing()); // to ask libfabric costs a millisecond
+            return Err(missing()); // a query of libfabric costs a millisecond
         }
         let offer = self.offers()?.used.into_iter().find(|offer| offer.domain == name);
         let offer = offer.ok_or_else(missing)?;

@@ -1,9 +1,9 @@
-//! libfabric, loaded when it is asked for and never before: its constructors and those of what it links take time, take
-//! signals, and keep descriptors.
+//! Loads libfabric, and only on request: its constructors and those of its dependencies take time, install signal handlers and keep
+//! descriptors open.
 //!
-//! The functions that know the records are asked for by the version of their symbol that has our layouts (`FABRIC_1.3`,
-//! which API 1.17 still has): a newer library translates what goes in through it, and what comes out of it begins as ours.
-//! Everything else is called through tables of the library, as its headers' inline functions do (`sys.rs`).
+//! Functions that take records are looked up by the symbol version that has our layouts (`FABRIC_1.3`, which API 1.17 still has). A
+//! newer library translates the records passed to it through that version. The records that it returns begin with our layout.
+//! Everything else is called through the library's tables, as the inline functions of its headers do (`sys.rs`).
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::process::Owner;
 use tieline_plugin_api::{Failure, Status};
 
-/// A library that is loaded, for the life of the process.
+/// A loaded library; it stays loaded for the life of the process.
 pub(crate) struct Library {
     pub(crate) getinfo: unsafe extern "C" fn(
         u32,
@@ -30,11 +30,11 @@ pub(crate) struct Library {
     pub(crate) freeinfo: unsafe extern "C" fn(*mut fi_info),
     pub(crate) fabric:
         unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
-    /// What it is.
+    /// Its version.
     pub(crate) version: u32,
     /// How long loading took.
     pub(crate) took: Duration,
-    /// Signals whose handlers it had taken, and which have their old ones again.
+    /// Signals whose handlers the library replaced and that were restored.
     pub(crate) signals: Vec<c_int>,
 }
 
@@ -46,14 +46,14 @@ impl Signals {
         let of = |signal| {
             // SAFETY: a record of integers and pointers, all zero; the call only writes it.
             let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-            // SAFETY: nothing is set; room for one record.
+            // SAFETY: only reads the disposition into a record with enough room.
             let code = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut action) };
             (code == 0).then_some((signal, action))
         };
         Signals((1..=64).filter_map(of).collect())
     }
 
-    /// Puts back what has changed since, and says for which signals.
+    /// Restores every disposition that has changed since, and returns the signals concerned.
     fn restore(&self) -> Vec<c_int> {
         let now = Signals::now();
         let changed = self.0.iter().zip(&now.0).filter(|(old, new)| {
@@ -62,7 +62,7 @@ impl Signals {
         });
         changed
             .map(|((signal, old), _)| {
-                // SAFETY: the disposition that this signal had before the library was loaded.
+                // SAFETY: restores the disposition that this signal had before the library was loaded.
                 let _ = unsafe { libc::sigaction(*signal, old, core::ptr::null_mut()) };
                 *signal
             })
@@ -70,7 +70,7 @@ impl Signals {
     }
 }
 
-/// Does something that may take signals, which have their old dispositions again afterwards.
+/// Runs `act` and restores the signal dispositions that it changed.
 #[cfg(not(test))]
 pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     static ONE: Mutex<()> = Mutex::new(());
@@ -81,22 +81,21 @@ pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// What is played takes none.
+/// The simulated library changes no dispositions.
 #[cfg(test)]
 pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// The library of that name; loaded by the first who asks.
+/// The library of that name; the first caller loads it.
 ///
-/// # Errors
-/// It is not there, is too old, or does not survive a trial.
+/// # Errors The file is missing, the library is too old, or its trial failed.
 #[cfg(not(test))]
 pub(crate) fn library(name: &str) -> Result<&'static Library, Failure> {
     real(name)
 }
 
-/// Tests play the library themselves.
+/// Tests simulate the library.
 #[cfg(test)]
 pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
     static PLAYED: std::sync::OnceLock<Library> = std::sync::OnceLock::new();
@@ -104,10 +103,11 @@ pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
     Ok(PLAYED.get_or_init(crate::double::sys::library))
 }
 
-/// Whose libfabric is: it opens devices, starts threads and takes locks that a forked child has not.
+/// The process that owns libfabric. The library opens devices, starts threads and takes locks, none of which a forked child may
+/// use.
 static OWNER: Owner = Owner::new();
 
-/// Before any lock: in a forked child its holder may be a thread that is not there.
+/// Checked before any lock is taken: in a forked child the holder may be a thread that does not exist there.
 fn taken_by_this_process() -> Result<(), Failure> {
     if OWNER.take() {
         return Ok(());
@@ -118,12 +118,12 @@ fn taken_by_this_process() -> Result<(), Failure> {
     Err(Failure::new(Status::Unsupported, text))
 }
 
-/// That of a file; tests compare it with the one that they play.
+/// The library in a file; tests compare it with the simulated one.
 pub(crate) fn real(name: &str) -> Result<&'static Library, Failure> {
     static LOADED: Mutex<Option<HashMap<String, Result<&'static Library, Failure>>>> =
         Mutex::new(None);
     taken_by_this_process()?;
-    // Held while it loads: the dispositions of signals belong to the whole process.
+    // Held during loading: signal dispositions belong to the whole process.
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let known = loaded.get_or_insert_default();
     if let Some(result) = known.get(name) {
@@ -134,13 +134,13 @@ pub(crate) fn real(name: &str) -> Result<&'static Library, Failure> {
     result
 }
 
-/// Opens the file, and never closes it.
+/// Opens the file and never closes it.
 pub(crate) fn open(name: &CStr) -> *mut c_void {
-    // SAFETY: a terminated name. What constructors do to the process `load` undoes where it can.
+    // SAFETY: a terminated name. `load` undoes the effects of constructors on the process where it can.
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) }
 }
 
-/// The function of this name, with the version that has our layouts where functions have versions.
+/// The function of this name; if functions are versioned, in the version that has our layouts.
 pub(crate) fn symbol(handle: *mut c_void, name: &CStr, versioned: bool) -> *mut c_void {
     // SAFETY: an open library's handle and terminated names.
     unsafe {
@@ -158,7 +158,7 @@ fn load(name: &str) -> Result<Library, Failure> {
     let (began, signals) = (Instant::now(), Signals::now());
     let handle = open(&file);
     if handle.is_null() {
-        // SAFETY: dlerror returns null or a terminated text that stays until the next call on this thread.
+        // SAFETY: dlerror returns null or a terminated text that remains valid until the next call on this thread.
         let why = unsafe {
             let text = libc::dlerror();
             if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
@@ -170,7 +170,7 @@ fn load(name: &str) -> Result<Library, Failure> {
         )));
     }
     let bound = bind(handle, name);
-    // The first question loads what the library loads itself.
+    // The first query makes the library load its own dependencies.
     if let Ok(library) = &bound {
         let _ = crate::offers::sys::Infos::ask(library, None);
     }
@@ -190,7 +190,7 @@ fn bind(handle: *mut c_void, name: &str) -> Result<Library, Failure> {
     let (getinfo, dupinfo) = (found(c"fi_getinfo", true)?, found(c"fi_dupinfo", true)?);
     let (freeinfo, fabric) = (found(c"fi_freeinfo", true)?, found(c"fi_fabric", false)?);
     let version = found(c"fi_version", false)?;
-    // SAFETY: each is the function of this name, and of this version, whose signature `fabric.h` says.
+    // SAFETY: each is the function of this name and version, with the signature that `fabric.h` declares.
     let (library, version) = unsafe {
         let version: unsafe extern "C" fn() -> u32 = core::mem::transmute(version);
         let library = Library {

@@ -1,4 +1,4 @@
-//! What comes, or ends, in another order than it was posted in, or ends and is told by what is posted later.
+//! Operations that arrive or complete in another order than they were posted, and failures that a later operation reports.
 
 use crate::double::world::{let_go, manners};
 use crate::double::{Side, settings, transfer, until};
@@ -57,11 +57,11 @@ fn completions_in_the_opposite_order_end_each_its_own_operation() {
     assert_eq!(there.to_vec(), put);
 }
 
-/// A put of one piece that completes as soon as its bytes are taken.
+/// A put of one piece that completes when its bytes are copied.
 fn put_locally(endpoint: &OfiEndpoint, key: &RemoteKey, mut bytes: [u8; 8], offset: u64) -> Posted {
     let iov = [Iov::new(bytes.as_mut_ptr(), bytes.len())];
     let posted = endpoint.put(key, &RmaOp { iov: &iov, len: 8, offset, cookie: 99, flags: 0 });
-    bytes.fill(0xee); // they are the caller's again
+    bytes.fill(0xee); // the caller owns them again
     let _ = core::hint::black_box(bytes);
     posted
 }
@@ -87,7 +87,7 @@ fn a_short_put_that_completes_locally_is_over_at_once_and_the_next_flush_waits_f
     let_go();
     until(&mut near, &mut far, |near, _| near.told.ended == [(1, Ok(()))]);
     assert_eq!(endpoint.flush(2), Ok(Posting::Done));
-    // More than one piece is not taken at once: its end is told.
+    // A put of more than one piece does not complete inline: its completion is reported.
     let mut pieces = [[7u8; 4]; 2];
     let iov = pieces.each_mut().map(|piece| Iov::new(piece.as_mut_ptr(), piece.len()));
     let op = RmaOp { iov: &iov, len: 8, offset: 24, cookie: 3, flags: 0 };
@@ -105,7 +105,7 @@ fn what_became_of_a_put_that_nobody_hears_of_one_flush_tells_and_no_later_one() 
     let mut there = [0u8; 32];
     let region = far.region(&mut there);
     let key = endpoint.import_key(&far.packed(&region)).unwrap();
-    // It has failed before the flush is asked for, and while one waits.
+    // It has failed before the flush is posted, and while a flush is pending.
     for (late, flush) in [(false, 1), (true, 2)] {
         manners(|manners| (manners.fail_transfer, manners.late) = (Some(libc::EACCES), late));
         assert_eq!(put_locally(&endpoint, &key, [1; 8], 0), Ok(Posting::Done));
@@ -120,7 +120,7 @@ fn what_became_of_a_put_that_nobody_hears_of_one_flush_tells_and_no_later_one() 
         assert_eq!(endpoint.flush(9), Ok(Posting::Done), "it was told");
     }
     assert_eq!(near.told.failed, [], "the endpoint goes on");
-    // A lost connection is the endpoint's end.
+    // A lost connection ends the endpoint.
     manners(|manners| manners.fail_transfer = Some(libc::ECANCELED));
     assert_eq!(put_locally(&endpoint, &key, [1; 8], 0), Ok(Posting::Done));
     let_go();

@@ -1,4 +1,4 @@
-//! Messages, flushes and ends over the played library.
+//! Messages, flushes and endings over the simulated library.
 
 use crate::abi::FI_RECV;
 use crate::double::world::{let_go, manners, world};
@@ -10,7 +10,7 @@ fn sides() -> (Side, Side) {
     (Side::new(&settings()), Side::new(&settings()))
 }
 
-/// Sends, with polls of both while there is no room.
+/// Sends a message; polls both sides while there is no room.
 fn send(
     near: &mut Side,
     far: &mut Side,
@@ -154,7 +154,7 @@ fn flushes_ask_the_receiver_once_of_the_same_messages_and_never_of_what_it_has_a
     assert_eq!(endpoint.flush(4), Ok(Posting::Pending));
     assert_eq!(waiting(), 4, "of another message it is asked again");
     until(&mut near, &mut far, |near, _| near.told.ended.len() == 4);
-    // A message that was acknowledged without a question, and a put behind it.
+    // A message that was acknowledged without a request, and a put after it.
     send(&mut near, &mut far, &endpoint, 0, b"third");
     until(&mut near, &mut far, |_, far| far.told.messages.len() == 3);
     assert!(far.interface.arm().is_ok());
@@ -184,7 +184,7 @@ fn an_error_of_a_message_ends_all_channels_with_that_peer_and_no_other() {
         [Status::PeerFailed as i32],
         "what came from it may be lost as well"
     );
-    // It lives, and would go on sending into nothing.
+    // The far side lives; without the report it would keep sending.
     until(&mut near, &mut far, |_, far| far.told.failed.len() == 1 && far.told.left.len() == 2);
     assert_eq!((far.told.failed[0].0, far.told.failed[0].1), (10, Status::PeerFailed));
     assert_eq!(second.am_short(1, 0, b""), Err(Status::PeerFailed), "and never AGAIN");
@@ -218,7 +218,7 @@ fn a_failed_put_ends_with_its_own_reason_and_a_lost_connection_with_the_endpoint
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Ok(Posting::Pending));
     until(&mut near, &mut far, |near, _| near.told.ended == [(1, Err(Status::KeyRejected))]);
     assert_eq!(near.told.failed, [], "that was one operation's");
-    // What a provider has no better word for is one operation's, too.
+    // An error without a better code also fails one operation only.
     manners(|manners| manners.fail_transfer = Some(libc::EIO));
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 4), Ok(Posting::Pending));
     until(&mut near, &mut far, |near, _| near.told.ended.last() == Some(&(4, Err(Status::Io))));
@@ -240,7 +240,7 @@ fn a_put_that_is_refused_as_it_is_posted_ends_the_endpoint_where_that_says_that_
         (c"played", libc::ENOMEM, Status::NoMemory, false),
         (c"played", libc::EOPNOTSUPP, Status::Unsupported, false),
         (c"played", libc::EIO, Status::Io, false),
-        // Which has no other word for a peer that has died.
+        // This provider has no other code for a peer that has died.
         (c"sockets", libc::EIO, Status::PeerFailed, true),
         (c"sockets", libc::EBUSY, Status::Io, false),
     ] {
@@ -286,7 +286,7 @@ fn who_is_hung_up_on_hears_it_and_nothing_more_of_it_is_handed_out() {
     for n in 0..20 {
         send(&mut near, &mut far, &first, n, b"not any more");
     }
-    // Peers are numbered as they come.
+    // Peers are numbered in the order of their arrival.
     far.interface.hang_up(1).unwrap();
     far.interface.hang_up(77).unwrap();
     until(&mut near, &mut far, |near, _| near.told.failed.len() == 1);
@@ -304,7 +304,7 @@ fn a_connection_that_the_library_never_forms_ends_in_words() {
     settings.connect_timeout = core::time::Duration::ZERO;
     let (mut near, far) = (Side::new(&settings), Side::new(&settings));
     let address = far.interface.address();
-    drop(far); // nobody listens there
+    drop(far); // it has no receiver any more
     let endpoint = near.interface.connect(&address, b"", 7).unwrap();
     while near.told.failed.is_empty() {
         assert!(matches!(endpoint.am_short(1, 0, b""), Err(Status::Again | Status::TimedOut)));
@@ -384,7 +384,7 @@ fn closing_an_endpoint_gives_memory_back_though_its_peer_stands_still() {
         }
         assert!(here.iter().all(|byte| *byte == 9), "{len}");
         assert_eq!(near.told.ended, [], "what is dropped has no event");
-        // What was short has left the interface as it was; of what was long only the library's end rids us.
+        // A short operation has left the interface intact; a long one is only ended by closing the library's endpoint.
         let address = far.interface.address();
         assert_eq!(near.interface.connect(&address, b"", 9).is_ok(), len == 64);
     }

@@ -1,7 +1,7 @@
-//! The same scenario over the libfabric that tests play and over the real one, in its own words: numbers of errors, flags,
-//! what has come. Where the two differ, what is played is wrong.
+//! Runs the same scenario over the simulated libfabric and over a real one, and compares error numbers, flags and received data. If
+//! the two differ, the simulation is wrong.
 //!
-//! `double/sources.rs` says for each way of behaving which of these compares it, or why none can.
+//! `double/sources.rs` names for each behaviour the test that compares it, or why there is none.
 
 use crate::abi::*;
 use crate::config::Settings;
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use tieline_net::Filter;
 use tieline_plugin_api::Failure;
 
-/// For what has to come, on a host that is busy.
+/// Time limit for events that must happen, on a busy host.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For what must not come: a difference here is no failure of the test where the host is too slow to show it.
+/// Waiting time for events that must not happen. A host that is too slow to show a difference does not fail the test.
 const A_WHILE: Duration = Duration::from_millis(60);
 const PACKET: usize = crate::engine::LONGEST_PACKET;
 const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// The file of a newer libfabric, or why it is not to be had.
+/// The file of a newer libfabric, or why it is not available.
 fn newer() -> Result<String, String> {
     tieline_testing::libfabric::newer().map(|file| file.display().to_string())
 }
@@ -38,13 +38,13 @@ fn first(library: &'static Library, settings: &Settings) -> Result<Offer, String
     offers.used.first().cloned().ok_or_else(|| offers.left_out().join("; "))
 }
 
-/// A provider of the real library, or why it is not here.
+/// A provider of the real library, or why it is not available.
 fn real(file: &str, provider: &str) -> Result<Offer, String> {
     let library = crate::load::real(file).map_err(|failure: Failure| failure.text)?;
     first(library, &settings(provider))
 }
 
-/// Two endpoints of domains of their own, with their memory.
+/// Two endpoints of separate domains, with their memory.
 struct Pair {
     near: Side,
     far: Side,
@@ -52,14 +52,14 @@ struct Pair {
 }
 
 struct Side {
-    // In the order in which they end.
+    // In the order in which they are dropped.
     mr: crate::registered::sys::Mr,
     ep: Arc<Ep>,
     domain: Arc<Domain>,
     memory: Vec<u64>,
-    /// What operations are known by; each lives as long as the side.
+    /// The contexts of operations; each lives as long as the side.
     contexts: Vec<Box<[u64]>>,
-    /// What has ended, by its context: flags that count, bytes, and an error.
+    /// The completions by context: the relevant flags, bytes, and an error.
     ended: BTreeMap<usize, Vec<(u64, usize, i32)>>,
     order: Vec<usize>,
 }
@@ -85,7 +85,7 @@ impl Side {
         (at, self.contexts[at].as_mut_ptr().cast())
     }
 
-    /// Memory behind what is registered for peers.
+    /// Memory after the part that is registered for peers.
     fn local(&mut self, at: usize, len: usize) -> Local {
         let base = &mut self.memory[(1 << 15) + at / 8..][..len.div_ceil(8)];
         Local { base: base.as_mut_ptr().cast(), len, desc: self.mr.desc() }
@@ -122,7 +122,7 @@ impl Pair {
         Pair { near, far, to }
     }
 
-    /// Posts until it is taken; the error if it is refused for another reason than that there is no room yet.
+    /// Retries a post until it is accepted; returns the error if it is refused for another reason than missing room.
     fn post(&mut self, post: impl Fn(&Ep, u64) -> Result<(), i32>) -> Result<(), i32> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -170,13 +170,13 @@ impl Pair {
         self.post(|ep, peer| ep.transfer(put, &local, remote(peer), context)).map(|()| at)
     }
 
-    /// How an operation of the near side ended.
+    /// The result of an operation of the near side.
     fn end_of(&mut self, at: usize) -> i32 {
         self.until("an end", |pair| pair.near.ended.contains_key(&at));
         self.near.ended[&at][0].2
     }
 
-    /// A message there: the connection has formed.
+    /// Sends one message, so that the connection has formed.
     fn warm(&mut self) {
         let buffer = self.buffer(200_000, 64, false);
         let sent = self.send(b"first").unwrap();
@@ -185,7 +185,7 @@ impl Pair {
     }
 }
 
-/// What is seen of a scenario, in words; pairs that are not here are named.
+/// Compares the observations of a scenario; prints the pairs that are not available.
 fn same<T: PartialEq + core::fmt::Debug>(
     against: &[(Result<String, String>, &str)],
     set: impl Fn(&mut Manners),
@@ -203,7 +203,7 @@ fn same<T: PartialEq + core::fmt::Debug>(
     }
 }
 
-/// The library of Debian, and the newer one.
+/// Debian's library, and the newer one.
 fn debian() -> Result<String, String> {
     Ok("libfabric.so.1".into())
 }
@@ -239,7 +239,7 @@ fn buffers_for_many_messages_are_given_back_with_the_last_as_it_is_played() {
         |offer| {
             let mut pair = Pair::open(offer);
             let buffer = pair.buffer(0, PACKET + 1000, true);
-            // Less than the least room is left behind the third.
+            // After the third message less than the minimum room is left.
             for n in 0..3 {
                 let _ = pair.send(&vec![n + 1; 400]).unwrap();
             }
@@ -264,7 +264,7 @@ fn a_message_that_is_longer_than_its_buffer_fails_there_as_it_is_played() {
     );
 }
 
-/// Whether a put and a get end within so long while their target does nothing, and what they bring in the end.
+/// Whether a put and a get complete within this time while their target makes no progress, and their final results.
 fn waits_for_its_target(offer: &Offer, patience: Duration) -> Vec<(bool, i32, bool)> {
     let mut pair = Pair::open(offer);
     pair.warm();
@@ -295,7 +295,7 @@ fn puts_and_gets_do_not_wait_where_threads_move_the_data_as_it_is_played() {
     same(&[(debian(), "sockets")], set, |offer| waits_for_its_target(offer, PATIENCE));
 }
 
-/// What posts to somebody say who has gone.
+/// The results of posts to a peer that is gone.
 fn to_nobody(offer: &Offer) -> (Result<(), i32>, usize) {
     let mut pair = Pair::open(offer);
     let (_, context) = pair.near.context();

@@ -1,4 +1,4 @@
-//! Registration in every mode, and the end of regions, over the played library.
+//! Registration in every mode, and the ends of regions, over the simulated library.
 
 use crate::abi::*;
 use crate::double::world::{manners, registrations, world};
@@ -6,7 +6,7 @@ use crate::double::{Side, domain, settings, transfer, until};
 use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status, access};
 
-/// Puts and gets to a region, in a mode; from memory that lies in no region.
+/// Puts and gets to a region in a mode, from memory that is in no region.
 fn reaches(mode: i32, before: bool) {
     manners(|manners| manners.mr_mode = mode);
     let mut there: Vec<u8> = (0..=255).collect();
@@ -122,7 +122,7 @@ fn a_key_that_has_to_be_mapped_and_cannot_be_is_refused_in_words() {
     let mut there = [0u8; 64];
     let region = far.region(&mut there);
     let packed = far.packed(&region);
-    // With another address it is no key of the library's.
+    // With another address the library does not know the key.
     let key = crate::keys::PackedKey::unpack(&packed, &far.domain.registry.seal).unwrap();
     assert_eq!(key.keys[0].raw.as_deref().map(<[u8]>::len), Some(24), "and no byte behind it");
     let mut other = key.clone();
@@ -135,7 +135,7 @@ fn a_key_that_has_to_be_mapped_and_cannot_be_is_refused_in_words() {
     let refused = far.domain.pack_key(&region, &KeyParams::empty(), &mut room).unwrap_err();
     assert_eq!(refused.status, Status::Unsupported);
     assert!(refused.text.contains("256 bytes"), "{refused}");
-    // Such a provider says so of itself, as a rule.
+    // Such a provider usually sets this bit itself.
     for (size, mode, why) in [
         (257, FI_MR_RAW, Some("FI_MR_RAW with keys of 257 bytes")),
         (256, FI_MR_RAW, None),
@@ -157,7 +157,7 @@ fn memory_that_was_given_back_is_written_by_nothing_that_was_under_way() {
     let region = far.region(&mut there);
     let key = endpoint.import_key(&far.packed(&region)).unwrap();
     let mut here = [5u8; 64];
-    // The played library has checked the key by now, and asks no more, as software providers do.
+    // The simulated library has already checked the key and does not check it again, as software providers do.
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Ok(Posting::Pending));
     assert_eq!(far.domain.revoke(&region), Revoked::Busy);
     let mut polls = 0;
@@ -190,13 +190,13 @@ fn a_region_without_peers_ends_at_once_and_one_whose_peer_is_silent_after_a_whil
     let _ = far.packed(&region);
     let _endpoint = near.connected(&mut far, 7);
     let _ = far.domain.revoke(&region);
-    far.poll(); // the peer is asked, and does not poll
+    far.poll(); // the peer is asked, but does not poll
     assert_eq!(far.domain.revoke(&region), Revoked::Quiet, "patience is over");
     let failure = far.domain.deregister(region).unwrap_err();
     assert_eq!(failure.status, Status::TimedOut, "{failure}");
 }
 
-/// Whoever has a key may write there as long as the library knows it, and nobody can take that back.
+/// The holder of a key may write there as long as the library accepts it, and nothing can revoke it.
 #[test]
 fn a_registration_that_libfabric_does_not_end_leaves_its_memory_to_nobody_else() {
     for mode in [0, FI_MR_PROV_KEY, FI_MR_ENDPOINT] {
@@ -206,7 +206,7 @@ fn a_registration_that_libfabric_does_not_end_leaves_its_memory_to_nobody_else()
         let (first, second) = (far.region(&mut memory), far.region(&mut memory));
         manners(|manners| manners.keeps_registrations = Some(libc::EBUSY));
         let Side { interface, domain, .. } = far;
-        // Where it is the interface's it ends with that, and the region later.
+        // If the registration belongs to the interface, it ends with the interface, and the region later.
         let _interface = (mode != FI_MR_ENDPOINT).then_some(interface);
         let failure = domain.deregister(first).unwrap_err();
         assert_eq!(failure.status, Status::Io, "{failure}");
@@ -300,7 +300,7 @@ fn a_key_that_is_older_than_every_interface_leads_to_none_and_is_one_all_the_sam
     let key = endpoint.import_key(&key[..len]).unwrap();
     let mut here = [1u8; 8];
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Err(Status::Declined));
-    // One that is packed now leads there.
+    // A key that is packed after that is valid there.
     let key = endpoint.import_key(&far.packed(&region)).unwrap();
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 2), Ok(Posting::Pending));
     until(&mut near, &mut far, |near, _| near.told.ended == [(2, Ok(()))]);
@@ -308,7 +308,7 @@ fn a_key_that_is_older_than_every_interface_leads_to_none_and_is_one_all_the_sam
     assert_eq!(memory[..9], [1, 1, 1, 1, 1, 1, 1, 1, 0]);
 }
 
-/// A newer library's `tcp` breaks where endpoints of one opening end while others go on.
+/// The `tcp` provider of newer libraries fails if an endpoint closes while others on the same opening continue.
 #[test]
 fn interfaces_of_tcp_of_a_newer_library_have_each_an_opening_and_registrations_of_their_own() {
     manners(|manners| manners.provider = c"tcp");
@@ -329,7 +329,7 @@ fn interfaces_of_tcp_of_a_newer_library_have_each_an_opening_and_registrations_o
         until(&mut near, &mut far, |near, _| near.told.ended.last() == Some(&(cookie, Ok(()))));
         drop(endpoint);
         if let Some(later) = later.take() {
-            // The first one ends, and what was registered for it.
+            // The first interface ends, and so do the registrations for it.
             drop(core::mem::replace(&mut far.interface, later));
             assert_eq!(registrations() - before, 1);
         }

@@ -1,8 +1,8 @@
-//! What a provider of libfabric claims and may not keep, tried once for each device before it is claimed here: that a put which
-//! completes is in the target's memory (`FI_DELIVERY_COMPLETE`), and that atomics do what they are called. `net` of 1.17 grants
-//! both and does neither.
+//! Verifies claims of a libfabric provider once for each device, before this provider advertises them. A put that completes must be
+//! in the target's memory (`FI_DELIVERY_COMPLETE`), and atomics must have the effect of their names. `net` of 1.17 claims both and
+//! does neither.
 //!
-//! Two interfaces of domains of their own, so that none moves the other's data, put and get within this process.
+//! Two interfaces do puts and gets within this process. They are of separate domains, so that neither makes progress for the other.
 
 use crate::atomics::{self, Masks};
 use crate::config::Settings;
@@ -18,33 +18,33 @@ use std::time::Instant;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_flags};
 
-/// For a connection, and for what has to end.
+/// Time limit for a connection, and for operations that must complete.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
-/// For what must not have ended, since its target had no chance to do anything.
+/// Time within which an operation must not complete, because its target has made no progress.
 const AT_ONCE: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 5000 });
 
-/// How often a device is tried that has not done everything in time: a busy host may be why.
+/// Most trials of a device that has not completed everything in time: the cause may be a busy host.
 const TRIALS: u32 = 3;
 
-/// What a device keeps of what libfabric claims for it.
+/// The result of a device's trial.
 #[derive(Clone, Default)]
 pub(crate) struct Found {
-    /// Words for why puts and gets are not claimed.
+    /// Why puts and gets are not advertised.
     pub(crate) lies: Option<String>,
     pub(crate) atomics: Masks,
-    /// Words for atomics that are not claimed.
+    /// Why some atomics are not advertised.
     pub(crate) broken_atomics: Option<String>,
-    /// Words for why the device is not to be opened at all.
+    /// Why the device must not be opened at all.
     pub(crate) deadly: Option<String>,
-    /// Something was not done, which says less than something that was done wrongly.
+    /// Something did not complete, which is weaker evidence than a wrong result.
     unsure: bool,
 }
 
-/// Why something is not claimed: it was done wrongly, or not done, or not in time.
+/// Why a feature is not advertised: a wrong result, no result, or no result in time.
 enum No {
     Wrong(String),
     NotDone(String),
-    /// Not even the first interface could be opened.
+    /// The first interface could not be opened.
     NotOpened(String),
 }
 
@@ -56,29 +56,29 @@ impl No {
 }
 
 impl Found {
-    /// Why something is not claimed, in words.
+    /// Records why a feature is not advertised, and returns the words.
     fn note(&mut self, no: No) -> String {
         self.unsure |= matches!(no, No::NotDone(_) | No::NotOpened(_));
         no.words()
     }
 }
 
-/// What has been found out in this process.
+/// The results of this process.
 static TRIED: Tried = Tried::new();
 
-/// What is to be claimed; tried by the first who asks in this process.
+/// The features to advertise. The first call in this process runs the trial.
 pub(crate) fn found(offer: &Offer, settings: &Settings) -> Found {
-    // What tests play changes.
+    // Tests change the behaviour of the simulated library, so their results are not shared.
     if cfg!(test) { Tried::new().found(offer, settings) } else { TRIED.found(offer, settings) }
 }
 
-/// What has been found out, by what it depends on.
+/// Results, keyed by everything that they depend on.
 pub(crate) struct Tried(Mutex<Option<HashMap<Case, Once>>>);
 
-/// What whoever tries a case holds, and leaves there, with how often it was tried.
+/// The lock is held during a trial. It contains the result and the number of trials.
 type Once = Arc<Mutex<Option<(Found, u32)>>>;
 
-/// A device, how it is used, and what is believed of it: one context may believe what another one tries.
+/// A device, its settings and the trusted claims: one context may trust a claim that another one tries.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Case {
     library: String,
@@ -86,10 +86,10 @@ struct Case {
     domain: String,
     format: u32,
     progress: i32,
-    /// Believed without being tried.
+    /// Trusted without a trial.
     delivery: bool,
     atomics: bool,
-    /// Asked for.
+    /// Atomics are requested.
     has_atomics: bool,
 }
 
@@ -116,7 +116,7 @@ impl Tried {
         if case.delivery && !case.has_atomics || !offer.delivery && is_proven(offer) {
             return Found::default();
         }
-        // Whoever tries takes seconds where nothing answers: nobody waits for another device.
+        // A trial takes seconds if nothing answers. Trials of different devices do not wait for each other.
         let known =
             locked(&self.0).get_or_insert_default().entry(case.clone()).or_default().clone();
         let mut known = locked(&known);
@@ -130,26 +130,26 @@ impl Tried {
     }
 }
 
-/// Providers over which data was moved in a process that lives on, by each release that is known: others are tried in a child first.
-/// With verbs;ofi_rxm a child would find nothing: `fi_getinfo` has opened the device, and the kernel takes commands of its opener alone
-/// (run: EACCES over soft RoCE).
+/// Providers that have moved data without harm to the process, in every release that is known. All others are first tried in a
+/// child. With verbs;ofi_rxm a child would find nothing: `fi_getinfo` has opened the device, and the kernel accepts commands of its
+/// opener alone (run: EACCES over soft RoCE).
 const PROVEN: &[&str] = &["tcp", "tcp;ofi_rxm", "sockets", "verbs;ofi_rxm"];
 
 fn is_proven(offer: &Offer) -> bool {
-    // Most tests are of something else.
+    // Most tests concern something else.
     let played = cfg!(test) && core_name(&offer.provider) == "played";
     played || PROVEN.contains(&offer.provider.as_str())
 }
 
 fn tried_safely(offer: &Offer, settings: &Settings, case: &Case) -> Found {
     if !is_proven(offer) {
-        // What one setting of libfabric's does another one does not: it may be what to do against a death.
+        // Include libfabric's own settings: a crash may depend on them, and changing one may be the cure.
         let own = crate::config::librarys_own(std::env::vars_os()).unwrap_or_default();
         let device = format!("{own};{}:{}@{:x}", offer.provider, offer.domain, settings.api);
-        // Where no puts are claimed, none are tried.
+        // If puts are not claimed, they are not tried.
         let case = Case { delivery: case.delivery || !offer.delivery, ..case.clone() };
-        // Who opened nothing has proved nothing. Where no data went, as by a descriptor that only its opener may write to, another
-        // child would find no more.
+        // A child that opened nothing has proved nothing. A child that moved no data, for example because only the opener of a
+        // descriptor may write to it, still counts: another one would find no more.
         let act = || {
             let tried = try_out(offer, settings, &case, &mut Found::default());
             !matches!(tried, Err(No::NotOpened(_)))
@@ -171,7 +171,7 @@ fn tried(offer: &Offer, settings: &Settings, case: &Case) -> Found {
         let is_closed = matches!(no, No::NotOpened(_));
         let why = found.note(no);
         found.deadly = is_closed.then(|| format!("it is left out: {why}"));
-        // Without anybody to try them on there is nothing to believe.
+        // A trusted claim is meaningless if no interface could be opened.
         found.lies = (!case.delivery).then_some(why.clone());
         found.broken_atomics = offer.atomics.then_some(why);
     }
@@ -179,7 +179,7 @@ fn tried(offer: &Offer, settings: &Settings, case: &Case) -> Found {
         let why = found.broken_atomics.take();
         let missing = || "it does not count an exchange of 64 bits by comparison".to_owned();
         let none = |why: String| format!("{why}; none is used");
-        // Of those that it does not do alone nobody uses any: the core makes of this one what is missing.
+        // If the atomics are incomplete, none are used: the core builds the missing ones from a 64-bit compare-and-swap.
         found.broken_atomics = offer.atomics.then(|| none(why.unwrap_or_else(missing)));
         found.atomics = Masks::default();
     }
@@ -205,8 +205,8 @@ impl Side {
     }
 }
 
-/// Memory that the sides lead to, and their endpoints. It outlives the sides, and where the library has kept an endpoint (cxi,
-/// sockets: EBUSY) or a registration, and may still write here, it stays for ever.
+/// Target memory and endpoints of the trial; it outlives the sides. If the library has kept an endpoint (cxi, sockets: EBUSY) or a
+/// registration and may still write here, it is never freed.
 struct Ground {
     here: Vec<AtomicU64>,
     there: Vec<AtomicU64>,
@@ -231,12 +231,12 @@ fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -
     let settings = Settings { watch: None, close_timeout, connect_timeout, ..settings.clone() };
     let words = |failure: Failure| No::NotDone(failure.text);
     let zeroes = || (0..LONG / 8).map(|_| AtomicU64::new(0)).collect();
-    // Before the sides, which end first.
+    // Declared before the sides, so it is dropped after them.
     let mut ground = Ground { here: zeroes(), there: zeroes(), eps: Vec::new() };
     let mut near = Side::open(offer, &settings).map_err(|failure| No::NotOpened(failure.text))?;
     ground.eps.push(near.engine.ep());
     if case.delivery && case.atomics {
-        // Nothing is tried: nobody has to answer.
+        // Everything is trusted: no trial, and no peer is needed.
         found.atomics = near.engine.counted_atomics();
         return Ok(());
     }
@@ -249,7 +249,7 @@ fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -
         near.poll();
         far.poll();
         if began.elapsed() >= PATIENCE {
-            let text = "two interfaces of this process do not hear each other";
+            let text = "two interfaces of this process cannot reach each other";
             return Err(No::NotDone(text.into()));
         }
     }
@@ -274,9 +274,9 @@ fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -
     Ok(())
 }
 
-/// Two interfaces that are connected, and a key to memory of the far one.
+/// Two connected interfaces, and a key to the far one's memory.
 struct Sides {
-    // In the order in which they end.
+    // In the order in which they are dropped.
     key: RemoteKey,
     _region: Region,
     far: Side,
@@ -285,7 +285,7 @@ struct Sides {
 }
 
 impl Sides {
-    /// Posts what is taken until then.
+    /// Posts an operation, and retries until `until` while the library is busy.
     fn post(
         &mut self,
         until: Instant,
@@ -304,7 +304,7 @@ impl Sides {
 
     fn put_and_get(&mut self, here: &[AtomicU64], there: &[AtomicU64]) -> Result<(), No> {
         let failed = |status| No::NotDone(format!("a put or get to this process: {status}"));
-        // What is short and what is not goes different ways, here and in the library; nothing of one value is in the other.
+        // Short and long transfers use different protocols, here and in the library. Each round has its own value.
         for (round, (put, len)) in
             [(true, 64), (true, LONG), (false, 64), (false, LONG)].iter().enumerate()
         {
@@ -345,13 +345,13 @@ impl Sides {
         Ok(())
     }
 
-    /// Does every atomic that is claimed twice, each on a word of its own; those that are not done, or not right, are claimed no
-    /// longer.
+    /// Executes every claimed atomic twice, each on its own word. Atomics without a result or with a wrong one are removed from
+    /// `claimed`.
     fn do_atomics(&mut self, claimed: &mut Masks, there: &[AtomicU64]) -> Result<(), No> {
         self.near.engine.do_atomics(*claimed);
         let before =
             Masks::each().filter(|&(op, width, fetch)| claimed.has(op, width, fetch)).count();
-        // For all of them: where nothing ends, few are taken.
+        // One deadline for all of them: if none completes, only few can be posted.
         let until = Instant::now() + PATIENCE;
         let done = ROUNDS.iter().try_for_each(|round| self.do_round(round, claimed, there, until));
         if let Err(why) = done {
@@ -429,23 +429,23 @@ impl Sides {
     }
 }
 
-/// What atomics are tried with.
+/// The values for one round of atomics.
 struct Round {
     first: u64,
     operand: u64,
-    /// What is compared is what is there.
+    /// The comparand equals the value in memory.
     matches: bool,
 }
 
-/// The smaller and the larger one each leave the word once as it is and change it once, and as signed numbers the other way round, in
-/// both halves; who compares meets the same and another.
+/// Minimum and maximum each leave the word unchanged in one round and change it in the other. As signed numbers they would do so
+/// the other way round, in both halves. A comparison succeeds in one round and fails in the other.
 const ROUNDS: [Round; 2] = [
     Round { first: 0x7035_1a53_6e39_4c11, operand: 0xb1a9_c6d5_d2f3_8716, matches: true },
     Round { first: 0xf2a5_9a53_e419_4c15, operand: 0x31c6_a5d4_5b3c_e718, matches: false },
 ];
 
 impl Round {
-    /// What is there at first: in every word something else, so that one that is fetched tells where it comes from.
+    /// The initial value: different in every word, so that a fetched value identifies its word.
     fn word(&self, at: usize) -> u64 {
         self.first + at as u64 * 0x0100_0000_0100
     }
@@ -460,5 +460,5 @@ fn bytes_of(word: u64) -> [u8; 8] {
     word.to_ne_bytes()
 }
 
-/// Bytes of the longer ones.
+/// Size in bytes of the long transfers.
 const LONG: usize = 64 << 10;

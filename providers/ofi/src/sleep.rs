@@ -1,5 +1,5 @@
-//! What an interface sleeps on: one descriptor, behind which are the library's, a bell for other threads, a timer, and what
-//! watches the processes of peers.
+//! The descriptor that an interface sleeps on. It covers the library's descriptor, a bell for other threads, a timer, and the watch
+//! of peers' processes.
 
 use core::cell::Cell;
 use core::time::Duration;
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Instant;
 use tieline_net::{Interest, Poller, Timer};
 
-/// Polls without a sleep until the library's descriptor is not watched any more.
+/// Polls without a sleep after which the library's descriptor is removed.
 const POLLS: u32 = 1024;
 
 pub(crate) struct Sleep {
@@ -16,15 +16,16 @@ pub(crate) struct Sleep {
     timer: Timer,
     ticks: Cell<bool>,
     library: RawFd,
-    /// Whether the library's descriptor is watched: what watches it, and behind it each connection, its peers pay for with each
-    /// message that they send on the same host. Who polls and does not sleep needs that not.
+    /// Whether the library's descriptor is watched. While it and the connections behind it are watched, each message of a peer on
+    /// the same host costs more. An interface that polls without sleeping does not need it.
     watched: Cell<bool>,
-    /// Since it was last asked for.
+    /// Polls since the last sleep.
     polls: Cell<u32>,
 }
 
 impl Sleep {
-    /// A descriptor that wakes for what the library's says, and for these. All are owned elsewhere and live as long.
+    /// A descriptor that becomes readable with the library's descriptor or any of `others`. All are owned elsewhere and must
+    /// outlive it.
     pub(crate) fn new(library: RawFd, others: &[RawFd]) -> io::Result<Sleep> {
         let (poller, timer) = (Poller::new()?, Timer::new()?);
         for fd in others.iter().copied().chain([timer.as_fd().as_raw_fd(), library]) {
@@ -38,7 +39,7 @@ impl Sleep {
         self.poller.as_fd().as_raw_fd()
     }
 
-    /// The interface was polled.
+    /// Records that the interface was polled.
     #[inline]
     pub(crate) fn polled(&self) {
         if self.watched.get() {
@@ -50,7 +51,7 @@ impl Sleep {
         }
     }
 
-    /// Somebody is about to sleep; whether what the library says wakes him.
+    /// Prepares for a sleep; returns whether the library's descriptor will wake the sleeper.
     pub(crate) fn watch(&self) -> bool {
         self.polls.set(0);
         if !self.watched.get() {
@@ -59,7 +60,7 @@ impl Sleep {
         self.watched.get()
     }
 
-    /// Wakes who falls asleep now behind so much time, for what nobody tells of.
+    /// Wakes a sleeper after this time, for changes that no descriptor signals.
     pub(crate) fn wake_in(&self, time: Option<Duration>) {
         if self.ticks.replace(time.is_some()) || time.is_some() {
             self.timer.set(time.map(|time| Instant::now() + time));

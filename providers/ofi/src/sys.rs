@@ -1,7 +1,7 @@
-//! The objects of libfabric, each closed once and in the right order, and what is called through their tables.
+//! The objects of libfabric, each closed once and in the right order, and the calls through their tables.
 //!
-//! Any thread may call any of it: `FI_THREAD_SAFE` is what was asked for. Memory and contexts that a call hands over are the
-//! library's until the operation has ended; who posts keeps them (`engine/ops.rs`).
+//! Any thread may call any of it, because `FI_THREAD_SAFE` is requested. The library uses the memory and the context of a call
+//! until the operation completes; the poster keeps them alive (`engine/ops.rs`).
 
 #![allow(unsafe_code)]
 
@@ -35,8 +35,8 @@ pub(crate) fn checked(what: &str, code: c_int) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(failed(what, code as isize)) }
 }
 
-/// `verbs;ofi_rxm` wants a queue of completions for as many peers as FI_UNIVERSE_SIZE says, which many devices have not (run: soft RoCE),
-/// and registers buffers of its own, 16 MiB at a time (read in rxm_ep.c).
+/// `verbs;ofi_rxm` requires a completion queue for FI_UNIVERSE_SIZE peers, which many devices do not support (run: soft RoCE). It
+/// also registers buffers of its own, 16 MiB at a time (read in rxm_ep.c).
 fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
     let is_layered = offers::sys::text(domain.info.fabric().prov_name) == "verbs;ofi_rxm";
     let advice = match -code {
@@ -51,48 +51,47 @@ fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
 
 /// Closes an object.
 ///
-/// # Safety
-/// A live object of the library's, which nobody uses any more.
+/// # Safety A live object of the library that nothing uses any more.
 pub(crate) unsafe fn close(fid: *mut fid) -> c_int {
-    // SAFETY: the caller promises a live object, which begins with its table.
+    // SAFETY: the caller guarantees a live object, which begins with its table.
     unsafe { ((*(*fid).ops).close)(fid) }
 }
 
 pub(crate) struct Fabric {
     pub(crate) raw: *mut fid_fabric,
-    /// Its name and attributes are borrowed from there.
+    /// Provides the name and the attributes that this record borrows.
     _info: Info,
 }
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // SAFETY: everything below it has been closed: it holds this.
+        // SAFETY: everything that depends on it holds it, so all of that is closed.
         let _ = unsafe { close(self.raw.cast()) };
     }
 }
 
 pub(crate) struct Domain {
     pub(crate) raw: *mut fid_domain,
-    /// Closed behind it.
+    /// Closed after the domain.
     pub(crate) fabric: ManuallyDrop<Fabric>,
-    /// A registration has not ended: what is registered may still be reached.
+    /// A registration has not ended: its memory may still be reached.
     pub(crate) keeps: AtomicBool,
     pub(crate) info: Info,
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: everything below it has been closed: it holds this.
+        // SAFETY: everything that depends on it holds it, so all of that is closed.
         if unsafe { close(self.raw.cast()) } != 0 {
-            return core::mem::forget(self.info.clone()); // it stands on these, which stay with it
+            return core::mem::forget(self.info.clone()); // the domain depends on these, so they are kept as well
         }
-        // SAFETY: here alone.
+        // SAFETY: only here.
         unsafe { ManuallyDrop::drop(&mut self.fabric) };
     }
 }
 
 impl Domain {
-    /// For what belongs to the fabric.
+    /// The fabric, for calls that need it.
     pub(crate) fn fabric(&self) -> *mut fid_fabric {
         self.fabric.raw
     }
@@ -118,7 +117,7 @@ impl Domain {
     }
 }
 
-/// Into a queue that is to be empty, to which peers may send on.
+/// Most reads to empty a queue, because peers may keep sending.
 const MOST_LOOKS: usize = 4096;
 
 pub(crate) struct Av {
@@ -128,7 +127,7 @@ pub(crate) struct Av {
 
 impl Drop for Av {
     fn drop(&mut self) {
-        // SAFETY: its endpoint holds it, so that is closed.
+        // SAFETY: its endpoint holds it, so the endpoint is already closed.
         let _ = unsafe { close(self.raw.cast()) };
     }
 }
@@ -136,7 +135,7 @@ impl Drop for Av {
 impl Av {
     pub(crate) fn open(domain: &Arc<Domain>) -> Result<Av, Failure> {
         let mut attr = fi_av_attr {
-            // Numbers mean nothing to us; not every provider has tables (opx before 2.6: read in fi_opx_av.c).
+            // The kind makes no difference here; not every provider has tables (opx before 2.6: read in fi_opx_av.c).
             kind: if domain.info.domain().av_type == FI_AV_MAP { FI_AV_MAP } else { FI_AV_TABLE },
             rx_ctx_bits: 0,
             count: 64,
@@ -155,9 +154,9 @@ impl Av {
         Ok(Av { raw, _domain: domain.clone() })
     }
 
-    /// The library's number for an address.
+    /// Inserts an address and returns the library's number for it.
     pub(crate) fn insert(&self, name: &[u8]) -> Result<u64, Failure> {
-        // An address may be read as a socket address: it is aligned like one.
+        // The library may read an address as a socket address, so it is aligned like one.
         let mut aligned = vec![0u64; name.len().div_ceil(8)];
         for (to, from) in aligned.iter_mut().zip(name.chunks(8)) {
             let mut word = [0; 8];
@@ -185,10 +184,10 @@ pub(crate) struct Local {
     pub(crate) desc: *mut c_void,
 }
 
-/// Pieces of one operation at most.
+/// Most pieces of one operation.
 pub(crate) const MAX_IOV: usize = 16;
 
-/// Up to so many pieces as the library wants them.
+/// Pieces in the library's format.
 struct Pieces<const MOST: usize> {
     iov: [libc::iovec; MOST],
     desc: [*mut c_void; MOST],
@@ -209,7 +208,7 @@ impl<const MOST: usize> Pieces<MOST> {
     }
 }
 
-/// Where an operation goes in a peer's memory.
+/// The target of an operation in a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
     pub(crate) peer: u64,
@@ -217,7 +216,7 @@ pub(crate) struct Remote {
     pub(crate) key: u64,
 }
 
-/// An endpoint, enabled, with its queue and its table of peers.
+/// An enabled endpoint with its queue and its table of peers.
 pub(crate) struct Ep {
     pub(crate) raw: *mut fid_ep,
     enabled: bool,
@@ -226,7 +225,7 @@ pub(crate) struct Ep {
     stays: AtomicBool,
     pub(crate) cq: ManuallyDrop<Cq>,
     pub(crate) av: ManuallyDrop<Av>,
-    /// What belongs to no operation, where the provider has a queue for that.
+    /// Events that belong to no operation, if the provider has a queue for them.
     pub(crate) notices: ManuallyDrop<Option<Notices>>,
     domain: Arc<Domain>,
 }
@@ -234,10 +233,11 @@ pub(crate) struct Ep {
 impl Drop for Ep {
     fn drop(&mut self) {
         if !self.shut() {
-            // It stands on all of these, which stay with it: `ofi_rxm` frees its queue though it says that it is busy (rxm_cq_close).
+            // The endpoint depends on all of these, so they are kept as well. `ofi_rxm` frees its queue even if it reports EBUSY
+            // (rxm_cq_close).
             return core::mem::forget(self.domain.clone());
         }
-        // SAFETY: here alone, and behind the endpoint.
+        // SAFETY: only here, and after the endpoint.
         unsafe {
             ManuallyDrop::drop(&mut self.cq);
             ManuallyDrop::drop(&mut self.av);
@@ -247,11 +247,12 @@ impl Drop for Ep {
 }
 
 impl Ep {
-    /// Closes it; whether it has closed: then the library touches no memory of its operations any more. Queue and table stay.
+    /// Closes it and returns whether it has closed: if so, the library accesses no memory of its operations. Queue and table stay
+    /// open.
     pub(crate) fn shut(&self) -> bool {
         if !self.shut.swap(true, Ordering::AcqRel) {
             self.empty_queue();
-            // SAFETY: closed once, by the swap; queue and table are closed behind it.
+            // SAFETY: closed once, ensured by the swap; queue and table are closed after it.
             if unsafe { close(self.raw.cast()) } != 0 {
                 self.stays.store(true, Ordering::Release);
             }
@@ -259,9 +260,9 @@ impl Ep {
         !self.stays.load(Ordering::Acquire)
     }
 
-    /// What lies in the queue as a connection closes `ofi_rxm` gives back to that connection, which it has freed (`rxm_close_conn`;
-    /// run: SIGSEGV with verbs;ofi_rxm of 1.17; over `tcp` connections share their receives). So it is taken out; whose end it is
-    /// nobody asks any more.
+    /// Drains the queue before the endpoint closes. When a connection closes, `ofi_rxm` would return the remaining entries to that
+    /// connection, which it has already freed (`rxm_close_conn`; run: SIGSEGV with verbs;ofi_rxm of 1.17; over `tcp` connections
+    /// share their receives). The completions themselves are not needed any more.
     fn empty_queue(&self) {
         let provider = offers::sys::text(self.domain.info.fabric().prov_name);
         if !self.enabled || !provider.ends_with(";ofi_rxm") || provider.starts_with("tcp") {
@@ -271,19 +272,19 @@ impl Ep {
         for _ in 0..MOST_LOOKS {
             match self.cq.look(&mut room) {
                 Looked::Entries(_) | Looked::Failed(_) => nothing = 0,
-                // It may have moved something on that is the library's own.
+                // A read may have advanced work that is internal to the library.
                 Looked::Nothing if nothing < 16 => nothing += 1,
                 Looked::Nothing | Looked::Broken(_) => break,
             }
         }
     }
 
-    /// Whether a registration of its domain has not ended, though the library was asked for that.
+    /// Whether a registration of its domain has not ended although the library was asked to end it.
     pub(crate) fn is_reached(&self) -> bool {
         self.domain.keeps.load(Ordering::Acquire)
     }
 
-    /// Where it was opened.
+    /// The domain that it was opened on.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
@@ -319,7 +320,7 @@ impl Ep {
         // SAFETY: an endpoint, a queue and a table of one domain; the option is one size.
         unsafe {
             let ops = &*(*raw).fid.ops;
-            // The table first: `ofi_rxm` before 1.18 reads that as the endpoint closes, though there may be none (866fd5498).
+            // Bind the table first: `ofi_rxm` before 1.18 reads it as the endpoint closes, even if there is none (866fd5498).
             let bound = (ops.bind)(raw.cast(), ep.av.raw.cast(), 0);
             if bound != 0 {
                 ep.shut.store(true, Ordering::Release);
@@ -330,7 +331,7 @@ impl Ep {
                 "binding a queue",
                 (ops.bind)(raw.cast(), ep.cq.raw.cast(), FI_SEND | FI_RECV),
             )?;
-            // psm3 takes none.
+            // psm3 accepts none.
             let notices = ep.notices.take();
             let is_bound = |notices: &Notices| (ops.bind)(raw.cast(), notices.raw.cast(), 0) == 0;
             *ep.notices = notices.filter(is_bound);
@@ -345,11 +346,11 @@ impl Ep {
         Ok(ep)
     }
 
-    /// The address at which peers reach it.
+    /// The address by which peers reach it.
     pub(crate) fn name(&self) -> Result<Vec<u8>, Failure> {
         let mut room = [0u64; 64];
         let mut len = size_of_val(&room);
-        // SAFETY: an enabled endpoint; as many bytes of room as are said.
+        // SAFETY: an enabled endpoint; the room has the stated length.
         let code = unsafe {
             let get = (*(*self.raw).cm).getname;
             get(self.raw.cast(), room.as_mut_ptr().cast(), &raw mut len)
@@ -359,7 +360,7 @@ impl Ep {
         Ok(bytes[..len.min(bytes.len())].to_vec())
     }
 
-    /// Gives the library a buffer, for one message or for many one behind the other.
+    /// Posts a receive buffer, for one message or for many messages one after another.
     pub(crate) fn post_buffer(
         &self,
         room: Local,
@@ -400,7 +401,7 @@ impl Ep {
         posted(code)
     }
 
-    /// Posts a put, which completes when it is in the target's memory, or a get.
+    /// Posts a put, which completes when its data is in the target's memory, or a get.
     pub(crate) fn transfer(
         &self,
         put: bool,
@@ -461,7 +462,7 @@ pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Failure> {
     tieline_net::random(bytes).map_err(|error| Failure::from_io("random numbers", &error))
 }
 
-/// Lets others run: who closes waits for a peer's poll.
+/// Yields the processor: a closing interface may wait for a peer's poll.
 pub(crate) fn yield_now() {
     // SAFETY: no memory is involved.
     let _ = unsafe { libc::sched_yield() };

@@ -1,36 +1,36 @@
-//! What a packet says: a head of 32 bytes, and what follows it.
+//! The format of packets: a head of 32 bytes, and a kind-specific rest.
 //!
-//! Every endpoint is a channel of its own, from sender to receiver. The sender says hello, with its own address, and the
-//! receiver answers with the channel's number there. Each side has chosen a random token for what comes to it on the channel:
-//! a packet that does not carry it comes from a stranger, or was meant for somebody who had this address before.
+//! Every endpoint is its own channel, from sender to receiver. The sender sends a hello with its own address, and the receiver
+//! answers with its number for the channel. Each side chooses a random token for the channel's packets that come to it. A packet
+//! without that token comes from an unknown peer, or was meant for an earlier process at this address.
 
 /// Length of a head.
 pub(crate) const HEAD: usize = 32;
 const VERSION: u8 = 2;
-/// No channel's number.
+/// The number of no channel.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Opens a channel: `token` is the interface's that is meant, `id` the channel's number here.
+    /// Opens a channel: `token` is that of the target interface, `id` is the sender's number of the channel.
     Hello = 1,
-    /// It is open: `id` is its number at the receiver.
+    /// The channel is open: `id` is the receiver's number of it.
     Welcome,
-    /// It is over, or never was: `id` is a status, words follow.
+    /// The channel has ended or was refused: `id` is a status, and text follows.
     Refuse,
     Message,
-    /// Everything before `sequence` has arrived, and `header` bytes have been handed out.
+    /// All messages before `sequence` have arrived, and `header` bytes have been delivered.
     Ack,
-    /// Asks for that.
+    /// Requests an `Ack`.
     Sync,
-    /// The channel ends behind what came before; to `NOBODY` where its sender does not know its number: then `id` and the
-    /// token that follows are those of the hello.
+    /// The channel ends after everything that was sent before. `to` is `NOBODY` if the sender does not know the receiver's number;
+    /// then `id` and the token that follows are those of the hello.
     Bye,
-    /// The region of generation `header` ends: let nothing more lead there.
+    /// The region of generation `header` is revoked: confirm when no operation targets it.
     Revoke,
-    /// Nothing leads there any more.
+    /// No operation targets the region any more.
     Revoked,
 }
 
@@ -50,7 +50,7 @@ const KINDS: [Kind; 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
-    /// The channel's number at whom it goes to.
+    /// The receiver's number of the channel.
     pub(crate) to: u32,
     pub(crate) token: u64,
     pub(crate) sequence: u32,
@@ -75,7 +75,7 @@ impl Head {
         out
     }
 
-    /// The head of a packet, and what follows.
+    /// Unpacks the head of a packet, and returns the rest.
     #[inline]
     pub(crate) fn unpack(packet: &[u8]) -> Option<(Head, &[u8])> {
         let (head, rest) = packet.split_first_chunk::<HEAD>()?;
@@ -89,19 +89,19 @@ impl Head {
     }
 }
 
-/// What follows the head of a hello.
+/// The rest of a hello.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Greeting<'a> {
-    /// What answers carry.
+    /// The token for answers.
     pub(crate) token: u64,
     /// The sender's interface.
     pub(crate) epoch: u64,
-    /// Its name in the fabric.
+    /// The sender's name in the fabric.
     pub(crate) name: &'a [u8],
     pub(crate) identity: &'a [u8],
 }
 
-/// A greeting as it travels; the token comes first.
+/// Packs a greeting; the token comes first.
 pub(crate) fn hello(greeting: &Greeting<'_>) -> Vec<u8> {
     let Greeting { token, epoch, name, identity } = *greeting;
     let mut out = token.to_le_bytes().to_vec();
@@ -112,7 +112,7 @@ pub(crate) fn hello(greeting: &Greeting<'_>) -> Vec<u8> {
     out
 }
 
-/// What follows the head of a hello, if it makes sense.
+/// Unpacks the rest of a hello, if it is valid.
 pub(crate) fn greeted(rest: &[u8]) -> Option<Greeting<'_>> {
     let (token, rest) = rest.split_first_chunk::<8>()?;
     let (epoch, rest) = rest.split_first_chunk::<8>()?;

@@ -1,6 +1,6 @@
 //! Latency and rate of the ring between two processes, through the provider's C tables.
 //!
-//! `cargo run --release -p tieline-provider-shm --example pingpong`: starts its own peer on another CPU.
+//! `cargo run --release -p tieline-provider-shm --example pingpong` starts its own peer on another CPU.
 
 #[path = "../tests/common/sys.rs"]
 mod sys;

@@ -1,4 +1,4 @@
-//! `libtieline_shm.so`: the provider shm as a file that the core finds at run time.
+//! `libtieline_shm.so`: the provider shm as a file that the core loads at run time.
 
 use tieline_plugin_api::export_provider;
 

@@ -1,4 +1,4 @@
-//! Requests to a peer for the memory behind its keys, one region at a time.
+//! Requests to a peer for the memory of its keys, one region at a time.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -12,39 +12,39 @@ use crate::imports::{ImportedKey, Imports};
 use crate::keys::{Exports, Key};
 use crate::sys;
 
-/// Who has no descriptors left to be sent memory with asks again after a while, and after so many times no more: the
-/// application waits for the key, or goes a slower way until it comes, and both must end.
+/// If this process has no free descriptors for an answer, it repeats the request after a pause, a limited number of times. The
+/// application waits for the key, or uses a slower route until the key arrives, and both must end.
 const CUT_PAUSE: Duration = Duration::from_millis(5);
 const MOST_CUTS: u32 = 100;
 
-/// What one connection has asked for, and what it got.
+/// The requests of one connection, and their results.
 #[derive(Default)]
 pub(crate) struct Asking {
     imports: Rc<Imports>,
     asked: Cell<Option<Key>>,
     /// The region whose key cannot be imported, and why.
     refused: Cell<Option<(u64, Status)>>,
-    /// Answers in a row that came without their descriptors, and until when there is no next question.
+    /// Number of consecutive answers without their descriptors, and the time before which no request is sent.
     cuts: Cell<(u32, Option<Instant>)>,
 }
 
 impl Asking {
-    /// A key of the peer's, if its region is here; `own` where the peer is this very process. `Err(Again)`: ask for it.
+    /// A key of the peer, if its region is mapped here; `own` if the peer is this process. `Err(Again)`: request it.
     pub(crate) fn find(&self, key: Key, own: Option<&Exports>) -> Result<ImportedKey, Failure> {
         ImportedKey::find(key, &self.imports, own)
     }
 
-    /// What is known about a region without asking: that it is here, as [`Status::Again`], or why it never will be.
+    /// The state of a region without a request: [`Status::Again`] if it is mapped, or the reason why it never will be.
     pub(crate) fn known(&self, key: Key) -> Option<Status> {
         if self.imports.holds(key.segment) {
-            return Some(Status::Again); // to be found now
+            return Some(Status::Again); // it can be found now
         }
         let (_, why) = self.refused.get().filter(|refused| refused.0 == key.segment)?;
         self.refused.set(None);
         Some(why)
     }
 
-    /// Asks, unless an answer is awaited or there were no descriptors for one just now.
+    /// Sends a request, unless an answer is pending or descriptors were missing just now.
     pub(crate) fn ask(&self, key: Key, socket: &OwnedFd) {
         let pauses = || self.cuts.get().1.is_some_and(|until| Instant::now() < until);
         if self.asked.get().is_some() || pauses() {
@@ -56,7 +56,7 @@ impl Asking {
         }
     }
 
-    /// The peer's answer, which may be `cut` for want of descriptors; `false`: nobody asked for it.
+    /// Handles the peer's answer, which may be `cut` for lack of descriptors; `false` if there was no such request.
     pub(crate) fn answered(
         &self,
         segment: u64,

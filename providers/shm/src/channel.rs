@@ -1,17 +1,17 @@
-//! A channel's memory, and the code words that both ends agree on.
+//! A channel's memory, and the codes that both ends use.
 
 use std::sync::atomic::AtomicU64;
 
 use crate::ring::{Layout, SLOT};
 use crate::sys::{Mapping, PAGE};
 
-/// Written by the receiver: how many slots it has consumed.
+/// Written by the receiver: the number of consumed slots.
 pub(crate) const TAIL: usize = 128;
-/// Written by the receiver, beside the tail: the answer to the last request for a fast box.
+/// Written by the receiver, next to the tail: the answer to the last request for a fast box.
 pub(crate) const VERDICT: usize = 136;
 /// Written by the receiver before it sleeps, cleared by the sender that wakes it.
 pub(crate) const SLEEPING: usize = 256;
-/// Written by the sender before it sleeps for want of room, cleared by the receiver that wakes it.
+/// Written by the sender before it sleeps for lack of room, cleared by the receiver that wakes it.
 pub(crate) const WAITING: usize = 0;
 /// Slots of the cold ring.
 const COLD_SLOTS: usize = 32;
@@ -29,25 +29,25 @@ pub(crate) const fn memory_len(fastbox: usize) -> usize {
     PAGE + fastbox.next_multiple_of(PAGE)
 }
 
-/// What a slot is.
+/// The kinds of slots.
 pub(crate) mod kind {
-    /// A message whose payload lies in the slot.
+    /// A message with its payload in the slot.
     pub(crate) const INLINE: u8 = 1;
-    /// A message whose payload lies in the pool: words 1 and 2 are {segment, length}, offset.
+    /// A message with its payload in the pool: words 1 and 2 are {segment, length}, offset.
     pub(crate) const POOLED: u8 = 2;
     /// From here on the sender rings the doorbell.
     pub(crate) const BELL_ON: u8 = 3;
-    /// The sender asks for a fast box; the header is the number of the request.
+    /// The sender requests a fast box; the header is the number of the request.
     pub(crate) const WANT_FAST: u8 = 4;
-    /// The sender goes on in the fast box.
+    /// The sender continues in the fast box.
     pub(crate) const SWITCH: u8 = 5;
-    /// A put has been written before this; the header is its word.
+    /// A put was written before this; the header is its word.
     pub(crate) const NOTIFIED: u8 = 6;
 }
 
-/// The verdict's words: `request << 2 | answer`.
+/// The answers in a verdict, which is `request << 2 | answer`.
 pub(crate) const GRANTED: u64 = 1;
-/// Not now.
+/// Refused for now.
 pub(crate) const REFUSED: u64 = 2;
 
 /// A word of the control page, which every channel mapping holds.

@@ -1,17 +1,17 @@
-//! Connections of other users, closed where nobody waits for it.
+//! Closes connections of other users without blocking the interface.
 //!
-//! Whoever can connect can send descriptors along, and closing the last copy of one takes as long as its sender
-//! likes: a TCP socket that lingers over unsent data, a file of a file system in user space. What another user has
-//! sent is therefore never received, and if there is such a thing the connection is closed by a thread, which
-//! lives no longer than there is something to close. In a directory of their own sockets cannot be reached by
-//! other users, and nothing of this happens; see `directory.rs` for when there is none.
+//! Any process that can connect can also send descriptors, and closing the last copy of one takes as long as its sender likes.
+//! Examples are a TCP socket that lingers over unsent data, and a file of a file system in user space. Therefore descriptors of
+//! other users are never received. If a connection holds any, a thread closes it, which lives only while there is something to
+//! close. Other users cannot reach sockets in a private directory, so this never happens there; see `directory.rs` for when there
+//! is none.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys;
 
-/// So many connections may wait for being closed; then nobody is accepted until one is.
+/// Most connections that may wait to be closed; beyond it no connection is accepted.
 const MOST: usize = 64;
 
 /// Closes connections of other users.
@@ -23,7 +23,7 @@ pub(crate) struct Closer {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<OwnedFd>,
-    /// The thread is there, and closes one that is not in the list any more.
+    /// The thread is running, and closes a connection that is not in the list any more.
     closing: bool,
 }
 
@@ -32,17 +32,17 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 impl Closer {
-    /// Whether nobody is to be accepted now. Who is asked this again and again starts the thread at last.
+    /// Whether no connection may be accepted now. Repeated calls also retry to start the thread.
     pub(crate) fn is_full(&self) -> bool {
         let mut queue = lock(&self.queue);
         self.start_thread(&mut queue);
         queue.waiting.len() >= MOST
     }
 
-    /// Closes a socket that another user may have sent something to.
+    /// Closes a socket that may hold data of another user.
     pub(crate) fn close(&self, socket: OwnedFd) {
         sys::shut_down(&socket);
-        // Nothing more can come: what the kernel says now stays true.
+        // The socket is shut down, so the kernel's answer remains valid.
         if sys::carries_nothing(&socket) {
             return;
         }
@@ -51,7 +51,7 @@ impl Closer {
         self.start_thread(&mut queue);
     }
 
-    /// Sees to it that what waits is closed. Without a thread it waits for the next attempt.
+    /// Starts the thread if it is not running. If that fails, the sockets wait for the next attempt.
     fn start_thread(&self, queue: &mut Queue) {
         if !queue.closing && !queue.waiting.is_empty() {
             let theirs = self.queue.clone();

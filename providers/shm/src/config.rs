@@ -1,4 +1,4 @@
-//! The settings of this provider: names, defaults, one sentence each, and the values as numbers.
+//! The settings of this provider: names, defaults, a one-sentence description each, and the parsed values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,24 +43,24 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::size(
         "TIELINE_SHM_WINDOW",
         "256k",
-        "The most bytes of messages above 48 bytes that are on their way to one peer.",
+        "The most bytes under way to one peer in messages of more than 48 bytes.",
     )
     .between(64 << 10, 1 << 40),
     shared::CLOSE_TIMEOUT,
 ];
 
-/// The values.
+/// The parsed values.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) dir: Option<PathBuf>,
-    /// Where a directory may be made when none is given.
+    /// Places where a directory may be created if none is configured.
     pub(crate) bases: Bases,
     pub(crate) threshold: u64,
     pub(crate) fastbox_max: u64,
     pub(crate) fastbox_size: usize,
     pub(crate) pool_max: usize,
     pub(crate) window: usize,
-    /// How long leaving may wait for room for goodbyes.
+    /// Time that closing may wait for room for goodbyes.
     pub(crate) close_timeout: Duration,
 }
 
@@ -70,13 +70,13 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The defaults, whatever the host says.
+    /// The defaults, independent of the host.
     #[cfg(test)]
     pub(crate) fn defaults() -> Settings {
         Settings::of(|_| None).unwrap()
     }
 
-    /// The values where these are set.
+    /// The settings with these variables set.
     #[cfg(test)]
     fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)

@@ -1,4 +1,4 @@
-//! Copies between mappings and memory that somebody vouches for: who posts an operation, for its pieces.
+//! Copies between mappings and guaranteed memory. The poster of an operation guarantees the operation's pieces.
 
 mod sys;
 

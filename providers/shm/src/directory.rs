@@ -1,16 +1,15 @@
-//! The directory that sockets lie in: one that no other user can enter.
+//! The directory of the sockets, which no other user can enter.
 //!
-//! `TIELINE_SHM_DIR` names it, and then it is used or refused. Otherwise it is the first of these that can be had:
+//! If `TIELINE_SHM_DIR` names a directory, it is used or refused. Otherwise the first usable one of these is used:
 //!
 //! 1. `tieline` in `XDG_RUNTIME_DIR`
 //! 2. `tieline` in `/run/user/UID`
 //! 3. `tieline-UID` in `TMPDIR`
 //! 4. `tieline-UID` in `/tmp`
 //!
-//! It is ours and of mode 0700, or it is not used. In the last two places anybody can make a directory of that name
-//! before us: then one with a random name behind it serves. A directory is held open from the moment it was looked
-//! at, and a socket counts only if it is found *in it*: whoever exchanges a part of the path meanwhile has
-//! gained a socket that never listens.
+//! It must belong to this user and have mode 0700. In the last two places any user can create a directory of that name first; then
+//! a name with a random suffix is used. A directory is held open after it was checked, and a socket counts only if it is found *in
+//! it*. An attacker who replaces a part of the path meanwhile only gains a socket that never listens.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -23,31 +22,30 @@ use tieline_plugin_api::{Failure, Status, raised_rights};
 
 use crate::sys;
 
-/// The longest path of a directory that is made here: `sun_path` has room for 107 bytes, and the name of a
-/// socket takes 30.
+/// The longest path of a directory that is created here: `sun_path` has room for 107 bytes, and the name of a socket takes 30.
 const MAX_PATH: usize = 77;
-/// How many entries of a directory that everybody may write are looked at.
+/// Most entries that are examined of a directory that everybody may write.
 const MAX_ENTRIES: usize = 4096;
 
-/// A directory that is ours alone, held open.
+/// A private directory, held open.
 pub(crate) struct Directory {
     path: PathBuf,
     file: File,
-    /// Made by this provider: removed by whoever leaves it empty.
+    /// Created by this provider: removed by the process that leaves it empty.
     made: bool,
 }
 
-/// Where a directory can be made.
+/// Places where a directory can be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bases {
-    /// The user's own, with where each comes from.
+    /// The user's own places, with the source of each.
     pub(crate) own: Vec<(String, PathBuf)>,
-    /// Everybody's.
+    /// Shared places.
     pub(crate) common: Vec<(String, PathBuf)>,
 }
 
 impl Bases {
-    /// Those of this process. One that runs with raised rights does not listen to its environment.
+    /// The places for this process. A process with raised rights ignores its environment.
     pub(crate) fn of_this_process() -> Bases {
         let variable = |name: &str| {
             let value = std::env::var_os(name).filter(|v| !v.is_empty() && !raised_rights());
@@ -64,7 +62,7 @@ impl Bases {
 }
 
 impl Directory {
-    /// The one that `TIELINE_SHM_DIR` names.
+    /// The directory that `TIELINE_SHM_DIR` names.
     pub(crate) fn given(path: &Path) -> Result<Directory, Failure> {
         let fault = |status: Status, why: &str| {
             Failure::new(status, format!("TIELINE_SHM_DIR={} {why}", path.display()))
@@ -88,7 +86,7 @@ impl Directory {
         }
     }
 
-    /// The first that can be had; the error says why each cannot.
+    /// The first usable directory; the error explains why none is usable.
     pub(crate) fn found(bases: &Bases) -> io::Result<Directory> {
         let mut faults = Vec::new();
         let own = bases.own.iter().map(|base| (base, true));
@@ -104,7 +102,7 @@ impl Directory {
         Err(io::Error::other(faults.join("; ")))
     }
 
-    /// Makes it if it is not there.
+    /// Creates it if it does not exist.
     fn make(path: &Path) -> io::Result<Directory> {
         if path.as_os_str().len() > MAX_PATH {
             return Err(io::Error::other("the path is too long for the name of a socket"));
@@ -115,7 +113,7 @@ impl Directory {
         }
     }
 
-    /// Opens it, and sees whether it is ours alone.
+    /// Opens it, and checks that it is private.
     fn open(path: &Path, made: bool) -> io::Result<Directory> {
         let refuse = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         if fs::symlink_metadata(path)?.is_symlink() {
@@ -144,7 +142,7 @@ impl Directory {
         &self.path
     }
 
-    /// Whether this provider makes such, and removes them when they are empty.
+    /// Whether this provider creates such directories, and removes them when they are empty.
     pub(crate) fn is_made(&self) -> bool {
         self.made
     }
@@ -154,13 +152,13 @@ impl Directory {
         sys::is_remote(&self.file)
     }
 
-    /// Gives an entry its final name. It is not there when somebody has exchanged a part of the path.
+    /// Gives an entry its final name. The entry does not exist if a part of the path was replaced.
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         sys::rename_within(&self.file, from, to)
     }
 }
 
-/// A base without symbolic links, for peers that see it from another root; not one of a network file system.
+/// The base without symbolic links, for peers that see it from another root; fails on a network file system.
 fn local(base: &Path) -> io::Result<(PathBuf, fs::Metadata)> {
     let base = fs::canonicalize(base)?;
     let file = File::open(&base)?;
@@ -187,7 +185,7 @@ fn within_common(base: &Path) -> io::Result<Directory> {
     let name = format!("tieline-{}", sys::user());
     let usual = base.join(&name);
     let taken = match Directory::make(&usual) {
-        // Somebody was here before us, and not to help.
+        // Another user has created it first.
         Err(error) if fs::symlink_metadata(&usual).is_ok() => error,
         other => return other,
     };
@@ -245,7 +243,7 @@ mod tests {
         let directory = Directory::found(&both).unwrap();
         assert_eq!(directory.path(), own.0.join("tieline"));
         assert_eq!(fs::metadata(directory.path()).unwrap().mode() & 0o7777, 0o700);
-        // One that others may write to is no own one.
+        // A place that others may write to is not the user's own.
         mode(&own.0, 0o777);
         assert_eq!(Directory::found(&both).unwrap().path(), common.usual());
     }
@@ -270,7 +268,7 @@ mod tests {
             let first = found.unwrap_or_else(|why| panic!("{trap}: {why}"));
             assert!(first.path().to_str().unwrap().contains("tieline-"), "{trap}");
             assert_ne!(first.path(), common.usual(), "{trap}");
-            // The next process finds the same one.
+            // The next process finds the same directory.
             assert_eq!(Directory::found(&common.bases()).unwrap().path(), first.path(), "{trap}");
         }
     }
@@ -287,7 +285,7 @@ mod tests {
         assert_ne!(Directory::found(&common.bases()).unwrap().path(), common.usual());
         let failure = Directory::given(&common.usual()).err().unwrap();
         assert!(failure.text.contains("belongs to user 65534"), "{}", failure.text);
-        // Nor is one made where another user could exchange it.
+        // Nor is one created where another user could replace it.
         std::os::unix::fs::chown(&common.0, Some(65534), Some(65534)).unwrap();
         assert!(
             Directory::found(&common.bases())

@@ -1,4 +1,4 @@
-//! The domain `shm`: memory that other processes of this host reach by load and store.
+//! The domain `shm`: memory that other processes of this host access by load and store.
 
 use std::sync::{Arc, Mutex, Once};
 
@@ -19,7 +19,7 @@ use crate::sys;
 
 /// The longest payload of `am_short`.
 const MAX_SHORT: usize = 8 << 10;
-/// The name of the one module.
+/// The name of its only module.
 pub(crate) const MODULE: &str = "ring";
 
 /// An open domain.
@@ -120,7 +120,7 @@ impl Domain for ShmDomain {
 
     fn revoke(&self, region: &Region) -> Revoked {
         self.state.exports.revoke(region);
-        // What peers have mapped leads nowhere but to this file: nobody waits for them.
+        // Mappings of peers lead only to this file, so there is nothing to wait for.
         Revoked::Quiet
     }
 

@@ -95,7 +95,7 @@ impl Endpoint for RingEndpoint {
         match self.channel.find_key(key) {
             Err(failure) if failure.status == Status::Again => {
                 let status = self.channel.request_key(key);
-                // The answer may be there by now.
+                // The answer may have arrived by now.
                 match self.channel.find_key(key) {
                     Err(failure) if failure.status == Status::Again => {}
                     found => return found,

@@ -1,4 +1,4 @@
-//! Peers that never stop: they take their share of the polls and of a poll's work, and no more.
+//! Peers that flood: they get their share of the polls and of the work in a poll, and no more.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::receiver::MOST_IN_TURN;
 use crate::ring::head;
 use crate::sys;
 
-/// How many events `poll` takes at once.
+/// Number of events that `poll` takes at once.
 const EVENTS: usize = 16;
 
 /// A peer that keeps its ring full.
@@ -58,7 +58,7 @@ impl Flooder {
         while self.push(self.kind) {}
     }
 
-    /// Goes on in the fast box, which is looked at in every poll.
+    /// Continues in the fast box, which every poll drains.
     fn switch(&mut self) {
         assert!(self.push_slot(kind::WANT_FAST, 0, [1, 0, 0]) && self.push(kind::SWITCH));
         self.layout = channel::fast(FASTBOX);
@@ -67,7 +67,7 @@ impl Flooder {
     }
 }
 
-/// Polls until so many peers have arrived; all that comes is thrown away.
+/// Polls until `count` peers have arrived; other events are discarded.
 fn arrive(interface: &RingInterface, count: usize) {
     let start = Instant::now();
     let mut arrived = 0;
@@ -77,9 +77,9 @@ fn arrive(interface: &RingInterface, count: usize) {
     }
 }
 
-/// Flooders come first, one honest peer last; what each of the honest one's messages waited for, in polls.
+/// Flooders connect first, one honest peer last; measures the polls that each of the honest peer's messages waits for.
 fn honest_share(flooders: usize, kind: u8, fast: bool, bells: bool) {
-    // Without fast boxes the honest one stays on its bell.
+    // Without fast boxes the honest peer keeps using its bell.
     let fastbox_max = if fast { 1000 } else { 0 };
     let interface = open(Settings { fastbox_max, threshold: 0, ..Settings::defaults() });
     let mut flood: Vec<Flooder> = (0..flooders).map(|_| Flooder::greet(&interface, kind)).collect();
@@ -96,7 +96,7 @@ fn honest_share(flooders: usize, kind: u8, fast: bool, bells: bool) {
     let (mut sent, mut got, mut polls, mut messages) = (0u64, 0u64, 0, 0);
     let mut numbers = std::collections::HashSet::new();
     let wanted = 40;
-    // A turn of all flooders, each of which fills the events of as many polls as its ring has room for.
+    // One turn of all flooders, each of which fills the events of as many polls as its ring has room for.
     let ring = if fast { FASTBOX / 64 } else { channel::COLD.count };
     let turn = flooders * (ring / EVENTS + 2) + 10;
     while got < wanted {
@@ -184,7 +184,7 @@ fn a_peer_that_hung_up_and_goes_on_writing_is_buried_and_does_not_come_first() {
                     _ => {}
                 }
             }
-            // What the rings hold, and what comes before the sockets are looked at: the clock decides when.
+            // The contents of the rings, and the messages before the sockets are checked, whose time depends on the clock.
             assert!(
                 messages.iter().all(|&m| m < 10_000),
                 "{messages:?}, {left} left, {got} honest"
@@ -207,12 +207,12 @@ fn a_poll_reads_a_bounded_number_of_records_and_hears_every_socket_in_its_turn()
     };
     let room: usize = peers.iter().map(fill).sum();
     assert!(room > 20 * PEERS, "sockets hold many records: {room}");
-    // Whatever is read makes room for as much.
+    // Each record that is read makes room for another.
     let (mut read, mut most) = (vec![0; PEERS], 0);
     for _ in 0..200 {
         let before = Instant::now();
         while before.elapsed() < Duration::from_micros(150) {
-            std::hint::spin_loop(); // sockets are looked at so often and no oftener
+            std::hint::spin_loop(); // the sockets are checked at a fixed interval
         }
         assert!(poll(&interface).is_empty());
         let now: Vec<usize> = peers.iter().map(fill).collect();
@@ -225,7 +225,7 @@ fn a_poll_reads_a_bounded_number_of_records_and_hears_every_socket_in_its_turn()
     assert!(*least > 0 && *largest <= 3 * *least, "from one socket {least} to {largest}");
 }
 
-/// A peer with memory for a segment of more than the largest size, which it shows again and again.
+/// A peer whose segment file is longer than the largest size, and which announces that segment again and again.
 struct Hoarder {
     flooder: Flooder,
     file: OwnedFd,
@@ -240,7 +240,7 @@ impl Hoarder {
         Hoarder { flooder: Flooder::greet(interface, kind::POOLED), file, shown: 0 }
     }
 
-    /// Shows segments until the socket is full; how many.
+    /// Announces segments until the socket is full; returns their number.
     fn show(&mut self) -> usize {
         let mut count = 0;
         while self.shown < MAX_SEGMENTS as u64 && self.show_one(LARGEST_SEGMENT) {
@@ -249,7 +249,7 @@ impl Hoarder {
         count
     }
 
-    /// One more, of any size. False: the socket is full.
+    /// Announces another segment of any size. `false`: the socket is full.
     fn show_one(&mut self, len: usize) -> bool {
         let socket = self.flooder.hostile.socket.as_ref().unwrap();
         let record = Record::Segment { number: self.shown as u32, len: len as u64 }.pack();
@@ -258,7 +258,7 @@ impl Hoarder {
         sent
     }
 
-    /// A message of so many bytes, at the end of the segment that was shown last.
+    /// Sends a message of this length at the end of the last announced segment.
     fn send(&mut self, len: usize) -> bool {
         let words = [0, (self.shown - 1) | ((len as u64) << 32), (LARGEST_SEGMENT - len) as u64];
         self.flooder.push_slot(kind::POOLED, 16, words)
@@ -283,16 +283,16 @@ fn a_poll_hands_on_and_maps_a_bounded_number_of_bytes() {
         assert!(events.iter().all(|event| event.kind == event::MESSAGE), "an honest size");
         assert!(bytes <= EVENTS * MAX_CHUNK, "{bytes} bytes in one poll");
         handed_on += bytes;
-        // Whatever was read, and mapped, makes room for as many.
+        // Each segment that was read and mapped makes room for another.
         most_mapped = most_mapped.max(hoarders.iter_mut().map(Hoarder::show).sum());
     }
     println!("{handed_on} bytes, at most {most_mapped} segments mapped by one");
     assert!(handed_on >= 100 * MAX_CHUNK, "they are served");
-    // Those that every socket may say in its turn, and for every message those that have to come before it.
+    // One turn of a socket maps at most `MOST_IN_TURN` segments, and reading on for a message as many again.
     let bound = (hoarders.len() + EVENTS + 1) * MOST_IN_TURN as usize;
     assert!((1..=bound).contains(&most_mapped), "{most_mapped} segments of 8 MiB in one poll");
 
-    // What a peer may call one message is bounded, too, whatever its segments would hold.
+    // The length of one message is bounded, too, whatever its segments would hold.
     let mut left = Vec::new();
     while left.is_empty() {
         let _ = hoarders[0].send(LARGEST_SEGMENT);
@@ -309,7 +309,7 @@ fn a_poll_hands_on_and_maps_a_bounded_number_of_bytes() {
 
 #[test]
 fn a_segment_that_is_too_large_or_one_too_many_ends_the_channel() {
-    // What comes of a message in the segment that was shown last.
+    // The events of a message in the last announced segment.
     let came = |interface: &RingInterface, hoarder: &mut Hoarder| {
         assert!(hoarder.send(8));
         let mut polls = std::iter::repeat_with(|| poll(interface));
@@ -347,7 +347,7 @@ fn silent_connections_do_not_keep_an_honest_peer_out() {
 
 #[test]
 fn nobody_is_accepted_while_too_many_have_not_said_a_word_yet() {
-    // On a machine that is busy the first of them may have had their time when the last one comes.
+    // On a busy machine the first of them may have timed out when the last one connects.
     let is_crowded = || {
         let interface = open(Settings::defaults());
         let address = Address::parse(&interface.address()).unwrap();
@@ -399,7 +399,7 @@ fn a_ring_that_was_full_when_its_bell_came_is_not_looked_at_any_more_once_the_be
     let fill = || (0..).take_while(|&n| endpoint.am_short(1, n, b"x").is_ok()).count();
     let (mut sent, mut got) = (fill(), 0);
     let look = || poll(&receiver).iter().filter(|seen| seen.0 == event::MESSAGE).count();
-    // The greeting is answered, which brings the bell; what it delivers makes no room before the next poll.
+    // The greeting is answered, which brings the bell; slots that it delivers make no room before the next poll.
     let start = Instant::now();
     while got == 0 {
         got += look();
@@ -416,7 +416,7 @@ fn a_ring_that_was_full_when_its_bell_came_is_not_looked_at_any_more_once_the_be
     }
     let _ = look();
     assert_eq!(receiver.looked_at(), 1);
-    // The next message finds room, and the note behind it.
+    // The next message finds room, and so does the note after it.
     assert!(endpoint.am_short(1, 0, b"x").is_ok());
     while receiver.looked_at() > 0 {
         got += look();

@@ -1,5 +1,5 @@
-//! The end of a channel. Who is hung up on hears why, and may come again; what was published keeps its bytes until nobody
-//! reads it any more, and then its memory comes back.
+//! The end of a channel. A disconnected sender is notified of the reason and may connect again. Published messages keep their bytes
+//! until they are not read any more; then their memory is released.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::receiver::RecvChannel;
 use crate::sender::SendChannel;
 use crate::sys;
 
-/// Polls until something of this kind comes: from whom, and its status.
+/// Polls until an event of this kind arrives; returns its peer and its status.
 fn until(interface: &RingInterface, wanted: u32) -> (u64, i32) {
     let start = Instant::now();
     loop {
@@ -35,7 +35,7 @@ fn who_is_hung_up_on_hears_why_and_may_come_again() {
         let endpoint = asker.connect(&owner.address(), b"", round).unwrap();
         let _ = endpoint.am_short(1, 1, b"what does it say?").unwrap();
         let (peer, _) = until(&owner, event::MESSAGE);
-        // What comes between is not handed on any more.
+        // Messages that arrive in between are not delivered any more.
         let _ = endpoint.am_short(1, 2, b"and there?").unwrap();
         owner.hang_up(peer).unwrap();
         assert_eq!(until(&owner, event::PEER_LEFT), (peer, Status::NoMemory as i32));
@@ -48,27 +48,27 @@ fn who_is_hung_up_on_hears_why_and_may_come_again() {
     assert_eq!(owner.hang_up(u64::MAX), Err(Status::Invalid));
 }
 
-/// The kernel says only that the connection was refused.
+/// The kernel only reports that the connection was refused.
 #[test]
 fn who_meets_nobody_is_told_that_the_peer_has_exited() {
     let asker = open(Settings::defaults());
     let mut address = Address::parse(&asker.address()).unwrap();
     address.socket = format!("\0tieline-nobody-{}", std::process::id()).into();
     let failure = asker.connect(&address.pack(), b"", 1).err().unwrap();
-    let words = "nobody listens at the peer's address: the peer has exited";
+    let words = "there is no listener at the peer's address: the peer has exited";
     assert_eq!((failure.status, &*failure.text), (Status::PeerFailed, words));
 }
 
-/// Longer than what lies in a slot.
+/// Longer than the payload of a slot.
 const LONG: usize = 1000;
 
-/// Polls, with a look at the sockets.
+/// Polls with a check of the sockets.
 pub(crate) fn look(interface: &RingInterface) -> Vec<Event> {
     let _ = interface.arm().unwrap();
     sys::polled(interface)
 }
 
-/// Of each message among events that were polled last its first byte, if all others are the same.
+/// For each message among the events of the last poll, its first byte if all others are the same.
 fn bytes(events: &[Event]) -> impl Iterator<Item = Option<u8>> {
     events.iter().filter(|e| e.kind == event::MESSAGE).map(|e| {
         let copy = sys::payload(e);
@@ -76,7 +76,7 @@ fn bytes(events: &[Event]) -> impl Iterator<Item = Option<u8>> {
     })
 }
 
-/// Connects; the first message has come.
+/// Connects; returns when the first message has arrived.
 fn meet(from: &RingInterface, to: &RingInterface) -> (RingEndpoint, u64) {
     let endpoint = from.connect(&to.address(), b"", 1).unwrap();
     let _ = endpoint.am_short(1, 0, b"here").unwrap();
@@ -90,10 +90,10 @@ fn send(endpoint: &RingEndpoint, count: usize, byte: u8) {
     }
 }
 
-/// A way for `b` to end the channel of `peer` while its events are read.
+/// How `b` ends the channel of `peer` while its events are read.
 type End = fn(b: &RingInterface, peer: u64);
 
-/// `a` sends to `b` and closes; while `b` still reads, `a` sends something else to `c`.
+/// `a` sends to `b` and closes; while `b` still reads, `a` sends another payload to `c`.
 fn go_on_elsewhere(count: usize, closes: bool, end: End) -> Vec<Option<u8>> {
     let [a, b, c] = [(); 3].map(|()| open(Settings::defaults()));
     let ((to_b, peer), (to_c, _)) = (meet(&a, &b), meet(&a, &c));
@@ -101,7 +101,7 @@ fn go_on_elsewhere(count: usize, closes: bool, end: End) -> Vec<Option<u8>> {
     if closes {
         drop(to_b);
     }
-    let _ = b.arm().unwrap(); // hears the good-bye
+    let _ = b.arm().unwrap(); // receives the goodbye
     let mut events = sys::polled(&b);
     end(&b, peer);
     assert!(look(&a).iter().all(|e| e.kind != event::ENDPOINT_FAILED), "b still reads");
@@ -140,7 +140,7 @@ fn what_a_peer_had_written_comes_before_the_failure_of_the_endpoint_to_it() {
     }
 }
 
-/// Looks until something has failed, and for as long as something comes then. How many messages came before, and behind.
+/// Polls until an endpoint has failed, and then while messages arrive. Returns the number of messages before and after the failure.
 fn around_the_failure(a: &RingInterface) -> (usize, usize) {
     let (mut before, mut behind, mut failed, start) = (0, 0, false, Instant::now());
     loop {
@@ -160,7 +160,7 @@ fn around_the_failure(a: &RingInterface) -> (usize, usize) {
 #[test]
 fn no_message_that_a_peer_had_written_comes_behind_the_failure_of_the_endpoint_to_it() {
     for count in [0, 1, 14, 15, 16, 17, 31, 40, 200] {
-        // Whether the sender reads what it is told, and so changes its way: to bells, to a fast box.
+        // Whether the sender reads its socket, and so changes its mode: to bells, to a fast box.
         for hears in [false, true] {
             let (a, b) = (open(Settings::defaults()), open(Settings::defaults()));
             let ((_to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
@@ -200,7 +200,7 @@ fn an_operation_does_not_tell_of_a_failure_before_what_the_peer_had_written_has_
     let ((to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
     send(&to_a, 20, 0);
     drop((to_a, b));
-    let _ = a.arm().unwrap(); // hears of the end
+    let _ = a.arm().unwrap(); // notices the end
     assert_eq!(to_b.am_short(1, 0, b"and you?"), Err(Status::Again));
     assert_eq!(around_the_failure(&a), (20, 0));
     assert_eq!(to_b.am_short(1, 0, b"and you?"), Err(Status::Closed));
@@ -280,12 +280,12 @@ fn a_newcomer_is_not_taken_for_a_peer_of_which_the_application_has_not_heard_tha
         there.clone()
     };
     while heard(look(&b)).len() == 20 {}
-    // More than places of which it has heard.
+    // More than there are free places.
     let newcomers: Vec<_> = (0..20).map(|_| a.connect(&b.address(), b"", 1).unwrap()).collect();
     for newcomer in &newcomers {
         let _ = newcomer.am_short(1, 1, b"here").unwrap();
     }
-    let _ = b.arm().unwrap(); // lets them in
+    let _ = b.arm().unwrap(); // admits them
     let known = heard(Vec::new());
     assert!(!known.is_empty(), "all were told at once");
     for peer in known {
@@ -304,7 +304,7 @@ fn a_sender_hears_of_the_end_by_the_poll_behind_the_one_that_told_of_it() {
     for _ in 0..20 {
         let peer = greet(&b);
         let _ = until(&b, event::PEER_ARRIVED);
-        // From here on the sockets are looked at now and then.
+        // From here on the sockets are checked at intervals.
         (0..200).for_each(|_| assert!(poll(&b).is_empty()));
         let socket = peer.socket.as_ref().unwrap();
         let mut buffer = [0; 64];
@@ -332,7 +332,7 @@ fn polls_look_at_sockets_now_and_then_when_nothing_is_owed_to_anybody() {
 
 #[test]
 fn who_takes_the_place_of_one_that_was_hung_up_on_is_not_taken_for_that_one() {
-    // Whose good-bye was heard when its ring was empty, and when there was more in it than one poll hands on.
+    // The goodbye arrives when the ring is empty, or when it holds more than one poll delivers.
     for count in [0, 25] {
         let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
         let (endpoint, peer) = meet(&a, &b);
@@ -350,7 +350,7 @@ fn who_takes_the_place_of_one_that_was_hung_up_on_is_not_taken_for_that_one() {
         for n in 0..20 {
             let _ = newcomer.am_short(1, n, b"still here").unwrap();
             let (mut came, mut idle) = (0, 0);
-            // Also when it has nothing to say.
+            // Also without events.
             while came == 0 || idle < 3 {
                 let events = look(&b);
                 assert!(events.iter().all(|e| e.kind != event::PEER_LEFT), "{count}");

@@ -1,11 +1,11 @@
-//! The records of the wire: the interface's address and what passes over a channel's socket.
+//! The wire format: the interface's address, and the records on a channel's socket.
 //!
-//! Bulk and messages go through shared memory; the socket carries descriptors, first contact, wake-ups and
-//! good-byes. Every parser takes whatever bytes came and answers `None` for what makes no sense.
+//! Messages and bulk data use shared memory. The socket carries descriptors, first contact, wake-ups and goodbyes. Every parser
+//! accepts arbitrary bytes and returns `None` for invalid ones.
 
 use tieline_plugin_api::{Failure, Status};
 
-/// Raised whenever a record or the layout of a channel changes.
+/// Incremented whenever a record or the layout of a channel changes.
 pub(crate) const VERSION: u8 = 3;
 /// The longest identity that a connection carries.
 pub(crate) const MAX_IDENTITY: usize = 4096;
@@ -17,7 +17,7 @@ pub(crate) const MAX_ADDRESS: usize = 256;
 /// 128 random bits.
 pub(crate) type Id = [u8; 16];
 
-/// Takes fields off the front of a record.
+/// Reads the fields of a record from its front.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -46,22 +46,22 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What lets a peer reach an interface.
+/// The information by which a peer reaches an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// Must be presented by whoever connects.
+    /// Every connecting peer must present it.
     pub(crate) cookie: Id,
-    /// Which boot of which kernel; all zero when it is not known.
+    /// Identifies the kernel and its boot; all zero if unknown.
     pub(crate) boot: Id,
-    /// The inode of the network namespace; 0 when it is not known.
+    /// The inode of the network namespace; 0 if unknown.
     pub(crate) network: u64,
-    /// The inode of the mount namespace; 0 when it is not known.
+    /// The inode of the mount namespace; 0 if unknown.
     pub(crate) mount: u32,
-    /// Its process, as it numbers itself; 0 when it is not told.
+    /// Its process id in its own namespace; 0 if not given.
     pub(crate) process: u32,
     /// The domain, for remote keys.
     pub(crate) domain: Id,
-    /// `sun_path`: with a leading zero an abstract name.
+    /// `sun_path`; with a leading zero it is an abstract name.
     pub(crate) socket: Vec<u8>,
 }
 
@@ -111,7 +111,7 @@ impl Address {
     }
 }
 
-/// Why a connection was closed by the side that was asked.
+/// Why the receiving side closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
@@ -133,7 +133,7 @@ impl Refusal {
             .find(|&r| r as u8 == byte)
     }
 
-    /// In words, as the refused side tells it.
+    /// The text that the refused side reports.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Refusal::Cookie => "the peer refused the connection: the address is forged or stale",
@@ -145,12 +145,10 @@ impl Refusal {
             Refusal::Resources => {
                 "the peer refused the connection: it lacks something that receiving needs, for example memory or descriptors (ulimit -n); its report says what"
             }
-            Refusal::BadChannel => {
-                "the peer gave up the channel: it found bytes in it that make no sense"
-            }
+            Refusal::BadChannel => "the peer abandoned the channel: it found invalid bytes in it",
             Refusal::Closing => "the peer closed its interface",
             Refusal::Unanswered => {
-                "the peer hung up: it could not give all the answers that it owed this process"
+                "the peer disconnected: it could not send all the answers that it owed this process"
             }
         }
     }
@@ -160,38 +158,38 @@ impl Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) cookie: Id,
-    /// The sender has asked the kernel to be ordered by membarrier.
+    /// The sender is registered with the kernel for membarrier.
     pub(crate) asymmetric: bool,
-    /// Bytes of the fast box.
+    /// Size of the fast box in bytes.
     pub(crate) fastbox: u32,
     pub(crate) identity: Vec<u8>,
 }
 
-/// What passes over a channel's socket.
+/// The records on a channel's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     Hello(Hello),
-    /// To the sender: accepted, here is the doorbell page, this is your bit.
+    /// To the sender: admitted, with the doorbell page and the sender's bit.
     Ack {
         asymmetric: bool,
         bell: u32,
     },
-    /// To the sender: closed, and why.
+    /// To the sender: the reason for closing the channel.
     Refused(Refusal),
-    /// Look at your rings.
+    /// Check your rings.
     Wake,
     /// To the receiver: a pool segment, with its descriptor.
     Segment {
         number: u32,
         len: u64,
     },
-    /// To the receiver: nothing more will come.
+    /// To the receiver: no more messages follow.
     Bye,
-    /// To the receiver: the segment of a remote key, please.
+    /// To the receiver: request for the segment of a remote key.
     KeyRequest {
         segment: u64,
     },
-    /// To the sender: the segment's descriptor and the key table's; without descriptors: no such segment.
+    /// To the sender: the descriptors of the segment and of the key table; without descriptors: no such segment.
     KeyReply {
         segment: u64,
         len: u64,
@@ -239,7 +237,7 @@ impl Record {
         out
     }
 
-    /// `Err` says how to refuse whoever sent that.
+    /// `Err`: the refusal for the sender of these bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Record, Refusal> {
         let mut r = Reader(bytes);
         let kind = r.u8().ok_or(Refusal::Malformed)?;
@@ -284,7 +282,7 @@ impl Record {
     }
 }
 
-/// Compares secrets in a time that does not depend on where they differ.
+/// Compares secrets in constant time.
 pub(crate) fn same_secret(a: &Id, b: &Id) -> bool {
     a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
 }

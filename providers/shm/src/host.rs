@@ -1,4 +1,4 @@
-//! Which kernel and namespaces this process lives in, and whether a peer shares them.
+//! Identifies the kernel and the namespaces of this process, and checks whether a peer shares them.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -9,10 +9,10 @@ use tieline_plugin_api::{Failure, Status};
 use crate::hello::{Address, Id};
 use crate::listener;
 
-/// Facts of this process.
+/// The identity of this process's host.
 #[derive(Clone, Debug)]
 pub(crate) struct HostFacts {
-    /// Differs between kernels, and between boots of one; all zero: unknown.
+    /// Differs between kernels, and between boots of one kernel; all zero: unknown.
     pub(crate) boot: Id,
     /// The inode of the network namespace; 0: unknown.
     pub(crate) network: u64,
@@ -35,8 +35,8 @@ impl HostFacts {
         HostFacts { boot: id, network: inode("net"), mount: inode("mnt") as u32 }
     }
 
-    /// Whether a peer can be reached from here. What is not known (without /proc) speaks against nobody: its
-    /// socket is found or not, and holds 64 random bits in its name.
+    /// Whether a peer can be reached from here. Unknown values (without /proc) exclude no peer: its socket is found or not, and has
+    /// 64 random bits in its name.
     pub(crate) fn can_reach(&self, peer: &Address, own_dir: Option<&Path>) -> Result<(), Failure> {
         let no = |text: &str| Err(Failure::new(Status::Unreachable, text));
         let known = peer.boot != Id::default() && self.boot != Id::default();
@@ -112,7 +112,7 @@ mod tests {
         assert!(unknown.can_reach(&address(7, b"\0x"), None).is_ok());
         assert!(here.can_reach(&theirs, None).is_ok());
         assert!(unknown.can_reach(&theirs, None).is_ok());
-        // What is not there is not reached.
+        // A missing socket is not reachable.
         let gone = Address { socket: b"/nonexistent/x".to_vec(), ..theirs };
         assert!(unknown.can_reach(&gone, None).is_err());
     }

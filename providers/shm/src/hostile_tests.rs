@@ -1,4 +1,4 @@
-//! A peer that greets properly and then writes whatever it likes into the channel.
+//! A peer that greets properly and then writes arbitrary data into the channel.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,7 +41,7 @@ pub(crate) fn open(settings: Settings) -> RingInterface {
     RingInterface::open(domain(3), settings).unwrap()
 }
 
-/// What a poll brought, with every payload read to its end.
+/// The events of a poll, with every payload read completely.
 pub(crate) fn poll(interface: &RingInterface) -> Vec<(u32, u64, i32)> {
     let seen = Cell::new(0u64);
     let events = sys::polled(interface);
@@ -59,7 +59,7 @@ pub(crate) struct Hostile {
     pub(crate) memory: Mapping,
 }
 
-/// What somebody greets an interface with: a connection, the memory of a channel, and the greeting itself.
+/// The parts of a greeting: a connection, the memory of a channel, and the greeting itself.
 fn greeting(interface: &RingInterface, asymmetric: bool) -> (OwnedFd, OwnedFd, Hello) {
     let address = Address::parse(&interface.address()).unwrap();
     let file = sys::memory_file(c"hostile", channel::memory_len(FASTBOX)).unwrap();
@@ -77,13 +77,13 @@ pub(crate) fn greet(interface: &RingInterface) -> Hostile {
 
 #[derive(Clone, Debug)]
 enum Attack {
-    /// Any word anywhere.
+    /// An arbitrary word anywhere.
     Scribble(usize, u64),
-    /// A control word of the right lap in a slot, with any body.
+    /// A control word of the right lap in a slot, with an arbitrary body.
     Slot(usize, u8, u8, [u64; 3]),
     /// Bytes on the socket.
     Record(Vec<u8>),
-    /// A segment of the pool, with a length that may be a lie.
+    /// A segment of the pool, with a possibly wrong length.
     Segment(u32, u64),
 }
 
@@ -122,7 +122,7 @@ fn strike(hostile: &Hostile, attack: &Attack) {
         }
         Attack::Segment(number, len) => {
             let file = sys::memory_file(c"hostile", 8192).unwrap();
-            // Without memory behind it the segment would be refused: some are.
+            // A segment without memory is refused: only some get memory.
             if number % 2 == 0 {
                 sys::reserve(&file, 0, 8192).unwrap();
             }
@@ -141,7 +141,7 @@ fn a_peer_that_keeps_asking_takes_one_fast_box_and_gives_it_back() {
         strike(&hostile, &Attack::Slot(slot, channel::kind::WANT_FAST, 0, [slot as u64 + 1, 0, 0]));
     }
     let answered = || hostile.memory.word(channel::VERDICT).unwrap().load(Ordering::Acquire);
-    // A poll looks no further than one such slot.
+    // A poll stops after one such slot.
     for _ in 0..40 {
         assert!(poll(&interface).is_empty());
     }
@@ -190,7 +190,7 @@ fn a_segment_that_came_on_the_socket_is_there_for_the_message_that_names_it() {
     let interface = interface();
     let hostile = greet(&interface);
     while poll(&interface).is_empty() {}
-    // No look at the sockets is due.
+    // No check of the sockets is due.
     for _ in 0..3 {
         assert!(poll(&interface).is_empty());
     }
@@ -201,13 +201,13 @@ fn a_segment_that_came_on_the_socket_is_there_for_the_message_that_names_it() {
     assert_eq!(came, [event::MESSAGE]);
 }
 
-/// A descriptor and the slot that needs it go two ways.
+/// A descriptor and the slot that needs it use different routes.
 #[test]
 fn a_message_whose_segment_is_still_on_its_way_waits_and_is_not_taken_for_nonsense() {
     let interface = interface();
     let hostile = greet(&interface);
     while poll(&interface).is_empty() {}
-    // As many records before it as a look at the socket takes.
+    // As many records before it as one read of the socket handles.
     let none = Record::Wake.pack();
     for _ in 0..2 * crate::receiver::MOST_IN_TURN {
         sys::send(hostile.socket.as_ref().unwrap(), &none, &[]).unwrap();
@@ -312,10 +312,10 @@ proptest! {
             }
             let _ = poll(&interface);
         }
-        // Another one of the same interface is heard.
+        // Another peer of the same interface is served.
         let other = interface.connect(&interface.address(), b"other", 2).unwrap();
         prop_assert_eq!(other.am_short(9, 0, b"still here"), Ok(Posting::Done));
-        // Whoever arrives last is the other one.
+        // The last peer to arrive is the other one.
         let (mut last, mut heard) = (0, false);
         for (kind, peer, _) in (0..10_000).flat_map(|_| poll(&interface)) {
             match kind {
@@ -328,7 +328,7 @@ proptest! {
     }
 }
 
-/// The peer's answer would find nobody.
+/// The peer's answer would find no endpoint.
 #[test]
 fn who_closes_asks_for_no_key_and_who_is_not_yet_heard_asks_again() {
     let (here, there) = (interface(), interface());
@@ -339,14 +339,14 @@ fn who_closes_asks_for_no_key_and_who_is_not_yet_heard_asks_again() {
     assert_eq!(to.channel().request_key(key), Status::Closed);
 }
 
-/// How many fences of its own a step costs.
+/// Number of fences that a step executes.
 fn fences(step: impl FnOnce()) -> u32 {
     let before = FENCES.get();
     step();
     FENCES.get() - before
 }
 
-/// What a message costs where both sides have membarrier: nothing, if this machine has it.
+/// The cost of a message if both sides have membarrier: no fence, if this machine has it.
 fn where_both_have_it() -> u32 {
     u32::from(!sys::asymmetric())
 }
@@ -367,7 +367,7 @@ fn a_sender_pays_for_its_fences_unless_both_sides_are_known_to_have_membarrier()
     answer(true, &[]);
     let each = where_both_have_it();
     assert_eq!((fences(short), fences(long)), (each, each));
-    // A note is written once in the life of a channel: it has its fence whatever the messages have.
+    // A note is written once in the life of a channel, and always has its own fence.
     let page = sys::memory_file(c"bells", sys::PAGE).unwrap();
     sys::reserve(&page, 0, sys::PAGE).unwrap();
     assert_eq!(fences(|| answer(true, &[page])), 1, "the note that the bell will ring");

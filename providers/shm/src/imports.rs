@@ -1,7 +1,7 @@
-//! Regions of peers that this process has mapped, and what is done with them.
+//! Regions of peers that this process has mapped, and the operations on them.
 //!
-//! What a peer sends is believed about the peer alone: imports belong to the *connection* on which they came. Nothing
-//! that another peer says about itself, the domain in its address included, leads to them.
+//! A peer's statements are trusted only for that peer: imports belong to the *connection* on which they arrived. Statements of
+//! another peer about itself, including the domain in its address, never lead to them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use crate::kept::{Word, Words};
 use crate::keys::{Exports, Key, TABLE_LEN};
 use crate::sys::{self, Mapping};
 
-/// A peer's region, mapped, with its table.
+/// A mapped region of a peer, with its table.
 struct Import {
-    /// With which it was asked for.
+    /// The key with which it was requested.
     key: Key,
     map: Arc<Mapping>,
     table: Arc<Mapping>,
@@ -29,29 +29,29 @@ struct Import {
 impl Import {
     /// Whether its owner still has the region.
     fn is_live(&self) -> bool {
-        // The owner has given its entry memory; a forged key may name one that has none.
+        // The owner has backed its entry with memory; a forged key may name an entry without memory.
         let page = self.key.entry() / sys::PAGE * sys::PAGE;
         self.table.populate(page, sys::PAGE).is_ok() && self.key.matches(&self.table)
     }
 }
 
-/// Most regions of a connection that nobody holds a key of: whoever asked for them has dropped the key before the
-/// answer came, or is about to come back for it.
+/// Most regions of a connection without a key here: the requester has dropped the key before the answer arrived, or will request it
+/// again.
 const MOST_UNCLAIMED: usize = 4096;
-/// So many regions are kept before there is a look at which of them are of no use.
+/// Number of regions that are kept without checking which are unused.
 const FEW: usize = 16;
 
-/// The regions of one connection's peer that are mapped here. Its cells are borrowed by its own methods alone.
+/// The mapped regions of one connection's peer. Only its own methods borrow its cells.
 #[derive(Default)]
 pub(crate) struct Imports {
     regions: RefCell<HashMap<u64, Rc<Import>>>,
-    /// How many there may be before the next [`Imports::tidy`].
+    /// Number of regions at which the next [`Imports::tidy`] takes effect.
     room: Cell<usize>,
     table: RefCell<Weak<Mapping>>,
 }
 
 impl Imports {
-    /// Maps what the peer sent; `false` when it is not what it claims to be.
+    /// Maps the received files; `false` if they are not what the peer claims.
     pub(crate) fn add(
         &self,
         key: Key,
@@ -77,8 +77,8 @@ impl Imports {
         true
     }
 
-    /// Unmaps what nobody holds and the owner has ended, whenever there is twice as much as was left of that before.
-    /// What the owner still has is kept for who asked for it: of many that come back in turn none would find theirs.
+    /// Unmaps regions without a key that their owner has ended, whenever the number of regions has doubled. Regions that their
+    /// owner still has are kept for their requester: if many requesters retried in turn, none would find its region.
     fn tidy(&self) {
         let mut regions = self.regions.borrow_mut();
         if regions.len() < self.room.get().max(FEW) {
@@ -97,7 +97,7 @@ impl Imports {
         self.regions.borrow().len()
     }
 
-    /// Whether the peer has sent this one.
+    /// Whether the peer has sent this region.
     pub(crate) fn holds(&self, segment: u64) -> bool {
         self.regions.borrow().contains_key(&segment)
     }
@@ -114,12 +114,12 @@ impl Imports {
 /// A remote key in use.
 pub struct ImportedKey {
     key: Key,
-    /// The table's word for it: that of its region while there is one.
+    /// The table's word for it: that of its region while the region exists.
     entry: Word,
-    /// What it grants of the region's memory.
+    /// The part of the region's memory that it grants.
     words: Words,
     import: Rc<Import>,
-    /// Those of its connection.
+    /// The imports of its connection.
     imports: Rc<Imports>,
 }
 
@@ -130,8 +130,8 @@ impl Drop for ImportedKey {
 }
 
 impl ImportedKey {
-    /// Looks the region up among those of a connection, or among this process's own `exports` where the connection
-    /// leads back to it; `Err(Again)`: it must be asked for.
+    /// Looks up the region among those of a connection, or among this process's own `exports` if the connection leads back to it.
+    /// `Err(Again)`: it must be requested.
     pub(crate) fn find(
         key: Key,
         imports: &Rc<Imports>,
@@ -147,11 +147,11 @@ impl ImportedKey {
         let entry = Word::of(&import.table, key.entry()).ok_or_else(revoked)?;
         let grants = |right: u64| key.access & right != 0;
         let (read, write) = (grants(access::REMOTE_READ), grants(access::REMOTE_WRITE));
-        // One that is longer than its region is refused below.
+        // A key that is longer than its region is refused below.
         let len = key.len.min(import.map.len() as u64);
         let words = Words::of(&import.map, len, read, write).ok_or_else(revoked)?;
         let this = ImportedKey { key, entry, words, import, imports: imports.clone() };
-        // The owner has given its entry memory; a forged key may name one that has none.
+        // The owner has backed its entry with memory; a forged key may name an entry without memory.
         let page = key.entry() / sys::PAGE * sys::PAGE;
         this.import.table.populate(page, sys::PAGE)?;
         let inside = this.import.map.holds(0, key.len);
@@ -165,7 +165,7 @@ impl ImportedKey {
     }
 
     /// The checks of every operation: rights, revocation, range.
-    #[inline(always)] // it is the short path of put and get
+    #[inline(always)] // the short path of put and get
     fn check(&self, offset: u64, len: u64, right: u64) -> Result<(), Status> {
         if self.key.access & right == 0 {
             return Err(Status::KeyRejected);
@@ -179,8 +179,8 @@ impl ImportedKey {
         }
     }
 
-    /// Where a range is mapped here, for as long as the key is there. Nobody can check loads and stores one by one, so the key
-    /// has to grant both.
+    /// The address of a mapped range, valid while the key exists. Loads and stores cannot be checked individually, so the key must
+    /// grant both rights.
     pub(crate) fn pointer(&self, offset: u64, len: u64) -> Result<*mut u8, Failure> {
         let map = &self.import.map;
         let both = access::REMOTE_READ | access::REMOTE_WRITE;
@@ -194,8 +194,8 @@ impl ImportedKey {
 
     #[inline]
     pub(crate) fn put(&self, op: &RmaOp<'_>) -> Posted {
-        // One word, as counters and flags are: no frame for a call that is not made. What is refused here is looked at again
-        // there, to say why.
+        // A single word, as for counters and flags, avoids a function call. If it is refused here, the call repeats the checks and
+        // returns the reason.
         if let [piece] = op.iov {
             if piece.len == op.len && self.is_valid() && self.words.put(op.offset, piece) {
                 return Ok(Posting::Done);

@@ -1,4 +1,4 @@
-//! An interface: a listening socket, the channels that end here, the channels that begin here.
+//! An interface: a listening socket, receiving channels and sending channels.
 
 mod failures;
 mod handshakes;
@@ -30,50 +30,49 @@ use crate::shared::{DomainState, Notice, Shared, token};
 use crate::sys::{self, Epoll, Mapping, Ready, Ticker};
 use crate::wake;
 
-/// Most channels that end in one interface: the bits of the doorbell page.
+/// Most receiving channels of one interface: the number of bits in the doorbell page.
 const MAX_INBOUND: usize = sys::PAGE * 8;
-/// Records after which the rings have their turn again: a flood makes no call longer than that.
+/// Socket records after which the rings are polled again, so that a flood cannot make a call longer.
 const ENOUGH_RECORDS: u32 = 512;
-/// How often sockets are looked at while the application polls.
+/// Interval of socket checks while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
-/// Most polls between two looks at the clock.
+/// Most polls between two checks of the clock.
 const CLOCK_EVERY: u32 = 64;
 /// Maintenances between two sweeps over channels whose bell was not rung.
 const SWEEP_EVERY: u32 = 16;
 
 struct State {
     inbound: Vec<Option<RecvChannel>>,
-    /// Places in it that nobody has, as far as the application knows: it has been told that their peers left.
+    /// Free places in it: the application has been notified that their peers left.
     free_inbound: Vec<usize>,
-    /// Channels that every poll looks at.
+    /// Channels that every poll drains.
     direct: Vec<u32>,
-    /// Where the next round over them begins.
+    /// The position at which the next round over them begins.
     start: usize,
     /// Local copies of doorbell words whose channels are not drained yet.
     rung: Vec<u64>,
     /// The channel whose bell is answered first.
     first_bell: usize,
-    /// The answers to bells left no room for others.
+    /// The channels with bells filled all events.
     bells_took_all: bool,
-    /// Channels off the direct list that were drained by the poll before.
+    /// Channels off the direct list that the previous poll drained.
     touched: Vec<u32>,
     doorbell: Option<(OwnedFd, Mapping)>,
-    /// Who comes first in the next poll: it changes when the events did not suffice.
+    /// Whether bells come first in the next poll; toggled when the events did not suffice.
     bells_first: bool,
     outbound: Vec<Option<Rc<SendChannel>>>,
     free_outbound: Vec<usize>,
     handshakes: Vec<Option<Handshake>>,
-    /// Nobody is accepted: there are too many handshakes.
+    /// No connection is accepted: there are too many handshakes, or too many sockets to close.
     accept_paused: bool,
-    /// Channels that may still be pointed to by events of the poll before; their senders learn of the end when these
-    /// are dropped.
+    /// Ended channels to which events of the previous poll may still point. Their senders are notified when these are dropped.
     ended_channels: Vec<RecvChannel>,
     handed_out: Vec<Notice>,
     telling: Telling,
     leaving: Vec<u32>,
     listener: Listener,
     spare: Option<OwnedFd>,
-    /// The sockets that were ready when they were looked at last.
+    /// The sockets that were ready at the last check.
     ready: Ready,
     ticker: Option<Ticker>,
     armed: bool,
@@ -84,27 +83,27 @@ struct State {
     sweep: u32,
 }
 
-/// Endpoints of which the application is to hear that they failed.
+/// Failed endpoints that are being reported.
 #[derive(Default)]
 struct Telling {
-    /// Their places, and what is said. The rings have noted their places for these.
+    /// Their indices and notices. The rings have noted their positions for these.
     notices: VecDeque<(usize, Notice)>,
-    /// What was left to be handed out when it last became less.
+    /// The number of unread slots at the last check.
     left: u64,
-    /// Polls since.
+    /// Checks since that number last decreased.
     waited: usize,
 }
 
 /// The module `ring`, opened for one worker.
 pub struct RingInterface {
-    /// Borrowed by one call at a time; nothing of the application runs meanwhile.
+    /// Borrowed by one call at a time; no application code runs during a borrow.
     state: RefCell<State>,
     shared: Rc<Shared>,
     address: Address,
 }
 
 impl RingInterface {
-    /// Opens the interface: binds its socket; everything else is made when it is needed.
+    /// Opens the interface: binds its socket; everything else is created on demand.
     pub(crate) fn open(
         domain: Arc<DomainState>,
         settings: Settings,
@@ -120,7 +119,7 @@ impl RingInterface {
         if let Some(socket) = listener.socket() {
             epoll.add(socket, token::LISTENER)?;
         }
-        // Whoever cannot make these can neither send nor receive: a peer that has this address would be refused.
+        // A process that cannot create these can neither send nor receive: a peer with this address would be refused.
         drop(sys::memory_file(c"tieline-shm-try", sys::PAGE)?);
         let _ = sys::asymmetric();
         let address = Address {
@@ -170,7 +169,7 @@ impl RingInterface {
             telling: Telling::default(),
             leaving: Vec::new(),
             listener,
-            // Without it, somebody for whom there is no descriptor could not even be told so.
+            // Without it, a connection that finds no free descriptor could not even be refused.
             spare: Some(sys::spare()?),
             ready: Ready::new(),
             ticker: None,
@@ -196,51 +195,51 @@ impl RingInterface {
         self.shared.fast_boxes.get()
     }
 
-    /// Channels that are looked at by every poll.
+    /// Number of channels that every poll drains.
     #[cfg(test)]
     pub(crate) fn looked_at(&self) -> usize {
         self.state.borrow().direct.len()
     }
 
-    /// Connections on which nothing has come yet.
+    /// Number of connections on which nothing has arrived yet.
     #[cfg(test)]
     pub(crate) fn silent(&self) -> usize {
         self.state.borrow().handshakes.iter().flatten().count()
     }
 
-    /// Whether the next poll looks at sockets and notices, whatever the time.
+    /// Whether the next poll checks sockets and notices regardless of the time.
     #[cfg(test)]
     pub(crate) fn attends(&self) -> bool {
         self.shared.attention.get()
     }
 
-    /// The descriptor that is kept free is gone, as when the process has none left; returns whether it was there.
+    /// Closes the spare descriptor, as if the process had none left; returns whether there was one.
     #[cfg(test)]
     pub(crate) fn lose_spare(&self) -> bool {
         self.state.borrow_mut().spare.take().is_some()
     }
 
-    /// As if all bells but so many were taken; returns the first of those.
+    /// Marks all bells except `count` as taken; returns the first free one.
     #[cfg(test)]
     pub(crate) fn leave_bells(&self, count: usize) -> u64 {
         self.state.borrow_mut().inbound.resize_with(MAX_INBOUND - count, || None);
         (MAX_INBOUND - count) as u64
     }
 
-    /// Whether nobody is accepted until the next maintenance.
+    /// Whether no connection is accepted until the next maintenance.
     #[cfg(test)]
     pub(crate) fn accepts_nobody(&self) -> bool {
         self.state.borrow().accept_paused
     }
 
-    /// How many connections were turned away (wrong user, cookie or version, or no resources).
+    /// Number of refused connections (wrong user, cookie or version, or no resources).
     #[must_use]
     pub fn refused_connections(&self) -> u64 {
         self.shared.refused.get()
     }
 }
 
-/// The slot that [`insert`] takes next: a free one, or a new one.
+/// The place that [`insert`] uses next: a free one, or a new one.
 fn next_slot<T>(list: &[Option<T>], free: &[usize]) -> usize {
     free.last().copied().unwrap_or(list.len())
 }
@@ -333,7 +332,7 @@ impl Interface for RingInterface {
         let state = &mut *self.state.borrow_mut();
         let index = u32::try_from(peer).map_err(|_| Status::Invalid)?;
         let Some(Some(channel)) = state.inbound.get_mut(index as usize) else {
-            return Ok(()); // it has left already
+            return Ok(()); // it has already left
         };
         channel.leave(&self.shared, Status::NoMemory as i32, Some(Refusal::Unanswered));
         state.end_channel(index, &self.shared);
@@ -341,7 +340,7 @@ impl Interface for RingInterface {
     }
 
     fn leave(&self) {
-        // A process may exit out of a function that packs a message.
+        // A process may call exit inside a function that packs a message.
         if let Ok(mut state) = self.state.try_borrow_mut() {
             state.leave(&self.shared);
         }
@@ -380,22 +379,22 @@ impl State {
             self.outbound.iter().flatten().for_each(|channel| channel.give_back());
         }
         self.end_drained(shared);
-        // Peers that come and go leave half of the events to those that stay.
+        // Arriving and leaving peers take at most half of the events; the rest is for messages.
         let kept = events.room() / 2;
         while events.room() > kept {
             let Some(notice) = shared.notices.borrow_mut().pop_front() else { break };
             let event = notice.event();
             let _ = events.push(event);
             if event.kind == event::PEER_ARRIVED {
-                // Its messages come behind this.
+                // Its messages come after this event.
                 self.direct.push(event.peer as u32);
             } else if event.kind == event::PEER_LEFT {
-                // Not before: a newcomer would be taken for who had its number.
+                // Not earlier: otherwise a new peer would be taken for the previous peer with this number.
                 self.free_inbound.push(event.peer as usize);
             }
             self.handed_out.push(notice);
         }
-        // Somebody must release what these events point to, and deliver what did not fit.
+        // Another poll must release the bytes of these events, and deliver the events that did not fit.
         if !self.handed_out.is_empty()
             || !self.ended_channels.is_empty()
             || !shared.notices.borrow().is_empty()
@@ -407,8 +406,7 @@ impl State {
         }
     }
 
-    /// Maintains as often as [`MAINTENANCE`] says, whether the application polls in a tight loop or now
-    /// and then.
+    /// Runs the maintenance at the interval [`MAINTENANCE`], whether the application polls in a tight loop or occasionally.
     fn check_clock(&mut self, shared: &Shared, cookie: &Id) {
         let now = Instant::now();
         let slow = now.duration_since(self.clock_read) > MAINTENANCE / 2;
@@ -421,10 +419,10 @@ impl State {
         }
     }
 
-    /// Looks at the sockets.
+    /// Checks the sockets.
     fn maintain(&mut self, shared: &Shared, cookie: &Id) {
         let mut records = 0;
-        // Epoll names what is ready in a circle, so all that it names have their turn.
+        // Epoll reports ready descriptors in a circle, so each gets its turn.
         while records < ENOUGH_RECORDS {
             let ready = shared.epoll.find_ready(&mut self.ready);
             for index in 0..ready {
@@ -463,8 +461,7 @@ impl State {
         }
     }
 
-    /// Doorbell words can be overwritten by any peer: what lies in a ring is found without them. Answers that could
-    /// not be given are tried again.
+    /// Polls every ring, because any peer can overwrite doorbell words. Also retries pending answers.
     fn sweep(&mut self, shared: &Shared) {
         for (index, slot) in self.inbound.iter_mut().enumerate() {
             let Some(channel) = slot else { continue };
@@ -484,7 +481,7 @@ impl State {
                 }
             }
             channel.catch_up();
-            // Only this list holds it: the endpoint is closed, and nothing is left to wait for.
+            // Only this list holds the channel: the endpoint is closed, and nothing is left to wait for.
             if Rc::strong_count(channel) == 1 && channel.is_done() {
                 *slot = None;
                 self.free_outbound.push(index);
@@ -500,7 +497,8 @@ impl State {
 }
 
 impl State {
-    /// Nobody is let in any more, every receiver learns that nothing more comes, and every sender that nothing more is read.
+    /// Leaves: admits no more peers, notifies every receiver that no more messages follow, and every sender that its messages are
+    /// not read any more.
     fn leave(&mut self, shared: &Shared) {
         for channel in self.outbound.iter().flatten() {
             channel.close();

@@ -1,4 +1,4 @@
-//! Places in a mapping that are found and checked once, and kept with the mapping: for what every operation touches.
+//! Positions in a mapping that are checked once and kept together with the mapping, for accesses of every operation.
 
 mod sys;
 

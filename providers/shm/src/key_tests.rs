@@ -1,4 +1,4 @@
-//! Keys on their way: regions that are asked for, answers that are late, cut, or for nobody any more.
+//! Keys in flight: requested regions, and answers that are late, truncated, or not needed any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::keys::Region;
 use crate::shared::DomainState;
 use crate::sys;
 
-/// Who owns regions, and an interface of theirs.
+/// An owner of regions, with an interface.
 struct Owner {
     domain: Arc<DomainState>,
     interface: RingInterface,
@@ -47,7 +47,7 @@ fn an_answer_for_which_there_was_no_room_is_given_later() {
         }
     }
     for _ in 0..last {
-        let _ = look(&interface); // all are heard, and the socket stays full
+        let _ = look(&interface); // all requests are read, and the socket stays full
     }
     let (start, mut answered, mut count) = (Instant::now(), 0, 0);
     while answered != last {
@@ -115,7 +115,7 @@ fn who_has_no_descriptors_for_a_region_hears_so_after_a_while_and_not_that_the_k
             other => break other.err().unwrap(),
         }
         if to.channel().asking().awaits_an_answer() {
-            // The kernel leaves descriptors away for which there is no place.
+            // The kernel drops descriptors without a free place.
             let reply = Record::KeyReply { segment, len: 4096, table_len: 4096, writable: true };
             to.channel().handle(reply, &[], true).unwrap();
             asked += 1;
@@ -127,7 +127,7 @@ fn who_has_no_descriptors_for_a_region_hears_so_after_a_while_and_not_that_the_k
     assert!(asked > 1, "the descriptors may have come back meanwhile");
 }
 
-/// A key that was imported, of a region that its owner gives these rights to.
+/// An imported key of a region whose owner grants these rights.
 fn imported(
     asker: &RingInterface,
     owner: &Owner,
@@ -173,7 +173,7 @@ fn a_key_that_does_not_grant_reading_and_writing_gives_no_pointer() {
     }
 }
 
-/// A key of a region of somebody else's, whose bytes are 0 to 255 again and again, and whom to keep for it.
+/// A key of another owner's region, whose bytes are 0 to 255 repeatedly, and the objects to keep alive for it.
 fn filled() -> (Owner, RingInterface, RingEndpoint, ImportedKey, Region) {
     let (asker, owner) = (open(Settings::defaults()), Owner::new());
     let rights = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;

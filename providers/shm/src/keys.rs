@@ -1,9 +1,9 @@
-//! Memory that peers reach by load and store: regions, their keys, and the table that revokes them.
+//! Memory that peers access by load and store: regions, their keys, and the table that revokes them.
 //!
-//! Every region of [`alloc`](tieline_plugin_api::Domain::alloc) is a memory file. Its key names the domain,
-//! the region's number, its length and rights, and a place in the domain's *key table*, a page that peers
-//! can read but not write. Importing a key maps both; every operation then compares the number in the table,
-//! so that a key stops working at the moment its region is deregistered, without a message.
+//! Every region of [`alloc`](tieline_plugin_api::Domain::alloc) is a memory file. Its key holds the domain, the region's number,
+//! its length and rights, and an index into the domain's *key table*, a page that peers can read but not write. Importing a key
+//! maps both. Every operation compares the number in the table, so a key becomes invalid at the moment its region is deregistered,
+//! without a message.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -21,7 +21,7 @@ pub(crate) const KEY_LEN: usize = 1 + 16 + 8 + 4 + 8 + 8;
 const KEY_VERSION: u8 = 1;
 /// An entry of the table: four words: number, length, rights, zero.
 const ENTRY: usize = 32;
-/// Most regions of one domain at a time.
+/// Most simultaneous regions of one domain.
 const ENTRIES: usize = 16 << 10;
 pub(crate) const TABLE_LEN: usize = ENTRIES * ENTRY;
 const PER_PAGE: usize = sys::PAGE / ENTRY;
@@ -30,7 +30,7 @@ const PER_PAGE: usize = sys::PAGE / ENTRY;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) domain: Id,
-    /// The region's number, never used twice by a domain.
+    /// The region's number, never reused by a domain.
     pub(crate) segment: u64,
     pub(crate) slot: u32,
     pub(crate) len: u64,
@@ -62,13 +62,13 @@ impl Key {
         valid.then_some(key)
     }
 
-    /// Where its entry lies in the table.
+    /// The offset of its entry in the table.
     #[inline]
     pub(crate) fn entry(&self) -> usize {
         self.slot as usize * ENTRY
     }
 
-    /// Whether the table says the same as the key.
+    /// Whether the table entry matches the key.
     pub(crate) fn matches(&self, table: &Mapping) -> bool {
         let field = |n: usize| table.word(self.entry() + n * 8).map(|w| w.load(Ordering::Acquire));
         field(0) == Some(self.segment)
@@ -127,7 +127,7 @@ fn new_file(name: &CStr, len: usize, reserve: usize) -> Result<(OwnedFd, Mapping
     Ok((fd, map))
 }
 
-/// The regions of this process that peers may reach.
+/// The regions of this process that peers may access.
 #[derive(Default)]
 pub(crate) struct Exports {
     table: Mutex<Option<Table>>,
@@ -135,7 +135,7 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// Makes a region.
+    /// Allocates a region.
     pub(crate) fn alloc(&self, domain: Id, len: usize, rights: u64) -> Result<Region, Failure> {
         let rounded = len.checked_next_multiple_of(sys::PAGE).filter(|&l| l > 0 && l < 1 << 62);
         let Some(rounded) = rounded else {
@@ -179,7 +179,7 @@ impl Exports {
         Ok(Region { key, map })
     }
 
-    /// Every key of a region stops working now. Its place in the table stays taken.
+    /// Invalidates every key of a region now. Its place in the table remains in use.
     pub(crate) fn revoke(&self, region: &Region) {
         if let Some(table) = lock(&self.table).as_mut() {
             table.revoke(region);
@@ -194,14 +194,14 @@ impl Exports {
         }
     }
 
-    /// Answers a peer's request for a region's memory. `false`: the answer could not be sent now, and is due again.
+    /// Answers a peer's request for a region's memory. `false`: the answer could not be sent now, and must be retried.
     #[must_use]
     pub(crate) fn answer(&self, socket: &OwnedFd, segment: u64) -> bool {
         let guard = lock(&self.table);
         let found = guard.as_ref().and_then(|t| t.regions.get(&segment).map(|r| (t, r)));
         let sent = match found {
             Some((table, region)) => {
-                // Sealed against new writers: a peer must not ask for write access.
+                // Sealed against new writers: a peer must not be able to obtain write access.
                 let record = Record::KeyReply {
                     segment,
                     len: region.map.len() as u64,
@@ -215,11 +215,11 @@ impl Exports {
                 sys::send(socket, &record.pack(), &[])
             }
         };
-        // Too many descriptors of this user are on their way, perhaps. Of a peer that is gone the next poll hears.
+        // Possibly too many descriptors of this user are in flight. If the peer is gone, the next poll notices it.
         !sent.is_err_and(|error| sys::is_temporary(&error))
     }
 
-    /// A region of this very process: its memory and the table.
+    /// A region of this process: its memory and the table.
     pub(crate) fn local(&self, segment: u64) -> Option<(Arc<Mapping>, Arc<Mapping>)> {
         let guard = lock(&self.table);
         let table = guard.as_ref()?;

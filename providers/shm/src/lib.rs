@@ -1,13 +1,13 @@
-//! Provider `shm`: messages, put, get and atomics between processes of one host.
+//! Provider `shm`: messages, puts, gets and atomics between processes of one host.
 //!
-//! One domain, `shm`, with one module, `ring`. Nothing in it needs ptrace rights, or asks for a common PID
-//! namespace or /dev/shm: memory is anonymous files (memfd), sealed against shrinking, and passed over a Unix
-//! socket whose peer is checked by user and by a random cookie. The sockets lie in a directory that no other
-//! user can enter (see `directory.rs`); what a killed process leaves there the next one removes.
+//! The domain `shm` has one module, `ring`. It needs no ptrace rights, and neither a common PID namespace nor /dev/shm. Memory
+//! consists of anonymous files (memfd), sealed against shrinking. They are passed over a Unix socket, whose peer is authenticated
+//! by user and by a random cookie. The sockets are in a directory that no other user can enter (see `directory.rs`). The next
+//! process removes the sockets that a killed process left there.
 //!
 //! # A channel
 //!
-//! Every endpoint has a channel of its own, from sender to receiver, which the *sender* makes:
+//! Every endpoint has its own channel, from sender to receiver, which the *sender* creates:
 //!
 //! ```text
 //!  sender's memfd                                          sender's pool (memfds, receiver: read-only)
@@ -19,36 +19,33 @@
 //!  sender  receiver writes
 //! ```
 //!
-//! * A message of up to 48 bytes is one cache line that crosses once: the control word, written last, is
-//!   all that the receiver polls, and the receiver never writes to a slot. Longer payloads lie in a chunk
-//!   of the sender's pool, and the slot says where.
-//! * A channel begins *cold*: 32 slots in one page. The receiver polls it directly until the sender has
-//!   mapped the receiver's *doorbell* page, and from then on only when the channel's bit was set. After
-//!   `TIELINE_SHM_FASTBOX_THRESHOLD` messages the sender asks for a *fast box*; while fewer than
-//!   `TIELINE_SHM_FASTBOX_MAX` are granted the channel moves into one, which is polled directly again, and
-//!   a message costs no atomic read-modify-write at all.
-//! * The cold rings and their bell stand in for one shared queue per receiver, on purpose: a queue with
-//!   many producers has a moment between claiming and publishing a slot in which a killed sender stops all
-//!   others. Here a sender that dies at any instruction harms its own channel only.
-//! * A receiver that sleeps has set a flag on a line that is otherwise never written; the sender looks at
-//!   it after each message (a clean line, in its own cache) and sends a byte over the socket. The fence that
-//!   this needs on the sender's side is paid by the sleeper: `membarrier`.
-//! * The socket also tells of death: it hangs up. What was published before is still delivered. A receiver that is
-//!   told good-bye, or says it, keeps its end open until it reads nothing of the sender's memory any more: with the
-//!   end of it all chunks in flight are the sender's again.
-//! * Everything read from shared memory is checked before use; what makes no sense ends that channel with
-//!   `BAD_DATA` and nothing else.
+//! * A message of up to 48 bytes occupies one cache line, which crosses once. The receiver polls only the control word, which is
+//!   written last, and never writes to a slot. Longer payloads are in a chunk of the sender's pool, whose position is in the slot.
+//! * A channel begins *cold*: 32 slots in one page. The receiver polls it directly until the sender has mapped the receiver's
+//!   *doorbell* page. From then on the receiver polls it only when the channel's bit was set. After `TIELINE_SHM_FASTBOX_THRESHOLD`
+//!   messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` are granted, the channel moves into one,
+//!   which is polled directly again. There a message costs no atomic read-modify-write.
+//! * The cold rings and their bell replace one shared queue per receiver. In a queue with many producers, a sender that is killed
+//!   between claiming and publishing a slot blocks all others. Here a sender that dies at any instruction harms its own channel
+//!   only.
+//! * A receiver that sleeps has set a flag on a line that is otherwise never written. The sender reads the flag after each message
+//!   (a clean line, in its own cache) and sends a byte over the socket. The sleeper provides the fence that the sender would need:
+//!   `membarrier`.
+//! * The socket also reports death: it is disconnected. Data that was published before is still delivered. A receiver that receives
+//!   or sends a goodbye keeps its end open while it still reads the sender's memory. When that end closes, the sender owns all
+//!   chunks in flight again.
+//! * Everything read from shared memory is checked before use. Invalid data ends that channel with `BAD_DATA`, and has no other
+//!   effect.
 //!
 //! # Memory for put, get and atomics
 //!
-//! `Domain::alloc` gives memory that peers map and reach by load and store: nothing is asked of the target.
-//! Keys are checked on each operation against a table that the owner can revoke from (see `keys.rs`).
+//! `Domain::alloc` allocates memory that peers map and access by load and store, without any action of the target. Each operation
+//! checks its key against a table in which the owner can revoke it (see `keys.rs`).
 //!
 //! # Fork
 //!
-//! Mappings are not inherited by a forked child, which must not use anything of this provider. A child that
-//! lives on without exec keeps the sockets open, and the parent's death is then seen only when the child
-//! ends too.
+//! A forked child does not inherit the mappings, and must not use anything of this provider. A child that lives on without exec
+//! keeps the sockets open. Peers then notice the parent's death only when the child ends, too.
 
 #[cfg(not(loom))]
 mod asking;

@@ -1,9 +1,9 @@
-//! The listening socket of an interface: in a directory that no other user can enter, or by abstract name.
+//! The listening socket of an interface: in a directory that no other user can enter, or with an abstract name.
 //!
-//! The file of a socket is removed by its owner, and if that was killed by the next one who comes or goes. A
-//! socket is dead when the kernel knows nobody who has it open, which it says without telling the owner of a
-//! live one. Without any directory the name is abstract: 128 random bits, nothing in the file system, gone
-//! with the process; but everybody in the network namespace can connect to it.
+//! The owner of a socket removes its file. If the owner was killed, the next process that starts or ends removes it. A socket is
+//! dead if no process has it open; the kernel reports that without notifying the owner of a live one. Without any directory the
+//! name is abstract: 128 random bits, without a file, and gone with the process. However, every process in the network namespace
+//! can connect to it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,34 +25,34 @@ use crate::sys;
 const PREFIX: &str = "tieline-";
 const SUFFIX: &str = ".sock";
 const STARTING: &str = ".new";
-/// Where the system shows its processes.
+/// The system's directory of processes.
 const PROC: &[u8] = b"/proc/";
-/// A socket that was bound but never came into use is removed after so long.
+/// A socket that was bound but never came into use is removed after this time.
 const STARTING_DEADLINE: Duration = Duration::from_secs(60);
-/// Sockets that one sweep looks at: a thousand processes that start together do not look at a million. What a
-/// sweep passes over is found by one of the next, since each begins somewhere else.
+/// Sockets that one sweep examines: a thousand processes that start together must not examine a million. Each sweep begins at
+/// another place, so a later one finds the rest.
 const MOST_SWEPT: usize = 64;
-/// How often a directory is made again that somebody removes because it is empty.
+/// Attempts to create a directory that other processes remove because it is empty.
 const ATTEMPTS: usize = 100;
 
-/// A socket that listens, and its name.
+/// A listening socket, and its name.
 pub(crate) struct Listener {
     socket: Option<OwnedFd>,
     name: Vec<u8>,
     file: Option<SocketFile>,
 }
 
-/// Where the file of a socket is.
+/// The file of a socket.
 struct SocketFile {
     file: PathBuf,
-    /// Its directory was made by this provider.
+    /// This provider has created its directory.
     made: bool,
     /// Its directory belongs to this host alone.
     local: bool,
 }
 
 impl Listener {
-    /// Binds a socket and listens. The text says why its name is abstract, when it is.
+    /// Binds a socket and listens. The text explains why its name is abstract, if it is.
     pub(crate) fn open(settings: &Settings) -> Result<(Listener, Option<String>), Failure> {
         let Some(dir) = &settings.dir else {
             return match Listener::somewhere(settings) {
@@ -102,8 +102,8 @@ impl Listener {
         Ok(Listener { socket: Some(socket), name, file: None })
     }
 
-    /// A socket in the directory. It begins under another name: in the moment between the file and the
-    /// kernel's knowing whose it is, a sweeper would take it for a dead one.
+    /// A socket in the directory. It is first bound under another name: `bind` creates the file before the kernel knows its owner,
+    /// and a sweep at that moment would consider the socket dead.
     fn within(directory: Directory) -> io::Result<Listener> {
         let local = !directory.is_remote();
         if local {
@@ -130,7 +130,8 @@ impl Listener {
         self.socket.as_ref()
     }
 
-    /// Closes the socket, and whoever waits on it: by an abstract name that can be anybody. Its file goes first.
+    /// Closes the socket and the connections that wait on it: with an abstract name they can be of any user. Its file is removed
+    /// first.
     pub(crate) fn close(&mut self, closer: &Closer) {
         let by_file = self.file.is_some();
         self.remove_file();
@@ -144,17 +145,17 @@ impl Listener {
         let Some(SocketFile { file, made, local }) = self.file.take() else { return };
         let _ = fs::remove_file(&file);
         let Some(directory) = file.parent() else { return };
-        // Who is last to leave finds the sockets of those that were killed, and which nobody else removed:
-        // a dying process may have closed its channels before its listening socket.
+        // The last process to leave finds the sockets of killed processes that were not removed before: a dying process may close
+        // its channels before its listening socket.
         if local {
             sweep(directory);
         }
         if made {
-            let _ = fs::remove_dir(directory); // when it is empty
+            let _ = fs::remove_dir(directory); // if it is empty
         }
     }
 
-    /// What goes into `sun_path`.
+    /// The bytes for `sun_path`.
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }
@@ -166,8 +167,8 @@ impl Drop for Listener {
     }
 }
 
-/// The names to try for a peer's socket: our own view of the directory first, because the peer's path may
-/// lead elsewhere here; last the peer's, where the system lets us look.
+/// The names to try for a peer's socket. Our own view of the directory comes first, because the peer's path may lead elsewhere
+/// here. The path in the root of the peer's process comes last; the system may deny access to it.
 pub(crate) fn targets(peer: &Address, own_dir: Option<&Path>) -> Vec<Vec<u8>> {
     let mut names = Vec::with_capacity(3);
     if let (Some(dir), Some(file)) = (own_dir, file_name(&peer.socket)) {
@@ -182,7 +183,7 @@ pub(crate) fn targets(peer: &Address, own_dir: Option<&Path>) -> Vec<Vec<u8>> {
     names
 }
 
-/// The path as a process of the same user sees it, which may live in another mount namespace.
+/// The path as a process of the same user sees it, possibly in another mount namespace.
 fn in_the_root_of(process: u32, path: &[u8]) -> Option<Vec<u8>> {
     let number = process.to_string();
     let own = [PROC, number.as_bytes()].concat();
@@ -192,7 +193,7 @@ fn in_the_root_of(process: u32, path: &[u8]) -> Option<Vec<u8>> {
     (theirs && name.len() < sys::MAX_NAME).then_some(name)
 }
 
-/// The file's name when the socket lies in a directory and is one of ours.
+/// The file's name, if the socket is in a directory and has a name of this provider.
 fn file_name(socket: &[u8]) -> Option<&OsStr> {
     if socket.first() != Some(&b'/') {
         return None;
@@ -200,14 +201,14 @@ fn file_name(socket: &[u8]) -> Option<&OsStr> {
     Path::new(OsStr::from_bytes(socket)).file_name()
 }
 
-/// Whether one of the names is there. The error is [`io::ErrorKind::PermissionDenied`] where this process may not
-/// look, and [`io::ErrorKind::NotFound`] where there is nothing.
+/// Whether one of the names exists. The error is [`io::ErrorKind::PermissionDenied`] if this process may not look, and
+/// [`io::ErrorKind::NotFound`] if none exists.
 pub(crate) fn find(peer: &Address, own_dir: Option<&Path>) -> io::Result<()> {
     let mut outcome = Err(io::ErrorKind::NotFound.into());
     for name in targets(peer, own_dir) {
         match fs::symlink_metadata(OsStr::from_bytes(&name)) {
             Ok(_) => return Ok(()),
-            // What the system does not show of another process says nothing about the socket.
+            // A path of /proc that may not be read says nothing about the socket.
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied && !name.starts_with(PROC) =>
             {
@@ -219,7 +220,7 @@ pub(crate) fn find(peer: &Address, own_dir: Option<&Path>) -> io::Result<()> {
     outcome
 }
 
-/// Removes the sockets of processes that were killed.
+/// Removes the sockets of killed processes.
 fn sweep(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let ours = |entry: &fs::DirEntry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes());
@@ -242,7 +243,7 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// Removes a socket that nobody has open.
+/// Removes a socket that no process has open.
 fn remove_if_dead(path: &Path) {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
     if is_socket && sys::is_dead(path.as_os_str().as_bytes()) {
@@ -250,7 +251,7 @@ fn remove_if_dead(path: &Path) {
     }
 }
 
-/// Removes the socket file of a peer that was seen to be dead.
+/// Removes the socket file of a peer that was found to be dead.
 pub(crate) fn remove_dead(names: &[Vec<u8>]) {
     for name in names {
         let Some(file) = file_name(name).and_then(OsStr::to_str) else { continue };
@@ -289,7 +290,7 @@ mod tests {
             ["/here/tieline-1.sock", socket, &in_its_root]
         );
         assert_eq!(names(ours, socket, Some("/there")), [socket, &in_its_root], "once");
-        // Who does not say its number, or whose does not exist, or beyond what a name of a socket holds.
+        // Without a process number, with one that does not exist, or with a name that is too long for a socket.
         assert_eq!(names(0, socket, None), [socket]);
         assert_eq!(names(u32::MAX, socket, None), [socket]);
         let long = format!("/{}.sock", "x".repeat(sys::MAX_NAME - 8));
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(names(ours, "\0abstract", Some("/here")), ["\0abstract"]);
     }
 
-    /// A folder with sockets, removed with all that is in it.
+    /// A folder with sockets, removed with all of its contents.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -315,7 +316,7 @@ mod tests {
             (path, socket)
         }
 
-        /// One that its process left when it was killed.
+        /// A socket that a killed process left.
         fn dead(&self, name: &str) -> PathBuf {
             self.bind(name).0
         }
@@ -341,7 +342,7 @@ mod tests {
         let (live, _live) = folder.bind("tieline-3.sock");
         let (starting, _starting) = folder.bind("tieline-4.new");
         make_old(&starting);
-        let young = folder.dead("tieline-5.new"); // its process may not have got to listen
+        let young = folder.dead("tieline-5.new"); // its process may not have reached listen yet
         let [file, strange] = ["tieline-6.sock", "tieline-7.other"].map(|name| folder.0.join(name));
         fs::write(&file, "").unwrap();
         fs::write(&strange, "").unwrap();
@@ -361,7 +362,7 @@ mod tests {
         let left = || dead.iter().filter(|path| path.exists()).count();
         sweep(&folder.0);
         assert_eq!(left(), 10);
-        // However many stay where they are.
+        // However many files remain.
         for n in 0..3 * MOST_SWEPT {
             fs::write(folder.0.join(format!("tieline-x{n}.sock")), "").unwrap();
         }

@@ -1,8 +1,8 @@
-//! Message buffers: chunks of a few sizes in memory files that the sender owns.
+//! Message buffers: chunks of a few sizes in memory files of the sender.
 //!
-//! A payload that does not fit into a slot is written to a chunk, and the slot says where it lies. Chunks
-//! are taken last-in-first-out, because the one that was freed last is the one in the cache. The pool grows
-//! by whole segments up to a bound; peers map a segment read-only when its first message comes.
+//! A payload that does not fit into a slot is written to a chunk, whose position is in the slot. Chunks are allocated
+//! last-in-first-out, because the most recently freed one is in the cache. The pool grows by whole segments up to a limit. Peers
+//! map a segment read-only when its first message arrives.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,15 +15,15 @@ use crate::sys::{self, Mapping};
 
 /// The sizes of chunks.
 pub(crate) const CLASSES: [usize; 5] = [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
-/// The largest chunk, and with it the longest message.
+/// The largest chunk, which is also the longest message.
 pub(crate) const MAX_CHUNK: usize = CLASSES[CLASSES.len() - 1];
 const FIRST_SEGMENT: usize = 256 << 10;
-/// A peer refuses to map a longer one.
+/// A peer refuses to map a longer segment.
 pub(crate) const LARGEST_SEGMENT: usize = 8 << 20;
 /// Most segments of one pool; a peer refuses to map more.
 pub(crate) const MAX_SEGMENTS: usize = 4096;
 
-/// A piece of a segment, on loan.
+/// An allocated piece of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) segment: u32,
@@ -32,19 +32,19 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// How many bytes it holds.
+    /// Its size in bytes.
     pub(crate) fn capacity(self) -> usize {
         CLASSES[self.class as usize]
     }
 }
 
 struct Segment {
-    /// Shared with who writes into it, so that no cell is borrowed meanwhile.
+    /// Shared with the writer, so that no cell is borrowed during the write.
     map: Rc<Mapping>,
     fd: OwnedFd,
 }
 
-/// The chunks of one interface. Its cells are borrowed by its own methods alone, which call nobody.
+/// The chunks of one interface. Only its own methods borrow its cells, and they call no other code.
 pub(crate) struct Pool {
     free: RefCell<[Vec<Chunk>; CLASSES.len()]>,
     segments: RefCell<Vec<Segment>>,
@@ -66,13 +66,13 @@ impl Pool {
         }
     }
 
-    /// Bytes of shared memory that the pool has taken.
+    /// Bytes of shared memory that the pool has allocated.
     pub(crate) fn committed(&self) -> usize {
         self.committed.get()
     }
 
-    /// A chunk for `len` bytes. [`Status::Again`]: the pool is at its bound; chunks come back with progress.
-    /// [`Status::NoMemory`]: the system has none, and no chunk is on its way back either.
+    /// Allocates a chunk for `len` bytes. [`Status::Again`]: the pool is at its limit, and chunks are released with progress.
+    /// [`Status::NoMemory`]: the system has no memory, and no chunk will be released either.
     pub(crate) fn take(&self, len: usize) -> Result<Chunk, Status> {
         let class = CLASSES.iter().position(|&c| len <= c).ok_or(Status::TooLarge)?;
         if let Some(chunk) = self.free.borrow_mut()[class].pop() {
@@ -83,7 +83,7 @@ impl Pool {
         }
         match self.grow() {
             Ok(true) => self.cut(class).ok_or(Status::NoMemory),
-            // At the bound: a larger chunk will do. Its class stays what it was cut as.
+            // At the limit: use a larger chunk. Its class stays the one that it was cut for.
             Ok(false) => self.larger(class).ok_or(Status::Again),
             Err(_) if self.committed.get() > 0 => self.larger(class).ok_or(Status::Again),
             Err(failure) => Err(failure.status),
@@ -95,8 +95,8 @@ impl Pool {
         found.or_else(|| self.merge())
     }
 
-    /// Makes one chunk of the largest class from small ones that fill its place and are all free, so that
-    /// a time of small messages does not end large ones.
+    /// Merges small chunks that are all free and adjacent into one chunk of the largest class, so that a phase of small messages
+    /// does not prevent large ones.
     fn merge(&self) -> Option<Chunk> {
         let mut free = self.free.borrow_mut();
         let mut bytes: HashMap<(u32, u32), usize> = HashMap::new();
@@ -131,8 +131,7 @@ impl Pool {
         Some(Chunk { segment: segment as u32, offset: offset as u32, class: class as u8 })
     }
 
-    /// Frees a range as the largest chunks that are aligned to their own size: none lies across a place
-    /// of the largest class.
+    /// Frees a range as the largest chunks that are aligned to their own size. None crosses a boundary of the largest class.
     fn scatter(&self, segment: u32, mut from: usize, to: usize) {
         let mut free = self.free.borrow_mut();
         while let Some(class) =
@@ -143,7 +142,7 @@ impl Pool {
         }
     }
 
-    /// Adds a segment; `false` at the bound.
+    /// Adds a segment; `false` at the limit.
     fn grow(&self) -> Result<bool, Failure> {
         let committed = self.committed.get();
         let len = committed.clamp(FIRST_SEGMENT, LARGEST_SEGMENT).min(self.max - committed);
@@ -165,19 +164,19 @@ impl Pool {
         Ok(true)
     }
 
-    /// Gives a chunk back.
+    /// Releases a chunk.
     pub(crate) fn give(&self, chunk: Chunk) {
         self.free.borrow_mut()[chunk.class as usize].push(chunk);
     }
 
-    /// Where a chunk's bytes are: `capacity()` of them from there on, until it is given back.
+    /// The position of a chunk's `capacity()` bytes, valid until it is released.
     pub(crate) fn place(&self, chunk: Chunk) -> Result<(Rc<Mapping>, u64), Status> {
         let segments = self.segments.borrow();
         let segment = segments.get(chunk.segment as usize).ok_or(Status::Invalid)?;
         Ok((segment.map.clone(), u64::from(chunk.offset)))
     }
 
-    /// Shows a segment to `send`: its length and its descriptor.
+    /// Passes a segment's length and descriptor to `send`.
     pub(crate) fn with_segment<R>(
         &self,
         segment: u32,
@@ -236,7 +235,7 @@ mod tests {
         assert!((100..1 << 30).contains(&pool.committed()), "{}", pool.committed());
     }
 
-    /// Peers map it by segments: few large ones for who sends much, and none larger than a peer maps.
+    /// Peers map it by segments: a busy sender has few large ones, and none is larger than a peer maps.
     #[test]
     fn a_pool_grows_by_as_much_as_it_has_up_to_the_largest_segment_and_its_bound() {
         const KIB: usize = 1 << 10;

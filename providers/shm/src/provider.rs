@@ -1,4 +1,4 @@
-//! The provider: one domain, always there.
+//! The provider: one domain, which always exists.
 
 use tieline_plugin_api::{
     ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
@@ -22,7 +22,7 @@ impl Provider for Shm {
 
     fn open(host: HostHandle) -> Result<Shm, Failure> {
         let settings = Settings::from_host(&host)?;
-        // A value that does not hold is said by whoever opens a context, not by each of its workers.
+        // An invalid value is reported when a context opens, not by each of its workers.
         if let Some(dir) = &settings.dir {
             let _ = Directory::given(dir)?;
         }

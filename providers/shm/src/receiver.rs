@@ -1,6 +1,6 @@
 //! The receiving end of a channel.
 //!
-//! Every byte here was written by a peer. What makes no sense ends this channel, and nothing else.
+//! A peer wrote every byte here. Invalid data ends this channel, and has no other effect.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
 
-/// Consumed bytes of pooled messages after which the sender is told.
+/// Consumed bytes of pooled messages after which the sender is notified.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// Records of one socket that are handled before others have their turn.
+/// Records of one socket that are handled before the next socket.
 pub(crate) const MOST_IN_TURN: u32 = 8;
 
-/// How a look at a channel ended.
+/// The result of draining a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
-    /// All that was published is delivered.
+    /// All published messages are delivered.
     Quiet,
-    /// There may be more: the event array is full, or a slot was no message. The latter take no room in
-    /// the array, and a peer that wrote nothing else would hold up everybody.
+    /// There may be more: the event array is full, or a slot was no message. Such slots take no room in the array, and a peer that
+    /// wrote only such slots would block all others.
     Full,
-    /// The peer wrote nonsense.
+    /// The peer wrote invalid data.
     Broken,
 }
 
@@ -39,39 +39,37 @@ pub(crate) enum Drained {
 pub(crate) struct RecvChannel {
     ring: RecvRing,
     chunk_bytes: usize,
-    /// The poll that looked here last.
+    /// The last poll that drained this channel.
     round: u64,
     number: u64,
     segments: Vec<Mapping>,
     map: Arc<Mapping>,
     fenced: bool,
     fastbox: usize,
-    /// The sender rings when it has written: no need to look here.
+    /// The sender rings its bell after writing, so the channel need not be polled.
     pub(crate) bell: bool,
-    /// The sender writes to the fast box: to be looked at in every poll.
+    /// The sender writes to the fast box, which every poll must drain.
     pub(crate) fast: bool,
     /// A fast box was granted: it counts until the channel ends.
     pub(crate) granted: bool,
-    /// One of `bell` and `fast` has just changed.
+    /// `bell` or `fast` has just changed.
     pub(crate) turned: bool,
-    /// Closed with the channel and not before: to the sender its end says that nothing of the sender's memory is
-    /// read any more.
+    /// Closed together with the channel and not earlier: its end notifies the sender that its memory is not read any more.
     pub(crate) socket: OwnedFd,
-    /// How the sender ended; what it published is drained first. Nothing more is read from the socket.
+    /// How the sender ended; its published messages are drained first. The socket is not read any more.
     pub(crate) leaving: Option<i32>,
-    /// A region that the sender has asked for, and was not answered about. It asks for one at a time, and not again
-    /// before it was answered.
+    /// A region that the sender has requested without an answer so far. It requests one at a time, and waits for each answer.
     unanswered: Option<u64>,
-    /// The last word to the sender.
+    /// The last record for the sender.
     refusal: Option<Refusal>,
-    /// Slots that it can have published before it ended lie below this place.
+    /// All slots that it can have published before it ended are below this position.
     last: u64,
-    /// The same of an endpoint's end, whichever this one has had to do with; 0 where none of them is left.
+    /// The same position for the end of any failed endpoint of this interface; 0 if no such slot is left.
     noted: u64,
 }
 
 impl RecvChannel {
-    /// Maps the channel that a greeting brought.
+    /// Maps the channel of a greeting.
     pub(crate) fn accept(
         hello: &Hello,
         memory: &OwnedFd,
@@ -112,12 +110,12 @@ impl RecvChannel {
         })
     }
 
-    /// Delivers what was published. Payloads of earlier calls are released first.
+    /// Delivers published messages. Payloads of earlier calls are released first.
     #[inline(always)]
     pub(crate) fn drain(&mut self, shared: &Shared, events: &mut Events<'_>) -> Drained {
         let mut next = self.ring.peek();
-        // A channel that changes its way can be looked at twice in one poll. What the first look delivered
-        // is still to be read then: only the next poll releases it.
+        // A channel that changes its mode can be drained twice in one poll. The messages of the first time are still to be read:
+        // only the next poll releases them.
         let round = shared.round.get();
         if self.round != round {
             self.round = round;
@@ -170,7 +168,7 @@ impl RecvChannel {
                     && !self.read_socket(shared)
                     && segment >= self.segments.len()
                 {
-                    return Some(Drained::Full); // its descriptor may come behind what was read now
+                    return Some(Drained::Full); // its descriptor may follow the records that were read now
                 }
                 match self.segments.get(segment) {
                     Some(map) if len <= MAX_CHUNK && map.holds(offset, len as u64) => {
@@ -213,10 +211,10 @@ impl RecvChannel {
                 word(&self.map, channel::VERDICT).store(verdict, Ordering::Release);
                 Some(Drained::Full)
             }
-            // Who was not granted a fast box has none: the number of those that every poll looks at is bounded.
+            // A sender without a grant has no fast box: the number of channels that every poll drains is bounded.
             kind::SWITCH if self.granted && !self.fast => {
                 self.ring.advance();
-                // The sender has done so, unless it means harm.
+                // The sender has done the same, unless it is malicious.
                 let len = self.map.len() - sys::PAGE;
                 if self.map.populate(sys::PAGE, len).is_err()
                     || !self.ring.switch(channel::fast(self.fastbox))
@@ -231,7 +229,7 @@ impl RecvChannel {
         }
     }
 
-    /// Tells the sender what was consumed, and wakes it if it waits for that.
+    /// Publishes the consumed position, and wakes the sender if it waits for that.
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.ring.publish();
@@ -246,12 +244,12 @@ impl RecvChannel {
         let _ = sys::send(&self.socket, &Record::Wake.pack(), &[]);
     }
 
-    /// Whether something consumed is not yet told.
+    /// Whether consumed slots are not published yet.
     pub(crate) fn is_behind(&self) -> bool {
         self.ring.unpublished() != 0
     }
 
-    /// Whether something lies here that [`RecvChannel::drain`] has not seen.
+    /// Whether there are slots that [`RecvChannel::drain`] has not seen.
     pub(crate) fn has_news(&self) -> bool {
         self.ring.peek() != Peek::Empty
     }
@@ -265,7 +263,7 @@ impl RecvChannel {
         }
     }
 
-    /// Handles [`MOST_IN_TURN`] of the records that wait on the socket. Whether that was all.
+    /// Handles at most [`MOST_IN_TURN`] records of the socket. Returns whether that was all.
     pub(crate) fn read_socket(&mut self, shared: &Shared) -> bool {
         let mut buffer = [0u8; MAX_RECORD];
         if self.leaving.is_some() {
@@ -293,19 +291,19 @@ impl RecvChannel {
         false
     }
 
-    /// The place below which everything lies that can be published now.
+    /// The position below which all slots are that can be published by now.
     fn end_of_published(&self) -> u64 {
         let (cold, fast) = (channel::COLD.count as u64, channel::fast(self.fastbox).count as u64);
-        // Else a full cold ring, of which the last slot says that a full fast box follows, which begins with a lap of its own.
+        // Otherwise: a full cold ring, whose last slot switches to a full fast box, which begins with a lap of its own.
         self.ring.position() + if self.fast { fast } else { cold + 2 * fast }
     }
 
-    /// From here on [`RecvChannel::unread`] is about what is published now.
+    /// Notes the current end of published slots for [`RecvChannel::unread`].
     pub(crate) fn note_place(&mut self) {
         self.noted = self.end_of_published();
     }
 
-    /// How many slots at most are left of what was published when the place was noted.
+    /// Upper bound of the unread slots that were published when the position was noted.
     pub(crate) fn unread(&mut self) -> u64 {
         if self.noted != 0 && !self.has_news() {
             self.noted = 0;
@@ -313,20 +311,20 @@ impl RecvChannel {
         self.noted.saturating_sub(self.ring.position())
     }
 
-    /// Whether all is delivered that the sender published before it ended.
+    /// Whether everything that the sender published before it ended is delivered.
     pub(crate) fn is_drained(&self) -> bool {
         !self.has_news() || self.ring.position() >= self.last
     }
 
-    /// Nothing more is heard. The sender learns of it, with a word of farewell if there is one, when the channel is
-    /// dropped: until then slots and events point into its pool, of which it takes back all then.
+    /// Stops reading from the sender. The sender is notified when the channel is dropped, with `refusal` if there is one. Until
+    /// then slots and events point into its pool, all of which it then takes back.
     pub(crate) fn leave(&mut self, shared: &Shared, status: i32, refusal: Option<Refusal>) {
         shared.epoll.remove(&self.socket);
         self.leaving = Some(status);
         self.refusal = self.refusal.take().or(refusal);
     }
 
-    /// `Err`: the connection ends with this status, and this is said to the peer.
+    /// `Err`: the connection ends with this status, and this refusal is sent to the peer.
     fn handle(
         &mut self,
         record: Result<Record, Refusal>,
@@ -366,12 +364,12 @@ impl RecvChannel {
         }
     }
 
-    /// Whether something must be said that could not be said yet.
+    /// Whether an answer is still to be sent that could not be sent before.
     pub(crate) fn owes(&self) -> bool {
         self.unanswered.is_some() && self.leaving.is_none()
     }
 
-    /// Says it.
+    /// Sends that answer.
     pub(crate) fn catch_up(&mut self, shared: &Shared) {
         if let (true, Some(segment)) = (self.owes(), self.unanswered) {
             if shared.domain.exports.answer(&self.socket, segment) {
@@ -380,7 +378,7 @@ impl RecvChannel {
         }
     }
 
-    /// Bytes of memory that this end holds mapped and may have touched.
+    /// Bytes of mapped memory that this end may have touched.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<RecvChannel>()) as u64

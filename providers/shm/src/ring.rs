@@ -1,14 +1,12 @@
-//! The ring that messages cross in: single producer, single consumer, slots of one cache line.
+//! The ring of messages: single producer, single consumer, slots of one cache line.
 //!
-//! A slot is an 8-byte control word, an 8-byte header and 48 bytes of payload. The control word is written
-//! last, by one release store, and is the only thing the consumer polls; the consumer never writes to a
-//! slot, so a message costs one cache line that crosses once. The word carries the *lap* (how often the
-//! producer has gone round), so that a slot of an earlier lap, or fresh zeroed memory, is never taken for
-//! news. What was consumed is told through `tail`, a word on another line, every now and then; the producer
-//! reads it only when the ring looks full.
+//! A slot is an 8-byte control word, an 8-byte header and 48 bytes of payload. The control word is written last, by one release
+//! store, and is all that the consumer polls. The consumer never writes to a slot, so a message costs one cache line that crosses
+//! once. The word contains the *lap* (the number of the producer's round), so that a slot of an earlier lap or zeroed memory is
+//! never taken for a new message. From time to time the consumer publishes its position in `tail`, a word on another line. The
+//! producer reads it only when the ring looks full.
 //!
-//! Nothing that is read here is trusted: a control word that can be neither news nor leftovers is
-//! [`Peek::Corrupt`], a tail that cannot be is [`TailIsNonsense`].
+//! Nothing that is read here is trusted: an impossible control word is [`Peek::Corrupt`], an impossible tail is [`TailIsNonsense`].
 //!
 //! The same source runs under loom (`--cfg loom`), which checks every interleaving of the two sides.
 #![allow(unsafe_code)] // the ring itself: slots in memory that two processes share
@@ -22,16 +20,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// The longest payload that lies in the slot itself.
+/// The longest payload in the slot itself.
 pub(crate) const INLINE: usize = 48;
-/// How far ahead of its place the producer fetches lines for writing: as many as it writes while one comes.
+/// Distance at which the producer prefetches lines for writing: as many as it writes while one arrives.
 #[cfg(not(loom))]
 const AHEAD: u64 = 8;
 /// The size of a slot.
 #[cfg(not(loom))]
 pub(crate) const SLOT: usize = 64;
 
-/// Where the rest of a slot lies: loom wants to see each access, real memory is used as it is.
+/// The rest of a slot: loom must see each access, real memory is used directly.
 #[cfg(loom)]
 type Body = loom::cell::UnsafeCell<[u64; 7]>;
 #[cfg(not(loom))]
@@ -71,11 +69,11 @@ fn lap(position: u64, shift: u32) -> u32 {
     ((position >> shift) as u32).wrapping_add(1)
 }
 
-/// The consumer's count went backwards or beyond what was produced.
+/// The consumer's position went backwards, or beyond the produced slots.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TailIsNonsense;
 
-/// What keeps the memory of a ring mapped.
+/// Keeps the memory of a ring mapped.
 #[cfg(not(loom))]
 type Keep = std::sync::Arc<crate::sys::Mapping>;
 #[cfg(loom)]
@@ -90,9 +88,9 @@ pub(crate) struct SendRing {
     position: Cell<u64>,
     /// The position at which the ring looks full; equal to `position` while the ring is closed.
     limit: Cell<u64>,
-    /// Where the current ring began.
+    /// The position at which the current ring began.
     origin: Cell<u64>,
-    /// The tail that was read last.
+    /// The last tail that was read.
     seen: Cell<u64>,
     tail: NonNull<AtomicU64>,
     #[allow(dead_code)] // held, not read
@@ -100,7 +98,7 @@ pub(crate) struct SendRing {
 }
 
 impl SendRing {
-    /// Whether a slot is free without looking at the tail.
+    /// Whether a slot is known to be free without reading the tail.
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
         self.position.get() != self.limit.get()
@@ -114,8 +112,7 @@ impl SendRing {
 
     /// Writes and publishes one slot.
     ///
-    /// There must be room, and `payload` must fit: both are the caller's duty, and a caller that forgets
-    /// finds nothing sent.
+    /// The caller must ensure that there is room and that `payload` fits. Otherwise nothing is sent.
     #[inline(always)]
     pub(crate) fn push(&self, head: u32, header: u64, payload: &[u8]) {
         if !self.has_room() || payload.len() > INLINE {
@@ -123,12 +120,12 @@ impl SendRing {
         }
         let position = self.position.get();
         let index = (position & self.mask.get()) as usize;
-        // SAFETY: `index <= mask`, and `over` checked that so many slots lie in `keep`.
+        // SAFETY: `index <= mask`, and `over` checked that `keep` contains that many slots.
         let slot = unsafe { self.slots.get().add(index).as_ref() };
         slot.body.with_mut(|body| {
             let body = body.cast::<u64>();
-            // SAFETY: seven words; this slot is the producer's alone until the control word is stored,
-            // because the consumer has passed it (`limit` follows the tail that the consumer published).
+            // SAFETY: seven words. This slot is exclusively the producer's until the control word is stored, because the consumer
+            // has passed it (`limit` follows the tail that the consumer published).
             unsafe {
                 body.write(header);
                 copy_small(payload.as_ptr(), body.add(1).cast(), payload.len());
@@ -141,7 +138,7 @@ impl SendRing {
         self.position.set(position + 1);
     }
 
-    /// Starts to fetch the line of the next slot for writing.
+    /// Prefetches the line of the next slot for writing.
     #[inline(always)]
     pub(crate) fn prefetch_next(&self) {
         #[cfg(all(not(loom), target_arch = "x86_64"))]
@@ -155,7 +152,7 @@ impl SendRing {
         }
     }
 
-    /// Reads how far the consumer is and makes room.
+    /// Reads the consumer's position and makes room.
     pub(crate) fn refresh(&self) -> Result<u64, TailIsNonsense> {
         // SAFETY: `over` took the address from `keep`.
         let tail = unsafe { self.tail.as_ref() }.load(Ordering::Acquire);
@@ -163,7 +160,7 @@ impl SendRing {
             return Err(TailIsNonsense);
         }
         self.seen.set(tail);
-        // A consumer that is still in the ring before this one has not passed its first slot.
+        // If the consumer is still in the previous ring, it has not passed the first slot of this one.
         let limit = tail.max(self.origin.get()) + self.mask.get() + 1;
         self.limit.set(limit);
         Ok(tail)
@@ -174,38 +171,38 @@ impl SendRing {
         self.seen.get()
     }
 
-    /// The tail as it is now, unchecked: only for seeing whether it has moved.
+    /// The current tail, unchecked: only to detect whether it has moved.
     pub(crate) fn tail_now(&self) -> u64 {
         // SAFETY: `over` took the address from `keep`.
         unsafe { self.tail.as_ref() }.load(Ordering::Acquire)
     }
 
-    /// As [`SendRing::shut`], for a while: [`SendRing::release`] takes what this returns. Nothing is pushed between.
+    /// Like [`SendRing::shut`], but temporarily: pass the result to [`SendRing::release`]. Nothing may be pushed meanwhile.
     #[cfg(not(loom))]
     pub(crate) fn hold(&self) -> u64 {
         self.limit.replace(self.position.get())
     }
 
-    /// Ends what [`SendRing::hold`] began.
+    /// Ends a [`SendRing::hold`].
     #[cfg(not(loom))]
     pub(crate) fn release(&self, limit: u64) {
         self.limit.set(limit);
     }
 
-    /// Nothing can be pushed any more (or not yet, until the next [`SendRing::refresh`]).
+    /// Nothing can be pushed until the next [`SendRing::refresh`].
     pub(crate) fn shut(&self) {
         self.limit.set(self.position.get());
     }
 }
 
-/// What lies at the consumer's place.
+/// The slot at the consumer's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peek {
-    /// Nothing new.
+    /// No new slot.
     Empty,
     /// A message: the low half of its control word.
     Slot(u32),
-    /// Neither news nor leftovers: the producer is broken or hostile.
+    /// Neither new nor from an earlier lap: the producer is defective or malicious.
     Corrupt,
 }
 
@@ -224,7 +221,7 @@ pub(crate) struct RecvRing {
 }
 
 impl RecvRing {
-    /// Looks at the next slot; its control word is read once.
+    /// Reads the next slot's control word, once.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Peek {
         // SAFETY: `current` always points into the ring that `keep` holds.
@@ -239,7 +236,7 @@ impl RecvRing {
         }
     }
 
-    /// The header of the slot that [`RecvRing::peek`] has shown.
+    /// The header of the slot that [`RecvRing::peek`] returned.
     #[inline(always)]
     pub(crate) fn header(&self) -> u64 {
         self.word(0)
@@ -248,7 +245,7 @@ impl RecvRing {
     /// A word of the slot's body: 0 is the header, 1 to 6 the payload.
     #[inline(always)]
     pub(crate) fn word(&self, index: usize) -> u64 {
-        // SAFETY: `current` points into the ring; a broken producer may write meanwhile, hence volatile.
+        // SAFETY: `current` points into the ring; a defective producer may write meanwhile, hence volatile.
         unsafe {
             self.current
                 .as_ref()
@@ -257,14 +254,14 @@ impl RecvRing {
         }
     }
 
-    /// Where the slot's payload begins: [`INLINE`] bytes, valid until the slot is published.
+    /// The start of the slot's payload: [`INLINE`] bytes, valid until the slot is published.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *const u8 {
         // SAFETY: `current` points into the ring; the second of seven words.
         unsafe { self.current.as_ref().body.with(|body| body.cast::<u64>().add(1).cast()) }
     }
 
-    /// Steps over the slot. Its memory stays as it is until [`RecvRing::publish`].
+    /// Consumes the slot. Its memory is not reused until [`RecvRing::publish`].
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
         self.position += 1;
@@ -276,24 +273,24 @@ impl RecvRing {
         self.current = unsafe { self.slots.add(index as usize) };
     }
 
-    /// Slots consumed since the channel began; in a new ring it goes on from a multiple of that ring's size.
+    /// Slots consumed since the channel began; a new ring begins at a multiple of its size.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Consumed slots that the producer has not been told of.
+    /// Consumed slots that are not published yet.
     #[inline(always)]
     pub(crate) fn unpublished(&self) -> u64 {
         self.position - self.published
     }
 
-    /// A quarter of the ring: after so many slots the producer should be told.
+    /// A quarter of the ring: the number of consumed slots after which to publish.
     #[inline(always)]
     pub(crate) fn quarter(&self) -> u64 {
         (self.mask + 1) >> 2
     }
 
-    /// Tells the producer what was consumed; payloads of those slots are gone from now on.
+    /// Publishes the consumed position; payloads of those slots become invalid.
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.published = self.position;
@@ -302,13 +299,13 @@ impl RecvRing {
     }
 }
 
-/// Where a ring lies in its memory.
+/// The position of a ring in its memory.
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Offset of the slots: a multiple of [`SLOT`].
     pub(crate) slots: usize,
-    /// How many: a power of two.
+    /// Number of slots: a power of two.
     pub(crate) count: usize,
     /// Offset of the tail word.
     pub(crate) tail: usize,
@@ -333,7 +330,7 @@ fn next_lap(position: u64, count: usize) -> u64 {
 
 #[cfg(not(loom))]
 impl SendRing {
-    /// A ring over a part of the mapping; `None` when it does not fit in.
+    /// A ring over a part of the mapping; `None` if it does not fit.
     pub(crate) fn over(keep: Keep, layout: Layout) -> Option<SendRing> {
         let (slots, tail) = locate(&keep, layout)?;
         Some(SendRing {
@@ -349,8 +346,8 @@ impl SendRing {
         })
     }
 
-    /// Goes on in another ring of the same mapping and tail word. Positions go on counting, from the next
-    /// multiple of the new ring's size: the consumer does the same at the same slot.
+    /// Continues in another ring of the same mapping and tail word. Positions continue from the next multiple of the new ring's
+    /// size: the consumer does the same at the same slot.
     pub(crate) fn switch(&self, layout: Layout) -> bool {
         let Some((slots, _)) = locate(&self.keep, layout) else { return false };
         let origin = next_lap(self.position.get(), layout.count);
@@ -366,7 +363,7 @@ impl SendRing {
 
 #[cfg(not(loom))]
 impl RecvRing {
-    /// A ring over a part of the mapping; `None` when it does not fit in.
+    /// A ring over a part of the mapping; `None` if it does not fit.
     pub(crate) fn over(keep: Keep, layout: Layout) -> Option<RecvRing> {
         let (slots, tail) = locate(&keep, layout)?;
         Some(RecvRing {
@@ -395,7 +392,7 @@ impl RecvRing {
     }
 }
 
-/// Copies up to [`INLINE`] bytes without a call: pieces may overlap each other.
+/// Copies up to [`INLINE`] bytes without a call; its pieces may overlap each other.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len <= INLINE` bytes, and they do not overlap.
@@ -405,7 +402,7 @@ unsafe fn copy_small(from: *const u8, to: *mut u8, len: usize) {
     /// As above, for `N` bytes at both offsets.
     #[inline(always)]
     unsafe fn piece<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.add(at).cast::<[u8; N]>().write(from.add(at).cast::<[u8; N]>().read()) }
     }
     // SAFETY: each piece ends at or before `len`.

@@ -9,7 +9,7 @@ mod with_loom {
     use loom::thread;
     use std::sync::Arc;
 
-    /// A ring's memory under loom: real memory would hide what loom must see.
+    /// A ring's memory under loom: real memory would hide accesses from loom.
     pub(in super::super) struct Memory {
         slots: Vec<Slot>,
         tail: AtomicU64,
@@ -17,7 +17,7 @@ mod with_loom {
     }
 
     struct Shared(Arc<Memory>);
-    // SAFETY: the two sides touch slots by the ring's protocol only, which is what loom checks here.
+    // SAFETY: both sides access slots only by the ring's protocol, which loom checks here.
     unsafe impl Send for Shared {}
 
     fn memory(slots: usize) -> Arc<Memory> {
@@ -60,7 +60,7 @@ mod with_loom {
         }
     }
 
-    /// Sends 1..=n, waiting for room where there is none.
+    /// Sends 1..=n, and waits for room if there is none.
     fn produce(ring: &SendRing, n: u64) {
         for i in 1..=n {
             while !ring.has_room() {

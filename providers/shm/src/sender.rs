@@ -24,31 +24,31 @@ use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
 
-/// What is to be done after a slot was published; 0 once the channel is fast.
+/// The work after publishing a slot; 0 once the channel is fast.
 mod after {
     /// A full fence: one of the sides has no membarrier, or is not known to have it yet.
     pub(super) const FENCE: u32 = 1;
     /// Ring the doorbell.
     pub(super) const BELL: u32 = 2;
-    /// Count messages towards a fast box, and see what the receiver answered.
+    /// Count messages towards a fast box, and check the receiver's answer.
     pub(super) const COUNT: u32 = 4;
-    /// The doorbell page has come, but the slot that says so is not written yet.
+    /// The doorbell page has arrived, but its slot is not written yet.
     pub(super) const BELL_DUE: u32 = 8;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The socket is not connected yet, or the greeting is not sent.
+    /// The socket is not connected, or the greeting is not sent yet.
     Connecting,
-    /// Messages flow.
+    /// Messages can be sent.
     Open,
-    /// No more messages: with the reason.
+    /// No more messages, with the reason.
     Over(Status),
-    /// The application closed the endpoint; the receiver drains.
+    /// The application has closed the endpoint; the receiver drains.
     Closing,
 }
 
-/// How much was written, where it fits: room was taken for all of it.
+/// The written length, if the message fits: the room was sufficient for all of it.
 fn fitting(fits: bool, len: usize) -> Result<usize, Status> {
     if fits { Ok(len) } else { Err(Status::TooLarge) }
 }
@@ -61,28 +61,28 @@ struct Doorbell {
 
 /// The sending end.
 pub(crate) struct SendChannel {
-    // What every message touches.
+    // Used by every message.
     ring: SendRing,
     after: Cell<u32>,
     /// Not 0 while the receiver sleeps, or is about to.
     sleeping: Word,
     map: Arc<Mapping>,
-    // What larger messages touch. Cells are borrowed for a single look or change; a packer runs while none is.
+    // Used by larger messages. Cells are borrowed for a single access, and not while a packer runs.
     flight: RefCell<VecDeque<(u64, Chunk)>>,
     flight_bytes: Cell<usize>,
     segments_sent: Cell<u32>,
-    /// A packer of the application's runs, for which the next slot is taken.
+    /// A packer of the application is running; the next slot is reserved for it.
     packing: Cell<bool>,
-    /// The tail when a message last found no room; `None` while there is room.
+    /// The tail when the last message found no room; `None` while there is room.
     starved: Cell<Option<u64>>,
     // The rest.
     shared: Rc<Shared>,
-    /// Set by [`enter`](SendChannel::enter) alone.
+    /// Only [`enter`](SendChannel::enter) sets it.
     stage: Cell<Stage>,
-    /// What the stage lets an operation have, which each asks for: read as it is.
+    /// The status of operations in this stage, stored separately because every operation reads it.
     status: Cell<Result<(), Status>>,
     socket: OnceCell<OwnedFd>,
-    /// Borrowed to be taken or set.
+    /// Borrowed only to take or set it.
     greeting: RefCell<Option<(OwnedFd, Vec<u8>)>>,
     targets: Vec<Vec<u8>>,
     bell: OnceCell<Doorbell>,
@@ -93,13 +93,13 @@ pub(crate) struct SendChannel {
     fast: Cell<bool>,
     bye_due: Cell<bool>,
     gone: Cell<bool>,
-    /// Regions that the peer has sent, or is asked for.
+    /// Regions that the peer has sent, or was asked for.
     asking: Asking,
-    /// The other end of the socket belongs to this very process.
+    /// The other end of the socket belongs to this process.
     leads_home: Cell<bool>,
-    /// The peer has let this channel in: from then on it may have taken anything.
+    /// The peer has admitted this channel: from then on it may have received anything.
     admitted: Cell<bool>,
-    /// Comes back in the event when the endpoint fails.
+    /// Returned in the event when the endpoint fails.
     pub(crate) cookie: u64,
     /// The peer's domain.
     pub(crate) peer_domain: Id,
@@ -107,7 +107,7 @@ pub(crate) struct SendChannel {
 }
 
 impl SendChannel {
-    /// Makes the channel and tries to connect; `targets` are the socket names to try, best first.
+    /// Creates the channel and tries to connect; `targets` are the socket names to try, best first.
     pub(crate) fn open(
         shared: &Rc<Shared>,
         targets: Vec<Vec<u8>>,
@@ -166,7 +166,7 @@ impl SendChannel {
 
     // ---- messages ----
 
-    /// Sends a payload that is in one piece.
+    /// Sends a contiguous payload.
     #[inline(always)]
     pub(crate) fn send(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         if payload.len() <= INLINE && id <= u32::from(u16::MAX) && self.ring.has_room() {
@@ -189,7 +189,7 @@ impl SendChannel {
         Ok(Posting::Done)
     }
 
-    /// Writes a put and publishes its word behind it; where there is no room for the word, nothing is written.
+    /// Writes a put and publishes its word after it. If there is no room for the word, nothing is written.
     #[inline]
     pub(crate) fn put_notify(&self, word: u32, put: impl FnOnce() -> Posted) -> Posted {
         self.status()?;
@@ -201,7 +201,7 @@ impl SendChannel {
         Ok(posting)
     }
 
-    /// Sends what a callback packs.
+    /// Sends a message that a callback packs.
     #[inline]
     pub(crate) fn send_packed(
         &self,
@@ -226,14 +226,14 @@ impl SendChannel {
         self.send_pooled(id, header, max, fill)
     }
 
-    /// Runs the application's packer once there is room. What it sends over this channel meanwhile finds none: the
-    /// slot is taken, so that a packer that ran is never answered with "again".
+    /// Runs the application's packer once there is room. If the packer itself sends on this channel, it finds no room: the slot is
+    /// reserved, so that a packer that has run never results in "again".
     fn pack(&self, packer: impl FnOnce() -> Result<usize, Status>) -> Result<usize, Status> {
         let limit = self.ring.hold();
         self.packing.set(true);
         let packed = packer();
         self.packing.set(false);
-        // A packer that makes progress may have seen the peer go; then the ring stays shut.
+        // A packer that makes progress may have detected the peer's end; then the ring remains shut.
         self.outcome()?;
         self.ring.release(limit);
         packed
@@ -285,7 +285,7 @@ impl SendChannel {
                 return Err(status);
             }
         }
-        // The callback may be the application's: nothing is borrowed while it runs.
+        // The callback may be the application's: borrow nothing while it runs.
         let filled = pool.place(chunk).and_then(|(map, at)| fill(&map, at));
         let written = match filled {
             Ok(written) => written,
@@ -322,20 +322,20 @@ impl SendChannel {
         self.reap()?;
         self.shared.pool.take(len).inspect_err(|_| {
             self.starved.set(Some(self.ring.seen()));
-            // Chunks come back from other channels too: the next poll looks at all of them.
+            // Chunks are also released by other channels: the next poll checks all of them.
             self.shared.pool_starved.set(true);
             self.shared.call_attention();
         })
     }
 
-    /// Takes back the chunks that the receiver is done with, for others to use.
+    /// Takes back the chunks that the receiver has released, for other messages.
     pub(crate) fn give_back(&self) {
         if self.flight_bytes.get() > 0 {
             let _ = self.reap();
         }
     }
 
-    /// Reads the receiver's progress, and takes back the chunks that it is done with.
+    /// Reads the receiver's progress, and takes back the chunks that it has released.
     fn reap(&self) -> Result<(), Status> {
         let Ok(tail) = self.ring.refresh() else {
             self.fail(Status::BadData, "the peer wrote nonsense into the channel");
@@ -360,7 +360,7 @@ impl SendChannel {
         self.stage.get() != Stage::Open
     }
 
-    /// Looks for a free slot, or says why there is none.
+    /// Looks for a free slot, or returns why there is none.
     fn make_room(&self) -> Result<(), Status> {
         match self.stage.get() {
             Stage::Open => {}
@@ -395,7 +395,7 @@ impl SendChannel {
         Ok(())
     }
 
-    /// Publishes a message in the slot that is free.
+    /// Publishes a message in the free slot.
     #[inline(always)]
     fn push(&self, head: u32, header: u64, payload: &[u8]) {
         let push = || self.ring.push(head, header, payload);
@@ -404,7 +404,7 @@ impl SendChannel {
         }
     }
 
-    /// What the fast path leaves out: fence, doorbell, wake-up, the way to a fast box.
+    /// The work that the fast path omits: fence, doorbell, wake-up, switch to a fast box.
     #[inline(never)]
     fn after_send(&self) {
         let todo = self.after.get();
@@ -435,7 +435,7 @@ impl SendChannel {
         };
         if wake::announce(full, bell, self.sleeping.get()) {
             if let Some(socket) = self.socket.get() {
-                // A full socket is readable already; a dead peer is seen by the next poll.
+                // A full socket is already readable; the next poll detects a dead peer.
                 let _ = sys::send(socket, &Record::Wake.pack(), &[]);
             }
         }
@@ -446,7 +446,7 @@ impl SendChannel {
         self.after.set(if on { now | bit } else { now & !bit });
     }
 
-    /// A slot that is no message; `false` when there is no room now.
+    /// Publishes a slot that is no message; `false` if there is no room now.
     fn push_note(&self, kind: u8, header: u64) -> bool {
         if self.is_shut()
             || (!self.ring.has_room() && self.reap().is_err())
@@ -459,7 +459,7 @@ impl SendChannel {
         true
     }
 
-    /// Tells the receiver that it need not look at this ring any more unless the bell was rung.
+    /// Notifies the receiver that it need not poll this ring any more unless the bell was rung.
     pub(crate) fn announce_bell(&self) {
         if self.bell.get().is_none() || self.fast.get() || self.after.get() & after::BELL != 0 {
             self.set_after(after::BELL_DUE, false);
@@ -486,7 +486,7 @@ impl SendChannel {
         }
         let size = self.shared.settings.fastbox_size;
         if verdict & 3 != channel::GRANTED || self.map.populate(sys::PAGE, size).is_err() {
-            // Ask again, ever more rarely.
+            // Request it again, at growing intervals.
             self.answered.set(self.asked.get());
             self.ask_at.set(self.messages.get().saturating_mul(2).max(64));
         } else if self.push_note(kind::SWITCH, 0) {
@@ -500,7 +500,7 @@ impl SendChannel {
 
     // ---- control ----
 
-    /// What could not be said when it was due.
+    /// Sends the goodbye that could not be sent when it was due.
     pub(crate) fn catch_up(&self) {
         if let (true, Some(socket)) = (self.owes(), self.socket.get()) {
             self.say_bye(socket);
@@ -509,7 +509,7 @@ impl SendChannel {
 
     // ---- sleep ----
 
-    /// Before the interface sleeps: asks to be woken when there is room again, if somebody waits for that.
+    /// Before the interface sleeps: requests a wake-up for new room, if a message waits for room.
     pub(crate) fn ask_for_wake(&self) {
         let wants = self.starved.get().is_some()
             || self.shared.pool_starved.get() && self.flight_bytes.get() > 0;
@@ -533,7 +533,7 @@ impl SendChannel {
         self.bell.get().is_some()
     }
 
-    /// Bytes of memory that this end has made.
+    /// Bytes of memory that this end has created.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast.get() { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<SendChannel>()) as u64

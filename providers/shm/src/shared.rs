@@ -1,4 +1,4 @@
-//! What endpoints and channels share with their interface, and interfaces with their domain.
+//! State that endpoints and channels share with their interface, and interfaces with their domain.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use crate::keys::Exports;
 use crate::pool::Pool;
 use crate::sys::Epoll;
 
-/// What the epoll descriptor says is ready.
+/// The descriptor that epoll reports as ready.
 pub(crate) mod token {
     pub(crate) const LISTENER: u64 = 0;
     pub(crate) const TICKER: u64 = 1;
@@ -38,28 +38,29 @@ pub(crate) mod token {
     }
 }
 
-/// What the interfaces of a domain share. Any thread.
+/// State that the interfaces of a domain share. Any thread may use it.
 pub(crate) struct DomainState {
     pub(crate) id: Id,
     pub(crate) host: HostFacts,
     pub(crate) exports: Exports,
-    /// For what an operator should know; a test has none.
+    /// For messages to the operator; a test has none.
     pub(crate) log: Option<HostHandle>,
     pub(crate) warned: Once,
-    /// What kept this side from taking peers in, as the report has it.
+    /// The reported reasons why this side could not admit peers.
     pub(crate) lacked: Mutex<Vec<String>>,
 }
 
-/// Most reasons of that kind that the report gets.
+/// Most reasons of that kind that are reported.
 const MOST_REASONS: usize = 8;
 
 impl DomainState {
-    /// Whether the host knows events by which messages come back; a test has no host, and knows them.
+    /// Whether the host supports events that return messages; a test has no host, and supports them.
     pub(crate) fn takes_messages_back(&self) -> bool {
         self.log.as_ref().is_none_or(|host| host.abi_minor() >= 1)
     }
 
-    /// A peer was refused for want of something. The refusal that it reads is one byte; the report says what was missing, each reason once.
+    /// A peer was refused for lack of a resource. The peer reads a refusal of one byte; the report names the resource, each reason
+    /// once.
     #[cold]
     pub(crate) fn lacks(&self, what: &Failure) {
         let mut lacked = self.lacked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +77,7 @@ impl DomainState {
         }
     }
 
-    /// Says something in the report, once.
+    /// Reports a text once.
     pub(crate) fn warn(&self, text: &str) {
         self.warned.call_once(|| {
             if let Some(log) = &self.log {
@@ -86,7 +87,7 @@ impl DomainState {
     }
 }
 
-/// What an interface's endpoints and channels share with it. Its lists are borrowed for one look or change, and nobody is called
+/// State that an interface shares with its endpoints and channels. Its lists are borrowed for a single access, without calls
 /// meanwhile.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -94,39 +95,39 @@ pub(crate) struct Shared {
     pub(crate) user: u32,
     pub(crate) epoll: Epoll,
     pub(crate) pool: Pool,
-    /// Somebody found the pool empty.
+    /// The pool was empty when a message needed a chunk.
     pub(crate) pool_starved: Cell<bool>,
-    /// Counts polls.
+    /// Number of polls.
     pub(crate) round: Cell<u64>,
-    /// Something waits for the slow progress of a poll.
+    /// Something waits for the slow part of a poll.
     pub(crate) attention: Cell<bool>,
     pub(crate) fast_boxes: Cell<u64>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
-    /// Endpoints that have failed, by their places, to be told behind what their peers had written.
+    /// Failed endpoints by index, to be reported after the data that their peers had written.
     pub(crate) failures: RefCell<VecDeque<(usize, Notice)>>,
-    /// Channels whose sender has hung up, to be drained for the last time.
+    /// Channels whose sender has disconnected, to be drained for the last time.
     pub(crate) ended: RefCell<Vec<u32>>,
-    /// Connections that this interface turned away.
+    /// Number of connections that this interface refused.
     pub(crate) refused: Cell<u64>,
-    /// Closes what other users send.
+    /// Closes connections of other users.
     pub(crate) closer: Closer,
 }
 
-/// A message that the peer has not taken.
+/// A message that the peer has not received.
 pub(crate) struct Returned {
     pub(crate) id: u32,
     pub(crate) header: u64,
     pub(crate) data: Box<[u8]>,
 }
 
-/// An event that waits for room, and the bytes that it points to.
+/// An event that waits for room, and its bytes.
 pub(crate) struct Notice {
     pub(crate) event: Event,
     pub(crate) data: Box<[u8]>,
 }
 
 impl Notice {
-    /// What a poll hands out; its bytes lie where this has them.
+    /// The event for a poll; its bytes stay in this record.
     pub(crate) fn event(&self) -> Event {
         let data = if self.data.is_empty() { std::ptr::null() } else { self.data.as_ptr() };
         Event { data, len: self.data.len(), ..self.event }
@@ -147,7 +148,7 @@ impl Shared {
         self.attention.set(true);
     }
 
-    /// The same where the peer took nothing: what was sent to it comes back first.
+    /// The same if the peer received nothing: the messages sent to it are returned first.
     pub(crate) fn endpoint_untaken(
         &self,
         place: usize,
@@ -171,7 +172,7 @@ impl Shared {
         self.attention.set(true);
     }
 
-    /// One fast box more, unless the bound is reached.
+    /// Grants another fast box, unless the limit is reached.
     pub(crate) fn grant_fast_box(&self) -> bool {
         let granted = self.fast_boxes.get() < self.settings.fastbox_max;
         if granted {
@@ -180,13 +181,13 @@ impl Shared {
         granted
     }
 
-    /// A channel's sender has hung up, wherever that was noticed.
+    /// A channel's sender has disconnected, wherever that was noticed.
     pub(crate) fn inbound_ended(&self, index: u32) {
         self.ended.borrow_mut().push(index);
         self.attention.set(true);
     }
 
-    /// Asks the next poll to look at sockets and notices.
+    /// Requests that the next poll checks sockets and notices.
     pub(crate) fn call_attention(&self) {
         self.attention.set(true);
     }

@@ -1,6 +1,6 @@
-//! The kernel: sockets that carry descriptors, epoll, membarrier; memory files come from a crate of their own.
+//! The kernel interface: sockets that carry descriptors, epoll, membarrier. Memory files come from a separate crate.
 //!
-//! Everything else in this crate (but the ring) is safe code over what is here.
+//! Everything else in this crate, except the ring, is safe code on top of this file.
 #![allow(unsafe_code)] // this file is the crate's one door to libc
 
 use std::ffi::CString;
@@ -28,7 +28,7 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether [`membarrier`] orders the memory accesses of every process that has asked for it. A forked child asks for itself.
+/// Whether [`membarrier`] orders the memory accesses of every registered process. A forked child registers itself.
 pub(crate) fn asymmetric() -> bool {
     const QUERY: i64 = 0;
     const GLOBAL_EXPEDITED: i64 = 1 << 1;
@@ -48,11 +48,11 @@ pub(crate) fn asymmetric() -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has called [`membarrier`].
+    /// Number of calls of [`membarrier`] by this thread.
     pub(crate) static BARRIERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// A full fence in every registered process, where [`asymmetric`] says so.
+/// A full fence in every registered process, if [`asymmetric`] returns true.
 pub(crate) fn membarrier() {
     #[cfg(test)]
     BARRIERS.set(BARRIERS.get() + 1);
@@ -65,7 +65,7 @@ pub(crate) fn membarrier() {
 
 // ---- files ----
 
-/// Whether a file lies on a file system that other hosts can have mounted as well.
+/// Whether a file is on a file system that other hosts may also have mounted.
 pub(crate) fn is_remote(file: &File) -> bool {
     /// NFS, AFS (two), Coda, SMB (three), Lustre, GPFS, Ceph, 9P, FUSE, BeeGFS, OCFS2, GFS2, PanFS.
     const REMOTE: [i64; 16] = [
@@ -93,7 +93,7 @@ pub(crate) fn is_remote(file: &File) -> bool {
     done == 0 && REMOTE.contains(&(about.f_type as i64 & 0xffff_ffff))
 }
 
-/// Gives an entry of an open directory another name there.
+/// Renames an entry of an open directory.
 pub(crate) fn rename_within(directory: &File, from: &str, to: &str) -> io::Result<()> {
     let at = directory.as_raw_fd();
     let (from, to) = (CString::new(from)?, CString::new(to)?);
@@ -107,10 +107,10 @@ pub(crate) fn rename_within(directory: &File, from: &str, to: &str) -> io::Resul
 
 // ---- sockets ----
 
-/// A socket's name is shorter than this.
+/// A socket's name must be shorter than this.
 pub(crate) const MAX_NAME: usize = 108;
 
-/// Where a listener is: bytes of `sun_path`, of which the first is zero for an abstract name.
+/// The address of a listener: bytes of `sun_path`, the first of which is zero for an abstract name.
 fn socket_address(path: &[u8]) -> Result<(libc::sockaddr_un, libc::socklen_t), Failure> {
     // SAFETY: a plain record; all zero is a value of it.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -136,11 +136,11 @@ fn socket(kind: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: a descriptor that nobody else owns.
+    // SAFETY: a descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket of that name (see [`connect`]), on which nobody listens yet.
+/// Binds a socket to that name (see [`connect`]), without listening.
 pub(crate) fn bind(name: &[u8]) -> io::Result<OwnedFd> {
     let (address, len) =
         socket_address(name).map_err(|failure| io::Error::other(failure.text.to_string()))?;
@@ -152,14 +152,13 @@ pub(crate) fn bind(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// From now on peers can connect.
+/// Lets peers connect.
 pub(crate) fn listen(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: an open descriptor.
     if unsafe { libc::listen(fd.as_raw_fd(), 4096) } == 0 { Ok(()) } else { Err(last()) }
 }
 
-/// Connects without waiting; a leading zero byte makes the name abstract. [`Status::Again`]: the
-/// listener's queue is full.
+/// Connects without blocking; a leading zero byte makes the name abstract. [`Status::Again`]: the listener's queue is full.
 pub(crate) fn connect(path: &[u8]) -> Result<OwnedFd, Failure> {
     let (address, len) = socket_address(path)?;
     let fd = socket(libc::SOCK_SEQPACKET)
@@ -172,8 +171,8 @@ pub(crate) fn connect(path: &[u8]) -> Result<OwnedFd, Failure> {
     Ok(fd)
 }
 
-/// Whether nobody has the socket of that name open. A live one is refused to the datagram socket that asks
-/// because it is of another type, so its owner notices nothing; one that is not there at all is not dead.
+/// Whether no process has the socket of that name open. A live socket refuses this datagram socket because of its different type,
+/// so its owner notices nothing. A socket that does not exist is not dead.
 pub(crate) fn is_dead(name: &[u8]) -> bool {
     let refused = |kind| {
         let (Ok((address, len)), Ok(fd)) = (socket_address(name), socket(kind)) else {
@@ -183,28 +182,28 @@ pub(crate) fn is_dead(name: &[u8]) -> bool {
         let done = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) };
         done != 0 && last().raw_os_error() == Some(libc::ECONNREFUSED)
     };
-    // Not every system asks for the type first: what is removed is refused in both ways.
+    // Not every system checks the type first: a dead socket refuses both types.
     refused(libc::SOCK_DGRAM) && refused(libc::SOCK_SEQPACKET)
 }
 
-/// Nothing more can be sent or connected to a socket; what was stays.
+/// Nothing more can be sent or connected to a socket; data that has arrived remains.
 pub(crate) fn shut_down(fd: &OwnedFd) {
     // SAFETY: an open descriptor.
     let _ = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Whether no descriptors wait on a socket, or on those that wait for being accepted, as the kernel counts them
-/// in /proc (since Linux 5.6); when in doubt there may be some.
+/// Whether no descriptors wait on a socket or on connections that wait to be accepted, as the kernel counts them in /proc (since
+/// Linux 5.6). If in doubt, returns false.
 pub(crate) fn carries_nothing(fd: &OwnedFd) -> bool {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
     let text = text.unwrap_or_default();
     text.lines().any(|line| line.strip_prefix("scm_fds:").is_some_and(|n| n.trim() == "0"))
 }
 
-/// Runs something that starts a thread: no signal of the application's is handled by that one.
+/// Runs a function that starts a thread, so that the thread handles none of the application's signals.
 pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    // SAFETY: sets of signals are plain records that the calls fill; the mask is this thread's own, and it is
-    // set back before anybody else runs on it.
+    // SAFETY: sets of signals are plain records that the calls fill. The mask is this thread's own, and it is restored before other
+    // code runs on this thread.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -218,10 +217,10 @@ pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Closing this descriptor does not wait until what was written to it has left, as its sender may have asked.
+/// Closing this descriptor does not wait for unsent data, even if its sender has requested that.
 fn do_not_linger(fd: RawFd) {
     let off = libc::linger { l_onoff: 0, l_linger: 0 };
-    // SAFETY: a readable record; what is no socket is left alone.
+    // SAFETY: a readable record; the call has no effect on other descriptors than sockets.
     let _ = unsafe {
         libc::setsockopt(
             fd,
@@ -236,14 +235,14 @@ fn do_not_linger(fd: RawFd) {
 /// The next connection, if one waits.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the peer's address is not asked for.
+    // SAFETY: the peer's address is not requested.
     let fd = unsafe {
         libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
     };
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: a descriptor that nobody else owns.
+    // SAFETY: a descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -272,15 +271,15 @@ pub(crate) fn peer(fd: &OwnedFd) -> Option<(u32, i32)> {
 
 /// The most descriptors that we send in one record.
 pub(crate) const MAX_FDS: usize = 2;
-/// The most that the kernel carries in one: those without room here it would close by itself, and wait for it.
+/// The most descriptors of one received record. The kernel would close descriptors without room here by itself, and block on that.
 const MAX_RECEIVED: usize = 253;
 const CONTROL: usize = 16 + (MAX_RECEIVED * size_of::<RawFd>()).next_multiple_of(8);
 
-/// Buffer of a control message, aligned as its header wants.
+/// Buffer of a control message, aligned for its header.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; CONTROL]);
 
-/// Sends one record, with descriptors, without waiting.
+/// Sends one record with descriptors, without blocking.
 pub(crate) fn send(socket: &OwnedFd, record: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut piece =
         libc::iovec { iov_base: record.as_ptr().cast_mut().cast(), iov_len: record.len() };
@@ -316,13 +315,13 @@ pub(crate) fn send(socket: &OwnedFd, record: &[u8], fds: &[BorrowedFd<'_>]) -> i
 pub(crate) struct Received {
     /// Bytes written to the buffer; 0: the peer is gone.
     pub(crate) len: usize,
-    /// Descriptors that came along.
+    /// The received descriptors.
     pub(crate) fds: Vec<OwnedFd>,
     /// The record or its descriptors did not fit (too long, or this process has no descriptor left).
     pub(crate) cut: bool,
 }
 
-/// Waits until a socket has room, or has been hung up; `false`: the time is up.
+/// Waits until a socket has room, or is disconnected; `false`: the time is up.
 pub(crate) fn wait_for_room(socket: &OwnedFd, until: Instant) -> bool {
     let left = until.saturating_duration_since(Instant::now());
     let mut asked = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
@@ -331,7 +330,7 @@ pub(crate) fn wait_for_room(socket: &OwnedFd, until: Instant) -> bool {
     ready > 0 || ready < 0 && is_passing(&io::Error::last_os_error()) && !left.is_zero()
 }
 
-/// Receives one record without waiting.
+/// Receives one record without blocking.
 pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = ControlBuffer([0; CONTROL]);
@@ -349,8 +348,8 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Receive
         return Err(last());
     }
     let mut fds = Vec::new();
-    // SAFETY: the kernel wrote well-formed control messages of `msg_controllen` bytes; each descriptor in
-    // them is new and ours alone.
+    // SAFETY: the kernel wrote well-formed control messages of `msg_controllen` bytes. Each descriptor in them is new and
+    // exclusively ours.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
         while !header.is_null() {
@@ -369,29 +368,29 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Receive
     Ok(Received { len: got as usize, fds, cut })
 }
 
-/// A descriptor that holds a place in the table, to be given up when it is full.
+/// A descriptor that reserves a place in the table, to be closed when the table is full.
 pub(crate) fn spare() -> Result<OwnedFd, Failure> {
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if fd < 0 {
         return Err(Failure::last_os_error("a descriptor in reserve"));
     }
-    // SAFETY: a descriptor that nobody else owns.
+    // SAFETY: a descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether an error says that this process or the system has no descriptor or memory left.
+/// Whether an error means that this process or the system has no descriptor or memory left.
 pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
-/// Whether an error of [`receive`] stands before what is still to be read: a peer that closed without
-/// reading everything resets the connection, but what it said before comes after that, and then its end.
+/// Whether data follows after an error of [`receive`]. A peer that closes without reading everything resets the connection; its
+/// earlier records come after that error, and then its end.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::ECONNRESET))
 }
 
-/// Whether an error of [`send`] passes by itself.
+/// Whether an error of [`send`] is temporary.
 pub(crate) fn is_temporary(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -413,7 +412,7 @@ impl Epoll {
         if fd < 0 {
             return Err(Failure::last_os_error("creating an epoll descriptor"));
         }
-        // SAFETY: a descriptor that nobody else owns.
+        // SAFETY: a descriptor without another owner.
         Ok(Epoll { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
@@ -434,7 +433,7 @@ impl Epoll {
         }
     }
 
-    /// Takes a descriptor out. Closing alone does not while a forked child holds a copy.
+    /// Removes a descriptor. Closing it does not suffice while a forked child holds a copy.
     pub(crate) fn remove(&self, fd: &OwnedFd) {
         // SAFETY: takes numbers, and no record for this command.
         let _ = unsafe {
@@ -442,7 +441,7 @@ impl Epoll {
         };
     }
 
-    /// Finds the descriptors that are ready now; returns how many.
+    /// Finds the descriptors that are ready now; returns their number.
     pub(crate) fn find_ready(&self, found: &mut Ready) -> usize {
         // SAFETY: writes at most as many records as there are.
         let n = unsafe {
@@ -452,18 +451,18 @@ impl Epoll {
     }
 }
 
-/// Room for what [`Epoll::find_ready`] finds, to be used again and again: clearing it would cost more than looking.
+/// Room for the result of [`Epoll::find_ready`], reused because clearing it would cost more than the call.
 pub(crate) struct Ready([libc::epoll_event; Ready::MOST]);
 
 impl Ready {
-    /// Most that are found at once.
+    /// The most descriptors that are found at once.
     pub(crate) const MOST: usize = 64;
 
     pub(crate) fn new() -> Ready {
         Ready([libc::epoll_event { events: 0, u64: 0 }; Ready::MOST])
     }
 
-    /// The token of one of those that were found last.
+    /// The token of one of the descriptors that were found last.
     pub(crate) fn token(&self, index: usize) -> u64 {
         self.0[index].u64
     }
@@ -483,7 +482,7 @@ impl Ticker {
         if fd < 0 {
             return Err(Failure::last_os_error("creating a timer"));
         }
-        // SAFETY: a descriptor that nobody else owns.
+        // SAFETY: a descriptor without another owner.
         Ok(Ticker { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
@@ -491,17 +490,17 @@ impl Ticker {
         &self.fd
     }
 
-    /// Turns it on (1 ms from now, and again every ms) or off; either empties it.
+    /// Turns it on (1 ms from now, and again every ms) or off; both clear a pending tick.
     pub(crate) fn set(&self, on: bool) {
         let period = libc::timespec { tv_sec: 0, tv_nsec: if on { 1_000_000 } else { 0 } };
         let spec = libc::itimerspec { it_interval: period, it_value: period };
-        // SAFETY: an initialised record; the old setting is not asked for.
+        // SAFETY: an initialised record; the old setting is not requested.
         let _ =
             unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
     }
 }
 
-/// Ends this process as abruptly as the kernel can.
+/// Kills this process as abruptly as the kernel can.
 #[cfg(feature = "test-hooks")]
 pub(crate) fn kill_self() {
     // SAFETY: takes numbers only.
@@ -524,11 +523,11 @@ pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     slots[..n].iter().map(|slot| unsafe { slot.assume_init() }).collect()
 }
 
-/// The payload of an event that was polled last.
+/// The payload of an event of the last poll.
 #[cfg(test)]
 pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
     let mut copy = vec![0; event.len];
-    // SAFETY: what a poll brought can be read until the next one.
+    // SAFETY: the bytes of a poll are valid until the next one.
     unsafe { std::ptr::copy(event.data, copy.as_mut_ptr(), event.len) };
     copy
 }

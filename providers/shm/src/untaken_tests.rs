@@ -1,4 +1,4 @@
-//! Messages come back from a peer that lets nobody in, and from no other.
+//! Messages come back from a peer that admits no connection, and from no other peer.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::hostile_tests::open;
 use crate::interface::RingInterface;
 use crate::sys;
 
-/// Messages that came back: id, header, bytes.
+/// Returned messages: id, header, bytes.
 type Back = Vec<(u32, u64, Vec<u8>)>;
 
 /// Polls both until the endpoint has failed.
@@ -51,7 +51,7 @@ fn messages_that_nobody_took_come_back_in_order_before_the_endpoint_ends() {
     assert_eq!(back, sent);
     assert_eq!((failed.cookie, failed.status), (11, Status::NoMemory as i32));
     assert_eq!(failed.flags, event_flags::UNTAKEN);
-    // It goes another way, and no error comes between.
+    // It is sent by another route, without an error in between.
     assert_eq!(endpoint.am_short(1, 2, b"late"), Err(Status::Again));
     assert_eq!(owner.refused_connections(), 1);
 }

@@ -1,8 +1,8 @@
-//! Who sleeps and who wakes it: the order of two stores and two loads that both sides depend on.
+//! Sleeping and waking: the order of two stores and two loads on which both sides depend.
 //!
-//! The sleeper notes that it sleeps and then looks for news; who has news publishes it and then looks for the note. A full
-//! fence between the two steps of each side makes sure that at least one of them sees the other's step. The side that
-//! publishes may leave its fence out where the sleeper pays for both, by `membarrier`.
+//! The sleeper notes that it sleeps, and then checks for events. The publisher publishes an event, and then checks for the note. A
+//! full fence between the two steps of each side ensures that at least one side sees the other's step. The publisher may omit its
+//! fence if the sleeper provides both, by `membarrier`.
 //!
 //! The same source runs under loom, which has no `membarrier`: there both sides have their fences.
 #![cfg_attr(loom, allow(dead_code))] // under loom only the rings and these are built
@@ -12,7 +12,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Whether the sleeper may sleep: it notes so with [`note`], on every word that somebody looks at, and then has no news.
+/// Whether the sleeper may sleep: sets its notes with [`note`] on every word that publishers read, and then finds no event.
 pub(crate) fn may_sleep(notes: impl FnOnce(), has_news: impl FnOnce() -> bool) -> bool {
     notes();
     fence(Ordering::SeqCst);
@@ -21,22 +21,21 @@ pub(crate) fn may_sleep(notes: impl FnOnce(), has_news: impl FnOnce() -> bool) -
     !has_news()
 }
 
-/// Says on a word that somebody sleeps.
+/// Notes on a word that its owner sleeps.
 pub(crate) fn note(word: &AtomicU64) {
     word.store(1, Ordering::SeqCst);
 }
 
-/// Publishes something, and says whether there is anything to do behind it: what its publisher knows of (`todo`), or somebody
-/// sleeps. It is then done with [`announce`]. A publisher that pays for its own fences has them in its `todo`: the look here
-/// may come before what was published.
+/// Publishes something, and returns whether [`announce`] must follow: the publisher has work (`todo`), or the other side sleeps. A
+/// publisher that needs its own fence must return true from `todo`, because this load may be ordered before the publication.
 #[inline(always)]
 pub(crate) fn publish(step: impl FnOnce(), todo: impl FnOnce() -> bool, word: &AtomicU64) -> bool {
     step();
     todo() || word.load(Ordering::Relaxed) != 0
 }
 
-/// Behind what was published: the fence, `full` unless the sleeper pays for it, then whatever else tells the other side, then
-/// the look whether somebody is to be woken.
+/// The steps after a publication: the fence (`full` unless the sleeper provides it), `tell`, and then the check whether to wake the
+/// other side.
 #[inline(always)]
 pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> bool {
     if full {
@@ -46,7 +45,7 @@ pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> boo
     wakes(word)
 }
 
-/// The fence of who publishes, which tests count: on one processor nobody notices that it is missing.
+/// The publisher's fence. Tests count it, because on one processor a missing fence has no effect.
 #[inline(always)]
 fn pay() {
     #[cfg(all(test, not(loom)))]
@@ -56,11 +55,11 @@ fn pay() {
 
 #[cfg(all(test, not(loom)))]
 thread_local! {
-    /// How many fences this thread has paid for what it published.
+    /// Number of fences that this thread has executed for publications.
     pub(crate) static FENCES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Whether somebody sleeps and is to be woken by whoever asked; nobody else is told so.
+/// Whether the other side sleeps and this caller must wake it; true for one caller only.
 #[inline(always)]
 fn wakes(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::SeqCst) != 0
@@ -72,7 +71,7 @@ mod tests {
     use crate::sys::BARRIERS;
     use std::cell::Cell;
 
-    /// What loom cannot see: it has no `membarrier`.
+    /// Not visible to loom, which has no `membarrier`.
     #[test]
     fn a_sleeper_pays_for_the_fences_of_its_senders_between_its_note_and_its_look() {
         let before = BARRIERS.get();
@@ -99,7 +98,7 @@ mod tests {
             assert!(publish(|| pushed.set(true), || true, &word), "there is more to do");
             assert!(pushed.replace(false) && !publish(|| (), || false, &word));
             let fences = before + u32::from(full);
-            // Who falls asleep meanwhile is seen.
+            // A side that falls asleep meanwhile is noticed.
             let tell = || {
                 assert_eq!(FENCES.get(), fences);
                 note(&word);

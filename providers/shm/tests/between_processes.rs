@@ -1,4 +1,4 @@
-//! Real processes: this test program starts itself again in the role that a test gives it.
+//! Real processes: this test program starts itself again in the role that a test assigns.
 #![allow(missing_docs)]
 
 #[path = "common/sys.rs"]
@@ -33,7 +33,7 @@ fn command(role: &str, address: &[u8]) -> Command {
     command
 }
 
-/// A child that is ended, whatever becomes of the test.
+/// A child process that is killed when the test ends, whatever its outcome.
 struct Peer(Child);
 
 impl Peer {
@@ -52,7 +52,7 @@ impl Drop for Peer {
     }
 }
 
-/// Not a test of its own: what a child process does.
+/// Not a separate test: the main function of a child process.
 #[test]
 fn a_child_plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -88,7 +88,7 @@ fn send(endpoint: &Endpoint<'_>, interface: &Interface<'_>, id: u32, header: u64
     }
 }
 
-/// Sends everything back until it is told to stop.
+/// Sends everything back until it receives a stop.
 fn echo(address: &[u8]) {
     let provider = Provider::open(&config()).unwrap();
     let domain = provider.domain();
@@ -109,7 +109,7 @@ fn echo(address: &[u8]) {
     }
 }
 
-/// Sends numbered messages until it is ended or its peer is.
+/// Sends numbered messages until it or its peer is killed.
 fn stream(address: &[u8]) {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
@@ -128,7 +128,7 @@ fn stream(address: &[u8]) {
     }
 }
 
-/// What another user's process meets.
+/// The experience of another user's process.
 fn other_user(address: &[u8]) {
     assert!(sys::become_user(65534));
     let provider = Provider::open(&[]).unwrap();
@@ -137,11 +137,11 @@ fn other_user(address: &[u8]) {
     let error = interface.connect(address, b"", 0).err().unwrap();
     assert_eq!(error.status, Status::Permission);
     assert!(error.text.contains("another user"), "{}", error.text);
-    // Not even its socket can be reached.
+    // It cannot even reach the socket.
     assert_eq!(sys::connect_error(address), libc::EACCES);
 }
 
-/// A process without a free descriptor: errors, no crash.
+/// A process without a free descriptor gets errors and does not crash.
 fn no_descriptors(address: &[u8]) {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
@@ -162,7 +162,7 @@ fn no_descriptors(address: &[u8]) {
     drop(endpoint);
 }
 
-/// Receives without a free descriptor: says no instead of nothing.
+/// Receives without a free descriptor: sends refusals instead of staying silent.
 fn full() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
@@ -185,7 +185,7 @@ fn full() {
     drop(endpoint);
 }
 
-/// Waits for the next event of a kind; a minute means that it does not come.
+/// Waits for the next event of a kind; fails after a minute.
 fn next(interface: &Interface<'_>, kind: u32) -> (u64, u64, i32, Vec<u8>) {
     let start = Instant::now();
     let mut buffer = events::<1>();

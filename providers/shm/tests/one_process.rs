@@ -1,4 +1,4 @@
-//! Everything that can be seen within one process: an interface connected to itself, or to a thread's.
+//! Tests within one process: an interface connected to itself, or to another thread's.
 #![allow(missing_docs)]
 
 #[path = "one_process/memory.rs"]
@@ -15,7 +15,7 @@ fn all_rights() -> u64 {
     access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC
 }
 
-/// What came: (kind, peer, id, header, status, bytes).
+/// A received event: (kind, peer, id, header, status, bytes).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     kind: u32,
@@ -41,7 +41,7 @@ fn poll(interface: &Interface<'_>) -> Vec<Seen> {
     interface.poll(&mut buffer).iter().map(seen).collect()
 }
 
-/// Polls until `done`; a minute means that something is lost.
+/// Polls until `done`; fails after a minute.
 fn poll_until(interface: &Interface<'_>, mut done: impl FnMut(&Seen) -> bool) -> Seen {
     let start = Instant::now();
     loop {
@@ -58,7 +58,7 @@ fn pattern(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + salt * 7 + i / 251) as u8).collect()
 }
 
-/// Sends until there is room, keeping what arrives meanwhile.
+/// Retries a send until there is room, and keeps the events that arrive meanwhile.
 fn send(
     endpoint: &Endpoint<'_>,
     interface: &Interface<'_>,
@@ -83,7 +83,7 @@ fn send(
     }
 }
 
-/// Many endpoints of an interface to itself; every message must arrive once, whole and in order.
+/// Many endpoints of an interface to itself; every message must arrive once, complete and in order.
 fn everything_arrives(config: &[(&str, &str)], endpoints: usize, messages: usize, longest: usize) {
     let provider = Provider::open(config).unwrap();
     let domain = provider.domain();
@@ -187,7 +187,7 @@ fn what_was_sent_before_an_endpoint_closed_still_arrives_and_then_the_peer_left_
     assert_eq!((seen.kind, seen.status), (event::PEER_LEFT, 0));
 }
 
-/// One event at a time: a small array must lose nothing.
+/// One event at a time: nothing may be lost with a small array.
 fn poll_until_next(interface: &Interface<'_>) -> Seen {
     let start = Instant::now();
     loop {
@@ -217,7 +217,7 @@ fn an_endpoint_fails_with_words_when_the_interface_that_it_leads_to_is_closed() 
     let _ = poll_until(&b, |seen| seen.kind == event::PEER_ARRIVED);
     drop(b);
     let seen = poll_until(&a, |seen| seen.kind == event::ENDPOINT_FAILED);
-    // It was closed in good order: the process may live on, with other interfaces.
+    // It was closed orderly: the process may live on, with other interfaces.
     assert_eq!((seen.cookie, seen.status), (77, Status::Closed as i32));
     assert!(String::from_utf8(seen.data).unwrap().contains("closed its interface"));
     assert_eq!(endpoint.short(1, 1, b""), Err(Status::Closed));
@@ -367,7 +367,7 @@ fn a_sender_that_found_no_room_is_woken_when_there_is_some() {
             let _ = (poll(&b), poll(&b));
             assert!(a.wait(20_000), "a wake-up was lost");
             let _ = poll(&a);
-            // It is told once: who has nothing to send now may sleep.
+            // Room is reported once: an interface whose endpoint sends nothing then may sleep.
             let told = (0..10).find(|_| {
                 a.arm() == 0 || {
                     let _ = poll(&a);
@@ -388,7 +388,7 @@ fn what_a_packer_sends_finds_no_room_and_its_own_message_goes_out() {
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
     let endpoint = a.connect(&b.address(), b"", 0).unwrap();
     for max in [8, 100, 9000] {
-        // Until the ring is full but for one slot, and then some.
+        // Until the ring has one free slot left, and some more.
         let (mut sent, mut tries) = (0, 0);
         while tries < 1000 {
             tries += 1;
@@ -423,7 +423,7 @@ fn what_a_packer_sends_finds_no_room_and_its_own_message_goes_out() {
             }
         }
         assert!(poll(&b).is_empty());
-        // What fails or lies leaves room for what comes after it.
+        // A packer that fails or returns a wrong length leaves room for the next message.
         for answer in [-2, max as i64 + 1, i64::MAX] {
             for _ in 0..200 {
                 let failed = endpoint.packed_by(1, 0, max, |_| answer);
@@ -459,14 +459,14 @@ fn who_has_something_in_a_ring_that_rang_its_bell_may_not_sleep() {
     while b.arm() != 0 {
         let _ = poll(&b);
     }
-    // It is awake again, so that nobody wakes it, and has not looked at its rings since.
+    // It is active again, so it is not woken, and it has not polled its rings since.
     assert_eq!(poll(&b), []);
     assert_eq!(endpoint.short(1, 1, b"x"), Ok(0));
     assert_ne!(b.arm(), 0, "it would sleep on a message");
     assert_eq!(poll_until(&b, |seen| seen.kind == event::MESSAGE).header, 1);
 }
 
-/// Whether it sleeps in between is seen by the first poll, not by one that looks at the clock.
+/// The first poll after a sleep clears the sleep flag, even if it does not check the clock.
 #[test]
 fn who_polls_again_is_not_woken_by_what_comes_then() {
     let provider = Provider::open(&[]).unwrap();
@@ -523,7 +523,7 @@ fn a_socket_directory_is_checked_swept_and_left_clean() {
     assert_eq!(poll_until(&b, |s| s.kind == event::MESSAGE).header, 42);
     let files = || std::fs::read_dir(&dir).unwrap().count();
     assert_eq!(files(), 2);
-    // A socket of a process that was killed: bound once, nobody listens.
+    // A socket of a killed process: bound once, without a listener.
     let stale = dir.join("tieline-00000000000000000000000000000000.sock");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     std::fs::write(dir.join("notes.txt"), "not ours").unwrap();
@@ -538,11 +538,11 @@ fn a_socket_directory_is_checked_swept_and_left_clean() {
     assert_eq!(error.status, Status::Invalid);
     assert!(error.text.contains("chmod 700"), "{}", error.text);
     std::fs::remove_dir_all(&dir).unwrap();
-    // A name that may be misspelt is not made.
+    // A directory whose name may be misspelt is not created.
     let error = domain.interface().err().unwrap();
     assert!(error.text.contains("TIELINE_SHM_DIR") && error.text.contains("does not exist"));
     assert!(!dir.exists());
-    // Nor does a provider begin with it.
+    // Nor does a provider open with it.
     let error = Provider::open(&[("TIELINE_SHM_DIR", text)]).err().unwrap();
     assert_eq!(error.status, Status::Invalid);
 }

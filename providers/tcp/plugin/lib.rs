@@ -1,4 +1,4 @@
-//! `libtieline_tcp.so`: the provider tcp as a file that the core finds at run time.
+//! `libtieline_tcp.so`: the provider tcp as a file that the core loads at run time.
 
 use tieline_plugin_api::export_provider;
 

@@ -1,4 +1,4 @@
-//! What every address of this provider begins with: the version of the frames that its side speaks, and where it listens.
+//! The common beginning of all addresses of this provider: the frame version of its side, and the contact of its listener.
 
 use tieline_net::Contact;
 
@@ -11,10 +11,9 @@ pub(crate) fn pack(contact: &Contact) -> Vec<u8> {
     [&[VERSION][..], &contact.pack()].concat()
 }
 
-/// Reads what [`pack`] wrote, and returns what follows it. The bytes come from a peer: every one is checked.
+/// Parses the output of [`pack`], and returns the rest. The bytes come from a peer: every one is checked.
 ///
-/// # Errors
-/// What does not make sense, or that its side speaks another version.
+/// # Errors The bytes are invalid, or the peer uses another frame version.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(Contact, &[u8]), String> {
     match bytes.split_first() {
         Some((&VERSION, rest)) => Ok(Contact::parse_prefix(rest)?),

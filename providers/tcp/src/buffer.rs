@@ -1,11 +1,11 @@
-//! A receive buffer: bytes that a stream has brought and nobody has read yet.
+//! A receive buffer: bytes that a stream has received and that are not parsed yet.
 
 use crate::frame::{HEAD, MAX_MESSAGE};
 
 /// Length of a receive buffer: two of the longest messages.
 pub(crate) const BUFFER: usize = 2 * (MAX_MESSAGE + HEAD);
 
-/// Bytes that have arrived and are not read yet, or that events of this round point to.
+/// Bytes that have arrived and are unread, or that events of this round point to.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
@@ -20,7 +20,7 @@ impl Buffer {
         Buffer { bytes: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, round: 0 }
     }
 
-    /// What is not read yet.
+    /// The unread bytes.
     #[inline]
     pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
@@ -35,7 +35,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Makes room: the events of earlier polls do not count any more.
+    /// Makes room: events of earlier polls do not refer to the buffer any more.
     #[inline]
     pub(crate) fn refresh(&mut self, round: u64) {
         if self.round == round {
@@ -45,7 +45,7 @@ impl Buffer {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 && self.bytes.len() - self.end < BUFFER / 2 {
-            // The beginning of a frame, at most once for every half of the buffer.
+            // Move the beginning of a frame, at most once for every half of the buffer.
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -62,13 +62,13 @@ impl Buffer {
         self.end += len;
     }
 
-    /// Puts what another buffer held to the front of this empty one.
+    /// Copies the unread bytes of another buffer to the front of this empty one.
     pub(crate) fn refill(&mut self, unread: &[u8]) {
         self.bytes[..unread.len()].copy_from_slice(unread);
         self.end = unread.len();
     }
 
-    /// A buffer that another stream may use.
+    /// Prepares the buffer for another stream.
     pub(crate) fn recycle(&mut self) {
         (self.start, self.end, self.round) = (0, 0, 0);
     }
@@ -78,7 +78,7 @@ impl Buffer {
 mod tests {
     use super::*;
 
-    /// So many bytes come, each of which tells its place.
+    /// Receives `len` bytes, each of which encodes its position.
     fn receive(buffer: &mut Buffer, len: usize) {
         let begin = buffer.unread().len();
         let bytes = (begin..begin + len).map(|n| n as u8);

@@ -1,4 +1,4 @@
-//! The settings of this provider: names, defaults, one sentence each, and the values as numbers.
+//! The settings of this provider: names, defaults, a one-sentence description each, and the parsed values.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(crate) const MOST_VISITS: usize = 64;
 /// The most streams between two endpoints.
 pub(crate) const MAX_STREAMS: usize = 8;
 
-/// Every variable: its own, and those of the core's that it reads.
+/// Every variable that this provider reads: its own and some of the core's.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::count(
         "TIELINE_TCP_STREAMS",
@@ -36,7 +36,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::duration(
         "TIELINE_TCP_STALL",
         "1s",
-        "How long a stream may hold up the others before it is given up and connected again.",
+        "How long a stream may delay the others before it is closed and connected again.",
     ),
     ConfigDoc::size(
         "TIELINE_TCP_SEND_BUFFER",
@@ -52,7 +52,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     shared::CLOSE_TIMEOUT,
 ];
 
-/// Whether to keep what is sent, and to connect again.
+/// Whether to keep sent data and to connect again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reconnect {
     Auto,
@@ -60,7 +60,7 @@ enum Reconnect {
     Off,
 }
 
-/// The values.
+/// The parsed values.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     streams: usize,
@@ -81,7 +81,7 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The values where these are set.
+    /// The settings with these variables set.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
@@ -120,17 +120,17 @@ impl Settings {
         })
     }
 
-    /// How many streams an endpoint asks for, when `interfaces` could lead to a peer.
+    /// Number of streams that an endpoint requests, if `interfaces` could lead to a peer.
     pub(crate) fn streams(&self, interfaces: usize) -> usize {
         (self.streams * self.rails(interfaces)).clamp(1, MAX_STREAMS)
     }
 
-    /// How many rails they are spread over.
+    /// Number of rails that the streams are spread over.
     pub(crate) fn rails(&self, interfaces: usize) -> usize {
         self.rails.unwrap_or(interfaces).clamp(1, interfaces.max(1))
     }
 
-    /// Whether an endpoint of that many streams keeps what it sends until it is acknowledged.
+    /// Whether an endpoint with this number of streams keeps sent data until it is acknowledged.
     pub(crate) fn retains(&self, streams: usize) -> bool {
         match self.reconnect {
             Reconnect::Auto => streams > 1,

@@ -1,5 +1,5 @@
-//! A connection: what an endpoint of this side and one of the peer share. Sending, and the beginning and end of
-//! its life; `send.rs` writes, `receive.rs` reads, `link.rs` dials, `life.rs` ends it.
+//! A connection: the shared state of an endpoint of this side and one of the peer. This file posts operations; `send.rs` writes,
+//! `receive.rs` reads, `link.rs` dials, `life.rs` ends the connection.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,26 +19,26 @@ use crate::shared::Shared;
 use crate::sys;
 use crate::window::Window;
 
-/// Short messages between two polls that leave at once, each with a system call of its own; what follows is
-/// gathered and leaves with the next poll, or earlier when it is so much.
+/// Short messages between two polls that are sent immediately, each with its own system call. Later ones are gathered and sent by
+/// the next poll, or earlier if they are many.
 const AT_ONCE: u32 = 4;
 const SHORT: usize = 512;
 const GATHERED: usize = 16 << 10;
 
-/// How far a connection is.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// `connect` was not called yet.
     Waiting,
-    /// No stream stands yet.
+    /// No stream is connected yet.
     Linking,
     Open,
-    /// The endpoint is closed; what it has sent is still on its way.
+    /// The endpoint is closed; its data is still under way.
     Closing,
     Failed(Status),
 }
 
-/// What the peer's endpoint address says.
+/// The contents of the peer's endpoint address.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) contact: Contact,
@@ -48,11 +48,11 @@ pub(crate) struct Peer {
 
 /// A connection, shared by its endpoint and its interface.
 pub(crate) struct Conn {
-    /// Names it within its interface's address.
+    /// Identifies it within its interface's address.
     pub(crate) id: u64,
     pub(crate) index: u32,
-    /// Borrowed by one call of its endpoint or its interface at a time, and by none while the application packs a message:
-    /// then it may call in again.
+    /// Borrowed by one call of its endpoint or its interface at a time. Not borrowed while the application packs a message, because
+    /// the application may then make further calls.
     pub(crate) inner: RefCell<Inner>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Inner {
     pub(crate) index: u32,
     pub(crate) shared: Rc<Shared>,
     pub(crate) phase: Phase,
-    /// The endpoint is closed: nothing is told any more.
+    /// The endpoint is closed: no events are reported any more.
     pub(crate) abandoned: bool,
     pub(crate) peer: Option<Box<Peer>>,
     pub(crate) links: Vec<Link>,
@@ -71,32 +71,32 @@ pub(crate) struct Inner {
     pub(crate) window: Window<Item>,
     pub(crate) held_bytes: usize,
     pub(crate) ops: Option<Box<Ops>>,
-    /// Frames and bytes that are not acknowledged, and the poll that brought the last.
+    /// Frames and bytes that are not acknowledged, and the poll in which the last arrived.
     pub(crate) ack_owed: u32,
     pub(crate) ack_bytes: usize,
     pub(crate) ack_round: u64,
-    /// The stream that brought it.
+    /// The stream on which it arrived.
     pub(crate) ack_stream: usize,
-    /// When something came last, on whichever stream.
+    /// When data last arrived, on any stream.
     pub(crate) last_received_ms: u64,
     pub(crate) flagged: Cell<bool>,
-    /// It waits for its turn to be read; when that comes, so many slots are left for other connections' events.
+    /// It is queued to be read; `floor`: slots to leave for events of other connections.
     pub(crate) queued: Cell<bool>,
     pub(crate) floor: usize,
     pub(crate) timed: Cell<bool>,
-    /// Something was sent, and nobody has looked yet whether it was answered; when that began.
+    /// Data was sent whose answer is not checked yet, and since when.
     pub(crate) expects: Cell<bool>,
     pub(crate) expects_since: Cell<Instant>,
-    /// When it began to wait for its first stream, or for one to come back; for closed ones, for the peer.
+    /// When it began to wait for its first stream, for a stream to be formed again, or, if closed, for the peer.
     pub(crate) since: Instant,
     pub(crate) gone_since: Option<Instant>,
     pub(crate) last_words: String,
     pub(crate) goodbye_sent: bool,
     unflushed: bool,
-    /// Short messages since the poll of that number.
+    /// Number of short messages since poll `burst_round`.
     burst: u32,
     burst_round: u64,
-    /// The stream that is to write next.
+    /// The stream that writes next.
     pub(crate) turn: usize,
     pub(crate) turn_bytes: usize,
 }
@@ -143,9 +143,9 @@ impl Conn {
 }
 
 impl Inner {
-    // ---- what the endpoint asks for ----
+    // ---- calls of the endpoint ----
 
-    /// Why nothing can be posted, if so.
+    /// Why nothing can be posted, if that is so.
     #[inline]
     pub(crate) fn ready(&mut self) -> Result<(), Status> {
         match self.phase {
@@ -157,7 +157,7 @@ impl Inner {
         }
     }
 
-    /// The same whatever fence there is: for what began before it.
+    /// The same regardless of fences: for operations that began before the fence.
     pub(crate) fn is_open(&self) -> Result<(), Status> {
         match self.phase {
             Phase::Open => Ok(()),
@@ -172,7 +172,7 @@ impl Inner {
         if barred { Err(Status::Again) } else { Ok(()) }
     }
 
-    /// Sends a frame with a payload that is copied, now if the kernel takes it.
+    /// Sends a frame with a copied payload, immediately if the kernel takes it.
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -189,7 +189,7 @@ impl Inner {
         self.submit_later(head, key, payload, gathers)
     }
 
-    /// Whether this is one of many short messages, which are not worth a system call each.
+    /// Whether this is one of many short messages, for which separate system calls are too expensive.
     #[inline]
     fn gathers(&mut self, head: &Head, payload: &[u8]) -> bool {
         if head.kind != Kind::Message || payload.len() > SHORT {
@@ -203,7 +203,7 @@ impl Inner {
         self.burst > AT_ONCE && self.outbox.waiting() < GATHERED
     }
 
-    /// One stream, nothing kept and nothing waiting: frames go straight to the kernel.
+    /// Whether frames can go straight to the kernel: one stream, nothing kept and nothing queued.
     #[inline]
     fn is_quick(&self) -> bool {
         !self.outbox.retains()
@@ -263,7 +263,7 @@ impl Inner {
         self.block(0);
     }
 
-    /// Sends a put that is copied and what it tells the target, both or none.
+    /// Sends a copied put and its notification, both or none.
     pub(crate) fn submit_both(
         &mut self,
         mut put: Head,
@@ -332,7 +332,7 @@ impl Inner {
         result
     }
 
-    /// Sends one piece from where it lies; what the kernel does not take is copied.
+    /// Sends one piece in place; the rest that the kernel does not take is copied.
     fn send_piece_now(&mut self, mut head: Head, piece: Piece) -> Result<(), Status> {
         self.unflushed = true;
         self.expect_answer();

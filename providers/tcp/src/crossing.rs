@@ -1,17 +1,17 @@
-//! Which of several connections a stream uses, when both sides dial at once. Pure.
+//! Chooses the connection of a stream if both sides dial at the same time. Pure.
 //!
-//! The side with the lower address decides. It says `Start` on exactly one connection, and the other side uses
-//! the one on which that arrives, and closes all others. What the upper side dialled is held in reserve by the
-//! lower one while its own dial is under way, and used if that fails.
+//! The side with the lower address decides. It sends `Start` on exactly one connection. The other side uses the connection on which
+//! `Start` arrives, and closes all others. The lower side holds a connection that the upper side dialled in reserve while its own
+//! dial is in progress, and uses it if that dial fails.
 
-/// What to do with a connection that came in.
+/// What to do with an incoming connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Close it: it is from an earlier life of the stream.
+    /// Close it: it is from an earlier round of the stream.
     Refuse,
     /// Keep it: the lower side in reserve, the upper side until something arrives on it.
     Keep,
-    /// Say `Start` on it and use it, instead of what there was.
+    /// Send `Start` on it and use it, instead of the previous one.
     Start,
 }
 
@@ -19,7 +19,7 @@ pub(crate) enum Arrival {
 #[derive(Debug, Default)]
 pub(crate) struct Crossing {
     lower: bool,
-    /// How many connections this stream has had: said in every greeting, so that old ones are told apart.
+    /// Number of connections that this stream has had. Every greeting contains it, to distinguish old connections.
     round: u32,
     dialling: bool,
     reserve: bool,
@@ -42,7 +42,7 @@ impl Crossing {
         self.dialling = true;
     }
 
-    /// The own dial came through. `true`: say `Start` on it and use it; `false`: wait for `Start` on it.
+    /// The own dial succeeded. `true`: send `Start` on it and use it; `false`: wait for `Start` on it.
     pub(crate) fn dialled(&mut self) -> bool {
         self.dialling = false;
         if self.lower {
@@ -51,7 +51,7 @@ impl Crossing {
         self.lower
     }
 
-    /// The own dial led nowhere. `true`: say `Start` on the connection in reserve and use it.
+    /// The own dial failed. `true`: send `Start` on the connection in reserve and use it.
     pub(crate) fn dial_failed(&mut self) -> bool {
         self.dialling = false;
         let reserve = self.lower && self.reserve;
@@ -61,7 +61,7 @@ impl Crossing {
         reserve
     }
 
-    /// A connection came in from a side that has seen `round` connections of this stream.
+    /// A connection arrived from a side that has seen `round` connections of this stream.
     pub(crate) fn arrived(&mut self, round: u32) -> Arrival {
         match self.lower {
             true if round != self.round => Arrival::Refuse,

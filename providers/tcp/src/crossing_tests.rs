@@ -1,22 +1,22 @@
-//! Every order of events on both sides of one stream: dials that succeed and fail, connections that arrive late,
-//! breaks that one side sees before the other. Afterwards both sides use the same one connection.
+//! All orders of events on both sides of one stream: dials that succeed and fail, connections that arrive late, and breaks that one
+//! side sees before the other. Afterwards both sides use the same connection.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{Arrival, Crossing};
 
-/// A connection: who dialled it, with which round, and how far each end knows of it.
+/// A connection: its dialler, the dialler's round, and the knowledge of each end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Connection {
     by_lower: bool,
     round: u32,
-    /// Has it come out of the peer's listener?
+    /// The peer's listener has delivered it.
     accepted: bool,
-    /// Does the dialler know that it stands?
+    /// The dialler knows that it is established.
     dialled: bool,
-    /// Open at the lower and at the upper end.
+    /// Whether it is open at the lower and at the upper end.
     open: [bool; 2],
-    /// `Start` on its way, with its count.
+    /// A `Start` under way, with its count.
     start: Option<u32>,
     lost: bool,
 }
@@ -30,7 +30,7 @@ struct World {
     dials_left: [u8; 2],
 }
 
-/// A side: the state machine, what it uses, what it keeps, what it dials. 0 is the lower one.
+/// A side: its state machine, and the connections that it uses, keeps and dials. 0 is the lower side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Model {
     crossing: (u32, bool, bool),
@@ -64,7 +64,7 @@ impl World {
         self.connections[connection].open[side] = false;
     }
 
-    /// A side uses a connection, and closes every other that it has.
+    /// A side uses a connection, and closes every other one that it has.
     fn take_into_use(&mut self, side: usize, connection: usize) {
         let model = &mut self.sides[side];
         let mut rest: Vec<usize> = std::mem::take(&mut model.kept);
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Every world that one event leads to.
+    /// Every world after one more event.
     fn next(&self) -> Vec<World> {
         let mut all = Vec::new();
         for side in 0..2 {
@@ -131,11 +131,11 @@ impl World {
         all.push(world);
     }
 
-    /// The peer's listener hands over a connection.
+    /// The peer's listener delivers a connection.
     fn accept(&self, n: usize, all: &mut Vec<World>) {
         let connection = &self.connections[n];
         let side = usize::from(connection.by_lower);
-        // What was given up may have been accepted all the same.
+        // An abandoned connection may have been accepted nevertheless.
         if connection.accepted {
             return;
         }
@@ -159,7 +159,7 @@ impl World {
         all.push(world);
     }
 
-    /// The dialler learns that its connection stands, or that nobody took it.
+    /// The dialler learns that its connection is established, or was refused.
     fn dialled(&self, n: usize, all: &mut Vec<World>) {
         let connection = &self.connections[n];
         let side = usize::from(!connection.by_lower);
@@ -180,7 +180,7 @@ impl World {
         all.push(world);
     }
 
-    /// The lower side gives up its own dial for the connection in reserve, whether or not the peer has taken it.
+    /// The lower side abandons its own dial for the connection in reserve, whether the peer has accepted it or not.
     fn give_way(&self, all: &mut Vec<World>) {
         let (Some(dial), Some(&reserve)) = (self.sides[0].dialling, self.sides[0].kept.first())
         else {
@@ -228,13 +228,13 @@ impl World {
         all.push(world);
     }
 
-    /// A side sees that the other end of something it holds is gone.
+    /// A side notices that the other end of one of its connections is gone.
     fn notice_end(&self, side: usize, all: &mut Vec<World>) {
         let model = &self.sides[side];
         let held = model.kept.iter().chain(&model.using).copied().collect::<Vec<_>>();
         for n in held {
             let connection = &self.connections[n];
-            // What was sent before the end is read first.
+            // Data that was sent before the end is read first.
             let unread = side == 1 && connection.start.is_some() && !connection.lost;
             if connection.open[1 - side] && !connection.lost || unread {
                 continue;

@@ -1,4 +1,4 @@
-//! Delivering: what a frame means once its turn has come.
+//! Delivers frames in their order.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::stream::Broke;
 use crate::window::Verdict;
 
 impl Inner {
-    /// A frame is here in full: its turn may have come.
+    /// A frame has arrived completely: delivers it if it is the next one.
     pub(crate) fn arrived(&mut self, seq: u32, item: Item, len: usize) -> Result<(), Malformed> {
         self.ack_owed += 1;
         self.ack_bytes += len;
@@ -30,7 +30,7 @@ impl Inner {
         }
     }
 
-    /// Delivers what was held and whose turn has come; `false`: no room for events.
+    /// Delivers held frames that are in order now; `false`: no room for events.
     pub(crate) fn drain(
         &mut self,
         shared: &Shared,
@@ -69,7 +69,7 @@ impl Inner {
         }
     }
 
-    /// What was held may be delivered now that there is room for events.
+    /// Retries the delivery of held frames, because there may be room for events.
     pub(crate) fn drain_held(&mut self, events: &mut Events<'_>) {
         let shared = Rc::clone(&self.shared);
         if self.window.has_gap() {
@@ -85,7 +85,7 @@ impl Inner {
         }
     }
 
-    /// Acts on a frame in its turn.
+    /// Processes a frame in its order.
     fn deliver(&mut self, item: Item) -> Result<(), Malformed> {
         if self.phase == Phase::Closing {
             if matches!(item, Item::Control(Head { kind: Kind::Goodbye, .. }, _)) {
@@ -97,7 +97,7 @@ impl Inner {
         }
         let shared = Rc::clone(&self.shared);
         match item {
-            Item::Message { .. } => Ok(()), // delivered by who holds the events
+            Item::Message { .. } => Ok(()), // delivered by the holder of the events
             Item::PutLanded { number, last, result } => {
                 let ops = self.ops();
                 let known = ops.failing.filter(|(failing, _)| *failing == number);
@@ -205,18 +205,18 @@ impl Inner {
         Ok(())
     }
 
-    /// A put has ended over there: from here on nobody touches its memory.
+    /// The target reports the end of a put: from here on its memory is not read any more.
     fn end_put(&mut self, put: &PutOp, result: Result<(), Refused>) -> Result<(), Malformed> {
         let sent = !put.bulk || self.outbox.end_put(put.number);
         let result = result.and(put.missing.map_or(Ok(()), Err));
-        // Told in any case: the peer's word is not believed, and the endpoint fails.
+        // Complete it in any case. If the peer lied, the operation fails, and so does the endpoint.
         if let Some(cookie) = put.cookie {
             self.shared.ended(cookie, if sent { result } else { Err(Status::BadData.into()) });
         }
         if sent { Ok(()) } else { Err("the end of a put that was not sent yet") }
     }
 
-    /// A put that has ended well over there, and was sent with zeros for bytes that were missing: flushes say so.
+    /// A put that ended successfully at the target was sent with zeros for missing bytes: flushes report that.
     fn note_missing(&mut self, put: &PutOp) {
         let Some(refused) = put.missing else { return };
         let ops = self.ops();
@@ -227,7 +227,7 @@ impl Inner {
         }
     }
 
-    /// Completes flushes whose answer has come and whose gets are done.
+    /// Completes the flushes that are answered and whose gets have ended.
     fn end_flushes(&mut self, shared: &Shared) {
         let ops = self.ops();
         while let Some(flush) = ops.flushes.front() {

@@ -1,4 +1,4 @@
-//! The domain `tcp`: any memory of the process, which peers reach through this process's progress.
+//! The domain `tcp`: any memory of the process. Peers access it while this process makes progress.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::frame::MAX_MESSAGE;
 use crate::interface::StreamInterface;
 use crate::regions::{KEY_LEN, Region, Regions, random};
 
-/// The name of the one module.
+/// The name of its only module.
 pub(crate) const MODULE: &str = "stream";
 
-/// The listener of this process.
+/// This process's listener.
 static HUB: SharedHub = SharedHub::new();
 
 /// An open domain.
 pub struct TcpDomain {
-    /// What its interfaces share.
+    /// Shared by its interfaces.
     regions: Arc<Regions>,
     settings: Settings,
 }
@@ -128,7 +128,7 @@ impl Domain for TcpDomain {
 mod tests {
     use super::*;
 
-    /// The core chooses by them: a class that costs nothing is always chosen.
+    /// The core chooses by cost: a class without a cost would always be chosen.
     #[test]
     fn each_class_that_the_module_serves_has_its_cost_and_atomics_have_none() {
         let costs = costs();

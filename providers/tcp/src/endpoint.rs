@@ -15,7 +15,7 @@ use crate::regions::Key;
 use crate::shared::Shared;
 use crate::sys;
 
-/// What follows the contact in an endpoint's address: id, domain, streams, whether it keeps what it sends.
+/// The rest of an endpoint's address after the contact: id, domain, streams, and whether it keeps sent data.
 const TAIL: usize = 8 + 8 + 1 + 1;
 /// The longest endpoint address.
 pub(crate) const MAX_ADDRESS: usize = address::MAX_LEN + TAIL;
@@ -36,7 +36,7 @@ impl StreamEndpoint {
         &self.conn
     }
 
-    /// How many streams this side asks for, and whether it keeps what it sends.
+    /// The number of streams that this side requests, and whether it keeps sent data.
     fn wishes(&self) -> (usize, bool) {
         let mut interfaces: Vec<&str> = self
             .shared
@@ -52,7 +52,7 @@ impl StreamEndpoint {
         (streams, self.shared.settings.retains(streams))
     }
 
-    /// Posts a put, and what it tells the target.
+    /// Posts a put with its notification.
     fn post_put(&self, key: &Key, op: &RmaOp<'_>, word: Option<u32>) -> Posted {
         let mut inner = self.conn.inner.borrow_mut();
         inner.ready()?;
@@ -83,7 +83,7 @@ impl StreamEndpoint {
             });
         }
         let local = op.flags & op_flags::REMOTE_COMPLETION == 0;
-        // What was copied is the caller's again; what is sent from where it lies, when the kernel has it.
+        // The caller owns copied data again. Data that is sent in place is the caller's again when the kernel has it.
         let cookie = (bulk || !local).then_some(op.cookie);
         let ops = inner.ops();
         ops.last_put = number;
@@ -113,7 +113,7 @@ impl StreamEndpoint {
     }
 }
 
-/// The pieces must hold what the operation says.
+/// Checks that the pieces hold the operation's length.
 fn check_len(op: &RmaOp<'_>) -> Result<(), Status> {
     let sum = op.iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
     if sum == Some(op.len) { Ok(()) } else { Err(Status::Invalid) }
@@ -151,7 +151,7 @@ impl Endpoint for StreamEndpoint {
             }
             inner.outbox.reserve(LONG_HEAD + max);
         }
-        // Nothing is borrowed while the application packs, and the room stays: it packs once.
+        // Nothing is borrowed while the application packs. The room stays reserved, so the application packs once.
         let mut scratch = self.shared.scratch.take();
         scratch.resize(MAX_MESSAGE, 0);
         let packed = packer.pack(&mut scratch[..max]);
@@ -266,7 +266,7 @@ impl Endpoint for StreamEndpoint {
             {
                 (u64::from_le_bytes(*domain), usize::from(streams), retains == 1)
             }
-            _ => return Err(refuse("the end of the address makes no sense".into())),
+            _ => return Err(refuse("the end of the address is invalid".into())),
         };
         let id = u64::from_le_bytes(*id);
         let mut inner = self.conn.inner.borrow_mut();

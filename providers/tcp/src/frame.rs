@@ -1,4 +1,4 @@
-//! What travels on a stream: frames of a head and a payload. Every byte of a head is checked when it is read.
+//! The format of a stream: frames of a head and a payload. Every byte of a head is checked when it is read.
 //!
 //! ```text
 //!  0    1      2      4        8      12     16       20      24     32        40    48      52     56      64
@@ -6,13 +6,12 @@
 //!  `------------------------- every frame ------------------------' `------- PUT and GET: the key ---------'
 //! ```
 //!
-//! The sums are no protection from forgers. They end a stream whose bytes were damaged on the way at once, where a
-//! changed length, kind or number would leave somebody waiting for what never comes. Payloads have none: TCP's own
-//! checksum and the link's are what guards them.
+//! The sums do not protect against forgers. They end a stream whose bytes were damaged immediately. Without them, a changed length,
+//! kind or number would let a peer wait for ever. Payloads have no sums: TCP's and the link's own checksums protect them.
 
 use tieline_plugin_api::Status;
 
-/// In the word of an acknowledgement: asks for one in return, on the same stream.
+/// In the word of an acknowledgement: requests an acknowledgement in return, on the same stream.
 pub(crate) const ANSWER: u64 = 1;
 /// Length of a head.
 pub(crate) const HEAD: usize = 32;
@@ -23,16 +22,16 @@ pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// The longest payload of a piece of a put or get.
 pub(crate) const MAX_FRAGMENT: usize = 256 << 10;
 
-/// In every head, so that nobody takes other bytes for one.
+/// In every head, to recognise bytes that are no head.
 const MAGIC: u16 = 0x7e00 | VERSION as u16;
-/// Another one with every change that a peer without it would misunderstand. Addresses bear it: they are read before anything
-/// is sent.
+/// Incremented with every change that an older peer would misunderstand. Addresses contain it, because they are read before
+/// anything is sent.
 pub(crate) const VERSION: u8 = 0x1d;
 const FLAG_LAST: u8 = 1;
 
 macro_rules! kinds {
     ($( $(#[$doc:meta])* $name:ident = $value:literal; )*) => {
-        /// What a frame is.
+        /// The kind of a frame.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Kind { $( $(#[$doc])* $name = $value, )* }
@@ -53,35 +52,35 @@ kinds! {
     Message = 1;
     /// A piece of put `number`, for offset `word` of the keyed region.
     Put = 2;
-    /// Every put up to `number` has ended, well unless a `PutFailed` came before.
+    /// Every put up to `number` has ended, successfully unless a `PutFailed` came before.
     PutDone = 3;
     /// Put `number` was refused: `word` is the status.
     PutFailed = 4;
-    /// Asks for `total` bytes from offset `word` of the keyed region.
+    /// Requests `total` bytes from offset `word` of the keyed region.
     Get = 5;
-    /// A piece of what get `number` asked for, from offset `word` of it.
+    /// A piece of the data for get `number`, at offset `word` of it.
     GetData = 6;
     /// Get `number` has ended: `word` is the status.
     GetDone = 7;
-    /// Asks for a `FlushDone` of the same `number` once everything before is complete.
+    /// Requests a `FlushDone` of the same `number` when everything before has completed.
     Flush = 8;
     /// Every flush up to `number` is answered.
     FlushDone = 9;
-    /// Nothing but `ack`, and in `number` the highest sequence number seen. Has no sequence number itself.
+    /// Only `ack`, and in `number` the highest sequence number seen. Has no sequence number itself.
     Ack = 10;
-    /// The last frame: the endpoint was closed in good order.
+    /// The last frame: the endpoint was closed in an orderly way.
     Goodbye = 11;
-    /// The first frame on a stream, from the side with the lower address: this is the one. `word` counts the
+    /// The first frame on a stream, from the side with the lower address: this connection is the chosen one. `word` counts the
     /// connections that this stream has had. Has no sequence number itself.
     Start = 12;
     /// Instead of `Start`: there is no such endpoint here any more. Has no sequence number.
     Gone = 13;
-    /// Put `number`, whose last piece came right before, tells the target `word`; nobody, if it was refused.
+    /// The notification `word` of put `number`, whose last piece came immediately before; ignored if the put was refused.
     Notified = 14;
 }
 
 impl Kind {
-    /// Whether it is counted, kept in order, and sent again when a stream breaks.
+    /// Whether it has a sequence number, is kept in order, and is sent again when a stream breaks.
     pub(crate) fn is_sequenced(self) -> bool {
         !matches!(self, Kind::Ack | Kind::Start | Kind::Gone)
     }
@@ -108,13 +107,13 @@ pub(crate) struct Head {
     /// Length of the payload.
     pub(crate) len: u32,
     pub(crate) seq: u32,
-    /// Everything before this sequence number has arrived at who sent this.
+    /// All frames before this sequence number have arrived at the sender of this frame.
     pub(crate) ack: u32,
     pub(crate) number: u32,
     pub(crate) word: u64,
 }
 
-/// Which region is meant.
+/// The region that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyPart {
     pub(crate) domain: u64,
@@ -124,7 +123,7 @@ pub(crate) struct KeyPart {
     pub(crate) total: u64,
 }
 
-/// Why bytes are no frame, for the words of a failure.
+/// Why bytes are no valid frame, for failure texts.
 pub(crate) type Malformed = &'static str;
 
 impl Head {
@@ -133,7 +132,7 @@ impl Head {
         Head { kind, last: false, len: 0, seq: 0, ack: 0, number, word }
     }
 
-    /// What a put tells the target.
+    /// The notification of a put.
     pub(crate) fn notified(number: u32, word: u32) -> Head {
         Head::bare(Kind::Notified, number, u64::from(word))
     }
@@ -219,7 +218,7 @@ impl KeyPart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     For(Status),
-    /// The first byte of the region that could not be accessed.
+    /// The offset of the first byte in the region that could not be accessed.
     Fault(u64),
 }
 
@@ -237,7 +236,7 @@ impl Refused {
         }
     }
 
-    /// What it says beyond the status.
+    /// Details beyond the status.
     pub(crate) fn words(self) -> String {
         match self {
             Refused::For(_) => String::new(),
@@ -248,10 +247,10 @@ impl Refused {
     }
 }
 
-/// In a `word`: the rest is an offset, and not a status. Versions that do not know it read an input/output error.
+/// In a `word`: the rest is an offset, and not a status. Versions without this flag interpret it as an input/output error.
 const FAULT: u64 = 1 << 63;
 
-/// A result as it travels in `word`; 0 is success.
+/// Encodes a result for `word`; 0 is success.
 pub(crate) fn status_word(result: Result<(), Refused>) -> u64 {
     match result {
         Ok(()) => 0,
@@ -260,7 +259,7 @@ pub(crate) fn status_word(result: Result<(), Refused>) -> u64 {
     }
 }
 
-/// The reverse; what no status is, is an error all the same.
+/// Decodes a result; an unknown status is also an error.
 pub(crate) fn word_status(word: u64) -> Result<(), Refused> {
     match i32::try_from(word) {
         Ok(0) => Ok(()),
@@ -270,10 +269,10 @@ pub(crate) fn word_status(word: u64) -> Result<(), Refused> {
     }
 }
 
-/// Where the sum of a head or key stands.
+/// The position of the sum in a head or key.
 const SUM: core::ops::Range<usize> = 20..24;
 
-/// A sum of everything but the sum.
+/// The sum of all bytes except the sum itself.
 #[inline]
 fn sum(bytes: &[u8; HEAD]) -> u32 {
     let word = |at: usize| u64_at(bytes, at);
@@ -281,7 +280,7 @@ fn sum(bytes: &[u8; HEAD]) -> u32 {
         let product = u128::from(a) * u128::from(b);
         product as u64 ^ (product >> 64) as u64
     };
-    // Odd constants with bits all over; the halves are independent of each other, so the processor does both at once.
+    // Odd constants with bits throughout. The halves are independent, so the processor computes them in parallel.
     let first = fold(word(0) ^ 0x9e37_79b9_7f4a_7c15, word(8) ^ 0xc2b2_ae3d_27d4_eb4f);
     let second = fold(
         u64::from(u32_at(bytes, 16)) ^ 0x1656_67b1_9e37_79f9,

@@ -5,7 +5,7 @@ use crate::sys::Piece;
 use crate::regions::Pin;
 use crate::sys;
 
-/// Pieces and bytes that are handed to the kernel at once.
+/// Most pieces and most bytes of one system call.
 const MOST_PIECES: usize = 64;
 const MOST_BYTES: usize = 512 << 10;
 

@@ -1,4 +1,4 @@
-//! An interface: the mailbox in the process's listener, the connections, and the poll that serves them all.
+//! An interface: its mailbox at the process's listener, its connections, and the poll that serves them all.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,12 +20,13 @@ use crate::probe::Token;
 use crate::regions::Regions;
 use crate::shared::{HUB, MAILBOX, Shared, TIMER};
 
-/// How long closing an interface sleeps before it looks again what the peers' kernels have.
+/// Sleep between checks of the peers' kernels while an interface closes.
 const CLOSING_NAP: Duration = Duration::from_millis(1);
 
 /// The module `stream`, opened for one worker.
 pub struct StreamInterface {
-    /// Borrowed by one call at a time, which may borrow connections; never the other way round.
+    /// Borrowed by one call at a time. That call may borrow connections, but a call that has borrowed a connection may not borrow
+    /// this.
     state: RefCell<State>,
     shared: Rc<Shared>,
 }
@@ -100,13 +101,13 @@ impl StreamInterface {
         &self.shared
     }
 
-    /// A regular visit at that time.
+    /// Makes a regular visit at this time.
     #[cfg(test)]
     pub(crate) fn tick(&self, now: Instant) {
         self.state.borrow_mut().tick(&self.shared, now);
     }
 
-    /// It is not time to ask epoll.
+    /// Postpones the next query of epoll.
     #[cfg(test)]
     pub(crate) fn ask_later(&self) {
         self.state.borrow_mut().asked = Instant::now() + Duration::from_secs(3600);
@@ -168,7 +169,7 @@ impl Interface for StreamInterface {
     }
 
     fn leave(&self) {
-        // A process may exit out of a function that packs a message.
+        // A process may call exit inside a function that packs a message.
         if let Ok(mut state) = self.state.try_borrow_mut() {
             state.leave(&self.shared);
         }
@@ -180,7 +181,7 @@ impl Interface for StreamInterface {
 }
 
 impl State {
-    /// Every connection is closed, and what was sent before is handed over, as far as that goes in time.
+    /// Closes every connection, and transmits the data that was sent before, as far as `TIELINE_CLOSE_TIMEOUT` allows.
     fn leave(&mut self, shared: &Shared) {
         for conn in self.conns.iter().flatten() {
             let mut inner = conn.inner.borrow_mut();

@@ -1,4 +1,4 @@
-//! The end of a connection and of its streams: close, failure, silence, and a stream that is formed again.
+//! The end of a connection and of its streams: close, failure, silence, and streams that are formed again.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ use crate::stream::{Broke, Stream};
 use crate::sys;
 use crate::window::Window;
 
-/// How long a closed endpoint waits for the peer's goodbye, once the peer's kernel has everything.
+/// Time that a closed endpoint waits for the peer's goodbye after the peer's kernel has received everything.
 const LINGER: Duration = Duration::from_secs(5);
 
 impl Inner {
-    /// Ends the connection: everything under way completes with the status, then the endpoint has failed.
+    /// Fails the connection: every pending operation completes with the status, then the endpoint's failure is reported.
     pub(crate) fn fail(&mut self, status: Status, text: &str) {
         if matches!(self.phase, Phase::Failed(_)) {
             return;
@@ -35,7 +35,7 @@ impl Inner {
         self.call_attention();
     }
 
-    /// Gives everything back but the name.
+    /// Releases all resources except the name.
     pub(crate) fn release(&mut self) {
         for number in 0..self.links.len() {
             self.drop_stream(number);
@@ -53,7 +53,7 @@ impl Inner {
         self.abandoned = true;
         match self.phase {
             Phase::Open => {
-                // What the peer waits for of what is done; the operations' memory may be gone after this call.
+                // Send the answers for completed operations of the peer; the operations' memory may be gone after this call.
                 self.answer();
                 self.ops = None;
                 self.outbox.own_payloads();
@@ -70,7 +70,7 @@ impl Inner {
         self.call_attention();
     }
 
-    /// Says goodbye behind everything that is on its way, and no more once that is written.
+    /// Sends a goodbye after all pending data, and ends the sending direction once that is written.
     pub(crate) fn finish(&mut self) {
         if !self.goodbye_sent && self.outbox.has_room_for_answer() {
             let mut head = Head::bare(Kind::Goodbye, 0, 0);
@@ -94,8 +94,8 @@ impl Inner {
         self.links.iter().filter_map(|link| link.stream.as_ref()).any(|s| s.leads_to_itself())
     }
 
-    /// Whether everything that was sent before closing is with the peer's kernel. What is only with our own is lost
-    /// when a socket is closed that something has come to: then it sends a reset and nothing else.
+    /// Whether all data that was sent before closing has reached the peer's kernel. If a socket with unread received data is
+    /// closed, it sends a reset and drops the data that is still in our kernel.
     pub(crate) fn has_handed_over(&self) -> bool {
         let acknowledged = || {
             let mut streams = self.links.iter().filter_map(|link| link.stream.as_ref());
@@ -108,12 +108,12 @@ impl Inner {
             || self.goodbye_sent && self.outbox.is_written_out() && acknowledged()
     }
 
-    /// Whether nobody needs it any more.
+    /// Whether neither the endpoint nor the interface needs it any more.
     pub(crate) fn is_over(&self) -> bool {
         self.abandoned && matches!(self.phase, Phase::Failed(_))
     }
 
-    /// Takes a stream out of use.
+    /// Removes a stream from use.
     pub(crate) fn drop_stream(&mut self, number: usize) {
         self.unblock(number);
         let Some(mut stream) = self.links.get_mut(number).and_then(|link| link.stream.take())
@@ -132,7 +132,7 @@ impl Inner {
         self.shared.streams.set(self.shared.streams.get().saturating_sub(1));
     }
 
-    /// A stream is of no use any more.
+    /// A stream has broken.
     pub(crate) fn stream_broke(&mut self, number: usize, broke: &Broke) {
         self.drop_stream(number);
         if self.phase == Phase::Closing && !self.outbox.retains() {
@@ -150,7 +150,7 @@ impl Inner {
         self.last_words.clone_from(&broke.text);
         let now = Instant::now();
         if self.links.iter().all(|link| link.stream.is_none()) {
-            // A connection that was reset tells of life there; one that timed out tells of none since then.
+            // A reset proves that the host is alive. A timeout proves nothing since the last received data.
             self.since = match broke.status {
                 Status::PeerFailed => now,
                 _ => self.shared.at_ms(self.last_received_ms),
@@ -161,7 +161,7 @@ impl Inner {
         self.call_attention();
     }
 
-    /// Something is sent: whether anybody answers will be looked at.
+    /// Data is sent: the peer's answer will be checked.
     #[inline]
     pub(crate) fn expect_answer(&self) {
         if !self.expects.replace(true) {
@@ -171,7 +171,7 @@ impl Inner {
         }
     }
 
-    /// Breaks streams at whose other end nobody answers; `false` when no further look is needed.
+    /// Breaks streams whose peer does not answer; `false` if no further check is needed.
     pub(crate) fn look_for_silence(&mut self, now: Instant) -> bool {
         self.expects.set(false);
         let (limit, marked) = (self.shared.settings.failure_timeout, self.expects_since.get());
@@ -198,14 +198,14 @@ impl Inner {
         busy
     }
 
-    /// Asks for regular visits.
+    /// Requests regular visits.
     pub(crate) fn keep_time(&self) {
         if !self.timed.replace(true) {
             self.shared.timed.borrow_mut().push(self.index);
         }
     }
 
-    /// A regular visit; `false` when no further one is needed.
+    /// A regular visit; `false` if no further one is needed.
     pub(crate) fn tick(&mut self, now: Instant) -> bool {
         match self.phase {
             Phase::Waiting | Phase::Failed(_) => return false,
@@ -214,7 +214,7 @@ impl Inner {
                 self.finish();
                 let stands = self.links.iter().any(|link| link.stream.is_some());
                 if stands && !self.has_handed_over() {
-                    self.since = now; // a peer that computes has all the time that it takes
+                    self.since = now; // a peer that computes may take any time
                 }
                 if stands && now.duration_since(self.since) > LINGER {
                     self.phase = Phase::Failed(Status::Closed);
@@ -237,7 +237,7 @@ impl Inner {
         }
     }
 
-    /// Gives up a stream that holds up the others.
+    /// Closes a stream that delays the others.
     pub(crate) fn tend_stall(&mut self) {
         if self.outbox.is_lost() {
             let text =
@@ -266,7 +266,7 @@ impl Inner {
         self.ask_others(suspect);
     }
 
-    /// Asks the peer for a sign of life on every stream but one.
+    /// Requests a sign of life from the peer on every stream except one.
     fn ask_others(&mut self, suspect: usize) {
         let mut head = Head::bare(Kind::Ack, self.window.highest(), ANSWER);
         head.ack = self.window.expected();
@@ -279,13 +279,13 @@ impl Inner {
         }
     }
 
-    /// A stream is there: what waits is sent.
+    /// A stream is connected: sends the data that waits.
     pub(crate) fn stream_up(&mut self, number: usize, stream: Stream) {
         self.drop_stream(number);
         self.shared.streams.set(self.shared.streams.get() + 1);
         self.shared.watch_stream(&stream, self.index, number);
         self.links[number].stream = Some(Box::new(stream));
-        // Nothing may have come over it when it breaks.
+        // If it breaks, possibly nothing has arrived on it.
         self.last_received_ms = self.shared.now_ms();
         self.gone_since = None;
         if self.phase == Phase::Linking {

@@ -1,5 +1,5 @@
-//! Forming streams: who dials, who is dialled, and what happens when one breaks. `crossing.rs` decides which of
-//! several connections is used; here are the sockets.
+//! Forms streams: which side dials, and what happens when a stream breaks. `crossing.rs` chooses among several connections; this
+//! file handles the sockets.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,33 +15,33 @@ use crate::shared::Watched;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// How long the side with the higher address waits for the other one to dial before it dials itself.
+/// Time that the side with the higher address waits for the other side's dial before it dials itself.
 const DIAL_DELAY: Duration = Duration::from_millis(300);
-/// How long the lower side's own dial may go on while a connection waits in reserve.
+/// Time that the lower side's own dial may take while a connection waits in reserve.
 const RESERVE_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long after a failed dial the next one begins; doubled up to sixteen times.
+/// The pause after `n` consecutive failed dials is this value times 2^n, at most times sixteen.
 const BACKOFF: Duration = Duration::from_millis(50);
-/// How long nobody may listen at the peer's addresses before the peer counts as gone.
+/// Time without a listener at the peer's addresses after which the peer is considered gone.
 const GONE: Duration = Duration::from_secs(1);
 /// The most connections that are kept for one stream until one is chosen.
 const MAX_STANDBYS: usize = 4;
-/// The most that are kept before the peer's address is known.
+/// The most connections that are kept before the peer's address is known.
 pub(crate) const MAX_EARLY: usize = 4 * crate::config::MAX_STREAMS;
 
-/// What a greeting asks of a hub whose users are interfaces: a stream between two endpoints.
+/// The purpose in a greeting to a hub whose users are interfaces: a stream between two endpoints.
 pub(crate) const PURPOSE: u8 = 1;
 const GREETING_LEN: usize = 8 + 16 + 8 + 1 + 4;
 
-/// Who dials, and what for.
+/// The dialler, and the target of the dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Greeting {
-    /// The endpoint that is meant.
+    /// The target endpoint.
     pub(crate) to: u64,
     /// The dialler's interface and endpoint.
     pub(crate) from_target: [u8; 16],
     pub(crate) from: u64,
     pub(crate) stream: u8,
-    /// How many connections of that stream the dialler has seen.
+    /// Number of connections that the dialler has seen of that stream.
     pub(crate) round: u32,
 }
 
@@ -72,7 +72,7 @@ impl Greeting {
     }
 }
 
-/// A connection that came before the peer's address was known.
+/// A connection that arrived before the peer's address was known.
 #[derive(Debug)]
 pub(crate) struct Early {
     greeting: Greeting,
@@ -80,7 +80,7 @@ pub(crate) struct Early {
     from: SocketAddr,
 }
 
-/// A connection that is not in use (yet): on the upper side it waits for `Start`, on the lower it is in reserve.
+/// A connection that is not in use yet: on the upper side it waits for `Start`, on the lower one it is in reserve.
 #[derive(Debug)]
 struct Standby {
     socket: OwnedFd,
@@ -89,7 +89,7 @@ struct Standby {
     got: usize,
 }
 
-/// A place for a stream.
+/// The place of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     crossing: Crossing,
@@ -107,7 +107,7 @@ impl Link {
         Link { crossing: Crossing::new(lower), dial_at, ..Link::default() }
     }
 
-    /// The stream is gone: when to dial.
+    /// The stream is gone: schedules the next dial.
     pub(crate) fn broke(&mut self, now: Instant) {
         self.failures = 0;
         self.dial_at = Some(if self.crossing.is_lower() { now } else { now + DIAL_DELAY });
@@ -160,7 +160,7 @@ impl Inner {
         self.keep_time();
     }
 
-    /// A connection for this endpoint has come in.
+    /// A connection for this endpoint has arrived.
     pub(crate) fn incoming(&mut self, greeting: Greeting, incoming: Incoming) {
         let from = incoming.from;
         let early = Early { greeting, socket: incoming.stream.into(), from };
@@ -183,7 +183,7 @@ impl Inner {
         let (phase, index) = (self.phase, self.index);
         let Some(link) = self.links.get_mut(number) else { return };
         self.gone_since = None;
-        // Nothing is kept that could be sent again: what has broken stays broken.
+        // Without kept data nothing can be sent again, so a broken stream stays broken.
         let over = phase == Phase::Closing || link.crossing.round() > 0;
         if over && !retains {
             return;
@@ -208,7 +208,7 @@ impl Inner {
         }
     }
 
-    /// The lower side: this connection is the one.
+    /// The lower side chooses this connection.
     fn start(&mut self, number: usize, socket: OwnedFd, peer: Option<SocketAddr>) {
         if self.links[number].stream.is_some() {
             self.drop_stream(number);
@@ -234,7 +234,7 @@ impl Inner {
         self.stream_up(number, stream);
     }
 
-    /// Something came on a connection that waits for `Start`.
+    /// Data has arrived on a connection that waits for `Start`.
     pub(crate) fn tend_standbys(&mut self, number: usize) {
         let Some(link) = self.links.get_mut(number) else { return };
         if link.crossing.is_lower() {
@@ -289,7 +289,7 @@ impl Inner {
         }
     }
 
-    /// Takes a dial further.
+    /// Advances a dial.
     pub(crate) fn tend_dial(&mut self, number: usize) {
         let now = Instant::now();
         let index = self.index;
@@ -333,7 +333,7 @@ impl Inner {
         }
     }
 
-    /// Dials what is to be dialled, and gives up what has taken too long.
+    /// Starts the dials that are due, and times out those that have taken too long.
     pub(crate) fn tend_links(&mut self, now: Instant) {
         for number in 0..self.links.len() {
             self.drop_dead_reserve(number);
@@ -368,13 +368,13 @@ impl Inner {
         }
     }
 
-    /// A connection in reserve that is gone must not be chosen.
+    /// Removes a reserve connection that is gone, so that it is not chosen.
     fn drop_dead_reserve(&mut self, number: usize) {
         let Some(link) = self.links.get_mut(number) else { return };
         if !link.crossing.is_lower() || link.standbys.is_empty() {
             return;
         }
-        // The upper side says nothing before `Start`: whatever can be read is the end.
+        // The upper side sends nothing before `Start`, so any readable data is the end.
         link.standbys.retain_mut(|standby| {
             matches!(sys::receive(standby.socket.as_raw_fd(), &mut standby.head),
                      Err(error) if sys::is_passing(&error))
@@ -384,13 +384,13 @@ impl Inner {
         }
     }
 
-    /// The peer has found a way here while there is none to it: its connection is used.
+    /// The peer has reached this side while the own dial is stuck: uses the peer's connection.
     fn give_way(&mut self, number: usize, now: Instant) {
         let Some(link) = self.links.get_mut(number) else { return };
         let waits =
             link.reserve_since.is_some_and(|since| now.duration_since(since) > RESERVE_TIMEOUT);
         if waits && link.dial.is_some() && !link.standbys.is_empty() {
-            // Whatever is used instead ends the dial.
+            // Using another connection ends the dial.
             if link.crossing.dial_failed() {
                 if let Some(standby) = link.standbys.pop() {
                     self.start(number, standby.socket, standby.peer);
@@ -421,16 +421,16 @@ impl Inner {
                 link.dial_at = None;
             }
             (Err(words), _) | (_, Err(words)) => {
-                // The peer may still find a way here.
+                // The peer may still reach this side.
                 link.failures += 1;
                 link.dial_at = Some(now + BACKOFF * (1 << link.failures.min(4)));
-                self.last_words = format!("no way leads to the peer: {words}");
+                self.last_words = format!("there is no route to the peer: {words}");
             }
         }
     }
 }
 
-/// Tells who dials that there is no such endpoint (any more).
+/// Notifies a dialler that there is no such endpoint (any more).
 pub(crate) fn turn_away(socket: &OwnedFd) {
     let _ = sys::send(socket.as_raw_fd(), &Head::bare(Kind::Gone, 0, 0).pack());
 }

@@ -1,5 +1,5 @@
-//! Two interfaces over loopback: connections that cross, break and stall, peers that are slow, rude or gone. Here
-//! is what the tests have in common.
+//! Two interfaces over loopback: connections that cross, break and stall, and peers that are slow, misbehave or disappear. This
+//! file has the common parts of the tests.
 
 mod breaking;
 mod connecting;
@@ -28,7 +28,7 @@ use crate::regions::Key;
 use crate::sys;
 
 const RIGHTS: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
-/// Only something that hangs takes this long.
+/// Only a hang takes this long.
 const TIMEOUT: Duration = Duration::from_secs(100);
 
 fn domain(variables: &[(&str, &str)]) -> TcpDomain {
@@ -43,7 +43,7 @@ fn domain(variables: &[(&str, &str)]) -> TcpDomain {
     TcpDomain::open(settings.unwrap(), None).unwrap()
 }
 
-/// An interface, its endpoint, and what came in.
+/// An interface, its endpoint, and the received events.
 struct Side {
     endpoint: Option<StreamEndpoint>,
     interface: StreamInterface,
@@ -117,7 +117,7 @@ fn turn(sides: &mut [Side; 2]) {
     sides[1].turn();
 }
 
-/// Repeats until it is accepted.
+/// Repeats a call until it is accepted.
 fn post(sides: &mut [Side; 2], mut call: impl FnMut(&StreamEndpoint) -> Posted) -> Posting {
     loop {
         match call(sides[0].endpoint()) {
@@ -162,7 +162,7 @@ fn rma(sides: &mut [Side; 2], put: bool, key: &Key, memory: &mut [u8], offset: u
     assert_eq!(posting, Posting::Pending);
 }
 
-/// Bytes that tell their place.
+/// Bytes that encode their position.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = vec![0; len];

@@ -1,6 +1,6 @@
-//! Why a stream broke at whose other end nobody acknowledges anything: a host that is down, or a way that takes small packets and
-//! drops large ones. The kernel says the same of both, so the host is asked something small in between; and only what is known from
-//! that is said, since whoever reads it acts on it.
+//! Explains why a stream broke without acknowledgements: the host is down, or the route passes small packets and drops large ones.
+//! The kernel's reports do not distinguish the two, so a probe sends small packets to the host meanwhile. The text contains only
+//! what that proves, because operators act on it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::silence::Unacknowledged;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// How a stream broke on which nothing has been acknowledged for so long. `tried`: when it was last sent.
+/// Describes a stream on which nothing has been acknowledged for `silent`. `tried`: the time of the last retransmission.
 pub(crate) fn silent(
     stream: &Stream,
     silent: Duration,
@@ -47,19 +47,19 @@ pub(crate) fn silent(
     Broke { status: Status::TimedOut, text }
 }
 
-/// What was found out of the host there.
+/// The result of the probe of the host.
 enum Found<'a> {
     NotAsked,
-    /// Asked for a new connection it says nothing.
+    /// The host does not answer new connections.
     Silence,
     Nowhere(&'a str),
-    /// It answers, and nothing was sent again since.
+    /// The host answers, and nothing was retransmitted since.
     AnswersAgain,
-    /// It answers, and what was sent again since was lost.
+    /// The host answers, and later retransmissions were lost.
     Answers,
 }
 
-/// What the facts say of the cause.
+/// The likely cause, from the facts.
 fn cause(
     facts: Option<Unacknowledged>,
     found: &Found<'_>,
@@ -69,40 +69,40 @@ fn cause(
     let port = peer.map_or(0, |peer| peer.port());
     match (found, facts) {
         (Found::NotAsked, _) => {
-            "the host was not asked for anything else: it or the link is down, or something on the way drops this connection \
-             (TIELINE_FAILURE_TIMEOUT is how long it may be silent)"
+            "the host was not asked for a new connection: it or the link is down, or something on the route drops this connection \
+             (TIELINE_FAILURE_TIMEOUT limits the silence)"
                 .into()
         }
         (Found::Nowhere(words), _) => format!(
             "asked for a new connection, the system says: {words}: the host or the link is down, or a firewall rejects it"
         ),
         (Found::Silence, _) => format!(
-            "the host answers no new connection to port {port}: it or the link is down, or a firewall there drops what it has \
-             not asked for (TIELINE_FAILURE_TIMEOUT is how long it may be silent)"
+            "the host answers no new connection to port {port}: it or the link is down, or a firewall there drops \
+             unexpected packets (TIELINE_FAILURE_TIMEOUT limits the silence)"
         ),
-        // What was lost while nothing went through was not tried since.
+        // Data that was lost during the outage was not retransmitted since.
         (Found::AnswersAgain, _) => {
-            "the host there answers again, and nothing was sent again since: the way to it was cut for a while \
-             (TIELINE_FAILURE_TIMEOUT is how long it may be)"
+            "the host there answers again, and nothing was sent again since: the route to it was cut for a while \
+             (TIELINE_FAILURE_TIMEOUT limits the silence)"
                 .into()
         }
         (Found::Answers, Some(Unacknowledged { bytes, segment, mtu, .. })) if bytes >= segment => {
-            // What stands before the bytes that are asked for: the headers of IP and of ICMP.
+            // The headers of IP and ICMP in front of ping's payload.
             let headers = if peer.is_some_and(|peer| peer.is_ipv6()) { 48 } else { 28 };
             let ping = (mtu as usize).saturating_sub(headers);
             format!(
-                "the host there has answered a small packet meanwhile: large ones are dropped on the way, of up to {mtu} \
-                 bytes (MTU): `ping -M do -s {ping} {}` shows it; lower the MTU of the interface, or correct the link's",
+                "the host there has answered a small packet meanwhile, but large ones are dropped, of up to {mtu} bytes (MTU): \
+                 `ping -M do -s {ping} {}` shows it. Lower the MTU of the interface, or correct the link's",
                 host(peer, interface)
             )
         }
         (Found::Answers, _) => {
-            "the host there answers new connections: a firewall on the way has forgotten this one, or drops it".into()
+            "the host there answers new connections: a firewall on the route has forgotten this one, or drops it".into()
         }
     }
 }
 
-/// The peer's host, as a command takes it.
+/// The peer's host in the form that commands accept.
 fn host(peer: Option<SocketAddr>, interface: Option<&str>) -> String {
     match (peer, interface) {
         (Some(SocketAddr::V6(at)), Some(name)) if at.ip().is_unicast_link_local() => {

@@ -1,4 +1,4 @@
-//! Memory of the application's that is missing while a payload comes: its operation fails, and the connection goes on.
+//! Application memory that is missing while a payload arrives: its operation fails, and the connection continues.
 
 use crate::conn::Inner;
 use crate::frame::Refused;
@@ -6,7 +6,7 @@ use crate::stream::{Destination, Landing};
 use tieline_plugin_api::Status;
 
 impl Inner {
-    /// The place of a payload is missing from `behind` bytes on: its operation fails, and the rest of it goes nowhere.
+    /// The memory for a payload is missing from `behind` bytes on: its operation fails, and the rest of the payload is discarded.
     #[cold]
     pub(crate) fn lands_nowhere(&mut self, number: usize, behind: usize) {
         let stream = self.links.get_mut(number).and_then(|link| link.stream.as_mut());

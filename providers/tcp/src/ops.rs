@@ -1,4 +1,4 @@
-//! Puts, gets and flushes that are under way: those of this side, and what the peer is owed.
+//! Pending puts, gets and flushes: those of this side, and the answers that the peer is owed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::regions::Region;
 
 /// Puts and gets up to this length are copied and sent with their heads.
 pub(crate) const SMALL: usize = 8 << 10;
-/// The most puts, gets and flushes of one endpoint that are under way.
+/// The most pending puts, gets and flushes of one endpoint.
 pub(crate) const MAX_PUTS: usize = 256;
 pub(crate) const MAX_GETS: usize = 64;
 pub(crate) const MAX_FLUSHES: usize = 64;
@@ -20,17 +20,17 @@ pub(crate) const MAX_FLUSHES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct PutOp {
     pub(crate) number: u32,
-    /// `None`: it has completed locally.
+    /// `None`: it has already completed locally.
     pub(crate) cookie: Option<u64>,
-    /// Its data is sent from where it lies.
+    /// Its data is sent from the application's memory.
     pub(crate) bulk: bool,
-    /// It is complete when that has been read.
+    /// It completes when its data has been read.
     pub(crate) local: bool,
-    /// Some of its data was not there to be sent.
+    /// Some of its data could not be read when it was sent.
     pub(crate) missing: Option<Refused>,
 }
 
-/// A get whose data has not all come.
+/// A get whose data has not arrived completely.
 #[derive(Debug)]
 pub(crate) struct GetOp {
     pub(crate) number: u32,
@@ -38,11 +38,11 @@ pub(crate) struct GetOp {
     pub(crate) pieces: Box<[Piece]>,
     pub(crate) len: u64,
     pub(crate) landed: u64,
-    /// Some of its data had no place here.
+    /// Some of its data could not be written here.
     pub(crate) missing: Option<Status>,
 }
 
-/// A flush that is not answered, or whose gets are not done.
+/// A flush that is not answered, or whose gets have not ended.
 #[derive(Debug)]
 pub(crate) struct FlushOp {
     pub(crate) number: u32,
@@ -53,10 +53,10 @@ pub(crate) struct FlushOp {
     pub(crate) result: Result<(), Status>,
 }
 
-/// What waits to be cut into frames, in the order it was posted.
+/// Operations that wait to be cut into frames, in the order in which they were posted.
 #[derive(Debug)]
 pub(crate) enum BulkOp {
-    /// `word`: what it tells the target behind its last piece.
+    /// `word`: the notification for the target, after its last piece.
     Put {
         number: u32,
         key: KeyPart,
@@ -65,7 +65,7 @@ pub(crate) enum BulkOp {
         len: usize,
         cut: usize,
         word: Option<u32>,
-        /// The last frame, behind which the word goes.
+        /// The last frame, after which the word is sent.
         last_frame: u64,
     },
     Flush {
@@ -73,7 +73,7 @@ pub(crate) enum BulkOp {
     },
 }
 
-/// What the peer gets from here.
+/// A get of the peer that this side serves.
 #[derive(Debug)]
 pub(crate) struct Serve {
     pub(crate) number: u32,
@@ -86,20 +86,20 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    /// Whether there is something left to cut into frames.
+    /// Whether something is left to cut into frames.
     pub(crate) fn has_more(&self) -> bool {
         self.cut < self.len && self.len > SMALL as u64 && self.region.is_ok()
     }
 }
 
-/// What was posted before a fence and must end before anything after it begins.
+/// Operations that were posted before a fence and must end before any later one begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fence {
     pub(crate) last_put: u32,
     pub(crate) last_get: u32,
 }
 
-/// Everything under way; made with the first operation.
+/// All pending operations; created with the first one.
 #[derive(Debug, Default)]
 pub(crate) struct Ops {
     pub(crate) puts: VecDeque<PutOp>,
@@ -111,20 +111,20 @@ pub(crate) struct Ops {
     pub(crate) last_put: u32,
     pub(crate) last_get: u32,
     pub(crate) last_flush: u32,
-    /// A put that had completed locally was refused, and no flush has told it yet.
+    /// The status of a refused put that had completed locally, until a flush reports it.
     pub(crate) late: Option<Status>,
-    /// The last put and the last flush that the peer has said to have ended.
+    /// The last put and the last flush that the peer has reported as ended.
     ended_put: u32,
     ended_flush: u32,
     /// The last put of the peer that has arrived, if it was refused.
     pub(crate) refused: Option<u32>,
     /// The put of the peer that is arriving and was refused.
     pub(crate) failing: Option<(u32, Refused)>,
-    /// Puts of the peer that were refused, not told yet.
+    /// Refused puts of the peer that were not reported yet.
     pub(crate) failures: VecDeque<(u32, Refused)>,
-    /// The last put of the peer that has ended, not told yet.
+    /// The last put of the peer that has ended and was not reported yet.
     pub(crate) done: Option<u32>,
-    /// The last flush of the peer, not answered yet.
+    /// The last flush of the peer that was not answered yet.
     pub(crate) flush_asked: Option<u32>,
     serve_next: bool,
 }
@@ -134,7 +134,7 @@ pub(crate) fn not_after(a: u32, b: u32) -> bool {
     b.wrapping_sub(a) < 1 << 31
 }
 
-/// Moves `before` on to `number`, which must be after it, not after `last`, and before the first that waits to be
+/// Advances `before` to `number`, which must be after `before`, not after `last`, and before the first operation that waits to be
 /// sent.
 fn ended(before: &mut u32, last: u32, waiting: Option<u32>, number: u32) -> Option<()> {
     let step = number.wrapping_sub(*before);
@@ -144,7 +144,7 @@ fn ended(before: &mut u32, last: u32, waiting: Option<u32>, number: u32) -> Opti
 }
 
 impl Ops {
-    /// Whether a fence still holds later operations back. `in_order`: what is sent later arrives later.
+    /// Whether a fence still holds back later operations. `in_order`: frames arrive in the order in which they are sent.
     pub(crate) fn is_barred(&mut self, in_order: bool) -> bool {
         let Some(fence) = self.fence else { return false };
         let gets = self.gets.iter().any(|get| not_after(get.number, fence.last_get));
@@ -161,7 +161,7 @@ impl Ops {
         gets || puts
     }
 
-    /// Puts and serves take turns.
+    /// Puts and serves alternate.
     pub(crate) fn serves_turn(&mut self) -> bool {
         let serves = self.serves.iter().any(Serve::has_more);
         let turn = serves && (self.serve_next || self.bulk.is_empty());
@@ -169,18 +169,18 @@ impl Ops {
         turn
     }
 
-    /// The get of that number, while it is under way.
+    /// The pending get of that number.
     pub(crate) fn get(&self, number: u32) -> Option<&GetOp> {
         self.gets.iter().find(|get| get.number == number)
     }
 
-    /// The peer says that every put up to that number has ended: the next of them.
+    /// The peer reports that every put up to that number has ended: takes the next of them.
     pub(crate) fn next_put_done(&mut self, number: u32) -> Option<PutOp> {
         let put = self.puts.front().filter(|put| not_after(put.number, number));
         put.is_some().then(|| self.puts.pop_front()).flatten()
     }
 
-    /// The peer says that every put up to that number has ended.
+    /// The peer reports that every put up to that number has ended.
     pub(crate) fn puts_ended(&mut self, number: u32) -> Result<(), Malformed> {
         let waiting = self.bulk.iter().find_map(|op| match op {
             BulkOp::Put { number, .. } => Some(*number),
@@ -190,7 +190,7 @@ impl Ops {
             .ok_or("the end of a put that has not begun, or has ended")
     }
 
-    /// The peer says that every flush up to that number is answered.
+    /// The peer reports that every flush up to that number is answered.
     pub(crate) fn flushes_ended(&mut self, number: u32) -> Result<(), Malformed> {
         let waiting = self.bulk.iter().find_map(|op| match op {
             BulkOp::Flush { number } => Some(*number),
@@ -204,7 +204,7 @@ impl Ops {
         Ok(())
     }
 
-    /// Takes a put out that the peer has refused.
+    /// Removes a put that the peer has refused.
     pub(crate) fn put_refused(&mut self, number: u32) -> Result<PutOp, Malformed> {
         let cut = |op: &BulkOp| !matches!(op, BulkOp::Put { number: n, .. } if *n == number);
         let at = self.puts.iter().position(|put| put.number == number);
@@ -213,7 +213,7 @@ impl Ops {
             .ok_or("the refusal of a put that has not begun, or has ended")
     }
 
-    /// A put has been read to its end: its cookie, if that completes it.
+    /// All data of a put has been read; returns its cookie if that completes it.
     pub(crate) fn put_read(&mut self, number: u32) -> Option<u64> {
         let complete =
             |put: &&mut PutOp| put.number == number && put.local && put.missing.is_none();
@@ -221,14 +221,14 @@ impl Ops {
         put.cookie.take()
     }
 
-    /// Some data of a put is not there to be sent: it fails when its end is told, and tells the target nothing.
+    /// Some data of a put could not be read: it fails when the target reports its end, and the target gets no notification.
     pub(crate) fn put_lacks(&mut self, number: u32) {
         if let Some(put) = self.puts.iter_mut().find(|put| put.number == number) {
             put.missing = Some(Status::Invalid.into());
         }
     }
 
-    /// Whether that was said of a put.
+    /// Whether `put_lacks` was called for a put.
     pub(crate) fn lacks(&self, number: u32) -> bool {
         self.puts.iter().any(|put| put.number == number && put.missing.is_some())
     }
@@ -238,7 +238,7 @@ impl Ops {
         self.flushes.iter().any(|flush| not_after(number, flush.last_put))
     }
 
-    /// An operation failed: flushes that wait for it say so.
+    /// An operation failed: flushes that wait for it report the failure.
     pub(crate) fn note_failure(&mut self, put: Option<u32>, get: Option<u32>, status: Status) {
         for flush in &mut self.flushes {
             let concerned = put.is_some_and(|n| not_after(n, flush.last_put))
@@ -249,7 +249,7 @@ impl Ops {
         }
     }
 
-    /// The cookies of everything that waits for an event.
+    /// The cookies of all operations that owe a completion.
     pub(crate) fn cookies(&self) -> Vec<u64> {
         let puts = self.puts.iter().filter_map(|put| put.cookie);
         let gets = self.gets.iter().map(|get| get.cookie);

@@ -1,4 +1,4 @@
-//! What is under way, without any stream: what the peer may say has ended, whom a fence holds back, what a flush says.
+//! Pending operations without streams: the ends that a peer may report, the effect of a fence, and the result of a flush.
 
 use super::*;
 use crate::regions::Regions;
@@ -112,7 +112,7 @@ fn a_put_that_was_read_to_its_end_completes_once_and_only_if_that_was_asked() {
 #[test]
 fn a_fence_holds_back_until_the_gets_before_it_ended_and_the_puts_went_or_ended() {
     let fence = Some(Fence { last_put: 2, last_get: 5 });
-    // On one stream what is sent later arrives later.
+    // On one stream, frames arrive in the order in which they were sent.
     let mut ops = Ops { fence, ..Ops::default() };
     ops.puts.extend([put(2), put(3)]);
     ops.gets.extend([get(6), get(5)]);
@@ -124,7 +124,7 @@ fn a_fence_holds_back_until_the_gets_before_it_ended_and_the_puts_went_or_ended(
     ops.bulk.push_back(uncut(3));
     assert!(!ops.is_barred(true), "what came later counts for nothing");
     assert!(ops.fence.is_none());
-    // On several it may overtake: the target has to say so.
+    // On several streams a frame may overtake another: the target must report the end.
     ops.fence = fence;
     assert!(ops.is_barred(false));
     let _ = ops.puts.pop_front();
@@ -139,7 +139,7 @@ fn what_a_peer_gets_and_what_is_put_take_turns() {
     assert_eq!(turns(&mut ops), [false; 4]);
     ops.bulk.push_back(uncut(1));
     assert_eq!(turns(&mut ops), [false; 4], "nobody gets anything");
-    // What is short goes with its answer, what is refused or through has nothing to send.
+    // A short get is sent with its answer; a refused or finished one has nothing to send.
     ops.serves.push_back(serve(a_region(), SMALL));
     ops.serves.push_back(serve(Err(Status::KeyRejected.into()), 2 * SMALL));
     ops.serves.push_back(Serve { cut: 2 * SMALL as u64, ..serve(a_region(), 2 * SMALL) });

@@ -1,8 +1,8 @@
-//! The sending half of a session: frames in the order of their sequence numbers, until they are not needed any
-//! more. Streams take from it what they can carry, as fast as they can. Pure.
+//! The sending half of a session: frames in the order of their sequence numbers, until they are not needed any more. Each stream
+//! takes frames at its own speed. Pure.
 //!
-//! A session that *retains* keeps every frame until the peer has acknowledged it, and hands out again what was on
-//! a stream that broke. One that does not lets go of a frame as soon as the kernel has it.
+//! A session that *retains* keeps every frame until the peer has acknowledged it, and sends the frames of a broken stream again.
+//! One that does not releases a frame as soon as the kernel has it.
 
 mod missing;
 
@@ -20,11 +20,11 @@ use crate::ring::Ring;
 use crate::sys;
 use crate::window::WINDOW;
 
-/// Frames are merged up to this length: a merged one gives its room back as a whole.
+/// Frames are merged up to this length: a merged frame releases its room as a whole.
 const MERGED: usize = 16 << 10;
 /// Room in the ring that messages leave to answers.
 const RESERVE: usize = 4 << 10;
-/// What is sent of a region that was deregistered in the middle of a frame: its length was promised already.
+/// Sent for a region that was deregistered in the middle of a frame, whose length was already promised.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]
@@ -34,22 +34,22 @@ enum Body {
     Bulk(Box<Bulk>),
 }
 
-/// A piece of a put or get that is sent from where it lies.
+/// A piece of a put or get that is sent in place.
 #[derive(Debug)]
 struct Bulk {
     head: [u8; LONG_HEAD],
     head_len: usize,
     pieces: Vec<Piece>,
-    /// Whose memory it is, unless it is an operation's own.
+    /// The region that holds the memory, unless it is an operation's own memory.
     region: Option<Arc<Region>>,
-    /// The put that it is a piece of, and whether it is the last.
+    /// The put that it is a piece of, and whether it is the last piece.
     put: Option<u32>,
     last: bool,
     owned: Box<[u8]>,
-    /// Its pieces are nobody's memory but this session's.
+    /// Its pieces are memory of this session alone.
     is_ours: bool,
     begun: bool,
-    /// All of it was with the kernel once.
+    /// All of it has been with the kernel once.
     sent: bool,
 }
 
@@ -71,12 +71,12 @@ struct Frame {
     since_ms: u64,
 }
 
-/// What a stream is in the middle of.
+/// The frame in progress of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Track {
     pub(crate) number: u8,
     doing: Option<(u64, usize)>,
-    /// A frame without a sequence number, and how much of it is written.
+    /// A frame without a sequence number, and the number of its written bytes.
     aside: Option<([u8; HEAD], usize)>,
 }
 
@@ -85,7 +85,7 @@ impl Track {
         Track { number, ..Track::default() }
     }
 
-    /// Sends a frame without a sequence number next. One that has not begun is replaced: only the latest counts.
+    /// Sends a frame without a sequence number next. It replaces one that has not begun: only the latest matters.
     pub(crate) fn send_aside(&mut self, head: &Head) -> bool {
         let free = self.aside.is_none_or(|(_, at)| at == 0);
         if free {
@@ -99,7 +99,7 @@ impl Track {
     }
 }
 
-/// Frames on their way out.
+/// Outgoing frames.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     retain: bool,
@@ -107,19 +107,19 @@ pub(crate) struct Outbox {
     frames: VecDeque<Frame>,
     /// Number of the first frame; in a session that retains, its sequence number.
     first: u64,
-    /// Frames from `first` on that some stream has begun.
+    /// Number of frames from `first` on that some stream has begun.
     begun: usize,
-    /// Of those, the ones to be sent again, lowest first.
+    /// Those of them that must be sent again, lowest first.
     again: VecDeque<u64>,
     acked: u64,
     next_seq: u32,
     /// Bytes of frames that no stream has begun.
     waiting: usize,
-    /// A region was deregistered that must be sent once more.
+    /// A deregistered region would have to be sent once more.
     lost: bool,
-    /// Puts that the kernel has read to their end, where nothing is sent a second time.
+    /// Puts that the kernel has read completely, if frames are never sent again.
     read: Vec<u32>,
-    /// Bytes and frames that messages are just being packed for.
+    /// Bytes and frames reserved for messages that are being packed.
     reserved: (usize, u32),
 }
 
@@ -145,13 +145,13 @@ impl Outbox {
         self.retain
     }
 
-    /// Nothing is kept, and nothing waits.
+    /// Whether no frame is kept and none waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Whether streams have written all that there is.
+    /// Whether streams have written all frames.
     pub(crate) fn is_written_out(&self) -> bool {
         self.frames.iter().all(|frame| matches!(frame.state, FrameState::Sent(_)))
     }
@@ -161,12 +161,12 @@ impl Outbox {
         self.waiting
     }
 
-    /// Bytes of buffer memory.
+    /// Size of the buffer memory.
     pub(crate) fn committed(&self) -> usize {
         self.ring.committed() + self.frames.capacity() * size_of::<Frame>()
     }
 
-    /// Whether a message of this length, head included, can be taken.
+    /// Whether there is room for a message of this length, head included.
     #[inline]
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let (bytes, frames) = self.reserved;
@@ -174,23 +174,23 @@ impl Outbox {
             && !(self.retain && self.frames.len() as u32 + frames >= WINDOW - 64)
     }
 
-    /// Whether room is kept for a message whose packer runs.
+    /// Whether room is reserved for a message whose packer runs.
     #[inline]
     pub(crate) fn is_reserved(&self) -> bool {
         self.reserved.1 > 0
     }
 
-    /// Keeps room for a message from other messages; the caller has seen that there is some.
+    /// Reserves room for a message; the caller has checked that there is room.
     pub(crate) fn reserve(&mut self, len: usize) {
         self.reserved = (self.reserved.0 + len, self.reserved.1 + 1);
     }
 
-    /// The room may be used.
+    /// Releases the reservation.
     pub(crate) fn unreserve(&mut self, len: usize) {
         self.reserved = (self.reserved.0.saturating_sub(len), self.reserved.1.saturating_sub(1));
     }
 
-    /// The same for an answer, for which room was reserved.
+    /// The same for an answer, for which room is set aside.
     pub(crate) fn has_room_for_answer(&self) -> bool {
         LONG_HEAD <= self.ring.room() && !(self.retain && self.frames.len() as u32 >= WINDOW)
     }
@@ -200,12 +200,12 @@ impl Outbox {
         self.frames.len() < if self.retain { 128 } else { 8192 }
     }
 
-    /// Why the session cannot go on, if so.
+    /// Whether the session has failed.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// The number of the next frame, for one that is sent right now and not kept.
+    /// The number of the next frame, for one that is sent immediately and not kept.
     #[inline]
     pub(crate) fn take_seq(&mut self) -> u32 {
         let seq = self.next_seq;
@@ -213,7 +213,7 @@ impl Outbox {
         seq
     }
 
-    /// Keeps what the kernel did not take of a frame that was sent right now.
+    /// Keeps the rest of an immediately sent frame that the kernel did not take.
     pub(crate) fn push_rest(&mut self, track: &mut Track, bytes: &[u8]) {
         let at = self.ring.position();
         self.ring.push(bytes);
@@ -227,7 +227,7 @@ impl Outbox {
         self.begun = self.frames.len();
     }
 
-    /// Adds a frame; the caller has seen that there is room. The payload is copied.
+    /// Adds a frame; the caller has checked that there is room. The payload is copied.
     pub(crate) fn push(&mut self, mut head: Head, key: Option<&KeyPart>, payload: &[u8]) {
         head.seq = self.take_seq();
         head.len = payload.len() as u32;
@@ -248,7 +248,7 @@ impl Outbox {
         self.ring.push(payload);
         let len = bytes.len() + payload.len();
         self.waiting += len;
-        // What is never sent again needs no frame of its own.
+        // If frames are never sent again, a message can share the last frame.
         if !self.retain && self.begun < self.frames.len() {
             if let Some(Frame { body: Body::Copied(_), len: last, .. }) = self.frames.back_mut() {
                 if *last < MERGED {
@@ -261,7 +261,7 @@ impl Outbox {
         self.frames.push_back(Frame { body, len, state, since_ms: 0 });
     }
 
-    /// Adds a frame whose payload stays where it is; returns its number.
+    /// Adds a frame whose payload is sent in place; returns its number.
     pub(crate) fn push_bulk(
         &mut self,
         mut head: Head,
@@ -299,7 +299,7 @@ impl Outbox {
         self.first + self.frames.len() as u64 - 1
     }
 
-    /// Whether a frame has been written, wherever it is now.
+    /// Whether a frame has been written, wherever it is by now.
     pub(crate) fn is_written(&self, number: u64) -> bool {
         number < self.first
             || self
@@ -308,7 +308,7 @@ impl Outbox {
                 .is_some_and(|frame| matches!(frame.state, FrameState::Sent(_)))
     }
 
-    /// Collects what a stream is to write next. Nothing of it may change before [`Outbox::wrote`].
+    /// Collects the bytes that a stream writes next. They must not change before [`Outbox::wrote`].
     pub(crate) fn gather(&mut self, track: &Track, out: &mut Gathered) {
         if let Some((number, at)) = track.doing {
             self.gather_frame(number, at, out);
@@ -361,7 +361,7 @@ impl Outbox {
         }
     }
 
-    /// The kernel took that many bytes of what was gathered for this stream.
+    /// The kernel took `count` bytes of the gathered ones from this stream.
     pub(crate) fn wrote(&mut self, track: &mut Track, mut count: usize, now_ms: u64) {
         if let Some((number, at)) = track.doing {
             count = self.take(track, number, at, count, now_ms);
@@ -442,7 +442,7 @@ impl Outbox {
         }
     }
 
-    /// The peer has everything before `ack`.
+    /// The peer has received all frames before `ack`.
     pub(crate) fn acknowledged(&mut self, ack: u32) -> Result<(), Malformed> {
         if !self.retain {
             return Ok(());
@@ -461,7 +461,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// A stream is gone: what was on it and is not acknowledged is to be sent again.
+    /// A stream is gone: its unacknowledged frames must be sent again.
     pub(crate) fn stream_broke(&mut self, number: u8) {
         for (index, frame) in self.frames.iter_mut().take(self.begun).enumerate() {
             if matches!(frame.state, FrameState::Doing(n) | FrameState::Sent(n) if n == number) {
@@ -473,7 +473,7 @@ impl Outbox {
         self.release();
     }
 
-    /// The oldest frame that is not acknowledged: its stream, and since when it waits, in ms.
+    /// The oldest unacknowledged frame: its stream, and when it was last written, in ms.
     pub(crate) fn oldest(&self) -> Option<(u8, u64)> {
         let frame = self.frames.front()?;
         match frame.state {
@@ -482,7 +482,7 @@ impl Outbox {
         }
     }
 
-    /// Takes copies of what lies in operations' memory, which is about to be given back.
+    /// Copies the payloads in operations' memory, which is about to be released.
     pub(crate) fn own_payloads(&mut self) {
         for frame in &mut self.frames {
             match &mut frame.body {
@@ -492,8 +492,8 @@ impl Outbox {
         }
     }
 
-    /// A put has ended: what is kept of it is not read from its memory any more, should it be sent again. `false`: it
-    /// cannot have ended, since not all of it was sent.
+    /// A put has ended: if it is sent again, its memory is not read any more. `false`: it cannot have ended, because not all of it
+    /// was sent.
     pub(crate) fn end_put(&mut self, number: u32) -> bool {
         let puts = self.frames.iter_mut().filter_map(|frame| match &mut frame.body {
             Body::Bulk(bulk) if bulk.put == Some(number) => Some(bulk),
@@ -502,17 +502,17 @@ impl Outbox {
         let mut sent = true;
         for bulk in puts {
             sent &= bulk.sent;
-            bulk.forget(); // the peer has it, so whatever comes a second time is thrown away there
+            bulk.forget(); // the peer has it, so it discards everything that arrives again
         }
         sent
     }
 
-    /// A put that the kernel has read to its end.
+    /// Takes a put that the kernel has read completely.
     pub(crate) fn take_read(&mut self) -> Option<u32> {
         self.read.pop()
     }
 
-    /// Gives memory back that nothing lies in.
+    /// Frees unused memory.
     pub(crate) fn trim(&mut self) {
         if self.frames.is_empty() {
             self.ring.trim();
@@ -523,7 +523,7 @@ impl Outbox {
 }
 
 impl Bulk {
-    /// The memory is not there any more: zeros of the same length take its place.
+    /// The memory is gone: zeros of the same length replace it.
     fn forget(&mut self) {
         let mut left: usize = self.pieces.iter().map(|piece| piece.len()).sum();
         self.pieces.clear();

@@ -1,4 +1,4 @@
-//! The poll: what is read, written, told and looked after in one turn, and when to wake for the next one.
+//! The poll: which streams are read and written, which events are reported, and when to wake for the next poll.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,17 +13,17 @@ use crate::link::{Greeting, PURPOSE, turn_away};
 use crate::receive::Read;
 use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER};
 
-/// The most streams that are read without asking epoll first, and how often epoll is asked all the same.
+/// The most streams that are read without a query of epoll, and the interval at which epoll is queried nevertheless.
 const MAX_HOT: usize = 4;
 const ASK_EVERY: Duration = Duration::from_micros(50);
-/// Streams without news for this many polls are left to epoll.
+/// A stream without data for this many polls is left to epoll.
 pub(crate) const COOL_AFTER: u32 = 100_000;
 /// The bytes after which a poll reads no further connection.
 const MOST_BYTES: usize = 4 << 20;
-/// Of an event array, what a connection may fill at least before it is the next one's turn.
+/// The least part of an event array that a connection may fill before the next one.
 const LEAST_SHARE: usize = 4;
 
-/// The connections of an interface, and where it is in serving them.
+/// The connections of an interface, and the state of serving them.
 pub(crate) struct State {
     pub(crate) conns: Vec<Option<Rc<Conn>>>,
     pub(crate) free: Vec<u32>,
@@ -48,11 +48,11 @@ impl State {
 
     pub(crate) fn poll(&mut self, shared: &Shared, events: &mut Events<'_>) {
         self.begin(shared);
-        // What streams bring has room as well.
+        // Leave room for the events of streams.
         self.hand_out(shared, events, events.room() / 2);
         let now = Instant::now();
         shared.now.set(now);
-        // One or the other: epoll names the active streams too.
+        // Read directly or query epoll, not both: epoll also reports the active streams.
         let hot = shared.hot.borrow().len();
         let since = now.duration_since(self.asked);
         let asks = hot == 0 || hot > MAX_HOT || shared.blocked.get() > 0 || since > ASK_EVERY;
@@ -78,7 +78,7 @@ impl State {
         self.hand_out(shared, events, 0);
     }
 
-    /// What the events of the poll before pointed to is free again.
+    /// Frees the memory that events of the previous poll pointed to.
     #[inline]
     pub(crate) fn begin(&mut self, shared: &Shared) {
         shared.round.set(shared.round.get() + 1);
@@ -88,7 +88,7 @@ impl State {
         shared.pool.borrow_mut().begin();
     }
 
-    /// Hands over what waits to be told, but for so much room.
+    /// Delivers pending events, but leaves this much room.
     fn hand_out(&mut self, shared: &Shared, events: &mut Events<'_>, leave: usize) {
         let mut notices = shared.notices.borrow_mut();
         while events.room() > leave {
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// The next of the streams that were active lately.
+    /// The next of the recently active streams.
     fn next_hot(&mut self, shared: &Shared) -> Option<(u32, usize)> {
         let hot = shared.hot.borrow();
         let next = hot.get(self.turn).or(hot.first()).copied();
@@ -110,7 +110,7 @@ impl State {
         next
     }
 
-    /// Reads one of them; nobody waits for a turn.
+    /// Reads one of the recently active streams, if no connection is queued.
     fn read_hot(&mut self, shared: &Shared, events: &mut Events<'_>) {
         let Some((index, number)) = self.next_hot(shared) else { return };
         let Some(conn) = self.conn(index) else { return };
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// One of them waits for its turn like all others.
+    /// Queues one of the recently active streams like any other.
     fn queue_hot(&mut self, shared: &Shared) {
         let Some((index, number)) = self.next_hot(shared) else { return };
         if let Some(conn) = self.conn(index) {
@@ -137,12 +137,11 @@ impl State {
         }
     }
 
-    /// Reads the connections whose turn it is. Each fills its share of the events and reads so many bytes, then the
-    /// next one does; one that found no room for its first message is the first of the next poll. What needs no event
-    /// is taken all the same.
+    /// Reads the queued connections. Each fills its share of the events and reads a limited number of bytes before the next one. A
+    /// connection without room for its first message is the first of the next poll. Data that needs no event is read in any case.
     pub(crate) fn serve(&mut self, shared: &Shared, events: &mut Events<'_>) {
         let mut kept = std::mem::take(&mut self.kept);
-        // What the first round leaves goes to who has more.
+        // The second round gives the remaining room to connections that have more.
         for _ in 0..2 {
             let mut waiting = shared.readers.borrow().len().min(MOST_VISITS);
             while waiting > 0 && shared.received.get() < MOST_BYTES {
@@ -182,7 +181,7 @@ impl State {
         }
     }
 
-    /// A stream that was active for nothing gives its buffer back.
+    /// Returns the buffer of a stream that has been idle for too long.
     fn cool_down(&mut self, shared: &Shared, index: u32, number: usize) {
         shared.cool(index, number);
         let Some(conn) = self.conn(index) else { return };
@@ -207,7 +206,7 @@ impl State {
         }
     }
 
-    /// Asks epoll, and queues what can be read.
+    /// Queries epoll, and queues the readable connections.
     pub(crate) fn ask_kernel(&mut self, shared: &Shared, timeout: Option<Duration>) {
         let mut ready = std::mem::take(&mut self.ready);
         if shared.poller.wait(&mut ready, timeout).is_err() {
@@ -262,7 +261,7 @@ impl State {
         }
     }
 
-    /// Looks at connections that asked for it.
+    /// Attends to the connections that requested it.
     pub(crate) fn attend(&mut self, shared: &Shared) {
         if shared.attention.borrow().is_empty() {
             return;
@@ -326,7 +325,7 @@ impl State {
         if busy {
             return Armed::Ready;
         }
-        // Each of them may sleep for long: the memory is not needed.
+        // Each stream may be idle for long: its memory is not needed.
         while let Some((index, number)) = shared.hot.borrow_mut().pop() {
             self.cool_down(shared, index, number);
         }
@@ -361,7 +360,7 @@ impl State {
 }
 
 impl Inner {
-    /// Reads a stream if there may be something to read; also whether its buffer is kept.
+    /// Reads a stream if there may be something to read; also returns whether its buffer is kept.
     fn read_behind(&mut self, number: usize, events: &mut Events<'_>) -> (Read, bool) {
         let behind = |inner: &Inner| {
             let stream = inner.links.get(number).and_then(|link| link.stream.as_ref());
@@ -387,12 +386,12 @@ impl Inner {
         (read, hot)
     }
 
-    /// What was put off: answers, acknowledgements, the end.
+    /// Does the deferred work: answers, acknowledgements, the end.
     fn attend(&mut self) {
         for number in 0..self.links.len() {
             let stream = self.links.get(number).and_then(|link| link.stream.as_ref());
             if stream.is_some_and(|stream| stream.error.is_some()) {
-                self.fall_behind(number); // what came before is still to be read
+                self.fall_behind(number); // data that arrived before the error must still be read
             }
         }
         if self.phase == Phase::Closing {
@@ -408,7 +407,7 @@ impl Inner {
         self.flush();
     }
 
-    /// Nothing more is to be read from a stream that could not be written to.
+    /// Ends a stream that could not be written to, when nothing is left to read.
     fn fail_stream(&mut self, number: usize) {
         let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
             return;

@@ -1,12 +1,12 @@
-//! Receive buffers. A stream has one while something that it brought is unread, the few that were active last keep
-//! theirs, and the others share what is here: in a steady state none is made and none is given back.
+//! Receive buffers. A stream has one while it holds unread bytes. The few most recently active streams keep theirs, and the others
+//! share this pool. In a steady state no buffer is allocated or freed.
 
 use crate::buffer::{BUFFER, Buffer};
 
-/// The most buffers that wait for a stream: as many as one poll can ask for.
+/// The most buffers that wait for a stream: as many as one poll can request.
 const MOST: usize = crate::config::MOST_VISITS;
 
-/// Of so many calls, one gives memory back.
+/// Every so many calls, one frees memory.
 const TRIM_EVERY: u32 = 64;
 
 /// The buffers that no stream has.
@@ -15,12 +15,12 @@ pub(crate) struct Pool {
     spare: Vec<Buffer>,
     /// Events of this poll may still point into these.
     cooling: Vec<Buffer>,
-    /// Of the spare ones, how many nobody has asked for since the last [`Pool::trim`].
+    /// The smallest number of spare buffers since the last [`Pool::trim`].
     unused: usize,
     visits: u32,
-    /// Nobody reads for a while: what is given back is not kept.
+    /// Nothing is read for a while: returned buffers are freed.
     rests: bool,
-    /// How many were ever made.
+    /// Number of allocated buffers so far.
     #[cfg(test)]
     made: u64,
 }
@@ -39,12 +39,12 @@ impl Pool {
         Buffer::new()
     }
 
-    /// Takes a buffer back; it is used again in the next poll.
+    /// Takes a buffer back; it is reused in the next poll.
     pub(crate) fn give(&mut self, buffer: Buffer) {
         self.cooling.push(buffer);
     }
 
-    /// A new poll: nothing points into what was given back in the one before.
+    /// Begins a poll: no event points into the buffers that were returned in the previous one.
     #[inline]
     pub(crate) fn begin(&mut self) {
         if self.cooling.is_empty() {
@@ -61,7 +61,7 @@ impl Pool {
         }
     }
 
-    /// Called regularly: now and then it gives the memory back that was not needed since the last time.
+    /// Called regularly; occasionally frees the buffers that were not needed since the last time.
     pub(crate) fn trim(&mut self) {
         self.visits += 1;
         if self.visits % TRIM_EVERY > 0 {
@@ -71,13 +71,13 @@ impl Pool {
         self.unused = self.spare.len();
     }
 
-    /// Gives all back: nobody reads for a while.
+    /// Frees all buffers: nothing is read for a while.
     pub(crate) fn clear(&mut self) {
         self.spare = Vec::new();
         (self.unused, self.rests) = (0, true);
     }
 
-    /// Bytes of memory.
+    /// Size of the memory.
     pub(crate) fn committed(&self) -> usize {
         (self.spare.len() + self.cooling.len()) * BUFFER
     }
@@ -101,7 +101,7 @@ mod tests {
         pool.begin();
         visit(&mut pool);
         assert_eq!(pool.committed(), 3 * BUFFER, "how many are in use, nobody has seen yet");
-        // Two are in use at a time.
+        // Two buffers are in use at the same time.
         let taken = [(); 2].map(|()| pool.take());
         taken.into_iter().for_each(|buffer| pool.give(buffer));
         pool.begin();

@@ -1,4 +1,4 @@
-//! Whether a host answers at all.
+//! Tests whether a host answers at all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,34 +10,34 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::sys;
 
-/// So many are open at a time: when a switch is off, streams fall silent by the thousands, and descriptors are for connections.
+/// Most open probes. When a switch fails, thousands of streams fall silent, and descriptors are needed for connections.
 const OPEN: usize = 32;
 
-/// A connection to where the stream leads, begun to see whether anybody answers: an acceptance or a refusal is small. Nothing is
-/// sent over it.
+/// A connection attempt to a stream's destination, to test whether the host answers: an acceptance or a refusal is a small packet.
+/// Nothing is sent over it.
 #[derive(Debug)]
 pub(crate) struct Probe {
     socket: Option<(OwnedFd, Token)>,
     answer: Option<Answer>,
 }
 
-/// What came of it.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Somebody took it or refused it.
+    /// The host accepted or refused it.
     Came {
-        /// When, at the latest.
+        /// The latest time at which that can have happened.
         at: Instant,
     },
-    /// It led nowhere, in the system's words: no way, nobody at that address, or a firewall that says so.
+    /// It failed, in the system's words: no route, no such host, or a firewall that rejects it.
     Nowhere(String),
 }
 
-/// Of an interface's, which counts them.
+/// Counts the open probes of an interface.
 pub(crate) type Token = Rc<()>;
 
 impl Probe {
-    /// Begins one, which costs three packets, and where nobody answers two. `None`: it cannot be, now.
+    /// Starts a probe, which costs three packets, or two if nothing answers. Returns `None` if none can be started.
     pub(crate) fn begin(
         local: Option<SocketAddr>,
         peer: SocketAddr,
@@ -49,7 +49,7 @@ impl Probe {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(peer), kind, Some(Protocol::TCP)).ok()?;
         if let Some(local) = local {
-            // The same way as the stream's.
+            // Use the same route as the stream.
             let _ = socket.bind(&SocketAddr::new(local.ip(), 0).into());
         }
         Some(match socket.connect(&peer.into()) {
@@ -60,14 +60,14 @@ impl Probe {
         })
     }
 
-    /// Looks whether anything came.
+    /// Checks whether an answer has arrived.
     pub(crate) fn look(&mut self, now: Instant) {
         let Some((fd, _)) = self.socket.as_ref().filter(|_| self.answer.is_none()) else { return };
         let socket = SockRef::from(fd);
         self.answer = match socket.take_error() {
             Ok(Some(error)) => Some(of(&error, now)),
             Ok(None) if socket.peer_addr().is_ok() => {
-                // That may be long ago: looks are as rare as the program's calls.
+                // The answer may be old: checks are as rare as the program's calls.
                 let ago = sys::unanswered(fd.as_raw_fd()).map(|seen| seen.since_ack);
                 let at = ago.and_then(|ago| now.checked_sub(ago)).unwrap_or(now);
                 Some(Answer::Came { at })
@@ -84,7 +84,7 @@ impl Probe {
     }
 }
 
-/// What a connection says that did not come about. One that was taken and ended since was answered, too.
+/// The result of a failed attempt. A connection that was accepted and has ended since counts as an answer.
 fn of(error: &io::Error, at: Instant) -> Answer {
     match error.kind() {
         io::ErrorKind::ConnectionRefused
@@ -131,7 +131,7 @@ mod tests {
             Probe::begin(None, listener.local_addr().unwrap(), &Token::default()).unwrap();
         let fd = probe.socket.as_ref().unwrap().0.as_raw_fd();
         let ago = Duration::from_millis(20);
-        // Taken, and then some time has passed by the kernel's clock.
+        // It is accepted, and then some time passes by the kernel's clock.
         let _taken = listener.accept().unwrap();
         while sys::unanswered(fd).unwrap().since_ack < ago {
             std::thread::yield_now();

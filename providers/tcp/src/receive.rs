@@ -1,4 +1,4 @@
-//! Reading: frames out of a stream's buffer, payloads of puts and gets straight into the memory they are for.
+//! Reading: parses frames out of a stream's buffer, and receives payloads of puts and gets directly into their destination.
 
 use std::rc::Rc;
 
@@ -13,17 +13,17 @@ use crate::stream::{Broke, Destination, Landing};
 use crate::sys;
 use crate::window::Verdict;
 
-/// The most system calls, bytes and frames of one stream until it is another one's turn.
+/// The most system calls, bytes and frames of one stream before the next stream's turn.
 const MOST_CALLS: usize = 16;
 const MOST_BYTES: usize = 1 << 20;
 const MOST_FRAMES: u32 = 1024;
-/// Acknowledge at the latest after this many frames or bytes.
+/// An acknowledgement is sent after at most this many frames or bytes.
 const ACK_FRAMES: u32 = 64;
 const ACK_BYTES: usize = 64 << 10;
 
 const OUT_OF_ORDER: Malformed = "a frame out of order";
 
-/// What is held of a frame that came too early or could not be delivered yet.
+/// The record of a frame that arrived early or could not be delivered yet.
 #[derive(Debug)]
 pub(crate) enum Item {
     Message {
@@ -46,24 +46,24 @@ pub(crate) enum Item {
     Control(Head, Option<KeyPart>),
 }
 
-/// How far a stream was read.
+/// The result of reading a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// Nothing came.
+    /// No data was read.
     Quiet,
-    /// Something came.
+    /// Data was read.
     Some,
 }
 
 /// Why parsing stopped.
 enum Parsed {
     NeedMore,
-    /// No room for events, or it is another stream's turn.
+    /// No room for events, or the stream's share is used up.
     Full,
 }
 
 impl Inner {
-    /// Reads a stream until it is empty, or has had its share.
+    /// Reads a stream until it is empty, or has used up its share.
     pub(crate) fn read(&mut self, number: usize, events: &mut Events<'_>) -> Read {
         let shared = Rc::clone(&self.shared);
         match self.read_stream(number, &shared, events) {
@@ -82,7 +82,7 @@ impl Inner {
         events: &mut Events<'_>,
     ) -> Result<Read, Broke> {
         let mut read = Read::Quiet;
-        // What a visit before had no room for may be all that there is.
+        // Data that an earlier visit had no room for may be all that is left.
         let mut parsed = false;
         let round = shared.round.get();
         let upto = shared.received.get() + MOST_BYTES;
@@ -125,7 +125,7 @@ impl Inner {
             if got < wanted {
                 break;
             }
-            // A buffer whose room was used up is empty again when what it told was looked at.
+            // Read again later: a buffer whose room was used up is empty when its events have been processed.
             if call + 1 == MOST_CALLS || wanted == 0 || shared.received.get() >= upto {
                 self.fall_behind(number);
                 break;
@@ -137,7 +137,7 @@ impl Inner {
         Ok(read)
     }
 
-    /// The stream is read when it is its turn, whether or not something more comes.
+    /// Queues the stream to be read, even if no more data arrives.
     pub(crate) fn fall_behind(&mut self, number: usize) {
         if let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) {
             stream.behind = true;
@@ -145,7 +145,7 @@ impl Inner {
         }
     }
 
-    /// What was taken in is answered and acknowledged.
+    /// Schedules the answers and acknowledgements for the frames that were read.
     pub(crate) fn after_reading(&mut self, shared: &Shared) {
         let answers = self.ops.as_ref().is_some_and(|ops| !ops.is_idle());
         if self.outbox.retains() && (self.ack_owed >= ACK_FRAMES || self.ack_bytes >= ACK_BYTES) {
@@ -157,11 +157,11 @@ impl Inner {
         }
     }
 
-    /// Tells the peer what has arrived, on whichever stream takes it.
+    /// Acknowledges the received frames, on any stream that can write.
     pub(crate) fn send_ack(&mut self) {
         let mut head = Head::bare(Kind::Ack, self.window.highest(), 0);
         head.ack = self.acknowledge();
-        // Where the last frames came from: another stream may be dead without anybody knowing.
+        // Prefer the stream on which the last frames arrived: another one may be dead without notice.
         let last = self.ack_stream;
         let free = self
             .links
@@ -178,7 +178,7 @@ impl Inner {
         }
     }
 
-    /// One system call. The bytes that came and the bytes that could have come; `None`: nothing is there.
+    /// Makes one system call. Returns the received bytes and the requested bytes; `None`: there is nothing to read.
     fn receive(&mut self, number: usize) -> Result<Option<(usize, usize)>, Broke> {
         let mut pieces = std::mem::take(&mut *self.shared.pieces.borrow_mut());
         pieces.clear();
@@ -208,7 +208,7 @@ impl Inner {
         } else if direct == 0 {
             (sys::receive(fd, room), room.len())
         } else {
-            // Behind the payload only the next head: what follows that may have a place of its own.
+            // After the payload read only the next head: the data after that head may have its own destination.
             let next = room.len().min(LONG_HEAD);
             pieces.push(sys::piece_mut(&mut room[..next]));
             (sys::receive_pieces(fd, &pieces), direct + next)
@@ -223,7 +223,7 @@ impl Inner {
             Err(error) if sys::is_passing(&error) => return Ok(None),
             Err(_) if fault => {
                 self.lands_nowhere(number, missing);
-                // What was to go there is read and thrown away.
+                // The payload for that memory is read and discarded.
                 return Ok(Some((0, 0)));
             }
             Err(error) => {
@@ -256,14 +256,14 @@ impl Inner {
         }
     }
 
-    /// Where the rest of a payload goes. What must not be written any more goes nowhere.
+    /// The destination of the rest of a payload. If the destination may not be written any more, there is none.
     fn landing_pieces(
         &mut self,
         landing: &mut Landing,
         pieces: &mut Vec<Piece>,
     ) -> Option<crate::regions::Pin> {
         if self.window.judge(landing.head.seq) == Ok(Verdict::Duplicate) {
-            landing.destination = Destination::Nowhere; // it came on another stream meanwhile
+            landing.destination = Destination::Nowhere; // it has arrived on another stream meanwhile
         }
         match &landing.destination {
             Destination::Region(region, offset) => match region.pin() {
@@ -271,7 +271,7 @@ impl Inner {
                     pieces.push(region.piece(offset + landing.at as u64, landing.left()));
                     return Some(pin);
                 }
-                // It has no pieces from here on, and so its bytes go nowhere.
+                // Without pieces, the remaining bytes are discarded.
                 None => landing.result = Err(Status::KeyRejected.into()),
             },
             Destination::Get => {
@@ -289,7 +289,7 @@ impl Inner {
         None
     }
 
-    /// Bytes have landed; completes the frame with the last one.
+    /// Counts received bytes; completes the frame with the last one.
     fn advance_landing(&mut self, number: usize, count: usize) -> Result<(), Broke> {
         let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
             return Ok(());
@@ -410,7 +410,7 @@ impl Inner {
         }
     }
 
-    /// Without retaining, frames can only come in order.
+    /// Without kept frames, frames can only arrive in order.
     fn require_retaining_order(&self, head: &Head) -> Result<(), Failed> {
         let retains = self.outbox.retains();
         if !retains && head.kind.is_sequenced() && head.seq != self.window.expected() {
@@ -419,7 +419,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes a frame that is no message; its payload, if any, follows.
+    /// Handles a frame that is no message; its payload, if any, follows.
     fn frame(&mut self, number: usize, head: Head, key: Option<KeyPart>) -> Result<(), Failed> {
         if self.outbox.retains() {
             self.outbox.acknowledged(head.ack)?;
@@ -454,7 +454,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Where the payload of this frame goes.
+    /// The destination of the payload of this frame.
     #[allow(clippy::type_complexity)]
     fn destination_of(
         &self,
@@ -480,7 +480,7 @@ impl Inner {
         })
     }
 
-    /// Moves what is in the buffer to where it belongs.
+    /// Moves payload from the buffer to its destination.
     fn land(&mut self, number: usize) -> Result<(), Failed> {
         let taken = self
             .links
@@ -495,7 +495,7 @@ impl Inner {
         };
         let Some(buffer) = &mut stream.buffer else { return Ok(()) };
         let room: usize = pieces.iter().map(|piece| piece.len()).sum();
-        // What goes nowhere has no pieces, and is read all the same.
+        // A payload without a destination has no pieces, and is read in any case.
         let most = if room == 0 { landing.left() } else { landing.left().min(room) };
         let count = most.min(buffer.unread().len());
         let mut bytes = &buffer.unread()[..count];
@@ -535,7 +535,7 @@ fn is_fault(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EFAULT)
 }
 
-/// How many bytes of these pieces come before the first that cannot be written: none, if it was there again when this looked.
+/// Number of bytes of these pieces before the first that cannot be written; 0 if the memory has reappeared by now.
 #[cold]
 fn first_missing(pieces: &[Piece]) -> usize {
     let mut before = 0;

@@ -1,9 +1,8 @@
 //! The table of registered regions, and remote keys.
 //!
-//! A key names a domain, a place in its table, and a random tag that no other registration has. Whoever touches
-//! a region's memory on behalf of a peer pins it for that one copy or system call, which does not wait;
-//! deregistering revokes the region and then waits for the pins: afterwards nothing touches it any more, in the
-//! middle of a transfer too.
+//! A key names a domain, a slot of its table, and a random tag that is unique to the registration. Code that accesses a region for
+//! a peer pins it for one copy or one non-blocking system call. Deregistering revokes the region and then waits for the pins. After
+//! that no code accesses the region any more, not even a transfer that had begun.
 
 mod sys;
 
@@ -27,12 +26,12 @@ pub struct Region {
     access: u64,
     tag: u64,
     index: u32,
-    /// How many are touching it right now, and [`REVOKED`].
+    /// Number of current pins, and [`REVOKED`].
     pins: AtomicU32,
     faulted: AtomicBool,
 }
 
-/// The right to touch a region's memory, until it is dropped.
+/// The right to access a region's memory, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin {
     region: Arc<Region>,
@@ -43,14 +42,14 @@ impl Region {
     pub(crate) fn pin(self: &Arc<Region>) -> Option<Pin> {
         let pin = Pin { region: Arc::clone(self) };
         let before = self.pins.fetch_add(1, Ordering::AcqRel);
-        (before & REVOKED == 0).then_some(pin) // dropping it takes the count back
+        (before & REVOKED == 0).then_some(pin) // dropping the pin undoes the count
     }
 
     pub(crate) fn is_revoked(&self) -> bool {
         self.pins.load(Ordering::Acquire) & REVOKED != 0
     }
 
-    /// Nobody new touches it; whether nobody does any more.
+    /// Prevents further pins; returns whether no pin is left.
     pub(crate) fn revoke(&self) -> bool {
         self.pins.fetch_or(REVOKED, Ordering::AcqRel) & !REVOKED == 0
     }
@@ -82,7 +81,7 @@ pub(crate) struct Regions {
     slots: Mutex<Slots>,
 }
 
-/// Whoever keeps the report.
+/// Receives the report.
 struct Host(HostHandle);
 
 impl std::fmt::Debug for Host {
@@ -143,7 +142,7 @@ impl Regions {
         Ok(region)
     }
 
-    /// Ends a registration; when it returns nobody touches the memory any more.
+    /// Ends a registration; when it returns, no code accesses the memory any more.
     pub(crate) fn deregister(&self, region: &Region) {
         {
             let mut slots = self.slots();
@@ -154,7 +153,7 @@ impl Regions {
         region.await_pins();
     }
 
-    /// The region that a peer means, if it may do what it wants with this range.
+    /// The region that a peer designates, if the key permits this access to the range.
     pub(crate) fn find(
         &self,
         key: &KeyPart,
@@ -179,7 +178,7 @@ impl Regions {
         }
     }
 
-    /// A peer's access found no memory at this offset: the report says so, once for each region.
+    /// A peer's access found no memory at this offset: reports it, once for each region.
     #[cold]
     pub(crate) fn note_fault(&self, region: &Region, at: u64) {
         let Some(Host(host)) = &self.host else { return };
@@ -225,7 +224,7 @@ impl Key {
         out
     }
 
-    /// `None` for bytes that [`Key::pack`] did not write: the sum tells accidents, the tag tells forgeries.
+    /// `None` for bytes that [`Key::pack`] did not write: the sum detects accidents, the tag detects forgeries.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Key> {
         let bytes: &[u8; KEY_LEN] = bytes.try_into().ok()?;
         let u64_at = |at: usize| {

@@ -1,4 +1,4 @@
-//! Bytes on their way out: a queue of bytes that begins small, grows to its bound and is given back when empty.
+//! Outgoing bytes: a queue that starts small, grows to its bound, and is freed when empty.
 
 /// A bounded queue of bytes. A position counts all bytes ever pushed, so it stays valid while the ring grows.
 #[derive(Debug)]
@@ -25,21 +25,21 @@ impl Ring {
         (self.next - self.first) as usize
     }
 
-    /// Bytes of memory.
+    /// Size of the memory.
     pub(crate) fn committed(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Where the next byte goes.
+    /// The position of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.next
     }
 
-    /// Adds bytes, for which the caller has seen that there is room.
+    /// Adds bytes; the caller has checked that there is room.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let len = bytes.len().min(self.room());
         if len == 0 {
-            return; // there may be no memory yet
+            return; // the memory may not be allocated yet
         }
         self.grow(len);
         let at = self.next as usize & (self.bytes.len() - 1);
@@ -59,12 +59,12 @@ impl Ring {
         (&self.bytes[at..at + straight], &self.bytes[..len - straight])
     }
 
-    /// Gives the oldest bytes back.
+    /// Releases the oldest bytes.
     pub(crate) fn pop(&mut self, len: usize) {
         self.first = self.next.min(self.first + len as u64);
     }
 
-    /// Gives the memory back if nothing is in it.
+    /// Frees the memory if the queue is empty.
     pub(crate) fn trim(&mut self) {
         if self.first == self.next {
             self.bytes = Box::default();

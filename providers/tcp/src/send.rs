@@ -1,4 +1,4 @@
-//! Sending: what streams take out of the outbox, how bulk transfers get into it, and what the peer is owed.
+//! Sending: how streams take frames from the outbox, how bulk transfers enter it, and the answers owed to the peer.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::sys;
 use tieline_net::touch::Fault;
 use tieline_plugin_api::Status;
 
-/// Bytes after which it is another stream's turn: a few messages stay on the one that the peer looks at already.
+/// Bytes after which the next stream takes its turn: a few messages stay on the stream that the peer is already reading.
 const TURN: usize = 64 << 10;
 
 impl Inner {
@@ -22,14 +22,14 @@ impl Inner {
         self.window.expected()
     }
 
-    /// Asks the next poll to look at this connection.
+    /// Requests attention in the next poll.
     pub(crate) fn call_attention(&self) {
         if !self.flagged.replace(true) {
             self.shared.attention.borrow_mut().push(self.index);
         }
     }
 
-    /// Asks to be read, behind all who asked before.
+    /// Queues this connection to be read, after all that are already queued.
     pub(crate) fn queue_up(&self) {
         if !self.queued.replace(true) {
             self.shared.readers.borrow_mut().push_back(self.index);
@@ -61,7 +61,7 @@ impl Inner {
         }
     }
 
-    /// Writes what the streams take. They take turns, so that a faster one has more of them.
+    /// Writes frames to the streams. Streams take turns, so that a faster one writes more frames.
     pub(crate) fn flush(&mut self) {
         let count = self.links.len();
         if count == 1 {
@@ -87,7 +87,7 @@ impl Inner {
         while self.write_once(number) == Wrote::Some {}
     }
 
-    /// One system call's worth.
+    /// Makes one system call.
     fn write_once(&mut self, number: usize) -> Wrote {
         match self.links.get(number).and_then(|link| link.stream.as_ref()) {
             Some(stream) if !stream.blocked && stream.error.is_none() => {}
@@ -139,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// Bytes that were to be sent are not there: their operation fails.
+    /// Data to be sent is missing: its operation fails.
     #[cold]
     fn lacks(&mut self, missing: &Missing) {
         let shared = Rc::clone(&self.shared);
@@ -155,7 +155,7 @@ impl Inner {
         }
     }
 
-    /// Completes puts that need nothing more of the application's memory.
+    /// Completes puts that do not need the application's memory any more.
     fn end_local_puts(&mut self) {
         while let Some(number) = self.outbox.take_read() {
             if let Some(cookie) = self.ops.as_mut().and_then(|ops| ops.put_read(number)) {
@@ -164,7 +164,7 @@ impl Inner {
         }
     }
 
-    /// Cuts bulk transfers into frames, a little ahead of what streams can take.
+    /// Cuts bulk transfers into frames, slightly ahead of what the streams can write.
     fn cut(&mut self) {
         let Some(ops) = &mut self.ops else { return };
         let fragment = if self.links.len() > 1 { MAX_FRAGMENT / 2 } else { MAX_FRAGMENT };
@@ -194,7 +194,7 @@ impl Inner {
                 Some(BulkOp::Put { number, len, cut, word: Some(word), last_frame, .. })
                     if *cut == *len =>
                 {
-                    // Behind the last piece, once all of it was there to be sent.
+                    // After the last piece, if all data could be read.
                     if !self.outbox.is_written(*last_frame) || !self.outbox.has_room(LONG_HEAD) {
                         return;
                     }
@@ -220,7 +220,7 @@ impl Inner {
         }
     }
 
-    /// Tells the peer how its puts, gets and flushes ended, while there is room.
+    /// Reports to the peer how its puts, gets and flushes ended, while there is room.
     pub(crate) fn answer(&mut self) {
         let Some(ops) = &mut self.ops else { return };
         while let Some(&(number, status)) = ops.failures.front() {
@@ -256,7 +256,7 @@ impl Inner {
                 Ok(_) if serve.cut > SMALL as u64 && !self.outbox.is_written(serve.last_frame) => {
                     return;
                 }
-                // Zeros were sent if it was deregistered meanwhile.
+                // If the region was deregistered meanwhile, zeros were sent.
                 Ok(region) if region.is_revoked() => Err(Status::KeyRejected.into()),
                 Ok(_) => Ok(()),
             };
@@ -266,10 +266,10 @@ impl Inner {
     }
 }
 
-/// What came of trying to write.
+/// The result of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrote {
-    /// All that was gathered.
+    /// Everything that was gathered was written.
     Some,
     /// There was nothing to write.
     Nothing,
@@ -277,7 +277,7 @@ enum Wrote {
     Unable,
 }
 
-/// Data of a short get goes with its end.
+/// The data of a short get is sent together with its end.
 fn serve_small(outbox: &mut Outbox, serve: &mut Serve, shared: &Shared) {
     let Ok(region) = &serve.region else { return };
     let len = serve.len as usize;

@@ -1,5 +1,5 @@
-//! Two sessions over streams that break, lose what was on them, deliver in any pieces and overtake each other:
-//! every message arrives once, in order.
+//! Two sessions over streams that break, lose data, deliver in arbitrary pieces and overtake each other: every message arrives once
+//! and in order.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::window::{Verdict, WINDOW, Window};
 
 const STREAMS: usize = 3;
 
-/// One side: what it sends, what it has received, and the unread bytes of each stream.
+/// One side: its outbox, its received messages, and the unread bytes of each stream.
 struct Side {
     outbox: Outbox,
     window: Window<Vec<u8>>,
@@ -47,7 +47,7 @@ impl Side {
         self.sent.push(payload);
     }
 
-    /// Up to `most` bytes go onto a stream.
+    /// Writes up to `most` bytes to a stream.
     fn write(&mut self, stream: usize, most: usize) -> Vec<u8> {
         let mut gathered = Gathered::default();
         self.outbox.gather(&self.tracks[stream], &mut gathered);
@@ -125,7 +125,7 @@ enum Step {
         side: usize,
         stream: usize,
     },
-    /// The stream breaks; what is on its way to the sides that `reads` names still arrives.
+    /// The stream breaks; its data still arrives at the sides that `reads` selects.
     Break {
         stream: usize,
         reads: [bool; 2],
@@ -148,7 +148,7 @@ fn a_step() -> impl Strategy<Value = Step> {
 
 struct World {
     sides: [Side; 2],
-    /// Bytes on their way to each side, by stream.
+    /// Bytes under way to each side, by stream.
     pipes: [Vec<VecDeque<u8>>; 2],
 }
 
@@ -253,7 +253,7 @@ fn an_outbox_that_is_full_says_so_and_takes_more_after_an_acknowledgement() {
     assert!(side.outbox.has_room(HEAD + 1000));
 }
 
-/// Who acknowledges says how far it has heard, beyond what is missing.
+/// An acknowledgement also contains the highest received number, beyond missing frames.
 #[test]
 fn the_highest_number_that_came_is_known_beyond_a_gap() {
     let mut window: Window<()> = Window::starting_at(u32::MAX - 1);
@@ -274,7 +274,7 @@ fn message(outbox: &mut Outbox, len: usize) {
     outbox.push(Head::bare(Kind::Message, 7, 0), None, &vec![1; len]);
 }
 
-/// A stream takes up to so many bytes, at this time; how many it took.
+/// A stream takes up to `most` bytes at this time; returns the number of bytes taken.
 fn take(outbox: &mut Outbox, track: &mut Track, most: usize, now_ms: u64) -> usize {
     let mut gathered = Gathered::default();
     outbox.gather(track, &mut gathered);
@@ -325,14 +325,14 @@ fn frames_that_are_kept_are_bounded_by_what_the_peer_holds_of_them() {
         count += 1;
     }
     assert_eq!(count, WINDOW, "and answers have the rest of the window");
-    // A message whose packer runs is one of them.
+    // A message whose packer runs counts.
     let mut kept = Outbox::new(ROOM, true);
     (0..WINDOW - 66).for_each(|_| message(&mut kept, 0));
     kept.reserve(0);
     assert!(kept.has_room(HEAD));
     kept.reserve(0);
     assert!(!kept.has_room(HEAD));
-    // Pieces that are sent from where they lie take no bytes of the ring, and have a bound of their own.
+    // Pieces that are sent in place take no bytes of the ring; they have their own limit.
     for (retain, most) in [(true, 128), (false, 8192)] {
         let mut outbox = Outbox::new(ROOM, retain);
         let mut count = 0;
@@ -348,7 +348,7 @@ fn frames_that_are_kept_are_bounded_by_what_the_peer_holds_of_them() {
 fn a_frame_waits_until_a_stream_has_begun_it_and_is_written_when_all_of_it_is_with_the_kernel() {
     for retain in [false, true] {
         let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
-        // Another one came before it.
+        // Another frame precedes it.
         message(&mut outbox, 10);
         assert_eq!(take(&mut outbox, &mut track, usize::MAX, 1), HEAD + 10);
         assert_eq!(outbox.acknowledged(1), Ok(()));
@@ -398,7 +398,7 @@ fn a_region_that_is_gone_when_its_bytes_are_to_be_sent_again_ends_the_session_an
         let bytes = offered(outbox, track);
         bytes[bytes.len() - LEN..].iter().filter(|byte| **byte == 0).count()
     };
-    // Whether it is kept, whether it was begun: only what the peer may have the first half of is lost.
+    // Whether it is kept, and whether it was begun: only a frame whose first half the peer may have is lost.
     for (retain, begun) in [(true, true), (true, false), (false, true), (false, false)] {
         let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
         let region = regions.register(memory.as_mut_ptr(), memory.len(), 0).unwrap();
@@ -434,7 +434,7 @@ fn an_outbox_with_nothing_in_it_gives_its_memory_back_and_no_other_does() {
     assert_eq!(outbox.committed(), 0);
 }
 
-/// What a stream would write next.
+/// The bytes that a stream would write next.
 fn offered(outbox: &mut Outbox, track: &Track) -> Vec<u8> {
     let mut gathered = Gathered::default();
     outbox.gather(track, &mut gathered);
@@ -450,7 +450,8 @@ fn offered(outbox: &mut Outbox, track: &Track) -> Vec<u8> {
 #[test]
 fn short_messages_that_are_not_kept_share_a_frame_until_it_is_long_or_begun() {
     const LONG: usize = 16 << 10;
-    // The lengths of frames, how much of them a stream takes before the last one comes, and how many frames there are.
+    // The lengths of frames, the number of bytes that a stream takes before the last one is added, and the resulting number of
+    // frames.
     for (retain, lens, begun, frames) in [
         (false, &[100, 100, 100][..], 0, 1),
         (true, &[100, 100, 100], 0, 3),
@@ -471,7 +472,7 @@ fn short_messages_that_are_not_kept_share_a_frame_until_it_is_long_or_begun() {
         assert_eq!(outbox.push_bulk(behind, None, Vec::new(), None), frames, "{retain} {lens:?}");
         let all = lens.iter().sum::<usize>() + HEAD - begun;
         assert_eq!(offered(&mut outbox, &track).len(), all, "{retain} {lens:?} {begun}");
-        // Nothing is put into one behind which another kind waits.
+        // A frame of another kind behind it ends the merging.
         message(&mut outbox, 0);
         let last = outbox.push_bulk(behind, None, Vec::new(), None);
         assert_eq!(last, frames + 2, "{retain} {lens:?}");

@@ -1,4 +1,4 @@
-//! What an interface's connections share with it: the clock, the descriptors that are watched, what waits to be told.
+//! State that an interface shares with its connections: the clock, the watched descriptors, and the pending events.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::probe::Token;
 use crate::regions::Regions;
 use crate::stream::Stream;
 
-/// How often connections that are being formed, closed or waited for are visited.
+/// Interval of visits to connections that are being formed, closed or waited for.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 pub(crate) const HUB: u64 = 0;
@@ -37,16 +37,16 @@ fn token(index: u32, number: usize, what: Watched) -> u64 {
     LINK | u64::from(index) << 16 | (number as u64) << 8 | what
 }
 
-/// Events that wait for room before no more notifications are taken in.
+/// Pending events at which no more notifications are accepted.
 pub(crate) const MOST_NOTICES: usize = 64;
 
-/// An event that waits for room, and the words that it points to.
+/// An event that waits for room, and its text.
 pub(crate) struct Notice {
     pub(crate) event: Event,
     pub(crate) data: Box<[u8]>,
 }
 
-/// What the epoll descriptor says is ready.
+/// The descriptor that epoll reports as ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     Stream,
@@ -54,44 +54,44 @@ pub(crate) enum Watched {
     Standby,
 }
 
-/// What an interface's connections share with it. A cell is borrowed for one look or change; `gathered` while one stream is
-/// written, and nobody who is called meanwhile writes another. Nothing of the application runs while one is borrowed.
+/// State that an interface shares with its connections. A cell is borrowed for a single access. `gathered` is borrowed while one
+/// stream is written, and no function called meanwhile writes another stream. No application code runs during a borrow.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) regions: Arc<Regions>,
     pub(crate) hub: Arc<Hub>,
-    /// Names this interface to its process's listener.
+    /// Identifies this interface at its process's listener.
     pub(crate) target: [u8; 16],
     pub(crate) poller: Poller,
-    /// Counts polls.
+    /// Number of polls.
     pub(crate) round: Cell<u64>,
     pub(crate) began: Instant,
     pub(crate) now: Cell<Instant>,
-    /// Streams that the kernel takes nothing more from.
+    /// Number of streams whose kernel buffers are full.
     pub(crate) blocked: Cell<usize>,
     pub(crate) streams: Cell<usize>,
-    /// Connections that the next poll looks at, and those that are looked at regularly.
+    /// Connections that the next poll attends to, and those that are visited regularly.
     pub(crate) attention: RefCell<Vec<u32>>,
     pub(crate) timed: RefCell<Vec<u32>>,
-    /// Connections that wait for an answer of the peer's kernel, and when they were last checked.
+    /// Connections that wait for an answer of the peer's kernel, and the time of the last check.
     pub(crate) expecting: RefCell<Vec<u32>>,
     pub(crate) checked: Cell<Instant>,
-    /// Held by each probe that is open.
+    /// Held by each open probe.
     pub(crate) probes: Token,
     pub(crate) hot: RefCell<Vec<(u32, usize)>>,
-    /// Connections that wait for their turn to be read, in that order.
+    /// Connections that wait to be read, in order.
     pub(crate) readers: RefCell<VecDeque<u32>>,
-    /// Bytes that came in this poll.
+    /// Bytes received in this poll.
     pub(crate) received: Cell<usize>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
-    /// What events of this round point to.
+    /// Memory that events of this round point to.
     pub(crate) handed_out: RefCell<Vec<Box<[u8]>>>,
     pub(crate) pool: RefCell<Pool>,
     pub(crate) gathered: RefCell<Gathered>,
     pub(crate) pieces: RefCell<Vec<Piece>>,
-    /// What copies of memory go through that may have gone.
+    /// Copies from or to memory that may be unmapped.
     pub(crate) touch: Touch,
-    /// Where messages are packed and gathered.
+    /// Scratch memory for packing and gathering messages.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }
 
@@ -100,7 +100,7 @@ impl Shared {
         self.now.get().duration_since(self.began).as_millis() as u64
     }
 
-    /// The time that [`Shared::now_ms`] had that value.
+    /// Converts a value of [`Shared::now_ms`] to a time.
     pub(crate) fn at_ms(&self, ms: u64) -> Instant {
         self.began + Duration::from_millis(ms)
     }
@@ -114,7 +114,7 @@ impl Shared {
         self.notify(Event { kind: event::COMPLETION, status, cookie, ..Event::empty() }, &[]);
     }
 
-    /// A put or get has ended as its target says.
+    /// Reports the end of a put or get, with the target's result.
     pub(crate) fn ended(&self, cookie: u64, result: Result<(), Refused>) {
         let Err(refused) = result else { return self.completed(cookie, Ok(0)) };
         let status = refused.status() as i32;
@@ -122,12 +122,12 @@ impl Shared {
         self.notify(event, refused.words().as_bytes());
     }
 
-    /// A put of the peer's tells this side a word.
+    /// Reports the notification of a put of the peer.
     pub(crate) fn notified(&self, peer: u64, header: u64) {
         self.notify(Event { kind: event::NOTIFIED, peer, header, ..Event::empty() }, &[]);
     }
 
-    /// Whether what is to be told already is enough for a while: a peer may tell without end.
+    /// Whether enough events are pending to accept no more: a peer may notify without limit.
     pub(crate) fn tells_enough(&self) -> bool {
         self.notices.borrow().len() >= MOST_NOTICES
     }
@@ -138,7 +138,7 @@ impl Shared {
         self.notify(event, why.as_bytes());
     }
 
-    /// A connection has sent something.
+    /// Records that a connection has sent data.
     pub(crate) fn expect_answer(&self, index: u32, now: Instant) {
         let mut expecting = self.expecting.borrow_mut();
         if expecting.is_empty() {
@@ -147,7 +147,7 @@ impl Shared {
         expecting.push(index);
     }
 
-    /// When connections that wait for an answer are looked at next.
+    /// When the connections that wait for an answer are checked next.
     pub(crate) fn next_check(&self) -> Option<Instant> {
         let every = (self.settings.failure_timeout / 8).max(TICK);
         (!self.expecting.borrow().is_empty()).then(|| self.checked.get() + every)
@@ -161,7 +161,7 @@ impl Shared {
         number: usize,
         what: Watched,
     ) {
-        // A descriptor that cannot be watched is visited regularly, or found by who polls.
+        // A descriptor that cannot be watched is visited regularly, or found by a poll.
         let _ = self.poller.watch(fd, interest, token(index, number, what));
     }
 
@@ -169,7 +169,7 @@ impl Shared {
         self.watch_for(fd, Interest::READ, index, number, what);
     }
 
-    /// Watches a stream in use for what it waits for.
+    /// Watches a stream in use for the events that it waits for.
     pub(crate) fn watch_stream(&self, stream: &Stream, index: u32, number: usize) {
         let writes = if stream.blocked { Interest::WRITE } else { Interest::NONE };
         if stream.leads_to_itself() {
@@ -181,21 +181,21 @@ impl Shared {
         }
     }
 
-    /// The stream is not read directly any more.
+    /// The stream is not among the directly read ones any more.
     pub(crate) fn cool(&self, index: u32, number: usize) {
         if let Ok(mut hot) = self.hot.try_borrow_mut() {
             hot.retain(|&entry| entry != (index, number));
         }
     }
 
-    /// Ways to a peer for one of its streams: rails take turns, and each falls back on the others.
+    /// Routes to a peer for one of its streams: streams take turns on the rails, and each falls back on the other rails.
     pub(crate) fn routes(&self, contact: &Contact, number: usize) -> Result<Vec<Route>, String> {
         let routes = tieline_net::routes(self.hub.local(), contact)?;
         Ok(in_turn(routes, number, |rails| self.settings.rails(rails)))
     }
 }
 
-/// The routes for one of several streams, those of its rail first; of so many rails as many are used as `used` says.
+/// The routes for one of several streams, those of its rail first; `used` maps the number of rails to the number in use.
 fn in_turn(routes: Vec<Route>, number: usize, used: impl FnOnce(usize) -> usize) -> Vec<Route> {
     let mut rails: Vec<String> = Vec::new();
     for route in &routes {

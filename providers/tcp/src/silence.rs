@@ -1,52 +1,52 @@
-//! Whether the kernel at the other end of a stream still answers.
+//! Detects whether the kernel at the other end of a stream still answers.
 //!
-//! The kernel's own clock for this, TCP_USER_TIMEOUT, also counts the time in which a peer computes and reads
-//! nothing, although its kernel answers every probe. So what the kernel knows is looked at now and then, while
-//! something that was sent has not been answered. Streams on which nothing is sent have keep-alive.
+//! The kernel's own timer for this, TCP_USER_TIMEOUT, also counts the time in which a peer computes and reads nothing, although its
+//! kernel answers every probe. Therefore the kernel's state is sampled periodically while sent data is unanswered. Streams without
+//! unanswered data rely on keep-alive.
 
 use std::time::{Duration, Instant};
 
 /// Time for several probes.
 const PROBES: Duration = Duration::from_secs(2);
-/// How late the kernel's timers, and its clock as it tells it, may be.
+/// Possible delay of the kernel's timers and of the times that it reports.
 const COARSE: Duration = Duration::from_millis(50);
 
-/// What the kernel says of what was sent.
+/// The kernel's state of sent data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unanswered {
-    /// Something is under way.
+    /// Data is under way.
     pub(crate) in_flight: bool,
-    /// Something waits for room at the other side.
+    /// Data waits for room at the peer.
     pub(crate) waits: bool,
-    /// The other side was asked for room, and has not answered yet.
+    /// The peer was probed for room and has not answered yet.
     pub(crate) asked: bool,
-    /// Since the other side last acknowledged anything, and since anything was last sent.
+    /// Time since the peer last acknowledged anything, and since anything was last sent.
     pub(crate) since_ack: Duration,
     pub(crate) since_sent: Duration,
-    /// After how long the kernel sends again what is not acknowledged.
+    /// Time after which the kernel retransmits unacknowledged data.
     pub(crate) again_after: Duration,
 }
 
 impl Unanswered {
-    /// Whether this stream is to be looked at again.
+    /// Whether this stream must be sampled again.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight || self.waits || self.asked
     }
 
-    /// How long nobody may answer. Kernels answer only two probes in a second, and probes are sent ever more
-    /// rarely, so one that is not answered means nothing yet.
+    /// The longest tolerated silence. Kernels answer only two probes per second, and probes are sent at growing intervals, so a
+    /// single unanswered probe means nothing.
     pub(crate) fn timeout(&self, limit: Duration) -> Duration {
         if self.in_flight { limit } else { limit.max(PROBES) }
     }
 
-    /// The kernel should have sent again and has not: there is no way out of this host. It counts such an attempt,
-    /// but not as something that was sent, so the acknowledgement may well be the younger one.
+    /// The kernel should have retransmitted and has not: there is no route out of this host. It counts such an attempt, but not as
+    /// sent data, so the acknowledgement may be the more recent event.
     fn is_overdue(&self) -> bool {
         self.since_ack.min(self.since_sent) > self.again_after + COARSE
     }
 }
 
-/// What the kernel knows of what was sent and not acknowledged, for words.
+/// The kernel's state of unacknowledged data, for failure texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unacknowledged {
     pub(crate) bytes: usize,
@@ -55,19 +55,19 @@ pub(crate) struct Unacknowledged {
     pub(crate) again: u32,
 }
 
-/// What was seen of one stream.
+/// The observations of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
     since: Option<Instant>,
-    /// The last look at which everything was answered, and the last one at which it was not.
+    /// The last sample at which everything was answered, and the last one at which it was not.
     fine: Option<Instant>,
     missed: Option<Instant>,
 }
 
 impl Silence {
-    /// How long nobody has answered. `marked`: when something was sent for the first time since the last look.
+    /// Returns how long the peer has been silent. `marked`: when data was first sent since the last sample.
     pub(crate) fn observe(&mut self, now: Instant, marked: Instant, seen: &Unanswered) -> Duration {
-        // What was sent after the last acknowledgement waits for one; a window that is closed needs none.
+        // Data that was sent after the last acknowledgement waits for one; a closed window needs none.
         let waits =
             seen.since_ack > seen.since_sent || seen.is_overdue() || self.still_misses(now, seen);
         if !(seen.asked || seen.in_flight && waits) {
@@ -82,7 +82,7 @@ impl Silence {
         now.saturating_duration_since(since)
     }
 
-    /// Nothing has been acknowledged since the last look, which missed it already.
+    /// Nothing has been acknowledged since the last sample, which already found an answer missing.
     fn still_misses(&self, now: Instant, seen: &Unanswered) -> bool {
         let elapsed = self.missed.map(|missed| now.saturating_duration_since(missed) + COARSE);
         elapsed.is_some_and(|elapsed| seen.since_ack > elapsed)
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_answer_is_silent_since_the_first_thing_that_it_was_sent() {
         let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
-        // Nothing was said for an hour; then something was sent, 1 s ago.
+        // Idle for an hour; then data was sent, 1 s ago.
         let marked = start;
         assert_eq!(silence.observe(start + S, marked, &seen(true, false, false, 90, 1)), S);
         assert_eq!(silence.observe(start + 3 * S, marked, &seen(true, false, false, 92, 1)), 3 * S);
-        // It answers, and is asked again.
+        // The peer answers, and is probed again.
         assert_eq!(silence.observe(start + 5 * S, marked, &seen(true, false, false, 1, 0)), S);
     }
 
@@ -119,13 +119,13 @@ mod tests {
             let closed = seen(false, true, false, at, at + 1);
             assert_eq!(silence.observe(start + S * at, start, &closed), Duration::ZERO);
             assert!(closed.is_busy());
-            // What was beyond its room is sent again, and answered at once.
+            // Data beyond the window is retransmitted, and answered immediately.
             let again = seen(true, true, false, at % 7, at % 7);
             assert_eq!(silence.observe(start + S * at, start, &again), Duration::ZERO);
         }
         // The link is cut: the next probe is not answered.
         let cut = |ack| seen(false, true, true, ack, 200);
-        // It was fine when it was last checked, and the probe was sent after that.
+        // The last sample was good, and the probe was sent after it.
         assert_eq!(silence.observe(start + 100 * S, start, &cut(50)), S);
         assert_eq!(silence.observe(start + 110 * S, start, &cut(60)), 11 * S);
     }
@@ -134,8 +134,8 @@ mod tests {
     fn what_cannot_be_sent_again_is_missed_although_the_acknowledgement_is_the_youngest_event() {
         const MS: Duration = Duration::from_millis(1);
         let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
-        // The device went down 4 ms after an acknowledgement. The kernel tries at 200, 600, 1400 and 3000 ms, and
-        // doubles its timeout every time; what it cannot send leaves no other trace.
+        // The device went down 4 ms after an acknowledgement. The kernel tries at 200, 600, 1400 and 3000 ms, and doubles its
+        // timeout every time. Packets that it cannot send leave no other trace.
         let mut silent_for = Vec::new();
         for at in (0..=3500).step_by(250) {
             let fired = [200, 600, 1400, 3000].iter().filter(|&&fires| fires <= at).count();
@@ -149,10 +149,10 @@ mod tests {
             };
             silent_for.push(silence.observe(start + MS * at, start, &seen).as_millis());
         }
-        // From the first look at which it was overdue on, however long the next attempt may take.
+        // From the first sample at which it was overdue, however late the next attempt is.
         assert_eq!(silent_for[..4], [0, 0, 250, 500]);
         assert_eq!(silent_for[14], 3250);
-        // An acknowledgement ends it.
+        // An acknowledgement ends the silence.
         let last_ack = Unanswered { again_after: S, ..seen(true, true, false, 0, 0) };
         assert_eq!(silence.observe(start + 3600 * MS, start, &last_ack), Duration::ZERO);
     }

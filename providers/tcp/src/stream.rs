@@ -1,4 +1,4 @@
-//! One TCP connection of an endpoint: its socket, what it is in the middle of, and the buffer it receives into.
+//! One TCP connection of an endpoint: its socket, the frame in progress, and its receive buffer.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,13 +18,13 @@ use crate::regions::Region;
 use crate::silence::Silence;
 use crate::sys;
 
-/// Where the payload of a put or of get data goes.
+/// The destination of the payload of a put or of get data.
 #[derive(Debug)]
 pub(crate) enum Destination {
     Region(Arc<Region>, u64),
-    /// The local pieces of a get of ours.
+    /// The local pieces of a get that this side has posted.
     Get,
-    /// Nowhere: it was refused, or has been here before.
+    /// None: the payload was refused, or has already arrived, and is discarded.
     Nowhere,
 }
 
@@ -47,27 +47,27 @@ impl Landing {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) socket: OwnedFd,
-    /// The other end of an endpoint that is connected to itself.
+    /// The other end, if the endpoint is connected to itself.
     pub(crate) other_end: Option<OwnedFd>,
     peer: Option<SocketAddr>,
     pub(crate) track: Track,
     /// The kernel takes no more until the descriptor is writable.
     pub(crate) blocked: bool,
-    /// There may be something to read: the kernel says so, or it was another one's turn.
+    /// There may be something to read: epoll has reported it, or the last read stopped at its limit.
     pub(crate) behind: bool,
     pub(crate) hot: bool,
     pub(crate) buffer: Option<Buffer>,
-    /// The beginning of a frame whose end is awaited without a buffer.
+    /// The beginning of a frame, kept without a buffer while the rest is awaited.
     pub(crate) rest: Box<[u8]>,
     pub(crate) landing: Option<Box<Landing>>,
-    /// Why sending failed: what had arrived before is still to be read.
+    /// The error of a failed send: data that arrived before it still has to be read.
     pub(crate) error: Option<io::Error>,
-    /// When something came last, in ms of the interface's clock.
+    /// When data last arrived, in ms of the interface's clock.
     pub(crate) last_received_ms: u64,
     pub(crate) silence: Silence,
-    /// While nothing is answered: whether the host there answers at all.
+    /// While the peer is silent: a probe of its host.
     pub(crate) probe: Option<Probe>,
-    /// Tests: nothing comes out of it, though it does not break.
+    /// For tests: nothing can be read from it, although it does not break.
     #[cfg(test)]
     pub(crate) frozen: bool,
 }
@@ -94,7 +94,7 @@ impl Stream {
         }
     }
 
-    /// A stream that leads back to where it begins.
+    /// A stream that is connected to itself.
     pub(crate) fn to_itself() -> io::Result<Stream> {
         let (socket, other) = sys::pair()?;
         let mut stream = Stream::new(0, socket, None);
@@ -102,13 +102,13 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Where bytes are written to.
+    /// The descriptor for writing.
     #[inline]
     pub(crate) fn sender(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Where bytes are read from.
+    /// The descriptor for reading.
     #[inline]
     pub(crate) fn receiver(&self) -> RawFd {
         self.other_end.as_ref().unwrap_or(&self.socket).as_raw_fd()
@@ -118,7 +118,7 @@ impl Stream {
         self.other_end.is_some()
     }
 
-    /// Who is at the other end, for words.
+    /// The peer's address, for texts.
     pub(crate) fn peer(&self) -> String {
         match self.peer {
             Some(peer) => peer.to_string(),
@@ -127,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// The addresses of this end and of the other.
+    /// The addresses of this end and of the other one.
     pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let socket = socket2::SockRef::from(&self.socket);
         let address = |a: io::Result<socket2::SockAddr>| a.ok().and_then(|a| a.as_socket());
@@ -139,7 +139,7 @@ impl Stream {
         sys::send_pieces(self.sender(), pieces)
     }
 
-    /// The buffer to read into.
+    /// The receive buffer; takes one from the pool if there is none.
     #[inline]
     pub(crate) fn buffer(&mut self, pool: &RefCell<Pool>) -> &mut Buffer {
         let rest = &mut self.rest;
@@ -150,7 +150,7 @@ impl Stream {
         })
     }
 
-    /// Gives the buffer back unless whole frames are in it.
+    /// Returns the buffer to the pool, unless it holds whole frames.
     pub(crate) fn put_away(&mut self, pool: &RefCell<Pool>) {
         if self.behind || self.hot {
             return;
@@ -161,12 +161,12 @@ impl Stream {
         }
     }
 
-    /// Bytes of memory that what was received takes.
+    /// Size of the memory for received data.
     pub(crate) fn committed(&self) -> usize {
         self.rest.len() + self.buffer.as_ref().map_or(0, |_| BUFFER)
     }
 
-    /// Throws away what has arrived, so that closing sends no reset after what was sent.
+    /// Discards the data that has arrived, so that closing does not send a reset after the sent data.
     pub(crate) fn discard(&mut self) {
         let mut scratch = [0u8; 4096];
         for _ in 0..1024 {
@@ -177,7 +177,7 @@ impl Stream {
     }
 }
 
-/// How a connection broke, in a status and in words.
+/// How a connection broke, as a status and in words.
 #[derive(Debug)]
 pub(crate) struct Broke {
     pub(crate) status: Status,
@@ -208,9 +208,9 @@ impl Broke {
             ),
             _ => match error.raw_os_error() {
                 Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN) => {
-                    (Status::Unreachable, "no way leads there any more")
+                    (Status::Unreachable, "there is no route to it any more")
                 }
-                _ => (Status::Io, "the connection is of no use any more"),
+                _ => (Status::Io, "the connection is unusable"),
             },
         };
         Broke { status, text: format!("the connection to {peer} broke: {error}; {what}") }

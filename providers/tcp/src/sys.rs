@@ -1,8 +1,10 @@
-//! The system calls, each behind a function that cannot be misused, and copies from and to operations' memory.
+//! System calls behind functions that cannot be misused, and copies between operations' memory and slices.
 //!
-//! A [`Piece`] is memory that somebody vouched for: who posts an operation, for its local pieces until it
-//! has completed or its endpoint is closed; a [`crate::regions::Pin`], for pieces of a registered region; or a
-//! borrowed slice. No piece outlives the one who vouches.
+//! A [`Piece`] is memory that is guaranteed by one of these, and it must not outlive its guarantor:
+//!
+//! * the poster of an operation, for its local pieces until it has completed or its endpoint is closed,
+//! * a [`crate::regions::Pin`], for pieces of a registered region,
+//! * a borrowed slice.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,7 +16,7 @@ use tieline_plugin_api::abi::Iov;
 
 use crate::silence::{Unacknowledged, Unanswered};
 
-/// Memory that somebody vouched for, as the kernel wants it.
+/// Guaranteed memory, in the kernel's format.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
@@ -29,10 +31,9 @@ const _: () = assert!(
 );
 
 impl Piece {
-    /// Names memory.
+    /// Designates memory.
     ///
-    /// # Safety
-    /// Somebody vouches for it, as the module says.
+    /// # Safety The memory must be guaranteed as the module documentation describes.
     pub(crate) unsafe fn new(base: *mut u8, len: usize) -> Piece {
         Piece { base, len }
     }
@@ -55,7 +56,7 @@ impl From<Iov> for Piece {
     }
 }
 
-/// The pieces of an operation that outlives its call.
+/// Converts the pieces of an operation that outlives its call.
 pub(crate) fn pieces(iov: &[Iov]) -> Box<[Piece]> {
     iov.iter().map(|&piece| piece.into()).collect()
 }
@@ -74,7 +75,7 @@ pub(crate) fn piece_mut(bytes: &mut [u8]) -> Piece {
     Piece { base: bytes.as_mut_ptr(), len: bytes.len() }
 }
 
-/// Sends bytes without waiting.
+/// Sends bytes without blocking.
 #[inline]
 pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: reads the slice.
@@ -82,9 +83,9 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends pieces without waiting. The pieces are vouched for, as the module says.
+/// Sends pieces without blocking. The pieces are guaranteed as the module documentation describes.
 pub(crate) fn send_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
-    // SAFETY: plain records for which zeros are a value.
+    // SAFETY: a plain record for which zeros are a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
@@ -94,7 +95,7 @@ pub(crate) fn send_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives bytes without waiting; 0 is the end.
+/// Receives bytes without blocking; 0 is the end.
 #[inline]
 pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
     // SAFETY: writes into the slice.
@@ -102,25 +103,25 @@ pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives into pieces without waiting; 0 is the end. The pieces are vouched for, as the module says.
+/// Receives into pieces without blocking; 0 is the end. The pieces are guaranteed as the module documentation describes.
 pub(crate) fn receive_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
-    // SAFETY: plain records for which zeros are a value.
+    // SAFETY: a plain record for which zeros are a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
-    // SAFETY: as in `send_pieces`; that the pieces may be written is vouched for.
+    // SAFETY: as in `send_pieces`; the guarantee includes that the pieces may be written.
     let got = unsafe { libc::recvmsg(fd, &mut message, FLAGS) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes of a registered region to `out`, as far as both go. The error: where they are missing.
+/// Copies bytes of a registered region to `out`, up to the shorter length. The error is the position of missing memory.
 pub(crate) fn read_region(touch: &Touch, from: Piece, out: &mut [u8]) -> Result<(), Fault> {
     let len = from.len.min(out.len());
-    // SAFETY: the piece is vouched for, as far as it is mapped.
+    // SAFETY: the piece is guaranteed, as far as it is mapped.
     unsafe { touch.read(from.base, &mut out[..len]) }
 }
 
-/// Copies bytes to a piece that is vouched for, as far as both go. The error: where it is missing.
+/// Copies bytes to a guaranteed piece, up to the shorter length. The error is the position of missing memory.
 pub(crate) fn write_region(touch: &Touch, bytes: &[u8], to: Piece) -> Result<(), Fault> {
     // SAFETY: as above; it may be written.
     unsafe { touch.write(to.base, &bytes[..to.len.min(bytes.len())]) }
@@ -128,7 +129,7 @@ pub(crate) fn write_region(touch: &Touch, bytes: &[u8], to: Piece) -> Result<(),
 
 const PAGE: usize = 4096;
 
-/// How many bytes of a piece come before the first that cannot be written. `None`: all can.
+/// Number of bytes of a piece before the first that cannot be written. `None`: all can.
 pub(crate) fn first_unwritable(piece: Piece) -> Option<usize> {
     first_page(piece, |at| is_writable(at & !3))
 }
@@ -137,12 +138,12 @@ pub(crate) fn first_unwritable(piece: Piece) -> Option<usize> {
 pub(crate) fn first_unreadable(touch: &Touch, piece: Piece) -> Option<usize> {
     first_page(piece, |at| {
         let behind = at - piece.base.addr();
-        // SAFETY: one byte of a piece that is vouched for, as far as it is mapped.
+        // SAFETY: one byte of a guaranteed piece, as far as it is mapped.
         unsafe { touch.read(piece.base.wrapping_add(behind), &mut [0]) }.is_ok()
     })
 }
 
-/// The first page of a piece that is bad, where its part in the piece begins.
+/// The first bad page of a piece, as the offset in the piece where that page's part begins.
 fn first_page(piece: Piece, is_good: impl Fn(usize) -> bool) -> Option<usize> {
     let mut at = 0;
     while at < piece.len {
@@ -155,9 +156,9 @@ fn first_page(piece: Piece, is_good: impl Fn(usize) -> bool) -> Option<usize> {
     None
 }
 
-/// Copies a piece that is vouched for to `out`, as far as both go.
+/// Copies a guaranteed piece to `out`, up to the shorter length.
 pub(crate) fn read_piece(from: Piece, out: &mut [u8]) {
-    // SAFETY: the piece is vouched for; `out` is ours alone and holds at least that much.
+    // SAFETY: the piece is guaranteed. `out` is exclusively ours; the copied length is at most the length of both.
     unsafe { std::ptr::copy(from.base, out.as_mut_ptr(), from.len.min(out.len())) };
 }
 
@@ -186,7 +187,7 @@ pub(crate) fn cut(pieces: &[Piece], mut at: usize, mut len: usize, out: &mut Vec
     }
 }
 
-/// Two ends of a stream that leads nowhere else.
+/// The two ends of a private stream.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -194,19 +195,19 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: descriptors that were just made and that nobody else owns.
+    // SAFETY: new descriptors without another owner.
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// Says that nothing more will be sent.
+/// Announces the end of the sent data.
 pub(crate) fn end_sending(fd: RawFd) {
-    // SAFETY: no pointers. It fails only when the connection is gone already.
+    // SAFETY: no pointers. It fails only if the connection is already gone.
     let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// What the kernel knows of what was sent on a TCP connection; `None` for other sockets.
+/// The kernel's state of the data sent on a TCP connection; `None` for other sockets.
 pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
-    // SAFETY: a plain record for which zeros are a value.
+    // SAFETY: a plain record for which zeros are a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     let (at, level) = ((&raw mut info).cast(), libc::IPPROTO_TCP);
@@ -225,10 +226,10 @@ pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
     })
 }
 
-/// What the kernel knows of what was sent and not acknowledged: bytes, the largest segment, the MTU of the way as it believes it to be, and
-/// how often it has sent again without an answer.
+/// The kernel's state of unacknowledged data: bytes, the largest segment, the presumed MTU of the route, and the number of
+/// unanswered retransmissions.
 pub(crate) fn unacknowledged(fd: RawFd) -> Option<Unacknowledged> {
-    // SAFETY: a plain record for which zeros are a value.
+    // SAFETY: a plain record for which zeros are a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     let (at, level) = ((&raw mut info).cast(), libc::IPPROTO_TCP);
@@ -245,12 +246,12 @@ pub(crate) fn unacknowledged(fd: RawFd) -> Option<Unacknowledged> {
     })
 }
 
-/// Whether a call that failed is to be made again, now or later.
+/// Whether a failed call must be repeated, now or later.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// What a poll brings, and a copy of every payload.
+/// The events of a poll, with a copy of every payload.
 #[cfg(test)]
 pub(crate) fn poll<I: tieline_plugin_api::Interface>(
     interface: &I,

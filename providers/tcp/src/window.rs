@@ -1,29 +1,29 @@
-//! The receiving half of a session: every frame once, in order, whatever streams they came on. Pure.
+//! The receiving half of a session: delivers every frame once and in order, from any number of streams. Pure.
 
 use std::collections::VecDeque;
 
 use crate::frame::Malformed;
 
-/// The most frames that are on their way at once; what is further ahead breaks the protocol. So a peer can make this
-/// side hold as many of the longest messages, 64 MiB, and no more: as much as the largest send buffer.
+/// The most frames under way; a frame further ahead violates the protocol. A peer can thus make this side hold at most this many of
+/// the longest messages, 64 MiB: as much as the largest send buffer.
 pub(crate) const WINDOW: u32 = 1024;
 
 /// What to do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is the next one.
+    /// It is the expected one.
     Next,
-    /// Some before it are missing: hold it.
+    /// Frames before it are missing: hold it.
     Ahead,
-    /// It has been here before.
+    /// It has already arrived.
     Duplicate,
 }
 
-/// Which frames have arrived. `T` is what is held of one that came too early.
+/// The frames that have arrived. `T` is the record of a frame that is held.
 #[derive(Debug)]
 pub(crate) struct Window<T> {
     expected: u32,
-    /// Frames from `expected` on; the first is there only while it could not be delivered.
+    /// Frames from `expected` on; the first is present only if it could not be delivered yet.
     ahead: VecDeque<Option<T>>,
 }
 
@@ -39,7 +39,7 @@ impl<T> Window<T> {
         Window { expected, ahead: VecDeque::new() }
     }
 
-    /// Everything before this has been delivered.
+    /// All frames before this one have been delivered.
     #[inline]
     pub(crate) fn expected(&self) -> u32 {
         self.expected
@@ -50,7 +50,7 @@ impl<T> Window<T> {
         self.expected.wrapping_add(self.ahead.len() as u32)
     }
 
-    /// Whether frames wait for others before them.
+    /// Whether frames wait for missing ones before them.
     pub(crate) fn has_gap(&self) -> bool {
         !self.ahead.is_empty()
     }
@@ -81,7 +81,7 @@ impl<T> Window<T> {
         let _ = self.ahead.pop_front();
     }
 
-    /// Holds what came too early, or could not be delivered yet. `seq` was judged.
+    /// Holds a frame that arrived early or could not be delivered yet. `seq` was judged.
     pub(crate) fn hold(&mut self, seq: u32, item: T) {
         let at = seq.wrapping_sub(self.expected) as usize;
         while self.ahead.len() <= at {
@@ -90,12 +90,12 @@ impl<T> Window<T> {
         self.ahead[at] = Some(item);
     }
 
-    /// What is held of the next frame.
+    /// The held record of the next frame.
     pub(crate) fn ready(&mut self) -> Option<&mut T> {
         self.ahead.front_mut()?.as_mut()
     }
 
-    /// Takes it, as delivered.
+    /// Takes the held record of the next frame, as delivered.
     pub(crate) fn take_ready(&mut self) -> Option<T> {
         if !matches!(self.ahead.front(), Some(Some(_))) {
             return None;

@@ -450,7 +450,7 @@ fn who_is_not_taken_in_for_want_of_descriptors_hears_so() -> Verdict {
         }
         // It is let in where there is room for that, and then hung up on for want of a way back.
         let words = match taken_in {
-            true => ["ulimit -n", "the peer hung up"],
+            true => ["ulimit -n", "the peer disconnected"],
             false => ["Too many open files"; 2],
         };
         let told = words.iter().any(|words| said.contains(words));

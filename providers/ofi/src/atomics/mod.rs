@@ -1,8 +1,8 @@
-//! Atomics that libfabric's provider carries out: which there are, and what they are called there.
+//! Atomics that libfabric's provider executes: which are supported, and libfabric's names for them.
 //!
-//! They are claimed as a device's: towards the processor's they need not be atomic, so one executor does all of a region. They are
-//! asked for only of providers that have one executor behind all interfaces of a domain, and only where asking costs nothing else
-//! (`offers`). Those that a provider claims and does not do are found out (`selftest`).
+//! They are advertised as atomics of a device. They need not be atomic towards the processor's atomics, so one executor handles all
+//! atomics of a region. They are requested only of providers with one executor for all interfaces of a domain, and only if the
+//! request has no other cost (`offers`). `selftest` detects atomics that a provider claims without supporting them.
 
 pub(crate) mod sys;
 
@@ -12,27 +12,28 @@ use crate::offers::core_name;
 use core::ffi::c_int;
 use tieline_plugin_api::atomic_op;
 
-/// Providers behind whose interfaces one executor stands: the device (cxi), or one thread of the domain (sockets: read in
-/// sock_progress.c). Of others each endpoint's owner does them as it polls (`ofi_rxm`: read in rxm_cq.c; EFA, opx), two of a process at
-/// once, and whether its build then uses the processor's atomics (util_atomic.c, HAVE_BUILTIN_MM_ATOMICS) nobody can ask.
+/// Providers with one executor for all interfaces: the device (cxi), or one thread of the domain (sockets: read in
+/// sock_progress.c). With other providers each endpoint's owner executes them while polling (`ofi_rxm`: read in rxm_cq.c; EFA,
+/// opx), possibly two threads of a process concurrently. A build need not use the processor's atomics for that (util_atomic.c,
+/// HAVE_BUILTIN_MM_ATOMICS), and there is no way to query whether it does.
 const ONE_EXECUTOR: &[&str] = &["cxi", "sockets"];
 
-/// Whether a provider's atomics are asked for.
+/// Whether atomics are requested of a provider.
 pub(crate) fn are_wanted(provider: &str, settings: &Settings) -> bool {
     let native = !provider.contains("ofi_rx") && ONE_EXECUTOR.contains(&core_name(provider));
     native || settings.trusts("atomics")
 }
 
-/// Which of three calls an atomic goes through.
+/// The library call that posts an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Post,
     Fetch,
-    /// Fetches, too: it has no other form.
+    /// Compares and also fetches; there is no form that only compares.
     Compare,
 }
 
-/// An atomic as the library knows it.
+/// The library's encoding of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Native {
     pub(crate) form: Form,
@@ -42,7 +43,7 @@ pub(crate) struct Native {
     pub(crate) op: c_int,
 }
 
-/// Operations that there are, each a bit `1 << TIELINE_ATOMIC_*`.
+/// The supported operations, each a bit `1 << TIELINE_ATOMIC_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Masks {
     pub(crate) post32: u32,
@@ -73,19 +74,19 @@ impl Masks {
         op < 32 && matches!(width, 4 | 8) && *self.of(width, fetch) & 1 << op != 0
     }
 
-    /// What has no exchange of 64 bits by comparison is of no use: the core makes of it what is missing.
+    /// Whether a 64-bit compare-and-swap is among them: the core builds missing operations from it.
     pub(crate) fn are_enough(self) -> bool {
         self.has(atomic_op::COMPARE_SWAP, 8, true)
     }
 
-    /// All that the ABI knows: operation, width, whether it fetches.
+    /// Every atomic of the ABI: operation, width, and whether it fetches.
     pub(crate) fn each() -> impl Iterator<Item = (u32, u32, bool)> {
         let ops = atomic_op::ADD..=atomic_op::MAX;
         ops.flat_map(|op| [(op, 4, false), (op, 4, true), (op, 8, false), (op, 8, true)])
     }
 }
 
-/// What an atomic of the ABI is here.
+/// Translates an atomic of the ABI.
 pub(crate) fn native(op: u32, width: u32, fetch: bool) -> Option<Native> {
     let datatype = match width {
         4 => FI_UINT32,
@@ -111,7 +112,7 @@ pub(crate) fn native(op: u32, width: u32, fetch: bool) -> Option<Native> {
     Some(Native { form, datatype, op })
 }
 
-/// What an atomic leaves behind.
+/// The value in memory after an atomic.
 pub(crate) fn applied(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let (old, operand, compare) = (old & mask, operand & mask, compare & mask);
@@ -128,13 +129,13 @@ pub(crate) fn applied(op: u32, width: u32, old: u64, operand: u64, compare: u64)
     }
 }
 
-/// Where the parts of an atomic lie in its slot.
+/// The layout of an atomic's slot.
 pub(crate) const OPERAND: usize = 0;
 pub(crate) const COMPARE: usize = 8;
 pub(crate) const RESULT: usize = 16;
 pub(crate) const PARTS: usize = 24;
 
-/// A value as it lies in memory.
+/// The bytes of a value in memory.
 pub(crate) fn bytes(value: u64, width: u32) -> Vec<u8> {
     match width {
         4 => (value as u32).to_ne_bytes().to_vec(),
@@ -142,7 +143,7 @@ pub(crate) fn bytes(value: u64, width: u32) -> Vec<u8> {
     }
 }
 
-/// A value that lies in memory.
+/// The value of bytes in memory.
 pub(crate) fn value(bytes: &[u8]) -> u64 {
     match (bytes.first_chunk::<8>(), bytes.first_chunk::<4>()) {
         (Some(wide), _) => u64::from_ne_bytes(*wide),

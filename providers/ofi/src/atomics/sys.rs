@@ -14,7 +14,7 @@ impl Ep {
         unsafe { (*self.raw).atomic.as_ref() }
     }
 
-    /// What the provider says that it does.
+    /// The atomics that the provider reports as supported.
     pub(crate) fn counted(&self) -> Masks {
         let mut masks = Masks::default();
         let Some(ops) = self.atomics() else { return masks };
@@ -35,7 +35,7 @@ impl Ep {
         masks
     }
 
-    /// Posts an atomic, whose operand, comparison and result lie in `slot`. It completes when it is done at the target.
+    /// Posts an atomic, whose operand, comparand and result are in `slot`. It completes when it has been executed at the target.
     pub(crate) fn atomic(
         &self,
         native: Native,
@@ -63,7 +63,7 @@ impl Ep {
             data: 0,
         };
         let message = &raw const message;
-        // Fetching ones, too: cxi tells of a result before the word is in memory, unless it is asked (read in cxip_atomic.c).
+        // Also for fetching atomics: without this flag, cxi completes them before the word is in memory (read in cxip_atomic.c).
         let flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
         // SAFETY: an enabled endpoint with the table; the records live for the call, the slot and the context until the completion.
         let code = unsafe {

@@ -1,4 +1,4 @@
-//! A libfabric that is played by this process, so that what no provider here does can be tested.
+//! A libfabric simulated in this process, to test behaviour that no provider here shows.
 
 mod atomics {
     pub(crate) mod sys;
@@ -35,31 +35,31 @@ use tieline_plugin_api::{
     Domain, Endpoint, Events, Failure, Interface, RmaOp, Status, access, event,
 };
 
-/// What an interface told in one or more polls.
+/// The reports of an interface in one or more polls.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// Header and payload of each message.
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
-    /// Cookie of each operation that ended, and how.
+    /// Cookie and result of each completed operation.
     pub(crate) ended: Vec<(u64, Result<(), Status>)>,
-    /// And what it brought.
+    /// The fetched values.
     pub(crate) values: Vec<u64>,
-    /// What peers that arrived said of themselves.
+    /// The identities of peers that arrived.
     pub(crate) arrived: Vec<Vec<u8>>,
-    /// How peers left.
+    /// The statuses with which peers left.
     pub(crate) left: Vec<i32>,
-    /// Endpoints that failed: cookie, status, words.
+    /// Endpoints that failed: cookie, status, text.
     pub(crate) failed: Vec<(u64, Status, String)>,
 }
 
-/// A domain, and the module opened on it.
+/// A domain and its opened module.
 pub(crate) struct Side {
     pub(crate) interface: OfiInterface,
     pub(crate) domain: OfiDomain,
     pub(crate) told: Told,
 }
 
-/// More polls than anything takes that ends.
+/// More polls than any operation needs that completes.
 const MANY: usize = 10_000;
 
 pub(crate) fn settings() -> Settings {
@@ -110,7 +110,7 @@ impl Side {
         }
     }
 
-    /// An endpoint to the other side, over which messages go.
+    /// An endpoint to the other side that is ready for messages.
     pub(crate) fn connected(&mut self, to: &mut Side, cookie: u64) -> OfiEndpoint {
         let address = to.interface.address();
         let endpoint = self.interface.connect(&address, b"it is me", cookie).unwrap();
@@ -119,7 +119,7 @@ impl Side {
     }
 
     fn is_welcome(&self, endpoint: &OfiEndpoint) -> bool {
-        // Nothing is taken before the peer has answered, not even a message too much.
+        // Nothing is accepted before the peer has answered, not even a message that is too long.
         !matches!(
             endpoint.am_packed(0, 0, refusing(&mut |_, _| Err(Status::Canceled)), 8),
             Err(Status::Again)
@@ -146,7 +146,7 @@ fn refusing<'a>(
     tieline_plugin_api::Packer::new(pack)
 }
 
-/// Polls both until it is so.
+/// Polls both sides until the condition holds.
 pub(crate) fn until(
     near: &mut Side,
     far: &mut Side,
@@ -162,7 +162,7 @@ pub(crate) fn until(
     panic!("it does not come: {:?} and {:?}", near.told, far.told);
 }
 
-/// A put or get of one piece, whose end is told.
+/// A put or get of one piece with a reported completion.
 pub(crate) fn transfer(
     endpoint: &OfiEndpoint,
     put: bool,

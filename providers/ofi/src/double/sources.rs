@@ -1,8 +1,8 @@
-//! Where each way of behaving that is played was read or seen, and what compares it with the real thing.
+//! The source of each simulated behaviour, and the test that compares it with a real library.
 
 use super::world::{Atomics, Manners};
 
-/// Where it is known from.
+/// How a behaviour is known.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     /// A program over this provider has shown it.
@@ -11,28 +11,28 @@ enum Source {
     Read(&'static str),
     /// A manual page.
     Page(&'static str),
-    /// Nobody is known to do so: what a defect would look like, or a peer's ill will.
+    /// No provider is known to behave so: a conceivable defect, or a malicious peer.
     Invented(&'static str),
 }
 
-/// What runs the same over a real library.
+/// The comparison with a real library.
 #[derive(Clone, Copy, Debug)]
 enum Against {
-    /// A test of `real_tests.rs`, whose outcome has to be the same.
+    /// A test of `real_tests.rs`, whose outcome must be the same.
     Test(&'static str),
-    /// A test elsewhere, which is about a real library alone.
+    /// A test elsewhere that uses only a real library.
     Run(&'static str),
-    /// Why there is none.
+    /// Why there is no comparison.
     Nothing(&'static str),
 }
 
 use Against::{Nothing, Test};
 use Source::{Invented, Page, Read, Run};
 
-const HARDWARE: Against = Nothing("only hardware that nobody here has does so");
-const ILL_WILL: Against = Nothing("no library does so by itself");
+const HARDWARE: Against = Nothing("only hardware that is not available here does so");
+const ILL_WILL: Against = Nothing("no library does so on its own");
 
-/// Every part of `Manners`, in its order.
+/// Every field of `Manners`, in its order.
 const MANNERS: &[(&str, Source, Against)] = &[
     (
         "device",
@@ -90,7 +90,7 @@ const MANNERS: &[(&str, Source, Against)] = &[
     (
         "lose_send",
         Read("prov/rxm/src/rxm_conn.c, which connects anew"),
-        Nothing("nobody can tell a real connection when to break between two messages"),
+        Nothing("a real connection cannot be made to break between two messages"),
     ),
     (
         "swap_sends",
@@ -165,11 +165,12 @@ const MANNERS: &[(&str, Source, Against)] = &[
         Page(
             "fi_endpoint(3): fi_ep_bind returns an error; rxm then reads a table that is not there",
         ),
-        Nothing("nobody can tell a real library when to be out of memory"),
+        Nothing("a real library cannot be made to run out of memory"),
     ),
 ];
 
-/// What of atomics is played. Defects are invented: each is what an implementation would do that confuses two things.
+/// The source of each simulated behaviour of atomics. Defects are invented: each is that of an implementation that confuses two
+/// things.
 fn of_atomics(atomics: Atomics) -> Source {
     let defect = Invented("a defect that the trial at open has to find");
     match atomics {

@@ -1,4 +1,4 @@
-//! The tables of the played library.
+//! The tables of the simulated library.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +20,7 @@ const NAME: &[u8] = b"played-0";
 /// A message was longer than its buffer (fi_errno.h).
 const FI_ETRUNC: c_int = 265;
 
-/// An object whose table the provider has: what it is, and its number.
+/// An object with the table of a provider: its head and its number.
 #[repr(C)]
 struct Object<T> {
     public: T,
@@ -62,7 +62,7 @@ pub(super) fn head(ops: fi_ops) -> fid {
     fid { fclass: 0, context: ptr::null_mut(), ops: table(ops) }
 }
 
-/// The library's functions.
+/// The functions of the library.
 pub(crate) fn library() -> Library {
     Library {
         getinfo,
@@ -164,7 +164,8 @@ unsafe extern "C" fn insert(
     1
 }
 
-/// EFA's two sides number what they exchange; one that is forgotten ends the other's process (read in efa_rdm_msg.c, efa_base_ep.c).
+/// EFA's two sides number what they exchange; removing an entry aborts the other side's process (read in efa_rdm_msg.c,
+/// efa_base_ep.c).
 unsafe extern "C" fn remove(_: *mut fid_av, _: *mut u64, _: usize, _: u64) -> c_int {
     world(|world| world.complaints.push("a peer was taken out of the table".into()));
     0
@@ -204,7 +205,7 @@ unsafe extern "C" fn cq_open(
             strerror,
         }),
     };
-    // SAFETY: a filled record, and room for one pointer. Its number is that of the endpoint that is bound to it.
+    // SAFETY: a filled record, and room for one pointer. The queue's number becomes that of the endpoint that is bound to it.
     let (size, cq) = unsafe {
         *out = new(cq, u64::MAX);
         ((*attr).size, *out)
@@ -226,7 +227,7 @@ pub(super) unsafe fn name_queue(queue: *mut fid, at: usize) {
 fn copy(from: usize, to: usize, len: usize) {
     let (from, to) =
         (ptr::with_exposed_provenance::<u8>(from), ptr::with_exposed_provenance_mut(to));
-    // SAFETY: memory that was posted or registered, and whose registration, or posting, was found.
+    // SAFETY: posted or registered memory, whose posting or registration was looked up.
     unsafe { ptr::copy(from, to, len) };
 }
 
@@ -326,7 +327,8 @@ unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
             world.complaints.push(format!("endpoint {at} was closed before {bound} registrations"));
         }
         let closed = core::mem::take(&mut world.ends[at]);
-        // The layer does something with them that ends the process (verbs;ofi_rxm of 1.17: run, and read in `rxm_close_conn`).
+        // The layer accesses freed memory with these entries, which ends the process (verbs;ofi_rxm of 1.17: run, and read in
+        // `rxm_close_conn`).
         let came =
             closed.entries.iter().any(|entry| entry.error == 0 && entry.flags & FI_RECV != 0);
         if came && world.manners.provider.to_bytes().ends_with(b"ofi_rxm") {
@@ -335,7 +337,7 @@ unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
         for end in &mut world.ends {
             end.ways.retain(|way| way.from != at);
         }
-        // What led there fails (tcp;ofi_rxm: run).
+        // Operations to this endpoint fail (tcp;ofi_rxm: run).
         for (from, context) in closed.ways.iter().filter_map(|way| Some((way.from, way.context?))) {
             let error = libc::ENOTCONN;
             world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
@@ -352,7 +354,7 @@ unsafe extern "C" fn endpoint(
     _: *mut c_void,
 ) -> c_int {
     if let Some(signal) = world(|world| world.manners.kills) {
-        // SAFETY: ends this process, or its child, unless it has a handler.
+        // SAFETY: ends this process, or its child, unless there is a handler.
         let _ = unsafe { libc::raise(signal) };
     }
     let at = world(|world| {
@@ -413,7 +415,7 @@ unsafe extern "C" fn setopt(
 unsafe extern "C" fn getname(fid: *mut fid, out: *mut c_void, len: *mut usize) -> c_int {
     let mut name = NAME.to_vec();
     name[7] = b'0' + number(fid.cast::<fid_ep>()) as u8;
-    // SAFETY: more room than that is said.
+    // SAFETY: the room is longer than stated.
     unsafe {
         ptr::copy_nonoverlapping(name.as_ptr(), out.cast(), name.len());
         *len = name.len();
@@ -421,7 +423,7 @@ unsafe extern "C" fn getname(fid: *mut fid, out: *mut c_void, len: *mut usize) -
     0
 }
 
-/// The pieces of a message or transfer; each has a descriptor where one is demanded.
+/// The pieces of a message or transfer; each has a descriptor if one is required.
 pub(super) fn pieces(
     world: &mut World,
     iov: *const libc::iovec,
@@ -431,7 +433,7 @@ pub(super) fn pieces(
     let needs = world.manners.mr_mode & FI_MR_LOCAL != 0;
     (0..count)
         .map(|n| {
-            // SAFETY: as many pieces and descriptors as are said.
+            // SAFETY: the arrays have the stated number of pieces and descriptors.
             let (piece, desc) = unsafe { (&*iov.add(n), *desc.add(n)) };
             let (base, len) = (piece.iov_base.expose_provenance(), piece.iov_len);
             let inside = world.memory.get(&(desc.addr() as u64)).is_some_and(|memory| {
@@ -445,14 +447,14 @@ pub(super) fn pieces(
         .collect()
 }
 
-/// Puts messages that have come early into buffers.
+/// Puts messages that arrived before a buffer was posted into buffers.
 fn deliver(world: &mut World, at: usize) {
     let end = &mut world.ends[at];
     let mut came = Vec::new();
     while let (Some(message), Some(buffer)) = (end.early.front(), end.buffers.front_mut()) {
         let (context, left) = (buffer.context, buffer.len - buffer.used);
         if message.len() > left {
-            // It takes the rest of the buffer, which nobody says anything of (rxm, sockets: read in rxm_cq.c, sock_progress.c).
+            // The message consumes the rest of the buffer without a report (rxm, sockets: read in rxm_cq.c, sock_progress.c).
             let error = FI_ETRUNC;
             came.push(Entry { context, flags: 0, at: 0, len: 0, error });
             let _ = (end.early.pop_front(), end.buffers.pop_front());
@@ -465,7 +467,7 @@ fn deliver(world: &mut World, at: usize) {
         let full = !many || rest < end.least_room;
         let apart = world.manners.separate_release;
         let flags = FI_RECV | if full && many && !apart { FI_MULTI_RECV } else { 0 };
-        // Where it lies is said of buffers for many alone (fi_cq(3)).
+        // The position is reported only for buffers for many messages (fi_cq(3)).
         let at = if many { place } else { 0 };
         came.push(Entry { context, flags, at, len: message.len(), error: 0 });
         if full && many && apart {
@@ -482,7 +484,7 @@ fn deliver(world: &mut World, at: usize) {
     world.check_room(at);
 }
 
-/// Somebody has sent this to an endpoint.
+/// Delivers a packet to an endpoint as if a peer had sent it.
 pub(crate) fn inject(to: usize, packet: &[u8]) {
     world(|world| {
         world.ends[to].early.push_back(packet.to_vec());
@@ -528,7 +530,7 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
         if let Some(error) = world.manners.refuse_send.take() {
             return -(error as isize);
         }
-        // Nobody listens: EAGAIN for ever, and no event (tcp;ofi_rxm: run).
+        // No receiver: EAGAIN for ever, and no event (tcp;ofi_rxm: run).
         if world.refuses(to) || !world.ends.get(to).is_some_and(|end| end.open) {
             return -(FI_EAGAIN as isize);
         }
@@ -560,11 +562,11 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
 
 /// The events that a poll has written.
 pub(crate) fn pushed(room: &[core::mem::MaybeUninit<Event>], len: usize) -> Vec<Event> {
-    // SAFETY: so many were pushed.
+    // SAFETY: this many events were pushed.
     room[..len].iter().map(|event| unsafe { event.assume_init_read() }).collect()
 }
 
-/// What an event points to.
+/// The bytes that an event points to.
 pub(crate) fn payload(event: &Event) -> Vec<u8> {
     if event.len == 0 {
         return Vec::new();
@@ -573,8 +575,8 @@ pub(crate) fn payload(event: &Event) -> Vec<u8> {
     unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
 }
 
-/// Writes what a packer is asked for.
+/// Writes the bytes that a packer must write.
 pub(crate) fn write(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: the provider gives room for as many as were asked for.
+    // SAFETY: the provider provides as much room as was requested.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }

@@ -1,122 +1,123 @@
-//! What is played: endpoints in one process, their memory, and what goes wrong as tests tell it to.
+//! The state of the simulation: endpoints in one process, their memory, and the faults that tests request.
 //!
-//! `sources.rs` says of each way of behaving where it was read or seen. `run`: a program over libfabric 1.17 as Debian ships it.
+//! `sources.rs` names a source for each behaviour. `run` means: a program over libfabric 1.17 as Debian ships it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::CStr;
 
-/// What the library says of its atomics, and what it does.
+/// The atomics that the library claims, and those that it executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomics {
-    /// None are there, and who asks for them is told of no provider (tcp of 2.x: run).
+    /// None exist, and a request for them finds no provider (tcp of 2.x: run).
     None,
-    /// All are there, and are done.
+    /// All exist and are executed.
     Kept,
-    /// They are there, and messages are shorter with them: another provider is (tcp of 2.x, which is tcp;ofi_rxm then: run).
+    /// They exist, but with them messages are shorter, because another provider is used (tcp of 2.x, which is tcp;ofi_rxm then:
+    /// run).
     Dear,
-    /// Fetching ones are said to be there and refused (net of 1.17: run).
+    /// Fetching ones are claimed and refused (net of 1.17: run).
     FetchesRefused,
-    /// Those of 32 bits write 64.
+    /// Those of 32 bits write 64 bits.
     TooWide,
-    /// They complete, and nothing has changed.
+    /// They complete without an effect.
     Forgotten,
-    /// All are there, and fewer operations may be under way with them.
+    /// All exist, but with them fewer operations may be under way.
     Narrow,
-    /// The question for them fails, and not for want of a provider.
+    /// The query for them fails for another reason than a missing provider.
     Unanswered,
-    /// Those that compare are said to be there and refused.
+    /// Comparing ones are claimed and refused.
     SwapsRefused,
-    /// The larger and the smaller one are of signed numbers.
+    /// Minimum and maximum compare signed numbers.
     Signed,
-    /// The larger one completes, and nothing has changed.
+    /// The maximum completes without an effect.
     MaxForgotten,
-    /// What is to be swapped is, whatever is there.
+    /// A compare-and-swap always swaps.
     SwapsAlways,
-    /// Who compares is told what he compares with.
+    /// A compare-and-swap returns the comparand.
     ReturnsCompared,
-    /// Who adds is told nothing.
+    /// A fetching addition returns no value.
     KeepsResults,
 }
 
-/// How the library behaves; `sources.rs` names a source for each.
+/// The library's behaviour; `sources.rs` names a source for each field.
 #[derive(Clone, Debug)]
 pub(crate) struct Manners {
-    /// What its device is called.
+    /// The name of its device.
     pub(crate) device: &'static CStr,
-    /// Bytes of its keys (fi_domain(3), mr_key_size).
+    /// The size of its keys (fi_domain(3), mr_key_size).
     pub(crate) key_size: usize,
-    /// `FI_MR_...` that it demands (fi_mr(3)).
+    /// The `FI_MR_...` bits that it demands (fi_mr(3)).
     pub(crate) mr_mode: i32,
-    /// Completion at the target can be asked for (fi_endpoint(3), FI_DELIVERY_COMPLETE).
+    /// Completion at the target can be requested (fi_endpoint(3), FI_DELIVERY_COMPLETE).
     pub(crate) delivery: bool,
-    /// So many posts are refused with EAGAIN first: a connection forms, or a queue is full (rxm: run).
+    /// Number of posts that are refused with EAGAIN first: a connection forms, or a queue is full (rxm: run).
     pub(crate) eagain: usize,
-    /// Queues have a descriptor to wait for, by which nothing is ever told.
+    /// Queues have a descriptor to wait on, which never becomes readable.
     pub(crate) waits: bool,
-    /// A put or get is carried out when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm: run).
+    /// A put or get is executed when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm: run).
     pub(crate) manual: bool,
-    /// Completions of what is posted wait until they are let go: late ones.
+    /// Completions are late: they wait until `let_go`.
     pub(crate) late: bool,
-    /// A put completes when it is posted, whatever it was asked for (net of 1.17: run).
+    /// A put completes when it is posted, whatever was requested (net of 1.17: run).
     pub(crate) lies: bool,
-    /// The next put or get fails with this error, behind its posting (tcp;ofi_rxm: 125 and 107 when the peer is killed: run).
+    /// The next put or get fails with this error after it was posted (tcp;ofi_rxm: 125 and 107 when the peer is killed: run).
     pub(crate) fail_transfer: Option<i32>,
-    /// The next put or get is refused so, at its posting.
+    /// The next put or get is refused with this error when it is posted.
     pub(crate) refuse_transfer: Option<i32>,
-    /// The next message fails so.
+    /// The next message fails with this error.
     pub(crate) fail_send: Option<i32>,
-    /// The next message is refused so (sockets says ENOENT where nobody listens: run).
+    /// The next message is refused with this error (sockets returns ENOENT if there is no receiver: run).
     pub(crate) refuse_send: Option<i32>,
-    /// The next message is lost and completes well: what was on a connection that the library replaced (rxm: read in
+    /// The next message is lost but completes successfully: it was on a connection that the library replaced (rxm: read in
     /// prov/rxm, which connects anew).
     pub(crate) lose_send: bool,
-    /// The next message comes behind the one that is sent after it, whatever order was granted.
+    /// The next message arrives after its successor, whatever order was granted.
     pub(crate) swap_sends: bool,
-    /// Completions that were late come in the opposite order (fi_cq(3)).
+    /// Late completions arrive in reverse order (fi_cq(3)).
     pub(crate) backwards: bool,
     /// An event that belongs to no operation (EFA: read in efa_base_ep.c).
     pub(crate) trouble: Option<i32>,
-    /// Endpoints refuse to be closed, and go on (cxi, sockets: read in cxip_ep.c, sock_ep.c).
+    /// Endpoints refuse to close and continue to work (cxi, sockets: read in cxip_ep.c, sock_ep.c).
     pub(crate) stays_open: bool,
-    /// There is a queue for such events; endpoints without one are complained of.
+    /// There is a queue for such events; an endpoint without one is a complaint.
     pub(crate) has_notices: bool,
-    /// The queue of completions fails (fi_cq(3): overrun).
+    /// The completion queue fails (fi_cq(3): overrun).
     pub(crate) overrun: bool,
-    /// What it is called, and the format of its addresses.
+    /// The provider's name, and the format of its addresses.
     pub(crate) provider: &'static CStr,
     pub(crate) format: u32,
-    /// What it demands of whoever posts (fi_getinfo(3)), and its only kind of table, if there is only one (opx: read in fi_opx_av.c).
+    /// The mode bits that it demands (fi_getinfo(3)), and its only kind of table, if there is only one (opx: read in fi_opx_av.c).
     pub(crate) mode: u64,
     pub(crate) av_type: i32,
-    /// That a buffer is given back is said by a completion of its own, with what is left of it (opx: read in fi_opx_endpoint.h).
+    /// The release of a buffer has its own completion, with the rest of the buffer (opx: read in fi_opx_endpoint.h).
     pub(crate) separate_release: bool,
-    /// Nothing is taken for this endpoint (verbs;ofi_rxm, whose receiver has no room: run).
+    /// Nothing is accepted for this endpoint (verbs;ofi_rxm, whose receiver has no room: run).
     pub(crate) deaf: Option<usize>,
-    /// Puts and gets stay under way while messages pass: nothing orders the one behind the other (cxi, efa: no FI_ORDER_SAW).
+    /// Puts and gets stay under way while messages pass: they are not ordered with each other (cxi, efa: no FI_ORDER_SAW).
     pub(crate) hold_ways: bool,
-    /// Somebody who sends nonsense keeps the queue full.
+    /// An unknown peer keeps the queue full of invalid packets.
     pub(crate) noise: bool,
-    /// What peers put into their refusals as their status.
+    /// The status that peers put into their refusals.
     pub(crate) refusals_say: Option<i32>,
-    /// So many registrations are made, and no more (RLIMIT_MEMLOCK).
+    /// Only so many registrations succeed (RLIMIT_MEMLOCK).
     pub(crate) registrations: Option<usize>,
     pub(crate) atomics: Atomics,
-    /// The version of the interface that it has to be asked for.
+    /// The version of the interface that must be requested.
     pub(crate) api: u32,
-    /// The orders that are granted, of what is sent and of what is received, whatever was asked for.
+    /// The granted orders of sends and of receives, whatever was requested.
     pub(crate) orders: (u64, u64),
-    /// Keys that have to be mapped are longer than any room (FI_ETOOSMALL).
+    /// Keys that must be mapped are longer than any room (FI_ETOOSMALL).
     pub(crate) keys_are_long: bool,
-    /// Registrations do not end: closing one says so (EBUSY: fi_mr(3), verbs, cxi), and it stays.
+    /// Registrations do not end: closing one returns this error (EBUSY: fi_mr(3), verbs, cxi), and it stays.
     pub(crate) keeps_registrations: Option<i32>,
-    /// Each completion comes twice.
+    /// Each completion arrives twice.
     pub(crate) doubles: bool,
-    /// So many receives are taken at once; 0: as many as are posted, and it does not say how many.
+    /// Number of receives accepted at once; 0: all that are posted, and the limit is not reported.
     pub(crate) receives: usize,
-    /// The process ends by this signal as an endpoint opens.
+    /// This signal ends the process as an endpoint opens.
     pub(crate) kills: Option<i32>,
-    /// So many things are bound to endpoints, and no more.
+    /// Only so many objects can be bound to endpoints.
     pub(crate) bindings: Option<usize>,
 }
 
@@ -173,44 +174,44 @@ pub(crate) struct Entry {
     pub(crate) flags: u64,
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// An error, if it is not 0.
+    /// An error if not 0.
     pub(crate) error: i32,
 }
 
-/// A buffer for many messages.
+/// A posted receive buffer.
 pub(crate) struct Posted {
     pub(crate) base: usize,
     pub(crate) len: usize,
     pub(crate) used: usize,
     pub(crate) context: usize,
-    /// For many messages, or for one.
+    /// For many messages; otherwise for one.
     pub(crate) many: bool,
 }
 
-/// A put, get or atomic on its way.
+/// A put, get or atomic under way.
 pub(crate) struct Way {
     pub(crate) put: bool,
-    /// An atomic, whose local pieces are its operand, what it compares with, and where its result goes.
+    /// An atomic, whose local pieces are its operand, its comparand, and the room for its result.
     pub(crate) atomic: Option<crate::atomics::Native>,
     pub(crate) local: Vec<(usize, usize)>,
-    /// In the target's memory: checked when it was posted, as software providers do.
+    /// In the target's memory: checked when it was posted, as in software providers.
     pub(crate) remote: usize,
     pub(crate) from: usize,
-    /// None: its completion has come already.
+    /// `None`: it has already completed.
     pub(crate) context: Option<usize>,
-    /// What it was posted with.
+    /// The key that it was posted with.
     pub(crate) key: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct End {
     pub(crate) open: bool,
-    /// Which one it is, of all that had this place.
+    /// Distinguishes it from other endpoints that had this place.
     pub(crate) serial: u64,
-    /// Where it was opened, and whether it has a table of peers.
+    /// The domain that it was opened on, and whether it has a table of peers.
     pub(crate) domain: usize,
     pub(crate) has_table: bool,
-    /// Completions that its queue has room for.
+    /// Room for completions in its queue.
     pub(crate) room: usize,
     pub(crate) has_notices: bool,
     pub(crate) entries: VecDeque<Entry>,
@@ -235,28 +236,28 @@ pub(crate) struct World {
     pub(crate) ends: Vec<End>,
     pub(crate) memory: HashMap<u64, Memory>,
     pub(crate) next_key: u64,
-    /// Endpoints that there were.
+    /// Number of endpoints so far.
     pub(crate) serial: u64,
-    /// Queues and tables, and the endpoint that stands on each; domains, and the fabric that each stands on.
+    /// Queues and tables, with the endpoint that depends on each; domains, with the fabric that each depends on.
     pub(crate) bound: HashMap<usize, (usize, u64)>,
     pub(crate) fabrics: HashMap<usize, usize>,
-    /// Queues that are bound to nothing yet, and how many completions each has room for.
+    /// Unbound queues, with their room for completions.
     pub(crate) rooms: HashMap<usize, usize>,
-    /// Keys that were mapped: by which domain, and what they lead to.
+    /// Mapped keys: the domain that mapped each, and its target.
     pub(crate) mapped: HashMap<u64, (usize, u64)>,
-    /// Lists of what is offered, and of what is asked for, that nobody has given back.
+    /// Lists of offers and of hints that were not freed yet.
     pub(crate) lists: HashSet<usize>,
-    /// A message that lets the next one pass.
+    /// A message that the next one overtakes.
     pub(crate) aside: Option<Vec<u8>>,
-    /// How often it was asked what belongs to no operation.
+    /// How often events that belong to no operation were queried.
     pub(crate) looks: usize,
-    /// What the host was told.
+    /// The messages to the host.
     pub(crate) told: Vec<String>,
-    /// What has been done wrong.
+    /// Violations of libfabric's rules.
     pub(crate) complaints: Vec<String>,
 }
 
-/// What is done whenever a queue is read, and whose.
+/// An action at each read of a queue, and the number of its endpoint.
 type Beside = (usize, Box<dyn FnMut()>);
 
 thread_local! {
@@ -264,13 +265,13 @@ thread_local! {
     static BESIDE: RefCell<Option<Beside>> = const { RefCell::new(None) };
 }
 
-/// Does this from now on whenever that endpoint's queue is read: what other processes do meanwhile.
+/// Runs `act` at each read of that endpoint's queue: the concurrent actions of other processes.
 pub(crate) fn beside(at: usize, act: impl FnMut() + 'static) {
     BESIDE.with(|beside| *beside.borrow_mut() = Some((at, Box::new(act))));
 }
 
 pub(crate) fn act_beside(at: usize) {
-    // Taken out: it may read queues itself.
+    // Taken out during the call, because the action may read queues itself.
     let taken = BESIDE.with(|beside| beside.borrow_mut().take_if(|beside| beside.0 == at));
     if let Some((at, mut act)) = taken {
         act();
@@ -282,12 +283,12 @@ pub(crate) fn world<T>(look: impl FnOnce(&mut World) -> T) -> T {
     WORLD.with(|world| look(&mut world.borrow_mut()))
 }
 
-/// Behaves so from now on.
+/// Changes the behaviour.
 pub(crate) fn manners(set: impl FnOnce(&mut Manners)) {
     world(|world| set(&mut world.manners));
 }
 
-/// Memory ends that the library may have been told of.
+/// Memory is freed that the library may know.
 pub(crate) fn freed(base: usize, len: usize) {
     world(|world| {
         let range = base..base + len;
@@ -315,7 +316,7 @@ impl World {
         refused
     }
 
-    /// A stranger has sent nonsense.
+    /// An unknown peer has sent an invalid packet.
     pub(crate) fn early_noise(&mut self, at: usize, count: usize) {
         self.ends[at].early.extend((0..count).map(|_| vec![4; 32]));
     }
@@ -329,7 +330,7 @@ impl World {
         self.check_room(at);
     }
 
-    /// A queue that is full loses what comes (fi_cq(3): overrun).
+    /// A full queue loses further completions (fi_cq(3): overrun).
     pub(crate) fn check_room(&mut self, at: usize) {
         let (waiting, room) = (self.ends[at].entries.len(), self.ends[at].room);
         if waiting > room && !self.manners.doubles {
@@ -338,14 +339,14 @@ impl World {
     }
 }
 
-/// An error comes with a context that no operation was posted with.
+/// Reports an error with a context of no posted operation.
 pub(crate) fn fail_nothing(at: usize, error: i32, context: usize) {
     world(|world| {
         world.ends[at].entries.push_back(Entry { context, flags: 0, at: 0, len: 0, error });
     });
 }
 
-/// An error comes for a receive of this endpoint, which keeps the buffer, or for no operation at all.
+/// Reports an error of a receive of this endpoint, which keeps the buffer, or of no operation.
 pub(crate) fn fail_receive(at: usize, error: i32, of_one: bool) {
     world(|world| {
         let end = &mut world.ends[at];
@@ -358,7 +359,7 @@ pub(crate) fn fail_receive(at: usize, error: i32, of_one: bool) {
     });
 }
 
-/// Late completions come now.
+/// Delivers the late completions.
 pub(crate) fn let_go() {
     world(|world| {
         world.manners.late = false;
@@ -373,7 +374,7 @@ pub(crate) fn let_go() {
     });
 }
 
-/// How many registrations there are.
+/// Number of registrations.
 pub(crate) fn registrations() -> usize {
     world(|world| world.memory.len())
 }

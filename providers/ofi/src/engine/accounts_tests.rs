@@ -1,11 +1,11 @@
-//! What an interface counts, compared with what there is: after every poll of every test.
+//! After every poll of every test, compares an interface's counters with the objects that they count.
 
 use super::ops::Work;
 use super::{Engine, Ready};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Engine {
-    /// Counts anew what is counted as it comes and goes.
+    /// Recomputes every counter that the engine maintains incrementally.
     pub(crate) fn check_accounts(&self) {
         if self.broken.is_some() {
             return;

@@ -1,4 +1,4 @@
-//! Atomics: each in a slot of its own, with its operand, what it compares with, and what it fetches.
+//! Atomics: each has its own slot for its operand, comparand and result.
 
 use super::Engine;
 use super::channels::RemoteKey;
@@ -8,12 +8,12 @@ use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Posted, Status, access, op_flags};
 
 impl Engine {
-    /// Those that this interface does.
+    /// Sets the atomics that this interface executes.
     pub(crate) fn do_atomics(&mut self, masks: Masks) {
         self.atomics = masks;
     }
 
-    /// What the provider says that it does.
+    /// The atomics that the provider reports as supported.
     pub(crate) fn counted_atomics(&self) -> Masks {
         self.ep.counted()
     }
@@ -28,12 +28,12 @@ impl Engine {
             return Err(Status::Misaligned);
         }
         let target = self.target(at, key, access::REMOTE_ATOMIC, op.offset, width);
-        // The key is older than the interface. Nobody else may be asked, as for a put: who executes atomics is in the key.
+        // The key is older than the interface. Unlike a put, an atomic has no alternative route: the key determines its executor.
         let target = target.map_err(|status| match status {
             Status::Declined => Status::Unsupported,
             status => status,
         })?;
-        // Of the owner's memory: what the transfer's address begins at may be 0.
+        // Check alignment in the owner's memory: `base` may be 0 and says nothing about it.
         if (key.0.key.skew + op.offset) % u64::from(op.width) != 0 {
             return Err(Status::Misaligned);
         }
@@ -44,7 +44,7 @@ impl Engine {
             let bytes = crate::atomics::bytes(value, op.width);
             parts[at..at + width].copy_from_slice(&bytes);
         }
-        // What another one has fetched here is nobody's result.
+        // Clear the result of the slot's previous atomic.
         parts[RESULT..PARTS].fill(0);
         let local = self.slots.local(slot, PARTS);
         let value = if fetch { width } else { 0 };

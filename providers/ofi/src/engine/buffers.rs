@@ -1,4 +1,4 @@
-//! Memory of an interface's own: slots for packets that leave, and buffers that the library fills with those that come.
+//! An interface's own memory: slots for outgoing packets, and buffers that the library fills with incoming ones.
 
 use crate::memory::{LocalMemory, desc};
 use crate::sys::Local;
@@ -7,14 +7,14 @@ use tieline_plugin_api::{Failure, Status};
 use tieline_registration::{Arena, Piece};
 
 const SLOTS_PER_CHUNK: usize = 16;
-/// Buffers for many packets that are posted: while one is handed out, others are filled.
+/// Number of posted buffers for many packets. While the application uses one buffer, the library fills others.
 const BUFFERS: usize = 4;
-/// Buffers that the library may have kept for good, each replaced by another one, before nobody believes in it any more.
+/// Number of buffers that the library may keep for ever, each replaced by a new one. Beyond it, the interface fails.
 const LOST: usize = 64;
-/// Receives that fail one behind the other.
+/// Number of consecutive failed receives before the interface fails.
 const FAILURES: usize = 4096;
 
-/// Slots of one size. A slot is a number; whoever took it either has it posted or holds it.
+/// Slots of one size. A slot is a number; its taker has either posted it or holds it.
 pub(super) struct Slots {
     arena: Arc<Arena<LocalMemory>>,
     chunks: Vec<Piece<LocalMemory>>,
@@ -28,7 +28,7 @@ impl Slots {
         Slots { arena: arena.clone(), chunks: Vec::new(), free: Vec::new(), size }
     }
 
-    /// A slot; there are more of them when none is free.
+    /// Takes a free slot; adds more slots if none is free.
     pub(super) fn take(&mut self) -> Result<u32, Status> {
         if self.free.is_empty() {
             let piece = self.arena.take(self.size * SLOTS_PER_CHUNK, 64);
@@ -43,7 +43,7 @@ impl Slots {
         self.free.push(slot);
     }
 
-    /// The library may write there for ever.
+    /// Keeps the memory for ever, because the library may still write to it.
     pub(super) fn leak(&mut self) {
         core::mem::forget(core::mem::take(&mut self.chunks));
     }
@@ -62,7 +62,7 @@ impl Slots {
         self.chunks[chunk].bytes_mut(at, len.min(self.size))
     }
 
-    /// Where the slot lies, for the library, or for who packs into it.
+    /// The slot's memory, for the library or for the packer.
     pub(super) fn local(&self, slot: u32, len: usize) -> Local {
         let (chunk, at) = self.place(slot);
         let piece = &self.chunks[chunk];
@@ -71,12 +71,12 @@ impl Slots {
     }
 }
 
-/// A buffer that the library fills: with one packet, or from its beginning with one behind the other.
+/// A buffer that the library fills with one packet, or with several packets one after another.
 struct Buffer {
     piece: Piece<LocalMemory>,
     /// The library has it.
     posted: bool,
-    /// Packets in it that have not been handed out, or may still be looked at.
+    /// Number of its packets that are not delivered yet or may still be read by the application.
     held: usize,
 }
 
@@ -84,27 +84,28 @@ struct Buffer {
 pub(super) struct Buffers {
     arena: Arc<Arena<LocalMemory>>,
     all: Vec<Buffer>,
-    /// Of each.
+    /// Length of each buffer.
     len: usize,
-    /// Each takes many packets, and the library says with which one it is through with a buffer. Not every provider knows: `ofi_rxm`,
-    /// and `tcp` before 1.20, say so with the packet for which the last room was *taken*, while earlier ones are still being
-    /// written (libfabric 6e4d0a69f), and `sockets` keeps a buffer whose sender has died. There each packet has its own.
+    /// Each buffer takes many packets, and the library reports with which packet it releases the buffer. Not every provider reports
+    /// that correctly. `ofi_rxm`, and `tcp` before 1.20, report it with the packet for which the last room was *reserved*, while
+    /// earlier packets are still being written (libfabric 6e4d0a69f). `sockets` keeps a buffer whose sender has died. With these
+    /// providers each packet has its own buffer.
     pub(super) many: bool,
-    /// Those that can be posted.
+    /// Buffers that can be posted.
     free: Vec<usize>,
     lost: usize,
     failures: usize,
 }
 
-/// What an error of a receive means.
+/// The consequence of a failed receive.
 pub(super) enum Mishap {
     Nothing,
-    /// The library keeps what it was given, or fails whatever it is given.
+    /// The library keeps its buffers, or fails every receive.
     Broken,
 }
 
 impl Buffers {
-    /// `most`: so many receives the library has at once, 0: nobody knows.
+    /// `most`: the number of receives that the library accepts at once; 0 if unknown.
     pub(super) fn new(
         arena: &Arc<Arena<LocalMemory>>,
         many: bool,
@@ -116,7 +117,7 @@ impl Buffers {
             true => ((bytes / BUFFERS).max(4 * packet), BUFFERS),
             false => (packet.next_multiple_of(64), (bytes / packet).clamp(16, 4096)),
         };
-        // What the library takes no receive for would be offered to it at every poll, and keep a sleeper awake.
+        // A buffer that the library never accepts would be offered at every poll and keep a sleeper awake.
         let count = if most == 0 { count } else { count.min(most) };
         let all = Vec::with_capacity(count);
         let (arena, free) = (arena.clone(), Vec::new());
@@ -132,7 +133,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// The next one that can be posted.
+    /// The next buffer that can be posted.
     pub(super) fn next(&mut self) -> Option<usize> {
         let at = self.free.pop()?;
         self.all[at].posted = true;
@@ -148,30 +149,30 @@ impl Buffers {
         Local { base: piece.address(0, self.len), len: self.len, desc: desc(piece.registration()) }
     }
 
-    /// The bytes of a packet, if they lie in this buffer.
+    /// The bytes of a packet, if they are inside this buffer.
     #[inline]
     pub(super) fn packet(&self, buffer: usize, at: *const u8, len: usize) -> Option<&[u8]> {
         let piece = &self.all[buffer].piece;
         let base = piece.address(0, self.len).addr();
-        // Where a packet lies in a buffer of its own, providers need not say.
+        // Providers need not report the position of a packet that has its own buffer.
         let start = if self.many { at.addr().checked_sub(base)? } else { 0 };
         (start <= self.len && len <= self.len - start).then(|| piece.bytes(start, len))
     }
 
-    /// A packet of it waits to be handed out.
+    /// One of its packets is waiting to be delivered.
     #[inline]
     pub(super) fn hold(&mut self, at: usize) {
         self.all[at].held += 1;
     }
 
-    /// Nobody looks at a packet of it any more.
+    /// One of its packets is not in use any more.
     #[inline]
     pub(super) fn release(&mut self, at: usize) {
         self.all[at].held -= 1;
         self.reuse(at);
     }
 
-    /// The library is through with it, or has not taken it.
+    /// The library has released it, or has not accepted it.
     #[inline]
     pub(super) fn given_back(&mut self, at: usize) {
         self.failures = 0;
@@ -186,7 +187,7 @@ impl Buffers {
         }
     }
 
-    /// A receive has failed, and the library has said whether it is through with the buffer. `ended` says that it is.
+    /// A receive has failed. `ended`: the library has released the buffer.
     pub(super) fn failed(&mut self, at: usize, ended: bool) -> Mishap {
         self.failures += 1;
         let failures = self.failures;
@@ -194,7 +195,7 @@ impl Buffers {
             self.given_back(at);
             self.failures = failures;
         } else {
-            // It may write there still, or never: another one takes its place.
+            // The library may still write to it: another buffer replaces it.
             self.lost += 1;
             if self.add().is_err() {
                 return Mishap::Broken;
@@ -203,7 +204,7 @@ impl Buffers {
         if self.lost > LOST || failures > FAILURES { Mishap::Broken } else { Mishap::Nothing }
     }
 
-    /// The library may write there for ever.
+    /// Keeps the memory for ever, because the library may still write to it.
     pub(super) fn leak(&mut self) {
         core::mem::forget(core::mem::take(&mut self.all));
         self.free.clear();
@@ -216,7 +217,7 @@ impl Buffers {
 
 #[cfg(test)]
 impl Slots {
-    /// These are taken, each once, and no others.
+    /// Checks that exactly these slots are taken, each once.
     pub(super) fn check(&self, mut taken: Vec<u32>) {
         taken.extend(&self.free);
         taken.sort_unstable();
@@ -227,7 +228,7 @@ impl Slots {
 
 #[cfg(test)]
 impl Buffers {
-    /// The library has these, and these are held, once for each packet.
+    /// Checks which buffers the library has, and which are held; `held` names a buffer once for each packet.
     pub(super) fn check(&self, posted: &std::collections::BTreeSet<usize>, held: &[usize]) {
         for (at, buffer) in self.all.iter().enumerate() {
             let packets = held.iter().filter(|other| **other == at).count();

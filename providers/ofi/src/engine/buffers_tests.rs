@@ -1,4 +1,4 @@
-//! Slots and buffers: how many there are, which bytes of one are a packet's, and when one is posted again.
+//! Slots and buffers: their number, the bytes of each packet, and when a buffer is posted again.
 
 use super::buffers::{Buffers, Mishap, Slots};
 use crate::double::{Side, settings};
@@ -6,7 +6,7 @@ use crate::memory::LocalMemory;
 use std::sync::Arc;
 use tieline_registration::Arena;
 
-/// The memory of that side's interface, as much as that.
+/// Memory of that side's interface, of this size.
 fn arena(side: &Side, bytes: usize) -> Arc<Arena<LocalMemory>> {
     Arc::new(Arena::new(side.interface.engine().lender.clone(), bytes))
 }
@@ -50,7 +50,7 @@ fn a_packet_lies_in_the_buffer_that_it_is_said_to_lie_in() {
             let found = buffers.packet(1, base.wrapping_offset(at), bytes);
             found.map(|packet| (packet.as_ptr().addr() - base.addr(), packet.len()))
         };
-        // Where each packet has a buffer, it begins where that does, whatever is said.
+        // A packet with its own buffer begins at the buffer's start, whatever position is reported.
         let at = |start, len| Some(if many { (start, len) } else { (0, len) });
         assert_eq!((lies(0, len), lies(0, len + 1)), (at(0, len), None), "{many}");
         assert_eq!(lies(7, len - 7), at(7, len - 7), "{many}");
@@ -79,7 +79,7 @@ fn a_buffer_is_posted_again_when_the_library_and_every_packet_are_through_with_i
     assert!(!buffers.is_any_free());
     buffers.release(1);
     assert_eq!(drain(&mut buffers), [1]);
-    // The other order: the library has it still.
+    // In the other order: the library still has the buffer.
     buffers.hold(0);
     buffers.release(0);
     assert!(!buffers.is_any_free());
@@ -105,7 +105,7 @@ fn an_interface_ends_when_too_many_buffers_are_lost_or_fail_in_a_row_and_not_bef
             assert_eq!(is_broken(buffers.failed(at, true)), n > 4096, "{n} in a row");
         }
         assert_eq!(buffers.committed(), 4 * 4000);
-        // One that is filled ends the row.
+        // A filled buffer resets the count of consecutive failures.
         let at = buffers.next().unwrap();
         buffers.given_back(at);
     }

@@ -16,27 +16,27 @@ pub struct RemoteKey(pub(super) Rc<Imported>);
 
 pub(super) struct Imported {
     pub(super) key: PackedKey,
-    /// What the library has made of it, where it has to be mapped.
+    /// The library's mapping of the key, if it must be mapped.
     pub(super) mapped: Option<Mapped>,
-    /// Its owner has asked for the memory back.
+    /// The owner has revoked it.
     pub(super) revoked: Cell<bool>,
 }
 
-/// Generations of regions that ended and are remembered: a key may come later than the end of what it leads to.
+/// Number of ended regions whose generations are remembered: a key may arrive after its region has ended.
 const REMEMBERED: usize = 1024;
 
-/// A flush that waits.
+/// A flush that is pending.
 pub(super) struct Flush {
     pub(super) cookie: u64,
-    /// Messages before this one have to have arrived.
+    /// All messages before this one must have arrived.
     pub(super) next: u32,
-    /// Transfers before this one have to have ended.
+    /// All transfers before this one must have completed.
     pub(super) number: u64,
-    /// What it has to tell.
+    /// The failure that it must report.
     pub(super) lost: Option<Lost>,
 }
 
-/// How a transfer has failed of which nobody heard.
+/// The failure of a transfer that reports no completion.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) status: Status,
@@ -44,46 +44,46 @@ pub(super) struct Lost {
     pub(super) words: String,
 }
 
-/// A channel that begins here.
+/// The sending end of a channel.
 pub(super) struct Outbound {
     pub(super) cookie: u64,
-    /// Somebody has the endpoint.
+    /// The application has not closed the endpoint.
     pub(super) open: bool,
     pub(super) peer: usize,
-    /// What packets to this end carry.
+    /// The token in packets that come back to this end.
     pub(super) token: u64,
-    /// The channel's number and token at the receiver, when it has answered.
+    /// The channel's number and token at the receiver; `None` until the receiver has answered.
     pub(super) remote: Option<(u32, u64)>,
-    /// Of the peer's domain, and the number of its interface in it.
+    /// The seal of the peer's domain, and the number of the peer's interface in it.
     pub(super) seal: Seal,
     pub(super) interface: u64,
-    /// That interface's token.
+    /// The token of that interface.
     pub(super) epoch: u64,
     pub(super) failed: Option<Status>,
-    /// The receiver is to hear that nothing more comes, behind the puts that are under way.
+    /// A `Bye` must be sent to the receiver after the pending puts.
     pub(super) owes_bye: bool,
-    /// The sequence number that the next message gets, and the first that the receiver has not acknowledged.
+    /// The sequence number of the next message, and the first that the receiver has not acknowledged.
     pub(super) next: u32,
     pub(super) acked: u32,
-    /// Bytes sent, and bytes that the receiver has handed out.
+    /// Bytes sent, and bytes that the receiver has delivered to its application.
     pub(super) sent: u64,
     pub(super) taken: u64,
-    /// Before which message the receiver was last asked.
+    /// The value of `next` in the last `Sync` to the receiver.
     pub(super) synced: u32,
     pub(super) flushes: Vec<Flush>,
-    /// Transfers in their order: the number of the first, and which have ended.
+    /// Transfers in order: the number of the first, and which of them have completed.
     pub(super) first: u64,
     pub(super) ended: VecDeque<bool>,
-    /// What the next flush has to tell, be it of one transfer or of many.
+    /// The first failure that the next flush must report.
     pub(super) lost: Option<Lost>,
     keys: Vec<Weak<Imported>>,
     revoked: VecDeque<u64>,
-    /// Regions of which the owner has asked, and to which transfers are under way.
+    /// Revoked regions whose owners wait for an answer because transfers to them are under way.
     pub(super) revoking: Vec<u64>,
 }
 
 impl Outbound {
-    /// A channel to an interface, which is a peer here.
+    /// A channel to an interface; `peer` is its index here.
     pub(super) fn new(cookie: u64, peer: usize, token: u64, to: &Address) -> Outbound {
         Outbound {
             cookie,
@@ -121,7 +121,7 @@ impl Outbound {
         RemoteKey(key)
     }
 
-    /// The owner of a region asks for it: keys to it are refused from here on.
+    /// The owner of a region revokes it: from this call on, keys to it are refused.
     pub(super) fn revoke(&mut self, generation: u64) {
         for key in self.keys.iter().filter_map(Weak::upgrade) {
             if key.key.generation == generation {
@@ -134,7 +134,7 @@ impl Outbound {
         self.revoked.push_back(generation);
     }
 
-    /// A transfer begins; its number.
+    /// Begins a transfer and returns its number.
     pub(super) fn began(&mut self) -> u64 {
         self.ended.push_back(false);
         self.first + self.ended.len() as u64 - 1
@@ -155,13 +155,13 @@ impl Outbound {
         }
     }
 
-    /// A transfer has failed, which the first flush behind it is to tell, whether that waits or is still to come.
+    /// A transfer has failed. The first flush after it reports the failure, whether that flush is pending or not yet posted.
     pub(super) fn lose(&mut self, number: u64, lost: Lost) {
         let waits = self.flushes.iter_mut().find(|flush| flush.number > number);
         let _ = waits.map_or(&mut self.lost, |flush| &mut flush.lost).get_or_insert(lost);
     }
 
-    /// What the receiver says: everything before `next` has arrived, and so many bytes have been handed out.
+    /// The receiver reports that all messages before `next` have arrived and `taken` bytes have been delivered.
     pub(super) fn acknowledged(&mut self, next: u32, taken: u64) {
         let (under_way, more) = (self.next.wrapping_sub(self.acked), next.wrapping_sub(self.acked));
         if more <= under_way {
@@ -172,24 +172,24 @@ impl Outbound {
         }
     }
 
-    /// Its owner is to be told when nothing leads to a region any more.
+    /// Records that the region's owner must be notified when no transfer to the region is under way.
     pub(super) fn owe_answer(&mut self, generation: u64) {
         if self.revoking.len() < REMEMBERED && !self.revoking.contains(&generation) {
             self.revoking.push(generation);
         }
     }
 
-    /// Transfers that have not ended.
+    /// Number of transfers that have not completed.
     pub(super) fn under_way(&self) -> usize {
         self.ended.iter().filter(|ended| !**ended).count()
     }
 
-    /// Whether nothing is under way.
+    /// Whether no message and no transfer is under way.
     pub(super) fn is_quiet(&self) -> bool {
         self.acked == self.next && self.ended.is_empty()
     }
 
-    /// The next flush that has nothing to wait for any more.
+    /// Removes the next flush whose conditions are met.
     pub(super) fn flushed(&mut self) -> Option<Flush> {
         let (acked, first) = (self.acked, self.first);
         let done =
@@ -199,31 +199,31 @@ impl Outbound {
     }
 }
 
-/// A channel that ends here.
+/// The receiving end of a channel.
 pub(super) struct Inbound {
-    /// What packets to this end carry.
+    /// The token in packets that come to this end.
     pub(super) token: u64,
     pub(super) peer: usize,
-    /// What its messages carry for the application.
+    /// The peer number that its messages carry for the application.
     pub(super) number: u64,
-    /// Its sender's interface.
+    /// The sender's interface.
     pub(super) epoch: u64,
     /// The channel's number and token at its sender.
     pub(super) remote: (u32, u64),
     /// The sequence number of the next message.
     pub(super) next: u32,
-    /// Bytes that have been handed out.
+    /// Bytes that have been delivered.
     pub(super) taken: u64,
-    /// Of these, those that its sender has been told of.
+    /// How many of them the sender has been notified of.
     pub(super) told: u64,
     pub(super) ack_due: bool,
-    /// It has ended: the place is free when that has been handed out.
+    /// It has ended; its place is freed when that event has been delivered.
     pub(super) left: bool,
-    /// Ends of regions that the sender has been asked about.
+    /// Revocations that wait for the sender's answer.
     pub(super) asked: Vec<Arc<Revocation>>,
 }
 
-/// A channel that ended here though its sender may not know that: what it had posted may still land.
+/// A receiving end that was removed while its sender may not know that: puts that the sender has posted may still land.
 pub(super) struct Ghost {
     pub(super) token: u64,
     pub(super) epoch: u64,
@@ -277,7 +277,7 @@ mod tests {
         for number in [4, 7] {
             wait(&mut channel, number);
         }
-        // However many are lost behind a flush, it tells none of them, and what is before it.
+        // However many transfers fail after a flush, it reports none of them, but it does report those before it.
         (7..1000).for_each(|number| lose(&mut channel, number));
         for number in [6, 4, 3] {
             lose(&mut channel, number);

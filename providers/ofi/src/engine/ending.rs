@@ -1,4 +1,4 @@
-//! How things end: an endpoint, a peer, the interface.
+//! How an endpoint, a peer and the interface end.
 
 use super::channels::Outbound;
 use super::ops::Transfer;
@@ -12,15 +12,15 @@ use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Failure, Status, event};
 
 impl Engine {
-    /// The endpoint of a channel is closed. What the library still does with the application's memory is waited for, for as
-    /// long as closing may take; behind that the library's endpoint is closed, which ends every connection of this interface:
-    /// libfabric has no smaller way to have memory back.
+    /// Closes the endpoint of a channel. It waits up to `TIELINE_CLOSE_TIMEOUT` for operations on the application's memory. Then it
+    /// closes the library's endpoint, which ends every connection of this interface: libfabric offers no finer way to reclaim
+    /// memory.
     pub(crate) fn close(&mut self, at: usize) {
         let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else { return };
         if !core::mem::take(&mut channel.open) {
-            return; // the interface left before
+            return; // the interface has already left
         }
-        // From here on they count against their peer alone: who stands still holds up nobody else.
+        // From here on these transfers count against their peer alone, so a stalled peer blocks no other.
         let left = channel.under_way();
         self.transfers -= left;
         self.orphans += left;
@@ -31,7 +31,7 @@ impl Engine {
             self.attend(came == 0);
             if Instant::now() >= until {
                 self.break_down(
-                    "an endpoint was closed whose puts or gets its peer has not let end: only closing the endpoint of \
+                    "an endpoint was closed while its peer kept puts or gets from completing: only closing the endpoint of \
                      libfabric ends them",
                 );
                 break;
@@ -48,7 +48,7 @@ impl Engine {
                 self.settle(at);
             }
             (None, None) => {
-                // The peer has not answered: it hears of the end behind the beginning, if it hears of that.
+                // The peer has not answered. It receives the `Bye` after the `Hello`, if it receives the `Hello` at all.
                 let (peer, token, epoch) = (channel.peer, channel.token, channel.epoch);
                 if !self.take_back(peer, token) {
                     let mut head = Head::new(Kind::Bye, NOBODY, epoch);
@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Whether the library has memory of the application's for a channel.
+    /// Whether the library uses the application's memory for a channel.
     fn is_transferring(&self, at: usize) -> bool {
         let Some(channel) = self.outbound[at].as_ref() else { return false };
         let direct =
@@ -68,7 +68,7 @@ impl Engine {
         !channel.ended.is_empty() && self.ops.transfers().any(direct)
     }
 
-    /// Says that a channel ends, behind everything that was sent on it.
+    /// Announces the end of a channel, after everything that was sent on it.
     pub(super) fn say_bye(&mut self, at: usize) {
         let Some(channel) = self.outbound[at].as_ref() else { return };
         if let Some((to, token)) = channel.remote {
@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// One channel that begins here is over.
+    /// Ends one sending channel with an error.
     pub(super) fn fail_channel(&mut self, at: usize, why: &Failure) {
         let Some(channel) = self.outbound[at].as_mut().filter(|channel| channel.failed.is_none())
         else {
@@ -99,7 +99,7 @@ impl Engine {
         self.settle(at);
     }
 
-    /// The connection to a peer is gone, and with it all channels, both ways: something of each may be lost.
+    /// Handles a lost connection to a peer: all channels in both directions end, because messages of each may be lost.
     pub(super) fn fail_peer(&mut self, index: usize, why: &Failure) {
         self.drop_waiting(index);
         for at in 0..self.outbound.len() {
@@ -110,7 +110,7 @@ impl Engine {
                 self.fail_channel(at, why);
             }
         }
-        // It may live, and know nothing of this: it hears so when there is a connection again.
+        // The peer may be alive and unaware of the loss. It is notified when a connection forms again.
         let closed = Failure::new(Status::PeerFailed, "the connection was lost at the other side");
         for at in 0..self.inbound.len() {
             let is_open = |inbound: &&super::Inbound| inbound.peer == index && !inbound.left;
@@ -121,13 +121,13 @@ impl Engine {
         }
     }
 
-    /// Nothing more comes of a peer's channel, whose endpoint fails: it cannot be answered.
+    /// Ends a peer's channel without an answer, because the peer cannot be answered; its endpoint fails.
     pub(crate) fn hang_up(&mut self, number: u64) {
         let of = |inbound: &Option<super::Inbound>| {
             inbound.as_ref().is_some_and(|inbound| inbound.number == number && !inbound.left)
         };
         let Some(at) = self.inbound.iter().position(of) else { return };
-        let text = "the peer cannot answer, and has hung up";
+        let text = "the peer cannot answer, and has disconnected";
         self.refuse(at, &Failure::new(Status::NoMemory, text));
         let buffers = &mut self.buffers;
         self.ready.retain(|ready| match ready {
@@ -142,7 +142,7 @@ impl Engine {
         self.part(inbound.epoch);
     }
 
-    /// What waits for a peer goes nowhere, and whoever has its name from here on has to be connected to anew.
+    /// Drops everything that waits for a peer. The next process with this name needs a new connection.
     pub(super) fn drop_waiting(&mut self, index: usize) {
         let Some(peer) = self.peers.get(index) else { return };
         (peer.refused, peer.formed) = (None, false);
@@ -151,7 +151,7 @@ impl Engine {
         waiting.into_iter().for_each(|(slot, ..)| self.slots.give(slot));
     }
 
-    /// Nothing goes any more: the library's endpoint is closed, and touches no memory.
+    /// Ends the interface: closes the library's endpoint, which then accesses no memory.
     pub(super) fn break_down(&mut self, why: &str) {
         if self.broken.is_some() {
             return;
@@ -159,7 +159,7 @@ impl Engine {
         self.say_farewell();
         let failure = Failure::new(Status::Io, why);
         self.broken = Some(failure.clone());
-        // Who watches us hears that this interface has closed.
+        // Closing the connections notifies the peers that watch this interface.
         self.vigil = None;
         self.registry.leave(&self.inbox);
         let ended = self.lender.device().shut();
@@ -171,7 +171,7 @@ impl Engine {
             if ended {
                 self.transferred(transfer, Err((libc::ECANCELED, why.to_owned())));
             } else {
-                // It may still be carried out: whoever has its memory is told so.
+                // The transfer may still be carried out: report to the memory's owner that the outcome is unknown.
                 self.outcome_unknown(&transfer, why);
                 core::mem::forget(transfer);
             }
@@ -185,14 +185,14 @@ impl Engine {
             return;
         };
         channel.ended(transfer.number);
-        // Of one that nobody hears of the channel's end has told.
+        // For a silent transfer, the end of the channel has already reported the failure.
         if channel.open && !transfer.silent {
             self.completed(transfer.cookie, Err((Status::OutcomeUnknown, 0)), why);
         }
         self.settle(transfer.channel as usize);
     }
 
-    /// Tells everybody that nothing comes any more, as far as the library takes that.
+    /// Notifies all peers that nothing more will come, as far as the library accepts the packets.
     fn say_farewell(&mut self) {
         let closed = Failure::new(Status::Closed, "the peer has closed its interface");
         for at in 0..self.inbound.len() {
@@ -207,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// Hands nothing out any more, and gives what has come back to the library.
+    /// Discards the pending events and returns their buffers to the library.
     fn discard(&mut self) {
         for ready in core::mem::take(&mut self.ready) {
             match ready {
@@ -226,12 +226,12 @@ impl Engine {
         self.release();
     }
 
-    /// The library's endpoint, which says behind the end of this whether it has ended, too.
+    /// The library's endpoint. After this engine is dropped, it still reports whether the library has closed it.
     pub(crate) fn ep(&self) -> Arc<Ep> {
         self.ep.clone()
     }
 
-    /// Makes progress, and hands out nothing but how operations have ended: their cookies, and what they have fetched.
+    /// Makes progress and returns only the completions: cookies and fetched values. All other events are discarded.
     pub(crate) fn drain(&mut self) -> Vec<(u64, Result<u64, Status>)> {
         let empty = (0..super::FETCHES).any(|_| self.fetch() == 0);
         self.attend(empty);
@@ -250,8 +250,8 @@ impl Engine {
         ended
     }
 
-    /// Whether something that was taken has not arrived, or not left. What waits for a connection that does not form is owed
-    /// to nobody: there is no message of the application's in it.
+    /// Whether a posted message has not been acknowledged or a packet has not left. A packet that waits for a connection that does
+    /// not form does not count: it holds no message of the application.
     fn owes(&self) -> bool {
         let unheard = |channel: &Outbound| {
             channel.failed.is_none()
@@ -265,7 +265,7 @@ impl Engine {
         self.peers.each().any(leaving) || self.outbound.iter().flatten().any(unheard)
     }
 
-    /// The interface closes: what it has taken is handed over, as far as that goes in time.
+    /// Closes the interface. Transmits accepted messages as far as `TIELINE_CLOSE_TIMEOUT` allows.
     pub(crate) fn leave(&mut self) {
         if core::mem::replace(&mut self.has_left, true) {
             return;
@@ -293,9 +293,9 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.leave();
         self.registry.leave(&self.inbox);
-        // Nobody of ours leads anywhere any more, and nobody reaches us.
+        // From here on no channel leads from or to this interface.
         if !self.lender.device().shut() {
-            // The library has kept its endpoint (cxi, sockets: EBUSY): what it may write to stays for ever.
+            // The library has kept its endpoint (cxi, sockets: EBUSY): memory that it may write to is never freed.
             core::mem::forget(core::mem::take(&mut self.ops));
             self.slots.leak();
             self.buffers.leak();

@@ -1,7 +1,8 @@
-//! Channels that begin here, until their receiver has answered.
+//! Sending channels until their receiver has answered.
 //!
-//! A hello may be lost with a connection that the library replaces behind our back, as any message may. Of a message its successor
-//! tells; behind a hello nothing comes until it is answered, so it is said again. Who has had it answers once more.
+//! A hello may be lost with a connection that the library replaces without notice, as any message may. The loss of a message is
+//! detected by its successor. After a hello nothing is sent until the answer, so the hello is repeated. A receiver that has already
+//! seen it answers again.
 
 use super::channels::Outbound;
 use super::packets::place;
@@ -12,14 +13,14 @@ use core::time::Duration;
 use std::time::Instant;
 use tieline_plugin_api::{Failure, Status};
 
-/// How long a hello that has left is waited for before it is said again.
+/// Time between the departure of a hello and its repetition.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// A hello that has not been answered.
 pub(super) struct Unanswered {
     since: Instant,
     said: Instant,
-    /// The channel that it opens, and its token.
+    /// The channel that it opens, and the channel's token.
     at: usize,
     token: u64,
     head: Head,
@@ -27,7 +28,7 @@ pub(super) struct Unanswered {
 }
 
 impl Engine {
-    /// Opens a channel; what it is called.
+    /// Opens a channel and returns its number.
     pub(crate) fn connect(
         &mut self,
         peer: &Address,
@@ -55,7 +56,7 @@ impl Engine {
         Ok(at)
     }
 
-    /// Whether somebody waits for its answer.
+    /// Whether the channel still waits for the answer to this hello.
     fn is_awaited(&self, hello: &Unanswered) -> bool {
         self.outbound[hello.at].as_ref().is_some_and(|channel| {
             channel.token == hello.token
@@ -65,7 +66,7 @@ impl Engine {
         })
     }
 
-    /// Hellos that nobody has answered for too long end; those that the library has delivered, or lost, are said again.
+    /// Fails channels whose hello has been unanswered for too long. Repeats hellos that the library has delivered or lost.
     pub(super) fn expire(&mut self) {
         let (patience, pause, now) = (self.settings.connect_timeout, self.pause, Instant::now());
         for mut hello in core::mem::take(&mut self.unanswered) {
@@ -80,7 +81,7 @@ impl Engine {
                 continue;
             }
             let index = self.outbound[hello.at].as_ref().map_or(usize::MAX, |channel| channel.peer);
-            // Nothing is under way to there, and nothing waits.
+            // The hello has left if nothing is under way to the peer and nothing waits for it.
             let has_left = self.peers.get(index).is_some_and(|peer| {
                 peer.is_idle() && peer.waiting.is_empty() && peer.refused.is_none()
             });
@@ -94,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// When there is something to do about them.
+    /// When the next hello must be repeated or expires.
     pub(super) fn next_hello(&self) -> Option<Instant> {
         let (patience, pause) = (self.settings.connect_timeout, self.pause);
         self.unanswered.iter().map(|hello| (hello.since + patience).min(hello.said + pause)).min()

@@ -1,9 +1,9 @@
-//! What an interface and its endpoints work on: the library's endpoint, the channels that begin here and those that end
-//! here, and what is on its way to the application.
+//! The state of an interface and its endpoints: the library's endpoint, the sending and receiving channels, and the events that
+//! wait for the application.
 //!
-//! Packets leave through one queue for each peer, so that what was taken and finds no room in the library keeps its order;
-//! a data call that would have to wait there is `AGAIN` instead. The library bounds no receiver: a channel has at most
-//! `TIELINE_OFI_WINDOW` bytes under way, which the receiver frees as it hands messages out.
+//! Outgoing packets pass through one queue for each peer, which keeps their order if the library has no room. A data call that
+//! would have to wait there returns `AGAIN` instead. The library has no flow control for receivers: a channel has at most
+//! `TIELINE_OFI_WINDOW` bytes under way, and delivered messages free that window.
 
 #[cfg(test)]
 mod accounts_tests;
@@ -44,36 +44,36 @@ use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 use tieline_registration::{Arena, Lender, Limits};
 
-/// The longest identity: it travels in one packet.
+/// The longest identity; it must fit into one packet.
 pub(crate) const MAX_IDENTITY: usize = 4096;
-/// Polls between looks for events that belong to no operation.
+/// Polls between checks for events that belong to no operation.
 const POLLS: u32 = 64;
-/// Polls behind which every sender hears what has been handed out: one that closes waits for that.
+/// Polls after which every sender is notified of all deliveries; a sender that closes waits for that.
 const TELLING: u32 = 1024;
-/// Reads of one poll at most.
+/// Most queue reads in one poll.
 const FETCHES: usize = 64;
-/// How often a sleeper is woken while something waits that the library tells nobody of.
+/// Wake-up interval of a sleeper while something waits that the library does not signal.
 const TICK: Duration = Duration::from_millis(5);
-/// Memory of an interface's own buffers at most.
+/// Most memory of an interface's own buffers.
 const MOST_BUFFERS: usize = 1 << 32;
 
-/// The longest packet of any interface, whatever its own settings say: the receiver has room for what a sender may send. Above it
-/// layers would move it by a rendezvous, whose end comes behind that of messages which were sent later (rxm: 16 KiB; EFA: one
-/// MTU; fi_endpoint(3): what is ordered is matched in order, and completes in any).
+/// The longest packet of any interface, whatever its own settings: a receiver has room for the longest packet that a sender may
+/// send. Layers below would send longer packets by a rendezvous, which may complete after messages that were sent later (rxm: 16
+/// KiB; EFA: one MTU). Order applies to matching, not to completion (fi_endpoint(3)).
 pub(crate) const LONGEST_PACKET: usize = crate::wire::HEAD + crate::config::MOST_EAGER;
 const _: () = assert!(crate::config::MOST_EAGER >= 17 + MAX_NAME + MAX_IDENTITY);
 
-/// What waits to be handed out.
+/// An event that waits for delivery.
 enum Ready {
     Event(Event, Option<Box<[u8]>>),
-    /// A message in a buffer, from a channel, which gets its bytes back.
+    /// A message in a buffer; its bytes are credited to the channel on delivery.
     Message {
         event: Event,
         buffer: usize,
         from: usize,
         bytes: u64,
     },
-    /// A channel has ended; its place is free behind this.
+    /// A channel has ended; its place is freed after this event.
     Left {
         from: usize,
         status: i32,
@@ -81,7 +81,7 @@ enum Ready {
     },
 }
 
-/// Everything of an interface.
+/// The state of an interface.
 pub(crate) struct Engine {
     ep: Arc<Ep>,
     ops: Ops,
@@ -91,40 +91,40 @@ pub(crate) struct Engine {
     outbound: Vec<Option<Outbound>>,
     inbound: Vec<Option<Inbound>>,
     ready: VecDeque<Ready>,
-    /// Buffers and words that the events of the last poll point to.
+    /// Buffers and texts that the events of the last poll point to.
     shown: Vec<usize>,
     texts: Vec<Box<[u8]>>,
     /// Channels that owe acknowledgements.
     acks: Vec<usize>,
-    /// Channels that ended here, of whose senders nobody knows that they are through.
+    /// Removed receiving channels whose senders may still have operations under way.
     ghosts: Vec<Ghost>,
-    /// Hellos that have not been answered, oldest first, and after how long each is said again.
+    /// Hellos that have not been answered, oldest first, and the interval after which each is repeated.
     unanswered: VecDeque<Unanswered>,
     pause: Duration,
-    /// Packets that wait for the library, of all peers.
+    /// Number of packets of all peers that wait for the library.
     waiting: usize,
     polls: u32,
-    /// Somebody was told `AGAIN` by the library, which does not say when there is room.
+    /// A call returned `AGAIN` because the library was full. The library does not signal when it has room again.
     starving: bool,
     sends: usize,
-    /// Puts, gets and atomics that the library has: of open endpoints, and of such as are closed.
+    /// Puts, gets and atomics that the library has: those of open endpoints, and those of closed ones.
     transfers: usize,
     orphans: usize,
     lender: Arc<Lender<LocalMemory>>,
     registry: Arc<Registry>,
     inbox: Arc<Inbox>,
-    /// Ends of regions of which not all peers have said that nothing leads there any more.
+    /// Revocations of regions that not all peers have confirmed.
     revocations: Vec<Arc<Revocation>>,
     sleep: Option<Sleep>,
-    /// Whoever watches the processes of peers.
+    /// Watches the processes of peers.
     vigil: Option<watching::Vigil>,
     settings: Settings,
     atomics: crate::atomics::Masks,
     pub(crate) address: Address,
     next_peer: u64,
-    /// Why nothing goes any more.
+    /// Why the interface has failed.
     broken: Option<Failure>,
-    /// Its peers have been told so.
+    /// Its peers have been notified.
     has_left: bool,
 }
 
@@ -144,7 +144,7 @@ impl Engine {
     ) -> Result<Engine, Failure> {
         let domain = &registry.place()?;
         let packet = LONGEST_PACKET;
-        // Completions of everything that is posted, and packets of a whole round of buffers: the shortest are a head.
+        // Room for the completions of all posted operations, and for the packets of all buffers; the shortest packet is a head.
         let room = (2 * settings.queue + settings.receive / crate::wire::HEAD).clamp(1024, 1 << 16);
         let cq = Cq::open(domain, room, waits)?;
         let fd = cq.fd();
@@ -166,7 +166,7 @@ impl Engine {
         let others: Vec<_> = others.into_iter().flatten().collect();
         let sleep = fd.map(|fd| Sleep::new(fd, &others)).transpose().map_err(io)?;
         let memory = LocalMemory::new(registry.clone(), ep.clone());
-        // Nothing is kept beyond its operations: nobody tells when memory is unmapped.
+        // No registration is cached beyond its operation: unmapping of memory is not reported.
         let limits = Limits { keep: false, bytes: 1 << 30, entries: 1024 };
         let lender = Arc::new(Lender::new(memory, Some(limits)));
         let arena = Arc::new(Arena::new(lender.clone(), MOST_BUFFERS));
@@ -187,7 +187,7 @@ impl Engine {
         };
         let (many, most) = (holds_many(offer), offer.info.rx().size);
         let buffers = Buffers::new(&arena, many, packet, settings.receive, most)?;
-        // Last: who has joined is asked about the ends of regions.
+        // Join last: a member is asked about the ends of regions.
         let inbox = registry.join(&ep, number, bell)?;
         let mut engine = Engine {
             ops: Ops::default(),
@@ -233,7 +233,7 @@ impl Engine {
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         self.release();
         self.starving = false;
-        // A bounded number: strangers may keep the queue full of what makes no event.
+        // Bound the reads: unknown peers may fill the queue with packets that produce no event.
         let mut empty = false;
         for _ in 0..FETCHES {
             self.hand_out(events);
@@ -242,7 +242,7 @@ impl Engine {
             }
             let count = self.fetch();
             empty = count == 0;
-            // Another look would find nothing, as a rule, and cost whoever waits for what has come as much again.
+            // Another read would usually find nothing, and would delay the delivery of what has arrived.
             if empty || count < BATCH && !self.ready.is_empty() {
                 break;
             }
@@ -251,7 +251,7 @@ impl Engine {
         self.attend(empty);
     }
 
-    /// The application is done with what events pointed to.
+    /// The application has finished with the data of the last events.
     fn release(&mut self) {
         for buffer in self.shown.drain(..) {
             self.buffers.release(buffer);
@@ -274,12 +274,12 @@ impl Engine {
             if code != FI_EAGAIN {
                 self.break_down(&format!("a receive buffer was refused: error {code}"));
             }
-            // Otherwise it is tried again at the next poll.
+            // Otherwise the next poll retries.
             return;
         }
     }
 
-    /// Reads what has ended or come; how many.
+    /// Reads completions and received packets; returns their number.
     fn fetch(&mut self) -> usize {
         if self.broken.is_some() {
             return 0;
@@ -303,11 +303,12 @@ impl Engine {
     }
 
     fn came(&mut self, entry: &fi_cq_data_entry) {
-        // What tells twice of one operation may mean the next one by that context: so far as that shows, it is no end of it.
+        // A duplicate completion may carry a context that the next operation uses. A completion of the wrong kind is ignored.
         let is_receive = entry.flags & (FI_RECV | FI_MULTI_RECV) != 0;
         match self.ops.of(entry.op_context) {
             Some((index, &Work::Receive(buffer))) if is_receive => {
-                // What only gives a buffer back has a length and a place, too (fi_cq(3); opx: read in fi_opx_endpoint.h).
+                // A completion that only releases a buffer also has a length and a position (fi_cq(3); opx: read in
+                // fi_opx_endpoint.h).
                 if entry.flags & FI_RECV != 0 && entry.len > 0 {
                     self.arrived(buffer, entry.buf.cast(), entry.len);
                 }
@@ -336,8 +337,9 @@ impl Engine {
     fn went_wrong(&mut self, entry: &fi_cq_err_entry) {
         let words = self.ep.cq.words(entry);
         let Some((index, work)) = self.ops.of(entry.op_context) else {
-            // A layer tells so what concerns all it does (rxm: read in rxm_cq_write_error_all). Others do of what they had begun by
-            // themselves, such as a message for which there was no buffer yet (sockets, when its sender is killed: run).
+            // A layer reports failures of its whole endpoint so (rxm: read in rxm_cq_write_error_all). Other providers report
+            // failures of their own operations so, such as a message that had no buffer yet (sockets, when its sender is killed:
+            // run).
             if self.address.provider.contains("ofi_rxm") {
                 self.break_down(&format!("libfabric has failed: {words}"));
             }
@@ -399,8 +401,8 @@ impl Engine {
         }
     }
 
-    /// What has to happen beside messages: packets that wait, acknowledgements, ends of regions and of processes. `empty`: the
-    /// library has had nothing for us just now.
+    /// Work beside messages: waiting packets, acknowledgements, ends of regions and of processes. `empty`: the last read of the
+    /// library's queue found nothing.
     fn attend(&mut self, empty: bool) {
         if let Some(sleep) = &self.sleep {
             sleep.polled();
@@ -424,7 +426,7 @@ impl Engine {
         }
     }
 
-    /// Ends everything where the library says that something is wrong which belongs to no operation.
+    /// Ends the interface if the library reports an error that belongs to no operation.
     fn look_for_trouble(&mut self) {
         let notices = self.ep.notices.as_ref().filter(|_| self.broken.is_none());
         if let Some(words) = notices.and_then(|notices| notices.trouble()) {
@@ -432,7 +434,7 @@ impl Engine {
         }
     }
 
-    /// Asks everybody who may have a key to the region to let nothing more lead there.
+    /// Asks every peer that may have a key to the region to confirm that no operation targets it.
     fn pass_on(&mut self, revocation: &Arc<Revocation>) {
         for at in 0..self.inbound.len() {
             let Some(inbound) = self.inbound[at].as_ref() else { continue };
@@ -456,7 +458,7 @@ impl Engine {
         self.say_back(at, crate::wire::Kind::Revoke, |head| head.header = generation);
     }
 
-    /// Tells the owner of a region when all peers have answered.
+    /// Notifies the owner of a region when all peers have answered.
     fn answer(&mut self, revocation: &Arc<Revocation>) {
         let open =
             |inbound: &Inbound| inbound.asked.iter().any(|asked| Arc::ptr_eq(asked, revocation));
@@ -482,7 +484,7 @@ impl Engine {
             && self.texts.is_empty()
             && self.inbox.is_empty();
         if let Some(sleep) = &self.sleep {
-            // Where the kernel watches no more descriptors, somebody has to look again and again.
+            // If the kernel cannot watch more descriptors, the sleeper must be woken periodically.
             let ticks = !sleep.watch() || self.needs_ticks();
             sleep.wake_in(if ticks { Some(TICK) } else { self.next_look() });
         }
@@ -490,7 +492,7 @@ impl Engine {
         if asleep { Armed::Sleep } else { Armed::Ready }
     }
 
-    /// Whether something waits that the library tells nobody of.
+    /// Whether something waits that the library does not signal.
     fn needs_ticks(&self) -> bool {
         let unposted = self.buffers.is_any_free() && self.broken.is_none();
         self.waiting > 0 || self.starving || unposted || !self.acks.is_empty()
@@ -529,18 +531,18 @@ impl Engine {
     }
 }
 
-/// Whether the provider knows when it is through with a buffer for many messages (see `Buffers::many`).
+/// Whether the provider reports reliably when it releases a buffer for many messages (see `Buffers::many`).
 fn holds_many(offer: &Offer) -> bool {
     let is_ip = [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&offer.info.address_format());
     !is_ip && !offer.provider.contains("ofi_rxm")
 }
 
-/// Bytes of one transfer at most.
+/// Most bytes of one transfer.
 pub(crate) fn longest_transfer(info: &crate::offers::sys::Info) -> usize {
     info.ep().max_msg_size.min(1 << 30)
 }
 
-/// Pieces of one transfer at most.
+/// Most pieces of one transfer.
 pub(crate) fn most_pieces(info: &crate::offers::sys::Info) -> usize {
     info.tx().iov_limit.clamp(1, crate::sys::MAX_IOV)
 }

@@ -1,4 +1,4 @@
-//! What has been handed to the library and has not ended.
+//! Operations that the library has and that have not completed.
 
 use super::channels::Imported;
 use crate::contexts::Contexts;
@@ -8,24 +8,24 @@ use std::rc::Rc;
 
 /// A put, get or atomic.
 pub(super) struct Transfer {
-    /// The channel that it was posted on, and its token: a later channel of the same number is another one.
+    /// The channel that it was posted on, and that channel's token: another channel may reuse the number.
     pub(super) channel: u32,
     pub(super) token: u64,
-    /// Its place among the channel's.
+    /// Its position among the channel's transfers.
     pub(super) number: u64,
     pub(super) generation: u64,
     pub(super) cookie: u64,
     pub(super) peer: usize,
-    /// Where its bytes lie, if not in the application's memory, and where those of a get go then.
+    /// The slot that holds its bytes, if they are not in the application's memory, and the target pieces of a get.
     pub(super) slot: Option<u32>,
     pub(super) back: Vec<(*mut u8, usize)>,
-    /// Bytes of the value that an atomic fetches into its slot.
+    /// Size in bytes of the value that an atomic fetches into its slot.
     pub(super) value: usize,
-    /// Nobody hears of its end: what went wrong the next flush tells.
+    /// It produces no completion; the next flush reports a failure.
     pub(super) silent: bool,
-    /// Registrations that it has borrowed.
+    /// Its transient registrations.
     pub(super) _loans: Vec<Loan>,
-    /// The key that it goes by, where that is mapped for as long as somebody has it.
+    /// The mapped key that it uses: the mapping lasts while somebody holds it.
     pub(super) _mapped: Option<Rc<Imported>>,
 }
 
@@ -38,20 +38,20 @@ pub(super) enum Work {
     Send {
         peer: usize,
         slot: u32,
-        /// It is the application's.
+        /// It is a message of the application.
         message: bool,
     },
     Transfer(Transfer),
 }
 
-/// All of them. What the library holds of an operation is its context, which stays until the operation has ended.
+/// All operations. The library identifies an operation by its context, which remains valid until the operation has completed.
 #[derive(Default)]
 pub(super) struct Ops {
     contexts: Contexts,
     works: Vec<Work>,
     free: Vec<u32>,
-    /// Those that have ended since `free` was filled. They wait until all of that have been used: what the library tells twice comes
-    /// before another operation has its context.
+    /// Contexts that were released since `free` was filled. They are not reused before `free` is empty, so a duplicate completion
+    /// arrives before its context belongs to another operation.
     ended: Vec<u32>,
 }
 
@@ -65,7 +65,7 @@ impl Ops {
         (index, self.contexts.pointer(index))
     }
 
-    /// Those that have ended are free now, the one that has been for longest first; where there is none, there are more.
+    /// Makes the released contexts available, the earliest released first; adds contexts if there are none.
     #[cold]
     fn next_round(&mut self) -> u32 {
         if self.ended.is_empty() {
@@ -79,14 +79,14 @@ impl Ops {
         self.free.pop().unwrap_or_default()
     }
 
-    /// The operation of a completion, which goes on: a receive buffer has many.
+    /// Looks up the operation of a completion without ending it: a receive buffer has many completions.
     #[inline]
     pub(super) fn of(&self, context: *mut c_void) -> Option<(u32, &Work)> {
         let index = self.contexts.index(context)?;
         Some((index, self.works.get(index as usize)?))
     }
 
-    /// An operation has ended, or was not taken.
+    /// Ends an operation that has completed or was not accepted.
     pub(super) fn end(&mut self, index: u32) -> Work {
         let work = core::mem::replace(&mut self.works[index as usize], Work::Free);
         if !matches!(work, Work::Free) {
@@ -102,7 +102,7 @@ impl Ops {
         })
     }
 
-    /// Everything that is left, when the library has none of it any more.
+    /// Takes all remaining transfers. The library's endpoint must be closed.
     pub(super) fn take_transfers(&mut self) -> Vec<Transfer> {
         let indices: Vec<u32> = (0..self.works.len() as u32)
             .filter(|&index| matches!(self.works[index as usize], Work::Transfer(_)))

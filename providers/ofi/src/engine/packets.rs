@@ -1,4 +1,4 @@
-//! What comes: each packet by its kind.
+//! Handles incoming packets by their kind.
 
 use super::channels::{Ghost, Inbound, Outbound};
 use super::{Engine, MAX_IDENTITY, Ready, token};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Failure, Status, event};
 
-/// Puts into the first free place.
+/// Stores `new` in the first free place.
 pub(super) fn place<T>(all: &mut Vec<Option<T>>, new: T) -> usize {
     let at = all.iter().position(Option::is_none).unwrap_or(all.len());
     match all.get_mut(at) {
@@ -19,17 +19,17 @@ pub(super) fn place<T>(all: &mut Vec<Option<T>>, new: T) -> usize {
     at
 }
 
-/// Names of strangers that are remembered, and packets that may wait when one is answered.
+/// Limits on unknown peers: the number of remembered names, and of waiting packets with which one is still answered.
 const STRANGERS: usize = 1024;
 const WAITING: usize = 64;
-/// Bytes that have been handed out and that their sender does not know of. Less than what the smallest window has beside one packet.
+/// Delivered bytes that need not be reported to the sender. Less than the smallest window minus one packet.
 const UNTOLD: u64 = 4096;
 const _: () = assert!(UNTOLD as usize + super::LONGEST_PACKET < crate::config::LEAST_WINDOW);
-/// Bytes of a reason that travel.
+/// Most bytes of a failure text in a packet.
 const MOST_WORDS: usize = 300;
 
 impl Engine {
-    /// A packet has come, in a buffer.
+    /// A packet has arrived in a buffer.
     #[inline]
     pub(super) fn arrived(&mut self, buffer: usize, at: *const u8, len: usize) {
         let Some((head, rest)) = self.buffers.packet(buffer, at, len).and_then(Head::unpack) else {
@@ -42,7 +42,7 @@ impl Engine {
                 self.message(&head, buffer, data, len);
             }
             Kind::Hello => {
-                // On a copy: the buffer is the library's again before all is done.
+                // Use a copy: the library may reuse the buffer before the hello is handled.
                 let rest = rest.to_vec();
                 if let Some(greeting) = greeted(&rest) {
                     self.hello(&head, &greeting);
@@ -57,9 +57,9 @@ impl Engine {
                 let words = String::from_utf8_lossy(&rest[..rest.len().min(MOST_WORDS)]);
                 let words = words.chars().filter(|c| !c.is_control()).collect::<String>();
                 if let Some(channel) = self.outbound_of(&head) {
-                    // It keeps in mind what may still land there.
+                    // The sender tracks the puts that may still land there.
                     channel.owes_bye = channel.remote.is_some();
-                    // It says so of a connection; nothing else is a peer's to say.
+                    // A peer may only report these statuses of a connection.
                     let status = match Status::from_code(head.id as i32) {
                         status @ (Status::Closed | Status::NoMemory | Status::TimedOut) => status,
                         _ => Status::PeerFailed,
@@ -91,7 +91,7 @@ impl Engine {
             Kind::Bye => {
                 self.lay(|ghost| ghost.token == head.token);
                 if self.is_whole(&head) {
-                    // What came before is here: its sender may forget it.
+                    // All messages have arrived: the sender may forget them.
                     self.acknowledge_one(to);
                     self.inbound_left(to, 0, "", true);
                 }
@@ -114,13 +114,13 @@ impl Engine {
         }
     }
 
-    /// The channel that a packet to its beginning belongs to.
+    /// The sending channel that a packet belongs to.
     fn outbound_of(&mut self, head: &Head) -> Option<&mut Outbound> {
         let channel = self.outbound.get_mut(head.to as usize)?.as_mut()?;
         (channel.token == head.token && channel.failed.is_none()).then_some(channel)
     }
 
-    /// The channel that a packet to its end belongs to.
+    /// The receiving channel that a packet belongs to.
     #[inline]
     fn inbound_of(&mut self, head: &Head) -> Option<&mut Inbound> {
         let inbound = self.inbound.get_mut(head.to as usize)?.as_mut()?;
@@ -150,7 +150,7 @@ impl Engine {
         self.heard(epoch);
     }
 
-    /// Whether everything has come that was sent on a channel before this packet. If not, the channel is over.
+    /// Whether all messages sent before this packet on its channel have arrived. If not, the channel ends.
     fn is_whole(&mut self, head: &Head) -> bool {
         match self.inbound_of(head) {
             Some(inbound) if inbound.next == head.sequence => true,
@@ -162,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// The library has made a new connection behind our back, and what was on the old one is lost.
+    /// A message is missing: the library has replaced a connection without notice and lost what was on the old one.
     #[cold]
     fn gap(&mut self, head: &Head) {
         let Some(due) = self.inbound_of(head).map(|inbound| inbound.next) else { return };
@@ -172,8 +172,9 @@ impl Engine {
         self.inbound_left(at, Status::PeerFailed as i32, &text, false);
     }
 
-    /// Bytes of a channel have been handed out. Its sender hears of them before they can keep it waiting: a packet for each message
-    /// would double what a ping-pong costs. Who wants to know more asks (`Kind::Sync`); who sleeps, or has polled for a while, has said all.
+    /// Bytes of a channel have been delivered. The sender is notified before its window fills; a packet for each message would
+    /// double the cost of a ping-pong. A sender can ask earlier (`Kind::Sync`). A receiver that goes to sleep or has polled for a
+    /// while reports all of its deliveries.
     #[inline]
     pub(super) fn handed_out(&mut self, from: usize, bytes: u64) {
         let Some(inbound) = self.inbound[from].as_mut() else { return };
@@ -191,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// Whatever has been handed out is worth a word now.
+    /// Schedules reports of all deliveries that were not reported yet.
     pub(super) fn tell_all(&mut self) {
         for at in 0..self.inbound.len() {
             let untold = |inbound: &Inbound| !inbound.left && inbound.told != inbound.taken;
@@ -201,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// Acknowledges what has come, on every channel of which something has.
+    /// Sends the acknowledgements that are due.
     pub(super) fn acknowledge(&mut self) {
         for at in core::mem::take(&mut self.acks) {
             let Some(inbound) = self.inbound[at].as_mut() else { continue };
@@ -209,7 +210,7 @@ impl Engine {
                 inbound.ack_due = false;
                 continue;
             }
-            // One at a time: to somebody who takes nothing there is one thing to say, however often it asks.
+            // Only one acknowledgement waits for a peer that does not receive, however often it asks.
             if self.peers.get(inbound.peer).is_some_and(|peer| !peer.waiting.is_empty()) {
                 self.acks.push(at);
                 continue;
@@ -226,10 +227,10 @@ impl Engine {
         self.say_back(at, Kind::Ack, |head| (head.sequence, head.header) = (next, taken));
     }
 
-    /// Somebody connects.
+    /// A peer connects.
     fn hello(&mut self, head: &Head, greeting: &Greeting<'_>) {
-        // The library reads as many bytes of a name as its names have, whoever says it; and one of another format would be
-        // read as one of ours.
+        // The library reads a name in its own format and length, whatever the peer sends. A name of another format would be
+        // misread.
         let (name, own) = (greeting.name, &self.address.name);
         let is_ours = name.len() == own.len() && self.address.has_family_of(name);
         if !is_ours || greeting.identity.len() > MAX_IDENTITY {
@@ -270,7 +271,7 @@ impl Engine {
         self.ready.push_back(Ready::Event(event, Some(greeting.identity.into())));
         self.meet(greeting.epoch, None);
         self.say_welcome(at);
-        // Keys may have come to the peer by other ways.
+        // The peer may have received keys by other routes.
         for revocation in self.revocations.clone() {
             self.ask(at, &revocation);
         }
@@ -284,7 +285,8 @@ impl Engine {
         self.say(peer, &welcome, &token.to_le_bytes());
     }
 
-    /// A hello that is here already: its answer was lost, or is on its way. One at a time waits for who does not take it.
+    /// Answers a repeated hello: the earlier answer was lost or is under way. Only one answer waits for a peer that does not
+    /// receive.
     fn welcome_again(&mut self, at: usize) {
         let Some(inbound) = self.inbound[at].as_ref().filter(|inbound| !inbound.left) else {
             return;
@@ -294,8 +296,8 @@ impl Engine {
         }
     }
 
-    /// Tells somebody who means an earlier interface at this place. Strangers are answered as far as that costs little: what
-    /// is said to them waits for a connection to wherever they have said that they are.
+    /// Notifies a peer that addressed an earlier interface at this place. Unknown peers are answered only while that is cheap: an
+    /// answer has to wait for a connection to the claimed name.
     fn turn_away(&mut self, name: &[u8], remote: (u32, u64)) {
         let known = self.peers.knows(name);
         if !known && self.peers.len() >= STRANGERS || self.waiting >= WAITING {
@@ -314,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// Says something to the sender of a channel that ends here.
+    /// Sends a packet to the sender of a receiving channel.
     pub(super) fn say_back(&mut self, at: usize, kind: Kind, fill: impl FnOnce(&mut Head)) {
         let Some(inbound) = self.inbound[at].as_ref() else { return };
         let mut head = Head::new(kind, inbound.remote.0, inbound.remote.1);
@@ -323,7 +325,7 @@ impl Engine {
         self.say(peer, &head, &[]);
     }
 
-    /// Tells the sender of a channel that it is over.
+    /// Notifies the sender of a channel that the channel has ended.
     pub(super) fn refuse(&mut self, at: usize, why: &Failure) {
         let Some(inbound) = self.inbound[at].as_ref() else { return };
         let (peer, remote) = (inbound.peer, inbound.remote);
@@ -337,8 +339,8 @@ impl Engine {
         self.say(peer, &head, &words[..words.len().min(MOST_WORDS)]);
     }
 
-    /// A channel that ends here is over: the application hears it behind everything that came. `through`: nothing that was
-    /// posted on it lands any more.
+    /// Ends a receiving channel; the application is notified after all messages that arrived. `through`: no operation posted on the
+    /// channel can land any more.
     pub(super) fn inbound_left(&mut self, from: usize, status: i32, words: &str, through: bool) {
         let Some(inbound) = self.inbound[from].as_mut().filter(|inbound| !inbound.left) else {
             return;
@@ -353,13 +355,13 @@ impl Engine {
         asked.iter().for_each(|revocation| self.answer(revocation));
     }
 
-    /// A channel has ended here, and its sender has not said so.
+    /// A receiving channel has ended without a `Bye` from its sender.
     pub(super) fn haunt(&mut self, token: u64, epoch: u64, asked: Vec<Arc<Revocation>>) {
         self.meet(epoch, None);
         self.ghosts.push(Ghost { token, epoch, asked, since: Instant::now() });
     }
 
-    /// Senders of channels that ended here are through, or gone.
+    /// Removes ghosts whose senders have finished or are gone.
     pub(super) fn lay(&mut self, through: impl Fn(&Ghost) -> bool) {
         while let Some(at) = self.ghosts.iter().position(&through) {
             let ghost = self.ghosts.swap_remove(at);
@@ -368,7 +370,7 @@ impl Engine {
         }
     }
 
-    /// Answers those asked-for ends of regions to which nothing is under way any more.
+    /// Confirms the revocations to whose regions no transfer is under way any more.
     pub(super) fn answer_revokes(&mut self, at: usize) {
         let Some(channel) = self.outbound[at].as_mut() else { return };
         let (token, peer, Some((to, their))) = (channel.token, channel.peer, channel.remote) else {

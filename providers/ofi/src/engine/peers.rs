@@ -1,30 +1,30 @@
-//! Interfaces of others, by their names in the fabric: the library's number for each, and packets that wait for it.
+//! The interfaces of peers, by their names in the fabric: the library's number for each, and packets that wait for it.
 //!
-//! None is ever taken out of the library's table while the endpoint lives. The two sides of a pair keep numbers of what they
-//! have exchanged, and who forgets them alone is not understood any more: EFA's aborts the other process (read in efa_rdm_msg.c,
-//! efa_base_ep.c), and `ofi_rxm` closes a connection in which something may lie unread.
+//! An entry stays in the library's table while the endpoint lives. Both sides of a pair number their packets, and
+//! removing an entry would reset the numbers of one side only. EFA then aborts the other process (read in efa_rdm_msg.c,
+//! efa_base_ep.c). `ofi_rxm` closes a connection that may hold unread messages.
 
 use crate::sys::Av;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 use tieline_plugin_api::{Failure, Status};
 
-/// Names at most.
+/// Most names.
 const MOST: usize = 1 << 16;
 
 pub(super) struct Peer {
     /// The library's number.
     pub(super) number: u64,
-    /// Packets that the library has, and puts and gets.
+    /// Number of packets that the library has; puts and gets are in `transfers`.
     pub(super) sends: usize,
-    /// Those of the packets that are the application's messages.
+    /// How many of the packets are messages of the application.
     pub(super) messages: usize,
     pub(super) transfers: usize,
-    /// Packets that it has not taken: slots, their lengths, and the channel's token where it is a hello.
+    /// Packets that the library has not accepted: slots, lengths, and the channel's token if the packet is a hello.
     pub(super) waiting: VecDeque<(u32, usize, Option<u64>)>,
-    /// Since when it takes none though it has none, and when it was last asked.
+    /// If the library refuses packets although it has none for this peer: since when, and the time of the last attempt.
     pub(super) refused: Option<(Instant, Instant)>,
-    /// Something has gone there or come from there: there is a connection.
+    /// A packet was delivered or received: there is a connection.
     pub(super) formed: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The peer of that name.
+    /// Returns the peer of that name, and adds it if it is new.
     pub(super) fn join(&mut self, av: &Av, name: &[u8]) -> Result<usize, Failure> {
         if let Some(&index) = self.by_name.get(name) {
             return Ok(index);

@@ -1,4 +1,4 @@
-//! What leaves: messages and packets of our own, and what they find out about a peer.
+//! Outgoing packets: messages of the application and packets of this provider, and the failures that they detect.
 
 use super::channels::{Flush, Lost, Outbound};
 use super::ops::Work;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Failure, Posted, Posting, Status, event};
 
-/// A message that is being packed.
+/// A message that the application is packing.
 pub(crate) struct Packing {
     at: usize,
     token: u64,
@@ -20,14 +20,14 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    /// Where the message goes. The slot is taken until the message is finished or given up.
+    /// The memory that the message is packed into. The slot is taken until the message is finished or abandoned.
     pub(crate) fn room(&self, engine: &mut Engine) -> Room {
         Room::of(&mut engine.slots, self.slot, HEAD, self.room)
     }
 }
 
 impl Engine {
-    /// The channel's state, for data calls.
+    /// Checks whether a data call of this size may proceed on the channel.
     #[inline]
     fn sendable(&mut self, at: usize, bytes: usize) -> Result<(), Status> {
         let window = self.settings.window as u64;
@@ -50,7 +50,7 @@ impl Engine {
             return Err(Status::Again);
         }
         let most = self.most_sends();
-        // One that takes nothing holds up no other.
+        // A peer that receives nothing does not block the others.
         if self.sends >= most
             || self.peers.get(peer).is_some_and(|peer| peer.messages >= share(most))
         {
@@ -59,7 +59,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Half of what the library has room for; the other half is for transfers.
+    /// Half of the library's room; the other half is for transfers.
     fn most_sends(&self) -> usize {
         (self.settings.queue.min(self.registry.domain.info.tx().size.max(8)) / 2).max(4)
     }
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// A place for a message that the application writes.
+    /// Takes a slot for a message that the application packs.
     pub(crate) fn begin(&mut self, at: usize, most: usize) -> Result<Packing, Status> {
         let room = most.min(self.settings.eager);
         self.sendable(at, room)?;
@@ -90,12 +90,12 @@ impl Engine {
         Ok(Packing { at, token, slot, room })
     }
 
-    /// It was not written.
+    /// Abandons a message that was not packed.
     pub(crate) fn give_up(&mut self, packing: Packing) {
         self.slots.give(packing.slot);
     }
 
-    /// It is written, and goes now or behind what waits for the library.
+    /// Posts a packed message, or queues it behind packets that wait for the library.
     pub(crate) fn finish(
         &mut self,
         packing: Packing,
@@ -141,7 +141,7 @@ impl Engine {
         self.slots.bytes_mut(slot, HEAD + len)[..HEAD].copy_from_slice(&head.pack());
     }
 
-    /// A message was taken.
+    /// Counts an accepted message.
     #[inline]
     fn count(&mut self, at: usize, len: usize) {
         if let Some(channel) = self.outbound[at].as_mut() {
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Hands a packet to the library.
+    /// Posts a packet to the library.
     #[inline]
     fn post(&mut self, peer: usize, slot: u32, len: usize, message: bool) -> Result<(), c_int> {
         let Some(to) = self.peers.get(peer).map(|peer| peer.number) else {
@@ -209,13 +209,13 @@ impl Engine {
         }
     }
 
-    /// The library takes nothing for this peer now. Where it has nothing of it either, there is no queue that is full, but a
-    /// connection that does not form: that ends.
+    /// The library accepts nothing for this peer. If it also has nothing of this peer, no queue is full: a connection does not
+    /// form, and the peer times out.
     pub(super) fn refused(&mut self, index: usize) {
         let patience = self.settings.connect_timeout;
         let watched = self.vigil.is_some();
         let Some(peer) = self.peers.get(index) else { return };
-        // Where there is a connection, its other end has no room (verbs;ofi_rxm: run); whether it lives is another question.
+        // If a connection exists, its receiver has no room (verbs;ofi_rxm: run). The watch detects whether the receiver is alive.
         if !peer.is_idle() || peer.formed && watched {
             peer.refused = None;
             return;
@@ -240,7 +240,8 @@ impl Engine {
         }
     }
 
-    /// Sends a packet of our own, behind what waits. It is never refused: there are as many as there are channels.
+    /// Sends a packet of this provider, behind those that wait. It is never refused: the number of such packets is bounded by the
+    /// number of channels.
     pub(super) fn say(&mut self, peer: usize, head: &Head, rest: &[u8]) {
         let Ok(slot) = self.slots.take() else {
             return self.break_down("there is no memory for packets");
@@ -257,7 +258,7 @@ impl Engine {
         let _ = self.push(peer);
     }
 
-    /// A packet waits for the library.
+    /// Queues a packet until the library accepts it.
     fn wait(&mut self, peer: usize, slot: u32, len: usize, hello: Option<u64>) {
         match self.peers.get(peer) {
             Some(peer) if self.broken.is_none() => {
@@ -268,7 +269,7 @@ impl Engine {
         }
     }
 
-    /// Hands over what waits for a peer; whether nothing waits any more.
+    /// Posts the packets that wait for a peer; returns whether none is left.
     fn push(&mut self, index: usize) -> bool {
         loop {
             let Some(&(slot, len, _)) = self.peers.get(index).and_then(|peer| peer.waiting.front())
@@ -304,7 +305,7 @@ impl Engine {
         }
     }
 
-    /// Takes back what would open a channel, if the library has not got it; whether that is so.
+    /// Removes a hello that the library has not accepted; returns whether it was found.
     pub(super) fn take_back(&mut self, index: usize, token: u64) -> bool {
         let Some(peer) = self.peers.get(index) else { return false };
         let at = peer.waiting.iter().position(|packet| packet.2 == Some(token));
@@ -314,7 +315,7 @@ impl Engine {
         true
     }
 
-    /// Something of a channel has ended: flushes may have, too, and the channel itself.
+    /// Part of a channel has ended: completes flushes, and removes the channel if it is over.
     pub(super) fn settle(&mut self, at: usize) {
         while let Some(channel) = self.outbound[at].as_mut() {
             let Some(flush) = channel.flushed() else { break };
@@ -324,7 +325,7 @@ impl Engine {
         else {
             return;
         };
-        // Behind its puts: from here on none of them lands.
+        // Send it after the puts: from here on none of them lands.
         if core::mem::take(&mut channel.owes_bye) {
             self.say_bye(at);
         }
@@ -337,14 +338,14 @@ impl Engine {
         }
     }
 
-    /// The place of a channel is free.
+    /// Frees the place of a channel.
     pub(super) fn forget(&mut self, at: usize) {
         if let Some(channel) = self.outbound[at].take() {
             self.part(channel.epoch);
         }
     }
 
-    /// An operation has ended, with the value that it has fetched.
+    /// Reports the completion of an operation, with the value that it has fetched.
     pub(super) fn completed(
         &mut self,
         cookie: u64,
@@ -360,7 +361,7 @@ impl Engine {
         self.ready.push_back(Ready::Event(event, text));
     }
 
-    /// A flush has ended, and tells what went wrong before it.
+    /// Completes a flush, and reports a failure before it.
     fn flushed(&mut self, cookie: u64, lost: Option<Lost>) {
         match lost {
             None => self.completed(cookie, Ok(0), ""),
@@ -399,8 +400,8 @@ impl Engine {
     }
 }
 
-/// Since when the library has taken nothing, and when it did so last, with this time; and whether that is for too long. Where nobody
-/// has asked meanwhile it begins anew.
+/// Updates the time of the first and of the last refusal, and returns whether the refusals have lasted too long. After a gap in the
+/// attempts the period begins anew.
 fn refusals(
     before: Option<(Instant, Instant)>,
     now: Instant,
@@ -414,12 +415,12 @@ fn refusals(
     }
 }
 
-/// What one peer may have of so many.
+/// The share of one peer in `most`.
 pub(super) fn share(most: usize) -> usize {
     (most / 4).max(4)
 }
 
-/// Why the library has refused a packet for good.
+/// The failure for a packet that the library refuses permanently.
 fn not_posted(code: c_int) -> Failure {
     let error = std::io::Error::from_raw_os_error(code);
     Failure::new(Status::PeerFailed, format!("libfabric cannot send to this peer: {error}"))

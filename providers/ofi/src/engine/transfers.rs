@@ -1,4 +1,4 @@
-//! Puts and gets, and how atomics are posted and end.
+//! Puts and gets, and the posting and completion of atomics.
 
 use super::Engine;
 use super::channels::{Imported, Lost, RemoteKey};
@@ -14,7 +14,7 @@ use core::ffi::{c_int, c_void};
 use std::rc::Rc;
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_flags};
 
-/// What a transfer is posted to.
+/// The target of a transfer.
 pub(super) struct Target {
     at: usize,
     token: u64,
@@ -23,11 +23,11 @@ pub(super) struct Target {
     key: u64,
     generation: u64,
     connected: bool,
-    /// What keeps the key mapped.
+    /// Keeps the key mapped.
     mapped: Option<Rc<Imported>>,
 }
 
-/// What a transfer keeps until it has ended; see `Transfer`.
+/// Resources that a transfer keeps until it completes; see `Transfer`.
 pub(super) struct Held {
     pub(super) slot: Option<u32>,
     pub(super) back: Vec<(*mut u8, usize)>,
@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub(super) loans: Vec<Loan>,
 }
 
-/// Whether an error says that a connection is gone, and not that one operation was wrong.
+/// Whether an error means that the connection is gone, and not only that one operation failed.
 fn ends_connection(errno: c_int) -> bool {
     matches!(
         errno,
@@ -55,8 +55,8 @@ fn ends_connection(errno: c_int) -> bool {
 }
 
 impl Engine {
-    /// With EIO `sockets` says that a peer has died; others say so of whatever they have no word for (cxi, EFA: read in their
-    /// tables), which is one operation's end.
+    /// `sockets` reports the death of a peer with EIO. Others report EIO for any error that has no better code (cxi, EFA: read in
+    /// their tables); there it fails one operation only.
     fn ends_connection(&self, errno: c_int) -> bool {
         ends_connection(errno) || errno == libc::EIO && self.address.provider == "sockets"
     }
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Bytes of one transfer at most.
+    /// Most bytes of one transfer.
     pub(crate) fn longest(&self) -> usize {
         super::longest_transfer(&self.registry.domain.info)
     }
@@ -91,7 +91,7 @@ impl Engine {
         Ok(channel.import(key, mapped))
     }
 
-    /// What a transfer is posted to, if the channel and the key let it through.
+    /// Resolves the target of a transfer, if the channel and the key permit it.
     pub(super) fn target(
         &self,
         at: usize,
@@ -111,7 +111,7 @@ impl Engine {
             return Err(Status::KeyRejected);
         }
         let address = imported.key.admit(right, offset, len)?;
-        // The key is older than the interface that is to be reached by it: messages go there.
+        // The key is older than the target interface. The core sends messages instead.
         let remote = imported.key.of(channel.interface).ok_or(Status::Declined)?;
         let (token, peer) = (channel.token, channel.peer);
         let (generation, connected) = (imported.key.generation, channel.remote.is_some());
@@ -120,7 +120,7 @@ impl Engine {
         Ok(Target { at, token, peer, address, key, generation, connected, mapped })
     }
 
-    /// Whether one more may be posted. What endpoints that are closed have left counts for its peer.
+    /// Whether one more transfer may be posted. Transfers of closed endpoints count against their peer.
     pub(super) fn admits(&mut self, target: &Target) -> Result<(), Status> {
         let most = self.most_transfers();
         let full = self.peers.get(target.peer).is_some_and(|peer| peer.transfers >= share(most));
@@ -144,7 +144,7 @@ impl Engine {
         }
         let target = self.target(at, key, right, op.offset, op.len)?;
         if op.len == 0 {
-            // Not every provider completes one of no bytes.
+            // Not every provider completes a transfer of no bytes.
             return Ok(Posting::Done);
         }
         self.admits(&target)?;
@@ -159,10 +159,10 @@ impl Engine {
         })
     }
 
-    /// What is short goes through a slot of ours: it needs no registration, and holds nobody up who closes its endpoint.
+    /// A short transfer uses a slot: it needs no registration and does not delay the closing of its endpoint.
     fn short_transfer(&mut self, target: &Target, put: bool, op: &RmaOp<'_>) -> Posted {
         let slot = self.slots.take()?;
-        // An empty piece may lie nowhere.
+        // An empty piece may have an invalid address.
         let pieces = op.iov.iter().filter(|iov| iov.len > 0).map(|iov| (iov.base, iov.len));
         let mut back = Vec::new();
         match put {
@@ -170,7 +170,7 @@ impl Engine {
             false => back.extend(pieces),
         }
         let local = self.slots.local(slot, op.len);
-        // Of what completes locally, and is taken with the call, no end is told (`max_short_put`).
+        // A put that completes locally has completed when the call returns; no completion is reported (`max_short_put`).
         let named = op_flags::REMOTE_COMPLETION | op_flags::MORE;
         let silent = put && op.iov.len() == 1 && op.flags & named == 0;
         let held = Held { slot: Some(slot), back, value: 0, silent, loans: Vec::new() };
@@ -180,7 +180,7 @@ impl Engine {
         if silent { posted.map(|_| Posting::Done) } else { posted }
     }
 
-    /// Posts what a transfer is, and keeps what it needs until it has ended.
+    /// Posts a transfer, and keeps its resources until it completes.
     pub(super) fn begin_transfer(
         &mut self,
         target: &Target,
@@ -237,9 +237,9 @@ impl Engine {
         Err(self.status_of(code))
     }
 
-    /// The library has one transfer less.
+    /// Removes a transfer from the counters.
     pub(super) fn one_less(&mut self, transfer: &Transfer) {
-        // A channel stays until its transfers have ended.
+        // A channel stays until its transfers have completed.
         let channel = self.outbound[transfer.channel as usize].as_ref();
         let is_open = channel.is_none_or(|channel| channel.token != transfer.token || channel.open);
         *(if is_open { &mut self.transfers } else { &mut self.orphans }) -= 1;
@@ -248,7 +248,7 @@ impl Engine {
         }
     }
 
-    /// A transfer has ended, and the library is done with its memory.
+    /// A transfer has completed, and the library has released its memory.
     pub(super) fn transferred(&mut self, transfer: Transfer, result: Result<(), (c_int, String)>) {
         self.one_less(&transfer);
         let (at, peer) = (transfer.channel as usize, transfer.peer);

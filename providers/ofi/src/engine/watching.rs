@@ -1,4 +1,4 @@
-//! The ends of peers' processes, as those are watched.
+//! Handles the ends of peers' processes, which `watch` detects.
 
 use super::Engine;
 use crate::watch::{Ended, Watch};
@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 use tieline_net::Contact;
 use tieline_plugin_api::{Failure, Status};
 
-/// How often the processes of peers are looked after: while something is going on there, and otherwise.
+/// Interval of checks on the processes of peers: while a connection or an end is in progress, and otherwise.
 const SOON: Duration = Duration::from_millis(1);
 const NOW_AND_THEN: Duration = Duration::from_millis(10);
-/// Polls that bring nothing between looks at the clock.
+/// Polls between checks of the clock.
 const POLLS: u32 = 16;
-/// For so long nothing must have come of a process that has ended: what it had sent may be in the library, or in the kernel's
-/// buffers, of which the library's threads read.
+/// After a process has ended, its channels fail only when nothing has arrived from it for this long. Messages that it had sent may
+/// still be in the library, or in the kernel's buffers that the library's threads read.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// What an interface knows of processes.
+/// The state of the watch on peers' processes.
 pub(super) struct Vigil {
     pub(super) watch: Watch,
     polls: u32,
     looked: Instant,
-    /// Something is going on, as far as was known at the last look: every poll asks.
+    /// A connection or an end was in progress at the last check: check at every poll.
     busy: bool,
-    /// Processes that have ended, and when something of each was last heard.
+    /// Processes that have ended, and when each was last heard from.
     dying: Vec<(Ended, Instant)>,
 }
 
@@ -37,7 +37,7 @@ impl Vigil {
 }
 
 impl Engine {
-    /// A channel to that interface begins, or one from it.
+    /// A channel to or from that interface begins.
     pub(super) fn meet(&mut self, epoch: u64, contact: Option<&Contact>) {
         if let Some(vigil) = &mut self.vigil {
             vigil.watch.join(epoch, contact);
@@ -45,14 +45,14 @@ impl Engine {
         }
     }
 
-    /// It has ended.
+    /// A channel to or from that interface has ended.
     pub(super) fn part(&mut self, epoch: u64) {
         if let Some(vigil) = &mut self.vigil {
             vigil.watch.leave(epoch);
         }
     }
 
-    /// Something has come over a channel of that interface.
+    /// A packet has arrived on a channel of that interface.
     #[inline]
     pub(super) fn heard(&mut self, epoch: u64) {
         let Some(vigil) = &mut self.vigil else { return };
@@ -61,14 +61,14 @@ impl Engine {
         }
     }
 
-    /// Looks after the processes of peers, if that is due. `empty`: the library has had nothing for us just now.
+    /// Checks the processes of peers if that is due. `empty`: the last read of the library's queue found nothing.
     #[inline]
     pub(super) fn watch_over(&mut self, empty: bool) {
         if empty && !self.unanswered.is_empty() {
             self.expire();
         }
         if !self.ghosts.is_empty() && self.vigil.is_none() {
-            // Nobody tells whether they live: one that has not heard of it by now hears no more.
+            // Nothing reports whether these peers live. After the failure timeout, no operation of theirs is expected to land.
             let patience = self.settings.failure_timeout;
             self.lay(|ghost| ghost.since.elapsed() >= patience);
         }
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// The same, also where it is not due.
+    /// The same; `at_once` checks even if that is not due.
     pub(super) fn watch_now(&mut self, empty: bool, at_once: bool) {
         let Some(vigil) = &mut self.vigil else { return };
         let now = Instant::now();
@@ -104,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// When a sleeper has to look again.
+    /// When a sleeper must wake for the next check.
     pub(super) fn next_look(&self) -> Option<Duration> {
         let dying = |vigil: &Vigil| !vigil.dying.is_empty();
         if self.vigil.as_ref().is_some_and(dying) {
@@ -116,7 +116,7 @@ impl Engine {
         hello.into_iter().chain(dial).min().map(left)
     }
 
-    /// An interface is gone, and with it all channels that lead there or come from there.
+    /// Fails all channels to and from an interface that is gone.
     fn fail_process(&mut self, epoch: u64, why: &Failure) {
         let there = |channel: &Option<super::Outbound>| {
             channel.as_ref().filter(|channel| channel.epoch == epoch).map(|channel| channel.peer)
@@ -124,7 +124,7 @@ impl Engine {
         let from = |inbound: &Option<super::Inbound>| {
             inbound.as_ref().filter(|inbound| inbound.epoch == epoch).map(|inbound| inbound.peer)
         };
-        // Who has closed in good order is no failure.
+        // An orderly close is no failure.
         let status = if why.status == Status::Closed { 0 } else { why.status as i32 };
         let mut peers: Vec<usize> = self.outbound.iter().filter_map(there).collect();
         peers.extend(self.inbound.iter().filter_map(from));
@@ -142,7 +142,7 @@ impl Engine {
         peers.sort_unstable();
         peers.dedup();
         for peer in peers {
-            // Another process may have that address now, and channels with it.
+            // Another process may use that address by now, and have channels.
             let is_open = self
                 .outbound
                 .iter()

@@ -1,9 +1,9 @@
-//! Registered memory of this process: regions, their keys, their end; and the descriptors of local pieces.
+//! Registered memory of this process: regions, their keys and their deregistration, and the descriptors of local pieces.
 //!
-//! What a peer has posted may go on in the library when a registration is closed: software providers check a key when a
-//! transfer begins and never again. So a region whose key was given away ends in two steps: `revoke` asks every peer that is
-//! connected to let nothing more lead there, and says busy until all have answered; then the registration is closed. A
-//! peer that has not answered within `TIELINE_FAILURE_TIMEOUT` is waited for no longer, and the owner is told so.
+//! After a registration is closed, operations that a peer has posted may continue in the library: software providers check a key
+//! only when a transfer begins. Therefore a region whose key may be held by a peer ends in two steps. `revoke` asks every connected
+//! peer to confirm that no operation targets the region, and returns busy until all have answered. Then the registration is closed.
+//! A peer that does not answer within `TIELINE_FAILURE_TIMEOUT` is waited for no longer, and the owner is notified of that.
 
 pub(crate) mod sys;
 
@@ -29,17 +29,17 @@ struct Inner {
     len: u64,
     access: u64,
     generation: u64,
-    /// Whether a peer may have its key.
+    /// Whether a peer may hold its key.
     packed: AtomicBool,
-    /// By the number of the interface that they belong to; 0: all of them.
+    /// Keyed by the number of the interface that a registration belongs to; 0 means all interfaces.
     registrations: Mutex<HashMap<u64, Mr>>,
-    /// Why one of them has not ended.
+    /// The error with which libfabric has refused to end one of them.
     refused: Mutex<Option<c_int>>,
     ending: Mutex<Option<(Instant, Arc<Revocation>)>>,
 }
 
 impl Inner {
-    /// Ends registrations: that for one interface, or all.
+    /// Ends the registration for one interface, or all of them.
     fn end(&self, interface: Option<u64>) {
         let mut registrations = held(&self.registrations);
         let over: Vec<Mr> = match interface {
@@ -53,21 +53,21 @@ impl Inner {
     }
 }
 
-/// The end of a region, as it goes through the interfaces of its domain.
+/// The revocation of a region, which each interface of its domain handles.
 pub(crate) struct Revocation {
     pub(crate) generation: u64,
-    /// Interfaces that have not heard of all their peers.
+    /// Number of interfaces whose peers have not all answered.
     open: AtomicUsize,
 }
 
 impl Revocation {
-    /// An interface is through with it.
+    /// One interface has finished with it.
     pub(crate) fn answered(&self) {
         let _ = self.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// What an interface is told by other threads.
+/// Requests of other threads to an interface.
 pub(crate) struct Inbox {
     pub(crate) number: u64,
     ep: Weak<Ep>,
@@ -77,7 +77,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// What has come since the last call.
+    /// Takes the requests since the last call.
     #[inline]
     pub(crate) fn take(&self) -> Vec<Arc<Revocation>> {
         if !self.waiting.load(Ordering::Acquire) {
@@ -93,7 +93,7 @@ impl Inbox {
         let mut revocations = held(&self.revocations);
         revocations.push(revocation.clone());
         self.waiting.store(true, Ordering::Release);
-        self.bell.wake(); // under the lock: who takes what is there silences this, too
+        self.bell.wake(); // under the lock: the taker also clears this bell
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -105,10 +105,10 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What registers the memory of a domain. Any thread.
+/// Registers the memory of a domain. Any thread may use it.
 pub(crate) struct Registry {
     pub(crate) domain: Arc<Domain>,
-    /// Each interface opens the device anew, and memory is registered for each.
+    /// Each interface opens the device anew, and memory is registered for each interface.
     apart: bool,
     pub(crate) seal: Seal,
     mode: c_int,
@@ -134,7 +134,7 @@ impl Registry {
         Ok(Registry {
             apart,
             seal,
-            // Offsets and keys of ours, which is what no bits say as well.
+            // Offsets and our own keys; an `mr_mode` without bits means the same.
             mode: attr.mr_mode & !FI_MR_SCALABLE,
             key_bits: 8 * attr.mr_key_size.clamp(1, 8) as u32,
             patience,
@@ -151,7 +151,7 @@ impl Registry {
         self.apart || self.mode & FI_MR_ENDPOINT != 0
     }
 
-    /// What an interface is opened on.
+    /// The domain on which to open an interface.
     pub(crate) fn place(&self) -> Result<Arc<Domain>, Failure> {
         if self.apart { Domain::open(&self.domain.info) } else { Ok(self.domain.clone()) }
     }
@@ -161,19 +161,19 @@ impl Registry {
         self.mode & FI_MR_LOCAL != 0
     }
 
-    /// A key of ours. Who has one shall not know others: providers check nothing but the key.
+    /// A new key that this provider chooses. Keys must not be predictable: libfabric's providers check nothing else.
     fn next_key(&self) -> Result<u64, c_int> {
         let mut random = [0; 8];
         crate::sys::random(&mut random).map_err(|_| libc::EIO)?;
         let random = u64::from_le_bytes(random);
         match self.key_bits {
             64 => Ok(random),
-            // There are few enough that one is soon met again.
+            // With so few bits, a random key would soon repeat.
             bits => Ok(self.next_key.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> (64 - bits))),
         }
     }
 
-    /// Registers, with a key of ours where the library takes one.
+    /// Registers memory, with a key of our own if the library accepts one.
     fn make(
         &self,
         base: *mut u8,
@@ -182,7 +182,7 @@ impl Registry {
         ep: Option<&Arc<Ep>>,
     ) -> Result<Mr, c_int> {
         let mut refused = FI_ENOKEY;
-        // A key that is in use is refused: the next one is tried.
+        // A key that is in use is refused: try the next one.
         for _ in 0..16 {
             let key = if self.mode & FI_MR_PROV_KEY == 0 { self.next_key()? } else { 0 };
             match self.domain.register(base, len, rights, key, ep) {
@@ -224,7 +224,7 @@ impl Registry {
             );
             return Err(Failure::new(Status::Invalid, text));
         }
-        // Under the lock, so that an interface that opens meanwhile finds the region, or the region the interface.
+        // Under the lock, so that a region and an interface that are created concurrently see each other.
         let mut regions = held(&self.regions);
         regions.retain(|region| region.strong_count() > 0);
         match self.per_interface() {
@@ -243,7 +243,7 @@ impl Registry {
 
     fn bind(&self, region: &Inner, interface: u64, ep: Option<&Arc<Ep>>) -> Result<(), Failure> {
         let base = core::ptr::with_exposed_provenance_mut(region.base as usize);
-        // Registering nothing is refused by some; one byte more than asked for is never put into a key.
+        // Some providers refuse empty registrations. The additional byte is never part of a key.
         let len = region.len.max(1) as usize;
         let access = if region.len == 0 { 0 } else { region.access };
         let registration =
@@ -252,7 +252,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A new interface, for which the regions that there are are registered where that is needed.
+    /// Adds a new interface, and registers the existing regions for it if registrations belong to interfaces.
     pub(crate) fn join(
         &self,
         ep: &Arc<Ep>,
@@ -275,7 +275,7 @@ impl Registry {
                 return Err(failure);
             }
         }
-        // Keys that peers have lead to this interface, too: it asks those who come by it.
+        // Existing keys are valid at this interface, too, so it asks the peers that connect to it.
         held(&self.interfaces).push(inbox.clone());
         for region in regions.iter().filter_map(Weak::upgrade) {
             let ending = held(&region.ending);
@@ -293,7 +293,7 @@ impl Registry {
         self.next_interface.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An interface ends, and what is registered for it before its endpoint.
+    /// Removes an interface, and ends its registrations before its endpoint is closed.
     pub(crate) fn leave(&self, inbox: &Arc<Inbox>) {
         held(&self.interfaces).retain(|other| !Arc::ptr_eq(other, inbox));
         inbox.take().iter().for_each(|revocation| revocation.answered());
@@ -304,7 +304,7 @@ impl Registry {
         }
     }
 
-    /// Asks every peer to let nothing more lead to the region.
+    /// Asks every peer to confirm that no operation targets the region.
     pub(crate) fn revoke(&self, region: &Region) -> Revoked {
         if !region.0.packed.load(Ordering::Acquire) {
             return Revoked::Quiet;
@@ -334,7 +334,7 @@ impl Registry {
         if let Some(errno) = *held(&region.0.refused) {
             let error = std::io::Error::from_raw_os_error(errno);
             let text = format!(
-                "libfabric has not ended the registration of {} bytes at {:#x}, and whoever has a key may reach them: {error}",
+                "libfabric has not ended the registration of {} bytes at {:#x}, and holders of a key may reach them: {error}",
                 region.0.len, region.0.base
             );
             return Err(Failure::new(Status::Io, text));
@@ -356,7 +356,7 @@ impl Registry {
             registrations.iter().map(|(interface, mr)| self.key_of(*interface, mr)).collect()
         };
         let mut keys = keys?;
-        // A key that is older than all interfaces leads to none of them; see `Engine::target`.
+        // A key that is older than all interfaces is valid at none of them; see `Engine::target`.
         if keys.len() > MOST_INTERFACES {
             let text = format!(
                 "{} interfaces of this domain are open, and a key has room for {MOST_INTERFACES}",
@@ -391,7 +391,7 @@ impl Registry {
         Ok(LibraryKey { interface, number, raw: Some(raw) })
     }
 
-    /// The descriptor of a piece by the region that it says it lies in, if that is so.
+    /// The descriptor of a piece, if the piece is inside the region that it names.
     fn descriptor(&self, piece: &Iov, interface: u64) -> Option<*mut c_void> {
         let region = &sys::region(piece)?.0;
         let start = (piece.base.addr() as u64).checked_sub(region.base)?;
@@ -417,7 +417,7 @@ fn rights(access: u64) -> u64 {
     rights
 }
 
-/// What to do where there is none.
+/// Advice if a registration fails for lack of memory.
 pub(crate) const NO_MEMORY: &str =
     "a device's memory is locked: what this process may lock (ulimit -l) may be used up";
 
@@ -432,21 +432,21 @@ fn refusal(len: usize, errno: c_int) -> Failure {
     }
 }
 
-/// What registers an interface's own buffers, and the pieces of its operations that lie in no region.
+/// Registers an interface's own buffers, and the pieces of its operations that are in no region.
 pub(crate) struct LocalMemory {
     registry: Arc<Registry>,
     ep: Arc<Ep>,
-    /// What belongs to the endpoint, and ends before it.
+    /// Registrations that belong to the endpoint and must end before it.
     bound: Mutex<Vec<Weak<Mutex<Option<Mr>>>>>,
 }
 
-/// A registration, or nothing where none is needed.
+/// A registration, or nothing if none is needed.
 pub(crate) struct Registration {
     _mr: Arc<Mutex<Option<Mr>>>,
     desc: usize,
 }
 
-/// A registration for the time of one operation.
+/// A transient registration, for one operation.
 pub(crate) type Loan = tieline_registration::Loan<LocalMemory>;
 
 impl LocalMemory {
@@ -454,8 +454,8 @@ impl LocalMemory {
         LocalMemory { registry, ep, bound: Mutex::default() }
     }
 
-    /// Ends registrations that belong to the endpoint, and then the endpoint; whether that has ended: then the library touches
-    /// no memory any more.
+    /// Ends the registrations that belong to the endpoint, and then closes the endpoint. Returns whether it has closed: if so, the
+    /// library accesses no memory of it any more.
     pub(crate) fn shut(&self) -> bool {
         for registration in held(&self.bound).drain(..).filter_map(|weak| weak.upgrade()) {
             drop(held(&registration).take());
@@ -485,13 +485,13 @@ impl Device for LocalMemory {
     }
 }
 
-/// What a registration's pieces carry.
+/// The descriptor for pieces of a registration.
 pub(crate) fn desc(registration: &Registration) -> *mut c_void {
     core::ptr::with_exposed_provenance_mut(registration.desc)
 }
 
-/// Pieces for the library; for memory that lies in no region a registration is lent, if one is needed, which `loans` holds
-/// until the operation has ended. Empty pieces are left out.
+/// Converts pieces for the library. Memory that is in no region gets a transient registration if one is needed, which `loans` holds
+/// until the operation completes. Empty pieces are left out.
 pub(crate) fn pieces(
     lender: &Arc<Lender<LocalMemory>>,
     iov: &[Iov],

@@ -1,5 +1,5 @@
-//! The queue of events that belong to no operation. Providers that have none live without; EFA ends the process where it finds none
-//! (read in efa_base_ep.c).
+//! The queue for events that belong to no operation. It is optional if a provider has none. EFA aborts the process if an event
+//! finds no queue (read in efa_base_ep.c).
 
 #![allow(unsafe_code)]
 
@@ -21,13 +21,13 @@ unsafe impl Sync for Notices {}
 
 impl Drop for Notices {
     fn drop(&mut self) {
-        // SAFETY: its endpoint holds it, so that is closed.
+        // SAFETY: its endpoint holds it, so the endpoint is already closed.
         let _ = unsafe { close(self.raw.cast()) };
     }
 }
 
 impl Notices {
-    /// A queue, where there is such a thing.
+    /// Opens a queue, if the provider supports one.
     pub(crate) fn open(domain: &Arc<Domain>) -> Option<Notices> {
         let fabric = domain.fabric();
         let mut attr = fi_eq_attr {
@@ -39,7 +39,7 @@ impl Notices {
             spare: [0; 8],
         };
         let mut raw = ptr::null_mut();
-        // SAFETY: an open fabric; a filled record with room behind it for longer ones; room for one pointer.
+        // SAFETY: an open fabric; a filled record with spare room after it for longer versions of the record; room for one pointer.
         let code = unsafe {
             let open = (*(*fabric).ops).eq_open?;
             open(fabric, &raw mut attr, &raw mut raw, ptr::null_mut())
@@ -47,16 +47,16 @@ impl Notices {
         (code == 0 && !raw.is_null()).then(|| Notices { raw, _domain: domain.clone() })
     }
 
-    /// What has gone wrong since the last look, in words.
+    /// Describes an error since the last call.
     pub(crate) fn trouble(&self) -> Option<String> {
         let (mut event, mut room) = (0u32, [0u64; 32]);
-        // SAFETY: an open queue; room for an event of the length that is said. The details of an error are read at once.
+        // SAFETY: an open queue; room for an event of the stated length. The details of an error are read immediately.
         unsafe {
             let ops = &*(*self.raw).ops;
             let len = size_of_val(&room);
             let code = (ops.read)(self.raw, &raw mut event, room.as_mut_ptr().cast(), len, 0);
             if code != -(FI_EAVAIL as isize) {
-                return None; // nothing, or something that is no trouble
+                return None; // nothing, or an event that is no error
             }
             let mut entry: fi_eq_err_entry = core::mem::zeroed();
             if (ops.readerr)(self.raw, &raw mut entry, 0) <= 0 {

@@ -1,5 +1,5 @@
-//! Which devices libfabric offers, and which of them are used: one domain for each device of a provider, and a reason in
-//! words for each that is left out.
+//! Selects among the devices that libfabric offers. Each device of a provider that is used becomes a domain, and each device that
+//! is left out gets a reason in words.
 
 pub(crate) mod sys;
 
@@ -12,17 +12,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use sys::{Hints, Info, Infos, text};
 use tieline_plugin_api::{Failure, Status};
 
-/// A device that can be used.
+/// A usable device.
 #[derive(Clone)]
 pub(crate) struct Offer {
-    /// With its layers: `tcp;ofi_rxm`.
+    /// The name with its layers: `tcp;ofi_rxm`.
     pub(crate) provider: String,
     pub(crate) fabric: String,
     /// `ofi:tcp:eth0`.
     pub(crate) domain: String,
-    /// A put can be asked to complete when it is in the target's memory.
+    /// A put can be asked to complete when its data is in the target's memory.
     pub(crate) delivery: bool,
-    /// Atomics were asked for, and it says that it has them.
+    /// Atomics were requested, and the provider claims to support them.
     pub(crate) atomics: bool,
     pub(crate) info: Info,
 }
@@ -44,26 +44,26 @@ const REFUSED: &[(&str, &str)] = &[
     ("rstream", "it has no reliable datagrams"),
 ];
 
-/// What is offered: what can be used, and a line for everything that is left out.
+/// The usable devices, and a line for each device that is left out.
 #[derive(Default)]
 pub(crate) struct Offers {
     pub(crate) used: Vec<Offer>,
     left_out: Vec<LeftOut>,
 }
 
-/// Devices of a provider that are left out for one reason.
+/// Devices of one provider that are left out for the same reason.
 struct LeftOut {
     provider: String,
     why: String,
     devices: Vec<String>,
 }
 
-/// The first part of a provider's name, by which it is selected.
+/// The first part of a provider's name, which selects it.
 pub(crate) fn core_name(provider: &str) -> &str {
     provider.split(';').next().unwrap_or(provider)
 }
 
-/// Bits that a provider may demand and that are not met, by name.
+/// The name of a mode bit that the provider demands and that is not supported.
 fn unmet(info: &Info) -> Option<&'static str> {
     let mode = info.domain().mr_mode;
     let bits = [
@@ -72,7 +72,7 @@ fn unmet(info: &Info) -> Option<&'static str> {
         (FI_MR_COLLECTIVE, "FI_MR_COLLECTIVE"),
         (FI_MR_BASIC, "FI_MR_BASIC"),
     ];
-    // Nobody has asked for memory of devices, of which alone this one speaks (opx says it unasked).
+    // Device memory is not requested, and this mode bit concerns only device memory (opx sets it without a request).
     if mode & FI_MR_HMEM != 0 && info.caps() & FI_HMEM != 0 {
         return Some("FI_MR_HMEM");
     }
@@ -120,7 +120,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
             "it has no FI_MULTI_RECV, or keys of more than 8 bytes without FI_MR_RAW".into(),
         );
     }
-    // What is granted, and not what was asked for: a channel whose messages change places is taken for one that has lost some.
+    // Check what is granted, not what was requested. With reordered messages, a channel would be considered to have lost some.
     if offer.info.tx().msg_order & offer.info.rx().msg_order & FI_ORDER_SAS == 0 {
         return Some("it does not keep the order of messages (FI_ORDER_SAS)".into());
     }
@@ -143,7 +143,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     }
 }
 
-/// Whether a device is one that nobody means: loopback, bridges of containers, link-local addresses.
+/// Whether a device is of no use for communication: loopback, container bridges, link-local addresses.
 fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     let link_local = match (format, source) {
         (FI_SOCKADDR_IN, [_, _, _, _, 169, 254, ..]) => true,
@@ -153,12 +153,12 @@ fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     device == "lo" || device.starts_with("docker") || device.starts_with("virbr") || link_local
 }
 
-/// Where a device is in the internet; one that is not there is in no subnet.
+/// The IP address of a device; a device without one is in no subnet.
 fn address_of(info: &Info) -> IpAddr {
     ip(info.address_format(), info.source()).unwrap_or(Ipv6Addr::UNSPECIFIED.into())
 }
 
-/// The address in a socket address of this format.
+/// The IP address in a socket address of this format.
 fn ip(format: u32, source: &[u8]) -> Option<IpAddr> {
     match format {
         FI_SOCKADDR_IN => Some(Ipv4Addr::from(*source.get(4..)?.first_chunk::<4>()?).into()),
@@ -176,7 +176,7 @@ fn fits_format(info: &Info, format: Format) -> bool {
     info.address_format() != other
 }
 
-/// Asks the library.
+/// Queries the library.
 pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<Offers, Failure> {
     if settings.api > library.version {
         let (asked, has) = (shown(settings.api), shown(library.version));
@@ -185,7 +185,7 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
         return Err(Failure::new(Status::NoDevice, text));
     }
     let mut all = Offers::default();
-    // First with completion at the target, then without: what the first list lacks has no puts and gets.
+    // First with completion at the target, then without: devices that only the second list has support no puts and gets.
     for delivery in [true, false] {
         for offer in listed(library, settings, delivery, false)? {
             all.take(offer, settings);
@@ -193,7 +193,7 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
     }
     let wants = |offer: &Offer| offer.delivery && are_wanted(&offer.provider, settings);
     if all.used.iter().any(wants) {
-        // What two good answers have listed is not lost for a third.
+        // If the third query fails, the results of the first two are kept.
         let (with, why) = match listed(library, settings, true, true) {
             Ok(with) => (with, "its atomics alone, which would cost something else".into()),
             Err(failure) => (Vec::new(), format!("its atomics alone: {}", failure.text)),
@@ -210,7 +210,7 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
     Ok(all)
 }
 
-/// What the library lists for these hints.
+/// The devices that the library lists for these hints.
 fn listed(
     library: &'static Library,
     settings: &Settings,
@@ -230,12 +230,12 @@ fn listed(
             Offer { provider, fabric, domain, delivery, atomics, info }
         })
         .collect();
-    // Otherwise the library's order, which is best first.
+    // A stable sort, which otherwise keeps the library's order: best first.
     listed.sort_by_key(|offer| rank(offer.info.address_format()));
     Ok(listed)
 }
 
-/// Which of several addresses of a device comes first: IPv4, and InfiniBand's own last. `verbs` lists that for RoCE, too, over which
+/// Ranks the addresses of a device: IPv4 first, InfiniBand's own last. `verbs` also lists InfiniBand addresses for RoCE, over which
 /// the kernel forms no such connection (read in verbs_info.c, vrb_get_sib; cma.c, rdma_cap_af_ib).
 fn rank(format: u32) -> u8 {
     match format {
@@ -246,13 +246,13 @@ fn rank(format: u32) -> u8 {
 }
 
 impl Offer {
-    /// Whether each interface has to open the device anew: `tcp` of 1.18 to 2.6 reads freed memory when something moves where an
-    /// endpoint was closed while a connection to it was half made (libfabric's pull request 12709; run: a crash over 2.5).
+    /// Whether each interface must open the device anew. `tcp` of 1.18 to 2.6 reads freed memory when an endpoint was closed during
+    /// a connection setup and another endpoint makes progress (libfabric's pull request 12709; run: a crash over 2.5).
     pub(crate) fn is_apart(&self) -> bool {
         core_name(&self.provider) == "tcp" && self.info.library().version > API
     }
 
-    /// Whether this is the other one, and loses nothing of it that is used.
+    /// Whether this is the same device with the same limits, and has every capability of `other`.
     fn is_as_good_as(&self, other: &Offer) -> bool {
         let facts = |offer: &Offer| {
             let (info, domain) = (&offer.info, offer.info.domain());
@@ -297,7 +297,7 @@ impl Offers {
         }
     }
 
-    /// What is left out, in words.
+    /// The devices that are left out, in words.
     pub(crate) fn left_out(&self) -> Vec<String> {
         let words = |left: &LeftOut| {
             format!("{} on {}: {}", left.provider, left.devices.join(", "), left.why)
@@ -313,7 +313,7 @@ mod tests {
     use std::ffi::{CStr, CString};
     use tieline_net::Filter;
 
-    /// What the played library offers with a device of this name.
+    /// The offers of the simulated library with a device of this name.
     fn offered(device: &'static CStr, settings: &Settings) -> Offers {
         manners(|manners| manners.device = device);
         offers(crate::load::library("").unwrap(), settings).unwrap()
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn the_version_that_is_asked_for_is_the_librarys_at_most_and_what_the_library_is_asked_for() {
-        // The played library is 2.0.
+        // The simulated library is 2.0.
         for (api, used) in
             [(API, true), (version(1, 20), true), (version(2, 0), true), (version(2, 1), false)]
         {

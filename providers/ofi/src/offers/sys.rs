@@ -1,4 +1,4 @@
-//! What libfabric offers: lists of `fi_info`, which the library allocates, and hints, which it allocates too.
+//! libfabric's offers: lists of `fi_info` and hints, both allocated by the library.
 
 #![allow(unsafe_code)]
 
@@ -9,36 +9,36 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use tieline_plugin_api::{Failure, Status};
 
-/// A list as `fi_getinfo` made it. Nobody changes it; its records may be longer than ours.
+/// A list from `fi_getinfo`. It is never changed; its records may be longer than ours.
 pub(crate) struct Infos {
     library: &'static Library,
     head: *mut fi_info,
 }
 
-// SAFETY: records that nobody writes any more, freed once; the library's functions on them take any thread.
+// SAFETY: records that nothing writes any more, freed once. The library's functions on them accept any thread.
 unsafe impl Send for Infos {}
 // SAFETY: as above.
 unsafe impl Sync for Infos {}
 
-/// What is asked for.
+/// The requested features.
 pub(crate) struct Hints {
-    /// By which version of the interface.
+    /// The requested version of the interface.
     pub(crate) api: u32,
-    /// Completion at the target can be asked for.
+    /// Completion at the target is required.
     pub(crate) delivery: bool,
     pub(crate) atomics: bool,
-    /// `FI_PROGRESS_...`, 0: whatever the provider prefers.
+    /// `FI_PROGRESS_...`; 0 leaves the choice to the provider.
     pub(crate) progress: c_int,
 }
 
-/// The ways of registration that are understood. A provider that demands another one is not listed.
+/// The supported registration modes. A provider that demands another one is not listed.
 pub(crate) const MR_MODES: c_int =
     FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 
 impl Infos {
-    /// Asks, with all that this provider needs as hints, or without any.
+    /// Queries the library, with the requirements of this provider as hints, or without hints.
     pub(crate) fn ask(library: &Library, hints: Option<&Hints>) -> Result<Raw, Failure> {
-        // SAFETY: a null record asks for a new one, which is zero but for its parts.
+        // SAFETY: a null record asks for a new one, which is zero except for its sub-records.
         let wanted = match hints {
             None => core::ptr::null_mut(),
             // SAFETY: a null record asks for a new one.
@@ -48,8 +48,8 @@ impl Infos {
             if wanted.is_null() {
                 return Err(Failure::new(Status::NoMemory, "libfabric gives no record for hints"));
             }
-            // SAFETY: the record that the library has just made, with its parts, by the layout of the version that was asked
-            // for; nobody else knows it.
+            // SAFETY: the record that the library has just made, with its sub-records, in the layout of the requested version. No
+            // other reference to it exists.
             unsafe { fill(&mut *wanted, hints) };
         }
         let (none, mut head) = (core::ptr::null::<c_char>(), core::ptr::null_mut());
@@ -57,7 +57,7 @@ impl Infos {
         // SAFETY: terminated or null texts, hints of the library's own, room for one pointer.
         let code = unsafe { (library.getinfo)(api, none, none, 0, wanted, &raw mut head) };
         if !wanted.is_null() {
-            // SAFETY: made above, by the function's other half.
+            // SAFETY: made above, by the matching function.
             unsafe { (library.freeinfo)(wanted) };
         }
         if code == -libc::ENODATA {
@@ -70,13 +70,13 @@ impl Infos {
         Ok(Raw(head))
     }
 
-    /// A list to keep.
+    /// Queries a list to keep.
     pub(crate) fn new(library: &'static Library, hints: &Hints) -> Result<Arc<Infos>, Failure> {
         let Raw(head) = Infos::ask(library, Some(hints))?;
         Ok(Arc::new(Infos { library, head }))
     }
 
-    /// Each of the list, in the library's order.
+    /// Every record of the list, in the library's order.
     pub(crate) fn each(self: &Arc<Infos>) -> Vec<Info> {
         let (mut all, mut at) = (Vec::new(), self.head);
         while !at.is_null() {
@@ -88,26 +88,25 @@ impl Infos {
     }
 }
 
-/// A list that nobody has yet; it stays if nobody takes it.
+/// A list without an owner yet; it is freed unless `Infos` takes it.
 pub(crate) struct Raw(*mut fi_info);
 
 impl Drop for Infos {
     fn drop(&mut self) {
         if !self.head.is_null() {
-            // SAFETY: the list that `fi_getinfo` made, by the function of the same version; nobody has it any more.
+            // SAFETY: the list that `fi_getinfo` made, freed by the function of the same version. No other reference to it exists.
             unsafe { (self.library.freeinfo)(self.head) };
         }
     }
 }
 
-/// Sets what is asked for.
+/// Sets the requested features.
 ///
-/// # Safety
-/// A record that the library made, with its parts.
+/// # Safety A record that the library made, with its sub-records.
 unsafe fn fill(info: &mut fi_info, hints: &Hints) {
     info.caps = FI_MSG | FI_RMA | FI_MULTI_RECV | if hints.atomics { FI_ATOMIC } else { 0 };
     info.mode = FI_CONTEXT | FI_CONTEXT2;
-    // SAFETY: the parts that the library made with the record, each null or whole.
+    // SAFETY: the sub-records that the library made with the record, each null or complete.
     unsafe {
         if let Some(ep) = info.ep_attr.as_mut() {
             ep.kind = FI_EP_RDM;
@@ -128,7 +127,7 @@ unsafe fn fill(info: &mut fi_info, hints: &Hints) {
     }
 }
 
-/// One of a list.
+/// One record of a list.
 #[derive(Clone)]
 pub(crate) struct Info {
     list: Arc<Infos>,
@@ -142,7 +141,7 @@ unsafe impl Sync for Info {}
 
 macro_rules! part {
     ($self:ident, $part:ident) => {
-        // SAFETY: a record that `fi_getinfo` filled: all of its parts are there (fi_getinfo(3)) and live as long.
+        // SAFETY: a record that `fi_getinfo` filled: all of its sub-records exist (fi_getinfo(3)) and live as long.
         unsafe { &*(*$self.raw).$part }
     };
 }
@@ -152,7 +151,7 @@ impl Info {
         self.list.library
     }
 
-    /// For the library's functions.
+    /// The raw pointer, for calls of the library.
     pub(crate) fn raw(&self) -> *mut fi_info {
         self.raw
     }
@@ -188,15 +187,15 @@ impl Info {
         unsafe { (*self.raw).caps }
     }
 
-    /// What it demands of whoever posts.
+    /// The mode bits that the provider demands of its user.
     pub(crate) fn mode(&self) -> u64 {
         // SAFETY: a record of the list.
         unsafe { (*self.raw).mode }
     }
 
-    /// The address of our side.
+    /// The local address.
     pub(crate) fn source(&self) -> &[u8] {
-        // SAFETY: a record of the list; its address has the length that stands beside it.
+        // SAFETY: a record of the list; its address has the length in the field beside it.
         unsafe {
             let (at, len) = ((*self.raw).src_addr, (*self.raw).src_addrlen);
             if at.is_null() { &[] } else { core::slice::from_raw_parts(at.cast::<u8>(), len) }
@@ -204,7 +203,7 @@ impl Info {
     }
 }
 
-/// A text of the library's.
+/// A text of the library.
 pub(crate) fn text(at: *const c_char) -> String {
     if at.is_null() {
         return String::new();

@@ -1,4 +1,4 @@
-//! The queue of completions.
+//! The completion queue.
 
 #![allow(unsafe_code)]
 
@@ -23,15 +23,15 @@ unsafe impl Sync for Cq {}
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: its endpoint holds it, so that is closed.
+        // SAFETY: its endpoint holds it, so the endpoint is already closed.
         let _ = unsafe { close(self.raw.cast()) };
     }
 }
 
-/// Completions of one look at most.
+/// Most completions of one read.
 pub(crate) const BATCH: usize = 16;
 
-/// Room for completions; nobody clears it for a look that mostly brings none.
+/// Room for completions. It is not cleared for each read, because most reads find none.
 pub(crate) struct Room([MaybeUninit<fi_cq_data_entry>; BATCH]);
 
 impl Room {
@@ -41,19 +41,19 @@ impl Room {
     }
 }
 
-/// What a look into the queue brings.
+/// The result of a read of the queue.
 pub(crate) enum Looked<'a> {
-    /// At least one; `BATCH` of them say that there may be more.
+    /// At least one completion; if there are `BATCH`, more may be queued.
     Entries(&'a [fi_cq_data_entry]),
     Nothing,
     /// One operation has failed.
     Failed(fi_cq_err_entry),
-    /// The queue is of no use any more.
+    /// The queue has failed.
     Broken(c_int),
 }
 
 impl Cq {
-    /// A queue; with a descriptor to wait for, if that is asked for.
+    /// Opens a queue, with a descriptor to wait on if requested.
     pub(crate) fn open(domain: &Arc<Domain>, size: usize, wait: bool) -> Result<Cq, Failure> {
         let mut attr = fi_cq_attr {
             size,
@@ -66,7 +66,7 @@ impl Cq {
             spare: [0; 8],
         };
         let mut raw = ptr::null_mut();
-        // SAFETY: an open domain, a filled record with room behind it for longer ones.
+        // SAFETY: an open domain and a filled record, with spare room after it for longer versions of the record.
         let code = unsafe {
             let ops = &*(*domain.raw).ops;
             (ops.cq_open)(domain.raw, &raw mut attr, &raw mut raw, ptr::null_mut())
@@ -110,9 +110,9 @@ impl Cq {
 
     #[cold]
     fn failed(&self) -> Looked<'static> {
-        // SAFETY: integers and pointers, all zero: nothing asks for the details of an error.
+        // SAFETY: integers and pointers, all zero: the details of an error are not requested.
         let mut entry: fi_cq_err_entry = unsafe { core::mem::zeroed() };
-        // SAFETY: an open queue; a record with room behind it for longer ones.
+        // SAFETY: an open queue; a record with spare room after it for longer versions of the record.
         let code = unsafe { ((*(*self.raw).ops).readerr)(self.raw, &raw mut entry, 0) };
         match code {
             1.. => Looked::Failed(entry),
@@ -140,7 +140,7 @@ impl Cq {
         if said.is_empty() { error } else { format!("{error} ({said})") }
     }
 
-    /// Whether a sleeper on the descriptor is woken by whatever comes.
+    /// Whether the descriptor will wake a sleeper for every new completion.
     pub(crate) fn may_sleep(&self) -> bool {
         let mut fids = [self.raw.cast::<fid>()];
         let fabric = self.domain.fabric.raw;

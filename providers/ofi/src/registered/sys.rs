@@ -1,4 +1,4 @@
-//! Registrations, and keys of peers' that have to be mapped before they can be used.
+//! Registrations, and keys of peers that must be mapped before use.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Domain {
-    /// Registers memory; for an endpoint where that was opened, bound to it and enabled if the provider demands that.
+    /// Registers memory. A registration for an endpoint is bound to it and enabled if the provider demands that.
     pub(crate) fn register(
         self: &Arc<Domain>,
         base: *mut u8,
@@ -22,7 +22,7 @@ impl Domain {
     ) -> Result<Mr, c_int> {
         let domain = ep.map_or(self, |ep| ep.domain());
         let mut raw = ptr::null_mut();
-        // SAFETY: an open domain; the caller of the provider vouches for the memory until the registration ends.
+        // SAFETY: an open domain; the provider's caller guarantees the memory until the registration ends.
         let code = unsafe {
             let reg = (*(*domain.raw).mr).reg;
             let (fid, none) = (domain.raw.cast(), ptr::null_mut());
@@ -53,7 +53,7 @@ impl Domain {
 /// A registration.
 pub(crate) struct Mr {
     raw: *mut fid_mr,
-    /// Closed behind the registration that is bound to it.
+    /// Closed after the registration that is bound to it.
     ep: Option<Arc<Ep>>,
     domain: Arc<Domain>,
     /// The library was asked to end it.
@@ -66,7 +66,7 @@ impl Mr {
         unsafe { (*self.raw).key }
     }
 
-    /// The bytes of its key, which peers have to map (`FI_MR_RAW`), and the address that they map them with.
+    /// The bytes of its key, which peers must map (`FI_MR_RAW`), and the address to map them with.
     pub(crate) fn raw_key(&self) -> Result<(u64, Vec<u8>), c_int> {
         let (mut base, mut bytes) = (0, vec![0; MOST_RAW]);
         let mut len = bytes.len();
@@ -76,7 +76,7 @@ impl Mr {
             raw_key: bytes.as_mut_ptr(),
             key_size: &raw mut len,
         };
-        // SAFETY: a live registration; as many bytes of room as are said.
+        // SAFETY: a live registration; the room has the stated length.
         let code = unsafe {
             let control = (*(*self.raw).fid.ops).control;
             control(self.raw.cast(), FI_GET_RAW_MR, (&raw mut attr).cast())
@@ -98,10 +98,9 @@ impl Mr {
 }
 
 impl Mr {
-    /// Ends it.
+    /// Ends the registration.
     ///
-    /// # Errors
-    /// The library refuses (EBUSY where a device still uses it): whoever has the key may reach the memory for ever.
+    /// # Errors The library refuses (EBUSY if a device still uses it): holders of the key may reach the memory for ever.
     pub(crate) fn end(mut self) -> Result<(), c_int> {
         self.close()
     }
@@ -110,12 +109,12 @@ impl Mr {
         if core::mem::replace(&mut self.over, true) {
             return Ok(());
         }
-        // SAFETY: made once, and closed once; operations that use it have ended, or the library fails them.
+        // SAFETY: made once, and closed once; operations that use it have completed, or the library fails them.
         let code = unsafe { close(self.raw.cast()) };
         if code == 0 {
             return Ok(());
         }
-        // It stands on these, which stay with it.
+        // The registration depends on these, so they are kept as well.
         self.domain.keeps.store(true, Ordering::Release);
         core::mem::forget((self.domain.clone(), self.ep.clone()));
         Err(-code)
@@ -133,7 +132,7 @@ unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
-/// A peer's key, which was mapped for this domain, until it is dropped: behind the last operation that goes by it.
+/// A peer's key, mapped for this domain. It is dropped after the last operation that uses it.
 pub(crate) struct Mapped {
     domain: Arc<Domain>,
     key: u64,
@@ -142,7 +141,7 @@ pub(crate) struct Mapped {
 impl Mapped {
     /// Maps the bytes of a key, with the address that came with them.
     pub(crate) fn new(domain: &Arc<Domain>, base: u64, raw: &[u8]) -> Result<Mapped, c_int> {
-        // The library takes it as something that can be written.
+        // The library takes a mutable pointer.
         let (mut raw, mut key) = (raw.to_vec(), 0);
         let mut map = fi_mr_map_raw {
             flags: 0,
@@ -157,7 +156,7 @@ impl Mapped {
         }
     }
 
-    /// What operations carry.
+    /// The key for operations.
     pub(crate) fn key(&self) -> u64 {
         self.key
     }
@@ -171,6 +170,6 @@ impl Drop for Mapped {
 }
 
 fn control(domain: &Domain, command: c_int, record: *mut c_void) -> c_int {
-    // SAFETY: an open domain; a filled record of this command's, whose parts live for the call.
+    // SAFETY: an open domain; a filled record of this command, whose sub-records live for the call.
     unsafe { ((*(*domain.raw).fid.ops).control)(domain.raw.cast(), command, record) }
 }

@@ -1,13 +1,12 @@
-//! Whether this process would survive libfabric: its first question is asked in a child process, once for each state of
-//! the library's file.
+//! Tests in a child process whether this process would survive libfabric's first query, once for each state of the library's file.
 //!
-//! Drivers that libfabric links or loads do in constructors and in the first `fi_getinfo` what they like; on a machine
-//! whose driver and library do not fit, that may crash or hang. The answer belongs to the file (device, inode, size, time)
-//! and is kept in `$XDG_CACHE_HOME/tieline/ofi-trials` (or `~/.cache/...`), one line per file: "no" for a day. The cache is
-//! only a shortcut: one that cannot be used, or that somebody else could have written, is not.
+//! Drivers that libfabric links or loads run arbitrary code in constructors and in the first `fi_getinfo`. On a machine whose
+//! driver and library do not match, that may crash or hang. The result belongs to the file (device, inode, size, time). It is
+//! stored in `$XDG_CACHE_HOME/tieline/ofi-trials` (or `~/.cache/...`), one line per file. A "no" is valid for a day. The cache is
+//! only a shortcut: if it is unusable, or if another user could have written it, it is ignored.
 //!
-//! A device of a provider over which nobody is known to have moved data gets a trial of its own, in the same way, before this process
-//! opens it.
+//! A device gets its own trial in the same way before this process opens it, if its provider is not known to have moved data
+//! without harm.
 
 mod sys;
 
@@ -20,20 +19,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::Trial;
 use tieline_plugin_api::{Failure, Status, raised_rights};
 
-/// How long loading and the first question may take together.
+/// Time limit for loading and the first query together.
 const LIMIT: Duration = Duration::from_secs(20);
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
 const MOST_BYTES: u64 = 64 * 1024;
 const MOST_LINES: usize = 64;
 
-/// Asks a child, or the cache.
+/// Runs the trial of a library in a child, or reads its result from the cache.
 ///
-/// # Errors
-/// The child did not survive.
+/// # Errors The child did not survive.
 pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
     let name = file.to_string_lossy().into_owned();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    // A name without a slash is found by the loader: the child says where.
+    // The loader resolves a name without a slash: look where it would.
     let key = known_place(&name).as_deref().and_then(key);
     let cache = cache_file();
     if let (Some(key), Some(cache)) = (&key, &cache) {
@@ -42,7 +40,7 @@ pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
         }
     }
     let why = match sys::attempt(file, LIMIT) {
-        // No child can be made, or the loader refuses, which it says again in this process: nothing is known.
+        // No child can be made, or the loader refuses the file and will report that in this process: nothing is known.
         None | Some(Trial::NothingDone) => return Ok(()),
         Some(Trial::Answered) => None,
         Some(Trial::Ended(_)) => Some("ended without an answer"),
@@ -57,30 +55,29 @@ pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
 /// Why a device is not opened.
 pub(crate) struct Deadly {
     pub(crate) words: String,
-    /// Another try may tell otherwise.
+    /// Another trial may have a different result.
     pub(crate) may_change: bool,
 }
 
-/// How long a device's trial may take: its parts have limits of their own, but for what the library does in one call.
+/// Time limit for a device's trial. Its parts have their own limits, except for single calls of the library.
 const DEVICE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Does with a device, which this word stands for, in a child what this process is about to do, or asks the cache. `act` says
-/// whether it could: who could not has proved nothing.
+/// Runs in a child what this process is about to do with a device, or reads the result from the cache. `device` identifies the
+/// device in the cache. `act` returns whether it could open the device: if not, the trial has proved nothing.
 ///
-/// # Errors
-/// The child did not survive.
+/// # Errors The child did not survive.
 pub(crate) fn survives(
     library: &str,
     device: &str,
     act: impl FnOnce() -> bool,
 ) -> Result<(), Deadly> {
-    // What tests play is in no cache.
+    // Tests with the simulated library use no cache.
     let cache = cache_file().filter(|_| !cfg!(test));
     let file = known_place(library).as_deref().and_then(key).zip(cache);
     tried_on(file.as_ref(), device, DEVICE_LIMIT, act)
 }
 
-/// The same, with what is known of the library's file and where answers are kept.
+/// The same, with the key of the library's file and the path of the cache.
 fn tried_on(
     known: Option<&(String, PathBuf)>,
     device: &str,
@@ -104,10 +101,10 @@ fn tried_on(
         }
     }
     let why = match sys::attempt_here(act, limit) {
-        // No child can be made, or it lives and has found nothing out: the next one is asked again.
+        // No child can be made, or it has survived without a result: the next process tries again.
         None | Some(Trial::NothingDone) => return Ok(()),
         Some(Trial::Answered) => None,
-        // A busy host may be why.
+        // The cause may be a busy host.
         Some(Trial::TimedOut) => {
             return Err(deadly(&format!("did not come back within {limit:?}"), true));
         }
@@ -128,7 +125,7 @@ fn refused(name: &str, why: &str, remembered: &str) -> Failure {
     Failure::new(Status::NoDevice, text)
 }
 
-/// Where the loader finds a library of this name: in the directories of its cache's usual entries.
+/// The path at which the loader finds a library of this name: in the directories of the usual entries of its cache.
 fn known_place(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -144,7 +141,7 @@ fn key(path: &Path) -> Option<String> {
     Some(format!("{device} {inode} {size} {} {}", meta.mtime(), meta.mtime_nsec()))
 }
 
-/// What a line says of the file, if it is about that, and is still believed.
+/// The result in a line, if the line is about this file and is still valid.
 fn answer(line: &str, key: &str, now: u64) -> Option<Result<(), String>> {
     let (at, words) = line.strip_prefix(key)?.strip_prefix(' ')?.split_once(' ')?;
     let age = now.checked_sub(at.parse().ok()?)?;
@@ -168,7 +165,7 @@ fn cache_file() -> Option<PathBuf> {
     Some(base.join("tieline/ofi-trials"))
 }
 
-/// Whether nobody but root and this user can have written it.
+/// Whether only root and this user can have written it.
 fn ours(meta: &fs::Metadata) -> bool {
     (meta.uid() == sys::user() || meta.uid() == 0) && meta.mode() & 0o022 == 0
 }
@@ -192,7 +189,7 @@ fn read(file: &Path) -> Vec<String> {
     lines().unwrap_or_default()
 }
 
-/// Writes a new file in place of the old one.
+/// Replaces the file by a new one.
 fn write(file: &Path, key: &str, line: &str) {
     let Some(directory) = file.parent() else { return };
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
@@ -231,7 +228,7 @@ mod tests {
         assert_eq!(answer(yes, key, 999), None, "found in the future");
     }
 
-    /// A directory of this test's own, which goes with it.
+    /// A temporary directory of one test.
     struct Place(PathBuf);
 
     impl Place {
@@ -341,7 +338,7 @@ mod tests {
         assert!(words.contains("ended without an answer;"), "{words}");
         let lines = read(&place.0.join("tieline/ofi-trials"));
         assert_eq!(lines.len(), 5, "{lines:?}");
-        // A queue that did not fit, for example, which the next one's settings may make fit.
+        // For example a queue that did not fit, which other settings may cure.
         assert_eq!(tried("1 2", "ofi:closed", &|| false), Ok(()));
         assert!(tried("1 2", "ofi:closed", &die).is_err(), "who did nothing has proved nothing");
     }

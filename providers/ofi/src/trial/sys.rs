@@ -1,8 +1,9 @@
 //! The child of a trial.
 //!
-//! Between fork and `_exit` it makes system calls, and calls dlopen, dlvsym and what it finds there, or moves data over a device
-//! (`selftest`). In the child of a process with several threads that is more than POSIX promises, and what glibc keeps: its
-//! allocator and loader are usable there. Where they are not, the child hangs, is killed, and costs a "no" and a line that says why.
+//! Between fork and `_exit` the child makes system calls, and calls dlopen, dlvsym and the functions of the library, or moves data
+//! over a device (`selftest`). In the child of a multi-threaded process, POSIX does not allow that, but glibc does: its allocator
+//! and its loader are usable there. If they are not, the child hangs and is killed, and the trial's result is a "no" with a line
+//! that explains it.
 
 #![allow(unsafe_code)]
 
@@ -12,9 +13,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// How a trial ended.
+/// The result of a trial.
 pub(super) enum Trial {
-    /// The first question was answered, whatever the answer was, or a device was opened.
+    /// The first query was answered, whatever the answer was, or a device was opened.
     Answered,
     /// Nothing was tried: the loader refused the file, it is another library, or the device cannot be opened.
     NothingDone,
@@ -25,24 +26,24 @@ pub(super) enum Trial {
 
 /// This process's effective user.
 pub(super) fn user() -> u32 {
-    // SAFETY: it only answers.
+    // SAFETY: only returns a number.
     unsafe { libc::geteuid() }
 }
 
-/// Loads the file in a child and asks for its providers; `None`: no child can be made.
+/// Loads the file in a child and queries its providers. Returns `None` if no child can be made.
 pub(super) fn attempt(file: &CStr, limit: Duration) -> Option<Trial> {
-    // SAFETY: it runs in a child, as it demands.
+    // SAFETY: it runs in a child, as required.
     in_child(limit, |answer| unsafe { child(file, answer) })
 }
 
-/// Does this in a child, and hears whether anything came of it; `None`: no child can be made. What this process has open the child
-/// has, too: the library works with it.
+/// Runs `act` in a child and returns whether it succeeded; `None` if no child can be made. The child inherits this process's
+/// descriptors, because the library uses them.
 pub(super) fn attempt_here(act: impl FnOnce() -> bool, limit: Duration) -> Option<Trial> {
     in_child(limit, |answer| {
         // SAFETY: system calls on the child's own state.
         unsafe {
             prepare();
-            // Nothing of this process runs on in the child, however this ends.
+            // The child never returns into this process's code, however `act` ends.
             if let Ok(done) = catch_unwind(AssertUnwindSafe(act)) {
                 let word = if done { b"y" } else { b"n" };
                 let _ = libc::write(answer, word.as_ptr().cast(), 1);
@@ -58,10 +59,10 @@ fn in_child(limit: Duration, act: impl FnOnce(i32)) -> Option<Trial> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
         return None;
     }
-    // SAFETY: two new descriptors, owned here alone.
+    // SAFETY: two new descriptors without another owner.
     let (reader, writer) =
         unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-    // SAFETY: the child makes only the calls that the module's documentation names.
+    // SAFETY: the child makes only the calls that the module's documentation lists.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => None,
@@ -83,12 +84,12 @@ fn in_child(limit: Duration, act: impl FnOnce(i32)) -> Option<Trial> {
     }
 }
 
-/// Ends a child, and collects it; how it ended, unless the application collects all children. `ending`: it has closed its end
-/// of the pipe, which is the last thing that the dying do, as a rule.
+/// Kills a child and reaps it. Returns how it ended, unless the application reaps all children. `ending`: the child has closed its
+/// end of the pipe, which usually is the last action of an exiting process.
 fn collect(pid: libc::pid_t, ending: bool) -> Option<i32> {
     let until = Instant::now() + if ending { Duration::from_secs(1) } else { Duration::ZERO };
     let mut status = 0;
-    // SAFETY: our own child, which nobody else ends: where it has ended by itself it is a zombie until it is collected.
+    // SAFETY: our own child, and no other code kills it. If it has exited, it is a zombie until it is reaped.
     unsafe {
         loop {
             match libc::waitpid(pid, &raw mut status, libc::WNOHANG) {
@@ -127,10 +128,10 @@ fn wait(reader: OwnedFd, limit: Duration) -> Trial {
     }
 }
 
-/// What the child does first: it ends with its parent, leaves no core, says nothing, and no handler of the application's runs in it.
+/// The first steps of the child: it ends with its parent, dumps no core and prints nothing, and none of the application's signal
+/// handlers run in it.
 ///
-/// # Safety
-/// Called in a forked child.
+/// # Safety Called in a forked child.
 unsafe fn prepare() {
     // SAFETY: system calls on this process's own state.
     unsafe {
@@ -144,7 +145,7 @@ unsafe fn prepare() {
         for signal in 1..=64 {
             let mut action: libc::sigaction = core::mem::zeroed();
             let code = libc::sigaction(signal, core::ptr::null(), &raw mut action);
-            // What is ignored stays so: a socket that is closed early ends neither process.
+            // Keep ignored signals ignored: an early close of a socket must end neither process.
             if code == 0 && action.sa_sigaction != libc::SIG_IGN {
                 let _ = libc::signal(signal, libc::SIG_DFL);
             }
@@ -152,14 +153,13 @@ unsafe fn prepare() {
     }
 }
 
-/// Tries, answers, ends.
+/// Runs the trial, reports the result, and exits.
 ///
-/// # Safety
-/// Called in a forked child.
+/// # Safety Called in a forked child.
 unsafe fn child(file: &CStr, answer: i32) -> ! {
     const ANSWER: i32 = 3;
-    // SAFETY: system calls on this process's own state, and the library's functions as the parent would call them:
-    // whatever comes of that ends with this process.
+    // SAFETY: system calls on this process's own state, and the library's functions as the parent would call them. Any consequence
+    // ends with this process.
     unsafe {
         if answer != ANSWER && libc::dup2(answer, ANSWER) < 0 {
             libc::_exit(1);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_child_ignores_what_this_process_ignores_and_has_no_handler_of_it() {
-        // Programs in Rust ignore SIGPIPE, and have a handler for SIGSEGV.
+        // Rust programs ignore SIGPIPE, and have a handler for SIGSEGV.
         for (signal, ends) in [(libc::SIGPIPE, false), (libc::SIGSEGV, true)] {
             let raise = || {
                 // SAFETY: it ends the child at most.

@@ -1,10 +1,10 @@
-//! Whether the processes of peers live.
+//! Detects whether the processes of peers are alive.
 //!
-//! libfabric does not tell that an idle peer has died, and of what is posted towards a dead one mostly says EAGAIN for ever.
-//! Kernels know: so an interface keeps one TCP connection, idle and authenticated, with every interface that its channels lead to
-//! or come from. It stays while a process computes, or is stopped, since its kernel answers for it; the kernel of one that dies
-//! closes it; and a host that answers no probe within `TIELINE_FAILURE_TIMEOUT` is gone. Whoever connects dials. A side
-//! that closes in good order says so with one byte.
+//! libfabric does not report the death of an idle peer, and operations posted to a dead peer mostly return EAGAIN for ever. Kernels
+//! can detect it. An interface keeps one idle, authenticated TCP connection with every interface that its channels lead to or come
+//! from. While a process computes or is stopped, its kernel keeps the connection alive. If a process dies, its kernel closes the
+//! connection. If a host answers no probe within `TIELINE_FAILURE_TIMEOUT`, it is considered gone. The interface that connects a
+//! channel also dials the watch connection. An orderly close is announced with one byte.
 
 #[cfg(test)]
 mod tests;
@@ -21,26 +21,26 @@ use tieline_net::{
 };
 use tieline_plugin_api::{Failure, NO_GOODBYE, Status};
 
-/// What a dialler says it wants: that both watch each other. The payload is the number of its interface.
+/// The purpose that a dialler states: to watch each other. The payload is the number of its interface.
 const PURPOSE: u8 = 1;
-/// What is said before a connection is closed: that no channel needs it, or that the interface ends.
+/// Sent before a connection is closed: no channel needs it, or the interface ends.
 const UNUSED: u8 = b'u';
 const CLOSING: u8 = b'c';
-/// Processes without channels whose connections are kept: the next channel needs none then.
+/// Number of processes without channels whose connections are kept for a later channel.
 const KEPT: usize = 64;
-/// How long a peer may take to let itself be watched, where that is more than forming a connection may take: one that computes is
-/// alive, and answers later.
+/// Time that a peer has to accept the watch, if it is longer than the connect timeout: a peer that computes is alive and answers
+/// late.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between attempts, and between looks for peers that have not come.
+/// Interval between dial attempts, and between checks for missing peers.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Processes that have connected, and of which nothing else has been heard yet.
+/// Most processes that have connected without having a channel.
 const UNHEARD: usize = 1024;
 
 const HUB: u64 = 0;
 const MAILBOX: u64 = 1;
 const FIRST: u64 = 16;
 
-/// What watching needs to know.
+/// The settings of the watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) net: tieline_net::Settings,
@@ -57,36 +57,36 @@ pub(crate) struct Ended {
     pub(crate) words: String,
 }
 
-/// Everybody who is watched by one interface.
+/// All peers that one interface watches.
 pub(crate) struct Watch {
     mailbox: Mailbox,
     settings: Settings,
     poller: Poller,
-    /// The number of our own interface.
+    /// The number of the own interface.
     own: u64,
-    /// By their numbers.
+    /// Keyed by the numbers of their interfaces.
     peers: HashMap<u64, Peer>,
-    /// Whose dial or connection it is.
+    /// The interface to which a dial or a connection belongs.
     tokens: HashMap<u64, u64>,
-    /// Those without channels, oldest first.
+    /// Peers without channels, oldest first.
     idle: VecDeque<u64>,
     next: u64,
     ready: Vec<Ready>,
     ended: Vec<Ended>,
-    /// When it was last looked who has not come.
+    /// The time of the last check for missing peers.
     looked: Instant,
 }
 
-/// A connection in the making.
+/// A connection in progress.
 struct Dialling {
     token: u64,
     dial: Dial,
-    /// What its socket is watched for, at which attempt.
+    /// The attempt and the interest for which its socket is polled.
     watched: Option<(u32, Interest)>,
 }
 
 struct Peer {
-    /// Channels that lead there, or come from there.
+    /// Number of channels to and from it.
     channels: usize,
     contact: Option<Contact>,
     dial: Option<Dialling>,
@@ -94,7 +94,7 @@ struct Peer {
     /// Since when there is no connection with it, and when the next one is tried.
     since: Instant,
     again: Option<Instant>,
-    /// How it has ended; that has been told.
+    /// How it has ended; already reported.
     over: Option<(Status, String)>,
 }
 
@@ -113,7 +113,7 @@ impl Peer {
 }
 
 impl Watch {
-    /// `own`: the random number by which peers know this interface.
+    /// `own`: the random number by which peers identify this interface.
     pub(crate) fn open(hub: &Arc<Hub>, settings: &Settings, own: u64) -> Result<Watch, Failure> {
         let failed = |why: String| Failure::new(Status::Io, format!("watching peers: {why}"));
         let mut target = [0; 16];
@@ -141,7 +141,7 @@ impl Watch {
         })
     }
 
-    /// What a peer needs to watch us.
+    /// The contact by which a peer watches this interface.
     pub(crate) fn contact(&self) -> Contact {
         self.mailbox.contact()
     }
@@ -151,7 +151,7 @@ impl Watch {
         self.poller.as_fd().as_raw_fd()
     }
 
-    /// A channel to that interface begins, or one from it, of which no contact is known.
+    /// A channel to that interface begins, or one from it; the latter has no contact.
     pub(crate) fn join(&mut self, epoch: u64, contact: Option<&Contact>) {
         if epoch == self.own {
             return;
@@ -160,7 +160,7 @@ impl Watch {
         let peer = self.peers.entry(epoch).or_insert_with(Peer::new);
         peer.channels += 1;
         if let Some((status, words)) = peer.over.clone() {
-            // Somebody is late.
+            // A channel that begins after the peer's end gets the same report.
             return self.ended.push(Ended { epoch, status, words });
         }
         if let Some(contact) = contact {
@@ -169,7 +169,7 @@ impl Watch {
         }
     }
 
-    /// How many channels there are by the number of the other interface.
+    /// The number of channels, keyed by the number of the other interface.
     #[cfg(test)]
     pub(crate) fn channels(&self) -> std::collections::BTreeMap<u64, usize> {
         let there = self.peers.iter().filter(|(_, peer)| peer.channels > 0);
@@ -198,7 +198,7 @@ impl Watch {
         self.tokens.len() > self.peers.values().map(|peer| peer.streams.len()).sum()
     }
 
-    /// When something is to be done though nothing has come.
+    /// When [`Watch::turn`] must be called even if nothing has arrived.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         let patience = self.patience();
         let turn = |peer: &Peer| match &peer.dial {
@@ -215,10 +215,10 @@ impl Watch {
         self.settings.connect_timeout.max(PATIENCE)
     }
 
-    /// Looks at what has happened; which interfaces have ended.
+    /// Handles what has happened; returns the interfaces that have ended.
     pub(crate) fn turn(&mut self, now: Instant) -> Vec<Ended> {
         let mut ready = core::mem::take(&mut self.ready);
-        // Who cannot look now looks the next time.
+        // If the wait fails, the next call tries again.
         let _ = self.poller.wait(&mut ready, Some(Duration::ZERO));
         for event in &ready {
             match event.token {
@@ -255,7 +255,7 @@ impl Watch {
         core::mem::take(&mut self.ended)
     }
 
-    /// Tries again where it is time, and gives up who has not come.
+    /// Retries the connections that are due, and times out missing peers.
     fn look_for_missing(&mut self, now: Instant) {
         let is_missing = |peer: &Peer| {
             peer.channels > 0
@@ -281,7 +281,7 @@ impl Watch {
         self.next
     }
 
-    /// Dials who is not connected.
+    /// Dials a peer that is not connected.
     fn reach(&mut self, epoch: u64) {
         let Some(peer) = self.peers.get(&epoch) else { return };
         if peer.over.is_some() || peer.dial.is_some() || !peer.streams.is_empty() {
@@ -306,7 +306,7 @@ impl Watch {
         }
     }
 
-    /// Takes a connection in the making further.
+    /// Advances a connection in progress.
     fn advance(&mut self, epoch: u64, now: Instant) {
         let Some(peer) = self.peers.get_mut(&epoch) else { return };
         let Some(Dialling { token, dial, watched }) = &mut peer.dial else { return };
@@ -343,7 +343,7 @@ impl Watch {
                 {
                     self.unreached(epoch, Status::Unreachable, why);
                 } else {
-                    // It may compute, and have left our call unanswered.
+                    // The peer may be computing, and therefore have left the dial unanswered.
                     peer.again = Some(now + PAUSE);
                 }
             }
@@ -351,7 +351,7 @@ impl Watch {
         }
     }
 
-    /// A peer has connected to us.
+    /// A peer has connected to this interface.
     fn welcome(&mut self, incoming: Incoming) {
         let Ok(epoch) = <[u8; 8]>::try_from(incoming.hello.payload()).map(u64::from_le_bytes)
         else {
@@ -359,7 +359,7 @@ impl Watch {
         };
         let unheard = || self.peers.values().filter(|peer| peer.channels == 0).count();
         if incoming.hello.purpose != PURPOSE || epoch == self.own {
-            return; // a member of the job that wants something else: a closed socket
+            return; // a member of the job with another purpose: close the socket
         }
         if self.peers.contains_key(&epoch) || unheard() < UNHEARD {
             let _ = self.peers.entry(epoch).or_insert_with(Peer::new);
@@ -384,7 +384,7 @@ impl Watch {
         }
     }
 
-    /// What a peer says, which is that it closes, or its end.
+    /// Reads a peer's announcement of an orderly close, or the end of its connection.
     fn read(&mut self, epoch: u64, token: u64) {
         let Some(peer) = self.peers.get_mut(&epoch) else { return };
         let Some(at) = peer.streams.iter().position(|stream| stream.0 == token) else { return };
@@ -395,7 +395,7 @@ impl Watch {
                 Ok(len) => said = Some(room[len - 1]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock && said.is_none() => return,
-                // Nobody says anything else.
+                // A peer sends nothing else.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break None,
                 Err(error) => break Some(error),
             }
@@ -408,7 +408,7 @@ impl Watch {
             (Some(UNUSED), _) if peer.channels == 0 && peer.streams.is_empty() => {
                 self.drop_idle(epoch)
             }
-            // It has not heard of our channel yet.
+            // The peer does not know of our channel yet.
             (Some(UNUSED), _) => self.reach(epoch),
             (Some(CLOSING), _) => {
                 self.end(epoch, Status::Closed, "the peer has closed its interface".into());
@@ -424,7 +424,7 @@ impl Watch {
     }
 
     fn unreached(&mut self, epoch: u64, status: Status, why: String) {
-        // It may have come to us meanwhile.
+        // The peer may have connected to us meanwhile.
         if self.peers.get(&epoch).is_some_and(|peer| peer.streams.is_empty()) {
             let text = format!(
                 "the process of this peer cannot be watched: {why} (TIELINE_TCP_INTERFACES; TIELINE_OFI_WATCH=off does without)"
@@ -461,7 +461,7 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// In good order: a process that is killed says nothing.
+    /// An orderly close; a killed process announces nothing.
     fn drop(&mut self) {
         for (_, stream) in self.peers.values_mut().flat_map(|peer| &mut peer.streams) {
             let _ = stream.write(&[CLOSING]);

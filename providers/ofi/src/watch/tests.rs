@@ -1,4 +1,4 @@
-//! Two interfaces that watch each other over loopback: one of them ends, in good order or not.
+//! Two interfaces watch each other over loopback, and one of them ends, orderly or not.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn opened(settings: &Settings, own: u64) -> Watch {
     Watch::open(&Hub::open(&settings.net).unwrap(), settings, own).unwrap()
 }
 
-/// Looks at both until it is so; what each was told meanwhile.
+/// Runs both sides until the condition holds; returns what each reported meanwhile.
 fn until(
     here: &mut Watch,
     there: &mut Watch,
@@ -35,13 +35,13 @@ impl Watch {
         self.peers.get(&epoch).map_or(0, |peer| peer.streams.len())
     }
 
-    /// What the kernel does when the process is killed.
+    /// Does what the kernel does when a process is killed.
     fn kill(mut self) {
         self.peers.clear();
     }
 }
 
-/// One side whose channel leads to the other.
+/// Two sides, the first of which has a channel to the second.
 fn connected() -> (Watch, Watch) {
     let (mut here, mut there) = (opened(&settings(), 1), opened(&settings(), 2));
     here.join(2, Some(&there.contact()));
@@ -106,7 +106,7 @@ fn a_connection_is_kept_for_the_next_channel_and_the_end_of_a_peer_without_chann
 #[test]
 fn a_connection_that_is_closed_for_want_of_channels_is_made_again_where_there_is_one() {
     let (mut here, mut there) = connected();
-    // It has not heard of the channel that comes from us.
+    // The far side does not know of the channel from the near side.
     there.leave(1);
     there.drop_idle(1);
     let told = until(&mut here, &mut there, |here, there, _| {
@@ -156,7 +156,7 @@ fn an_interface_does_not_watch_itself() {
     here.leave(1);
 }
 
-/// Nobody dials here: it was for the peer to do.
+/// No side dials: the peer should have.
 #[test]
 fn a_peer_that_never_comes_to_be_watched_is_given_up_when_its_time_is_over() {
     let mut here = opened(&settings(), 1);
@@ -194,7 +194,7 @@ fn a_peer_is_missed_from_the_end_of_its_time_on_and_dialled_again_when_its_pause
                      (TIELINE_TCP_INTERFACES; TIELINE_OFI_WATCH=off does without)";
         let ended = Ended { epoch: 2, status: Status::PeerFailed, words: words.into() };
         assert_eq!((&here.ended[..], here.next_turn()), (&[ended][..], None));
-        // Whoever joins it later hears the same.
+        // A channel that joins it later gets the same report.
         here.join(2, None);
         assert_eq!((here.ended.len(), &here.ended[0]), (2, &here.ended[1]));
         assert_eq!(here.channels(), [(2, 2)].into());

@@ -1,22 +1,23 @@
-//! Endpoints that have failed, and when the application is told: behind all that had been written to this side before.
+//! Failed endpoints, and the time at which the application is notified: after all data that peers had written to this side before.
 //!
-//! A peer that answers and then closes, or dies, has written before its socket ended, to whichever channel it had; who hears of the end
-//! first must not take the answer for lost. What it wrote may lie in rings that are looked at later, in a channel of which the
-//! application has not heard, or in one that nobody has let in. So everybody is let in who waits for it, each ring notes the place
-//! behind which nothing can have been written by then, and the failures are told when every ring is empty or has come to that place.
-//! How long that takes is bounded by the length of the rings, whoever goes on writing, and by polls in which nothing comes of it.
+//! A peer that answers and then closes or dies has written before its socket ended, possibly to another channel. A sender that
+//! notices the end first must not consider the answer lost. The answer may be in a ring that is polled later, in a channel that the
+//! application does not know yet, or in one that is not admitted yet. Therefore all waiting peers are admitted first. Each ring
+//! then notes the position after which nothing can have been written by that time. The failures are reported when every ring is
+//! empty or has reached that position. The delay is bounded by the length of the rings, even if peers keep writing, and by the
+//! number of polls without progress.
 
 use super::handshakes::MOST_ACCEPTED;
 use super::*;
 use tieline_plugin_api::event_flags;
 
-/// Polls without progress for which failures wait; besides, each channel may take some.
+/// Polls without progress for which failures wait, apart from those added for each channel.
 const WITHOUT_PROGRESS: usize = 64;
-/// Most looks at the rings in one poll: what changes the way of a channel ends a look.
+/// Most passes over the rings in one poll: a change of a channel's mode ends a pass.
 const LOOKS: u32 = 4;
 
 impl Telling {
-    /// Whether it is too long since something came of waiting.
+    /// Whether waiting has made no progress for too long.
     fn is_stuck(&mut self, left: u64, channels: usize) -> bool {
         if left < self.left {
             self.waited = 0;
@@ -55,7 +56,7 @@ impl State {
         while events.room() > 0 {
             let Some((index, notice)) = self.telling.notices.pop_front() else { break };
             if let Some(Some(channel)) = self.outbound.get(index) {
-                // What the peer has not taken goes another way: until then there is no room here.
+                // Untaken messages are sent by another route; until the application has them, this channel has no room.
                 let untaken = notice.event.kind == event::RETURNED
                     || notice.event.flags & event_flags::UNTAKEN != 0;
                 if channel.cookie == notice.event.cookie && !untaken {
@@ -67,7 +68,7 @@ impl State {
         }
     }
 
-    /// Lets in who waits at the door, and says whether that was all.
+    /// Admits the waiting peers, and returns whether that was all of them.
     fn everybody_is_in(&mut self, shared: &Shared, cookie: &Id) -> bool {
         if self.accept_paused || self.accept_some(shared, cookie) == MOST_ACCEPTED {
             return false;
@@ -76,7 +77,8 @@ impl State {
         !self.accept_paused
     }
 
-    /// How much at most lies in the rings before the places that they have noted. A bell may have been lost with who was to ring it.
+    /// Upper bound of the unread slots before the noted positions. Rings the bells of these channels, because a bell may have been
+    /// lost with its sender.
     fn unread(&mut self) -> u64 {
         let mut left = 0;
         for (index, slot) in self.inbound.iter_mut().enumerate() {
@@ -95,7 +97,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Polls in which failures still wait, while so much is left each time.
+    /// Number of polls for which failures wait while this much is left each time.
     fn patience(telling: &mut Telling, left: u64, channels: usize) -> usize {
         (0..10_000).take_while(|_| !telling.is_stuck(left, channels)).count()
     }

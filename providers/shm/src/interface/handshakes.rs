@@ -1,20 +1,20 @@
-//! Handshakes of peers that connect: their sockets are accepted, their greetings read, and what is not right refused.
+//! Handshakes of connecting peers: sockets are accepted, greetings are read, and invalid ones refused.
 //!
-//! Whoever greets at once, as peers do, is never in the list of handshakes. That is for connections on which nothing has
-//! come yet: when there are too many, the one that has been silent for longest makes way, and before it had some time for
-//! a greeting nobody else is accepted.
+//! A peer that greets immediately, as peers do, never enters the list of handshakes. The list is for connections on which nothing
+//! has arrived yet. If there are too many, the one that has been silent for longest is closed. Before it has had some time for its
+//! greeting, no further connection is accepted.
 
 use super::*;
 
-/// Most connections whose greeting has not come yet, and how long it may take.
+/// Most connections without a greeting, and the time limit for the greeting.
 const MAX_HANDSHAKES: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may be silent when others wait.
+/// Time that a connection may be silent while others wait.
 const GRACE: Duration = Duration::from_millis(100);
-/// Most connections that are accepted before others have their turn.
+/// Most connections that are accepted in a row.
 pub(super) const MOST_ACCEPTED: u32 = 256;
 
-/// A connection whose greeting has not come yet.
+/// A connection whose greeting has not arrived yet.
 pub(super) struct Handshake {
     socket: OwnedFd,
     since: Instant,
@@ -35,7 +35,7 @@ impl State {
         }
     }
 
-    /// Nobody is accepted until the next maintenance; who connects meanwhile waits in the kernel's queue.
+    /// Accepts no connection until the next maintenance; connecting peers wait in the kernel's queue meanwhile.
     fn pause_accepting(&mut self, shared: &Shared) {
         if let Some(listener) = self.listener.socket() {
             shared.epoll.remove(listener);
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// Accepts who waits; returns how many.
+    /// Accepts waiting connections; returns their number.
     pub(super) fn accept_some(&mut self, shared: &Shared, cookie: &Id) -> u32 {
         for accepted in 0..MOST_ACCEPTED {
             if shared.closer.is_full() || !self.has_room(shared, cookie) {
@@ -54,7 +54,7 @@ impl State {
             match sys::accept(listener) {
                 Ok(socket) => self.begin_handshake(socket, shared, cookie),
                 Err(error) if sys::is_exhaustion(&error) && self.spare.is_some() => {
-                    // Give up the descriptor that was kept free, to say no instead of nothing.
+                    // Use the descriptor that was kept free to send a refusal.
                     self.spare = None;
                     let waiting = sys::accept(listener);
                     let more = waiting.is_ok();
@@ -65,7 +65,7 @@ impl State {
                         turn_away(shared, socket, Refusal::Resources);
                     }
                     self.spare = sys::spare().ok();
-                    // Without a descriptor the kernel says "full" before it looks whether anybody waits.
+                    // Without a descriptor the kernel reports "full" before it checks whether a connection waits.
                     if !more {
                         return accepted;
                     }
@@ -80,14 +80,14 @@ impl State {
         MOST_ACCEPTED
     }
 
-    /// Tells everybody who is not let in yet that nobody will be: this interface closes, and the process may live on.
+    /// Refuses all peers that are not admitted yet: this interface closes, while the process may live on.
     pub(super) fn turn_all_away(&mut self, shared: &Shared) {
         for handshake in self.handshakes.drain(..).flatten() {
             refuse(shared, &handshake.socket, Refusal::Closing);
         }
         let Some(listener) = self.listener.socket() else { return };
         sys::shut_down(listener);
-        // Without it there may be no descriptor to say so with.
+        // Otherwise there may be no descriptor for sending the refusals.
         self.spare = None;
         while !shared.closer.is_full() {
             match sys::accept(listener) {
@@ -98,17 +98,17 @@ impl State {
         }
     }
 
-    /// When there are as many as may be: the handshake that has been silent for longest.
+    /// If the list is full: the handshake that has been silent for longest.
     fn oldest_of_all(&self) -> Option<(Instant, usize)> {
         let taken = self.handshakes.iter().enumerate();
         let taken = taken.filter_map(|(index, slot)| Some((slot.as_ref()?.since, index)));
         if taken.clone().count() < MAX_HANDSHAKES { None } else { taken.min() }
     }
 
-    /// Whether one more could be silent.
+    /// Whether there is room for another silent connection.
     fn has_room(&mut self, shared: &Shared, cookie: &Id) -> bool {
         let Some((since, oldest)) = self.oldest_of_all() else { return true };
-        // It may have spoken since this maintenance began.
+        // Its greeting may have arrived since this maintenance began.
         self.read_greeting(oldest, shared, cookie);
         if self.handshakes[oldest].is_some() && since.elapsed() > GRACE {
             expire(&mut self.handshakes[oldest], shared);
@@ -116,7 +116,7 @@ impl State {
         self.handshakes[oldest].is_none()
     }
 
-    /// A connection that was just accepted: most peers have greeted already.
+    /// Handles a connection that was just accepted: most peers have already greeted.
     fn begin_handshake(&mut self, socket: OwnedFd, shared: &Shared, cookie: &Id) {
         if sys::peer_user(&socket) != Some(shared.user) {
             return turn_away(shared, socket, Refusal::User);
@@ -148,7 +148,7 @@ impl State {
         self.greeted(socket, got, &buffer, shared, cookie);
     }
 
-    /// The first record of a connection, or its end.
+    /// Handles the first record of a connection, or its end.
     fn greeted(
         &mut self,
         socket: OwnedFd,
@@ -171,12 +171,12 @@ impl State {
                 Ok(_) => Refusal::Malformed,
                 Err(refusal) => refusal,
             },
-            _ => return, // gone again
+            _ => return, // already disconnected
         };
         refuse(shared, &socket, refusal);
     }
 
-    /// A greeting that is in order: makes the receiving end.
+    /// Handles a valid greeting: creates the receiving end.
     fn admit(&mut self, hello: &Hello, memory: &OwnedFd, socket: OwnedFd, shared: &Shared) {
         let index = next_slot(&self.inbound, &self.free_inbound);
         if index >= MAX_INBOUND {
@@ -199,7 +199,8 @@ impl State {
             return refuse_for_want(shared, &channel.socket, &failure);
         }
         let ack = Record::Ack { asymmetric: sys::asymmetric(), bell: index as u32 };
-        // Without the page the peer goes on without a bell. Without this word it would take a later refusal for one of the first contact.
+        // Without the page the peer continues without a bell. Without this record it would take a later refusal for one of the
+        // first contact.
         let said = sys::send(&channel.socket, &ack.pack(), &[page.as_fd()])
             .or_else(|_| sys::send(&channel.socket, &ack.pack(), &[]));
         if let Err(error) = said {
@@ -232,20 +233,20 @@ impl State {
     }
 }
 
-/// This side cannot receive: the peer reads that, and the report says what was missing.
+/// This side cannot receive: refuses the peer, and reports the missing resource.
 #[cold]
 fn refuse_for_want(shared: &Shared, socket: &OwnedFd, what: &Failure) {
     shared.domain.lacks(what);
     refuse(shared, socket, Refusal::Resources);
 }
 
-/// Tells a connection why it is closed.
+/// Notifies a connection of the reason for closing it.
 fn refuse(shared: &Shared, socket: &OwnedFd, refusal: Refusal) {
     shared.refused.set(shared.refused.get() + 1);
     let _ = sys::send(socket, &Record::Refused(refusal).pack(), &[]);
 }
 
-/// The same for somebody who may be another user, and have sent anything.
+/// The same for a connection of possibly another user, which may have sent anything.
 fn turn_away(shared: &Shared, socket: OwnedFd, refusal: Refusal) {
     refuse(shared, &socket, refusal);
     if sys::peer_user(&socket) != Some(shared.user) {

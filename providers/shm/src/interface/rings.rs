@@ -1,4 +1,4 @@
-//! Polling of rings: those of the direct list and those whose doorbell was rung, in turn.
+//! Polls the rings: those of the direct list, and those whose doorbell was rung, in turn.
 
 use super::*;
 use crate::receiver::Drained;
@@ -7,7 +7,7 @@ use tieline_plugin_api::NO_GOODBYE;
 /// Most channels that are ended in one poll.
 const MOST_ENDED: usize = 64;
 
-/// The lowest bell of a word that has rung and is not masked out.
+/// The lowest bell of a word that was rung and is in the mask.
 #[inline]
 fn lowest(rung: u64, mask: u64) -> Option<u32> {
     let there = rung & mask;
@@ -37,8 +37,8 @@ impl State {
         }
     }
 
-    /// Channel `at` of the direct ones has more. It is the first to be looked at by the next poll; or the one
-    /// behind it, if it was the first in this one and had all the room: so everybody is the first in turn.
+    /// Channel `at` of the direct list has more. The next poll begins with it. If it already was the first in this poll and had all
+    /// the room, the next poll begins with its successor, so that every channel comes first in turn.
     #[inline(never)]
     fn begin_elsewhere(&mut self, at: usize) {
         let first = if self.start < self.direct.len() { self.start } else { 0 };
@@ -60,8 +60,7 @@ impl State {
         }
     }
 
-    /// Drains the channels whose bits are set, in a circle that begins behind the one that filled the events
-    /// of an earlier poll.
+    /// Drains the channels whose bits are set, in a circle that begins after the channel that filled the events of an earlier poll.
     #[inline(never)]
     fn answer_bells(&mut self, shared: &Shared, events: &mut Events<'_>) {
         let words = self.rung.len();
@@ -72,7 +71,7 @@ impl State {
             }
         }
         let (first, behind) = (self.first_bell / 64, u64::MAX << (self.first_bell % 64));
-        // The first word comes twice: from its place on, and last what lies before that.
+        // The first word is visited twice: from the start position on, and at the end below that position.
         for step in 0..=words {
             let word = (first + step) % words;
             let mask = match step {
@@ -94,8 +93,8 @@ impl State {
         self.bells_took_all = events.room() == 0;
     }
 
-    /// Drains one channel that has rung, or about which somebody says so: whoever has the page can ring any
-    /// bell. `false`: there is more in it, and others come first.
+    /// Drains one channel whose bell was rung. Any peer with the page can ring any bell. `false`: the channel has more, and others
+    /// come first.
     fn answer(&mut self, index: u32, shared: &Shared, events: &mut Events<'_>) -> bool {
         let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return true };
         if !channel.bell || channel.fast {
@@ -113,7 +112,7 @@ impl State {
         true
     }
 
-    /// What the poll before delivered from channels that are not looked at by themselves is released now.
+    /// Releases the slots that the previous poll delivered from channels off the direct list.
     #[cold]
     pub(super) fn release_touched(&mut self) {
         for index in self.touched.drain(..) {
@@ -123,7 +122,7 @@ impl State {
         }
     }
 
-    /// A channel goes on in another way. Nothing of what this poll delivered is released here.
+    /// A channel has changed its mode. The slots that this poll delivered are not released here.
     #[cold]
     pub(super) fn changed(&mut self, index: u32, end: Drained, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
@@ -145,13 +144,13 @@ impl State {
         }
     }
 
-    /// The channel is over: nothing of it is looked at any more, and the application is told.
+    /// Ends a channel: it is not polled any more, and the application is notified.
     pub(super) fn end_channel(&mut self, index: u32, shared: &Shared) {
         self.take_out(index, shared);
         self.prune_lists(shared);
     }
 
-    /// Takes those out of every list that are not there any more.
+    /// Removes ended channels from every list.
     #[cold]
     fn prune_lists(&mut self, shared: &Shared) {
         let is_there = |&i: &u32| self.inbound.get(i as usize).is_some_and(Option::is_some);
@@ -174,11 +173,11 @@ impl State {
         shared.notify(event, if died { NO_GOODBYE.as_bytes() } else { &[] });
     }
 
-    /// Ends channels whose sender is gone once all is delivered that it had published by then. They are
-    /// drained in their turn, as before; one whose ring does not end is not waited for.
+    /// Ends channels whose sender is gone, when everything that it had published by then is delivered. They are drained in turn, as
+    /// before; a ring that keeps filling is not waited for.
     pub(super) fn end_drained(&mut self, shared: &Shared) {
         self.leaving.append(&mut shared.ended.borrow_mut());
-        // Their arrival must be told first.
+        // The arrivals of these peers must be reported first.
         if self.leaving.is_empty() || !shared.notices.borrow().is_empty() {
             if !self.leaving.is_empty() {
                 shared.attention.set(true);
@@ -208,7 +207,7 @@ impl State {
 mod tests {
     use super::lowest;
 
-    /// A loop that goes on until there is none would not end with a bell that nobody has rung.
+    /// A loop over all bells would not end with a bell that was not rung.
     #[test]
     fn only_a_bell_that_has_rung_and_whose_turn_it_is_is_answered() {
         assert_eq!(lowest(0b1010, u64::MAX), Some(1));

@@ -1,4 +1,4 @@
-//! Going to sleep: what has to be told so that an event wakes us.
+//! Going to sleep: notes what the peers must do to wake this interface.
 
 use super::*;
 
@@ -14,7 +14,7 @@ impl State {
     }
 
     pub(super) fn arm(&mut self, shared: &Shared, cookie: &Id) -> Armed {
-        // What lies on the sockets would make the descriptor readable at once.
+        // Records on the sockets would make the descriptor readable immediately.
         self.maintain(shared, cookie);
         self.sweep(shared);
         if self.is_busy(shared) {
@@ -33,7 +33,7 @@ impl State {
         Armed::Sleep
     }
 
-    /// Says on every channel that the other side has to wake this one.
+    /// Notes on every channel that the other side must wake this one.
     fn note_sleep(&self) {
         for channel in self.inbound.iter().flatten() {
             channel.set_sleeping(true);
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// Whether something has come on any channel.
+    /// Whether anything has arrived on any channel.
     fn has_news(&self) -> bool {
         let rung = self.doorbell.as_ref().is_some_and(|(_, page)| {
             (0..self.rung.len())
@@ -54,10 +54,10 @@ impl State {
         rung || inbound || outbound
     }
 
-    /// Whether poll would do something right now.
+    /// Whether a poll would do something now.
     fn is_busy(&self, shared: &Shared) -> bool {
-        // A sender may wait for room that only the next poll may give it: what the last one delivered is
-        // the application's until then.
+        // A sender may wait for room that only the next poll releases: the slots of the last poll are in use by the application
+        // until then.
         self.inbound.iter().flatten().any(RecvChannel::is_behind)
             || !shared.notices.borrow().is_empty()
             || !shared.failures.borrow().is_empty()
@@ -69,7 +69,7 @@ impl State {
             || self.rung.iter().any(|&word| word != 0)
     }
 
-    /// Whether something must be tried again that no descriptor tells of.
+    /// Whether something must be retried that no descriptor signals.
     fn needs_ticks(&self) -> bool {
         self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
             || self.inbound.iter().flatten().any(RecvChannel::owes)

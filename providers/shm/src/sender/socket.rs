@@ -1,4 +1,4 @@
-//! The socket of a channel that begins here: how it comes about, what the receiver says, and how it ends.
+//! The socket of a sending channel: how it connects, the records of the receiver, and how it ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::shared::Returned;
 use crate::sys;
 
 impl SendChannel {
-    /// Goes on connecting. `Ok(false)`: not yet.
+    /// Continues to connect. `Ok(false)`: not connected yet.
     pub(crate) fn advance(&self) -> Result<bool, Failure> {
         if self.stage.get() != Stage::Connecting {
             return Ok(true);
@@ -31,7 +31,7 @@ impl SendChannel {
                         "the socket at the peer's address belongs to another user",
                     ));
                 }
-                // The kernel says so, and not the address: whoever names our domain there must not reach our memory.
+                // Ask the kernel, not the address: a peer that claims our domain in its address must not reach our memory.
                 self.leads_home.set(peer.map(|(_, pid)| pid) == Some(sys::own_pid()));
                 self.shared.epoll.add(&socket, crate::shared::token::outbound(self.index))?;
                 self.socket.get_or_init(|| socket)
@@ -45,7 +45,7 @@ impl SendChannel {
                     *self.greeting.borrow_mut() = Some((file, hello));
                     return Ok(false);
                 }
-                // Turned away before it was heard: why lies on the socket, and is read as from one that greeted.
+                // Refused before the greeting was read: the refusal is on the socket, and is read as after a greeting.
                 Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(Failure::from_io("greeting the peer", &error)),
             }
@@ -55,7 +55,7 @@ impl SendChannel {
         Ok(true)
     }
 
-    /// One attempt at every name; `None`: the listener's queue is full.
+    /// One attempt with every name; `None`: the listener's queue is full.
     pub(super) fn dial(&self) -> Result<Option<OwnedFd>, Failure> {
         let mut failure = Failure::new(Status::Unreachable, "no socket name to connect to");
         for target in &self.targets {
@@ -67,7 +67,7 @@ impl SendChannel {
             }
         }
         if failure.status == Status::PeerFailed {
-            failure.text = "nobody listens at the peer's address: the peer has exited".into();
+            failure.text = "there is no listener at the peer's address: the peer has exited".into();
         }
         Err(failure)
     }
@@ -76,7 +76,7 @@ impl SendChannel {
         self.stage.get() == Stage::Connecting
     }
 
-    /// A record from the receiver; `Err`: the endpoint has failed, with the reason.
+    /// Handles a record from the receiver; `Err`: the endpoint has failed, with the reason.
     pub(crate) fn handle(&self, record: Record, fds: &[OwnedFd], cut: bool) -> Result<(), String> {
         match record {
             Record::Ack { asymmetric, bell } => {
@@ -96,23 +96,22 @@ impl SendChannel {
             Record::Refused(refusal) => Err(refusal.text().to_string()),
             Record::KeyReply { segment, len, table_len, writable } => {
                 if !self.asking.answered(segment, (len, table_len), writable, fds, cut) {
-                    return Err("the peer sent memory that nobody asked for".to_string());
+                    return Err("the peer sent memory without a request".to_string());
                 }
                 Ok(())
             }
-            _ => Err("the peer sent a record that makes no sense".to_string()),
+            _ => Err("the peer sent an invalid record".to_string()),
         }
     }
 
-    /// A key of the peer's, if its region is here. `Err(Again)`: ask for it.
+    /// A key of the peer, if its region is mapped here. `Err(Again)`: request it.
     pub(crate) fn find_key(&self, key: Key) -> Result<ImportedKey, Failure> {
         let exports = &self.shared.domain.exports;
         let home = self.leads_home.get() && key.domain == self.shared.domain.id;
         self.asking.find(key, home.then_some(exports))
     }
 
-    /// Asks the peer for a region of its domain, and looks whether it has answered: an initiator need not make
-    /// progress for that.
+    /// Requests a region of the peer's domain, and checks for the answer, so that the initiator need not make progress for that.
     pub(crate) fn request_key(&self, key: Key) -> Status {
         if let Err(failure) = self.advance() {
             self.fail(failure.status, &failure.text);
@@ -134,7 +133,7 @@ impl SendChannel {
         Status::Again
     }
 
-    /// Reads what the peer says on the socket; [`MOST_IN_TURN`] of it, should there be no end.
+    /// Reads records of the peer from the socket, at most [`MOST_IN_TURN`].
     pub(crate) fn read_socket(&self) {
         let Some(socket) = self.socket.get() else { return };
         let mut buffer = [0u8; MAX_RECORD];
@@ -164,23 +163,24 @@ impl SendChannel {
         }
     }
 
-    /// The endpoint is finished: an event tells the application, behind what the peer had written, and later sends say `status`. Those
-    /// before find no room, since they would tell it too soon.
+    /// The endpoint has failed. An event notifies the application, after the data that the peer had written; later sends return
+    /// `status`. Sends before that find no room, because the status would reveal the failure too early.
     pub(crate) fn fail(&self, status: Status, why: &str) {
         self.end(status, why, None);
     }
 
-    /// The peer has refused this channel, or gave it up.
+    /// The peer has refused or abandoned this channel.
     fn refused(&self, refusal: Refusal) {
         let returned = match refusal {
-            // It lacks something, or speaks another version. What is refused to this process by right is refused by every way.
+            // The peer lacks a resource, or uses another version. If this process was refused for lack of permission, every route
+            // would be refused.
             Refusal::Resources | Refusal::Version => self.untaken(),
             _ => None,
         };
         self.end(status_of(refusal), refusal.text(), returned);
     }
 
-    /// `returned`: the peer took nothing, and this is what was sent to it.
+    /// `returned`: the messages sent to a peer that received none of them.
     fn end(&self, status: Status, why: &str, returned: Option<Vec<Returned>>) {
         if matches!(self.stage.get(), Stage::Over(_)) {
             return;
@@ -206,7 +206,7 @@ impl SendChannel {
         }
     }
 
-    /// The application has been told how the endpoint failed.
+    /// The application has been notified of the endpoint's failure.
     pub(crate) fn told(&self) {
         let _ = self.enter(self.stage.get());
     }
@@ -217,7 +217,7 @@ impl SendChannel {
         }
     }
 
-    /// The receiver is gone, or has closed its end because it reads nothing more: what it has not read comes back.
+    /// The receiver is gone, or has closed its end because it has finished reading: takes back its unread chunks.
     pub(super) fn recover_chunks(&self) {
         for (_, chunk) in self.flight.borrow_mut().drain(..) {
             self.shared.pool.give(chunk);
@@ -230,19 +230,19 @@ impl SendChannel {
         self.status.get()
     }
 
-    /// The same, also where the application has not been told yet.
+    /// The status, even if the application has not been notified yet.
     pub(super) fn outcome(&self) -> Result<(), Status> {
         if let Stage::Over(status) = self.stage.get() { Err(status) } else { self.status() }
     }
 
-    /// The socket takes nothing: mostly it was hung up, which it says itself.
+    /// The socket accepts nothing. Usually it was disconnected, which reading it reports.
     #[cold]
     pub(super) fn sending_failed(&self) -> Status {
         self.read_socket();
         self.status().err().unwrap_or(Status::PeerFailed)
     }
 
-    /// The stage from now on; returns the one before.
+    /// Enters a stage; returns the previous one.
     fn enter(&self, stage: Stage) -> Stage {
         self.status.set(match stage {
             Stage::Over(status) => Err(status),
@@ -252,30 +252,29 @@ impl SendChannel {
         self.stage.replace(stage)
     }
 
-    /// The application closes the endpoint: what was sent stays until the receiver has drained it and
-    /// hangs up.
+    /// The application closes the endpoint: sent data stays until the receiver has drained it and disconnects.
     pub(crate) fn close(&self) {
         let was = self.enter(Stage::Closing);
         self.ring.shut();
         match (was, self.socket.get()) {
             (Stage::Open, Some(socket)) => self.say_bye(socket),
-            // It left with its interface.
+            // It has already left with its interface.
             (Stage::Closing, _) => {}
             _ => self.gone.set(true),
         }
     }
 
-    /// Closed, and nothing is left to wait for.
+    /// Closed, with nothing left to wait for.
     pub(crate) fn is_done(&self) -> bool {
         self.stage.get() == Stage::Closing && self.gone.get()
     }
 
-    /// Whether something must be said that could not be said yet.
+    /// Whether a record is still to be sent that could not be sent before.
     pub(crate) fn owes(&self) -> bool {
         self.bye_due.get() && !self.gone.get()
     }
 
-    /// Says that nothing more will come; when the socket is full, again later.
+    /// Sends a goodbye; if the socket is full, it is retried later.
     pub(super) fn say_bye(&self, socket: &OwnedFd) {
         let sent = sys::send(socket, &Record::Bye.pack(), &[]);
         self.bye_due.set(sent.is_err_and(|error| sys::is_temporary(&error)));
@@ -294,7 +293,7 @@ impl SendChannel {
         &self.map
     }
 
-    /// Whether there is room again for somebody who found none.
+    /// Whether there is room again for a message that found none.
     pub(crate) fn has_news(&self) -> bool {
         let moved = |since: u64| self.ring.tail_now() != since;
         match self.starved.get() {
@@ -310,7 +309,7 @@ impl SendChannel {
     }
 }
 
-/// The status that an endpoint ends with after a refusal.
+/// The status with which an endpoint ends after a refusal.
 fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Cookie | Refusal::User => Status::Permission,

@@ -1,4 +1,5 @@
-//! The messages of a channel that the peer never let in. Nobody has read them, so the sender reads its own ring, and none is lost.
+//! The messages of a channel that the peer has never admitted. No process has read them, so the sender recovers them from its own
+//! ring, and none is lost.
 
 use super::SendChannel;
 use crate::channel::{self, kind};
@@ -11,7 +12,7 @@ use crate::sys::Mapping;
 fn bytes(map: &Mapping, at: usize, len: usize) -> Option<Box<[u8]>> {
     let mut out = Vec::with_capacity(len.next_multiple_of(8));
     for offset in (0..len).step_by(8) {
-        // Nobody writes there any more.
+        // The memory is not written any more.
         let word = map.word(at + offset)?.load(std::sync::atomic::Ordering::Relaxed);
         out.extend(word.to_ne_bytes());
     }
@@ -20,7 +21,7 @@ fn bytes(map: &Mapping, at: usize, len: usize) -> Option<Box<[u8]>> {
 }
 
 impl SendChannel {
-    /// Everything that was sent, in order; `None`: the peer may have taken some of it, or it cannot be given back.
+    /// All sent messages, in order. `None` if the peer may have received some of them, or if they cannot be returned.
     #[cold]
     pub(super) fn untaken(&self) -> Option<Vec<Returned>> {
         let taken = self.admitted.get() || self.fast.get() || self.ring.tail_now() != 0;
@@ -46,9 +47,9 @@ impl SendChannel {
                     let data = bytes(&map, usize::try_from(at).ok()?, len)?;
                     messages.push(Returned { id, header, data });
                 }
-                // A question about the channel itself.
+                // A request about the channel itself.
                 kind::WANT_FAST => {}
-                // What was put may be there, and its word cannot be told another way.
+                // The put may have landed, and its word cannot be delivered in another way.
                 _ => return None,
             }
             ring.advance();

@@ -1,4 +1,4 @@
-//! Drives the provider through its C tables, as the core does, with a host that has a given configuration.
+//! Calls the provider through its C tables, as the core does, with a host that has a given configuration.
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)] // the C side of the ABI, for tests and examples
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use tieline_plugin_api::abi::{
 };
 use tieline_plugin_api::{Status, abi::shims};
 
-/// A status with its words.
+/// A status with its text.
 #[derive(Debug)]
 pub struct Error {
     pub status: Status,
@@ -29,7 +29,7 @@ impl Provider {
             config.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         let host = Box::leak(Box::new(played_host(move |name| pairs.get(name).cloned())));
         let mut ops = ProviderOps::empty();
-        // SAFETY: a host table that lives for ever, and a table to fill.
+        // SAFETY: a host table that is never freed, and a table to fill.
         let status = unsafe { shims::entry::<tieline_provider_shm::Shm>(host, &mut ops) };
         if status != 0 {
             return Err(Error { status: Status::from_code(status), text: String::new() });

@@ -48,7 +48,7 @@ fn memory_of_another_domain_is_reached_by_put_get_and_atomics() {
     }
 }
 
-/// Through the small ring and the fast box, of bytes and of none.
+/// In the cold ring and in the fast box, with bytes and without.
 #[test]
 fn a_word_comes_behind_the_bytes_of_its_put_and_a_put_without_room_for_its_word_writes_nothing() {
     let provider = Provider::open(&[]).unwrap();
@@ -66,7 +66,7 @@ fn a_word_comes_behind_the_bytes_of_its_put_and_a_put_without_room_for_its_word_
         assert_eq!(memory.bytes()[8..8 + bytes.len()], bytes);
         let _ = poll(&a);
     }
-    // Until nothing more fits.
+    // Until there is no more room.
     let mut sent = 0u32;
     while endpoint.put_notify(&key, 0, &sent.to_ne_bytes(), sent) == Ok(0) {
         sent += 1;
@@ -90,7 +90,7 @@ fn a_word_comes_behind_the_bytes_of_its_put_and_a_put_without_room_for_its_word_
     endpoint.drop_key(key);
 }
 
-/// Puts `new` where `old` stands.
+/// Replaces `old` by `new`.
 fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
     [&bytes[..at], new, &bytes[at + old.len()..]].concat()
@@ -105,7 +105,7 @@ fn a_peer_that_claims_the_domain_of_another_gets_nothing_of_it() {
     let (real, fake) =
         (owner.alloc(4096, all_rights()).unwrap(), impostor.alloc(4096, all_rights()).unwrap());
     let (real_key, fake_key) = (owner.key(&real), impostor.key(&fake));
-    // The impostor's address and key name the owner's domain; the same number, length and rights are easily had.
+    // The impostor's address and key name the owner's domain; the same number, length and rights are easy to obtain.
     let (real_domain, fake_domain) = (&real_key[1..17], &fake_key[1..17]);
     let address = replaced(&b.address(), fake_domain, real_domain);
     assert_eq!(replaced(&fake_key, fake_domain, real_domain), real_key);

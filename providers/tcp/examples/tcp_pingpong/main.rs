@@ -1,7 +1,7 @@
 //! Latency and bandwidth of the provider alone, between two processes over loopback.
 //!
-//! `cargo run --release -p tieline-provider-tcp --example tcp_pingpong`: starts its own peer on another CPU. Compare
-//! with `ucx_perftest -x tcp -d lo -t am_lat -s 8 -D short` and one stream of `iperf3`.
+//! `cargo run --release -p tieline-provider-tcp --example tcp_pingpong` starts its own peer on another CPU. Compare with
+//! `ucx_perftest -x tcp -d lo -t am_lat -s 8 -D short` and one stream of `iperf3`.
 
 mod sys;
 
@@ -69,7 +69,7 @@ impl Desk {
         }
     }
 
-    /// Waits for an event of this kind; the id and payload of a message.
+    /// Waits for an event of this kind; returns the id and payload of a message.
     #[inline(always)]
     fn wait(&self, kind: u32) -> (u32, Vec<u8>) {
         let mut slots = slots();
@@ -130,7 +130,7 @@ fn main() {
     }
     sys::pin(0);
     let desk = Desk::open();
-    // PINGPONG_RUN="ip netns exec there": the peer runs behind that command.
+    // PINGPONG_RUN="ip netns exec there": this command runs the peer.
     let before = std::env::var("PINGPONG_RUN").unwrap_or_default();
     let program = std::env::current_exe().expect("this program");
     let mut words: Vec<OsString> = before.split_whitespace().map(OsString::from).collect();

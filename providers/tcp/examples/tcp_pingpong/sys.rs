@@ -1,4 +1,4 @@
-//! The unsafe side of the example: a host whose configuration is the environment, events as a slice, CPUs.
+//! The unsafe part of the example: a host whose configuration is the environment, events as a slice, CPUs.
 #![allow(unsafe_code, missing_docs, unreachable_pub)]
 
 use std::mem::MaybeUninit;
@@ -8,7 +8,7 @@ use tieline_plugin_api::{Events, HostHandle, Interface};
 
 pub fn host() -> HostHandle {
     let host = Box::leak(Box::new(played_host(|name| std::env::var(name).ok())));
-    // SAFETY: a table that lives for ever.
+    // SAFETY: a table that is never freed.
     unsafe { HostHandle::new(host) }.expect("a whole table")
 }
 
@@ -30,7 +30,7 @@ pub fn payload(event: &Event) -> &[u8] {
 }
 
 pub fn pin(cpu: usize) {
-    // SAFETY: a set of CPUs of the size that is given.
+    // SAFETY: a set of CPUs of the stated size.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::*;
 
-/// Sends numbered messages and a big put while streams are cut; everything must arrive once.
+/// Sends numbered messages and a large put while streams are cut; everything must arrive once.
 fn survives_cuts(streams: &str, cuts: usize) {
     let domain = domain(&[("TIELINE_TCP_STREAMS", streams), ("TIELINE_TCP_RECONNECT", "on")]);
     let mut sides = pair_in([&domain, &domain]);
@@ -106,7 +106,7 @@ fn a_stream_that_stalls_is_given_up_and_what_was_on_it_arrives_on_the_other() {
     assert!(sides.iter().all(|side| side.failed.is_none()));
 }
 
-/// Nothing more comes, and no end: whoever cannot write learns that from its own call alone.
+/// Nothing more arrives, and neither does an end: only its own send reports the failure.
 #[test]
 fn what_came_before_a_stream_could_not_be_written_to_is_read_and_then_it_has_failed() {
     let mut sides = pair(&[]);
@@ -163,7 +163,7 @@ fn without_reconnecting_a_cut_fails_the_endpoint_in_words_and_everything_under_w
 
 const ROLE: &str = "TIELINE_TCP_TEST_PEER";
 
-/// What the other process does: connects, then sends for ever.
+/// The main function of the other process: connects, then sends for ever.
 #[test]
 fn the_peer_process() {
     let Ok(address) = std::env::var(ROLE) else { return };

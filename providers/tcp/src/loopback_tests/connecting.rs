@@ -1,4 +1,4 @@
-//! Connections that form, cross and end in good order.
+//! Connections that form, cross and end orderly.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ fn both_directions_opened_at_once_end_as_one_connection_per_stream() {
         let count: usize = streams.parse().unwrap();
         let mut sides = pair(&[("TIELINE_TCP_STREAMS", streams)]);
         if round % 2 == 1 {
-            // Both sides dial at once.
+            // Both sides dial at the same time.
             for side in &sides {
                 let conn = side.endpoint().conn();
                 let mut inner = conn.inner.borrow_mut();
@@ -93,7 +93,7 @@ fn a_goodbye_is_closed_and_what_was_sent_before_arrives() {
     }
 }
 
-/// A socket that is closed with something unread in it sends a reset, and the peer loses what the kernel still had.
+/// If a socket with unread received data is closed, it sends a reset, and the peer loses the data that is still in the kernel.
 #[test]
 fn what_the_kernel_has_arrives_though_its_sender_has_no_time_to_close_and_has_not_read_all() {
     let mut sides = pair(&[("TIELINE_CLOSE_TIMEOUT", "0ms")]);
@@ -146,7 +146,7 @@ fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
     }
     send(&mut sides, 1, b"still here");
     assert_eq!(receive(&mut sides).2, b"still here");
-    // On a connection that stands.
+    // On an established connection.
     let fd = streams_of(&sides[0])[0];
     assert_eq!(sys::send(fd, &pattern(500, 11)).unwrap(), 500);
     while sides[1].failed.is_none() {
@@ -193,7 +193,7 @@ fn an_address_that_makes_no_sense_is_refused_in_words_and_so_is_a_second_one() {
         assert!(words.starts_with("no endpoint of tcp: "), "{words}");
     }
     let _ = refused(&[&good[..], &[0]].concat());
-    // How many streams, and whether what is sent is kept.
+    // The number of streams, and whether sent data is kept.
     for (at, byte) in [(end - 2, 0), (end - 2, 9), (end - 1, 2)] {
         let mut bad = good.clone();
         bad[at] = byte;
@@ -205,14 +205,14 @@ fn an_address_that_makes_no_sense_is_refused_in_words_and_so_is_a_second_one() {
     assert!(words.contains("connected already"), "{words}");
 }
 
-/// What it would send, this side would take for damage.
+/// This side would consider the peer's frames damaged.
 #[test]
 fn a_peer_that_speaks_another_version_is_not_reachable_and_hears_of_both() {
     let domain = domain(&[]);
     let sides = [Side::new(&domain), Side::new(&domain)];
     let (place, endpoint) = (sides[1].interface.address(), sides[1].endpoint().address());
     sides[0].interface.reachable(&place).unwrap();
-    // The oldest began with the contact, whose first byte is 1.
+    // The oldest addresses began with the contact, whose first byte is 1.
     let (older, newer) = (&place[1..], [&[VERSION + 1], &place[1..]].concat());
     for (address, theirs) in [(older, 1), (&newer[..], VERSION + 1)] {
         let words = sides[0].interface.reachable(address).unwrap_err().text;

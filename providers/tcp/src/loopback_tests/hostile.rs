@@ -1,5 +1,5 @@
-//! A peer that has passed the handshake and lies in every field of the protocol: what it says is refused or ends that
-//! one connection, and no memory is touched that it was not given.
+//! A peer that has passed the handshake and lies in every field of the protocol. Its frames are refused or end that one connection,
+//! and no memory is accessed that it has no right to.
 
 use super::*;
 use crate::frame::{HEAD, Head, KeyPart, Kind, MAX_FRAGMENT};
@@ -10,7 +10,7 @@ use crate::window::WINDOW;
 use std::net::{TcpListener, TcpStream};
 use tieline_net::{Hello, Incoming};
 
-/// Side 1 lies to side 0: bytes that it never queued, in the order of its stream.
+/// Side 1 sends side 0 a frame that it never queued, in the order of its stream.
 fn forge(sides: &[Side; 2], mut head: Head, key: Option<&KeyPart>, payload: &[u8]) {
     let conn = sides[1].endpoint().conn();
     let mut inner = conn.inner.borrow_mut();
@@ -22,7 +22,7 @@ fn forge(sides: &[Side; 2], mut head: Head, key: Option<&KeyPart>, payload: &[u8
     say(sides, 0, head, key, payload);
 }
 
-/// The same with the numbers that are in the head, on one of the streams.
+/// The same with the numbers in the head, on one of the streams.
 fn say(sides: &[Side; 2], stream: usize, head: Head, key: Option<&KeyPart>, payload: &[u8]) {
     let head = key.map_or(head.pack().to_vec(), |key| head.pack_with(key).to_vec());
     let bytes = [&head, payload].concat();
@@ -30,7 +30,7 @@ fn say(sides: &[Side; 2], stream: usize, head: Head, key: Option<&KeyPart>, payl
     assert_eq!(sys::send(fd, &bytes).unwrap(), bytes.len());
 }
 
-/// Side 0 ends its connection for nonsense, and completes what was under way once.
+/// Waits until side 0 ends its connection for invalid data; its pending operations complete once.
 fn is_refused(sides: &mut [Side; 2], cookies: &[u64]) -> String {
     while sides[0].failed.is_none() {
         sides[0].turn();
@@ -43,7 +43,7 @@ fn is_refused(sides: &mut [Side; 2], cookies: &[u64]) -> String {
     for (cookie, status) in &sides[0].completions {
         assert_ne!(*status, 0, "operation {cookie} ended well: {words}");
     }
-    // And the liar hears of it.
+    // The sender of the invalid data is notified, too.
     while sides[1].failed.is_none() {
         turn(sides);
     }
@@ -73,7 +73,7 @@ fn an_answer_to_what_was_never_asked_ends_the_connection() {
     }
 }
 
-/// A get of side 0, which side 1 has not answered: the memory around its pieces, and the pieces.
+/// A get of side 0 that side 1 has not answered: the memory around its pieces, and the pieces.
 fn asking(sides: &mut [Side; 2], memory: &mut [u8]) -> u32 {
     let domain = domain(&[]);
     let (_region, packed) = key_of(&domain, &mut [0u8; 64]);
@@ -92,7 +92,7 @@ fn asking(sides: &mut [Side; 2], memory: &mut [u8]) -> u32 {
 
 #[test]
 fn get_data_that_was_not_asked_for_touches_nothing_and_ends_the_connection() {
-    // Where the pieces of an answer say that they belong.
+    // The offsets and lengths of the pieces of an answer.
     let lies: [&[(u64, usize)]; 9] = [
         &[(0, 1001)],
         &[(999, 2)],
@@ -137,7 +137,7 @@ fn the_end_of_a_get_counts_only_behind_all_of_its_data_and_data_behind_it_has_no
         sides[0].turn();
     }
     assert_eq!(sides[0].completions, [(5, Status::KeyRejected as i32)]);
-    // From here on the memory belongs to somebody else.
+    // From here on the memory is used for something else.
     memory.fill(0xcc);
     forge(&sides, Head::bare(Kind::GetData, number, 0), None, &[0x55; 1000]);
     let words = is_refused(&mut sides, &[5]);
@@ -204,7 +204,7 @@ fn a_put_that_has_ended_is_not_read_from_its_memory_when_it_is_sent_again() {
     let key = sides[0].endpoint().import_key(&packed).unwrap();
     let mut source = pattern(target.len(), 3);
     rma(&mut sides, true, &key, &mut source, 0, 5);
-    // All of it is with the kernel, and nothing is acknowledged when its end is told.
+    // The kernel has all of it, and nothing is acknowledged when its end is reported.
     forge(&sides, Head::bare(Kind::PutDone, 1, 0), None, &[]);
     assert_eq!(await_sender(&mut sides[0], 5), 0);
     let piece = sys::piece(&source);
@@ -309,7 +309,7 @@ fn puts_and_gets_of_a_peer_stay_within_the_region_and_the_rights_of_their_key() 
     assert!(memory[2000..].iter().all(|&byte| byte == 0xaa));
 }
 
-/// The next thing that side 0 says, read from the socket of side 1.
+/// The next answer of side 0, read from the socket of side 1.
 fn answer(sides: &mut [Side; 2], kind: Kind) -> (u32, Result<(), Status>) {
     let fd = streams_of(&sides[1])[0];
     let mut bytes = [0; HEAD];
@@ -336,7 +336,7 @@ fn a_peer_that_asks_for_more_than_may_be_under_way_is_cut_off() {
         regions.register(memory.as_mut_ptr(), memory.len(), RIGHTS).unwrap()
     };
     let key = sides[0].interface.shared().regions.key(&region).part(memory.len() as u64);
-    // It reads nothing of what it asks for.
+    // It reads none of the data that it requests.
     for n in 1..=3 * MAX_GETS as u32 {
         forge(&sides, Head::bare(Kind::Get, n, 0), Some(&key), &[]);
     }
@@ -345,7 +345,7 @@ fn a_peer_that_asks_for_more_than_may_be_under_way_is_cut_off() {
     drop(domain);
 }
 
-/// Until an endpoint is told who its peer is, anybody who has the secret may claim to be that.
+/// Until an endpoint knows its peer, every holder of the secret may claim to be that peer.
 #[test]
 fn connections_that_come_before_the_peers_address_are_bounded() {
     let side = Side::new(&domain(&[]));
@@ -399,7 +399,7 @@ fn what_is_held_for_a_peer_ends_at_the_window_and_is_told() {
     assert!(sides[0].messages.is_empty(), "the first is missing");
     let memory = sides[0].interface.memory();
     assert!(memory.buffer_bytes >= u64::from(WINDOW - 1) * 1000, "{memory:?}");
-    // The first comes: all are delivered once, in order, and nothing is held any more.
+    // The first one arrives: all are delivered once, in order, and nothing is held any more.
     say(&sides, 1, message(0, 10), None, &[1; 10]);
     while sides[0].messages.len() < WINDOW as usize {
         sides[0].turn();
@@ -414,7 +414,7 @@ fn what_is_held_for_a_peer_ends_at_the_window_and_is_told() {
 
 #[test]
 fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
-    // Every frame carries one.
+    // Every frame carries an acknowledgement.
     for kind in [Kind::Ack, Kind::Message, Kind::Flush, Kind::Goodbye] {
         let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on")]);
         await_streams(&mut sides, 1);
@@ -428,7 +428,7 @@ fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
 
 #[test]
 fn one_poll_reads_a_bounded_number_of_frames_and_bytes_of_a_peer() {
-    // Frames that mean nothing and need no room for events.
+    // Frames without effect that need no room for events.
     let mut sides = stand();
     let flood = Head::bare(Kind::Ack, 0, 0).pack().repeat(4000);
     let fd = streams_of(&sides[1])[0];
@@ -443,7 +443,7 @@ fn one_poll_reads_a_bounded_number_of_frames_and_bytes_of_a_peer() {
         assert!(took(&sides[0]) <= 2 * crate::buffer::BUFFER, "{}", took(&sides[0]));
         received += took(&sides[0]);
     }
-    // Data of a put, which goes straight to where it belongs.
+    // Data of a put, which goes directly to its destination.
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
     await_streams(&mut sides, 1);
@@ -460,13 +460,13 @@ fn one_poll_reads_a_bounded_number_of_frames_and_bytes_of_a_peer() {
     domain.deregister(region).unwrap();
 }
 
-/// From here on nothing that this side posts reaches its socket.
+/// From here on no data of this side reaches its socket.
 pub(super) fn withhold(side: &Side) {
     let conn = side.endpoint().conn();
     conn.inner.borrow_mut().links[0].stream.as_mut().unwrap().blocked = true;
 }
 
-/// What it would have sent.
+/// The data that it would have sent.
 pub(super) fn withheld(side: &Side) -> Vec<u8> {
     let conn = side.endpoint().conn();
     let mut inner = conn.inner.borrow_mut();
@@ -491,7 +491,7 @@ fn any_frames_whatever_end_the_connection_at_the_worst() {
         state ^= state << 17;
         (state >> 11) % below
     };
-    // Two streams that break are formed again for what was sent last, and nobody polls at the other end.
+    // Two broken streams are formed again for the last sent data, while the other end does not poll.
     let brief = ("TIELINE_CLOSE_TIMEOUT", "1ms");
     let mine = domain(&[brief]);
     let mut memory = vec![0xaa; 4000];

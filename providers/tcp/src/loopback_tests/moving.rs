@@ -1,4 +1,4 @@
-//! What is sent: room for it, the memory it takes, the order it comes in.
+//! Sending: room, memory and order.
 
 use super::*;
 use crate::frame::MAX_MESSAGE;
@@ -34,7 +34,7 @@ fn a_slow_receiver_stops_the_sender_with_bounded_memory_and_loses_nothing() {
     }
 }
 
-/// The one that fills the kernel's buffer is taken in part, and the rest of it from a copy.
+/// The kernel takes the message that fills its buffer in part; the rest is sent from a copy.
 #[test]
 fn what_is_sent_from_where_it_lies_arrives_whole_when_the_kernel_takes_a_part_of_it() {
     let mut sides = pair(&[]);
@@ -56,7 +56,7 @@ fn what_is_sent_from_where_it_lies_arrives_whole_when_the_kernel_takes_a_part_of
     }
 }
 
-/// As any other message.
+/// Like any other message.
 #[test]
 fn what_is_gathered_behind_something_that_waits_is_taken_and_comes_after_it() {
     let mut sides = pair(&[]);
@@ -89,7 +89,7 @@ fn the_fifth_of_a_burst_of_short_messages_waits_for_company_until_the_next_poll(
     for n in 0..10 {
         assert_eq!(receive(&mut sides), (7, n, b"8 bytes.".to_vec()));
     }
-    // Nobody sleeps on them, and who asks whether they have arrived sends them; so does their sheer number.
+    // An interface with gathered messages does not sleep. A flush sends them, and so does a large number of them.
     for n in 0..5 {
         assert_eq!(sides[0].endpoint().am_short(7, n, b""), Ok(Posting::Done));
     }
@@ -119,7 +119,7 @@ fn a_gigabyte_crosses_three_streams_unharmed() {
     rma(&mut sides, true, &key, &mut source, 0, 9);
     let mut echoes = 0;
     while sides[0].completions.is_empty() {
-        // Messages are not held up by it.
+        // It does not delay messages.
         if echoes < 20 {
             send(&mut sides, echoes, b"between");
             assert_eq!(receive(&mut sides).1, echoes);
@@ -147,7 +147,7 @@ fn deregistering_in_the_middle_of_a_transfer_cuts_it_off() {
             turn(&mut sides);
         }
         domain.deregister(region).unwrap();
-        // From here on the memory belongs to somebody else.
+        // From here on the memory is used for something else.
         target.fill(0xcc);
         assert_eq!(await_completion(&mut sides, 5), Status::KeyRejected as i32, "put: {put}");
         assert!(target.iter().all(|&byte| byte == 0xcc), "written after deregistering");
@@ -177,7 +177,7 @@ fn a_fence_holds_a_message_back_until_the_gets_before_it_are_done() {
     domain.deregister(region).unwrap();
 }
 
-/// Messages take all the room that they are given, also that of pieces which have left.
+/// Messages take all the room that they are allowed, including that of pieces that have left.
 #[test]
 fn messages_without_end_keep_no_large_put_or_get_out() {
     for (streams, buffer) in [("2", "256k"), ("1", "1m")] {
@@ -197,7 +197,7 @@ fn messages_without_end_keep_no_large_put_or_get_out() {
         rma(&mut sides, true, &key, &mut local, 0, 5);
         let mut polls = 0;
         while !sides[0].completions.contains(&(5, 0)) {
-            // As fast as it can, and the peer only now and then.
+            // One side sends as fast as it can, and the peer polls only occasionally.
             fill(&mut sides);
             sides[0].turn();
             fill(&mut sides);
@@ -311,7 +311,7 @@ fn again_means_that_the_packer_did_not_run_whatever_it_sends_itself() {
             sides[1].messages.clear();
         }
     };
-    // How much the kernel takes: what is sent then goes there in part, or not at all.
+    // Fills the kernel's buffer up to a limit: later data enters it in part, or not at all.
     let fill = |sides: &mut [Side; 2], most: usize| {
         let sent = (0..most).take_while(|_| {
             is_idle(&sides[0]) && sides[0].endpoint().am_short(7, 1, &large[..1000]).is_ok()
@@ -345,7 +345,7 @@ fn a_reply_acknowledges_what_it_answers() {
     while sides[1].messages.is_empty() {
         sides[1].turn();
     }
-    // Before the poll that would acknowledge the question by itself.
+    // Before the poll that would acknowledge the question on its own.
     assert_eq!(sides[1].endpoint().am_short(7, 2, b"its answer"), Ok(Posting::Done));
     while sides[0].messages.is_empty() {
         sides[0].turn();
@@ -370,10 +370,10 @@ fn sixty_four_frames_or_kilobytes_are_acknowledged_by_the_poll_that_brings_the_l
                 assert_eq!(sides[0].endpoint().put(&key, &op), Ok(Posting::Done));
             }
         } else {
-            // With its head.
+            // The length includes the head.
             send(&mut sides, 1, &[7; MAX_MESSAGE - crate::frame::HEAD]);
         }
-        // Until its kernel has all of it: one poll finds it.
+        // Until the peer's kernel has all of it, so that one poll finds it.
         while sys::unanswered(streams_of(&sides[0])[0]).unwrap().is_busy() {
             sides[0].turn();
         }
@@ -410,7 +410,7 @@ fn half_a_kilobyte_is_short_and_waits_for_company_and_a_byte_more_leaves_at_once
     }
     (0..100).for_each(|_| sides[1].turn());
     assert_eq!(sides[1].messages.len(), 4);
-    // What is gathered from pieces goes behind them, for which there is room.
+    // A message that is gathered from pieces goes after them; there is room for it.
     let pieces = [iov(sys::piece(b"to")), iov(sys::piece(b"gether"))];
     assert_eq!(sides[0].endpoint().am_zcopy(7, 10, &pieces, 1), Ok(Posting::Done));
     sides[0].turn();
@@ -489,7 +489,7 @@ fn a_put_that_was_complete_here_and_is_refused_there_is_told_by_one_flush() {
         assert_eq!(await_completion(&mut sides, n), rejected, "flush first: {flush_first}");
         assert_eq!(sides[0].endpoint().flush(n), Ok(Posting::Done), "it was told");
     }
-    // Who waits for the put itself hears it from that.
+    // A remote completion of the put itself reports the failure.
     let remote = op(op_flags::REMOTE_COMPLETION);
     assert_eq!(sides[0].endpoint().put(&key, &remote), Ok(Posting::Pending));
     assert_eq!(await_completion(&mut sides, 9), rejected);
@@ -506,7 +506,7 @@ fn what_the_peer_has_put_is_answered_also_by_an_endpoint_that_closes() {
     let mut target = vec![0u8; 8];
     let (region, packed) = key_of(&domain, &mut target);
     let key = sides[0].endpoint().import_key(&packed).unwrap();
-    // The answer finds no room in the kernel when the put has landed.
+    // The kernel has no room for the answer when the put has landed.
     super::hostile::withhold(&sides[1]);
     rma(&mut sides, true, &key, &mut [5u8; 8], 0, 1);
     let has_landed = |side: &Side| {
@@ -535,7 +535,7 @@ fn what_an_interface_holds_is_told_by_what_it_is_for() {
     let some = interface.memory();
     assert_eq!((some.peers, some.buffer_bytes), (100, 0));
     assert_eq!(some.peer_bytes, 100 * size_of::<Conn>() as u64);
-    // Their table, and the one by name.
+    // The tables of connections by index and by name.
     assert!(some.base_bytes >= none.base_bytes + 100 * (8 + 17), "{none:?}, {some:?}");
     drop(many);
 
@@ -544,7 +544,7 @@ fn what_an_interface_holds_is_told_by_what_it_is_for() {
     let before = sides[0].interface.memory();
     let parts = size_of::<Conn>() + size_of::<Link>() + size_of::<Stream>();
     assert!(before.peer_bytes >= (parts + size_of::<crate::conn::Peer>()) as u64, "{before:?}");
-    // What waits for the kernel here, and what waits for its end there.
+    // Data that waits for the kernel here, and a frame that waits for its end there.
     super::hostile::withhold(&sides[0]);
     send(&mut sides, 1, &vec![1; 60_000]);
     let waiting = sides[0].interface.memory();
@@ -560,7 +560,7 @@ fn what_an_interface_holds_is_told_by_what_it_is_for() {
     }
     let buffer = crate::buffer::BUFFER as u64;
     assert!(sides[1].interface.memory().buffer_bytes >= buffer);
-    // Asleep it holds as many bytes as came.
+    // While asleep it holds only as many bytes as arrived.
     while sides[1].interface.arm().unwrap() == Armed::Ready {
         sides[1].turn();
     }

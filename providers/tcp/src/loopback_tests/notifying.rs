@@ -1,4 +1,4 @@
-//! Puts that tell the target.
+//! Puts with notifications.
 
 use super::*;
 use crate::shared::MOST_NOTICES;
@@ -17,7 +17,7 @@ fn put_notify(
     post(sides, |endpoint| endpoint.put_notify(key, &op, word))
 }
 
-/// Until the other side has been told; what it was told.
+/// Polls until the other side is notified; returns the notifications.
 fn told(sides: &mut [Side; 2]) -> Vec<u64> {
     while sides[1].notified.is_empty() {
         turn(sides);
@@ -34,7 +34,7 @@ fn a_notification_comes_behind_the_bytes_of_its_put_and_of_those_before() {
         let mut target = vec![0u8; 3 << 20];
         let (region, packed) = key_of(&domain, &mut target);
         let key = sides[0].endpoint().import_key(&packed).unwrap();
-        // In one frame, in many, of nothing, and behind one that is under way.
+        // In one frame, in many, in an empty one, and after another one that is under way.
         for (word, len) in [(1, 8), (u32::MAX, 3 << 20), (0, 0), (7, 100_000)] {
             let mut bytes = pattern(len, u64::from(word) + 5);
             let mut before = pattern(2 << 20, 3);
@@ -84,7 +84,7 @@ fn a_put_that_is_refused_tells_nobody_and_the_next_one_does() {
     domain.deregister(region).unwrap();
 }
 
-/// Also where it had completed locally, and is still on its way.
+/// Also for a put that has completed locally and is still under way.
 #[test]
 fn what_was_taken_is_told_by_an_endpoint_that_closes() {
     let domain = domain(&[]);
@@ -99,8 +99,8 @@ fn what_was_taken_is_told_by_an_endpoint_that_closes() {
     domain.deregister(region).unwrap();
 }
 
-/// They are taken from the stream as they are told, like messages.
-/// What tells nobody need not wait until the application has heard what others have told.
+/// Notifications are read from the stream as they are delivered, like messages. A put without a notification does not wait for
+/// their delivery.
 #[test]
 fn a_put_is_taken_while_as_much_as_may_be_waits_to_be_told() {
     let domain = domain(&[]);

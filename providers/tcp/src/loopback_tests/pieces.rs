@@ -1,4 +1,4 @@
-//! Operations whose memory lies in several pieces.
+//! Operations whose memory consists of several pieces.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn a_piece_of_an_operation_may_be_empty() {
     domain.deregister(region).unwrap();
 }
 
-/// The bytes of a short one come together, behind the frame that announces them.
+/// The bytes of a short get arrive together, after the frame that announces them.
 #[test]
 fn what_is_got_into_more_pieces_than_are_filled_at_once_is_in_all_of_them() {
     let domain = domain(&[]);

@@ -1,4 +1,4 @@
-//! Many peers on one interface: floods, and who is heard all the same.
+//! Many peers on one interface: floods, and fairness.
 
 use super::*;
 use tieline_plugin_api::Events;
@@ -36,7 +36,7 @@ impl Crowd {
         crowd
     }
 
-    /// Polls once; whose messages came.
+    /// Polls once; returns the senders of the received messages.
     fn turn(&mut self) -> Vec<usize> {
         assert!(Instant::now() < self.until, "it hangs");
         let _ = sys::poll(&self.sender);
@@ -49,14 +49,14 @@ impl Crowd {
             .collect()
     }
 
-    /// Sends from this peer until no more is taken.
+    /// Sends from this peer until no more is accepted.
     fn flood(&mut self, n: usize, payload: &[u8]) {
         while self.senders[n].am_short(7, 0, payload).is_ok() {}
     }
 }
 
-/// `flooders` peers send all that is taken, and one sends a message when its last one has arrived: the polls in which
-/// a message of each came, of so many.
+/// `flooders` peers send as much as is accepted, and one peer sends a message when its last one has arrived. Returns for each peer
+/// the number of polls that received its messages.
 fn polls_with_a_message(flooders: usize, payload: &[u8], polls: usize) -> Vec<usize> {
     let mut crowd = Crowd::new(&domain(&[]), flooders + 1);
     let (honest, mut waits) = (flooders, false);
@@ -82,7 +82,7 @@ fn a_peer_that_floods_does_not_keep_another_one_from_being_heard() {
     for flooders in [1, 2, 3] {
         let polls = 300;
         let shares = polls_with_a_message(flooders, &[1; 100], polls);
-        // Its message waits while one other peer fills the events of a poll, at the most.
+        // Its message waits at most while one other peer fills the events of a poll.
         assert!(shares[flooders] >= polls / 4, "{shares:?} of {polls}");
     }
 }
@@ -91,7 +91,7 @@ fn a_peer_that_floods_does_not_keep_another_one_from_being_heard() {
 fn of_many_peers_that_flood_each_has_its_turn_and_one_that_says_little_has_more() {
     let (flooders, polls) = (24, 400);
     let shares = polls_with_a_message(flooders, &[1; 1000], polls);
-    // Four of them are heard in a poll.
+    // Four of them are served in a poll.
     let turns = polls / (flooders + 1) * 4;
     for (n, share) in shares.iter().enumerate() {
         assert!(*share >= turns / 2, "peer {n}: {shares:?} of {polls}");
@@ -134,7 +134,7 @@ fn what_was_read_before_there_was_room_for_it_is_answered_though_nothing_more_co
     for reconnect in ["off", "on"] {
         let mut sides = pair(&[("TIELINE_TCP_RECONNECT", reconnect)]);
         await_streams(&mut sides, 1);
-        // One read takes in more messages than several polls have events for, and what asks for an answer behind them.
+        // One read receives more messages than several polls have events for, followed by a frame that requires an answer.
         let count = 100;
         for header in 0..count {
             assert_eq!(sides[0].endpoint().am_short(7, header, b"a word"), Ok(Posting::Done));
@@ -159,7 +159,7 @@ fn completions_and_messages_share_the_events_of_a_poll() {
     for cookie in 0..200 {
         rma(&mut sides, true, &key, &mut source, 0, cookie);
     }
-    // All of them have ended over there before this side looks again.
+    // All of them have ended at the target before this side polls again.
     while sides[0].completions.is_empty() {
         (0..50).for_each(|_| sides[1].turn());
         sides[0].turn();
@@ -172,7 +172,7 @@ fn completions_and_messages_share_the_events_of_a_poll() {
     domain.deregister(region).unwrap();
 }
 
-/// Posts a put that completes when the kernel has read it, which is told by a poll.
+/// Posts a put that completes when the kernel has read it, which a poll reports.
 fn put_at_once(side: &Side, key: &Key, source: &mut [u8]) {
     let (len, pieces) = (source.len(), [iov(sys::piece_mut(source))]);
     let op = RmaOp { iov: &pieces, len, offset: 0, cookie: 5, flags: 0 };
@@ -189,7 +189,7 @@ fn a_completion_is_told_beside_messages_that_fill_every_poll_and_before_anybody_
     let (region, packed) = key_of(&domain, &mut target);
     let key = sides[0].endpoint().import_key(&packed).unwrap();
     let mut source = vec![7u8; target.len()];
-    // Nothing else is to be done, and there is no room to tell it.
+    // Nothing else is pending, and there is no room to report it.
     put_at_once(&sides[0], &key, &mut source);
     let poll_without_room = || sides[0].interface.poll(&mut Events::new(&mut [])).unwrap();
     let shared = sides[0].interface.shared();
@@ -238,7 +238,7 @@ fn streams_beyond_those_that_keep_their_buffers_share_what_is_there() {
     let memory = crowd.receiver.memory();
     assert!(memory.buffer_bytes >= 16 * buffer, "those are there, and told: {memory:?}");
     assert!(memory.buffer_bytes <= (40 + 64) * buffer, "{memory:?}");
-    // Nothing more comes: what is left is what idle connections take.
+    // Nothing more arrives: the rest is the memory of idle connections.
     while crowd.receiver.arm().unwrap() == Armed::Ready {
         let _ = crowd.turn();
     }
@@ -269,7 +269,7 @@ fn the_beginning_of_a_message_holds_no_more_memory_than_it_has_bytes() {
     (0..1000).for_each(|_| assert!(crowd.turn().is_empty()));
     assert!(bytes(&crowd) >= 16 * crate::buffer::BUFFER as u64, "the active ones keep theirs");
     assert!(bytes(&crowd) < 20 * crate::buffer::BUFFER as u64, "{}", bytes(&crowd));
-    // The rest of them comes.
+    // The rest of each message arrives.
     for sender in &crowd.senders {
         let inner = sender.conn().inner.borrow();
         let stream = inner.links[0].stream.as_ref().unwrap();

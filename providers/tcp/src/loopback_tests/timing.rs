@@ -1,5 +1,5 @@
-//! What time decides: who dials when, which connection is taken, how long anybody is waited for. Nobody waits here: what
-//! is looked at is told that so much time has passed.
+//! Timers: when each side dials, which connection is chosen, and how long a side waits. These tests do not sleep: they pass a later
+//! time to the tested functions.
 
 use super::*;
 use crate::address;
@@ -14,14 +14,14 @@ use std::rc::Rc;
 use tieline_net::{Hello, Incoming};
 
 const MS: Duration = Duration::from_millis(1);
-/// Nobody polls at the other end when a test is through.
+/// The other end does not poll after a test.
 const BRIEF: (&str, &str) = ("TIELINE_CLOSE_TIMEOUT", "1ms");
 
 fn inner(side: &Side) -> std::cell::RefMut<'_, Inner> {
     side.endpoint().conn().inner.borrow_mut()
 }
 
-/// An endpoint whose peer is said to listen at this port, and what that peer's greeting says.
+/// An endpoint whose peer listens at this port, and that peer's greeting.
 fn towards(port: u16, is_lower: bool, variables: &[(&str, &str)]) -> (Side, Greeting) {
     let side = Side::new(&domain(variables));
     let address = side.endpoint().address();
@@ -34,7 +34,7 @@ fn towards(port: u16, is_lower: bool, variables: &[(&str, &str)]) -> (Side, Gree
     (side, Greeting { to: id, from_target: contact.target, from: id, stream: 0, round: 0 })
 }
 
-/// The peer connects; its end.
+/// Connects as the peer; returns the peer's end.
 fn knock(side: &Side, greeting: Greeting) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -44,14 +44,14 @@ fn knock(side: &Side, greeting: Greeting) -> TcpStream {
     theirs
 }
 
-/// Somebody who accepts connections and never says a word.
+/// A listener that accepts connections and sends nothing.
 fn silent() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     (listener, port)
 }
 
-/// A port at which nobody listens, while that is held.
+/// A port without a listener, reserved while the socket is held.
 fn nobody() -> (socket2::Socket, u16) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
@@ -60,14 +60,14 @@ fn nobody() -> (socket2::Socket, u16) {
     (socket, port)
 }
 
-/// The next frame that came.
+/// The next received frame.
 fn hear(mut stream: &TcpStream) -> Head {
     let mut bytes = [0; HEAD];
     stream.read_exact(&mut bytes).unwrap();
     Head::parse(&bytes).unwrap()
 }
 
-/// Whether a stream is in use, and whether one is dialled.
+/// Whether a stream is in use, and whether one is being dialled.
 fn has(side: &Side) -> (bool, bool) {
     let inner = inner(side);
     let link = &inner.links[0];
@@ -98,7 +98,7 @@ fn the_lower_side_dials_at_once_and_the_upper_one_when_it_was_not_dialled_for_a_
     assert_eq!(has(&upper), (false, false));
     inner(&upper).tend_links(after + 300 * MS);
     assert_eq!(has(&upper), (false, true));
-    // Where a connection waits for its beginning, there is no need.
+    // While a connection waits for its `Start`, no dial is needed.
     let (upper, greeting) = towards(port, false, &[]);
     let _theirs = knock(&upper, greeting);
     inner(&upper).tend_links(Instant::now() + 400 * MS);
@@ -156,13 +156,13 @@ fn a_connection_that_does_not_come_about_is_given_up_after_the_connect_timeout()
 
 #[test]
 fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_sign_of_life() {
-    // One that was reset tells of life there.
+    // A reset proves that the peer's host is alive.
     for status in [Status::PeerFailed, Status::TimedOut] {
         let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s"), BRIEF];
         let mut sides = pair(&variables);
         await_streams(&mut sides, 1);
         let [side, _peer] = &mut sides;
-        // Dialled again it would answer: all interfaces of a process have one listener, which other tests make go on.
+        // Another dial would be answered: all interfaces of a process share one listener, which other tests keep running.
         let (_listener, port) = silent();
         let mut again = inner(side);
         let contact = &mut again.peer.as_mut().unwrap().contact;
@@ -187,7 +187,7 @@ fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_
     }
 }
 
-/// Its host has lost the addresses that it was reached at.
+/// The peer's host has lost its addresses.
 #[test]
 fn a_connection_that_broke_and_has_no_way_back_is_given_up_in_the_words_of_that() {
     let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s"), BRIEF];
@@ -204,10 +204,10 @@ fn a_connection_that_broke_and_has_no_way_back_is_given_up_in_the_words_of_that(
     inner(side).tend_links(now + 7001 * MS);
     let (status, words) = words(side);
     assert_eq!(status, Status::TimedOut);
-    assert!(words.contains(" s: no way leads to the peer: "), "{words}");
+    assert!(words.contains(" s: there is no route to the peer: "), "{words}");
 }
 
-/// Whoever has made a connection lives, although nothing has come over it.
+/// A new connection proves that the peer is alive, even before any data arrives on it.
 #[test]
 fn a_connection_that_is_made_is_a_sign_of_life_however_old_its_interface_is() {
     let (_listener, port) = silent();
@@ -257,7 +257,7 @@ fn a_connection_in_reserve_is_taken_when_the_own_dial_hangs_and_not_before() {
     assert_eq!(has(&side), (true, false));
     let head = hear(&theirs);
     assert_eq!((head.kind, head.word), (Kind::Start, 1), "the other side is told which one it is");
-    // One whose other end is gone is none.
+    // A connection whose other end is gone does not count.
     let (side, greeting) = towards(port, true, &[]);
     let theirs = knock(&side, greeting);
     assert_eq!(inner(&side).links[0].standbys(), 1);
@@ -284,7 +284,7 @@ fn connections_that_wait_to_be_chosen_are_bounded_and_the_latest_are_kept() {
             let got = sys::receive(theirs.as_raw_fd(), &mut [0]);
             assert!(got.is_err_and(|error| sys::is_passing(&error)), "the latest are there");
         }
-        // Somebody else is told that there is nothing for him.
+        // An unknown dialler is notified that its target does not exist.
         for stranger in [
             Greeting { from: !greeting.from, ..greeting },
             Greeting { from_target: [7; 16], ..greeting },
@@ -310,7 +310,7 @@ fn a_closed_endpoint_waits_for_a_goodbye_for_five_seconds_once_the_peers_kernel_
         assert_eq!(again, !matches!(inner.phase, Phase::Failed(_)));
         again
     };
-    // A kernel that has not taken the goodbye has all the time that it takes.
+    // A kernel that has not acknowledged the goodbye may take any time.
     let later = Instant::now() + 1000 * Duration::from_secs(1);
     assert!(is_visited_again(later));
     assert_eq!(conn.inner.borrow().since, later);
@@ -333,7 +333,7 @@ fn a_closed_endpoint_is_visited_until_nobody_answers_its_goodbye() {
     await_streams(&mut sides, 1);
     let conn = Rc::clone(sides[0].endpoint().conn());
     let phase = || conn.inner.borrow().phase;
-    // An open connection that has nothing to do is visited no more.
+    // An open connection without pending work is visited no more.
     let mut visits = 0;
     while conn.inner.borrow().timed.get() {
         visits += 1;
@@ -417,7 +417,7 @@ fn a_stream_is_given_up_when_it_was_silent_for_the_stall_and_others_have_answere
     while is_kept(&sides[0]) || is_kept(&sides[1]) {
         turn(&mut sides);
     }
-    // The peer looks no more.
+    // The peer does not poll any more.
     assert_eq!(sides[0].endpoint().am_short(7, 1, b"a word"), Ok(Posting::Done));
     inner(&sides[0]).flush();
     let (suspect, since) = inner(&sides[0]).outbox.oldest().expect("nobody has acknowledged it");
@@ -467,7 +467,7 @@ fn an_active_stream_is_read_and_does_not_wait_for_its_turn_while_epoll_is_not_as
 #[test]
 fn a_stream_that_was_active_for_nothing_keeps_its_buffer_for_so_many_polls_and_no_more() {
     let mut sides = pair(&[]);
-    // The second time it begins to count anew.
+    // The second time, counting starts anew.
     for word in 0..2 {
         send(&mut sides, word, b"a word");
         let _ = receive(&mut sides);

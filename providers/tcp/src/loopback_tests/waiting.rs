@@ -1,10 +1,10 @@
-//! Whoever waits for a peer: is waited for as long as its kernel answers, and hears of it where a stream is damaged.
+//! A requester waits as long as its peer's kernel answers, and is notified if a stream is damaged.
 
 use super::hostile::{withheld, withhold};
 use super::*;
 use crate::frame::HEAD;
 
-/// What an asker asks, and how many of the bytes that it sends are guarded by sums.
+/// A request, and how many of its bytes are protected by sums.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     Put,
@@ -44,7 +44,7 @@ fn whoever_asks_over_a_stream_that_is_damaged_is_not_left_waiting() {
             let mut bytes = withheld(&sides[0]);
             bytes[at] ^= 1 << (at % 8);
             assert_eq!(sys::send(streams_of(&sides[0])[0], &bytes).unwrap(), bytes.len());
-            // Who is asked sees the damage, and who asks sees the end.
+            // The responder detects the damage, and the requester sees the end.
             while sides.iter().any(|side| side.failed.is_none()) {
                 turn(&mut sides);
             }
@@ -70,7 +70,7 @@ fn a_peer_that_computes_and_does_not_poll_is_waited_for() {
     let mut memory = vec![0u8; target.len()];
     rma(&mut sides, false, &key, &mut memory, 0, 5);
     send(&mut sides, 1, b"meanwhile");
-    // Its kernel answers, and that is what counts; thirty times the limit.
+    // Only the answers of its kernel matter; thirty times the limit.
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         sides[0].turn();

@@ -1,4 +1,4 @@
-//! Frames whose payload is not there any more when it is sent: their length was promised, so zeros take its place.
+//! Frames whose payload is missing when it is sent: zeros replace it, because the frame's length was already promised.
 
 use tieline_net::touch::Touch;
 
@@ -9,16 +9,16 @@ use crate::sys;
 /// An operation whose bytes are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// `Put`, or `GetData` of a get of the peer's.
+    /// `Put`, or `GetData` for a get of the peer.
     pub(crate) kind: Kind,
     pub(crate) number: u32,
-    /// The first byte that is missing: of the put's region, or of the get.
+    /// The offset of the first missing byte: in the put's region, or in the get.
     pub(crate) at: u64,
 }
 
 impl Outbox {
-    /// The kernel could not read all of what was gathered for this stream: those frames that lack memory. Where all of it is there
-    /// again, the first one that could have lacked some fails: so each call leaves one frame less of that kind.
+    /// The kernel could not read all memory gathered for this stream: fails the frames that lack memory. If all of it has
+    /// reappeared, the first candidate fails, so each call removes at least one frame.
     #[cold]
     pub(crate) fn forget_missing(&mut self, track: &Track, touch: &Touch) -> Vec<Missing> {
         let begun = (self.begun..self.frames.len()).map(|index| self.first + index as u64);
@@ -41,7 +41,7 @@ impl Outbox {
         all
     }
 
-    /// The same of one frame, of which `written` bytes are written.
+    /// The same for one frame, of which `written` bytes are written.
     fn forget_one(
         &mut self,
         number: u64,
@@ -51,7 +51,7 @@ impl Outbox {
     ) -> Option<Missing> {
         let frame = self.frames.get_mut((number - self.first) as usize)?;
         let Body::Bulk(bulk) = &mut frame.body else { return None };
-        // Zeros, and copies of its own, are always there.
+        // Zeros and private copies cannot be missing.
         if bulk.is_ours {
             return None;
         }
@@ -74,7 +74,7 @@ impl Outbox {
         drop(pin);
         let found = found?;
         let head = Head::parse(bulk.head.first_chunk::<HEAD>()?).ok()?;
-        // What went wrong only when it was sent again cannot be told any more: the get may have ended.
+        // An error during a retransmission cannot be reported, because the get may have completed: the session is lost.
         self.lost |= bulk.sent && self.retain && head.kind == Kind::GetData;
         bulk.forget();
         Some(Missing { kind: head.kind, number: head.number, at: head.word + found as u64 })

@@ -1,4 +1,4 @@
-//! The memory of a region, as far as it goes.
+//! The memory of a region, clipped to its length.
 
 #![allow(unsafe_code)]
 
@@ -6,11 +6,11 @@ use super::Region;
 use crate::sys::Piece;
 
 impl Region {
-    /// The bytes from `offset` on, as many as the region has of them. Whoever touches them pins the region.
+    /// The bytes from `offset` on, clipped to the region. The caller must pin the region while it accesses them.
     pub(crate) fn piece(&self, offset: u64, len: usize) -> Piece {
         let at = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len);
         let base = std::ptr::with_exposed_provenance_mut(self.base + at);
-        // SAFETY: inside the region, for which whoever registered it vouches until it is revoked and nobody pins it any more.
+        // SAFETY: inside the region. Its registrant guarantees the memory until the region is revoked and no pin is left.
         unsafe { Piece::new(base, len.min(self.len - at)) }
     }
 }

@@ -1,4 +1,4 @@
-//! Atomics of the played library.
+//! Atomics of the simulated library.
 
 #![allow(unsafe_code)]
 
@@ -82,7 +82,7 @@ unsafe extern "C" fn compwritemsg(
     post(ep, message, Form::Compare, &[(compare, compare_desc), (result, desc)])
 }
 
-/// A local piece, and its descriptor.
+/// A local piece and its descriptor.
 fn local(
     world: &mut World,
     ioc: *const fi_ioc,
@@ -139,7 +139,7 @@ fn post(
 }
 
 fn load(at: usize, width: u32) -> u64 {
-    // SAFETY: memory that was posted or registered, and whose posting or registration was found.
+    // SAFETY: posted or registered memory, whose posting or registration was looked up.
     unsafe {
         match width {
             4 => u64::from(ptr::with_exposed_provenance::<u32>(at).read()),
@@ -158,7 +158,7 @@ fn store(at: usize, width: u32, value: u64) {
     }
 }
 
-/// Does it, in its target's memory.
+/// Executes the atomic in its target's memory.
 pub(in crate::double) fn apply(
     manners: Atomics,
     native: Native,

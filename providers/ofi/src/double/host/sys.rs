@@ -1,4 +1,4 @@
-//! A host that keeps what it is told.
+//! A host that records the messages to it.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use tieline_plugin_api::HostHandle;
 use tieline_plugin_api::abi::{AsyncEvent, Host};
 
-/// It does nothing else.
+/// It has no other function.
 pub(crate) fn host() -> HostHandle {
     let table = Box::leak(Box::new(Host { async_event: Some(report), ..Host::empty() }));
     // SAFETY: the table is never freed.

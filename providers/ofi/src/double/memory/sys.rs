@@ -1,4 +1,4 @@
-//! Registrations of the played library, and its keys that have to be mapped.
+//! Registrations of the simulated library, and its keys that must be mapped.
 
 #![allow(unsafe_code)]
 
@@ -8,10 +8,10 @@ use crate::double::world::{Memory, world};
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-/// Bytes of a key that has to be mapped, and the address that comes with the key 0 (fi_mr(3), fi_mr_raw_attr).
+/// Size of a key that must be mapped; the address that comes with the key is 0 (fi_mr(3), fi_mr_raw_attr).
 const RAW: usize = 24;
 const BASE: u64 = 0x5a00_0000;
-/// There was too little room (fi_errno.h).
+/// The room was too small (fi_errno.h).
 const FI_ETOOSMALL: c_int = 257;
 
 /// The bytes of a key.
@@ -27,7 +27,7 @@ unsafe extern "C" fn show_key(fid: *mut fid, command: c_int, record: *mut c_void
         return 0;
     }
     let key = number(fid.cast::<fid_mr>());
-    // SAFETY: a filled record of this command's, with as much room as it says.
+    // SAFETY: a filled record of this command, with the stated room.
     unsafe {
         let attr = &mut *record.cast::<fi_mr_raw_attr>();
         let room = core::mem::replace(&mut *attr.key_size, RAW);
@@ -40,7 +40,7 @@ unsafe extern "C" fn show_key(fid: *mut fid, command: c_int, record: *mut c_void
     0
 }
 
-/// Maps a key, or ends that.
+/// Maps or unmaps a key.
 pub(in crate::double) unsafe extern "C" fn map_key(
     domain: *mut fid,
     command: c_int,
@@ -62,7 +62,7 @@ pub(in crate::double) unsafe extern "C" fn map_key(
         });
     }
     assert_eq!(command, FI_MAP_RAW_MR);
-    // SAFETY: a filled record of this command's, with as many bytes as it says.
+    // SAFETY: a filled record of this command, with the stated number of bytes.
     unsafe {
         let map = &*record.cast::<fi_mr_map_raw>();
         let bytes = core::slice::from_raw_parts(map.raw_key, map.key_size);
@@ -80,7 +80,7 @@ pub(in crate::double) unsafe extern "C" fn map_key(
     0
 }
 
-/// All keys have to be taken back before (fi_mr(3), fi_mr_unmap_key).
+/// All keys must be unmapped before (fi_mr(3), fi_mr_unmap_key).
 pub(in crate::double) unsafe extern "C" fn close_domain(fid: *mut fid) -> c_int {
     let owner = fid.addr();
     world(|world| {
@@ -138,9 +138,9 @@ pub(in crate::double) unsafe extern "C" fn reg(
     let Some(key) = key else { return -FI_ENOKEY };
     let table_of =
         fi_ops { close: close_memory, bind: bind_memory, control: show_key, ..ops::<fid_mr>() };
-    // The descriptor says which registration a piece claims to lie in.
+    // The descriptor identifies the registration that a piece claims to be in.
     let mem_desc = ptr::without_provenance_mut(key as usize);
-    // Of one that has to be mapped there is no number (fi_mr(3): FI_KEY_NOTAVAIL).
+    // A registration whose key must be mapped has no number (fi_mr(3): FI_KEY_NOTAVAIL).
     let raw = world(|world| world.manners.mr_mode & FI_MR_RAW != 0);
     let mr = fid_mr { fid: head(table_of), mem_desc, key: if raw { u64::MAX } else { key } };
     // SAFETY: room for one pointer.

@@ -1,4 +1,4 @@
-//! The played library's queue of events that belong to no operation.
+//! The simulated library's queue of events that belong to no operation.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::double::world::world;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
-/// What such a queue says that it is.
+/// The class of such a queue.
 pub(in crate::double) const EQ: usize = 7;
 
 pub(in crate::double) unsafe extern "C" fn eq_open(
@@ -53,7 +53,7 @@ unsafe extern "C" fn read_notice(
 
 unsafe extern "C" fn read_trouble(_: *mut fid_eq, out: *mut fi_eq_err_entry, _: u64) -> isize {
     let Some(error) = world(|world| world.manners.trouble.take()) else { return 0 };
-    // SAFETY: a whole record.
+    // SAFETY: a complete record.
     unsafe { (*out).err = error };
     1
 }

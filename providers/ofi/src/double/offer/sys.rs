@@ -1,4 +1,4 @@
-//! What the played library offers.
+//! The offers of the simulated library.
 
 #![allow(unsafe_code)]
 
@@ -46,7 +46,7 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
     unsafe {
         if let Some(hints) = hints.as_ref() {
             let offered = (*hints.domain_attr).mr_mode;
-            // What everything here is written for: without it the library may choose otherwise.
+            // The features that this provider relies on: without them in the hints, the library may choose otherwise.
             assert_eq!(
                 hints.caps & (FI_MSG | FI_RMA | FI_MULTI_RECV),
                 FI_MSG | FI_RMA | FI_MULTI_RECV

@@ -1,4 +1,4 @@
-//! Puts and gets of the played library.
+//! Puts and gets of the simulated library.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +6,7 @@ use crate::abi::*;
 use crate::double::sys::{number, pieces, progress};
 use crate::double::world::{Entry, Way, World, world};
 
-/// Where an address with a key leads to in an endpoint's memory, as software providers check it: when it is posted.
+/// The memory of an endpoint that an address and a key designate, checked as software providers do: when the operation is posted.
 pub(in crate::double) fn reached(
     world: &World,
     to: usize,
@@ -18,7 +18,7 @@ pub(in crate::double) fn reached(
     let memory = world.memory.get(&key).filter(|memory| {
         memory.access & rights == rights && (mode & FI_MR_ENDPOINT == 0 || memory.bound == Some(to))
     })?;
-    // The address is the memory's own with FI_MR_VIRT_ADDR, and an offset without.
+    // With FI_MR_VIRT_ADDR the address is a virtual address, without it an offset.
     let start = if mode & FI_MR_VIRT_ADDR != 0 { memory.base } else { 0 };
     let offset = (address as usize).checked_sub(start)?;
     (offset + len <= memory.len).then_some(memory.base + offset)

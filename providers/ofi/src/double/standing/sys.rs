@@ -1,4 +1,4 @@
-//! What of the played library stands on what: nothing may be closed on which something else stands.
+//! Dependencies between objects of the simulated library: no object may be closed on which another one depends.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::double::sys::{close, number};
 use crate::double::world::{World, world};
 use core::ffi::c_int;
 
-/// Closes a queue or a table, on which its endpoint stands.
+/// Closes a queue or a table, on which its endpoint depends.
 pub(in crate::double) unsafe extern "C" fn close_below<T>(fid: *mut fid) -> c_int {
     world(|world| {
         let Some((at, serial)) = world.bound.remove(&fid.addr()) else { return };
@@ -21,7 +21,7 @@ pub(in crate::double) unsafe extern "C" fn close_below<T>(fid: *mut fid) -> c_in
     unsafe { close::<T>(fid) }
 }
 
-/// A domain stands there from now on.
+/// Records that a domain depends on that fabric.
 pub(in crate::double) fn stands(
     world: &mut World,
     domain: *mut fid_domain,
@@ -32,7 +32,7 @@ pub(in crate::double) fn stands(
 
 pub(in crate::double) unsafe extern "C" fn close_domain_below(fid: *mut fid) -> c_int {
     let busy = world(|world| {
-        // A domain with an endpoint says that it is busy (fi_close(3)), and who goes on below does harm.
+        // A domain with an endpoint returns EBUSY (fi_close(3)); closing its fabric nevertheless would do harm.
         let busy = world.ends.iter().any(|end| end.open && end.domain == fid.addr());
         if busy {
             world.complaints.push("a domain was closed before its endpoints".into());
@@ -55,14 +55,14 @@ pub(in crate::double) unsafe extern "C" fn close_fabric(fid: *mut fid) -> c_int 
     unsafe { close::<fid_fabric>(fid) }
 }
 
-/// Binds a queue of completions, a table or a queue of events to an endpoint.
+/// Binds a completion queue, a table or an event queue to an endpoint.
 pub(in crate::double) unsafe extern "C" fn bind_end(
     fid: *mut fid,
     other: *mut fid,
     flags: u64,
 ) -> c_int {
     let at = number(fid.cast::<fid_ep>()) as usize;
-    // SAFETY: an object, which says what it is.
+    // SAFETY: an object, whose head holds its class.
     let is_events = unsafe { (*other).fclass } == EQ;
     world(|world| {
         if let Some(left) = &mut world.manners.bindings {
@@ -78,7 +78,7 @@ pub(in crate::double) unsafe extern "C" fn bind_end(
         } else if flags == 0 {
             world.ends[at].has_table = true;
         } else {
-            // SAFETY: with flags it is a queue; from here on it has this endpoint's number.
+            // SAFETY: with flags it is a queue; it gets the number of this endpoint.
             unsafe { crate::double::sys::name_queue(other, at) };
             world.ends[at].room = world.rooms.remove(&other.addr()).unwrap_or(0);
         }
