@@ -1,4 +1,4 @@
-//! What is asked, what is believed, and the words of a trial that went wrong.
+//! When the trial runs, how long its answers are valid, and the text of a failed trial.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn what_a_trial_says_against_a_file_has_its_words() {
     assert_eq!(said(Trial::Exited(Step::Starting, 3)), Some(exited));
     let vanished = format!("{loading} ended without an answer");
     assert_eq!(said(Trial::Vanished(Step::Loading)), Some(vanished));
-    // What the loader says is asked again at once, and without a child nothing is known.
+    // The loader's refusal is obtained again, and without a child nothing is known.
     assert_eq!(said(Trial::NoSymbol), None);
     assert_eq!(fault(Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory))), None);
 
