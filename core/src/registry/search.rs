@@ -1,4 +1,4 @@
-//! Where providers are searched, and which of the files found there may be opened.
+//! The search path of providers, and the checks that a file must pass before it is opened.
 //!
 //! The directories are searched in this order: those of `TIELINE_PROVIDER_PATH`; the directory of the library (or of the executable
 //! that the core is linked into) and its `tieline-1/providers`; the system directory that was compiled in. A directory or file that

@@ -1,5 +1,4 @@
-//! Objects opened from a provider: domains, interfaces, connectors. Each owns its handle and closes it on drop. Each keeps its
-//! parent alive, so the parent is closed last.
+//! Objects opened from a provider: domains, interfaces, connectors. Each closes its handle on drop and keeps its parent alive.
 
 use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
@@ -281,8 +280,8 @@ pub(crate) struct OpenInterface {
 
 impl Drop for OpenInterface {
     fn drop(&mut self) {
-        // SAFETY: open, and closed once here, on its thread. Its endpoints are closed already. If its provider has failed, they are
-        // not closed and no function of them is called any more, as docs/abi.md allows.
+        // SAFETY: open, and closed once here, on its thread. Its endpoints are closed already, or its provider has failed: then
+        // docs/abi.md allows neither their closing nor other calls.
         unsafe { (self.table.close)(self.handle) }
     }
 }
