@@ -190,7 +190,7 @@ fn who_waits_is_named_by_how_much_it_waits_for() {
     assert_eq!(waits(0, 1, polls), format!("an answer to {to} (2.0 s ago): room"));
     assert_eq!(waits(0, 2, polls), format!("2 answers to {to} (2.0 s ago): room"));
     assert_eq!(waits(1, 9, polls), format!("an operation to {to} (2.0 s ago): room"));
-    // Of who sleeps nothing has changed since.
+    // The state of a sleeping worker has not changed since.
     for asleep in [Doing::Sleeps, Doing::Armed, Doing::Asked] {
         assert_eq!(waits(5, 0, asleep), format!("5 operations to {to}: room"));
     }
@@ -250,7 +250,7 @@ fn a_process_that_has_ended_is_dead_and_then_gone() {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = child.id();
     assert!(!Process::is_gone(pid));
-    // Its pipe is closed as it ends, and then it is a zombie.
+    // Its pipe is closed as it ends; then it is a zombie.
     let dead = || Process::of(pid).unwrap().is_dead();
     while !dead() {
         std::thread::yield_now();
