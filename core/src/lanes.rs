@@ -38,7 +38,7 @@ pub(crate) enum Serves {
     AnyMemory,
 }
 
-/// What a lane goes through.
+/// The target of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LaneTarget {
     /// A module here, and the peer's module that it reaches: an index into the peer's list.

@@ -456,7 +456,7 @@ fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     rest.get(..len).map(|address| Ok(address.to_vec()))
 }
 
-/// Where a context listens for name requests, and the proof that it requires.
+/// The addresses at which a context listens for name requests, and the proof that it requires.
 pub(crate) fn settings(secret: String, interfaces: &str, ports: &str) -> Result<Settings, String> {
     let (filter, listen) = (Filter::parse(interfaces)?, Listen::Ports(Ports::parse(ports)?));
     Ok(Settings { secret: secret.into_bytes(), filter, listen, ..Settings::default() })

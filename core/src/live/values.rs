@@ -148,7 +148,7 @@ pub struct EndpointStatus {
     /// Its nonzero counters ([`EndpointCounters`](crate::EndpointCounters)).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// What its oldest operation waits for.
+    /// The wait of its oldest operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
     /// The reason that it has failed.
@@ -156,7 +156,7 @@ pub struct EndpointStatus {
     pub error: Option<String>,
 }
 
-/// What an endpoint waits for, and for how long.
+/// The wait of an endpoint: its cause and duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -247,7 +247,7 @@ impl Core {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the responder for names listens, and the proof that it requires.
+    /// The addresses at which the responder for names listens, and the proof that it requires.
     pub(crate) fn name_settings(&self) -> Result<tieline_net::Settings, Error> {
         let config = &self.config;
         let (interfaces, ports) = (config.text(vars::TCP_INTERFACES), config.text(vars::TCP_PORTS));

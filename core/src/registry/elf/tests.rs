@@ -208,7 +208,7 @@ fn a_note_is_found_by_its_owner_and_type_wherever_it_stands_in_its_segment() {
         assert_eq!(found(&ours, align as u64, end), "ours");
         assert_eq!(found(&ours, align as u64, end - 1), "no note");
     }
-    // Of several segments, the first one with a note counts.
+    // If several segments have a note, the first one counts.
     let (first, second) =
         (note(NOTE_OWNER, NOTE_TYPE, b"first", 4), note(NOTE_OWNER, NOTE_TYPE, b"second", 4));
     let other = note(b"GNU\0", NOTE_TYPE, b"other", 4);
