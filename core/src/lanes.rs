@@ -180,7 +180,8 @@ pub(crate) fn lanes(
                 if !keep {
                     let verdict = Verdict::OutrankedBy {
                         winner: format!("emulation over {local}"),
-                        rule: "both need the target's progress, and that stays on this host".into(),
+                        rule: "both need the target's progress, and emulation stays on this host"
+                            .into(),
                     };
                     let record = about(peer, &ranked.at, verdict);
                     if !lanes.records.contains(&record) {
@@ -263,7 +264,7 @@ fn counterpart(
     fit.sort_by_key(|(index, there)| (there.at.domain != at.domain, taken.contains(index)));
     for (index, there) in fit {
         let carries = there.priority != CONNECTS_ONLY;
-        let only = || Err("the peer forms connections by it, and has it carry nothing else".into());
+        let only = || Err("the peer uses it only to form connections".into());
         match if carries { reach(at, there) } else { only() } {
             Ok(()) => return Ok(index),
             Err(why) if reasons.contains(&why) => {}

@@ -82,7 +82,7 @@ impl WorkerName {
             };
             Error::new(
                 status,
-                "this is no worker's name",
+                "this is not a worker's name",
                 format!("{why} ({} bytes)", bytes.len()),
                 fix,
             )
@@ -108,7 +108,7 @@ impl WorkerName {
             |at: &ListenAddress| at.port != 0 && !at.ip.is_unspecified() && !at.ip.is_multicast();
         match taken.addresses().iter().all(dialled) {
             true => Ok(taken),
-            false => Err(no(Status::BadData, "an address of it cannot be")),
+            false => Err(no(Status::BadData, "it holds an impossible address")),
         }
     }
 
@@ -379,7 +379,9 @@ impl Asking {
             return self.over(read);
         }
         let (status, why) = match (ended, now >= self.deadline) {
-            (true, _) => (Status::PeerFailed, "it has hung up in the middle of its address"),
+            (true, _) => {
+                (Status::PeerFailed, "it closed the connection in the middle of its address")
+            }
             (false, true) => (Status::TimedOut, "its address did not come in time"),
             (false, false) => return None,
         };

@@ -27,9 +27,9 @@
 //!
 //! * A message from `source` with `tag` matches a receive if its [`Pattern`] fits: the source is the same or any, and all bits of
 //!   the tag that are not ignored are the same.
-//! * Of all matching receives, a message takes the one that was posted first. Of all matching messages, a receive takes the one
-//!   that arrived first. So messages of one pair that match the same receives are received in the order of arrival, for any set of
-//!   receives. If the data of a message comes later (rendezvous), the message is matched in the place of its RTS.
+//! * A message takes the first posted of all matching receives. A receive takes the first arrived of all matching messages. So
+//!   messages of one pair that match the same receives are received in the order of arrival, for any set of receives. If the data
+//!   of a message comes later (rendezvous), the message is matched in the place of its RTS.
 //! * Every receive ends once: by a message, which is returned with the receive's word, or by [`Matcher::cancel`], which reports
 //!   whether it ended the receive. The id of an ended receive or message is never reused.
 //! * [`Matcher::peek`] leaves a message in its place. [`Matcher::claim`] parks it under a word: no receive and no peek finds it,

@@ -69,12 +69,14 @@ pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &P
     let elsewhere = named.first().is_some_and(|at| at.domain != path.domain);
     let nothing_own = match elsewhere {
         true => format!("fallback: no module of {} can carry a connection", path.domain),
-        false => format!("fallback: first there of {}", list.cite()),
+        false => format!("fallback: first available of {}", list.cite()),
     };
     let named_because = match preferences.policy {
-        Policy::Fallback if elsewhere => format!("{nothing_own}; first there of {}", list.cite()),
+        Policy::Fallback if elsewhere => {
+            format!("{nothing_own}; first available of {}", list.cite())
+        }
         Policy::Fallback => nothing_own.clone(),
-        Policy::Prefer => format!("first there of {}, by {PREFER}", list.cite()),
+        Policy::Prefer => format!("first available of {}, by {PREFER}", list.cite()),
     };
     // The usual case needs no remark.
     let (first, second) = match preferences.policy {

@@ -273,14 +273,14 @@ fn the_policy_is_said_openly() {
     assert_eq!(
         verdicts(&prefer, "tcp-connect/tcp-connect"),
         [
-            "used for connection: first there of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
+            "used for connection: first available of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
         ]
     );
     assert_eq!(
         verdicts(&prefer, "verbs:mlx5_0/ud"),
         [
             "outranked by verbs:mlx5_0/rc: priority 50 over 30",
-            "outranked by tcp-connect/tcp-connect: for connection: first there of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
+            "outranked by tcp-connect/tcp-connect: for connection: first available of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
         ]
     );
 }

@@ -133,9 +133,7 @@ impl Journal {
             Place::File(path) => path.display().to_string(),
         };
         let State { lost, why, .. } = &*state;
-        (*lost > 0).then(|| {
-            format!("TIELINE_REPORT: {lost} times not all could be written to {place}: {why}")
-        })
+        (*lost > 0).then(|| format!("TIELINE_REPORT: {lost} incomplete writes to {place}: {why}"))
     }
 
     fn write(&self, left_out: u64, lines: &[impl AsRef<str>]) {

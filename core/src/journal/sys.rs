@@ -66,7 +66,7 @@ fn unfit(file: &File) -> io::Result<Option<String>> {
 pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let fd = to.as_fd().as_raw_fd();
     if !has_room(fd) {
-        return Err(io::Error::new(io::ErrorKind::WouldBlock, "its reader does not read"));
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, "its reader is not reading"));
     }
     without_signals(bytes.len(), || {
         loop {

@@ -78,7 +78,10 @@ fn what_cannot_be_written_is_counted_with_the_reason_and_ends_nothing() {
     nowhere.tell("a");
     nowhere.tell("b");
     let trouble = nowhere.trouble().expect("it is nowhere");
-    assert!(trouble.contains("2 times") && trouble.contains("No such file"), "{trouble}");
+    assert!(
+        trouble.contains("2 incomplete writes") && trouble.contains("No such file"),
+        "{trouble}"
+    );
     let full = Journal::new(&ReportTo::File("/dev/full".into()), 77, "a");
     full.tell("a");
     assert!(full.trouble().is_some_and(|text| text.contains("No space left")));

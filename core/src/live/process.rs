@@ -129,7 +129,7 @@ impl Process {
         let ours = std::fs::metadata("/proc/self").map_or(0, |about| about.uid());
         let (why, fix) = if ours == *user {
             (
-                "it has changed its user, has capabilities that this one lacks, or has said that nobody may look into it \
+                "it has changed its user, has capabilities that this one lacks, or has forbidden to be inspected \
                  (PR_SET_DUMPABLE); or a security module forbids it",
                 "ask as root, in a container with CAP_SYS_PTRACE",
             )

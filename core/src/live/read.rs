@@ -95,7 +95,7 @@ fn looks(process: &Process, room: &mut Room) -> Result<Vec<Look>, Error> {
         Some(parent) => Error::new(
             Code::Invalid,
             what,
-            format!("it was forked by process {parent}, whose context it has no use of"),
+            format!("it was forked by process {parent} and cannot use that process's context"),
             format!("ask process {parent}"),
         ),
         None if process.is_dead() => ended(process.pid),

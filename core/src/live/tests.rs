@@ -163,10 +163,7 @@ fn what_waited_when_a_text_was_made_grows_older_only_while_the_worker_sleeps() {
     page.polled(9, 0);
     let status = look();
     assert_eq!((status.workers[0].pending, status.workers[0].endpoints[0].open), (0, 0));
-    assert!(
-        status.to_string().contains("nothing that the library was asked for is open"),
-        "{status}"
-    );
+    assert!(status.to_string().contains("no operation of the application is open"), "{status}");
 }
 
 #[test]
@@ -233,7 +230,7 @@ fn a_file_that_is_none_or_lies_about_lengths_is_read_without_harm() {
     assert_eq!(shown.workers.len(), 1);
     let text = shown.to_string();
     assert!(text.contains("nothing is known: its text is none that this version reads"), "{text}");
-    assert!(text.contains("of 1 workers not all is known"), "{text}");
+    assert!(text.contains("1 workers are only partly known"), "{text}");
     let silent = foreign(HEAD + PLACE, |mapped| {
         set(mapped, AT_MAGIC, MAGIC);
         set(mapped, HEAD + AT_USED, 1);

@@ -26,9 +26,9 @@ impl fmt::Display for Status {
         let hidden = self.workers.iter().filter(hidden).count() + self.unread;
         match hidden as u64 + self.unseen {
             _ if self.workers.is_empty() && self.unseen == 0 => text += "it has no worker\n",
-            0 if lines.is_empty() => text += "nothing that the library was asked for is open\n",
+            0 if lines.is_empty() => text += "no operation of the application is open\n",
             0 => {}
-            n => text += &format!("of {n} workers not all is known\n"),
+            n => text += &format!("{n} workers are only partly known\n"),
         }
         if self.incomplete {
             text += "the look ended before all was read: it has three seconds and 2 MiB for everything that is shown\n";
@@ -60,7 +60,7 @@ impl fmt::Display for WorkerStatus {
             text += &format!(", {} ended and not taken", self.untaken);
         }
         if self.owed > 0 {
-            text += &format!(", {} answers owed that no way leads for", self.owed);
+            text += &format!(", {} answers owed without a route", self.owed);
         }
         if self.age_ms >= 1000 {
             text += &format!(", as of {} ago", time(self.age_ms));

@@ -84,7 +84,7 @@ impl Memory {
                     }
                     // Not available here: a system call is forbidden.
                     Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
-                        "{} gives no memory that peers map, and ordinary memory is allocated: {error}",
+                        "{} cannot allocate memory that peers map, so ordinary memory is used: {error}",
                         slot.name
                     )),
                     Err(error) => return Err(error),
@@ -166,9 +166,9 @@ impl Memory {
                     inner.registrations.push(Registration { domain: index, memory, gives });
                 }
                 // Peers access it through the other domains, or by messages.
-                Err(error) => {
-                    self.notes.add_once(format!("{} does not know some memory: {error}", slot.name))
-                }
+                Err(error) => self
+                    .notes
+                    .add_once(format!("{} could not register some memory: {error}", slot.name)),
             }
         }
         // Without atomic access there are no atomics to separate, and a missing registration with the device is harmless.

@@ -93,7 +93,7 @@ fn sense(module: &ModuleAttr, domain: &DomainAttr) -> Result<(), Unfit> {
 fn name(bytes: &[u8], whose: &str) -> Result<(), Unfit> {
     let Some(end) = bytes.iter().position(|&byte| byte == 0) else {
         let expected =
-            format!("a name of at most {} bytes, with a zero behind it", bytes.len() - 1);
+            format!("a name of at most {} bytes, with a terminating zero", bytes.len() - 1);
         let found = format!("a {whose} named `{}...` without one", bytes.escape_ascii());
         return refused(&expected, found);
     };
@@ -281,11 +281,9 @@ mod tests {
         assert_eq!(words(name(&fixed::<32>("rc"), "module")), "");
         assert_eq!(words(name(&fixed::<32>(&"r".repeat(31)), "module")), "");
         let said = words(name(&[b'r'; 32], "module"));
-        assert!(
-            said.starts_with(
-                "a name of at most 31 bytes, with a zero behind it; a module named `rrr"
-            )
-        );
+        assert!(said.starts_with(
+            "a name of at most 31 bytes, with a terminating zero; a module named `rrr"
+        ));
         for bytes in [&b"\0\0"[..], b"\xff\0", b"two\nlines\0"] {
             let said = words(name(bytes, "domain"));
             assert!(

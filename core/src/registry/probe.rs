@@ -152,7 +152,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
             LIMIT.as_secs()
         )),
         Ok(Trial::Exited(step, status)) => {
-            Some(format!("{} ended itself with status {status}", child(step)))
+            Some(format!("{} exited with status {status}", child(step)))
         }
         Ok(Trial::Vanished(step)) => Some(format!("{} ended without an answer", child(step))),
         // The loader in this process gives the same answer immediately and without harm.
@@ -164,7 +164,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
 
 fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {
     let Some(fault) = &answer.fault else { return Ok(()) };
-    let note = if remembered { " (remembered; TIELINE_PROBE=nocache asks anew)" } else { "" };
+    let note = if remembered { " (remembered; TIELINE_PROBE=nocache tries again)" } else { "" };
     let expected = "a file whose constructors, functions and finalizers run to their end";
     Err(("probe", Unfit { expected: expected.to_string(), found: format!("{fault}{note}") }))
 }

@@ -98,9 +98,13 @@ impl Trust {
     pub(super) fn check(&self, at: &Path, meta: &Metadata, what: &str) -> Result<(), Unfit> {
         if let Some(writers) = other_writers(at, meta) {
             let expected = match writers {
-                Writers::Listed => format!("{what} that an access control list opens to nobody"),
-                Writers::All => format!("{what} that not everybody can write"),
-                Writers::Group(_) => format!("{what} that no group but its owner's own can write"),
+                Writers::Listed => {
+                    format!("{what} whose access control list grants write access to no other user")
+                }
+                Writers::All => format!("{what} that is not world-writable"),
+                Writers::Group(_) => {
+                    format!("{what} that no group except its owner's own can write")
+                }
             };
             return Err(Unfit { expected, found: writers.found(meta) });
         }
@@ -128,7 +132,7 @@ impl Trust {
         let name = format!("the directory {}", directory.display());
         let expected = || {
             format!(
-                "directories on the way that belong to {}, and that nobody else can write",
+                "directories on the path that belong to {} and that no other user can write",
                 self.owners()
             )
         };

@@ -281,7 +281,7 @@ fn why_is_this_word_for_word() {
          \x20 shm-cma  {message of shm-cma}\n\
          \x20          disabled: nobody forms its connections\n\
          \n\
-         ORDER, FOR A PEER THAT ALL OF IT REACHES\n\
+         ORDER, FOR A PEER THAT EVERY MODULE REACHES\n\
          \x20 message  shm/mem     priority 50\n\
          \x20          tcp/stream  priority 10\n\
          \x20 RMA      emulated    no other\n\
@@ -352,7 +352,7 @@ fn a_first_look_names_the_folder_once_and_gives_no_reason_for_a_normal_state() {
          \x20 shm-cma  {message of shm-cma}\n\
          \x20          disabled: nobody forms its connections\n\
          \n\
-         ORDER, FOR A PEER THAT ALL OF IT REACHES\n\
+         ORDER, FOR A PEER THAT EVERY MODULE REACHES\n\
          \x20 RMA  shm-cma/copy  priority 40\n\
          \n\
          `tieline info --why --all` shows the rest\n"

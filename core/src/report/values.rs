@@ -101,7 +101,7 @@ fn title(owner: &str) -> String {
     match owner {
         "core" => "CORE".into(),
         "launcher" => "SET BY THE LAUNCHER".into(),
-        "unknown" => "NOT KNOWN TO ANYBODY".into(),
+        "unknown" => "UNKNOWN VARIABLES".into(),
         provider => format!("PROVIDER {provider}"),
     }
 }
@@ -206,7 +206,7 @@ mod tests {
              \x20 D = (none)\n\
              \x20     Set in the environment. Doc.\n\
              \n\
-             NOT KNOWN TO ANYBODY\n\
+             UNKNOWN VARIABLES\n\
              \x20 E = (none)\n\
              \x20     Set in the environment. Doc.\n\
              \n\

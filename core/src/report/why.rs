@@ -166,7 +166,7 @@ fn order_section<'a>(lanes: impl Iterator<Item = &'a LaneView>, width: usize) ->
     if rows.is_empty() {
         return String::new();
     }
-    format!("ORDER, FOR A PEER THAT ALL OF IT REACHES\n{}\n", text::columns(&rows, 2, width))
+    format!("ORDER, FOR A PEER THAT EVERY MODULE REACHES\n{}\n", text::columns(&rows, 2, width))
 }
 
 fn log_section<'a>(lines: impl Iterator<Item = &'a LogView>, width: usize) -> String {

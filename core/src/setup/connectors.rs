@@ -55,7 +55,7 @@ pub(super) fn told(
         });
         let connected: Vec<&str> = connected.map(|path| path.domain.as_str()).collect();
         let because = format!(
-            "brought along: {} names nothing else that forms the connections of {}",
+            "added automatically: {} names no other provider that forms the connections of {}",
             providers.cite(),
             connected.join(", ")
         );

@@ -155,9 +155,13 @@ impl Trial<'_> {
             target.end().map_err(|e| e.to_string())?;
             match self.rma(true, sent, key) {
                 Err(Status::KeyRejected | Status::Declined) => {}
-                Ok(()) => return Err("a put with the key of a deregistered region was done".into()),
+                Ok(()) => {
+                    return Err("a put with the key of a deregistered region was executed".into());
+                }
                 Err(status) => {
-                    return Err(format!("a put with a dead key said: {status}, not: key rejected"));
+                    return Err(format!(
+                        "a put with the key of a deregistered region returned {status} instead of a rejected key"
+                    ));
                 }
             }
         }

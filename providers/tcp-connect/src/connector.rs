@@ -64,8 +64,8 @@ impl Stream {
             });
             let text = format!(
                 "tcp-connect: {count} connections to this process were closed, because they did not prove to \
-                 belong to the job: port scanners, an outdated address, another TIELINE_SECRET, or a peer that hears nothing \
-                 on a connection of its own and looks whether this host answers{other}"
+                 belong to the job; possible causes are port scanners, an outdated address, another TIELINE_SECRET, or a peer \
+                 with a silent connection that probes this host{other}"
             );
             host.log(log_level::WARN, &text);
         }

@@ -50,7 +50,7 @@ fn rc_is_wired_by_tcp_connect_where_ud_is_left_out_and_where_the_device_has_none
     assert_eq!(
         verdicts(&without, "tcp-connect/tcp-connect"),
         [
-            "used for connection: fallback: no module of verbs:rxe0 can carry a connection; first there of \
+            "used for connection: fallback: no module of verbs:rxe0 can carry a connection; first available of \
           TIELINE_CONNECT=tcp-connect,oob,rdmacm"
         ]
     );
@@ -185,7 +185,7 @@ fn the_application_and_rdmacm_can_be_the_one_that_connects() {
     let by_rdmacm = composed_with(&all, &[("TIELINE_CONNECT", "rdmacm")]);
     assert_eq!(
         line(&by_rdmacm, "verbs:rxe0"),
-        "{message rc, RMA rc, atomic rc, connect rdmacm (fallback: first there of TIELINE_CONNECT=rdmacm)}"
+        "{message rc, RMA rc, atomic rc, connect rdmacm (fallback: first available of TIELINE_CONNECT=rdmacm)}"
     );
 }
 

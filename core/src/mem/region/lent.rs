@@ -102,7 +102,7 @@ fn being_closed() -> Error {
     Error::new(
         Status::Busy,
         "a part of a region for peers that is being closed",
-        "no new key of it is given out since the call that closes it",
+        "no new key of it is issued after the call that closes it",
         "close it first, and use other memory or register it anew",
     )
 }

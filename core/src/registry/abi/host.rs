@@ -347,9 +347,8 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
             let mut known = AsyncEvent::empty();
             let size = (*event.cast::<usize>()).min(size_of::<AsyncEvent>());
             if size < std::mem::offset_of!(AsyncEvent, domain) {
-                let text = format!(
-                    "it has reported an event whose size is {size}: nothing can be read of it"
-                );
+                let text =
+                    format!("it has reported an event whose size is {size}: it cannot be read");
                 lock(&services.words).reported = Some(text.clone());
                 open.log.push(&open.provider, log_level::WARN, text);
                 return;

@@ -435,11 +435,7 @@ fn what_happens_to_a_device_is_logged_with_its_name() {
             (log_level::WARN, Some("port_down"), "test:0: it has lost its link"),
             (log_level::INFO, None, "a kind of a later minor"),
             (log_level::WARN, Some("device_gone"), ""),
-            (
-                log_level::WARN,
-                None,
-                "it has reported an event whose size is 0: nothing can be read of it"
-            ),
+            (log_level::WARN, None, "it has reported an event whose size is 0: it cannot be read"),
         ]
     );
 }

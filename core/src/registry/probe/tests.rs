@@ -34,7 +34,7 @@ fn what_a_trial_says_against_a_file_has_its_words() {
     assert_eq!(said(Trial::Killed(Step::Loading, libc::SIGSEGV)), Some(killed));
     let late = format!("{starting} did not come back within 5 s and was killed");
     assert_eq!(said(Trial::TimedOut(Step::Starting)), Some(late));
-    let exited = format!("{starting} ended itself with status 3");
+    let exited = format!("{starting} exited with status 3");
     assert_eq!(said(Trial::Exited(Step::Starting, 3)), Some(exited));
     let vanished = format!("{loading} ended without an answer");
     assert_eq!(said(Trial::Vanished(Step::Loading)), Some(vanished));
@@ -67,7 +67,7 @@ fn a_refusal_says_whether_it_was_remembered() {
     let no = Answer { fault: Some("it was killed".into()), at: 7 };
     let expected = "probe: a file whose constructors, functions and finalizers run to their end; it was killed";
     assert_eq!(refused(&no, false).as_deref(), Some(expected));
-    let remembered = format!("{expected} (remembered; TIELINE_PROBE=nocache asks anew)");
+    let remembered = format!("{expected} (remembered; TIELINE_PROBE=nocache tries again)");
     assert_eq!(refused(&no, true), Some(remembered));
     assert_eq!(refused(&Answer { fault: None, at: 7 }, true), None);
 }
