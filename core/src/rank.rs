@@ -211,8 +211,8 @@ pub(crate) fn time(ns: f64) -> String {
     }
 }
 
-/// The scheme that two sides use for one pair. Of the schemes that both have, it is the one whose higher priority of the two is the
-/// highest; among equals, the first by name. Both sides compute the same result without a message.
+/// The scheme that two sides use for one pair. The choice is among the schemes that both have, each with the higher one of its two
+/// priorities. The highest wins; among equals, the first by name. Both sides compute the same result without a message.
 ///
 /// # Errors
 /// [`Status::Unreachable`], with the schemes of each side.

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The limit of allocations between two checks; a check reads some ten small files.
 const UNSEEN: usize = 16 << 20;
-/// They may also use at most this fraction of the remaining room. Near a limit every allocation is checked, however small, because
-/// exceeding a control group's limit kills the process.
+/// The allocations between two checks are also limited to this fraction of the remaining room. So near a limit every allocation is
+/// checked, however small, because exceeding a control group's limit kills the process.
 const PART: u64 = 8;
 /// This fraction of shared memory is kept free, for page tables and for other processes that allocate meanwhile.
 const KEPT: u64 = 32;

@@ -152,7 +152,7 @@ impl Trust {
     }
 }
 
-/// Those besides the owner who can write something.
+/// The users besides the owner that can write a file or directory.
 enum Writers {
     All,
     Group(u32),

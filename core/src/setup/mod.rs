@@ -135,13 +135,13 @@ impl Core {
         self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
     }
 
-    /// Whether this worker promises peers that it makes progress all the time. With a progress thread it does not, since that
-    /// thread sleeps and serves instead. Without spinning waits it does not, since it runs too rarely.
+    /// Whether this worker promises peers that it makes progress all the time. A worker with a progress thread makes no promise, since
+    /// that thread sleeps and serves instead. Without spinning waits it makes none either, since it runs too rarely.
     pub(crate) fn promises_to_poll(&self) -> bool {
         self.polls_often && self.breaks_promise().is_none()
     }
 
-    /// The reason that it does not, regardless of the setting.
+    /// The reason that it makes no promise, regardless of the setting.
     fn breaks_promise(&self) -> Option<&'static str> {
         match () {
             () if self.service.get().is_some() && self.service_stopped.get().is_none() => {
