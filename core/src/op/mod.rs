@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// The room that an operation of `len` bytes takes in the table's budget, in addition to its own entry.
+    /// The bytes of `queue_bytes` that a queued operation of `len` bytes takes, in addition to its own entry.
     pub(crate) fn room(&self, len: usize) -> usize {
         match self {
             Memory::Region(_) => 0,

@@ -3,9 +3,9 @@
 //!
 //! The initiator splits the transfer into chunks and takes them from the front. It notifies the peer in one message, and the peer
 //! takes chunks from the back, copying with its own single-copy module in the other direction. Both sides claim chunks by one word
-//! in memory that both map, a slot in a region of the initiator. Its layout is `sequence | taken from the front | taken from the back`,
-//! of 16, 24 and 24 bits. If the peer does not look, the cost is one message. If it looks late, it finds no chunk left, or another
-//! sequence, and does nothing.
+//! in memory that both map, a slot in a region of the initiator. Its layout is
+//! `sequence | taken from the front | taken from the back`, of 16, 24 and 24 bits. If the peer does not look, the cost is one
+//! message. If it looks late, it finds no chunk left, or another sequence, and does nothing.
 //!
 //! Only a sent message uses up a sequence number. A number recurs after 65 535 messages of a worker to any peers. A message that
 //! was unread for so long claims chunks of another transfer. It copies nothing, since its key has ended, and reports this.

@@ -135,8 +135,8 @@ impl Core {
         self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
     }
 
-    /// Whether this worker promises peers that it makes progress all the time. A worker with a progress thread makes no promise, since
-    /// that thread sleeps and serves instead. Without spinning waits it makes none either, since it runs too rarely.
+    /// Whether this worker promises peers that it makes progress all the time. A worker with a progress thread makes no promise,
+    /// since that thread sleeps and serves instead. Without spinning waits it makes none either, since it runs too rarely.
     pub(crate) fn promises_to_poll(&self) -> bool {
         self.polls_often && self.breaks_promise().is_none()
     }

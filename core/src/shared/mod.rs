@@ -24,7 +24,7 @@ use tieline_net::touch::Touch;
 use tieline_plugin_api::abi::Iov;
 use unanswered::AllUnanswered;
 
-/// The cost of a pending operation in the budget, besides the bytes that were copied for it.
+/// The bytes of `queue_bytes` that a pending operation takes, besides the bytes that were copied for it.
 pub(crate) const OPERATION_BYTES: usize = 64;
 
 /// Kept alive by a worker: the context's progress thread, which ends with its last lease.
