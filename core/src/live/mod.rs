@@ -20,7 +20,7 @@
 //! **Access.** A reader opens the file by `/proc/PID/fd`. The kernel grants this to root, and to the same user if the process may
 //! be inspected at all. A process may not be inspected if it has changed its user or has excluded it by `prctl(PR_SET_DUMPABLE)`.
 //! No debugger interface is used, so Yama's `ptrace_scope` does not apply. If `/proc` hides processes of others, or a security
-//! module forbids the access, the error says so.
+//! module forbids the access, the error names that cause.
 //!
 //! Any process that can open the file can write to it. So a worker reads nothing back, and a reader trusts nothing. It reads
 //! instead of mapping (a mapping could be truncated under it), checks every length, and shows no control characters. One

@@ -1,9 +1,9 @@
 //! How much memory may be allocated: a request beyond that is refused before a page is touched.
 //!
 //! Memory that peers can map is taken from the system immediately, and ordinary memory when it is touched. Either can kill this
-//! process or another one where an error would do. So the limits are checked beforehand: the memory of the machine, the memory
-//! control groups of this process (versions 1 and 2; of nested ones the smallest room counts), and the process's limit of address
-//! space.
+//! process or another one where an error would do. So three limits are checked beforehand: the memory of the machine, the memory
+//! control groups of this process, and the process's limit of address space. Control groups of versions 1 and 2 are read; of nested
+//! ones the smallest room counts.
 
 use crate::sys;
 use crate::{Error, Status};

@@ -64,7 +64,7 @@ impl Stream {
             });
             let text = format!(
                 "tcp-connect: {count} connections to this process were closed, because they did not prove to \
-                 belong to the job; possible causes are port scanners, an outdated address, another TIELINE_SECRET, or a peer \
+                 belong to the job. Possible causes: port scanners, an outdated address, another TIELINE_SECRET, or a peer \
                  with a silent connection that probes this host{other}"
             );
             host.log(log_level::WARN, &text);
