@@ -1,8 +1,8 @@
-//! Every atomic there is, by all ranks at once on the same words of rank 0: no update is lost.
+//! All kinds of atomics, by all ranks concurrently on the same words of rank 0: no update is lost.
 //!
 //! `tieline run -n 4 -- target/release/examples/atomics`
 //!
-//! `TIELINE_ATOMICS=device` lets a network adapter execute them, where there is one.
+//! With `TIELINE_ATOMICS=device` a network adapter executes them, if there is one.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tieline::{AtomicOp, Context, Error, Job, Outcome, Status, Width};
 
 const ROUNDS: u64 = 20;
 
-/// Where each word lies; the two halves of `SUMS` are words of 32 bits.
+/// The offset of each word; the two halves of `SUMS` are words of 32 bits.
 const SUM: u64 = 0;
 const BITS: u64 = 8;
 const KEPT: u64 = 16;
@@ -37,7 +37,7 @@ fn main() -> Result<(), Error> {
     let words = home.import_key(&keys[0])?;
     let finish = |outcome: Outcome| worker.finish(outcome);
 
-    let mut token = rank + 1; // swapped in and out: none is lost, none is doubled
+    let mut token = rank + 1; // swapped in and out: none is lost or duplicated
     let bit = 1 << (rank % 64);
     for round in 0..ROUNDS {
         let number = round * ranks + rank;
@@ -64,7 +64,7 @@ fn main() -> Result<(), Error> {
             }
         }
     }
-    // What the others still ask of rank 0 is answered meanwhile.
+    // Requests of the others to rank 0 are answered meanwhile.
     job.barrier_while(|| worker.wait(Some(Duration::from_millis(1))).map(drop))?;
     let tokens = job.exchange(&token.to_le_bytes())?;
     if rank == 0 {

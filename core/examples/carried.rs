@@ -1,4 +1,4 @@
-//! Connections whose few datagrams the application carries: here over UDP sockets of its own. Rank 0 greets the others.
+//! Connections whose few datagrams the application carries, here over its own UDP sockets. Rank 0 greets the others.
 //!
 //! `TIELINE_PROVIDERS=tcp TIELINE_CONNECT=oob tieline run -n 2 -- target/release/examples/carried`
 
@@ -19,7 +19,7 @@ fn failed(what: &str, error: impl std::fmt::Display) -> Error {
 fn socket() -> std::io::Result<(UdpSocket, SocketAddr)> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.set_nonblocking(true)?;
-    // The way to the rendezvous names the interface; nothing is sent.
+    // The route to the bootstrap address selects the interface; nothing is sent.
     let towards = std::env::var("TIELINE_RENDEZVOUS").unwrap_or_else(|_| "127.0.0.1:9".into());
     let probe = UdpSocket::bind("0.0.0.0:0")?;
     probe.connect(towards)?;
@@ -27,7 +27,7 @@ fn socket() -> std::io::Result<(UdpSocket, SocketAddr)> {
     Ok((socket, at))
 }
 
-/// Lets the worker send datagrams through the socket. It may lose them: what needs it is sent again.
+/// Lets the worker send datagrams through the socket. Losses are allowed: the library retransmits.
 fn carry(worker: &Worker, socket: &Rc<UdpSocket>, here: SocketAddr) -> Result<(), Error> {
     let out = socket.clone();
     worker.set_out_of_band(here.to_string().as_bytes(), move |to, datagram| {
@@ -36,11 +36,11 @@ fn carry(worker: &Worker, socket: &Rc<UdpSocket>, here: SocketAddr) -> Result<()
     })
 }
 
-/// Hands in what the socket has, and makes progress.
+/// Delivers the datagrams of the socket, and makes progress.
 fn turn(worker: &Worker, socket: &UdpSocket) {
     let mut datagram = [0; ROOM];
     while let Ok((length, _)) = socket.recv_from(&mut datagram) {
-        // Anybody may send to a socket: what is no datagram of ours is not taken.
+        // Any process may send to a socket: a datagram that is not the library's is rejected.
         let _ = worker.deliver_out_of_band(&datagram[..length]);
     }
     let _ = worker.progress();
@@ -53,7 +53,7 @@ fn main() -> Result<(), Error> {
     let (socket, here) = socket().map_err(|e| failed("there is no socket", e))?;
     let socket = Rc::new(socket);
     match carry(&worker, &socket, here) {
-        // Over shared memory alone, say, or with tcp-connect first in TIELINE_CONNECT.
+        // For example over shared memory only, or with tcp-connect first in TIELINE_CONNECT.
         Err(error) if error.status() == Status::Unsupported => {
             println!("rank {}: nothing here needs to be carried", job.rank());
         }

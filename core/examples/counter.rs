@@ -1,4 +1,4 @@
-//! A distributed counter: every rank adds to one word of rank 0 and nobody loses an increment.
+//! A distributed counter: every rank adds to one word of rank 0 and no increment is lost.
 //!
 //! `tieline run -n 4 -- target/release/examples/counter [INCREMENTS]`
 
@@ -31,7 +31,7 @@ fn main() -> Result<(), Error> {
     }
     let expected = increments * job.size() as u64;
     if job.rank() == 0 {
-        // The progress that it makes serves the others' first contact.
+        // The progress of the barrier serves the others' first contact.
         let count = memory.atomic_u64(0)?;
         let _ = worker.wait_until(|| count.load(SeqCst) >= expected, None)?;
         println!(

@@ -1,4 +1,4 @@
-//! A one-dimensional stencil: every rank puts its border cells straight into its neighbours' memory.
+//! A one-dimensional stencil: every rank puts its border cells directly into its neighbours' memory.
 //!
 //! `tieline run -n 4 -- target/release/examples/halo [STEPS]`
 
@@ -8,8 +8,8 @@ use tieline::{Context, Endpoint, Error, Job, PostError, Region, RemoteKey, Statu
 
 const CELLS: usize = 1000;
 
-/// Layout of a rank's memory in 8-byte words: the cells, then two ghosts a side (for even and odd steps:
-/// a neighbour is at most one step ahead), then how many borders have come from either side.
+/// Layout of a rank's memory in 8-byte words: the cells; two ghosts per side (for even and odd steps: a neighbour is at most one
+/// step ahead); the number of borders received from either side.
 const LEFT_GHOST: usize = CELLS;
 const RIGHT_GHOST: usize = CELLS + 2;
 const FROM_LEFT: usize = CELLS + 4;
@@ -20,7 +20,7 @@ fn word(memory: &Region, index: usize) -> Result<&AtomicU64, Error> {
     memory.atomic_u64(index * 8)
 }
 
-/// A neighbour: where its ghost cell for us lies, and the counter that tells it of a new border.
+/// A neighbour: the location of its ghost cell for this rank, and the counter that announces a new border.
 struct Neighbour {
     endpoint: Endpoint,
     key: RemoteKey,
@@ -29,7 +29,7 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// Puts a border cell, then raises the counter: in this order, by the fence.
+    /// Puts a border cell, then increments the counter; the fence ensures this order.
     fn send(&self, worker: &Worker, step: usize, value: u64) -> Result<(), Error> {
         let (ghost, counter) = ((self.ghost + step % 2) as u64 * 8, self.counter as u64 * 8);
         let value = value.to_le_bytes();
@@ -40,7 +40,7 @@ impl Neighbour {
     }
 }
 
-/// Posts as soon as there is room: `Retry` says that nothing was done, and that progress makes some.
+/// Posts as soon as there is room: `Retry` means that nothing was posted and that progress makes room.
 fn accepted<T>(
     worker: &Worker,
     mut post: impl FnMut() -> Result<T, PostError>,
@@ -57,7 +57,7 @@ fn accepted<T>(
 pub(crate) fn main() -> Result<(), Error> {
     let steps = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(50);
     let job = Job::from_env()?;
-    // Where put is emulated, the thread answers for a rank that computes or waits in a barrier.
+    // If put is emulated, the thread answers for a rank that computes or waits in a barrier.
     let context = Context::builder().progress_thread(true).open()?;
     let worker = context.worker()?;
     let memory = context.alloc(WORDS * 8)?;
@@ -83,7 +83,7 @@ pub(crate) fn main() -> Result<(), Error> {
             let count = word(&memory, counter)?;
             let _ = worker.wait_until(|| count.load(Ordering::Acquire) >= step as u64, None)?;
         }
-        // The stencil: every cell takes its left neighbour's value, so the whole line turns by one.
+        // The stencil: every cell takes its left neighbour's value, so the whole line rotates by one.
         let mut carried = word(&memory, LEFT_GHOST + step % 2)?.load(Ordering::Relaxed);
         for cell in 0..CELLS {
             carried = word(&memory, cell)?.swap(carried, Ordering::Relaxed);

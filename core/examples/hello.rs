@@ -30,7 +30,7 @@ pub(crate) fn main() -> Result<(), Error> {
     println!("rank {rank} reaches rank {to} by {}", next.path());
     let sent = next.send(GREETING, rank as u64, b"hello from the other side")?;
     let _ = worker.finish(sent)?;
-    // The next one may still refuse to be reached; then it would wait for this greeting, and this rank for nothing.
+    // The next rank may still fail to be reached; then it would wait for this greeting, and this rank would wait in vain.
     let _ = worker.wait_until(|| greeted.get() || next.error().is_some(), Some(PATIENCE))?;
     match next.error() {
         Some(error) => Err(error.into()),

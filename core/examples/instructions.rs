@@ -1,10 +1,9 @@
-//! What an operation costs in instructions: run under callgrind, which counts them and is not disturbed by
-//! whatever else the machine does. `cargo xtask instructions` does that and compares.
+//! The cost of an operation in instructions. It runs under callgrind, which counts them independently of the machine's load. `cargo
+//! xtask instructions` runs it and compares the results.
 //!
-//! `instructions list` names the cases; `instructions CASE N` does every case N times, and
-//! `valgrind --tool=callgrind --toggle-collect='*measured_CASE*'` counts one of them: `post` and `poll` are a
-//! message of 8 bytes on its way out and to its handler, `put` and `fetch_add` go to memory of
-//! `Context::alloc`.
+//! `instructions list` names the cases. `instructions CASE N` executes every case N times, and `valgrind --tool=callgrind
+//! --toggle-collect='*measured_CASE*'` counts one of them. `post` and `poll` are the sending of an 8-byte message and its delivery
+//! to the handler. `put` and `fetch_add` access memory of `Context::alloc`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -64,7 +63,7 @@ fn main() -> Result<(), Error> {
     let me = worker.connect(&worker.address()?)?;
     let memory = context.alloc(4096)?;
     let key = me.import_key(&memory.remote_key()?)?;
-    // Past the threshold of fast boxes, and until the key's mapping has arrived.
+    // Beyond the threshold of fast boxes, and until the key's mapping has arrived.
     for _ in 0..200 {
         let outcome = me.send(1, 0, b"warm up!")?;
         let _ = worker.finish(outcome)?;

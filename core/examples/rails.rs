@@ -1,14 +1,14 @@
-//! Large puts and gets from rank 0 to rank 1, each checked: what several devices of a host make of them, and what the
-//! loss of one does.
+//! Large puts and gets from rank 0 to rank 1, each checked. They show the throughput of several devices of a host, and the effect
+//! of losing one.
 //!
-//! `tieline run -n 2 -- target/release/examples/rails`, or between two hosts for ten seconds, rank 1 alike:
+//! `tieline run -n 2 -- target/release/examples/rails`, or between two hosts for ten seconds, with the same command for rank 1:
 //!
 //! `TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 rails 10`
 //!
-//! `rails 10 1` goes on until one failure has been survived, however long that takes to be noticed.
+//! `rails 10 1` continues until it has survived one failure, however long the detection takes.
 //!
-//! An operation that fails says why and is done again; where the endpoint itself is finished, so that nobody knows
-//! which messages arrived, the two connect anew.
+//! If an operation fails, it prints the reason and is repeated. If the endpoint itself has failed, so that the delivery of messages
+//! is unknown, the two ranks connect again.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -37,7 +37,7 @@ fn main() -> Result<(), Error> {
         }
         _ => answer(&worker)?,
     }
-    // What the other rank asks last is still answered.
+    // The last request of the other rank is still answered.
     job.barrier_while(|| worker.wait(Some(Duration::from_millis(1))).map(drop))
 }
 
@@ -59,7 +59,7 @@ fn connect(worker: &Worker, (address, key): (&[u8], &[u8]), all: bool) -> Result
     Ok(Way { endpoint, key })
 }
 
-/// Puts a pattern, gets it back, and tells the peer.
+/// Puts a pattern, gets it back, and notifies the peer.
 fn round(
     worker: &Worker,
     way: &Way,

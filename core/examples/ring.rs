@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
     let slot = arrived.clone();
     worker.on_message(TOKEN, move |message| slot.set(Some(message.header())))?;
 
-    // Of all addresses each needs one.
+    // Each rank needs only one of all addresses.
     job.publish(ADDRESS, &worker.address()?)?;
     let (rank, size) = (job.rank() as u64, job.size() as u64);
     let next = worker.connect(&job.lookup((job.rank() + 1) % job.size(), ADDRESS)?)?;

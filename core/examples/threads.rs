@@ -1,9 +1,9 @@
-//! What threads cost: how many messages of 8 bytes a second reach a peer, sent by so many threads in three ways. Each has a worker
-//! of its own; all share one behind a lock; all hand their messages to the thread that has the worker.
+//! The cost of threads: how many messages of 8 bytes per second reach a peer, sent by several threads in three ways. Each thread
+//! has its own worker; all share one worker behind a lock; all pass their messages to the thread that owns the worker.
 //!
-//! `tieline run -n 2 -- target/release/examples/threads` (rank 1 receives; `SECONDS=1 THREADS=1,2,4` say more or less)
+//! `tieline run -n 2 -- target/release/examples/threads` (rank 1 receives; `SECONDS=1 THREADS=1,2,4` change the amounts)
 
-#![allow(unsafe_code)] // `Movable::new` is a promise of the application's
+#![allow(unsafe_code)] // for `Movable::new`, whose conditions the application meets
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use tieline::{Context, Endpoint, Error, Job, Movable, PostError, Worker};
 const MESSAGE: u16 = 1;
 const LAST: u16 = 2;
 
-/// A way for threads to send.
+/// A method for threads to send.
 type Way = fn(&Context, &[u8], usize, Duration) -> Result<u64, Error>;
 
 fn main() -> Result<(), Error> {
@@ -70,7 +70,7 @@ fn send(worker: &Worker, there: &Endpoint, id: u16, header: u64) -> Result<(), E
     }
 }
 
-/// Tells the peer that one way has been tried.
+/// Tells the peer that one method has been measured.
 fn tell_last(worker: &Worker, there: &Endpoint) -> Result<(), Error> {
     send(worker, there, LAST, 0)?;
     Ok(worker.flush()?)
@@ -112,7 +112,7 @@ fn behind_a_lock(
     let worker = context.worker()?;
     let there = worker.connect(peer)?;
     worker.check_movable()?;
-    // SAFETY: the endpoint is in it, the worker has no handlers, and nobody clones the endpoint.
+    // SAFETY: the value contains the endpoint, the worker has no handlers, and the endpoint is not cloned.
     let shared = Mutex::new(unsafe { Movable::new((worker, there)) });
     let until = Instant::now() + length;
     let sends = || -> Result<u64, Error> {
@@ -142,7 +142,7 @@ fn by_tasks(
 ) -> Result<u64, Error> {
     let worker = context.worker()?;
     let there = worker.connect(peer)?;
-    // Posted by a task, a message that finds no room is sent by the worker's own thread afterwards.
+    // If a message posted by a task finds no room, the worker's own thread sends it afterwards.
     let late = Rc::new(Cell::new(0u64));
     let remote = worker.remote(256, (there.clone(), late.clone()))?;
     let (until, left) = (Instant::now() + length, AtomicU64::new(threads as u64));

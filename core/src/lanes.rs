@@ -1,13 +1,12 @@
-//! Which paths reach a peer, and in which order they serve it: the lanes of a pair.
+//! The lanes of a pair: the paths that reach a peer, and the order in which they serve it.
 //!
-//! A pure function: the caller asks interfaces and probes mechanisms, and hands in what came out. One peer
-//! that a mechanism cannot reach costs that pair that lane, and one record.
+//! This is a pure function: the caller queries interfaces and probes mechanisms, and passes the results in. A mechanism that cannot
+//! reach a peer costs that pair one lane and adds one record.
 //!
-//! Lanes stand in the order of rank, a path's reserve behind what is like its message module in other domains, last the
-//! emulation over messages. Where messages stay within the host, a
-//! network's put and get that need the target's progress just as emulation does are no lanes. A key is served by the first lane
-//! that fits it: one whose module reaches only memory of its own domain (`alloc`) is passed over for other
-//! memory.
+//! Lanes are sorted by rank. A path's reserve comes after similar message modules of other domains. Emulation over messages comes
+//! last. If messages stay within the host, a network's put and get that need the target's progress are left out, since emulation
+//! needs that progress too. A key is served by the first suitable lane. A lane whose module reaches only memory of its own domain
+//! (`alloc`) is skipped for other memory.
 
 mod small;
 
@@ -21,7 +20,7 @@ use crate::compose::Composition;
 use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, Ranked, Role, compare};
 
-/// A module of the peer, as its address says.
+/// A module of the peer, from its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerModule {
     /// Its name there; the domain may be named differently here.
@@ -39,7 +38,7 @@ pub(crate) enum Serves {
     AnyMemory,
 }
 
-/// What a lane goes through.
+/// The target of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LaneTarget {
     /// A module here, and the peer's module that it reaches: an index into the peer's list.
@@ -48,20 +47,20 @@ pub(crate) enum LaneTarget {
     Messages,
 }
 
-/// One way to serve a class of operation.
+/// A lane that serves a class of operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RankedLane {
-    /// Through what.
+    /// The module or emulation.
     pub(crate) via: LaneTarget,
-    /// For which memory; messages need none.
+    /// The memory that it serves; messages need none.
     pub(crate) serves: Serves,
-    /// Puts and gets of up to so many bytes go by messages instead; see [`Lanes::choose_small`].
+    /// Puts and gets up to this size go by messages instead; see [`Lanes::choose_small`].
     pub(crate) small: usize,
-    /// Why it stands where it stands.
+    /// The reason for its position.
     pub(crate) because: String,
 }
 
-/// The lanes of a pair, each list with the first choice first.
+/// The lanes of a pair; each list begins with the first choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lanes {
     /// For messages; empty: the peer cannot be reached.
@@ -70,7 +69,7 @@ pub(crate) struct Lanes {
     pub(crate) rma: Vec<RankedLane>,
     /// For atomics.
     pub(crate) atomic: Vec<RankedLane>,
-    /// What cannot reach this peer, and what was chosen for it.
+    /// The modules that cannot reach this peer, and those that were chosen for it.
     pub(crate) records: Vec<Record>,
 }
 
@@ -87,9 +86,8 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// What was composed for the peer besides messages: `RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud`.
-    /// Adds a record for each connection module. `wired` holds modules here, each with the one that forms its
-    /// connections with this peer.
+    /// The composed lanes besides messages: `RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud`. Adds a record for each
+    /// connection module. `wired` holds local modules, each with the one that forms its connections with this peer.
     pub(crate) fn compose(&mut self, peer: &str, wired: &[(ModuleRef, ModuleRef)]) -> String {
         let mut used: Vec<ModuleRef> = in_use(&self.message);
         let mut parts = Vec::new();
@@ -125,8 +123,8 @@ impl Lanes {
     }
 }
 
-/// The modules that serve some memory, or messages, while nothing fails: those up to the first that serves all, and
-/// its like in other domains, which share what is large.
+/// The modules that serve some memory, or messages, as long as nothing fails: those up to the first that serves all memory, and the
+/// same module in other domains, which share large transfers.
 fn in_use(lanes: &[RankedLane]) -> Vec<ModuleRef> {
     let mut whole: Option<&ModuleRef> = None;
     let mut modules = Vec::new();
@@ -143,8 +141,8 @@ fn in_use(lanes: &[RankedLane]) -> Vec<ModuleRef> {
     modules
 }
 
-/// Builds the lanes to a peer. `reach` answers for a module here and one of the same name there: reachable,
-/// or why not.
+/// Builds the lanes to a peer. `reach` answers for a local module and a peer's module of the same name: reachable, or the reason
+/// that it is not.
 pub(crate) fn lanes(
     peer: &str,
     composition: &Composition,
@@ -182,7 +180,8 @@ pub(crate) fn lanes(
                 if !keep {
                     let verdict = Verdict::OutrankedBy {
                         winner: format!("emulation over {local}"),
-                        rule: "both need the target's progress, and that stays on this host".into(),
+                        rule: "both need the target's progress, and emulation stays on this host"
+                            .into(),
                     };
                     let record = about(peer, &ranked.at, verdict);
                     if !lanes.records.contains(&record) {
@@ -218,7 +217,7 @@ pub(crate) fn lanes(
     lanes
 }
 
-/// Puts what is a path's reserve behind all that are like the path's message module: another device may have a connection.
+/// Moves a path's reserve behind all modules that are like the path's message module: another device may have a connection.
 fn put_reserves_last(composition: &Composition, fit: &mut Vec<(&Ranked, usize)>) {
     let of = |ranked: &Ranked| {
         let path = composition.usable().find(|path| path.reserve.as_ref() == Some(&ranked.at));
@@ -238,7 +237,7 @@ fn put_reserves_last(composition: &Composition, fit: &mut Vec<(&Ranked, usize)>)
     *fit = placed.into_iter().map(|(_, lane)| lane).collect();
 }
 
-/// The module that carries messages, when it reaches nobody outside of this host.
+/// The module that carries messages, if it reaches no peer outside of this host.
 fn local_messages(lanes: &Lanes, composition: &Composition) -> Option<ModuleRef> {
     match &lanes.message.first()?.via {
         LaneTarget::Module(at, _) => {
@@ -249,9 +248,9 @@ fn local_messages(lanes: &Lanes, composition: &Composition) -> Option<ModuleRef>
     }
 }
 
-/// The peer's module of the same provider and name that serves this one: of those that can be reached, the one
-/// whose domain has the same name, since devices of one fabric are mostly named alike on every host; else one that
-/// serves no other module here; else the first.
+/// The peer's module of the same provider and name that serves this module. Only reachable ones count. The first choice is the one
+/// whose domain has the same name, since devices of one fabric mostly have the same names on every host. Otherwise it is one that
+/// serves no other local module, or else the first.
 fn counterpart(
     at: &ModuleRef,
     theirs: &[PeerModule],
@@ -265,7 +264,7 @@ fn counterpart(
     fit.sort_by_key(|(index, there)| (there.at.domain != at.domain, taken.contains(index)));
     for (index, there) in fit {
         let carries = there.priority != CONNECTS_ONLY;
-        let only = || Err("the peer forms connections by it, and has it carry nothing else".into());
+        let only = || Err("the peer uses it only to form connections".into());
         match if carries { reach(at, there) } else { only() } {
             Ok(()) => return Ok(index),
             Err(why) if reasons.contains(&why) => {}
@@ -320,7 +319,7 @@ fn emulation(before: &[RankedLane]) -> RankedLane {
 fn chosen(peer: &str, lanes: &Lanes) -> Vec<Record> {
     let mut uses: Vec<(ModuleRef, Vec<String>, Vec<String>)> = Vec::new();
     for role in Role::DATA {
-        // A second message lane is a reserve, not in use.
+        // A second message lane is a reserve and not in use.
         let active = if role == Role::Message { 1 } else { usize::MAX };
         for lane in lanes.of(role).iter().take(active) {
             let LaneTarget::Module(at, _) = &lane.via else { continue };

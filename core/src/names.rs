@@ -1,15 +1,18 @@
-//! Short names of workers: what leads to a worker's address, in 48 bytes at most.
+//! Short names of workers: at most 48 bytes that lead to a worker's address.
 //!
-//! What is promised:
+//! Guarantees:
 //!
-//! * A name ([`WorkerName`]) says where a worker's process listens over TCP, the proof that a listener there wants to see, and which worker
-//!   is meant. It owns nothing: a hundred thousand of them are a hundred thousand times 48 bytes, and whoever is never talked to costs no more.
-//! * A context listens for this while a worker is open that somebody has asked for a name of, and at no other time: on the interfaces and
-//!   ports that `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, whatever modules carry the data. Whoever asks later is refused at once.
-//! * The first contact fetches the whole address, and is over then; nothing is kept of it. It is answered in the progress of the worker that is
-//!   named and by the progress thread, where its context has one: without the application.
-//! * A name is a permission to connect, as an address is: the handshake of [`tieline_net`] shows both ways who knows its 16 random bytes, and
-//!   the job's secret where there is one. What comes back counts only if it is the address of the worker that the name means.
+//! * A name ([`WorkerName`]) holds the TCP addresses of a worker's process, the proof that the listener there requires, and the
+//!   worker. It owns no resources: a hundred thousand names take a hundred thousand times 48 bytes, and a peer without contact
+//!   costs no more.
+//! * A context listens only while a worker is open whose name was requested. It uses the interfaces and ports that
+//!   `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, independent of the modules that carry data. Later requests are refused
+//!   immediately.
+//! * The first contact fetches the whole address and ends; nothing of it is kept. It is answered in the progress of the named
+//!   worker, and by the progress thread if its context has one, without the application.
+//! * A name is a permission to connect, like an address. The handshake of [`tieline_net`] proves to both sides that the other one
+//!   knows its 16 random bytes, and the job's secret if there is one. The answer is accepted only if it is the address of the named
+//!   worker.
 //!
 //! ```text
 //! 1 format   1 counts: IPv4 below, IPv6 above   16 proof   8 worker   4 where   IPv4: 4 and port, each   IPv6: 16 and port, each
@@ -34,27 +37,27 @@ use tieline_net::{
 };
 
 const FORMAT: u8 = 1;
-/// What stands before the addresses.
+/// The bytes before the addresses.
 const HEAD: usize = 1 + 1 + 16 + 8 + 4;
 const V4: usize = 4 + 2;
 const V6: usize = 16 + 2;
-/// Which user of the listener is meant: there is one.
+/// The user of the listener; there is only one.
 const USER: &str = "names";
 const PURPOSE: u8 = 1;
-/// Questions that one look answers.
+/// The limit of requests that one poll answers.
 const AT_ONCE: usize = 64;
-/// No address is longer.
+/// The longest address.
 const MOST: usize = 1 << 20;
 
-/// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address. [`Worker::name`](crate::Worker::name)
-/// makes it, and [`Worker::endpoint_by_name`](crate::Worker::endpoint_by_name) connects. It opens the way to the worker as the address does,
-/// and is to be kept as secret.
+/// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address.
+/// [`Worker::name`](crate::Worker::name) makes it, and [`Worker::endpoint_by_name`](crate::Worker::endpoint_by_name) connects. Like
+/// an address it permits a connection to the worker, so keep it secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkerName {
     bytes: [u8; WorkerName::MAX_LEN],
 }
 
-/// It owns nothing beside them.
+/// It owns nothing besides its bytes.
 const _: () = assert!(size_of::<WorkerName>() == WorkerName::MAX_LEN);
 
 impl WorkerName {
@@ -67,10 +70,10 @@ impl WorkerName {
         &self.bytes[..len_of(self.bytes[1]).unwrap_or(HEAD)]
     }
 
-    /// Takes the bytes of a name; zeros behind them are left alone.
+    /// Parses the bytes of a name; trailing zeros are ignored.
     ///
     /// # Errors
-    /// `BadData` for bytes that are no name, `Unsupported` for one of another version.
+    /// `BadData` for bytes that are not a name, `Unsupported` for a name of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<WorkerName, Error> {
         let no = |status, why: &str| {
             let fix = match status {
@@ -79,7 +82,7 @@ impl WorkerName {
             };
             Error::new(
                 status,
-                "this is no worker's name",
+                "this is not a worker's name",
                 format!("{why} ({} bytes)", bytes.len()),
                 fix,
             )
@@ -100,12 +103,12 @@ impl WorkerName {
         }
         let mut taken = WorkerName { bytes: [0; WorkerName::MAX_LEN] };
         taken.bytes[..len].copy_from_slice(name);
-        // Never dialled, they need not be looked at again.
+        // An address that is never dialled needs no check.
         let dialled =
             |at: &ListenAddress| at.port != 0 && !at.ip.is_unspecified() && !at.ip.is_multicast();
         match taken.addresses().iter().all(dialled) {
             true => Ok(taken),
-            false => Err(no(Status::BadData, "an address of it cannot be")),
+            false => Err(no(Status::BadData, "it holds an impossible address")),
         }
     }
 
@@ -127,7 +130,7 @@ impl WorkerName {
                 to.extend_from_slice(&address.port.to_le_bytes());
             }
         }
-        // At most three, and one.
+        // At most three IPv4 addresses, or one IPv6 address.
         bytes[1] = (v4.len() / V4) as u8 | (((v6.len() / V6) as u8) << 4);
         bytes.extend(v4.into_iter().chain(v6));
         let mut name = WorkerName { bytes: [0; WorkerName::MAX_LEN] };
@@ -156,7 +159,7 @@ impl WorkerName {
         let mut cookie = [0; 16];
         cookie.copy_from_slice(&self.bytes[2..18]);
         let here = here();
-        // Who is in the same place may use loopback addresses.
+        // A peer in the same network namespace of the host may use loopback addresses.
         let same = self.bytes[26..30] == place(&here.0, here.1);
         let (boot_id, net_namespace) = if same { here } else { ([0; 16], 0) };
         let (target, addresses) = (target_of(USER, &cookie), self.addresses());
@@ -183,21 +186,21 @@ fn counts_of(counts: u8) -> (usize, usize) {
     (usize::from(counts & 15), usize::from(counts >> 4))
 }
 
-/// The length of a name with so many addresses; none, if there is no such name.
+/// The length of a name with these address counts; `None` if there is no such name.
 fn len_of(counts: u8) -> Option<usize> {
     let (v4, v6) = counts_of(counts);
     let len = HEAD + v4 * V4 + v6 * V6;
     (len > HEAD && len <= WorkerName::MAX_LEN).then_some(len)
 }
 
-/// What of a worker's number stands in its name.
+/// The part of a worker's id that its name contains.
 fn tag(worker: &[u8; 16]) -> [u8; 8] {
     let mut tag = [0; 8];
     tag.copy_from_slice(&worker[..8]);
     tag
 }
 
-/// Which host and network namespace it is, in short.
+/// A short hash of the host and its network namespace.
 fn place(boot_id: &[u8; 16], net_namespace: u64) -> [u8; 4] {
     let bytes = boot_id.iter().copied().chain(net_namespace.to_le_bytes());
     let hash = bytes
@@ -205,8 +208,8 @@ fn place(boot_id: &[u8; 16], net_namespace: u64) -> [u8; 4] {
     hash.to_le_bytes()
 }
 
-/// Addresses, those first that lead here from farther away; else as the listener offers them: the fast first, bridges and links
-/// without a carrier last, whatever speed they claim.
+/// The addresses, with those first that are reachable from farther away. The rest keeps the listener's order: fast ones first,
+/// bridges and links without a carrier last, whatever speed they report.
 fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
     let near = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
@@ -217,25 +220,25 @@ fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
     ranked
 }
 
-// ---- who is asked ----
+// ---- the responder ----
 
-/// Answers who asks by a name, for the workers of a context. Any thread.
+/// Answers name requests for the workers of a context. Usable from any thread.
 pub(crate) struct NameService {
     mailbox: Mailbox,
     addresses: Mutex<HashMap<[u8; 8], Vec<u8>>>,
 }
 
-/// Which names a worker answers for.
+/// The names that a worker answers for.
 #[derive(Default)]
 pub(crate) struct Answers {
-    /// It has a name itself, and answers for the workers of its context.
+    /// The worker has a name and answers for the workers of its context.
     pub(crate) own: RefCell<Option<Arc<NameService>>>,
-    /// It is the progress thread's, and does so whoever has one.
+    /// It is the progress thread's worker, which answers for every name of the context.
     pub(crate) for_all: Cell<bool>,
 }
 
 impl NameService {
-    /// Listens.
+    /// Begins to listen.
     pub(crate) fn open(settings: &Settings) -> Result<NameService, String> {
         let hub = Hub::open(settings)?;
         let target = target_of(USER, &hub.contact([0; 16]).cookie);
@@ -243,20 +246,20 @@ impl NameService {
         Ok(NameService { mailbox, addresses: Mutex::default() })
     }
 
-    /// The name of a worker, whose address this is from now on.
+    /// Returns the name of a worker and sets the address that requests get from here on.
     pub(crate) fn publish(&self, worker: &[u8; 16], address: Vec<u8>) -> WorkerName {
         let _ = self.known().insert(tag(worker), address);
         WorkerName::new(&self.mailbox.contact(), worker)
     }
 
-    /// That worker is closed. `true`: there is no other one that has a name.
+    /// The worker is closed. `true`: no other worker has a name.
     pub(crate) fn forget(&self, worker: &[u8; 16]) -> bool {
         let mut known = self.known();
         let _ = known.remove(&tag(worker));
         known.is_empty()
     }
 
-    /// Who sleeps on this is woken when there is something to answer.
+    /// A sleeper on this poller is woken when there is a request to answer.
     pub(crate) fn watch_by(&self, poller: &Poller) -> Result<(), Error> {
         let watched = self.fds().iter().try_for_each(|fd| poller.add(*fd));
         if watched.is_err() {
@@ -265,7 +268,7 @@ impl NameService {
         watched
     }
 
-    /// It is woken no more: also where a forked child has these descriptors too, so that closing them is not enough.
+    /// Ends that. It is needed because a forked child may hold these descriptors too, so closing them is not enough.
     pub(crate) fn unwatch_by(&self, poller: &Poller) {
         self.fds().iter().for_each(|fd| poller.remove(*fd));
     }
@@ -274,8 +277,8 @@ impl NameService {
         [self.mailbox.hub().fd().as_raw_fd(), self.mailbox.fd().as_raw_fd()]
     }
 
-    /// Answers who has asked, without waiting: some of them, where there are many. `now`: the worker that answers, if it has a name, and
-    /// the address that it has by now.
+    /// Answers requests without waiting; if there are many, only some of them. `now`: the worker that answers, if it has a name,
+    /// and its current address.
     pub(crate) fn poll(&self, now: impl FnOnce() -> Option<([u8; 16], Vec<u8>)>) {
         self.mailbox.hub().poll();
         if self.mailbox.is_empty() {
@@ -293,7 +296,7 @@ impl NameService {
         let asked = hello.payload().first_chunk::<8>().filter(|_| hello.purpose == PURPOSE);
         let address = asked.and_then(|tag| self.known().get(tag).cloned()).unwrap_or_default();
         let answer = [&(address.len() as u32).to_le_bytes()[..], &address].concat();
-        // Who cannot be answered is told by the connection's end.
+        // If the answer fails, the end of the connection tells the requester.
         let _ = incoming.answer(&answer);
     }
 
@@ -302,9 +305,9 @@ impl NameService {
     }
 }
 
-// ---- who asks ----
+// ---- the requester ----
 
-/// A question for the address behind a name, on its way.
+/// A request in progress for the address behind a name.
 pub(crate) struct Asking {
     name: WorkerName,
     stage: Stage,
@@ -318,7 +321,7 @@ enum Stage {
 }
 
 impl Asking {
-    /// Begins. Nothing is known here but the name.
+    /// Begins a request. Only the name is known here.
     pub(crate) fn start(
         name: &WorkerName,
         settings: &Settings,
@@ -337,12 +340,13 @@ impl Asking {
         Ok(Asking { name: *name, stage, deadline })
     }
 
-    /// What is asked about.
+    /// The name that is being resolved.
     pub(crate) fn name(&self) -> &WorkerName {
         &self.name
     }
 
-    /// Goes on, without waiting. The address, once it is there; after that, and after a failure, nothing comes.
+    /// Makes progress without waiting. Returns the address once it has arrived. After that, or after a failure, it returns nothing
+    /// more.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Result<WorkerAddress, Error>> {
         if let Stage::Dials(dial) = &mut self.stage {
             match dial.advance(now) {
@@ -375,7 +379,9 @@ impl Asking {
             return self.over(read);
         }
         let (status, why) = match (ended, now >= self.deadline) {
-            (true, _) => (Status::PeerFailed, "it has hung up in the middle of its address"),
+            (true, _) => {
+                (Status::PeerFailed, "it closed the connection in the middle of its address")
+            }
             (false, true) => (Status::TimedOut, "its address did not come in time"),
             (false, false) => return None,
         };
@@ -387,7 +393,7 @@ impl Asking {
         Some(result)
     }
 
-    /// What came, if it is the address of the worker that was meant.
+    /// The received address, if it belongs to the named worker.
     fn check(&self, bytes: Vec<u8>) -> Result<WorkerAddress, Error> {
         if bytes.is_empty() {
             let why = "its process has no such worker (any more)".into();
@@ -403,7 +409,7 @@ impl Asking {
     }
 }
 
-/// Whether this process or the system has no descriptor left: not even the interfaces can be listed then.
+/// Whether this process or the system has no descriptor left, in which case not even the interfaces can be listed.
 fn is_starved() -> bool {
     let number = File::open("/dev/null").err().and_then(|error| error.raw_os_error());
     matches!(number, Some(libc::EMFILE | libc::ENFILE))
@@ -427,7 +433,7 @@ fn failed(status: Status, name: &WorkerName, why: String) -> Error {
     Error::new(status, format!("asking for the address of {name:?}"), why, fix)
 }
 
-/// Takes what has come; `true`: no more will.
+/// Reads the available bytes; `true` at the end.
 fn read_on(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<bool, String> {
     let mut piece = [0; 4096];
     while bytes.len() <= MOST + 4 {
@@ -442,7 +448,7 @@ fn read_on(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<bool, String> 
     Ok(true)
 }
 
-/// The address, once all of it has come.
+/// The address, once it has arrived completely.
 fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;
@@ -452,7 +458,7 @@ fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     rest.get(..len).map(|address| Ok(address.to_vec()))
 }
 
-/// Where a context listens for those who ask by a name, and what they need to show.
+/// The addresses at which a context listens for name requests, and the proof that it requires.
 pub(crate) fn settings(secret: String, interfaces: &str, ports: &str) -> Result<Settings, String> {
     let (filter, listen) = (Filter::parse(interfaces)?, Listen::Ports(Ports::parse(ports)?));
     Ok(Settings { secret: secret.into_bytes(), filter, listen, ..Settings::default() })

@@ -1,4 +1,4 @@
-//! What a context found, chose and left out: for people and for programs.
+//! The providers, modules and paths that a context found, chose and excluded: as text and as JSON.
 //!
 //! ```no_run
 //! let report = tieline::Context::open()?.report();
@@ -27,34 +27,33 @@ pub use values::{
 };
 use why::{listed, record_lines_within};
 
-/// Everything a context knows about itself. Fields are only ever added.
+/// Everything a context knows about itself. Later versions only add fields.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// Version of the library.
     pub version: String,
-    /// Provider ABI that it speaks, `major.minor`.
+    /// The provider ABI that it implements, `major.minor`.
     pub abi: String,
     /// Directories that were searched for providers, in order.
     pub searched: String,
     /// Providers that are loaded.
     pub providers: Vec<ProviderView>,
-    /// Their open memory domains.
+    /// The open memory domains of these providers.
     pub domains: Vec<DomainView>,
-    /// The modules of these.
+    /// The modules of these domains.
     pub modules: Vec<ModuleView>,
-    /// What was composed for each domain.
+    /// The path that was composed for each domain.
     pub paths: Vec<PathView>,
-    /// In which order modules serve a peer that all of them reach. What a certain peer gets is what
-    /// `Endpoint::report` says.
+    /// The order in which modules serve a peer that all of them reach. `Endpoint::report` shows the lanes of one peer.
     pub lanes: Vec<LaneView>,
-    /// What calls that wait do first, and why: spin, or yield the processor at once.
+    /// The first phase of blocking calls, and the reason: spin, or yield the processor immediately.
     pub waits: String,
     /// Every decision.
     pub records: Vec<Record>,
-    /// What an operator should know.
+    /// Facts that an operator should know.
     pub warnings: Vec<String>,
-    /// What providers logged, as far as `TIELINE_LOG` wants it.
+    /// The log lines of providers, at the level that `TIELINE_LOG` selects.
     pub log: Vec<LogView>,
     /// Every variable with its value and origin.
     pub config: Vec<ValueView>,
@@ -71,7 +70,7 @@ pub struct ProviderView {
     pub version: String,
     /// A file's path, or `built in`.
     pub origin: String,
-    /// Why it has nothing to do here: `no device in /sys/class/infiniband`.
+    /// The reason that it is not used here: `no device in /sys/class/infiniband`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
 }
@@ -83,7 +82,7 @@ pub struct DomainView {
     pub provider: String,
     /// Its name.
     pub name: String,
-    /// What it can do with memory: `alloc`, `register`.
+    /// Its operations on memory: `alloc`, `register`.
     pub can: Vec<String>,
     /// Fixed cost of a registration, ns, as stated.
     pub register_ns: f64,
@@ -102,17 +101,17 @@ pub struct ModuleView {
     pub module: String,
     /// `data path` or `connection-only`.
     pub role: String,
-    /// `interface` or `endpoint`: what it connects to.
+    /// `interface` or `endpoint`: the kind of object that it connects to.
     pub connects_to: String,
-    /// What it can do.
+    /// Its capabilities.
     pub can: Vec<String>,
-    /// The priority that counts.
+    /// The effective priority.
     pub priority: i32,
-    /// The variable that set the priority, when it is not the module's own.
+    /// The variable that set the priority, if it is not the module's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_by: Option<String>,
-    /// Time for one operation, ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8 KiB, `bulk_rma` of
-    /// 256 KiB (a bandwidth), `atomic` of 8 bytes. What it does not do is not there.
+    /// Time for one operation, ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8 KiB,
+    /// `bulk_rma` of 256 KiB (a bandwidth), `atomic` of 8 bytes. Unsupported operations are absent.
     pub cost_ns: BTreeMap<String, f64>,
     /// Roles that it was chosen for.
     pub used_for: Vec<String>,
@@ -125,38 +124,37 @@ pub struct PathView {
     pub domain: String,
     /// Its provider.
     pub provider: String,
-    /// Carries messages.
+    /// The module for messages.
     pub message: Option<String>,
-    /// Does put and get; `emulated`: the core does it over messages.
+    /// The module for put and get; `emulated`: the core performs them over messages.
     pub rma: Option<String>,
-    /// Does atomics; `emulated`: the core does it over messages.
+    /// The module for atomics; `emulated`: the core performs them over messages.
     pub atomic: Option<String>,
-    /// Forms connections.
+    /// The module that forms connections.
     pub connection: Option<String>,
-    /// Why that one does.
+    /// The reason for that module.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_because: Option<String>,
-    /// All of that in a line: `{message rc, RMA rc, atomic emulated, connect ud}`.
+    /// The whole path in a line: `{message rc, RMA rc, atomic emulated, connect ud}`.
     pub composed: String,
-    /// Roles that need nothing from the target's threads.
+    /// Roles that need no progress by threads of the target.
     pub passive_target: Vec<String>,
-    /// Why the path cannot be used.
+    /// The reason that the path cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
 }
 
-/// One lane towards a peer that everything reaches.
+/// One lane towards a peer that can be reached in every way.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaneView {
     /// `message`, `RMA` or `atomic`.
     pub role: String,
     /// A module, or `emulated`.
     pub via: String,
-    /// `own`: memory that the module provided (`Context::alloc`); `any`: all registered memory. Messages
-    /// need none.
+    /// `own`: memory that the module allocated (`Context::alloc`); `any`: all registered memory. Messages need none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// Why it stands where it stands.
+    /// The reason for its position.
     pub because: String,
 }
 
@@ -167,16 +165,16 @@ pub struct LogView {
     pub provider: String,
     /// `error`, `warn`, `info` or `debug`.
     pub level: String,
-    /// What it said.
+    /// The text.
     pub text: String,
-    /// What has happened to a device, where it is that: `port_down`, `port_up` or `device_gone`. Told whatever
-    /// `TIELINE_LOG` says.
+    /// The device event, if the line reports one: `port_down`, `port_up` or `device_gone`. Such lines are kept at any level of
+    /// `TIELINE_LOG`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
 }
 
 impl Report {
-    /// What is here, in three short tables.
+    /// The providers, modules and paths in three short tables.
     #[must_use]
     pub fn table(&self) -> String {
         self.table_within(text::WIDTH)
@@ -238,7 +236,7 @@ impl Report {
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| {
-            // Only a map with odd keys or a failing writer can get here; neither exists.
+            // This is reached only for a map with non-string keys or a failing writer, and neither exists.
             format!("{{\"error\": \"{}\"}}", error.to_string().replace(['"', '\\'], "'"))
         })
     }
@@ -247,7 +245,7 @@ impl Report {
         format!("Tieline {}, provider ABI {}\n\n", self.version, self.abi)
     }
 
-    /// How many subjects are there or were asked for, and do nothing.
+    /// The number of subjects that are present or were requested, but are not used.
     fn not_used(&self) -> usize {
         let mut idle: Vec<String> = self
             .records
@@ -267,7 +265,7 @@ pub fn record_lines<'a>(records: impl IntoIterator<Item = &'a Record>) -> String
     record_lines_within(records, text::WIDTH, Verdict::detail)
 }
 
-/// A heading of words with two blanks between them, and a row for each item.
+/// A heading whose words are separated by two blanks, and a row for each item.
 fn section<T>(heading: &str, items: &[T], width: usize, row: impl Fn(&T) -> Vec<String>) -> String {
     let heading: Vec<String> = heading.split("  ").map(str::to_owned).collect();
     if items.is_empty() {

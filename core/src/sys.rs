@@ -20,7 +20,7 @@ use std::time::Duration;
 use tieline_plugin_api::process::Mark;
 use tieline_plugin_api::{Failure, Status};
 
-/// Sixteen random bytes: the number of a context or a worker.
+/// Sixteen random bytes: the id of a context or a worker.
 pub(crate) fn random_id() -> Result<[u8; 16], Error> {
     let mut id = [0; 16];
     tieline_net::random(&mut id)
@@ -28,12 +28,12 @@ pub(crate) fn random_id() -> Result<[u8; 16], Error> {
     Ok(id)
 }
 
-/// The failure of the last system call, with what was being asked for.
+/// The error of the last system call, with the purpose of the call.
 pub(crate) fn last_error(what: &str) -> Error {
     Failure::last_os_error(what).into()
 }
 
-/// An epoll instance: what `Worker::fd` hands out.
+/// An epoll instance: the descriptor that `Worker::fd` returns.
 pub(crate) struct Poller {
     pub(crate) epoll: OwnedFd,
 }
@@ -45,7 +45,7 @@ impl Poller {
         if fd < 0 {
             return Err(last_error("a descriptor to wait on (epoll_create1)"));
         }
-        // SAFETY: the descriptor was just made and is owned by nobody else.
+        // SAFETY: the descriptor was just created and nothing else owns it.
         Ok(Poller { epoll: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
@@ -58,7 +58,7 @@ impl Poller {
         if result < 0 { Err(last_error("watching a descriptor (epoll_ctl)")) } else { Ok(()) }
     }
 
-    /// Watches it no more; one that is closed already is not watched.
+    /// Stops watching a descriptor. A closed one is not watched anyway.
     pub(crate) fn remove(&self, fd: RawFd) {
         // SAFETY: deleting needs no event record.
         let _ = unsafe {
@@ -66,7 +66,7 @@ impl Poller {
         };
     }
 
-    /// Sleeps until something is readable; `false` when the time is up. A signal ends the sleep early.
+    /// Sleeps until a descriptor is readable; `false` after the timeout. A signal ends the sleep early.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let mut polled =
             libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -75,8 +75,8 @@ impl Poller {
             tv_nsec: t.subsec_nanos().into(),
         });
         let at = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // epoll_wait itself knows milliseconds only.
-        // SAFETY: one record, and a time or none, that live during the call; no signal mask.
+        // epoll_wait itself supports only milliseconds. SAFETY: one record, and a time or none, that live during the call; no
+        // signal mask.
         let n = unsafe { libc::ppoll(&mut polled, 1, at, std::ptr::null()) };
         if n >= 0 {
             return Ok(n > 0);
@@ -94,7 +94,7 @@ impl AsRawFd for Poller {
     }
 }
 
-/// A descriptor that becomes readable at a time.
+/// A descriptor that becomes readable at a set time.
 pub(crate) struct Timer {
     fd: OwnedFd,
     set: Cell<bool>,
@@ -108,11 +108,11 @@ impl Timer {
         if fd < 0 {
             return Err(last_error("a timer (timerfd_create)"));
         }
-        // SAFETY: the descriptor was just made and is owned by nobody else.
+        // SAFETY: the descriptor was just created and nothing else owns it.
         Ok(Timer { fd: unsafe { OwnedFd::from_raw_fd(fd) }, set: Cell::new(false) })
     }
 
-    /// Sets it to the time from now; `None` stops it. It is not readable until then.
+    /// Sets the time relative to the present; `None` stops the timer. The descriptor is not readable until then.
     pub(crate) fn set(&self, after: Option<Duration>) -> Result<(), Error> {
         if after.is_none() && !self.set.get() {
             return Ok(());
@@ -152,17 +152,17 @@ impl Wakeup {
         if fd < 0 {
             return Err(last_error("a descriptor to wake a thread with (eventfd)"));
         }
-        // SAFETY: the descriptor was just made and is owned by nobody else.
+        // SAFETY: the descriptor was just created and nothing else owns it.
         Ok(Wakeup { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
     pub(crate) fn wake(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes; a full counter is as good as a wake-up.
+        // SAFETY: eight readable bytes; a full counter also wakes the sleeper up.
         let _ = unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// How often it was woken since it was asked last; the descriptor is not readable then.
+    /// The number of wake-ups since the last call. Afterwards the descriptor is not readable.
     pub(crate) fn take(&self) -> u64 {
         let mut count = 0u64;
         // SAFETY: eight writable bytes; the descriptor does not block.
@@ -177,7 +177,7 @@ impl AsRawFd for Wakeup {
     }
 }
 
-/// Says whether this process is still the one that made it.
+/// Detects whether the calling process is the one that created it.
 pub(crate) struct ForkGuard(Mark);
 
 impl ForkGuard {
@@ -191,8 +191,8 @@ impl ForkGuard {
         self.0.is_here()
     }
 
-    /// An error in a forked child, where nothing that belongs to the parent may be used: shared memory is not mapped
-    /// there, and descriptors are the parent's.
+    /// An error in a forked child, which must not use anything of its parent's: shared memory is not mapped there, and descriptors
+    /// belong to the parent.
     pub(crate) fn check(&self, what: &str) -> Result<(), Error> {
         if self.same_process() {
             return Ok(());
@@ -207,17 +207,17 @@ impl ForkGuard {
     }
 }
 
-/// Copies memory of which either side may be read or written by others meanwhile: by threads of this process, by other
-/// processes, by devices. What arrives is then a mixture of old and new bytes, and nothing worse: the copy is made by
-/// the processor's own instructions, or by atomic loads and stores, so that the compiler may assume nothing about it.
+/// Copies memory that threads of this process, other processes, or devices may read or write meanwhile. The result may mix old and
+/// new bytes, but nothing worse happens. The copy uses processor instructions, or atomic loads and stores, so the compiler assumes
+/// nothing about the memory.
 ///
 /// # Safety
 /// `from` is readable and `to` is writable for `len` bytes.
 #[inline]
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller's promise; the direction flag is clear by the calling convention. From 4 KiB on this is as fast
-    // as the library's copy, and takes some tens of nanoseconds to begin.
+    // SAFETY: the caller's promise; the direction flag is clear by the calling convention. From 4 KiB on this is as fast as the
+    // library's copy; it takes some tens of nanoseconds to start.
     unsafe {
         if len <= SHORT_COPY {
             return copy_short(from, to, len);
@@ -250,15 +250,15 @@ unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Up to here a copy goes by single moves.
+/// The longest copy that uses single moves.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT_COPY: usize = 512;
 
-/// The same by moves of 16, 8, 4, 2 and 1 bytes from the first to the last, each byte by one of them: who sees that one has come may
-/// write over it at once.
+/// The same by moves of 16, 8, 4, 2 and 1 bytes in order. One move copies each byte, so a reader that has seen it arrive may
+/// overwrite it immediately.
 ///
 /// # Safety
-/// As [`copy_shared`].
+/// The same as for [`copy_shared`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
@@ -273,7 +273,7 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
             at += $size;
         }};
     }
-    // SAFETY: the caller's promise; no move goes beyond `len`.
+    // SAFETY: the caller's promise; no move exceeds `len`.
     unsafe {
         while at < len & !15 {
             copy!(xmm_reg, 16, "movups {held}, [{from}]", "movups [{to}], {held}");
@@ -293,14 +293,15 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Memory that other processes may read and write at any time: never a Rust reference to its bytes, only copies and atomics.
+/// Memory that other processes may read and write at any time. It is accessed by copies and atomics only, and never by a Rust
+/// reference to its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: a span is an address; every access goes through copies and atomics that tolerate concurrent writers.
+// SAFETY: a span is an address; every access uses copies and atomics that tolerate concurrent writers.
 unsafe impl Send for Span {}
 // SAFETY: as above.
 unsafe impl Sync for Span {}
@@ -334,7 +335,7 @@ impl Span {
         self.len
     }
 
-    /// The address of a range inside, or why it is none.
+    /// The address of a range inside, or the error.
     #[inline]
     pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, Status> {
         match offset.checked_add(len) {
@@ -344,10 +345,10 @@ impl Span {
         }
     }
 
-    /// The span of a range inside, or why it is none.
+    /// The span of a range inside, or the error.
     ///
     /// # Safety
-    /// It is used only for as long as this one may be.
+    /// It is used only as long as this span may be used.
     pub(crate) unsafe fn part(&self, offset: usize, len: usize) -> Result<Span, Status> {
         Ok(Span { base: self.range(offset, len)?, len })
     }
@@ -391,7 +392,7 @@ impl Span {
     }
 }
 
-/// What this process may have at most, where that is bounded.
+/// The resource limits of this process.
 pub(crate) struct Limits {
     pub(crate) address_space: Option<u64>,
     pub(crate) file_bytes: Option<u64>,
@@ -408,9 +409,9 @@ pub(crate) fn limits() -> Limits {
     Limits { address_space: read(libc::RLIMIT_AS), file_bytes: read(libc::RLIMIT_FSIZE) }
 }
 
-/// How many processors the calling thread may run on.
+/// The number of processors that the calling thread may run on.
 pub(crate) fn processors_allowed() -> Option<usize> {
-    // More than any kernel is built for.
+    // More processors than any kernel supports.
     let mut mask = [0u64; 256];
     // SAFETY: the pointer and the size name the local mask; pid 0 is the calling thread.
     let read = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
@@ -418,8 +419,8 @@ pub(crate) fn processors_allowed() -> Option<usize> {
     (read == 0 && count > 0).then_some(count)
 }
 
-/// How often the calling thread had to leave its processor to another one although it could have gone on; a yield that
-/// found somebody counts.
+/// How often the calling thread had to leave its processor to another thread although it was runnable. A yield that found another
+/// thread counts.
 pub(crate) fn switches() -> u64 {
     // SAFETY: all-zero is a valid rusage: integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -434,7 +435,7 @@ pub(crate) fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// As many descriptors as this process may ask for. It never lowers the limit.
+/// Raises the limit of descriptors as far as this process may. It never lowers the limit.
 #[cfg(test)]
 pub(crate) fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -446,14 +447,14 @@ pub(crate) fn raise_descriptors() {
     }
 }
 
-/// Runs `child` in a forked child; `true` when it ended well, and within 20 s.
+/// Runs `child` in a forked child; `true` if it succeeded within 20 s.
 #[cfg(test)]
 pub(crate) fn ends_in_forked_child(child: impl FnOnce()) -> bool {
-    // SAFETY: the child does what a forked child of a program with threads may do, which is what is tested.
+    // SAFETY: the child only does what a forked child of a multi-threaded program may do, which is the subject of the test.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", io::Error::last_os_error());
     if pid == 0 {
-        // SAFETY: the signal ends the child if it hangs; `_exit` does without the parent's last words.
+        // SAFETY: the signal ends the child if it hangs; `_exit` skips the parent's exit handlers.
         unsafe {
             let _ = libc::alarm(20);
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
@@ -466,7 +467,7 @@ pub(crate) fn ends_in_forked_child(child: impl FnOnce()) -> bool {
     waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// The process's number, for messages to people.
+/// The process id, for messages to users.
 pub(crate) fn process_id() -> u32 {
     std::process::id()
 }

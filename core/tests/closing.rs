@@ -1,5 +1,5 @@
-//! The end of a worker, over every transport that there is on one host: what said `Done` arrives, and what was pending when it is
-//! closed.
+//! The end of a worker, over every transport of one host: operations that returned `Done` arrive, and so do those that were pending
+//! at the close.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Context, ContextBuilder, Endpoint, Outcome, Status, Worker};
 use tieline_testing::{Wait, built};
 
-/// The transports, by name, and the settings with which nothing else is used.
+/// The transports by name, and the settings under which each is the only one.
 fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let mut all = vec![("shm", vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())])];
     match built::folder(&built::TCP) {
@@ -29,15 +29,15 @@ fn builder(settings: &[(&str, String)]) -> ContextBuilder {
     settings.iter().fold(Context::builder(), |builder, (name, value)| builder.set(name, value))
 }
 
-/// What the other thread is told to do next.
+/// The next order for the other thread.
 enum Next {
-    /// Take in messages until so many have come, and tell; go on taking them until the next order.
+    /// Receive messages until this many have come, then report; continue to receive until the next order.
     Take(u64),
     /// Do nothing until the next order.
     Rest,
 }
 
-/// A thread whose worker takes in messages when it is told to, and says which came.
+/// A thread whose worker receives messages on demand and reports them.
 struct Receiver {
     address: Vec<u8>,
     next: mpsc::Sender<Next>,
@@ -89,7 +89,7 @@ impl Receiver {
     }
 }
 
-/// A worker and its endpoint; both sides have heard of each other.
+/// A worker and its endpoint; both sides have exchanged messages.
 fn sender(context: &Context, to: &Receiver) -> (Worker, Endpoint) {
     let worker = context.worker().unwrap();
     let endpoint = worker.connect(&to.address).unwrap();
@@ -101,13 +101,13 @@ fn sender(context: &Context, to: &Receiver) -> (Worker, Endpoint) {
     (worker, endpoint)
 }
 
-/// The bytes of a message: of every length there is.
+/// The bytes of a message; all lengths occur.
 fn payload(n: u64, most: usize) -> Vec<u8> {
     let lens = [0, 8, 100, 1000, 5000, most];
     vec![n as u8; lens[n as usize % lens.len()].min(most)]
 }
 
-/// Sends as long as that is `Done` at once, or up to `most`; how many were.
+/// Sends as long as the result is `Done`, up to `most`; returns the count.
 fn fill(endpoint: &Endpoint, most: u64) -> u64 {
     let longest = endpoint.max_message().unwrap();
     for n in 0..most {
@@ -140,10 +140,10 @@ fn what_said_done_arrives_though_its_worker_is_dropped_before_the_peer_looks() {
     }
 }
 
-/// Longer than everything that a test waits for.
+/// Longer than any wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends until it is told to come again; how many were taken, of which some are pending.
+/// Sends until a post is refused with `Again`; returns the accepted count, some of which are pending.
 fn overfill(endpoint: &Endpoint) -> u64 {
     let longest = endpoint.max_message().unwrap();
     let mut taken = 0;
@@ -184,7 +184,7 @@ fn what_a_closed_worker_could_not_deliver_in_time_is_named() {
             let (worker, endpoint) = sender(&context, &receiver);
             let _ = overfill(&endpoint);
             let pending = worker.pending();
-            // The receiver is not told to look.
+            // The receiver gets no order to poll.
             let undelivered = worker.close(Duration::from_millis(20)).unwrap_err();
             assert_eq!(undelivered.error.status(), Status::TimedOut, "{undelivered}");
             let [loss] = &undelivered.losses[..] else { panic!("over {name}: {undelivered}") };
@@ -195,7 +195,7 @@ fn what_a_closed_worker_could_not_deliver_in_time_is_named() {
     }
 }
 
-/// It waits for room on the way to a peer that takes nothing, and gives up.
+/// It waits for room towards a peer that receives nothing, and gives up.
 #[test]
 fn a_worker_that_is_dropped_does_not_wait_for_a_peer_that_reads_nothing() {
     for (name, settings) in &transports() {
@@ -243,12 +243,13 @@ fn what_handlers_post_while_a_worker_closes_is_delivered_as_well() {
             let receiver = receiver(scope, settings);
             let context = builder(settings).open().unwrap();
             let (worker, endpoint) = sender(&context, &receiver);
-            // A message to oneself, whose handler writes to the other.
+            // A message to itself, whose handler sends to the other.
             worker.on_message(2, move |_| drop(endpoint.send(1, 77, b"as well").unwrap())).unwrap();
             let me = worker.connect(&worker.address().unwrap()).unwrap();
             let _ = me.send(2, 0, b"").unwrap();
             receiver.takes(1);
-            // Its handler may not have run when everything else is delivered: that is no message of ours.
+            // Its handler may not have run when everything else is delivered, and closing does not wait for the handlers of received
+            // messages.
             let _ = worker.finish(me.flush_messages().unwrap()).unwrap();
             worker.close(PATIENCE).unwrap_or_else(|lost| panic!("over {name}: {lost}"));
             assert_eq!(receiver.seen.recv().unwrap(), [77]);

@@ -1,5 +1,5 @@
-//! The one who serves an exchange, by clients that are sockets and nothing else: many of them, and odd ones. Tests
-//! that need limits of their own start themselves again under them.
+//! The server of an exchange, tested with many and with faulty clients that are plain sockets. Tests that need their own limits
+//! restart themselves with these limits.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tieline::job::server::Server;
 use tieline::job::wire::{Decoder, Frame, Hello, gathered_limit};
 
-/// A server in a thread of its own, until this value is dropped.
+/// A server in its own thread, until this value is dropped.
 struct Serving {
     name: String,
     stop: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ impl Drop for Serving {
     }
 }
 
-/// One light rank.
+/// One lightweight rank.
 struct Client {
     stream: UnixStream,
     decoder: Decoder,
@@ -66,7 +66,7 @@ impl Client {
         self.stream.write_all(&frame.encode()).unwrap();
     }
 
-    /// The next frame; none: the connection was closed, or nothing came for a minute.
+    /// The next frame; `None`: the connection was closed, or nothing arrived for a minute.
     fn hear(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.decoder.next().unwrap() {
@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// The bytes of the next frame, which may be as long as all contributions.
+    /// The bytes of the next frame, which may be as long as all contributions together.
     fn hear_bytes(&mut self) -> Vec<u8> {
         let mut head = [0; 4];
         self.stream.read_exact(&mut head).unwrap();
@@ -99,12 +99,12 @@ fn contribution(rank: usize, len: usize) -> Frame {
     Frame::Contribute { round: 0, bytes: vec![rank as u8; len] }
 }
 
-/// Whether this process is the test started again.
+/// Whether this process is the restarted test.
 fn is_inner() -> bool {
     std::env::var_os("TIELINE_TEST_INNER").is_some()
 }
 
-/// Starts the test again with this limit of open files, and expects it to end well.
+/// Restarts the test with this limit of open files, and expects success.
 fn again(test: &str, files: u64) {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap_or("");
@@ -158,14 +158,15 @@ fn a_thousand_ranks_exchange_a_kibibyte_each_in_memory_linear_in_the_data() {
     for (rank, client) in clients.iter_mut().enumerate() {
         client.say(&contribution(rank, 1024));
     }
-    // Nobody but the last one has read anything yet: all answers lie at the server.
+    // Only the last client has read anything yet: the server holds all other answers.
     let first = clients[MANY - 1].hear_bytes();
     assert!(first.len() > MANY * 1024);
     for client in &mut clients[..MANY - 1] {
         assert!(client.hear_bytes() == first, "an answer differs");
     }
     let grown = memory("VmHWM:").saturating_sub(before);
-    // An answer for each would be a gibibyte; once, with what a thousand connections take, it is some mebibytes.
+    // A copy of the answer for each client would take a gibibyte. One copy, with the state of a thousand connections, takes some
+    // mebibytes.
     assert!(grown < 128 << 20, "{grown} bytes for {} of data", MANY * 1024);
 }
 
@@ -182,13 +183,13 @@ fn a_rank_that_is_refused_after_it_joined_is_told_to_all_others_at_once() {
     let mut clients: Vec<Client> =
         (0..2).map(|rank| Client::joined(&serving.name, rank, 3)).collect();
     clients[0].say(&contribution(0, 1));
-    // Out of turn, and its connection stays open on its side.
+    // Out of turn; the client keeps its side of the connection open.
     clients[1].say(&Frame::Contribute { round: 7, bytes: vec![] });
     let Some(Frame::Refused { text }) = clients[1].hear() else { panic!("it is not told") };
     assert!(text.contains("out of turn"), "{text}");
     let Some(Frame::Lost { text }) = clients[0].hear() else { panic!("the others are not told") };
     assert!(text.contains("rank 1 (pid 1 on here)") && text.contains("out of turn"), "{text}");
-    // And so is one that comes later.
+    // A later one is refused too.
     let mut late = Client::joined(&serving.name, 2, 3);
     late.say(&contribution(2, 1));
     assert!(matches!(late.hear(), Some(Frame::Lost { .. })));
@@ -211,7 +212,7 @@ fn without_a_descriptor_for_one_more_rank_the_server_waits_and_goes_on_later() {
             Err(e) => break e,
         }
     };
-    assert_eq!(full.raw_os_error(), Some(24), "EMFILE"); // and not some other reason
+    assert_eq!(full.raw_os_error(), Some(24), "EMFILE"); // and no other error
     let end = Instant::now() + Duration::from_millis(500);
     let mut turns = 0;
     while Instant::now() < end {
@@ -287,7 +288,7 @@ fn a_rank_that_goes_on_without_hearing_the_answers_fills_no_memory_with_them() {
     let frame = |round| Frame::Contribute { round, bytes: vec![7; PART] }.encode();
     let mut bytes = frame(0);
     let (mut round, mut sent) = (0, 0);
-    // Until nobody takes any more, or it has all been taken.
+    // Until no client takes any more, or everything has been taken.
     while idle < 200 && round < ROUNDS {
         server.turn(&[], Some(Duration::from_millis(1))).unwrap();
         match client.stream.write(&bytes[sent..]) {

@@ -1,4 +1,4 @@
-//! The code of docs/guide.md and docs/from-ucp.md: what stands there is cut out of this file, and a test compares them.
+//! The code of docs/guide.md and docs/from-ucp.md. The pages hold copies of parts of this file, and a test compares them.
 
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
@@ -365,7 +365,7 @@ fn blocks(page: &str) -> Vec<String> {
 #[test]
 fn the_code_of_the_pages_is_that_of_this_file() {
     let whole = include_str!("guide.rs");
-    // A block of a function's body stands there less indented.
+    // A block from a function's body is indented less on the page.
     let body: Vec<&str> =
         whole.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
     let body = body.join("\n");

@@ -1,4 +1,4 @@
-//! What a program sees of itself by `Context::status` and `Worker::status`.
+//! The state that a program sees by `Context::status` and `Worker::status`.
 
 use std::time::Duration;
 use tieline::live::Status;
@@ -6,7 +6,7 @@ use tieline::{Context, Endpoint, Worker};
 
 const ID: u16 = 7;
 
-/// Two contexts of one thread that have spoken to each other.
+/// Two contexts of one thread that have exchanged messages.
 struct Pair {
     endpoint: Endpoint,
     sender: Worker,
@@ -35,7 +35,7 @@ impl Pair {
         while self.sender.progress() + self.receiver.progress() > 0 || self.sender.pending() > 0 {}
     }
 
-    /// Has a message wait that is announced to nobody who takes it.
+    /// Makes a rendezvous message wait that is not received.
     fn announce(&self) -> tieline::Region {
         let memory = self.here.lend(vec![1; 1 << 20]).unwrap();
         let sent = self.endpoint.send_regions(ID, 0, &[(&memory, 0..1 << 20)]).unwrap();

@@ -1,4 +1,4 @@
-//! Messages that are longer than their lane carries at once, and memory that is lent, over every transport that there is on one host.
+//! Messages longer than their lane carries inline, and transient registrations, over every transport of one host.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use tieline::{
 };
 use tieline_testing::built;
 
-/// The transports, by name, and the settings with which nothing else is used.
+/// The transports by name, and the settings under which each is the only one.
 fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let mut all = vec![
         ("shm and shm-cma", vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())]),
@@ -30,14 +30,14 @@ fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     all
 }
 
-/// What the receiver's handler was called with.
+/// The message that the receiver's handler got.
 #[derive(Debug)]
 enum Came {
     Whole(u64, Vec<u8>),
     Announced(Announcement),
 }
 
-/// A sender and a receiver, of a context each, that one thread moves on.
+/// A sender and a receiver in separate contexts, driven by one thread.
 struct Pair {
     came: Rc<RefCell<Vec<Came>>>,
     endpoint: Option<Endpoint>,
@@ -87,7 +87,7 @@ impl Pair {
         self.endpoint.as_ref().unwrap()
     }
 
-    /// Moves both sides on until something is there.
+    /// Drives both sides until a condition holds.
     fn until<T>(&self, mut done: impl FnMut() -> Option<T>) -> T {
         loop {
             let _ = (self.sender.progress(), self.receiver.progress());
@@ -97,7 +97,7 @@ impl Pair {
         }
     }
 
-    /// The next message that is announced, and no other.
+    /// The next message, which must be a rendezvous message.
     fn announced(&self) -> Announcement {
         let next = || {
             let mut came = self.came.borrow_mut();
@@ -109,7 +109,7 @@ impl Pair {
         }
     }
 
-    /// How an operation of one of the two ends.
+    /// The result of an operation of one of the two ends.
     fn end(&self, worker: &Worker, outcome: Outcome) -> Result<u64, CompletionError> {
         match outcome {
             Outcome::Done(value) => Ok(value),
@@ -118,7 +118,7 @@ impl Pair {
     }
 }
 
-/// What `mark` stands for: so many bytes of which no two neighbouring words are alike.
+/// The contents for `mark`: bytes in which no two neighbouring words are alike.
 fn bytes(mark: u64, len: usize) -> Vec<u8> {
     let words = (0..len as u64 / 8 + 1).flat_map(|at| ((at * 0x9e37_79b9) ^ mark).to_le_bytes());
     words.take(len).collect()
@@ -271,7 +271,7 @@ fn what_the_sender_takes_back_ends_as_canceled_on_both_sides_unless_it_is_being_
         let sent = pending(pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap());
         let announcement = pair.announced();
         pair.sender.cancel(&sent).unwrap();
-        pair.sender.cancel(&sent).unwrap(); // says it once
+        pair.sender.cancel(&sent).unwrap(); // reported once
         let ended = pair.until(|| pair.sender.test(&sent)).unwrap_err();
         assert!(matches!(ended, CompletionError::Canceled(_)), "{name}: {ended}");
         let memory = pair.there.lend(vec![0; 1 << 20]).unwrap();
@@ -436,7 +436,7 @@ fn a_message_is_taken_although_the_receiver_has_closed_its_own_endpoint_to_the_s
 
 #[test]
 fn a_receiver_that_takes_the_last_message_and_closes_its_worker_at_once_has_said_so() {
-    // Over tcp closing waits for the other side, which is this thread.
+    // Over tcp a close waits for the other side, which is this thread.
     for (name, settings) in transports().into_iter().filter(|(name, _)| name.starts_with("shm")) {
         for round in 0..20 {
             let Pair { came, endpoint, sender, receiver, here, there } = Pair::new(&settings);

@@ -100,7 +100,7 @@ fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
         assert_eq!(back.to_vec(0..8).unwrap(), [0xee; 8]);
         assert_eq!(back.to_vec(8 + len..16 + len).unwrap(), [0xee; 8]);
     }
-    // More pieces than any module takes at once, and fewer.
+    // More pieces than any module takes in one call, and fewer.
     for (many, len) in [(3, 500), (100, 900)] {
         let cut = |region, from: usize| -> Vec<(&Region, Range<usize>)> {
             (0..many)
@@ -158,7 +158,7 @@ fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
         .put_bytes(b"late", &key, 0)
         .map_or_else(tieline::Error::from, |o| worker.finish(o).unwrap_err().into());
     assert_eq!(gone.status(), Status::KeyRejected, "{gone}");
-    // The error belonged to that operation: the endpoint lives on.
+    // The error belonged to that operation: the endpoint is still usable.
     assert!(me.error().is_none());
     let _ = finish(me.send(9, 0, b"still here").unwrap());
 }
@@ -317,7 +317,7 @@ fn a_put_that_had_completed_locally_tells_its_failure_at_the_next_flush() {
     drop(target);
     let _ = put(5);
     let flush = || worker.finish(me.flush().unwrap());
-    // The refusal may arrive before the flush or with it; the one after it is clean.
+    // The refusal may arrive before the flush or with it; the next flush reports no error.
     let error = flush().and_then(|_| flush()).unwrap_err();
     assert_eq!(error.status(), Status::KeyRejected);
     let _ = flush().unwrap();
@@ -379,7 +379,7 @@ fn a_self_test_lets_good_modules_pass() {
     memory_operations(&context, "shm-cma/copy", false);
 }
 
-/// The first messages of a connection change from one ring to another under way.
+/// The first messages of a connection switch from one ring to another in between.
 #[test]
 fn the_first_messages_of_a_connection_arrive_whole() {
     let context = Context::open().unwrap();
@@ -402,7 +402,7 @@ fn the_first_messages_of_a_connection_arrive_whole() {
                     let _ = worker.progress();
                 }
             }
-            // Answers make the doorbell arrive while messages are under way.
+            // Answers make the doorbell arrive while messages are in flight.
             let _ = worker.finish(to.flush_messages().unwrap()).unwrap();
         }
         while !stopped.load(Ordering::Acquire) {
@@ -463,7 +463,7 @@ fn packed_messages_to_a_receiver_that_does_not_poll_wait_and_harm_nobody() {
         assert_eq!(refused.status(), Status::Again, "after {sent} messages: {refused}");
         assert_eq!(packed, sent, "a message that was refused was packed");
         until(&worker, || next.get() == sent);
-        // Nobody was blamed for it: the provider gives memory and workers as before.
+        // No provider was blamed: memory and workers are available as before.
         let _ = context.alloc(4096).unwrap();
         let _ = context.worker().unwrap();
     }
@@ -491,7 +491,7 @@ fn puts_that_complete_at_once_find_mapped_memory_though_their_thread_never_makes
         let mut puts = 0u64;
         while key.path() != "shm/ring" {
             puts += 1;
-            // A single copy by the kernel meanwhile, which also completes at once.
+            // Meanwhile a single copy by the kernel, which also completes immediately.
             let put = endpoint.put_bytes(&puts.to_ne_bytes(), &key, 0);
             if !matches!(put, Ok(Outcome::Done(_))) || puts > 2_000_000 {
                 stop.store(true, Ordering::Relaxed);
@@ -504,7 +504,7 @@ fn puts_that_complete_at_once_find_mapped_memory_though_their_thread_never_makes
     });
 }
 
-/// The first worker never polled: who wrote to it stood at its door when it closed.
+/// The first worker never polled: a sender was waiting for it when it closed.
 #[test]
 fn the_end_of_one_worker_is_not_the_end_of_its_process() {
     let open = || Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();

@@ -80,7 +80,7 @@ fn the_configuration_lists_the_providers_variables_with_their_origin() {
     assert_eq!(size.default, "4k");
 }
 
-/// A file that goes with its test.
+/// A file that is removed with its test.
 struct Told(std::path::PathBuf);
 
 impl Told {

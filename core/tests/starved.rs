@@ -1,6 +1,6 @@
-//! A process that has no descriptor left says so at once, and goes on when it has some again.
+//! A process without free descriptors reports that immediately, and continues when it has some again.
 //!
-//! Alone in its file: the limit is the whole process's.
+//! The only test of its file, because the limit applies to the whole process.
 
 use std::fs::File;
 use std::process::Command;

@@ -1,6 +1,6 @@
-//! Workers and several threads: handed round, behind a lock, woken and given work by others.
+//! Workers and several threads: passed around, behind a lock, woken and given tasks by others.
 
-#![allow(unsafe_code)] // `Movable::new` is a promise of the application's
+#![allow(unsafe_code)] // for `Movable::new`, whose conditions the tests meet
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn context() -> Context {
     Context::open().unwrap()
 }
 
-/// Contexts that have nothing but one transport.
+/// Contexts with one transport each.
 fn contexts() -> Vec<Context> {
     let over_files = |what: &str, folder: Result<PathBuf, String>, settings: &[(&str, &str)]| {
         let folder =
@@ -38,7 +38,7 @@ fn contexts() -> Vec<Context> {
     contexts
 }
 
-/// A worker, its endpoint to a peer, and what came.
+/// A worker, its endpoint to a peer, and the received messages.
 struct State {
     worker: Worker,
     there: Endpoint,
@@ -53,7 +53,7 @@ fn movable(context: &Context, peer: &[u8]) -> Movable<State> {
     let seen: Rc<RefCell<Vec<u64>>> = Rc::default();
     let log = seen.clone();
     worker.on_message(1, move |m| log.borrow_mut().push(m.header())).unwrap();
-    // SAFETY: the worker's endpoint, and the list that its handler has, are in here with it, and the tests take nothing out.
+    // SAFETY: the value contains the worker's endpoint and the list that its handler uses, and the tests take nothing out.
     unsafe { Movable::new(State { worker, there, seen }) }
 }
 
@@ -63,7 +63,7 @@ fn progress(worker: &Worker, times: usize) {
     }
 }
 
-/// Sends until it is accepted; whoever has the peer makes room.
+/// Sends until it is accepted; the peer's owner makes room.
 fn send(worker: &Worker, there: &Endpoint, header: u64) {
     loop {
         match there.send(1, header, &header.to_le_bytes()) {
@@ -74,7 +74,7 @@ fn send(worker: &Worker, there: &Endpoint, header: u64) {
     }
 }
 
-/// A thread of a peer's, which sends so many and counts what it receives until it has got as many as it is told.
+/// A peer's thread. It sends this many messages and receives until it has got the given count.
 fn peer(
     context: &Context,
     count: u64,
@@ -114,7 +114,7 @@ fn handed_round(context: &Context) {
     let (address, give, sends) = peer(context, COUNT, ANSWERS);
     let state = movable(context, &address);
     give.send(state.worker.address().unwrap()).unwrap();
-    // A ring of threads: each takes the worker, works a little, and hands it on.
+    // A ring of threads: each takes the worker, works a little, and passes it on.
     let (mut ways, mut takes) = (Vec::new(), Vec::new());
     for _ in 0..HANDS {
         let (way, take) = channel::<(Movable<State>, u64)>();
@@ -132,7 +132,7 @@ fn handed_round(context: &Context) {
                     if turn < ANSWERS {
                         send(&state.worker, &state.there, turn);
                     }
-                    // By turns it looks once, several times, and asleep.
+                    // Alternately it polls once, several times, and sleeps.
                     match turn % 3 {
                         0 => progress(&state.worker, 1),
                         1 => progress(&state.worker, 10),
@@ -192,7 +192,7 @@ fn shared_by_a_lock(context: &Context) {
         }
     });
     let state = state.into_inner().unwrap();
-    // What a transport had no room for goes by this worker's progress.
+    // Messages without room in the transport are sent by this worker's progress.
     state.worker.flush().unwrap();
     peer.join().unwrap();
     assert!(state.seen.borrow().iter().copied().eq(0..THREADS * EACH));
@@ -208,7 +208,7 @@ fn a_worker_is_dropped_by_another_thread_than_the_one_that_made_it_and_its_peer_
         here.on_message(1, move |_| came.set(true)).unwrap();
         let state = movable(&context, &here.address().unwrap());
         send(&state.worker, &state.there, 7);
-        // What is pending when a worker is dropped may be lost.
+        // Pending operations of a dropped worker may be lost.
         while !seen.get() {
             progress(&state.worker, 1);
             progress(&here, 1);
@@ -235,7 +235,7 @@ fn operations_that_one_thread_posts_another_one_finishes() {
         let _ = worker.finish(put).unwrap();
         let _ = worker.finish(flushed).unwrap();
         let added = there.fetch_add(&key, 64, 5).unwrap();
-        // SAFETY: all of it again.
+        // SAFETY: the value again contains everything.
         unsafe { Movable::new((worker, there, key, added)) }
     });
     let (worker, _there, _key, added) = back.join().unwrap().into_inner();
@@ -257,7 +257,7 @@ fn a_wake_up_ends_a_wait_at_whatever_point_it_comes() {
             while theirs.load(Ordering::Acquire) != 2 * number - 1 {
                 std::thread::yield_now();
             }
-            // The other one is anywhere between its look and its sleep.
+            // The other thread is anywhere between its poll and its sleep.
             spins = (spins * 5 + 1) % 4096;
             (0..spins).for_each(|_| std::hint::spin_loop());
             theirs.store(2 * number, Ordering::Release);
@@ -288,7 +288,7 @@ fn a_wake_up_before_a_wait_makes_one_return_at_once_whatever_waits_in_between() 
     waker.wake();
     assert!(worker.wait(None).unwrap().has_moved());
     assert!(!worker.wait(Some(Duration::from_millis(1))).unwrap().has_moved(), "both count as one");
-    // What waits for an operation, or for a condition, leaves it.
+    // Waits for an operation, or for a condition, ignore the wake-up.
     waker.wake();
     let flushed = me.flush_messages().unwrap();
     let _ = worker.finish(flushed).unwrap();
@@ -357,7 +357,7 @@ fn a_workers_thread_runs_the_tasks_of_others_in_their_order_and_posts_for_them()
             })
         })
         .collect();
-    // By turns asleep and spinning.
+    // Alternately asleep and spinning.
     while (seen.borrow().len() as u64) < THREADS * EACH {
         let _ = worker.wait(None).unwrap();
         progress(&worker, 200);
@@ -378,7 +378,7 @@ fn a_worker_that_only_spins_finds_tasks_too() {
     for (providers, quiet) in [("shm", 10_000), ("shm,shm-cma", 10_000), ("shm", 0)] {
         let context = Context::builder().set("TIELINE_PROVIDERS", providers).open().unwrap();
         let worker = context.worker().unwrap();
-        // Also one that looks for little by now when it is asked for the way.
+        // The worker is found even if it polls some modules only rarely by the time `remote` is called.
         progress(&worker, 10_000);
         let (remote, done) = (worker.remote(1, ()).unwrap(), Arc::new(AtomicBool::new(false)));
         progress(&worker, quiet);
@@ -447,7 +447,7 @@ fn several_workers_of_one_thread_wait_together_and_each_wakes_all() {
     }
     assert!(seen.borrow().iter().copied().eq((0..ROUNDS).map(|round| round % 3)));
     sends.join().unwrap();
-    // What is tracked and untaken, and a wake-up, are told here as well.
+    // Tracked completions that were not taken, and a wake-up, are reported here as well.
     let waits = |set: &mut WaitSet| set.wait(Some(Duration::from_millis(1))).unwrap().has_moved();
     while waits(&mut set) {}
     workers[1].track(&Outcome::Done(3), 7).unwrap();

@@ -1,4 +1,4 @@
-//! `Worker::wait_until`: what ends it, what it refuses, and that nothing is lost however it ends.
+//! `Worker::wait_until`: what ends it, what it refuses, and that it loses nothing in either case.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tieline::{Context, Endpoint, Status, Worker};
 use tieline_testing::built;
 
-/// A worker with an endpoint to itself, and the headers of the messages that came.
+/// A worker with an endpoint to itself, and the headers of the received messages.
 fn worker(settings: &[(&str, &str)]) -> (Context, Worker, Endpoint, Rc<RefCell<Vec<u64>>>) {
     let builder = settings.iter().fold(Context::builder(), |b, (name, value)| b.set(name, value));
     let context = builder.open().unwrap();
@@ -62,7 +62,7 @@ fn a_condition_that_holds_when_the_time_is_up_has_been_met() {
     let (_context, worker, _me, _seen) = worker(&[]);
     let begun = Instant::now();
     let late = || begun.elapsed() >= Duration::from_millis(2);
-    // The last look comes after the clock.
+    // The condition is checked once more after the timeout.
     while !worker.wait_until(late, Some(Duration::from_millis(1))).unwrap() {}
     assert!(worker.wait_until(late, Some(Duration::ZERO)).unwrap());
 }
@@ -107,7 +107,7 @@ fn a_condition_that_panics_loses_nothing() {
     assert_eq!(*seen.borrow(), (0..100).collect::<Vec<_>>());
 }
 
-/// Whatever the wait is doing by then: `after` lets it spin, yield and sleep.
+/// Tests any phase of the wait: `after` lets it spin, yield or sleep first.
 fn ended_by_memory_that_another_thread_writes(settings: &[(&str, &str)], after: Duration) {
     let (context, worker, _me, _seen) = worker(settings);
     let memory = context.alloc(8).unwrap();
@@ -186,7 +186,7 @@ fn a_word_of_own_memory_is_waited_for_by_value_whoever_writes_it() {
     assert_eq!(worker.wait_word(&flags, 8, |word| word > 0, None), Ok(Some(little)));
     let misplaced = |offset| worker.wait_word(&flags, offset, |_| true, None).unwrap_err().status();
     assert_eq!((misplaced(4), misplaced(64)), (Status::Misaligned, Status::OutOfRange));
-    // Another worker's atomics, whatever this one does by then.
+    // Atomics of another worker, in any phase of this one.
     let address = flags.remote_key().unwrap();
     let to = worker.address().unwrap();
     let other = std::thread::spawn(move || {
@@ -205,7 +205,7 @@ fn a_word_of_own_memory_is_waited_for_by_value_whoever_writes_it() {
     other.join().unwrap();
 }
 
-/// The transports that there are on one host, and the settings with which nothing else is used.
+/// The transports of one host, and the settings under which each is the only one.
 fn transports() -> Vec<Vec<(&'static str, String)>> {
     let only = |providers: &str| ("TIELINE_PROVIDERS", providers.to_string());
     let mut all = vec![vec![only("shm")], vec![only("shm,shm-cma")]];
@@ -257,7 +257,7 @@ fn a_notification_ends_a_wait_over_every_transport_and_its_bytes_are_there_by_th
                 assert!(memory.to_vec(0..4096).unwrap() == vec![word as u8; 4096], "{settings:?}");
                 turn.store(u64::from(word), Ordering::Release);
             }
-            // The last answer is the worker's to give.
+            // The worker must send the last answer.
             let done = || puts.is_finished();
             assert!(worker.wait_until(done, None).unwrap());
             puts.join().unwrap();

@@ -1,45 +1,47 @@
-//! One rule for every listener: which connections may be in their handshake at once, and which one makes room.
+//! The rule of every listener: which connections may be in their handshake concurrently, and which one makes room.
 //!
-//! * Connections in their handshake are bounded in total and for each source: [`RESERVE`] and [`RESERVE_PER_SOURCE`], and one more for each
-//!   process that is expected ([`Admission::expect`]).
+//! * Connections in their handshake are limited in total and per source: [`RESERVE`] and [`RESERVE_PER_SOURCE`], and one more for
+//!   each expected process ([`Admission::expect`]).
 //! * A source is an IPv4 address, the first 64 bits of an IPv6 address, or this host.
-//! * If there is no room, the oldest connection makes it, once it is [`HOLD`] old. Its age counts from its arrival: bytes renew nothing.
-//! * The source at its bound makes room itself; else the source with the most connections does.
-//! * A connection that has proven itself makes no room for one that has not.
-//! * If all are younger, listeners wait. Once [`CROWD`] connections wait in the kernel ([`is_crowded`](crate::is_crowded)), a listener takes
-//!   them at once, and closes those without room. The kernel drops calls to a full queue, and an honest peer would lose seconds.
+//! * If there is no room, the oldest connection is closed, once it is [`HOLD`] old. Its age counts from its arrival; received bytes
+//!   do not renew it.
+//! * If a source is at its limit, one of its own connections is closed; otherwise one of the source with the most connections.
+//! * A proven connection is not closed for an unproven one.
+//! * If all are younger, listeners wait. Once [`CROWD`] connections wait in the kernel ([`is_crowded`](crate::is_crowded)), a
+//!   listener accepts them immediately and closes those without room. The kernel drops connections to a full queue, and an honest
+//!   peer would lose seconds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Connections that may be in their handshake, beside one for each expected process.
+/// The limit of connections in their handshake, besides one for each expected process.
 pub const RESERVE: usize = 256;
 
-/// As many of them may come from one source: others always find room.
+/// The limit per source: peers from other sources always find room.
 pub const RESERVE_PER_SOURCE: usize = 192;
 
-/// So old a connection makes room for another one. An honest peer ends its handshake in a fraction of this.
+/// The age at which a connection may be closed for another one. An honest peer completes its handshake in a fraction of this.
 pub const HOLD: Duration = Duration::from_millis(100);
 
-/// Connections in the kernel's queue that are a crowd.
+/// The number of connections in the kernel's queue that make a crowd.
 pub const CROWD: usize = 1024;
 
-/// How soon a listener without room looks again whether a crowd has come.
+/// How soon a listener without room checks again for a crowd.
 pub const LOOK: Duration = Duration::from_millis(10);
 
-/// A source that holds a smaller part of the room than this never makes room early.
+/// A source with a smaller fraction of the room than this never has a connection closed early.
 const SMALL_PART: usize = 8;
 
-/// The origin of connections that share a bound.
+/// The origin of connections that share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// A socket of this host that is no TCP connection.
+    /// A socket of this host that is not a TCP connection.
     Local,
     /// An IPv4 address.
     V4(u32),
-    /// The first 64 bits of an IPv6 address: one host has all the others.
+    /// The first 64 bits of an IPv6 address: one host may own all the others.
     V6(u64),
 }
 
@@ -55,22 +57,22 @@ impl From<IpAddr> for Source {
 /// The fate of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<K> {
-    /// There is room.
+    /// It is accepted: there is room.
     Enters,
-    /// It enters, and this one goes.
+    /// It is accepted, and this other one is closed.
     Instead(K),
     /// It is closed.
     TurnedAway,
 }
 
-/// The connections of a listener that have not proven themselves, or not said who they are.
+/// The connections of a listener that have not proven or identified themselves yet.
 #[derive(Debug)]
 pub struct Admission<K> {
     expected: usize,
     entries: HashMap<K, Entry>,
     all: Row<K>,
     sources: HashMap<Source, Row<K>>,
-    /// By the number of its connections.
+    /// Sources by the number of their connections.
     weights: BTreeSet<(usize, Source)>,
 }
 
@@ -81,7 +83,7 @@ struct Entry {
     proven: bool,
 }
 
-/// Connections by age: first those that have proven nothing.
+/// Connections by age: first the unproven ones.
 #[derive(Debug)]
 struct Row<K> {
     unproven: BTreeSet<(Instant, K)>,
@@ -106,7 +108,7 @@ impl<K: Copy + Ord> Row<K> {
         firsts.into_iter().flatten().min().copied()
     }
 
-    /// The one that makes room: the oldest that has had its time. One with a proof makes none for one without.
+    /// The connection that makes room: the oldest one past its time. A proven one is never closed for an unproven one.
     fn makes_room(&self, now: Instant, for_proven: bool) -> Option<K> {
         let proven = self.proven.first().filter(|_| for_proven);
         let due = |entry: &&(Instant, K)| now >= entry.0 + HOLD;
@@ -130,12 +132,12 @@ where
 }
 
 impl<K: Copy + Ord + Hash> Admission<K> {
-    /// Expects so many processes, which may all come at once and from one source.
+    /// Expects this many processes, which may all come at the same time and from one source.
     pub fn expect(&mut self, processes: usize) {
         self.expected = processes;
     }
 
-    /// One more is there.
+    /// Adds a connection.
     pub fn insert(&mut self, key: K, source: Source, since: Instant, proven: bool) {
         self.remove(key);
         let _ = self.entries.insert(key, Entry { source, since, proven });
@@ -146,14 +148,14 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         let _ = self.weights.insert((row.len(), source));
     }
 
-    /// This one has proven itself: it makes no room for those that have not.
+    /// Marks a connection as proven: it is not closed for unproven ones.
     pub fn prove(&mut self, key: K) {
         if let Some(Entry { source, since, .. }) = self.entries.get(&key).copied() {
             self.insert(key, source, since, true);
         }
     }
 
-    /// This one is through, or gone.
+    /// Removes a connection that is complete or closed.
     pub fn remove(&mut self, key: K) {
         let Some(Entry { source, since, proven }) = self.entries.remove(&key) else { return };
         let _ = self.all.of(proven).remove(&(since, key));
@@ -167,7 +169,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         }
     }
 
-    /// How many there are.
+    /// The number of connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -179,19 +181,19 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         self.entries.is_empty()
     }
 
-    /// Since when the oldest is there.
+    /// The arrival time of the oldest one.
     #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
         self.all.oldest().map(|(since, _)| since)
     }
 
-    /// The oldest, if it was there by then.
+    /// The oldest one, if it arrived by the given time.
     #[must_use]
     pub fn oldest_by(&self, by: Instant) -> Option<K> {
         self.all.oldest().filter(|(since, _)| *since <= by).map(|(_, key)| key)
     }
 
-    /// The one that goes where the system has no descriptor for another connection.
+    /// The connection to close when the system has no descriptor for another one.
     #[must_use]
     pub fn makes_room(&self, now: Instant) -> Option<K> {
         self.all.makes_room(now, false)
@@ -211,7 +213,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         Some((*count, self.sources.get(source)?))
     }
 
-    /// When somebody can make room; none: there is room.
+    /// The time at which a connection can make room; `None`: there is room.
     #[must_use]
     pub fn room_at(&self) -> Option<Instant> {
         let of = |row: &Row<K>| row.oldest().map(|(since, _)| since + HOLD);
@@ -222,12 +224,12 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         if self.is_source_full(count) { of(row) } else { None }
     }
 
-    /// Whether listeners are to be asked now. `crowd`: whether one waits there, which is asked where it matters.
+    /// Whether listeners are polled. `crowd`: whether a crowd waits there, evaluated only if it matters.
     pub fn accepts(&self, now: Instant, crowd: impl FnOnce() -> bool) -> bool {
         self.room_at().is_none_or(|at| now >= at) || crowd()
     }
 
-    /// Decides about an accepted connection. `proven`: it has nothing to prove.
+    /// Decides about an accepted connection. `proven`: it needs no proof.
     #[must_use]
     pub fn admit(&self, source: Source, now: Instant, proven: bool) -> Verdict<K> {
         let instead = |key: Option<K>| key.map_or(Verdict::TurnedAway, Verdict::Instead);
@@ -246,7 +248,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         if let Some(key) = self.all.makes_room(now, proven) {
             return Verdict::Instead(key);
         }
-        // A source with a large part of the room has taken it from the others: it makes room at any age.
+        // A source with a large fraction of the room has displaced others: its connections are closed at any age.
         let large = heavier.filter(|(most, _)| most * SMALL_PART > self.len());
         instead(large.and_then(|(_, row)| row.unproven.first()).map(|(_, key)| *key))
     }

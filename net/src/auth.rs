@@ -1,5 +1,5 @@
-//! The handshake: a challenge both ways with HMAC-SHA-256, as a pure state machine. Bytes in, bytes out, no
-//! clock and no socket.
+//! The handshake: a challenge both ways with HMAC-SHA-256, as a pure state machine. It converts bytes to bytes, without a clock or
+//! a socket.
 //!
 //! ```text
 //! dialler                                          acceptor
@@ -10,13 +10,13 @@
 //!                                          <-      ANSWER  verdict hmac("acceptor", nonces, hello, verdict)
 //! ```
 //!
-//! The acceptor proves nothing to who has proven nothing. A hello counts only with its proof; an answer counts
-//! as acceptance only with its own. The connection is authenticated, not encrypted.
+//! The acceptor sends no proof to a dialler that has sent none. A hello is valid only with its proof, and an answer is an
+//! acceptance only with its own. The connection is authenticated, not encrypted.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// The version that this side speaks.
+/// The version that this side implements.
 pub const VERSION: u8 = 1;
 /// The longest payload of a hello.
 pub const MAX_HELLO_PAYLOAD: usize = 1024;
@@ -28,15 +28,15 @@ const GREETING: usize = 3 + 1 + NONCE;
 const HELLO_HEAD: usize = 1 + 16 + 2;
 const ANSWER: usize = 1 + TAG;
 
-/// What both sides share: made from the job's secret and the listener's cookie.
+/// The key of both sides, made from the job's secret and the listener's cookie.
 #[derive(Clone)]
 pub struct Key {
     mac: Hmac<Sha256>,
 }
 
 impl Key {
-    /// Derives the key of connections to the listener that drew `cookie`. Without a secret (empty) whoever was
-    /// given the listener's address may connect; with one, both are needed.
+    /// Derives the key of connections to the listener that drew `cookie`. Without a secret (empty), the listener's address suffices
+    /// for a connection. With a secret, both are required.
     #[must_use]
     pub fn derive(secret: &[u8], cookie: &[u8; 16]) -> Key {
         let mut mac = keyed(secret);
@@ -57,12 +57,12 @@ impl Key {
 
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key") // nothing of a key belongs in a log
+        f.write_str("Key") // a key must not appear in a log
     }
 }
 
-/// The target of a user that every process has: it follows from the listener's cookie, of which it tells nothing. Where another
-/// process listens now, nobody has that target, so that who was replaced is told from who has another secret.
+/// The target of a user that every process has. It is derived from the listener's cookie and does not reveal it. A different
+/// process that listens later does not have this target, so a replaced process can be distinguished from a wrong secret.
 ///
 /// ```
 /// use tieline_net::target_of;
@@ -84,12 +84,12 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("HMAC takes keys of every length")
 }
 
-/// What the dialler wants.
+/// The dialler's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Which kind of connection; the users of a listener give the numbers their meaning.
+    /// The kind of connection; the users of a listener define the numbers.
     pub purpose: u8,
-    /// Which user of the listener is meant.
+    /// The addressed user of the listener.
     pub target: [u8; 16],
     payload: Vec<u8>,
 }
@@ -124,7 +124,7 @@ impl Hello {
         out
     }
 
-    /// Reads a head; the length of the payload is checked against the limit.
+    /// Parses a header; the length of the payload is checked against the limit.
     fn head(bytes: &[u8]) -> Option<(u8, [u8; 16], usize)> {
         let (purpose, rest) = bytes.split_first()?;
         let (target, rest) = rest.split_first_chunk::<16>()?;
@@ -133,18 +133,18 @@ impl Hello {
     }
 }
 
-/// Why a listener that was reached does not take the connection.
+/// The reason that a listener which was reached does not accept the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The proof is wrong.
     WrongSecret,
-    /// Nobody behind this listener has that id.
+    /// No user of this listener has that id.
     UnknownTarget,
-    /// The target has no room now.
+    /// The target has no room at present.
     Busy,
-    /// The listener speaks another version.
+    /// The listener implements another version.
     OtherVersion(u8),
-    /// What answers is no listener of Tieline, or does not know the key that it should.
+    /// The other side is not a Tieline listener, or does not know the expected key.
     NotOurs,
 }
 
@@ -167,20 +167,20 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// Why an acceptor closes a connection.
+/// The reason that an acceptor closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// It does not begin as a connection of Tieline does.
+    /// It does not begin like a Tieline connection.
     NotOurs,
-    /// It speaks another version.
+    /// It implements another version.
     OtherVersion(u8),
-    /// Its hello makes no sense.
+    /// Its hello is malformed.
     BadHello,
     /// Its proof is wrong.
     BadProof,
 }
 
-/// The verdict as it travels.
+/// The encoded verdict.
 const ACCEPTED: u8 = 0;
 
 fn verdict_code(verdict: Result<(), Refusal>) -> u8 {
@@ -206,8 +206,8 @@ fn greeting(nonce: &[u8; NONCE]) -> Vec<u8> {
     [&MAGIC[..], &[VERSION], nonce].concat()
 }
 
-/// Looks at magic and version, as far as they have come: what follows them is not waited for where another version, whose greeting
-/// may be shorter, or a stranger speaks. `Err(None)`: not ours at all.
+/// Checks magic and version, as far as they have arrived. It does not wait for further bytes if the version differs, because that
+/// greeting may be shorter, or if the peer is a stranger. `Err(None)`: not a Tieline connection.
 fn check_greeting(begun: &[u8]) -> Result<(), Option<u8>> {
     let (magic, rest) = begun.split_at(begun.len().min(MAGIC.len()));
     if magic != &MAGIC[..magic.len()] {
@@ -219,19 +219,19 @@ fn check_greeting(begun: &[u8]) -> Result<(), Option<u8>> {
     }
 }
 
-/// Reads a whole greeting; `Err` as [`check_greeting`].
+/// Parses a whole greeting; `Err` as in [`check_greeting`].
 fn read_greeting(bytes: &[u8]) -> Result<[u8; NONCE], Option<u8>> {
     check_greeting(bytes)?;
     bytes.get(MAGIC.len() + 1..).and_then(|nonce| nonce.try_into().ok()).ok_or(None)
 }
 
-/// What a dialler makes of a greeting that it cannot go on with.
+/// The dialler's refusal for a greeting that it cannot continue from.
 fn refusal_of_greeting(version: Option<u8>) -> Refusal {
     version.map_or(Refusal::NotOurs, Refusal::OtherVersion)
 }
 
-/// Bytes on their way in and out, shared by both sides. Reading never goes beyond what the next message
-/// needs: what follows the handshake belongs to the connection's user.
+/// Incoming and outgoing bytes, for both sides. A read never exceeds the next message: the bytes after the handshake belong to the
+/// connection's user.
 #[derive(Debug, Default)]
 struct Pipe {
     inbox: Vec<u8>,
@@ -240,7 +240,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// Takes bytes; `true` when the message is whole.
+    /// Takes bytes; `true` if the message is complete.
     fn take(&mut self, bytes: &[u8]) -> bool {
         let room = self.expects.saturating_sub(self.inbox.len());
         self.inbox.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -272,7 +272,7 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    /// Begins. `nonce` is 32 fresh random bytes.
+    /// Begins a handshake. `nonce` is 32 fresh random bytes.
     #[must_use]
     pub fn new(key: Key, hello: &Hello, nonce: [u8; NONCE]) -> Dialler {
         let pipe = Pipe { expects: GREETING, outbox: greeting(&nonce), ..Pipe::default() };
@@ -285,12 +285,12 @@ impl Dialler {
         &self.pipe.outbox
     }
 
-    /// So many of them were sent.
+    /// `count` of these bytes were sent.
     pub fn sent(&mut self, count: usize) {
         self.pipe.sent(count);
     }
 
-    /// At most so many bytes may be read and handed to [`Dialler::receive`] now.
+    /// The limit of bytes that may be read and passed to [`Dialler::receive`] next.
     #[must_use]
     pub fn expects(&self) -> usize {
         self.pipe.missing()
@@ -299,7 +299,7 @@ impl Dialler {
     /// Takes bytes of the acceptor; `true`: it has accepted and proven itself.
     ///
     /// # Errors
-    /// Why not. The connection is to be closed.
+    /// The reason for the refusal. The connection must be closed.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<bool, Refusal> {
         if !self.pipe.take(bytes) {
             if self.other.is_none() {
@@ -320,7 +320,7 @@ impl Dialler {
             Some(other) => {
                 let answer = self.pipe.next(0);
                 let (code, tag) = answer.split_first().ok_or(Refusal::NotOurs)?;
-                // A refusal needs no proof: to believe a liar's costs nothing that it could not take anyway.
+                // A refusal needs no proof: a forged one gains nothing that the forger could not achieve anyway.
                 if *code != ACCEPTED {
                     return Err(refusal_of(*code));
                 }
@@ -352,34 +352,34 @@ enum Step {
 }
 
 impl Acceptor {
-    /// Begins. `nonce` is 32 fresh random bytes.
+    /// Begins a handshake. `nonce` is 32 fresh random bytes.
     #[must_use]
     pub fn new(key: Key, nonce: [u8; NONCE]) -> Acceptor {
         let pipe = Pipe { expects: GREETING, ..Pipe::default() };
         Acceptor { key, own: nonce, step: Step::Start, pipe }
     }
 
-    /// Bytes to send; after an error too, as far as they go at once, before the connection is closed.
+    /// Bytes to send. After an error, send as many as possible without waiting before the connection is closed.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.pipe.outbox
     }
 
-    /// So many of them were sent.
+    /// `count` of these bytes were sent.
     pub fn sent(&mut self, count: usize) {
         self.pipe.sent(count);
     }
 
-    /// At most so many bytes may be read and handed to [`Acceptor::receive`] now.
+    /// The limit of bytes that may be read and passed to [`Acceptor::receive`] next.
     #[must_use]
     pub fn expects(&self) -> usize {
         self.pipe.missing()
     }
 
-    /// Takes bytes of the dialler. The hello, once it is proven: [`Acceptor::answer`] is then due.
+    /// Takes bytes of the dialler. Returns the hello once it is proven: [`Acceptor::answer`] is then due.
     ///
     /// # Errors
-    /// Why the connection is to be closed.
+    /// The reason to close the connection.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Hello>, HandshakeError> {
         if !self.pipe.take(bytes) {
             if matches!(self.step, Step::Start) {
@@ -421,15 +421,15 @@ impl Acceptor {
         }
     }
 
-    /// A greeting that cannot be gone on with.
+    /// Refuses a greeting that it cannot continue from.
     fn refuse(&mut self, version: Option<u8>) -> HandshakeError {
         let Some(version) = version else { return HandshakeError::NotOurs };
-        // The other side can say so in words.
+        // The dialler can then report the version.
         self.pipe.outbox = greeting(&self.own);
         HandshakeError::OtherVersion(version)
     }
 
-    /// After a wrong proof: whom the dialler asked for. It is not proven, so it may only choose the words of the
+    /// After a wrong proof: the target that the dialler asked for. It is not proven, so it may only determine the text of the
     /// refusal.
     #[must_use]
     pub fn asked_for(&self) -> Option<[u8; 16]> {
@@ -439,8 +439,8 @@ impl Acceptor {
         }
     }
 
-    /// After a wrong proof: says that nobody here has that id, so that who has the address of a process that was
-    /// replaced does not look for a wrong secret.
+    /// After a wrong proof: answers that no user has that id. A peer with the address of a replaced process then does not look for
+    /// a wrong secret.
     pub fn answer_unknown(&mut self) {
         if let Some(at) = self.pipe.outbox.len().checked_sub(ANSWER) {
             self.pipe.outbox[at] = verdict_code(Err(Refusal::UnknownTarget));
@@ -453,7 +453,7 @@ impl Acceptor {
         let code = verdict_code(verdict);
         self.pipe.outbox.push(code);
         if verdict == Err(Refusal::WrongSecret) {
-            self.pipe.outbox.extend_from_slice(&[0; TAG]); // no proof for who has none
+            self.pipe.outbox.extend_from_slice(&[0; TAG]); // no proof for a peer without one
             return;
         }
         let tag = self.key.tag(&[b"acceptor", other, &self.own, hello, &[code]]);

@@ -1,4 +1,4 @@
-//! The handshake against itself, against other versions, and against bytes that mean harm.
+//! The handshake against itself, against other versions, and against hostile bytes.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn a_hello() -> Hello {
     Hello::new(3, [4; 16], b"payload").expect("short")
 }
 
-/// How both sides ended.
+/// The results of both sides.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     hello: Option<Hello>,
@@ -24,7 +24,7 @@ struct Outcome {
     error: Option<HandshakeError>,
 }
 
-/// Carries bytes in pieces of `piece` between both until neither has more; `verdict` is the acceptor's.
+/// Passes bytes in pieces of `piece` between both until neither has more; `verdict` is the acceptor's.
 fn run(
     dialler: &mut Dialler,
     acceptor: &mut Acceptor,
@@ -155,7 +155,7 @@ fn an_acceptor_without_the_key_is_not_believed() {
 
 #[test]
 fn an_answer_cannot_be_played_again() {
-    // The answer of one connection, recorded, is no answer in another: the nonces differ.
+    // A recorded answer of one connection is invalid in another: the nonces differ.
     let (mut d, mut a) = (dialler(b"s", &a_hello()), acceptor(b"s"));
     let mut recorded = Vec::new();
     let mut record = |outgoing: bool, bytes: &mut Vec<u8>| {

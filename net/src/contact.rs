@@ -1,5 +1,4 @@
-//! What a listener says of where it can be reached. The bytes travel inside addresses that are opaque to
-//! everybody else.
+//! The contact of a listener: where it can be reached. The bytes travel inside addresses that are opaque to all others.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,39 +12,39 @@ const LONGEST_ADDRESS: usize = 1 + 16 + 1 + 2 + 4;
 pub struct ListenAddress {
     /// The address.
     pub ip: IpAddr,
-    /// How many of its first bits name the subnet.
+    /// The number of leading bits that form the subnet.
     pub prefix: u8,
     /// The port.
     pub port: u16,
-    /// Speed of the link; 0: not known.
+    /// Speed of the link; 0: unknown.
     pub speed_mbps: u32,
 }
 
-/// Who listens, and where: the best addresses first.
+/// The listener and its addresses, the best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// The kernel it runs under; with [`Contact::net_namespace`] it says who shares loopback addresses.
+    /// The boot id of its kernel. With [`Contact::net_namespace`] it determines which processes share loopback addresses.
     pub boot_id: [u8; 16],
-    /// The network namespace it lives in.
+    /// Its network namespace.
     pub net_namespace: u64,
     /// Random bytes of the listener: part of the key of every connection to it.
     pub cookie: [u8; 16],
-    /// Which of the listener's users is meant.
+    /// The addressed user of the listener.
     pub target: [u8; 16],
-    /// Where it listens; at most [`Contact::MAX_ADDRESSES`].
+    /// Its addresses; at most [`Contact::MAX_ADDRESSES`].
     pub addresses: Vec<ListenAddress>,
 }
 
-/// Why bytes are no contact.
+/// The reason that bytes are not a contact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// They end too early, or go on after the end.
+    /// They are too short, or there are bytes after the end.
     Length,
     /// Another version wrote them.
     Format(u8),
-    /// More addresses than there can be, or none.
+    /// More addresses than allowed, or none.
     Addresses(u8),
-    /// One of them cannot be: its family, prefix or port.
+    /// An address is impossible: its family, prefix or port.
     Address,
 }
 
@@ -107,19 +106,19 @@ impl Contact {
         out
     }
 
-    /// Reads what [`Contact::pack`] wrote. The bytes come from a peer: every one is checked.
+    /// Parses the output of [`Contact::pack`]. The bytes come from a peer, so every one is checked.
     ///
     /// # Errors
-    /// What does not make sense.
+    /// The invalid part.
     pub fn parse(bytes: &[u8]) -> Result<Contact, Malformed> {
         let (contact, rest) = Contact::parse_prefix(bytes)?;
         if rest.is_empty() { Ok(contact) } else { Err(Malformed::Length) }
     }
 
-    /// Reads a contact from the beginning of `bytes`, and returns what follows it.
+    /// Parses a contact from the beginning of `bytes` and returns the bytes after it.
     ///
     /// # Errors
-    /// What does not make sense.
+    /// The invalid part.
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Contact, &[u8]), Malformed> {
         let mut reader = Reader { rest: bytes };
         let [format] = reader.take()?;
@@ -243,7 +242,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A contact of this one address, and what is wrong with it.
+    /// The error for a contact with this one address.
     fn wrong(ip: &str, prefix: u8, port: u16) -> Option<Malformed> {
         let ip = ip.parse().expect("an address");
         let address = ListenAddress { ip, prefix, port, speed_mbps: 0 };

@@ -1,5 +1,5 @@
-//! Strangers in great number, for tests: connections that keep silent or drip a greeting, and come back where that is asked for. Tests of
-//! other packages include this file by its path.
+//! Crowds of strangers, for tests: connections that stay silent or send a greeting slowly, and that reconnect if configured. Tests
+//! of other packages include this file by its path.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 pub(crate) struct How {
     /// Connections that are open, or about to be.
     pub(crate) count: usize,
-    /// Each says a byte of a valid greeting every 0.8 s. Else none says anything.
+    /// Each sends a byte of a valid greeting every 0.8 s. Otherwise none sends anything.
     pub(crate) drips: bool,
-    /// A connection that was closed is made anew.
+    /// A closed connection is opened again.
     pub(crate) comes_back: bool,
-    /// The addresses of loopback that they come from.
+    /// The number of loopback addresses that they come from.
     pub(crate) addresses: u32,
 }
 
@@ -51,7 +51,7 @@ impl Crowd {
         crowd
     }
 
-    /// Connections that were begun so far.
+    /// The number of connections begun so far.
     pub(crate) fn made(&self) -> usize {
         self.made.load(Ordering::Relaxed)
     }
@@ -85,7 +85,7 @@ fn run(to: SocketAddr, how: How, stop: &AtomicBool, made: &AtomicUsize) {
                 strangers[n].stream = None;
                 continue;
             }
-            // A closed one goes first: its descriptor is needed.
+            // A closed stream is dropped first: its descriptor is needed.
             strangers[n].stream = None;
             let stream = connect(to, from(n as u32 % how.addresses));
             strangers[n] = Stranger { stream, said: 0, speaks_at: now };
@@ -104,13 +104,13 @@ fn connect(to: SocketAddr, from: Ipv4Addr) -> Option<TcpStream> {
     let kind = Type::STREAM.nonblocking();
     let socket = Socket::new(Domain::IPV4, kind, Some(Protocol::TCP)).ok()?;
     socket.bind(&SocketAddr::from((from, 0)).into()).ok()?;
-    // What it says when it is closed is a reset: no port waits for anything.
+    // It closes with a reset, so no port remains in TIME_WAIT.
     let _ = socket.set_linger(Some(Duration::ZERO));
     let _ = socket.connect(&to.into());
     Some(socket.into())
 }
 
-/// One that is not connected yet counts as open.
+/// A connection in progress counts as open.
 fn is_open(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(count) => count > 0,
@@ -118,13 +118,13 @@ fn is_open(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// How long each of the honest took, and what 95 of 100 did not exceed.
+/// The time of each honest connection, and the 95th percentile.
 pub(crate) fn percentile_95(took: &mut [Duration]) -> Duration {
     took.sort_unstable();
     took[(took.len() * 95).div_ceil(100) - 1]
 }
 
-/// The three ways, with this many connections, and the bound that holds for each (see SECURITY.md).
+/// The three behaviours with this many connections, and the bound for each (see SECURITY.md).
 pub(crate) fn ways(count: usize) -> [(&'static str, How, Duration); 3] {
     let (one, many) = (1, 4096);
     let way = |drips, comes_back, addresses| How { count, drips, comes_back, addresses };
@@ -135,7 +135,7 @@ pub(crate) fn ways(count: usize) -> [(&'static str, How, Duration); 3] {
     ]
 }
 
-/// How many connections a test makes, and how many of the honest it measures.
+/// The number of connections in a test, and of measured honest ones.
 pub(crate) fn size() -> (usize, usize) {
     // As cargo xtask test --all sets it.
     if std::env::var_os("TESTS_WHOLE").is_some() { (16_000, 100) } else { (1300, 3) }

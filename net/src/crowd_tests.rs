@@ -1,4 +1,4 @@
-//! Listeners to which many come at once, strangers and those who belong.
+//! Listeners under a crowd of connections from strangers and from honest peers.
 
 use super::*;
 use crowd::{Crowd, percentile_95, size, ways};
@@ -6,7 +6,7 @@ use crowd::{Crowd, percentile_95, size, ways};
 #[path = "crowd.rs"]
 mod crowd;
 
-/// From another address of loopback.
+/// A route from another loopback address.
 fn elsewhere(remote: SocketAddr, ip: [u8; 4]) -> Route {
     let local = LocalAddress {
         interface: "lo".into(),
@@ -43,7 +43,7 @@ fn the_oldest_of_an_address_makes_room_whatever_it_says() {
     accept(&hub, t0, 1);
     let mut others = silent(&hub, bound - 1);
     accept(&hub, t0 + HOLD / 2, bound);
-    // Its room is taken: nobody is let in, the listener is not even watched, and the timer knows when to look again.
+    // There is no room left. No connection is accepted, the listener is not even watched, and the timer is set to the next check.
     let late = silent(&hub, 40);
     let early = t0 + HOLD - Duration::from_millis(1);
     (0..100).for_each(|_| hub.poll_at(early));
@@ -51,11 +51,11 @@ fn the_oldest_of_an_address_makes_room_whatever_it_says() {
     assert_eq!((pending, listening), (bound, false));
     assert!(timer.is_some_and(|at| at <= t0 + HOLD && at <= early + LOOK));
     assert_eq!(hub.counters(), Counters::default(), "nobody is dismissed before its time");
-    // All of them say a byte now: it renews nothing.
+    // Each of them sends a byte: that renews nothing.
     for stream in first.iter_mut().chain(&mut others) {
         stream.write_all(b"T").expect("connected");
     }
-    // The timer of the kernel wakes the listener; each who comes in takes the place of the oldest.
+    // The kernel's timer wakes the listener; each newcomer takes the place of the oldest.
     let due = t0 + HOLD / 2 + HOLD;
     until(&hub, None, |_| {
         hub.poll_at(due.max(Instant::now()));
@@ -73,7 +73,7 @@ fn a_crowd_from_one_address_keeps_nobody_of_another_one_out() {
     let hub = open(Settings { expected: 0, ..Settings::default() });
     let mailbox = hub.register(ME).expect("free");
     let remote = at(&hub, false).expect("lo");
-    // More than the kernel's queue holds without being a crowd, before the listener looks for the first time.
+    // As many as the kernel queues without being a crowd, before the listener polls for the first time.
     let crowd: Vec<_> =
         (0..1400).map(|_| TcpStream::connect(remote).expect("the backlog is long")).collect();
     let there = elsewhere(remote, [127, 0, 0, 77]);
@@ -111,7 +111,7 @@ fn six_hundred_who_come_at_once_from_one_address_lose_nobody() {
     assert_eq!(hub.counters(), Counters { accepted: 600, ..Counters::default() });
 }
 
-/// The listener's user sleeps until something comes, as a worker does.
+/// The listener's user sleeps until an event arrives, as a worker does.
 fn serves(hub: &Arc<Hub>, mailbox: &Mailbox, stop: &std::sync::atomic::AtomicBool) {
     let poller = Poller::new().expect("epoll");
     for fd in [hub.fd(), mailbox.fd()] {

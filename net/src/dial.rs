@@ -1,4 +1,4 @@
-//! An outgoing connection that never blocks: connect, handshake, and the next route when one fails.
+//! An outgoing connection that never blocks: connect, handshake, and the next route if one fails.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,32 +11,32 @@ use crate::auth::{Dialler, Hello, Key, Refusal};
 use crate::routes::Route;
 use crate::sys::{self, Interest, Poller, Timer};
 
-/// How long one route may take to connect while there are others to try. Three seconds are two lost SYNs.
+/// The time limit of a connect while other routes remain. Three seconds are two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// The first pause before a route is tried again, and the longest.
+/// The first pause before a route is retried, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
 
-/// A host that is there answers what comes to a port of its own, if only to refuse it.
+/// A running host answers packets to a closed port, if only with a refusal.
 const FIREWALL: &str = " (a firewall that drops what comes to that port, or the host is down: open the port there, or choose by \
                         TIELINE_TCP_PORTS ports that are open)";
 
-/// What a rejection has in common with a host that is down and that its neighbours have asked for.
+/// The common causes of a rejection: a firewall, or a host that is down and does not answer its neighbours.
 const REJECTED: &str = " (the host is down, or a firewall there rejects what comes to that port: open the port there, or choose by \
                         TIELINE_TCP_PORTS ports that are open)";
 
-/// How far a [`Dial`] is.
+/// The state of a [`Dial`].
 #[derive(Debug)]
 pub enum Progress {
-    /// Not there yet: wait for [`Dial::fd`], but no longer than until [`Dial::timeout`].
+    /// In progress: wait for [`Dial::fd`], but no longer than until [`Dial::timeout`].
     Waiting,
-    /// Connected, and both sides have proven themselves. The stream does not block.
+    /// Connected, and both sides have proven themselves. The stream is non-blocking.
     Done(TcpStream),
-    /// No route led there: every route that was tried and why it failed.
+    /// No route succeeded: every route that was tried, with the reason for its failure.
     Failed(String),
 }
 
-/// A connection in the making. Dropping it gives up.
+/// A connection attempt. Dropping it abandons the attempt.
 #[derive(Debug)]
 pub struct Dial {
     routes: std::vec::IntoIter<Route>,
@@ -44,23 +44,23 @@ pub struct Dial {
     hello: Hello,
     deadline: Instant,
     current: Option<Attempt>,
-    /// Where the current attempt leads.
+    /// The route of the current attempt.
     route: Option<Route>,
-    /// How often its listener has closed without a word, and since when.
+    /// How often its listener has closed without an answer, and since when.
     closed: (u32, Option<Instant>),
-    /// The route is tried again then.
+    /// The time of the next retry of the route.
     pause: Option<(Timer, Instant)>,
     attempts: u32,
     failures: Vec<String>,
     refusals: usize,
     wrong_secrets: usize,
-    /// A listener speaks another version.
+    /// A listener has another version.
     other_version: bool,
     /// A listener had no room.
     busy: bool,
-    /// Routes that could not even be begun here: they say nothing about the peer.
+    /// Routes that could not be started here: they say nothing about the peer.
     unusable: usize,
-    /// The failure at which it is said what a firewall does, and the words: the last on which not even a refusal came, or else the last
+    /// The failure that gets advice about firewalls, and the text. It is the last route without any answer, or else the last one
     /// that was rejected.
     advice: Option<(usize, &'static str)>,
     /// This process or the system had no descriptor left for a socket.
@@ -74,24 +74,24 @@ struct Attempt {
     connected: bool,
     until: Instant,
     what: String,
-    /// The host there said that nobody listens, or the listener that there is no such target.
+    /// The host reported that no process listens, or the listener that there is no such target.
     refused: bool,
-    /// Nothing came back, not even a refusal.
+    /// There was no answer, not even a refusal.
     unanswered: bool,
-    /// This host, or one on the way, says that the host there cannot be reached.
+    /// This host, or one on the route, reports that the destination host is unreachable.
     rejected: bool,
-    /// The listener said that the proof is wrong.
+    /// The listener reported a wrong proof.
     wrong_secret: bool,
-    /// The listener speaks another version.
+    /// The listener has another version.
     other_version: bool,
-    /// The listener said that it has no room.
+    /// The listener reported that it has no room.
     busy: bool,
-    /// The listener closed without a word.
+    /// The listener closed without an answer.
     turned_away: bool,
 }
 
 impl Dial {
-    /// Begins with the first route. Nothing is sent before [`Dial::advance`] is called again.
+    /// Begins with the first route. Nothing is sent before the next call of [`Dial::advance`].
     #[must_use]
     pub fn start(routes: Vec<Route>, key: Key, hello: Hello, deadline: Instant) -> Dial {
         let mut dial = Dial {
@@ -117,8 +117,8 @@ impl Dial {
         dial
     }
 
-    /// The socket of the current attempt, or a timer between two. It is another one after each failure: watch it again when
-    /// [`Dial::attempt`] has changed. `None`: call [`Dial::advance`] now.
+    /// The socket of the current attempt, or a timer between two attempts. It changes after each failure: watch it again when
+    /// [`Dial::attempt`] has changed. `None`: call [`Dial::advance`] immediately.
     #[must_use]
     pub fn fd(&self) -> Option<RawFd> {
         if let Some((timer, _)) = &self.pause {
@@ -127,7 +127,7 @@ impl Dial {
         self.current.as_ref().map(|attempt| attempt.stream.as_raw_fd())
     }
 
-    /// What to wait for on [`Dial::fd`].
+    /// The events to wait for on [`Dial::fd`].
     #[must_use]
     pub fn wants(&self) -> Interest {
         match &self.current {
@@ -137,44 +137,44 @@ impl Dial {
         }
     }
 
-    /// Counts the routes that were begun, and the pauses before one is tried again.
+    /// Counts the routes that were started, and the pauses before retries.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempts
     }
 
-    /// Whether every route that could be tried so far led to a host that is there and to nobody who listens for
-    /// this target: the process has ended, or has closed what was dialled.
+    /// Whether every usable route so far led to a running host without a listener for this target: the process has ended, or has
+    /// closed the target.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusals > 0 && self.refusals + self.unusable == self.failures.len()
     }
 
-    /// Whether a listener there does not know this side's secret: trying again brings the same answer.
+    /// Whether a listener there does not know this side's secret, so a retry would fail the same way.
     #[must_use]
     pub fn is_wrong_secret(&self) -> bool {
         self.wrong_secrets > 0
     }
 
-    /// Whether a listener there speaks another version: trying again brings the same answer.
+    /// Whether a listener there has another version, so a retry would fail the same way.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         self.other_version
     }
 
-    /// Whether this process or the system had no descriptor left for a socket: nothing was asked of the peer.
+    /// Whether this process or the system had no descriptor left for a socket: the peer was not contacted.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.starved
     }
 
-    /// Whether a listener there had no room: it may have some later.
+    /// Whether a listener there had no room, which may change later.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// When [`Dial::advance`] is to be called even if nothing happens.
+    /// The time at which [`Dial::advance`] must be called even without an event.
     #[must_use]
     pub fn timeout(&self) -> Instant {
         match (&self.pause, &self.current) {
@@ -184,7 +184,7 @@ impl Dial {
         }
     }
 
-    /// Goes on as far as it goes without waiting.
+    /// Makes progress without waiting.
     pub fn advance(&mut self, now: Instant) -> Progress {
         if let Some((_, until)) = &self.pause {
             if now < *until {
@@ -230,14 +230,14 @@ impl Dial {
         Progress::Failed(self.words())
     }
 
-    /// The listener has closed without a word, as a listener without room does. `true`: the route is tried again after a pause. The last
-    /// route is tried until the deadline, since a crowd of strangers may fill the listener for long.
+    /// The listener has closed without an answer, as it does when it has no room. `true`: the route is retried after a pause. The last route
+    /// is retried until the deadline, since a crowd of connections may fill the listener for long.
     fn pauses(&mut self, now: Instant) -> bool {
         let (times, first) = self.closed;
         let first = first.unwrap_or(now);
         let longest = limit(first, self.deadline, self.routes.len(), CONNECT_LIMIT);
         let (shortest, most) = PAUSES;
-        // Those who were turned away together come back apart.
+        // Peers that were turned away together retry at different times.
         let mut random = [0; 1];
         let part = sys::random(&mut random).map_or(1, |()| 1 + u32::from(random[0]));
         let pause = (shortest * (1 << times.min(3))).min(most);
@@ -254,7 +254,7 @@ impl Dial {
         true
     }
 
-    /// The failure that comes next may be a firewall's.
+    /// A firewall may cause the next failure.
     fn advise(&mut self, unanswered: bool, rejected: bool) {
         let at = self.failures.len();
         let knows = self.advice.is_some_and(|(_, words)| words == FIREWALL);
@@ -265,7 +265,7 @@ impl Dial {
         }
     }
 
-    /// Begins the next route that can be begun.
+    /// Starts the next route that can be started.
     fn next_route(&mut self, now: Instant) {
         self.current = None;
         self.closed = (0, None);
@@ -275,7 +275,7 @@ impl Dial {
         }
     }
 
-    /// `false`: it cannot be begun.
+    /// `false`: it cannot be started.
     fn begin_route(&mut self, route: Route, now: Instant) -> bool {
         let what = format!("{} ({})", route.remote, route.why);
         if now >= self.deadline {
@@ -321,7 +321,7 @@ impl Dial {
         }
     }
 
-    /// Every route that was tried in vain, with its reason: also where a later one has led there.
+    /// Every route that failed, with the reason, even if a later route succeeded.
     #[must_use]
     pub fn failures(&self) -> &[String] {
         &self.failures
@@ -335,7 +335,7 @@ impl Dial {
         for (at, failure) in self.failures.iter().enumerate() {
             words.push_str(if at > 0 { "; " } else { "" });
             words.push_str(failure);
-            // At the one that it is about: a refusal further on shows that there is none.
+            // Only at the failure that it is about: a later refusal shows that there is no firewall.
             let advice = self.advice.filter(|(of, _)| *of == at);
             words.push_str(advice.map_or("", |(_, advice)| advice));
         }
@@ -355,7 +355,7 @@ impl Attempt {
                 return Err(words(error));
             }
             match self.stream.peer_addr() {
-                // A port that nobody listens on may connect a socket to itself.
+                // A socket may connect to itself if no process listens on the port.
                 Ok(peer) if self.stream.local_addr().ok() == Some(peer) => {
                     return Err("nobody listens there".into());
                 }
@@ -409,7 +409,7 @@ impl Attempt {
                 Ok(count) => self.dialler.sent(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // What the listener said before it closed is still to be read.
+                // The listener's last message before its close is still unread.
                 Err(_) => break,
             }
         }
@@ -421,7 +421,7 @@ impl Attempt {
     }
 }
 
-/// Until when a step may take: the last route has all the time that is left.
+/// The time limit of a step: the last route has all the remaining time.
 fn limit(now: Instant, deadline: Instant, ways_left: usize, at_most: Duration) -> Instant {
     if ways_left == 0 { deadline } else { deadline.min(now + at_most) }
 }
@@ -460,10 +460,10 @@ fn begin(route: &Route) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Dials one address and waits until it is done. The stream that it returns blocks.
+/// Dials one address and waits for the result. The returned stream is blocking.
 ///
 /// # Errors
-/// Why there is no connection, in words.
+/// The reason that there is no connection, as text.
 pub fn dial_blocking(
     remote: SocketAddr,
     key: &Key,

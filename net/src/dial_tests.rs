@@ -1,4 +1,4 @@
-//! What a dial decides by itself.
+//! The decisions of a dial.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn dial(routes: Vec<Route>, deadline: Instant) -> Dial {
 
 #[test]
 fn what_a_firewall_may_have_done_is_said_once_where_it_fits_best() {
-    // Of each failure whether nothing came back, and whether it was rejected.
+    // For each failure: whether there was no answer, and whether it was rejected.
     let said = |failures: &[(bool, bool)]| {
         let mut dial = dial(Vec::new(), Instant::now());
         for (n, (unanswered, rejected)) in failures.iter().enumerate() {
@@ -50,7 +50,7 @@ fn a_route_for_which_no_time_is_left_is_named_and_not_begun() {
     assert_eq!(late.timeout(), late.deadline);
 }
 
-/// Refused everywhere that could be tried: the process is gone. One that does not answer may be it.
+/// Refused on every usable route: the process is gone. An address without an answer may still be the process.
 #[test]
 fn a_target_is_refused_where_no_other_route_failed_otherwise() {
     let refused = |refusals: usize, unusable: usize, failures: usize| {

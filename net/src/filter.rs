@@ -1,4 +1,4 @@
-//! Which interfaces a user allows: `eth0,10.0.0.0/8` or `^docker*,fe80::/10`.
+//! The interfaces that a user allows: `eth0,10.0.0.0/8` or `^docker*,fe80::/10`.
 
 use std::net::IpAddr;
 
@@ -27,10 +27,10 @@ enum Item {
 }
 
 impl Filter {
-    /// Reads a filter; an empty one allows everything.
+    /// Parses a filter; an empty one allows everything.
     ///
     /// # Errors
-    /// What in it is neither a name, a glob nor a subnet, in words.
+    /// The part that is neither a name, a glob nor a subnet, as text.
     pub fn parse(text: &str) -> Result<Filter, String> {
         let text = text.trim();
         let (exclude, list) = match text.strip_prefix('^') {
@@ -59,12 +59,12 @@ impl Filter {
         self.items.is_empty()
     }
 
-    /// Whether it asks for this one by name or subnet: what is asked for is not ranked last.
+    /// Whether it selects this address by name or subnet. A selected address is not ranked last.
     pub(crate) fn asks_for(&self, interface: &str, ip: IpAddr) -> bool {
         !self.exclude && self.names(interface, ip)
     }
 
-    /// As the user wrote it.
+    /// The filter as the user wrote it.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -118,7 +118,7 @@ pub(crate) fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
 
 /// `*` stands for any characters, `?` for one; the whole text must match.
 pub(crate) fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
-    // Which beginnings of the text are matched by what was read of the glob.
+    // The prefixes of the text that match the part of the glob read so far.
     let mut matched = vec![false; text.len() + 1];
     matched[0] = true;
     for &sign in glob {

@@ -1,4 +1,4 @@
-//! The listener's sockets, and the handshakes of connections that have not proven anything yet.
+//! The listener's sockets, and the handshakes of unproven connections.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -17,9 +17,9 @@ use crate::interfaces::local_addresses;
 use crate::options::reset;
 use crate::sys::{self, Interest, Poller, Ready, Timer};
 
-/// How long nobody is accepted after the process ran out of descriptors.
+/// How long no connection is accepted after the process ran out of descriptors.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
-/// Connections taken in by one poll: a flood must not keep the caller.
+/// The limit of connections accepted by one poll, so that a flood does not hold up the caller.
 const PER_POLL: usize = 64;
 const BACKLOG: i32 = 4096;
 
@@ -38,7 +38,7 @@ pub(super) struct Handshakes {
     next_token: u64,
     timer: Timer,
     timer_at: Option<Instant>,
-    /// Nobody is accepted until then.
+    /// No connection is accepted before this time.
     paused: Option<Instant>,
     listening: bool,
     ready: Vec<Ready>,
@@ -52,13 +52,13 @@ struct Handshake {
     acceptor: Acceptor,
 }
 
-/// How a handshake's turn ended.
+/// The result of one step of a handshake.
 enum Outcome {
     Waits,
     Proven(Hello),
     /// Its proof is wrong.
     Unproven,
-    /// It speaks another version.
+    /// It has another version.
     Version(u8),
     Fails,
 }
@@ -113,20 +113,20 @@ impl Handshakes {
         self.rearm(hub, now);
     }
 
-    /// How many are in their handshake, whether others are accepted, and what is waited for.
+    /// The number of handshakes, whether listeners are polled, and the watched events.
     #[cfg(test)]
     pub(super) fn state(&self) -> (usize, bool, Option<Instant>) {
         assert_eq!(self.pending.len(), self.admission.len());
         (self.pending.len(), self.listening, self.timer_at)
     }
 
-    /// This one is through, or goes.
+    /// Removes a connection that is complete or closed.
     fn remove(&mut self, token: u64) -> Option<Handshake> {
         self.admission.remove(token);
         self.pending.remove(&token)
     }
 
-    /// Takes one handshake further, and hands its connection over when the peer has proven itself.
+    /// Advances one handshake, and passes its connection to the target when the peer has proven itself.
     fn advance(&mut self, hub: &Hub, token: u64) {
         let Some(handshake) = self.pending.get_mut(&token) else { return };
         match handshake.receive() {
@@ -153,7 +153,7 @@ impl Handshakes {
                 hub.poller.forget(handshake.stream.as_raw_fd());
                 let admitted = hub.admits(&hello);
                 handshake.acceptor.answer(admitted.as_ref().map(|_| ()).map_err(|why| *why));
-                // The few bytes of an answer fit into a socket that has carried one greeting so far.
+                // The few bytes of an answer fit into the buffer of a socket that has sent only a greeting.
                 let answered = handshake.flush() && handshake.acceptor.output().is_empty();
                 if let (true, Ok(slot)) = (answered, admitted) {
                     hand_over(hub, &slot, handshake, hello);
@@ -188,7 +188,7 @@ impl Handshakes {
                         self.paused = Some(now + PAUSE);
                         return;
                     }
-                    Err(_) => {} // trouble of the connection that was to be taken in
+                    Err(_) => {} // an error of the connection that was to be accepted
                 }
             }
         }
@@ -233,7 +233,7 @@ impl Handshakes {
         let acceptor = Acceptor::new(self.key.clone(), nonce);
         self.admission.insert(token, Source::from(from.ip()), now, false);
         let _ = self.pending.insert(token, Handshake { stream, from, acceptor });
-        self.advance(hub, token); // its greeting has often arrived with it
+        self.advance(hub, token); // its greeting has often arrived already
     }
 
     /// Whether the user allows connections over the interface with this address.
@@ -247,12 +247,12 @@ impl Handshakes {
         self.allowed.contains(&local)
     }
 
-    /// Whether listeners are to be asked.
+    /// Whether listeners are polled.
     fn accepts(&self, now: Instant) -> bool {
         self.admission.accepts(now, || self.listeners.iter().any(sys::is_crowded))
     }
 
-    /// No descriptor is left: the oldest goes. `false`: nobody has had its time.
+    /// No descriptor is left: closes the oldest connection. `false`: none is past its time.
     fn make_room(&mut self, hub: &Hub, now: Instant) -> bool {
         let oldest = self.admission.makes_room(now);
         if let Some(token) = oldest {
@@ -262,7 +262,7 @@ impl Handshakes {
         oldest.is_some()
     }
 
-    /// Watches the listeners only while somebody can be accepted, and sets the timer to what comes next.
+    /// Watches the listeners only while a connection can be accepted, and sets the timer to the next event.
     fn rearm(&mut self, hub: &Hub, now: Instant) {
         let full = !self.accepts(now);
         if full || self.paused.is_some() {
@@ -311,7 +311,7 @@ impl Handshake {
                         Ok(Some(hello)) => return Outcome::Proven(hello),
                         Err(HandshakeError::BadProof) => return Outcome::Unproven,
                         Err(HandshakeError::OtherVersion(version)) => {
-                            let _ = self.flush(); // names ours
+                            let _ = self.flush(); // sends this side's version
                             return Outcome::Version(version);
                         }
                         Err(_) => return Outcome::Fails,
@@ -324,7 +324,7 @@ impl Handshake {
         }
     }
 
-    /// `false`: the connection broke, or takes not even a greeting.
+    /// `false`: the connection broke, or does not take even a greeting.
     fn flush(&mut self) -> bool {
         while !self.acceptor.output().is_empty() {
             match self.stream.write(self.acceptor.output()) {
@@ -379,7 +379,7 @@ pub(super) fn listen(at: Listen) -> Result<Vec<Socket>, String> {
                     ports.text()
                 ));
             }
-            why_not.push(format!("listening on {any}: {error}")); // a kernel without that family
+            why_not.push(format!("listening on {any}: {error}")); // e.g. a kernel without that address family
         }
     }
     if listeners.is_empty() {
@@ -394,7 +394,7 @@ fn bind(address: SocketAddr) -> io::Result<Socket> {
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // Connections of a process that has just ended do not keep its port.
+    // Connections of a process that has just ended do not block its port.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

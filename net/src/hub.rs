@@ -1,4 +1,4 @@
-//! One listener for all users of a process. It lets nobody through who has not proven to know the key.
+//! One listener for all users of a process. It accepts only peers that have proven knowledge of the key.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpStream};
@@ -20,23 +20,24 @@ use tieline_plugin_api::process::PerProcess;
 #[path = "handshakes.rs"]
 mod handshakes;
 
-/// Connections that wait for their target to take them, and at least one for each expected process. Beyond it the dialler is refused.
+/// The limit of connections that wait for their target, which is raised to the number of expected processes. Beyond it the dialler
+/// is refused.
 const MAILBOX_ROOM: usize = if cfg!(test) { 32 } else { 1024 };
 
-/// How a hub listens.
+/// The settings of a hub.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The job's secret; empty: the cookie in the listener's address is all that a peer needs.
+    /// The job's secret. If it is empty, the cookie in the listener's address is all that a peer needs.
     pub secret: Vec<u8>,
-    /// The interfaces that are offered to peers and let them in.
+    /// The interfaces whose addresses are offered and on which connections are accepted.
     pub filter: Filter,
-    /// Where to listen.
+    /// The addresses and ports to listen on.
     pub listen: Listen,
-    /// The cookie, when peers cannot be told a random one.
+    /// The cookie, if peers cannot learn a random one.
     pub cookie: Option<[u8; 16]>,
-    /// How long a dialler may take for the handshake.
+    /// The time limit of the handshake.
     pub handshake_timeout: Duration,
-    /// Processes that may all connect at once, from one address too.
+    /// The number of processes that may connect concurrently, even from one address.
     pub expected: usize,
 }
 
@@ -54,7 +55,7 @@ impl Default for Settings {
     }
 }
 
-/// Where a hub listens.
+/// The listening addresses of a hub.
 #[derive(Clone, Copy, Debug)]
 pub enum Listen {
     /// On every address, IPv4 and IPv6, on a free port of a range.
@@ -63,18 +64,18 @@ pub enum Listen {
     At(SocketAddr),
 }
 
-/// What came to a listener so far.
+/// The connections of a listener so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Connections that were handed to their target.
+    /// Connections that were passed to their target.
     pub accepted: u64,
     /// Connections without a good proof: scanners, garbage, another secret or version.
     pub unproven: u64,
-    /// Connections that did not come through the handshake in time.
+    /// Connections that did not complete the handshake in time.
     pub slow: u64,
-    /// Connections that were closed unheard, since too many came at once.
+    /// Connections that were closed without a handshake, because too many came at the same time.
     pub turned_away: u64,
-    /// Proven connections to a target that is not (or no more) there.
+    /// Proven connections to a target that does not exist (any more).
     pub unknown_target: u64,
     /// Proven connections that found their target's mailbox full.
     pub refused: u64,
@@ -89,32 +90,33 @@ struct Counts {
     unknown_target: AtomicU64,
     refused: AtomicU64,
     reported: AtomicU64,
-    /// The version that somebody spoke last who speaks another one, and [`ANOTHER`].
+    /// The version of the last peer with another version, and [`ANOTHER`].
     other_version: AtomicU16,
 }
 
-/// That somebody spoke another version, beside which.
+/// Flag next to the version: a peer had another version.
 const ANOTHER: u16 = 1 << 8;
 
-/// A proven connection, as its target finds it.
+/// A proven connection, as its target receives it.
 #[derive(Debug)]
 pub struct Incoming {
     /// The connection; it does not block.
     pub stream: TcpStream,
-    /// What the dialler wants.
+    /// The dialler's request.
     pub hello: Hello,
-    /// Where it comes from.
+    /// The peer's address.
     pub from: SocketAddr,
 }
 
 impl Incoming {
-    /// Says so much, and that no more comes, without waiting: for one answer to a dialler, on a connection that nothing was said on yet.
+    /// Sends these bytes and ends the sending direction, without waiting. It is meant for one answer to a dialler, on a connection
+    /// on which nothing was sent yet.
     ///
     /// # Errors
-    /// The connection is broken, or the kernel keeps less than that for who has not read it yet.
+    /// The connection is broken, or the kernel does not buffer all of the bytes.
     pub fn answer(mut self, bytes: &[u8]) -> std::io::Result<()> {
         use std::io::{ErrorKind, Write};
-        // What a socket holds at first is a few ten thousand bytes, and nobody comes back to fill it again.
+        // The initial send buffer holds a few ten thousand bytes, and nothing refills it later.
         socket2::SockRef::from(&self.stream).set_send_buffer_size(4 * bytes.len().max(4096))?;
         let mut left = bytes;
         while !left.is_empty() {
@@ -128,14 +130,14 @@ impl Incoming {
     }
 }
 
-/// The listener of a process. It lives as long as somebody holds it; [`Hub::poll`] may be called from any
-/// thread, and hands connections to the mailboxes of all.
+/// The listener of a process. It lives as long as it has an owner. Any thread may call [`Hub::poll`], which passes connections to
+/// the mailboxes of all users.
 #[derive(Debug)]
 pub struct Hub {
     local: Vec<LocalAddress>,
     addresses: Vec<ListenAddress>,
     cookie: [u8; 16],
-    /// Connections that wait for one target.
+    /// The limit of connections that wait for one target.
     room: usize,
     targets: Mutex<HashMap<[u8; 16], Arc<Slot>>>,
     handshakes: Mutex<Handshakes>,
@@ -143,7 +145,7 @@ pub struct Hub {
     counts: Counts,
 }
 
-/// What a target's mailbox holds.
+/// The contents of a target's mailbox.
 #[derive(Debug)]
 struct Slot {
     queue: Mutex<VecDeque<Incoming>>,
@@ -151,10 +153,10 @@ struct Slot {
 }
 
 impl Hub {
-    /// Listens.
+    /// Begins to listen.
     ///
     /// # Errors
-    /// Why not: no interface, no free port, no descriptors; in words.
+    /// The reason as text: no interface, no free port, no descriptors.
     pub fn open(settings: &Settings) -> Result<Arc<Hub>, String> {
         let local = local_addresses(&settings.filter)?;
         let listeners = handshakes::listen(settings.listen)?;
@@ -192,7 +194,7 @@ impl Hub {
         &self.local
     }
 
-    /// What a peer needs to reach `target`.
+    /// The contact by which a peer reaches `target`.
     #[must_use]
     pub fn contact(&self, target: [u8; 16]) -> Contact {
         let (boot_id, net_namespace) = here();
@@ -215,8 +217,8 @@ impl Hub {
         Ok(Mailbox { hub: Arc::clone(self), target, slot })
     }
 
-    /// Takes connections in and takes their handshakes further, without waiting. When another thread is at it,
-    /// that one does it.
+    /// Accepts connections and advances their handshakes, without waiting. If another thread is already doing so, this call
+    /// returns.
     pub fn poll(&self) {
         self.poll_at(Instant::now());
     }
@@ -230,13 +232,13 @@ impl Hub {
         handshakes.poll(self, now);
     }
 
-    /// Readable when [`Hub::poll`] has something to do.
+    /// Readable when [`Hub::poll`] has work to do.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
 
-    /// What came so far.
+    /// The connections so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -250,13 +252,13 @@ impl Hub {
         }
     }
 
-    /// Whether somebody has that id.
+    /// Whether a user has that id.
     fn knows(&self, target: &[u8; 16]) -> bool {
         lock(&self.targets).contains_key(target)
     }
 
-    /// How many unproven connections came, when it is time to tell somebody: after the first, the second, the fourth
-    /// and so on, once for all users of the listener.
+    /// The number of unproven connections, if it should be reported: after the first, the second, the fourth and so on, once for
+    /// all users of the listener.
     #[must_use]
     pub fn unproven_to_report(&self) -> Option<u64> {
         let reported = self.counts.reported.load(Ordering::Relaxed);
@@ -268,20 +270,20 @@ impl Hub {
         (due && swap(reported).is_ok()).then_some(came)
     }
 
-    /// The version of the handshake that was spoken last by somebody who was turned away because it is not [`VERSION`](crate::VERSION),
-    /// since this was last asked: a scanner of long ago is no news of those who come now.
+    /// The version of the last peer that was refused because its version is not [`VERSION`](crate::VERSION), since the last call.
+    /// An old scan is therefore not reported for later peers.
     #[must_use]
     pub fn take_other_version(&self) -> Option<u8> {
         let version = self.counts.other_version.swap(0, Ordering::Relaxed);
         (version & ANOTHER != 0).then_some(version as u8)
     }
 
-    /// Somebody speaks another version.
+    /// A peer has another version.
     fn heard_version(&self, version: u8) {
         self.counts.other_version.store(ANOTHER | u16::from(version), Ordering::Relaxed);
     }
 
-    /// Whether the target of a proven hello takes one more connection.
+    /// Checks that the target of a proven hello has room for one more connection.
     fn admits(&self, hello: &Hello) -> Result<Arc<Slot>, Refusal> {
         let Some(slot) = lock(&self.targets).get(&hello.target).map(Arc::clone) else {
             count(&self.counts.unknown_target);
@@ -302,7 +304,7 @@ impl Hub {
     }
 }
 
-/// Where the listeners can be reached: the allowed addresses, each with the port of its family.
+/// The addresses at which the listeners can be reached: the allowed ones, each with the port of its family.
 fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenAddress> {
     let bound: Vec<SocketAddr> =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()?.as_socket()).collect();
@@ -325,7 +327,7 @@ fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenA
         .collect()
 }
 
-/// Where one user of the listener finds the connections that are for it. Dropping it closes them.
+/// The connections for one user of the listener. Dropping it closes them.
 #[derive(Debug)]
 pub struct Mailbox {
     hub: Arc<Hub>,
@@ -334,7 +336,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// The next connection, if there is one. [`Hub::poll`] is what brings them.
+    /// The next connection, if there is one. [`Hub::poll`] delivers them.
     #[must_use]
     pub fn take(&self) -> Option<Incoming> {
         let mut queue = lock(&self.slot.queue);
@@ -345,13 +347,13 @@ impl Mailbox {
         incoming
     }
 
-    /// Whether there is none. Costs no system call.
+    /// Whether it is empty. Makes no system call.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         lock(&self.slot.queue).is_empty()
     }
 
-    /// Readable while there is one.
+    /// Readable while it is not empty.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.slot.waker.as_fd()
@@ -363,16 +365,16 @@ impl Mailbox {
         &self.hub
     }
 
-    /// What a peer needs to reach this mailbox.
+    /// The contact by which a peer reaches this mailbox.
     #[must_use]
     pub fn contact(&self) -> Contact {
         self.hub.contact(self.target)
     }
 
-    /// Waits for the next connection, taking the listener further meanwhile. Its stream still does not block.
+    /// Waits for the next connection and polls the listener meanwhile. The connection's stream stays non-blocking.
     ///
     /// # Errors
-    /// The deadline has passed, or why it cannot wait.
+    /// The deadline has passed, or the reason that waiting is impossible.
     pub fn wait(&self, deadline: Instant) -> Result<Incoming, String> {
         let words = |error: std::io::Error| format!("waiting for a connection: {error}");
         let poller = Poller::new().map_err(words)?;
@@ -398,28 +400,28 @@ impl Mailbox {
 impl Drop for Mailbox {
     fn drop(&mut self) {
         let _ = lock(&self.hub.targets).remove(&self.target);
-        lock(&self.slot.queue).clear(); // a handshake that is just ending may hold the slot a little longer
+        lock(&self.slot.queue).clear(); // a handshake that is ending may hold the slot a little longer
     }
 }
 
-/// The one listener that all users of a process share, opened by the first and closed with the last. A forked child has none yet: what
-/// comes to its parent's, the parent alone may take.
+/// The one listener that all users of a process share. The first user opens it, and it closes with the last. A forked child starts
+/// without one, since only the parent may accept connections of the parent's listener.
 #[derive(Debug, Default)]
 pub struct SharedHub {
     hub: PerProcess<Mutex<Weak<Hub>>>,
 }
 
 impl SharedHub {
-    /// None is open yet.
+    /// Without an open listener.
     #[must_use]
     pub const fn new() -> SharedHub {
         SharedHub { hub: PerProcess::new() }
     }
 
-    /// The listener; opened with `settings` if nobody holds it.
+    /// The listener; opened with `settings` if there is none.
     ///
     /// # Errors
-    /// As [`Hub::open`].
+    /// The same as for [`Hub::open`].
     pub fn get(&self, settings: &Settings) -> Result<Arc<Hub>, String> {
         let mut shared = lock(&self.hub);
         if let Some(hub) = shared.upgrade() {
@@ -435,7 +437,7 @@ fn count(counter: &AtomicU64) {
     let _ = counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A panic elsewhere leaves these maps and queues whole: every change of them is one call.
+/// A panic in another thread leaves these maps and queues consistent: every change of them is one call.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

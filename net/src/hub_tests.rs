@@ -1,4 +1,4 @@
-//! The listener and the dialler over loopback: those who belong, and all kinds of unproven connections.
+//! The listener and the dialler over loopback: honest peers, and all kinds of unproven connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -30,7 +30,7 @@ fn hello(purpose: u8) -> Hello {
     Hello::new(purpose, ME, b"hello").expect("short")
 }
 
-/// Where the hub listens on loopback.
+/// The address at which the hub listens on loopback.
 fn at(hub: &Hub, v6: bool) -> Option<SocketAddr> {
     let address = |address: &&ListenAddress| address.ip.is_loopback() && address.ip.is_ipv6() == v6;
     hub.addresses.iter().find(address).map(|address| SocketAddr::new(address.ip, address.port))
@@ -44,7 +44,7 @@ fn key(hub: &Hub) -> Key {
     Key::derive(SECRET, &hub.cookie)
 }
 
-/// Takes both sides further until `done` says what it was waited for.
+/// Drives both sides until `done` returns a result.
 fn until<T>(
     hub: &Hub,
     dial: Option<&mut Dial>,
@@ -197,7 +197,7 @@ fn a_slow_sender_is_dismissed_at_its_deadline() {
     let mut silent = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
     let mut slow = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
     slow.write_all(b"TL").expect("connected");
-    // Nothing but the listener's own descriptor wakes this wait.
+    // Only the listener's own descriptor wakes this wait.
     until(&hub, None, |_| (hub.counters().slow == 2).then_some(()));
     assert!(is_closed(&mut silent) && is_closed(&mut slow));
 }
@@ -220,7 +220,7 @@ fn another_secret_does_not_come_in_and_hears_why() {
 fn who_has_the_address_of_a_process_that_was_replaced_hears_so() {
     let hub = open(Settings::default());
     let remote = at(&hub, false).expect("127.0.0.1");
-    // The cookie is another process's, and so is the target.
+    // The cookie and the target belong to another process.
     let old = Key::derive(SECRET, &[9; 16]);
     let mut dial = Dial::start(vec![route(remote)], old, hello(1), soon());
     let words = finish(&hub, &mut dial).expect_err("refused");
@@ -261,7 +261,7 @@ fn an_answer_is_said_whole_also_where_a_socket_holds_little_at_first() {
         here.set_send_buffer_size(bytes).expect("an option");
         here.send_buffer_size().expect("an option")
     };
-    // As the kernel counts, what waits takes a few times its bytes.
+    // In the kernel's accounting, queued data takes a few times its bytes.
     let enough = held(400_000);
     assert!(held(4096) < enough);
     let answer = vec![7; 100_000];
@@ -273,13 +273,13 @@ fn an_answer_is_said_whole_also_where_a_socket_holds_little_at_first() {
     assert_eq!(heard.len(), answer.len());
 }
 
-/// So many who connect and say nothing, all of them before the listener.
+/// This many connections that send nothing, all waiting at the listener.
 fn silent(hub: &Hub, count: usize) -> Vec<TcpStream> {
     let remote = at(hub, false).expect("lo");
     (0..count).map(|_| TcpStream::connect(remote).expect("the backlog is long")).collect()
 }
 
-/// Polls at that time until so many have come in.
+/// Polls at the given time until this many connections have been accepted.
 fn accept(hub: &Hub, now: Instant, count: usize) {
     while lock(&hub.handshakes).state().0 < count {
         hub.poll_at(now);
@@ -293,7 +293,7 @@ fn who_is_in_its_handshake_for_too_long_goes_however_it_hurries_at_the_end() {
     let t0 = Instant::now();
     let mut slow = silent(&hub, 1);
     accept(&hub, t0, 1);
-    // A byte now and then is no reason to stay.
+    // A byte now and then does not extend the time limit.
     for (n, byte) in (1..10u32).zip(b"TLN\x01abcdef") {
         slow[0].write_all(&[*byte]).expect("connected");
         hub.poll_at(t0 + timeout / 10 * n);
@@ -314,7 +314,7 @@ fn no_descriptor_is_left_when_somebody_connects() {
     let remote = at(&hub, false).expect("lo");
     let poller = Poller::new().expect("epoll");
     poller.watch(hub.fd().as_raw_fd(), Interest::READ, 0).expect("watched");
-    // The other side of the connection belongs to another process as a rule; here it comes first.
+    // The other end of the connection usually belongs to another process; here it is created first.
     let waiting = TcpStream::connect(remote).expect("the backlog is long");
     let highest = waiting.as_raw_fd();
     sys::limit_descriptors(u64::try_from(highest).expect("a descriptor") + 1);
@@ -325,11 +325,11 @@ fn no_descriptor_is_left_when_somebody_connects() {
         wakes += u32::from(!ready.is_empty());
         hub.poll();
     }
-    // Each pause ends once, and somebody waits all the time.
+    // Each pause ends once, and a connection waits all the time.
     let pauses = (begun.elapsed().as_millis() / handshakes::PAUSE.as_millis()) as u32 + 2;
     assert!(wakes <= 2 * pauses, "woken {wakes} times in {pauses} pauses");
     assert_eq!(hub.counters(), Counters::default());
-    // There is room again: who has waited is let in, and belongs.
+    // There is room again: the waiting connection is accepted and proves itself.
     sys::limit_descriptors(1000);
     drop(waiting);
     let _there = dial(&hub, hello(0)).expect("accepted");
@@ -395,7 +395,7 @@ fn a_dial_walks_to_the_next_way() {
 
 #[test]
 fn a_listener_that_closes_without_a_word_is_asked_again_for_a_while() {
-    // It closes the first connections as one does that has no room, and takes a later one.
+    // A listener that closes the first connections as if it had no room, and accepts a later one.
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let remote = listener.local_addr().expect("bound");
     let (cookie, listen) = ([5; 16], Listen::At(remote));
@@ -412,7 +412,7 @@ fn a_listener_that_closes_without_a_word_is_asked_again_for_a_while() {
         while dial.attempt() == before {
             assert!(matches!(dial.advance(Instant::now()), Progress::Waiting));
         }
-        // The descriptor of the pause wakes who waits for it.
+        // The pause's descriptor wakes its waiter.
         let (poller, mut ready) = (Poller::new().expect("epoll"), Vec::new());
         let timer = dial.fd().expect("a timer");
         poller.watch(timer, dial.wants(), 0).expect("watched");
@@ -425,7 +425,7 @@ fn a_listener_that_closes_without_a_word_is_asked_again_for_a_while() {
     let _there = finish(&hub, &mut dial).expect("the fourth time");
     assert!(mailbox.take().is_some() && dial.failures().is_empty());
     assert_eq!(dial.attempt(), 7, "four attempts, and three pauses");
-    // There is an end of it: the deadline, here.
+    // The retries are limited, here by the deadline.
     let closes = TcpListener::bind("127.0.0.1:0").expect("loopback");
     closes.set_nonblocking(true).expect("an option");
     let remote = closes.local_addr().expect("bound");
@@ -478,7 +478,7 @@ fn a_dial_that_fails_names_every_way_and_its_reason() {
 fn what_a_firewall_does_is_said_behind_the_way_on_which_nothing_was_answered() {
     let hub = open(Settings::default());
     let closed = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
-    // Its queue is full with one: what else comes is dropped.
+    // Its queue is full with one connection: later ones are dropped.
     let full = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("loopback");
     full.listen(0).expect("it listens");
@@ -495,7 +495,7 @@ fn what_a_firewall_does_is_said_behind_the_way_on_which_nothing_was_answered() {
 
 #[test]
 fn a_range_of_ports_that_is_taken_is_a_clear_error() {
-    // Two neighbours that are free now: take them as one hub does, then ask for the same again.
+    // Two adjacent ports that are free: one hub takes them, then a second one asks for the same.
     let range = (0..50)
         .find_map(|_| {
             let port = TcpListener::bind("0.0.0.0:0").ok()?.local_addr().ok()?.port();
@@ -533,7 +533,7 @@ fn a_forked_child_listens_for_itself_and_leaves_its_parents_listener() {
     let shared = SharedHub::new();
     let parents = shared.get(&Settings::default()).expect("opens");
     let parents_at = at(&parents, false).expect("lo");
-    // Another thread of the parent may be opening one.
+    // Another thread of the parent may be opening a hub.
     let held = lock(&shared.hub);
     assert!(holds_in_child(|| {
         let own = shared.get(&Settings::default()).expect("opens");

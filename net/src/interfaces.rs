@@ -13,25 +13,25 @@ pub struct LocalAddress {
     pub interface: String,
     /// The address.
     pub ip: IpAddr,
-    /// How many of its first bits name the subnet.
+    /// The number of leading bits that form the subnet.
     pub prefix: u8,
-    /// The interface's number, which link-local addresses of IPv6 need; 0 for others.
+    /// The interface's index, which link-local addresses of IPv6 need; 0 for others.
     pub scope_id: u32,
-    /// Whether it leads nowhere but back.
+    /// Whether it is a loopback address.
     pub loopback: bool,
-    /// Used only when nothing better leads to the peer: interfaces without a carrier, and unless the user asked
-    /// for them by name, link-local addresses and the bridges of containers and virtual machines.
+    /// Used only if nothing better leads to the peer: interfaces without a carrier; also link-local addresses and the bridges of
+    /// containers and virtual machines, unless the user selected them by name.
     pub last_resort: bool,
-    /// Maximum transmission unit in bytes; 0: not known.
+    /// Maximum transmission unit in bytes; 0: unknown.
     pub mtu: u32,
-    /// Speed of the link, when the driver tells.
+    /// Speed of the link, if the driver reports it.
     pub speed_mbps: Option<u32>,
 }
 
 /// The addresses that `filter` allows, the best first: ordinary ones by speed, loopback, those of last resort.
 ///
 /// # Errors
-/// Why there is none, naming the interfaces that there are.
+/// The reason that there is none, with the names of the existing interfaces.
 pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
     let all = sys::addresses().map_err(|error| format!("listing network interfaces: {error}"))?;
     let probe = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0")).ok();

@@ -1,8 +1,7 @@
-//! What connections over TCP share: which interfaces lead to a peer, where a process listens, and the
-//! handshake that a stranger does not pass. The providers `tcp` and `tcp-connect` and the core's rendezvous
-//! are built on it; it knows nothing of them.
+//! The common parts of connections over TCP: the choice of interfaces, the listener of a process, and the authenticating handshake.
+//! The providers `tcp` and `tcp-connect` and the core's bootstrap are built on it; it does not depend on them.
 //!
-//! One side listens and says where, the other dials what was said:
+//! One side listens and publishes its contact, and the other side dials it:
 //!
 //! ```
 //! use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Values that users write, and what every connection is set to.
+//! Values that users write, and the options of every connection.
 
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -16,10 +16,10 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Reads a range; nothing at all means `0`.
+    /// Parses a range; an empty text means `0`.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The reason that it is invalid, as text.
     pub fn parse(text: &str) -> Result<Ports, String> {
         let text = text.trim();
         let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -32,19 +32,19 @@ impl Ports {
         }
     }
 
-    /// How many ports the range has; none where any free port will do.
+    /// The number of ports in the range; `None` if any free port will do.
     #[must_use]
     pub fn count(self) -> Option<usize> {
         (self.first != 0).then(|| usize::from(self.last - self.first) + 1)
     }
 
-    /// Every port to try, from a start that differs between processes; 0 alone when any will do.
+    /// Every port to try, from a start that differs between processes; only 0 if any will do.
     pub(crate) fn each(self, start: u32) -> impl Iterator<Item = u16> {
         let count = u32::from(self.last - self.first) + 1;
         (0..count).map(move |n| self.first + ((start % count + n) % count) as u16)
     }
 
-    /// As a user would write it.
+    /// The range as a user would write it.
     pub(crate) fn text(self) -> String {
         if self.first == self.last {
             self.first.to_string()
@@ -54,46 +54,46 @@ impl Ports {
     }
 }
 
-/// Where launchers say how many processes a job has.
+/// The variables in which launchers give the number of processes of a job.
 const SIZES: [&str; 5] =
     ["TIELINE_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"];
 
-/// No larger job is believed in.
+/// Larger values are ignored.
 const LARGEST: usize = 1 << 20;
 
-/// How many processes this one's job has, as its launcher says; 0: it belongs to none.
+/// The number of processes in this process's job according to its launcher; 0: it belongs to none.
 pub(crate) fn processes_of_job() -> usize {
     let size = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
     SIZES.iter().find_map(size).filter(|size| *size <= LARGEST).unwrap_or(0)
 }
 
-/// Sets a connection up: small messages leave at once, and a peer that is silent for `silence` (lost power, cut
-/// cable) breaks the connection, whether or not something is on its way to it. So does a peer that reads nothing
-/// for so long while more is sent than there is room for.
+/// Configures a connection: small messages are sent immediately. A peer that is silent for `silence` (power failure, cut cable)
+/// breaks the connection, whether or not data is in flight. A peer that reads nothing for that time while the buffers are full
+/// breaks it as well.
 pub fn tune(stream: &TcpStream, silence: Duration) {
     tune_for_streams(stream, silence);
     let silence = silence.clamp(Duration::from_secs(1), Duration::from_secs(1 << 21));
     let _ = SockRef::from(stream).set_tcp_user_timeout(Some(silence));
 }
 
-/// As [`tune`], but who has sent something has to see for himself whether it is acknowledged: a peer that reads
-/// nothing for long is no reason to break the connection.
+/// The same as [`tune`], but the sender must check acknowledgements itself: a peer that reads nothing for long does not break the
+/// connection.
 pub fn tune_for_streams(stream: &TcpStream, silence: Duration) {
     let socket = SockRef::from(stream);
     let silence = silence.max(Duration::from_secs(1));
-    // The kernel counts in seconds; and one lost probe means nothing.
+    // The kernel counts in seconds, and a single lost probe means nothing.
     let probe = Duration::from_secs((silence / 8).as_secs().max(1));
     let idle = Duration::from_secs((silence / 2).as_secs().max(1));
     let probes = ((silence - idle).as_secs_f32() / probe.as_secs_f32()).ceil().max(2.0) as u32;
-    // A socket that refuses one of these is slower to notice, no worse.
+    // If a socket refuses one of these options, failures are only detected later.
     let _ = socket.set_nodelay(true);
     let keepalive = TcpKeepalive::new().with_time(idle).with_interval(probe).with_retries(probes);
     let _ = socket.set_tcp_keepalive(&keepalive);
-    // Whoever comes back is found again soon, not after twice the time that it was away.
+    // A peer that returns is reached soon, and not only after twice the time of its absence.
     sys::limit_retransmission_pauses(stream.as_fd(), (silence / 8).max(Duration::from_secs(1)));
 }
 
-/// Has a connection end with a reset when it is closed, which leaves nothing of it in the kernel.
+/// Makes the close of a connection send a reset, which leaves no state in the kernel.
 pub fn reset(stream: &impl AsFd) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
@@ -127,8 +127,8 @@ mod tests {
         assert!(socket.nodelay().expect("an option"));
         assert!(socket.keepalive().expect("an option"));
         assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(Duration::from_secs(20)));
-        // The first probe, and how long none may be answered: together the time that is asked for, where it is
-        // more than the two probes of the least.
+        // The time before the first probe, and the time without an answer to any probe. Together they are the requested time, if
+        // that exceeds two probes of the minimum.
         for (silence, first, then) in [(20, 10, 10), (8, 4, 4), (3, 1, 2), (2, 1, 2), (0, 1, 2)] {
             tune_for_streams(&stream, Duration::from_secs(silence));
             let every = socket.keepalive_interval().expect("an option");
@@ -148,7 +148,7 @@ mod tests {
         let words = "`0-5` is no range of ports: write 0 for any, or 20000-20100";
         assert_eq!(Ports::parse("0-5"), Err(words.into()));
         let range = Ports::parse("20000-20002").expect("a range");
-        // Wherever it starts.
+        // For any start.
         for start in [2, 3, u32::MAX] {
             let mut each: Vec<u16> = range.each(start).collect();
             assert_eq!(each[0], 20000 + (start % 3) as u16);

@@ -8,32 +8,32 @@ use crate::filter::same_subnet;
 use crate::interfaces::{LocalAddress, is_link_local};
 use tieline_plugin_api::process::PerProcess;
 
-/// The most routes that are tried for one contact.
+/// The limit of routes that are tried for one contact.
 const MAX_ROUTES: usize = 32;
 
 /// One route to a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The address to connect from; `None`: the kernel's choice.
+    /// The local address; `None`: the kernel's choice.
     pub local: Option<LocalAddress>,
-    /// Where to connect to.
+    /// The address to connect to.
     pub remote: SocketAddr,
-    /// Why this is thought to lead there: `same subnet as eth0`.
+    /// The reason to expect that it works: `same subnet as eth0`.
     pub why: String,
 }
 
-/// Routes to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses
-/// and container bridges last. A route is as fast as the slower of its ends. Among equals the same subnet comes before
-/// what the kernel routes, and IPv4 before IPv6.
+/// Routes to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses and
+/// container bridges last. The speed of a route is that of its slower end. Among equals, the same subnet comes before routes by the
+/// kernel's table, and IPv4 before IPv6.
 ///
 /// # Errors
-/// Why there is none, place by place.
+/// The reason that there is none, for each address.
 pub fn routes(local: &[LocalAddress], contact: &Contact) -> Result<Vec<Route>, String> {
     let same_loopback = (contact.boot_id, contact.net_namespace) == here();
     find(local, contact, same_loopback, &ask_kernel)
 }
 
-/// Boot id and network namespace of the calling thread: who has the same shares loopback addresses.
+/// Boot id and network namespace of the calling thread. Processes with the same values share loopback addresses.
 #[must_use]
 pub fn here() -> ([u8; 16], u64) {
     use std::os::unix::fs::MetadataExt;
@@ -48,7 +48,7 @@ pub fn here() -> ([u8; 16], u64) {
         }
         id
     });
-    // Asked each time: a thread may move to another namespace.
+    // Read each time: a thread may move to another namespace.
     let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |ns| ns.ino());
     (boot_id, namespace)
 }
@@ -67,7 +67,7 @@ fn ask_kernel(remote: SocketAddr) -> Result<IpAddr, String> {
     asked().map(|local| local.ip()).map_err(|error| error.to_string())
 }
 
-/// How near the other end is. Lower is better.
+/// The distance of the other end. Lower is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Loopback,
@@ -75,10 +75,10 @@ enum Class {
     Routed,
 }
 
-/// In megabits per second: what a route counts for when neither end knows its speed.
+/// In megabits per second: the assumed speed of a route if neither end knows its speed.
 const UNKNOWN_SPEED: u32 = 1000;
 
-/// What decides between two routes, the weightiest first. Lower is better.
+/// The criteria between two routes, the most important first. Lower is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     last_resort: bool,
@@ -90,7 +90,7 @@ struct Rank {
 
 impl Rank {
     fn of(class: Class, from: &LocalAddress, address: &ListenAddress) -> Rank {
-        // Nothing known, or 0, of one end: the other end's link is what is known of the route.
+        // If the speed of one end is unknown or 0, the other end's link determines the speed of the route.
         let known = [from.speed_mbps.unwrap_or(0), address.speed_mbps];
         let speed = known.into_iter().filter(|speed| *speed > 0).min().unwrap_or(UNKNOWN_SPEED);
         Rank {
@@ -146,7 +146,7 @@ fn routes_to(
         return Ok(vec![(rank(Class::Loopback, from), route)]);
     }
     if let Some(own) = own {
-        // The same address on another host is a network of its own, such as every host's docker0.
+        // The same address on another host is a separate network, such as every host's docker0.
         if !same_loopback {
             return Err(format!("{} has that very address here", own.interface));
         }
@@ -182,7 +182,7 @@ fn routes_to(
     Ok(vec![(rank(Class::Routed, from), Route { local: Some(from.clone()), remote, why })])
 }
 
-/// Link-local addresses of IPv6 are addresses only together with an interface.
+/// A link-local address of IPv6 is only valid together with an interface.
 fn with_scope(remote: SocketAddr, scope_id: u32) -> SocketAddr {
     match remote {
         SocketAddr::V6(v6) if is_link_local(remote.ip()) => {
@@ -395,7 +395,7 @@ mod tests {
         let words = ask_kernel("[2001:db8::1]:9".parse().expect("an address"));
         let loopback = ask_kernel("127.0.0.1:9".parse().expect("an address"));
         assert_eq!(loopback, Ok("127.0.0.1".parse().expect("an address")));
-        // With or without a route to the documentation network there is an answer.
+        // The result is valid with and without a route to the documentation network.
         assert!(words.is_ok() || words.is_err_and(|words| !words.is_empty()));
     }
 

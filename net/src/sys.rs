@@ -1,5 +1,5 @@
-//! The kernel where neither std nor socket2 goes: interfaces, epoll, eventfd, timerfd, random bytes.
-#![allow(unsafe_code)] // this file is the crate's one door to libc
+//! Kernel interfaces that neither std nor socket2 covers: interfaces, epoll, eventfd, timerfd, random bytes.
+#![allow(unsafe_code)] // the only file of the crate that calls libc
 
 use std::ffi::CStr;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::admission::CROWD;
 
-/// One address of one interface, as the kernel tells it.
+/// One address of one interface, as the kernel reports it.
 #[derive(Clone, Debug)]
 pub(crate) struct RawAddress {
     pub(crate) interface: String,
@@ -17,7 +17,7 @@ pub(crate) struct RawAddress {
     pub(crate) prefix: u8,
     pub(crate) scope_id: u32,
     pub(crate) up: bool,
-    /// Whether the link is there: a cable, a peer.
+    /// Whether the link is up: a cable, a peer.
     pub(crate) carrier: bool,
     pub(crate) loopback: bool,
 }
@@ -41,7 +41,7 @@ pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
         // SAFETY: a zero-terminated name of this entry.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
         let flags = entry.ifa_flags;
-        // The kernel says RUNNING a while after the carrier came.
+        // The kernel reports RUNNING some time after the carrier is up.
         let carrier = libc::IFF_RUNNING as u32 | libc::IFF_LOWER_UP as u32;
         found.push(RawAddress {
             interface: name.to_string_lossy().into_owned(),
@@ -69,7 +69,7 @@ fn ones(mask: IpAddr) -> u8 {
 /// The address and scope in a socket address of the kernel; `None` for other families.
 ///
 /// # Safety
-/// `address` is null or points to a socket address that is as long as its family says.
+/// `address` is null or points to a socket address with the length of its family.
 unsafe fn ip_of(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
     if address.is_null() {
         return None;
@@ -90,7 +90,7 @@ unsafe fn ip_of(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
     }
 }
 
-/// What `SIOCETHTOOL` with `ETHTOOL_GSET` fills: the kernel's `struct ethtool_cmd`.
+/// The record for `SIOCETHTOOL` with `ETHTOOL_GSET`: the kernel's `struct ethtool_cmd`.
 #[repr(C)]
 #[derive(Default)]
 struct EthtoolCmd {
@@ -129,23 +129,23 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
     };
     let mut command = EthtoolCmd { cmd: ETHTOOL_GSET, ..EthtoolCmd::default() };
     request.ifr_ifru.ifru_data = (&raw mut command).cast();
-    // SAFETY: as above; `command` is the record that this request asks for and outlives the call.
+    // SAFETY: as above; `command` is the record that this request requires and outlives the call.
     let asked = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
     let speed = speed_of(command.speed_hi, command.speed).filter(|_| asked == 0);
     (u32::try_from(mtu).unwrap_or(0), speed)
 }
 
-/// The speed that the kernel tells in two halves, the upper one first; one that it does not know is told as none, or as all ones.
+/// The speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0 or all ones.
 fn speed_of(high: u16, low: u16) -> Option<u32> {
     let speed = u32::from(high) << 16 | u32::from(low);
     (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
 }
 
-/// Lets a socket that is bound to an address choose its port when it connects: without it every bound
-/// connection takes a port of its own from all others.
+/// Lets a socket that is bound to an address choose its port at connect. Otherwise every bound connection occupies a port of its
+/// own.
 pub(crate) fn bind_address_no_port(socket: BorrowedFd<'_>) {
     let on: libc::c_int = 1;
-    // SAFETY: an open socket and an option of the size that is given. Without it, ports are merely scarcer.
+    // SAFETY: an open socket and an option of the given size. A failure only makes ports scarcer.
     let _ = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -157,13 +157,12 @@ pub(crate) fn bind_address_no_port(socket: BorrowedFd<'_>) {
     };
 }
 
-/// Bounds the time between two retransmissions, which otherwise doubles up to two minutes; kernels before 6.15
-/// do not know that.
+/// Limits the time between two retransmissions, which otherwise doubles up to two minutes; kernels before 6.15 do not support that.
 pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Duration) {
     const TCP_RTO_MAX_MS: libc::c_int = 44;
     let longest = longest.clamp(Duration::from_secs(1), Duration::from_secs(120)).as_millis();
     let longest = longest as libc::c_int;
-    // SAFETY: an open socket and an option of the size that is given.
+    // SAFETY: an open socket and an option of the given size.
     let _ = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -175,13 +174,14 @@ pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Durat
     };
 }
 
-/// Whether so many connections wait at a listening TCP socket that the kernel may soon drop what comes: [`CROWD`], or a quarter of its queue.
+/// Whether so many connections wait at a listening TCP socket that the kernel may soon drop new ones: [`CROWD`], or a quarter of
+/// its queue.
 #[must_use]
 pub fn is_crowded(listener: &impl AsRawFd) -> bool {
-    // The head of tcp_info. Of a socket that listens, the last two numbers are the length of the queue and its bound.
+    // The head of tcp_info. For a listening socket, the last two numbers are the length of the queue and its limit.
     let mut info = [0u32; 8];
     let mut len = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the pointers name locals, and `len` is the size of the first.
+    // SAFETY: the pointers refer to locals, and `len` is the size of the first.
     let asked = unsafe {
         libc::getsockopt(
             listener.as_raw_fd(),
@@ -195,7 +195,7 @@ pub fn is_crowded(listener: &impl AsRawFd) -> bool {
     asked == 0 && len as usize == size_of_val(&info) && waiting >= CROWD.min(bound / 4).max(1)
 }
 
-/// How many descriptors this process may have.
+/// The limit of descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the record is writable.
@@ -206,7 +206,7 @@ pub(crate) fn descriptors() -> usize {
 /// Fills `out` with random bytes of the kernel.
 ///
 /// # Errors
-/// What getrandom(2) said.
+/// The error of getrandom(2).
 pub fn random(out: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
     while filled < out.len() {
@@ -226,12 +226,12 @@ pub fn random(out: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What to wait for on a descriptor.
+/// The events to wait for on a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Until something can be read.
+    /// Until it is readable.
     pub readable: bool,
-    /// Until something can be written.
+    /// Until it is writable.
     pub writable: bool,
 }
 
@@ -242,7 +242,7 @@ impl Interest {
     pub const WRITE: Interest = Interest { readable: false, writable: true };
     /// Both.
     pub const BOTH: Interest = Interest { readable: true, writable: true };
-    /// Neither: errors and hang-ups are reported all the same.
+    /// Neither: errors and hang-ups are still reported.
     pub const NONE: Interest = Interest { readable: false, writable: false };
 
     fn bits(self) -> u32 {
@@ -260,22 +260,22 @@ impl Interest {
 /// A descriptor that became ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The number it was added with.
+    /// The number with which it was added.
     pub token: u64,
-    /// Something can be read, or the other side has closed.
+    /// It is readable, or the other side has closed.
     pub readable: bool,
-    /// Something can be written, or the connection broke.
+    /// It is writable, or the connection broke.
     pub writable: bool,
 }
 
-/// An epoll instance: level-triggered, itself something that can be waited for.
+/// An epoll instance: level-triggered, and pollable itself.
 #[derive(Debug)]
 pub struct Poller {
     fd: OwnedFd,
 }
 
 impl Poller {
-    /// Makes one.
+    /// Creates an instance.
     ///
     /// # Errors
     /// Out of descriptors or memory.
@@ -285,7 +285,7 @@ impl Poller {
         own(fd).map(|fd| Poller { fd })
     }
 
-    /// Watches a descriptor, or changes what is watched for. It is forgotten when it is closed.
+    /// Watches a descriptor, or changes the watched events. Closing the descriptor ends that.
     ///
     /// # Errors
     /// The limit on watched descriptors, or a bad descriptor.
@@ -298,15 +298,15 @@ impl Poller {
         }
     }
 
-    /// Watches a descriptor no more.
+    /// Stops watching a descriptor.
     pub fn forget(&self, fd: RawFd) {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, Interest::NONE, 0);
     }
 
-    /// Waits until a descriptor is ready or `timeout` has passed (`None`: for ever), and fills `out` again.
+    /// Waits until a descriptor is ready or `timeout` has passed (`None`: no limit), and fills `out` anew.
     ///
     /// # Errors
-    /// What epoll_wait(2) said; an interrupted wait is an empty one.
+    /// The error of epoll_wait(2); an interrupted wait returns no events.
     pub fn wait(&self, out: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         const ROOM: usize = 64;
         out.clear();
@@ -315,7 +315,7 @@ impl Poller {
         let millis = timeout.map_or(-1, |timeout| {
             i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
-        // SAFETY: an epoll instance and room for as many events as are asked for.
+        // SAFETY: an epoll instance and room for the requested number of events.
         let got = unsafe {
             libc::epoll_wait(self.fd.as_raw_fd(), events.as_mut_ptr(), ROOM as i32, millis)
         };
@@ -358,7 +358,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// Makes one.
+    /// Creates one.
     ///
     /// # Errors
     /// Out of descriptors or memory.
@@ -368,14 +368,14 @@ impl Waker {
         own(fd).map(|fd| Waker { fd })
     }
 
-    /// Wakes who waits, now or later. From any thread.
+    /// Wakes the present or the next waiter. Callable from any thread.
     pub fn wake(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes to an open descriptor. Full (2^64 - 1 wakes): it is readable already.
+        // SAFETY: eight bytes to an open descriptor. If the counter is full (2^64 - 1 wakes), it is readable already.
         let _ = unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
-    /// Makes it quiet again.
+    /// Makes it unreadable again.
     pub fn clear(&self) {
         drain(&self.fd);
     }
@@ -387,14 +387,14 @@ impl AsFd for Waker {
     }
 }
 
-/// A timerfd: readable when its time has come, until it is set again.
+/// A timerfd: readable from the set time until it is set again.
 #[derive(Debug)]
 pub struct Timer {
     fd: OwnedFd,
 }
 
 impl Timer {
-    /// Makes one that is not set.
+    /// Creates one that is not set.
     ///
     /// # Errors
     /// Out of descriptors or memory.
@@ -406,12 +406,12 @@ impl Timer {
         own(fd).map(|fd| Timer { fd })
     }
 
-    /// Sets it to `at`, a moment in the past being now; `None` quiets it.
+    /// Sets it to `at`; a time in the past means immediately; `None` stops it.
     pub fn set(&self, at: Option<Instant>) {
         // SAFETY: a plain record for which zeros are a value.
         let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
         if let Some(at) = at {
-            // Zero would quiet it.
+            // Zero would stop it.
             let left = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
             spec.it_value.tv_sec = left.as_secs().try_into().unwrap_or(libc::time_t::MAX);
             spec.it_value.tv_nsec = left.subsec_nanos().into();
@@ -438,11 +438,11 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made and that nobody else owns.
+    // SAFETY: a descriptor that was just created and that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// This process may have so many descriptors from now on.
+/// Sets the limit of descriptors of this process.
 #[cfg(test)]
 pub(crate) fn limit_descriptors(most: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -453,7 +453,7 @@ pub(crate) fn limit_descriptors(most: u64) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
 }
 
-/// As many descriptors as this process may ask for. It never lowers the limit.
+/// Raises the limit of descriptors as far as this process may. It never lowers the limit.
 #[cfg(test)]
 pub(crate) fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -470,7 +470,7 @@ mod tests {
     use super::*;
 
     impl Timer {
-        /// The time until it rings; zero: it is quiet, or has rung.
+        /// The time until it expires; zero: it is stopped, or has expired.
         fn left(&self) -> Duration {
             // SAFETY: a plain record for which zeros are a value.
             let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };

@@ -1,11 +1,11 @@
-//! What a post and a match cost, beside a list that is searched from its beginning:
+//! The cost of a post and a match, compared with a list that is searched from its beginning:
 //!
 //! ```text
 //! cargo run --release -p tieline-tag --example matching
 //! ```
 //!
-//! So many receives wait (or messages, in the lines that say so). Each step ends one and posts another; the figure is the time of a
-//! step, the best of several rounds.
+//! This many receives wait (or messages, in the lines that say so). Each step ends one and posts another. The figure is the time of
+//! a step, the best of several rounds.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use tieline_tag::{Arrival, Matcher, Pattern, Post};
 const ROUNDS: usize = 7;
 const SOURCES: u64 = 16;
 
-/// Which receives wait, and in what order their messages come.
+/// The waiting receives, and the order of their messages.
 const CASES: &[(&str, Case)] = &[
     ("receives, as posted", Case { any: false, ignore: 0, chance: false, messages: false }),
     ("receives, by chance", Case { any: false, ignore: 0, chance: true, messages: false }),
@@ -29,13 +29,13 @@ const CASES: &[(&str, Case)] = &[
 struct Case {
     any: bool,
     ignore: u64,
-    /// Any of them ends next; otherwise the oldest.
+    /// A random one ends next; otherwise the oldest.
     chance: bool,
     messages: bool,
 }
 
 impl Case {
-    /// The one that ends in this step, of as many; and is put back.
+    /// The key of the one that ends in this step and is posted again.
     fn key(self, step: u64, waiting: u64) -> (u64, u64) {
         let mixed = step.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 32;
@@ -51,13 +51,13 @@ impl Case {
 
 trait Matching {
     fn new() -> Self;
-    /// Posts a receive that no message fits.
+    /// Posts a receive that matches no message.
     fn post(&mut self, pattern: Pattern, word: u64);
-    /// A message that a receive waits for.
+    /// A message that matches a waiting receive.
     fn arrive(&mut self, source: u64, tag: u64) -> u64;
-    /// A message that none waits for.
+    /// A message that matches no receive.
     fn keep(&mut self, source: u64, tag: u64, payload: u64);
-    /// A receive that a message fits.
+    /// A receive that matches a message.
     fn receive(&mut self, pattern: Pattern) -> u64;
 }
 
@@ -89,7 +89,7 @@ impl Matching for Matcher<u64> {
     }
 }
 
-/// What one writes first.
+/// The simplest implementation.
 struct Lists {
     receives: Vec<(Pattern, u64)>,
     messages: Vec<(u64, u64, u64)>,

@@ -1,13 +1,13 @@
-//! Lists through entries of a slab, and tables of such lists that are found by source and tag.
+//! Lists through entries of a slab, and hash tables of such lists by source and tag.
 
 use crate::slab::{NONE, Slab};
 use std::hash::{BuildHasher, RandomState};
 
-/// Where an entry stands that is in no list.
+/// The position of an entry that is in no list.
 const OUT: u32 = NONE - 1;
-/// Lists of a new table.
+/// The number of lists in a new table.
 const FIRST: usize = 16;
-/// A table of so many is not made smaller: 8 KiB.
+/// A table of this many lists (8 KiB) is not shrunk.
 const KEPT: usize = 1024;
 
 /// An entry's neighbours in one list.
@@ -30,13 +30,13 @@ impl Link {
     }
 }
 
-/// An entry that lists go through.
+/// An entry with links for several lists.
 pub(crate) trait Linked {
     fn link(&self, which: usize) -> Link;
     fn link_mut(&mut self, which: usize) -> &mut Link;
 }
 
-/// A list from the oldest entry to the newest. `which` says which of an entry's links it goes through.
+/// A list from the oldest entry to the newest. `which` selects the link of the entries that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct List {
     first: u32,
@@ -50,12 +50,12 @@ impl List {
         self.first
     }
 
-    /// The entry behind one that is in the list; [`NONE`] behind the last.
+    /// The entry after one that is in the list; [`NONE`] after the last.
     pub(crate) fn after<E: Linked>(slab: &Slab<E>, which: usize, place: u32) -> u32 {
         slab.at(place).link(which).after
     }
 
-    /// Puts a new entry into the slab, and at the end of the list.
+    /// Puts a new entry into the slab and at the end of the list.
     #[inline]
     pub(crate) fn insert<E: Linked>(
         &mut self,
@@ -69,7 +69,7 @@ impl List {
         place
     }
 
-    /// Puts an entry that is in the slab at the end of the list.
+    /// Puts an entry of the slab at the end of the list.
     pub(crate) fn push<E: Linked>(&mut self, slab: &mut Slab<E>, which: usize, place: u32) {
         *slab.at_mut(place).link_mut(which) = Link { before: self.last, after: NONE };
         self.append(slab, which, place);
@@ -103,12 +103,12 @@ impl List {
     }
 }
 
-/// A hash that nobody outside the process knows.
+/// A hash that is unpredictable outside the process.
 ///
-/// Tags come from peers, so a peer that could tell which of them fall into one list could make every match walk along it. This is
-/// multiply-add-shift (Dietzfelbinger, 1996): whatever two keys are, they have the same upper `b` bits for one in 2 to the power `b` of
-/// all choices of `a`, `b` and `c`. That is proven for keys which are chosen without having seen the hash; SipHash promises more, and
-/// would take longer than all the rest of a match.
+/// Tags come from peers. A peer that could predict the tags of one list could make every match walk along it. This is
+/// multiply-add-shift (Dietzfelbinger, 1996): for any two keys, the upper `b` bits are equal for one in 2 to the power `b` of all
+/// choices of `a`, `b` and `c`. That is proven for keys that are chosen without knowledge of the hash. SipHash guarantees more, but
+/// it would take longer than the rest of a match.
 pub(crate) struct Hash {
     a: u128,
     b: u128,
@@ -127,7 +127,7 @@ impl Hash {
         Hash { a: wide(), b: wide(), c: wide() }
     }
 
-    /// All bits count, the upper ones first.
+    /// All bits are good, the upper ones best.
     #[inline]
     pub(crate) fn of(&self, source: u64, tag: u64) -> u64 {
         let product = self.a.wrapping_mul(u128::from(source));
@@ -136,9 +136,9 @@ impl Hash {
     }
 }
 
-/// Entries by their hash, those of one hash from the oldest to the newest.
+/// Entries by their hash; those of one hash from the oldest to the newest.
 pub(crate) struct Index {
-    /// A power of two of them, or none.
+    /// Their number is a power of two, or zero.
     lists: Vec<List>,
     len: usize,
 }
@@ -156,7 +156,7 @@ impl Index {
         self.lists.capacity() * size_of::<List>()
     }
 
-    /// The oldest entry of this hash that fits.
+    /// The oldest matching entry of this hash.
     #[inline]
     pub(crate) fn find<E: Linked>(
         &self,
@@ -179,7 +179,7 @@ impl Index {
         None
     }
 
-    /// Adds the newest entry; `again` says the hash of one that is there.
+    /// Adds the newest entry; `again` returns the hash of an existing entry.
     pub(crate) fn push<E: Linked>(
         &mut self,
         slab: &mut Slab<E>,
@@ -197,7 +197,7 @@ impl Index {
         self.len += 1;
     }
 
-    /// Closes the gap that an entry of this hash and with this link has left.
+    /// Closes the gap that an entry with this hash and this link has left.
     pub(crate) fn close<E: Linked>(
         &mut self,
         slab: &mut Slab<E>,
@@ -221,7 +221,7 @@ impl Index {
         lists: usize,
         again: impl Fn(&E) -> u64,
     ) {
-        // Entries of one hash come from one list, so their order stays.
+        // Entries of one hash come from one list, so they keep their order.
         let old = std::mem::replace(&mut self.lists, vec![List::EMPTY; lists]);
         for mut from in old {
             while from.first != NONE {
@@ -234,7 +234,7 @@ impl Index {
     }
 }
 
-/// Which list of so many, a power of two that is greater than one.
+/// The list for a hash, of this many lists, a power of two that is greater than one.
 #[inline]
 fn list(hash: u64, lists: usize) -> usize {
     (hash >> (64 - lists.trailing_zeros())) as usize
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn keys_that_follow_a_plan_do_not_share_a_list() {
-        // What a peer would try: numbers in a row, single bits, multiples of large powers of two, mirrored pairs.
+        // Keys that a peer would try: consecutive numbers, single bits, multiples of large powers of two, mirrored pairs.
         let plans: [fn(u64) -> (u64, u64); 5] = [
             |n| (0, n),
             |n| (1 << (n % 64), 1 << (n / 64 % 64)),
@@ -268,7 +268,7 @@ mod tests {
                 }
                 shared += lists.iter().map(|n| n * n - n).sum::<u64>();
             }
-            // On average over all choices each key shares its list with one other.
+            // On average over all choices, each key shares its list with one other.
             assert!(shared < 64 * 4096 * 2, "plan {plan}: {shared}");
         }
     }
@@ -297,7 +297,7 @@ mod tests {
         key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
-    /// A table of the keys from 0, and where each is.
+    /// A table of the keys from 0, and the place of each.
     fn filled(count: u64) -> (Slab<Entry>, Index, Vec<u32>) {
         let (mut slab, mut index) = (Slab::new(), Index::new());
         let mut push = |key| {

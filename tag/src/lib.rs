@@ -1,74 +1,76 @@
-//! Tag matching: which posted receive a message is for, and which message a receive takes.
+//! Tag matching: assigns arriving messages to posted receives, and receives to messages that have arrived.
 //!
 //! ```
 //! use tieline_tag::{Arrival, Matcher, Pattern, Post};
 //!
 //! let mut matcher = Matcher::new();
-//! // Whoever comes first with tag 7, and word 1 to know the receive by.
+//! // Any source with tag 7; word 1 identifies the receive.
 //! let any = Pattern { source: None, tag: 7, ignore: 0 };
 //! assert!(matches!(matcher.post(any, 1), Post::Waiting(_)));
 //! let Arrival::Matched(receive, bytes) = matcher.arrive(3, 7, b"first", |bytes| bytes.to_vec()) else { panic!() };
 //! assert_eq!((receive.word, bytes), (1, b"first"));
 //!
-//! // Nobody waits for the second: it is kept until a receive takes it.
+//! // No receive waits for the second message: it is kept until one takes it.
 //! assert!(matches!(matcher.arrive(3, 7, b"other", |bytes| bytes.to_vec()), Arrival::Kept(_)));
 //! let Post::Matched(message) = matcher.post(any, 2) else { panic!() };
 //! assert_eq!((message.source, message.payload), (3, b"other".to_vec()));
 //! ```
 //!
-//! # Who calls it
+//! # Use
 //!
-//! A runtime that has messages with tags, on top of a transport that has none, and has one [`Matcher`] for all that may match each
-//! other: an MPI's point-to-point layer, the tagged half of libfabric's interface, `tests/runtime` of this workspace. The caller says
-//! when a message has arrived and when a receive is posted, in the order in which that is to count, and moves all data: here
-//! is no I/O, no thread, no lock, no clock, and nothing of Tieline.
+//! The crate is for a runtime with tagged messages on top of a transport without tags: an MPI's point-to-point layer, the tagged
+//! half of libfabric's interface, `tests/runtime` of this workspace. The runtime has one [`Matcher`] for all receives and messages
+//! that may match each other. It reports each arrival and each posted receive, in the order that is to count, and moves all data
+//! itself. This crate has no I/O, no thread, no lock and no clock, and it does not depend on Tieline.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! * A message from `source` with `tag` is for a receive whose [`Pattern`] fits: the source is the same or any, and so are all bits of
-//!   the tag that are not ignored.
-//! * Of all receives that fit, a message takes the one that was posted first; of all messages that fit, a receive takes the one that
-//!   arrived first. So messages of one pair that fit the same receives are received in the order in which they arrived, whatever the
-//!   receives are: a message whose data comes later is announced, and matched, in its place.
-//! * Every receive ends once: by a message, which is told with its word, or by [`Matcher::cancel`], which says whether it did. An id of
-//!   what has ended is never the id of anything else.
-//! * [`Matcher::peek`] leaves a message where it is. [`Matcher::claim`] parks it under a word: no receive and no peek finds it, and
-//!   [`Matcher::take`] takes it. What is taken is the caller's, who discards it by dropping it.
+//! * A message from `source` with `tag` matches a receive if its [`Pattern`] fits: the source is the same or any, and all bits of
+//!   the tag that are not ignored are the same.
+//! * A message takes the first posted of all matching receives. A receive takes the first arrived of all matching messages. So
+//!   messages of one pair that match the same receives are received in the order of arrival, for any set of receives. If the data
+//!   of a message comes later (rendezvous), the message is matched in the place of its RTS.
+//! * Every receive ends once: by a message, which is returned with the receive's word, or by [`Matcher::cancel`], which reports
+//!   whether it ended the receive. The id of an ended receive or message is never reused.
+//! * [`Matcher::peek`] leaves a message in its place. [`Matcher::claim`] parks it under a word: no receive and no peek finds it,
+//!   and [`Matcher::take`] removes it. The caller owns a removed message and discards it by dropping it.
 //! * Nothing is lost when the caller's closure panics.
 //!
-//! # What it costs
+//! # Costs
 //!
-//! A post and an arrival take constant time on average, however much waits and whatever sources and tags peers choose (the hash has a
-//! secret), for receives of few *shapes*. A shape is what of a message does not matter: any source or one, and the bits that are
-//! ignored. Programs have few, but seldom none: MPICH ignores two bits of its own in every receive, and in its wildcards all bits of a
-//! tag or of a source.
+//! For receives of few *shapes*, a post and an arrival take constant time on average. This holds for any number of waiting entries
+//! and for all sources and tags that peers choose, since the hash has a secret. The shape of a receive is the part of a message
+//! that it ignores: the source, if any is accepted, and the ignored bits of the tag. Programs have few shapes, but seldom none:
+//! MPICH ignores two bits of its own in every receive, and in its wildcards all bits of a tag or of a source.
 //!
-//! * A message goes along the receives that it finds until one fits, and a receive along the messages, and what they go by is entered in a table.
-//!   So a single call may take as many steps as were posted or have arrived since the last, but nothing is gone by twice.
-//! * An arrival looks once into the table of each shape, of which there are at most eight. Receives of further shapes are gone by every time:
-//!   an arrival then takes as many steps as there are of them.
-//! * Messages are entered in at most four tables. A receive of a fifth shape goes by every message that does not fit, every time,
-//!   while messages that receives of the four have gone by wait.
-//! * A table doubles when it is full, and becomes a quarter when an eighth of it is left: that step goes over all of it.
-//! * Claims are found by their word, and receives by theirs, by going along all of them; by id at once.
+//! * A message walks along the receives until one matches, and a receive along the messages. Passed entries go into a table. So a
+//!   single call may take as many steps as there were posts or arrivals since the last one, but no entry is passed twice.
+//! * An arrival looks once into the table of each shape, of which there are at most eight. Receives of further shapes are passed
+//!   every time: an arrival then takes as many steps as there are such receives.
+//! * Messages are entered in at most four tables. A receive of a fifth shape passes every message that does not match, every time,
+//!   as long as messages wait that receives of the four shapes have passed.
+//! * A table doubles when it is full, and shrinks to a quarter when only an eighth of it is left. Such a step visits the whole
+//!   table.
+//! * Claims are found by their word, and receives by theirs, by a walk along all of them. By id both are found directly.
 //!
-//! A message that waits takes 80 bytes beside its payload, a receive 72, and what was gone by up to 16 more in each table. Memory is given back as
-//! they go: what is left is about twice what is needed, some ten kilobytes, and a hundredth of what there was. A number that goes up and
-//! down by less than half, or stays below a thousand, allocates nothing. How many messages wait is the caller's to bound, before they
-//! are sent: see [`Matcher::unexpected`].
+//! A waiting message takes 80 bytes in addition to its payload, and a receive takes 72. Passed entries take up to 16 more bytes in
+//! each table. Memory is freed as entries go. About twice the required memory remains, plus some ten kilobytes and a hundredth of
+//! the maximum. If the number varies by less than half, or stays below a thousand, nothing is allocated. The caller must limit the
+//! number of waiting messages before they are sent: see [`Matcher::unexpected`].
 //!
-//! `cargo run --release -p tieline-tag --example matching` compares that with a list that is searched from its beginning. On a processor of 2025, in
-//! nanoseconds for a post and its match: a list is better while fewer than about ten wait, or forty that end by chance.
+//! `cargo run --release -p tieline-tag --example matching` compares these costs with a list that is searched from its beginning. On
+//! a processor of 2025, in nanoseconds for a post and its match: a list is better while fewer than about ten entries wait, or forty
+//! that end in random order.
 //!
-//! | that wait | 1 | 10 | 100 | 10 000 | list: 1 | 10 | 100 | 10 000 |
+//! | waiting entries | 1 | 10 | 100 | 10 000 | list: 1 | 10 | 100 | 10 000 |
 //! |---|---|---|---|---|---|---|---|---|
 //! | receives, in the order of their messages | 15 | 16 | 16 | 17 | 4 | 9 | 70 | 3300 |
-//! | receives, by chance | 15 | 33 | 42 | 53 | 4 | 18 | 96 | 5400 |
+//! | receives, in random order | 15 | 33 | 42 | 53 | 4 | 18 | 96 | 5400 |
 //! | messages, in the order of their receives | 18 | 19 | 20 | 27 | 4 | 6 | 61 | 2200 |
-//! | messages, by chance | 18 | 58 | 65 | 60 | 5 | 20 | 76 | 2900 |
+//! | messages, in random order | 18 | 58 | 65 | 60 | 5 | 20 | 76 | 2900 |
 //!
-//! Sequence numbers have 64 bits: at a billion posts and arrivals a second they last for 584 years. What is there at one time is counted
-//! in 32 bits; a call that finds them used up panics, which takes more memory than 300 GB.
+//! Sequence numbers have 64 bits: at a billion posts and arrivals per second they last for 584 years. The number of concurrent
+//! entries has 32 bits. A call that exhausts it panics, which requires more memory than 300 GB.
 
 use std::fmt;
 
@@ -83,27 +85,27 @@ use index::Hash;
 use posted::Posted;
 use unexpected::Unexpected;
 
-/// Which messages a receive is for.
+/// The messages that a receive accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pattern {
-    /// Whose: a rank, an address, whatever the caller numbers its peers by. `None` for anybody's.
+    /// The source: a rank, an address, or any number that the caller gives to its peers. `None` accepts all sources.
     pub source: Option<u64>,
     /// The tag.
     pub tag: u64,
-    /// The bits of the tag that do not matter: 0 for none, `u64::MAX` for all.
+    /// The ignored bits of the tag: 0 for none, `u64::MAX` for all.
     pub ignore: u64,
 }
 
 impl Pattern {
-    /// Messages of one source and one tag.
+    /// Accepts messages of one source and one tag.
     pub const fn exact(source: u64, tag: u64) -> Self {
         Pattern { source: Some(source), tag, ignore: 0 }
     }
 
-    /// All messages.
+    /// Accepts all messages.
     pub const ANY: Pattern = Pattern { source: None, tag: 0, ignore: u64::MAX };
 
-    /// Whether a message is one of them.
+    /// Whether it accepts a message.
     pub fn fits(&self, source: u64, tag: u64) -> bool {
         self.source.is_none_or(|own| own == source) && (self.tag ^ tag) & !self.ignore == 0
     }
@@ -113,7 +115,7 @@ impl Pattern {
     }
 }
 
-/// What of a message does not matter.
+/// The ignored part of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Shape {
     any_source: bool,
@@ -121,71 +123,71 @@ struct Shape {
 }
 
 impl Shape {
-    /// What does matter: two of this shape fit if they have the same key.
+    /// The part that is not ignored: a message and a receive of this shape match if their keys are equal.
     fn key(self, source: u64, tag: u64) -> (u64, u64) {
         (if self.any_source { 0 } else { source }, tag & !self.ignore)
     }
 }
 
-/// Names a receive of one matcher. One that was posted earlier is less.
+/// Identifies a receive of one matcher. Ids are ordered by the time of posting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ReceiveId {
     sequence: u64,
     place: u32,
 }
 
-/// Names a message that one matcher has kept. One that arrived earlier is less.
+/// Identifies a message that one matcher has kept. Ids are ordered by the time of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MessageId {
     sequence: u64,
     place: u32,
 }
 
-/// A receive that was posted.
+/// A posted receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receive {
-    /// Which one.
+    /// Its id.
     pub id: ReceiveId,
-    /// What it is for, its tag without the bits that it ignores.
+    /// The messages that it accepts; the tag without the ignored bits.
     pub pattern: Pattern,
-    /// What the caller knows it by.
+    /// The word by which the caller identifies it.
     pub word: u64,
 }
 
-/// A message that was kept, or a look at one.
+/// A kept message, or a reference to one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message<P> {
-    /// Which one.
+    /// Its id.
     pub id: MessageId,
-    /// Whose it is.
+    /// Its source.
     pub source: u64,
     /// Its tag.
     pub tag: u64,
-    /// What the caller kept it as.
+    /// The data that the caller kept of it.
     pub payload: P,
 }
 
-/// What became of a receive.
+/// The result of posting a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the message is in it"]
 pub enum Post<T> {
     /// It has taken this message.
     Matched(Message<T>),
-    /// It waits for one.
+    /// It waits for a message.
     Waiting(ReceiveId),
 }
 
-/// What became of a message.
+/// The result of an arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the receive has ended, and its owner does not know it"]
 pub enum Arrival<P> {
-    /// It is for this receive, which has ended.
+    /// It matches this receive, which has ended.
     Matched(Receive, P),
     /// It waits for a receive.
     Kept(MessageId),
 }
 
-/// Receives that wait for messages, and messages that wait for receives. `T` is what is kept of such a message.
+/// Receives that wait for messages, and messages that wait for receives. `T` is the data that is kept of such a message.
 pub struct Matcher<T> {
     hash: Hash,
     sequence: u64,
@@ -194,13 +196,13 @@ pub struct Matcher<T> {
 }
 
 impl<T> Matcher<T> {
-    /// With nothing in it, and no memory taken.
+    /// An empty matcher, which has allocated no memory.
     pub fn new() -> Self {
         let (posted, unexpected) = (Posted::new(), Unexpected::new());
         Matcher { hash: Hash::new(), sequence: 0, posted, unexpected }
     }
 
-    /// A receive: it takes the first message that fits, or waits for one.
+    /// Posts a receive: it takes the first matching message, or waits for one.
     pub fn post(&mut self, pattern: Pattern, word: u64) -> Post<T> {
         if let Some(message) = self.receive(pattern) {
             return Post::Matched(message);
@@ -209,8 +211,8 @@ impl<T> Matcher<T> {
         Post::Waiting(self.posted.add(sequence, pattern, word))
     }
 
-    /// A message: it goes to the receive that was posted first of those that it fits, and comes back with that, or is kept as what
-    /// `keep` makes of it, which is called only then.
+    /// Reports an arrival. The message goes to the matching receive that was posted first, and is returned with it. Otherwise it is
+    /// kept as the result of `keep`, which is called only in this case.
     pub fn arrive<P>(
         &mut self,
         source: u64,
@@ -226,78 +228,79 @@ impl<T> Matcher<T> {
         Arrival::Kept(self.unexpected.add(sequence, source, tag, payload))
     }
 
-    /// Ends a receive that waits; `None` if it has ended already, or is not of this matcher.
+    /// Ends a waiting receive; `None` if it has ended already, or belongs to another matcher.
     pub fn cancel(&mut self, id: ReceiveId) -> Option<Receive> {
         self.posted.cancel(id)
     }
 
-    /// A receive that does not wait: the first message that fits, if there is one.
+    /// A receive that does not wait: the first matching message, if there is one.
     pub fn receive(&mut self, pattern: Pattern) -> Option<Message<T>> {
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.take(&self.hash, id)
     }
 
-    /// The message that a receive would take, which stays where it is.
+    /// The message that a receive would take, which stays in its place.
     ///
-    /// Nothing changes that can be seen: what it goes by it enters in a table, as a receive does.
+    /// There is no visible change: like a receive, it enters the messages that it passes in a table.
     pub fn peek(&mut self, pattern: Pattern) -> Option<Message<&T>> {
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.get(id)
     }
 
-    /// Parks the message that a receive would take, under a word: until [`Matcher::take`] it is nobody else's.
+    /// Parks the message that a receive would take under a word. Until [`Matcher::take`], no other call receives it.
     pub fn claim(&mut self, pattern: Pattern, word: u64) -> Option<Message<&T>> {
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.claim(&self.hash, id, word);
         self.unexpected.get(id)
     }
 
-    /// The message that was claimed first of those under this word. It walks along all that are claimed.
+    /// The first message that was claimed under this word. The call walks along all claimed messages.
     pub fn claim_of(&self, word: u64) -> Option<MessageId> {
         self.unexpected.claim_of(word)
     }
 
-    /// A message out of turn, whether it was claimed or waits; `None` if it was taken already.
+    /// Removes a message out of order, whether it waits or was claimed; `None` if it was removed already.
     pub fn take(&mut self, id: MessageId) -> Option<Message<T>> {
         self.unexpected.take(&self.hash, id)
     }
 
-    /// A message that was claimed or waits.
+    /// A message that waits or was claimed.
     pub fn message(&self, id: MessageId) -> Option<Message<&T>> {
         self.unexpected.get(id)
     }
 
-    /// What is kept of a message that was claimed or waits, for data of it that came later; `None` if it was taken.
+    /// The data that is kept of a message that waits or was claimed, so that later data can be added; `None` if it was removed.
     pub fn payload_mut(&mut self, id: MessageId) -> Option<&mut T> {
         self.unexpected.payload_mut(id)
     }
 
-    /// All receives that wait, in no order; their ids have that of posting. Those of a peer that has died are found so.
+    /// All waiting receives, in no order; their ids are ordered by the time of posting. It finds the receives from a peer that has
+    /// died.
     pub fn receives(&self) -> impl Iterator<Item = Receive> {
         self.posted.iter()
     }
 
-    /// All messages that wait and were not claimed, from the first that arrived.
+    /// All waiting messages without claimed ones, in the order of arrival.
     pub fn messages(&self) -> impl Iterator<Item = Message<&T>> {
         self.unexpected.iter()
     }
 
-    /// How many receives wait.
+    /// The number of waiting receives.
     pub fn posted(&self) -> usize {
         self.posted.len()
     }
 
-    /// How many messages wait and were not claimed. Peers make it grow: who lets them send without a bound has none here.
+    /// The number of waiting messages without claimed ones. Peers make it grow: without a limit on their sends, it is unlimited.
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
 
-    /// How many messages were claimed and not taken.
+    /// The number of claimed messages that were not taken.
     pub fn claimed(&self) -> usize {
         self.unexpected.claimed()
     }
 
-    /// The memory that is held, in bytes, without what payloads point to.
+    /// The allocated memory in bytes, without the memory that payloads point to.
     pub fn bytes(&self) -> usize {
         self.posted.bytes() + self.unexpected.bytes()
     }

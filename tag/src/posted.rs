@@ -1,24 +1,24 @@
 //! Receives that wait for a message.
 //!
-//! A message goes along the receives that were posted since the last did, until one fits. What it goes by it enters in the table of
-//! the receive's shape, where later messages find it: so no receive is gone by twice, and who receives messages in the order in which
-//! they come needs no table. All that is in a table is older than all that is not.
+//! A message walks along the receives that were posted since the last walk, until one matches. It enters each receive that it
+//! passes in the table of that receive's shape, where later messages find it. So no receive is passed twice. A program that posts
+//! receives in the order of arrival needs no table. Every entry of a table is older than every one outside.
 
 use crate::index::{Hash, Index, Link, Linked, List};
 use crate::slab::{NONE, Slab};
 use crate::{Pattern, Receive, ReceiveId, Shape};
 
-/// Of so many shapes receives are found by hash at a time: the looks that an arrival takes.
+/// The limit of shapes whose receives are found by hash, and so of the lookups per arrival.
 const SHAPES: usize = 8;
 
-/// In which list a receive is.
+/// The list that a receive is in.
 #[derive(Clone, Copy)]
 enum Kept {
-    /// No message has gone by it.
+    /// No message has passed it.
     Fresh,
     /// In a table, with this hash.
     Shaped(u8, u64),
-    /// Messages have gone by it, and there was no table left for its shape.
+    /// Messages have passed it, and there was no table left for its shape.
     Rest,
 }
 
@@ -56,7 +56,7 @@ impl Entry {
         Receive { id, pattern, word: self.word }
     }
 
-    /// The hash with which it is in its table.
+    /// Its hash in its table.
     fn hash(&self) -> u64 {
         match self.kept {
             Kept::Shaped(_, hash) => hash,
@@ -65,7 +65,7 @@ impl Entry {
     }
 }
 
-/// The receives of one shape that messages have gone by.
+/// The receives of one shape that messages have passed.
 struct Shaped {
     shape: Shape,
     index: Index,
@@ -74,7 +74,7 @@ struct Shaped {
 pub(crate) struct Posted {
     slab: Slab<Entry>,
     fresh: List,
-    /// Those that have receives, and those that had, whose tables are used again.
+    /// Shapes that have receives, and those that had, whose tables are reused.
     shapes: Vec<Shaped>,
     rest: List,
 }
@@ -102,7 +102,7 @@ impl Posted {
         ReceiveId { sequence, place: self.fresh.insert(&mut self.slab, 0, entry) }
     }
 
-    /// Takes out the first posted receive that a message is for.
+    /// Removes the first posted receive that matches a message.
     pub(crate) fn take_for(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
         let mut found: Option<(u64, u32)> = None;
         for shaped in self.shapes.iter().filter(|shaped| !shaped.index.is_empty()) {
@@ -141,7 +141,7 @@ impl Posted {
         self.slab.iter().map(|(place, entry)| entry.receive(place))
     }
 
-    /// The first of those that no message has gone by which fits.
+    /// The first match among the receives that no message has passed.
     fn go_along(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<u32> {
         loop {
             let place = self.fresh.first();
@@ -178,8 +178,7 @@ impl Posted {
         entry.receive(place)
     }
 
-    /// The table of a shape: its own, or one in which there is nothing. There may be receives of the shape in `rest`, from when
-    /// there was none.
+    /// The table of a shape: its own, or an empty one. `rest` may hold receives of the shape from a time without a table.
     fn table(&mut self, shape: Shape) -> Option<u8> {
         let same = self.shapes.iter().position(|shaped| shaped.shape == shape);
         if let Some(at) = same {

@@ -1,28 +1,28 @@
-//! Entries that keep their place while they are there, and whose memory is given back when they are gone.
+//! Entries that keep their place as long as they exist, and whose memory is freed afterwards.
 //!
-//! They lie in chunks. Chunks without entries are kept for later, as many as have entries and sixteen: so memory follows what is
-//! held, and a number of entries that goes up and down by less than half, or stays below a thousand, allocates nothing.
+//! They lie in chunks. Empty chunks are kept for reuse, as many as there are chunks with entries, and sixteen more. So memory
+//! follows the number of entries. If that number varies by less than half, or stays below a thousand, nothing is allocated.
 
 /// No place.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Entries in a chunk; a power of two.
+/// Entries per chunk; a power of two.
 const CHUNK: u32 = 64;
-/// Chunks without entries that are kept however few have entries.
+/// Empty chunks that are kept in any case.
 const IDLE: usize = 16;
 
 enum Slot<E> {
-    /// The next free one of the chunk.
+    /// The next free slot of the chunk.
     Free(u32),
     Used(E),
 }
 
 struct Chunk<E> {
-    /// None where the chunk has no memory.
+    /// `None` if the chunk has no memory.
     slots: Option<Box<[Slot<E>; CHUNK as usize]>>,
-    /// The first free one of `slots`.
+    /// The first free slot of `slots`.
     free: u32,
     used: u32,
-    /// Its neighbours among the chunks with room, or the one behind it among those without memory.
+    /// Its neighbours among the chunks with room, or its successor among those without memory.
     before: u32,
     after: u32,
 }
@@ -41,11 +41,11 @@ impl<E> Chunk<E> {
 
 pub(crate) struct Slab<E> {
     chunks: Vec<Chunk<E>>,
-    /// The first chunk that has room, and is not idle.
+    /// The first chunk that has room and is not idle.
     roomy: u32,
-    /// Chunks that have memory and no entries; but when there are no entries at all, the last that had one is not among them.
+    /// Chunks with memory and without entries. If there are no entries at all, the chunk that had the last one is not among them.
     idle: Vec<u32>,
-    /// The first chunk without memory, and how many there are.
+    /// The first chunk without memory, and the number of these chunks.
     vacant: u32,
     without_memory: usize,
     len: usize,
@@ -100,7 +100,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// An entry that a list names.
+    /// An entry to which a list refers.
     #[inline]
     pub(crate) fn at(&self, place: u32) -> &E {
         match self.get(place) {
@@ -138,7 +138,7 @@ impl<E> Slab<E> {
         entry
     }
 
-    /// All entries, in the order of their places.
+    /// All entries, ordered by place.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
         self.chunks.iter().zip(0u32..).flat_map(|(chunk, number)| {
             chunk.slots.iter().flat_map(|slots| slots.iter()).zip(0u32..).filter_map(
@@ -157,7 +157,7 @@ impl<E> Slab<E> {
             + self.idle.capacity() * size_of::<u32>()
     }
 
-    /// Makes an empty chunk the one that entries go to.
+    /// Makes an empty chunk the one for new entries.
     #[cold]
     fn open_chunk(&mut self) {
         let number = match self.idle.pop() {
@@ -167,7 +167,7 @@ impl<E> Slab<E> {
         self.link(number);
     }
 
-    /// Gives a chunk memory.
+    /// Gives memory to a chunk.
     fn new_chunk(&mut self) -> u32 {
         let number = match self.vacant {
             NONE => {
@@ -210,7 +210,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Puts by a chunk whose last entry has gone, and frees chunks until no more of them are idle than have entries, and sixteen.
+    /// Retires a chunk whose last entry was removed, and frees idle chunks beyond the number of busy ones plus sixteen.
     #[cold]
     fn retire(&mut self, number: u32) {
         self.unlink(number);
@@ -223,7 +223,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// How many chunks have entries.
+    /// The number of chunks with entries.
     fn busy(&self) -> usize {
         self.chunks.len() - self.without_memory - self.idle.len()
     }
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(slab.chunks.len(), 1);
     }
 
-    /// How many chunks have memory, and what the slab says of it.
+    /// The number of chunks with memory, and the size that the slab reports.
     fn chunks(slab: &Slab<u64>) -> usize {
         let table = slab.chunks.capacity() * size_of::<Chunk<u64>>();
         let rest = slab.bytes() - table - slab.idle.capacity() * size_of::<u32>();
@@ -294,7 +294,7 @@ mod tests {
         held
     }
 
-    /// A slab of so many full chunks, of which so many then lose all that they have.
+    /// A slab of `full` full chunks, of which `empty` then lose all their entries.
     fn emptied(full: u32, empty: u32) -> Slab<u64> {
         let mut slab = Slab::new();
         (0..full * CHUNK).for_each(|place| assert_eq!(slab.insert(0), place));
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// As many as have entries, and sixteen.
+    /// The number of busy chunks, and sixteen.
     #[test]
     fn of_empty_chunks_so_many_are_kept_and_their_places_are_given_again() {
         for (full, empty, held) in
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_place_without_an_entry_has_none() {
         let mut slab = emptied(40, 30);
-        // Of a chunk without memory, of one with it, and behind the last.
+        // Places in a chunk without memory, in one with memory, and after the last.
         for place in [0, 29 * CHUNK, 29 * CHUNK + 1, 40 * CHUNK] {
             assert!(slab.get(place).is_none() && slab.get_mut(place).is_none(), "{place}");
         }

@@ -1,4 +1,4 @@
-//! What the crate's page promises, one sentence a test.
+//! The guarantees on the crate's page, one sentence per test.
 
 use crate::{Arrival, Matcher, MessageId, Pattern, Post, ReceiveId};
 use std::collections::HashSet;
@@ -33,7 +33,7 @@ fn kept(arrival: Arrival<()>) -> MessageId {
     }
 }
 
-/// All patterns, of as many shapes as there are, that a message of source 1 with tag 7 fits.
+/// All patterns, one of each possible shape, that match a message of source 1 with tag 7.
 fn patterns() -> Vec<Pattern> {
     let masks = [0, 1, 2, 3, 4, 8, 16, 32, 64, 1 << 63, u64::MAX];
     let sources = [Some(1), None];
@@ -202,7 +202,7 @@ fn a_panic_of_the_callers_closure_changes_nothing() {
 #[test]
 fn a_million_unexpected_messages_are_received_in_order_and_leave_no_memory_behind() {
     const MESSAGES: u64 = 1_000_000;
-    // From the head; the last tag first, so that all are entered in a table; by any source; and by tags in another order.
+    // From the head; in reverse order, so that all are entered in a table; by any source; and by tags in another order.
     let ways: [fn(u64) -> Pattern; 4] = [
         |n| Pattern::exact(n % 10, n / 10),
         |n| Pattern::exact((MESSAGES - 1 - n) % 10, (MESSAGES - 1 - n) / 10),
@@ -299,16 +299,16 @@ fn a_million_receives_whose_messages_come_in_the_reverse_order_are_found_by_hash
 
 #[test]
 fn what_has_no_table_is_found_in_its_turn_among_what_has() {
-    // More shapes than tables, the older ones gone by; and then each shape again.
+    // More shapes than tables, with the older receives passed over; and then each shape again.
     let shapes: Vec<_> = (0..20).map(|bit| Pattern { ignore: 1 << bit, ..ANY_OF_7 }).collect();
     let mut matcher = Matcher::new();
     for turn in 0..3 {
         for (pattern, n) in shapes.iter().zip(0..) {
             let _ = waiting(matcher.post(*pattern, turn * 100 + n));
         }
-        let _ = kept(matcher.arrive(1, 1 << 63 | turn, (), |()| ())); // goes by all
+        let _ = kept(matcher.arrive(1, 1 << 63 | turn, (), |()| ())); // passes all of them
     }
-    // A tag with one other bit fits the receives that ignore it; 7 fits them all.
+    // A tag with one other bit matches the receives that ignore that bit; 7 matches all.
     assert_eq!(word(matcher.arrive(1, 7 | 1 << 15, (), |()| ())), 15);
     for n in (0..20).filter(|n| *n != 15) {
         assert_eq!(word(matcher.arrive(1, 7, (), |()| ())), n);

@@ -1,22 +1,23 @@
-//! Messages for which no receive was posted, from the first that arrived to the last, and those that were claimed.
+//! Messages without a posted receive, in the order of arrival, and claimed messages.
 //!
-//! A receive goes along the list until a message fits. What it goes by it enters in the table of its shape, where the next receive
-//! of this shape finds it: so no shape goes by a message twice, and who takes messages as they come needs no table.
+//! A receive walks along the list until a message matches. It enters each message that it passes in the table of its shape, where
+//! the next receive of this shape finds it. So no shape passes a message twice. A program that receives messages in the order of
+//! arrival needs no table.
 
 use crate::index::{Hash, Index, Link, Linked, List};
 use crate::slab::{NONE, Slab};
 use crate::{Message, MessageId, Pattern, Shape};
 
-/// Of so many shapes at a time messages are found by hash. Each takes a link in every message.
+/// The limit of shapes whose messages are found by hash. Each takes a link in every message.
 const SHAPES: usize = 4;
-/// The link of the list of arrival, or of claims.
+/// The link for the list of arrivals, or of claims.
 const ORDER: usize = SHAPES;
 
 struct Entry<T> {
     sequence: u64,
     source: u64,
     tag: u64,
-    /// Of the claim.
+    /// The word of the claim.
     word: u64,
     links: [Link; SHAPES + 1],
     claimed: bool,
@@ -33,12 +34,12 @@ impl<T> Linked for Entry<T> {
     }
 }
 
-/// What receives of one shape have gone by.
+/// The messages that receives of one shape have passed.
 struct Shaped {
     shape: Shape,
     /// All messages before `next`.
     index: Index,
-    /// The first that no receive of this shape has gone by; [`NONE`] where they have gone by all.
+    /// The first message that no receive of this shape has passed; [`NONE`] if all were passed.
     next: u32,
 }
 
@@ -56,7 +57,7 @@ impl<T> Unexpected<T> {
         Unexpected { slab: Slab::new(), arrived, claims, claimed: 0, shapes: Vec::new() }
     }
 
-    /// How many wait, without those that were claimed.
+    /// The number of waiting messages, without claimed ones.
     pub(crate) fn len(&self) -> usize {
         self.slab.len() - self.claimed
     }
@@ -80,7 +81,7 @@ impl<T> Unexpected<T> {
         MessageId { sequence, place }
     }
 
-    /// The first message that fits.
+    /// The first matching message.
     pub(crate) fn find(&mut self, hash: &Hash, pattern: Pattern) -> Option<MessageId> {
         let first = self.slab.get(self.arrived.first())?;
         if pattern.fits(first.source, first.tag) {
@@ -131,7 +132,7 @@ impl<T> Unexpected<T> {
         (place != NONE).then_some(place)
     }
 
-    /// The table of a shape: its own, or one in which there is nothing.
+    /// The table of a shape: its own, or an empty one.
     fn shaped(&mut self, shape: Shape) -> Option<usize> {
         let same = self.shapes.iter().position(|shaped| shaped.shape == shape);
         if same.is_some() {
@@ -143,7 +144,7 @@ impl<T> Unexpected<T> {
             return Some(self.shapes.len() - 1);
         }
         let free = self.shapes.iter().position(|shaped| shaped.index.is_empty())?;
-        self.shapes[free].shape = shape; // nothing is before its `next`, so that is the first of all
+        self.shapes[free].shape = shape; // it is empty, so `next` is the first of all
         Some(free)
     }
 
@@ -160,7 +161,7 @@ impl<T> Unexpected<T> {
         Some(&mut entry.payload)
     }
 
-    /// Parks a message that waits under a word.
+    /// Parks a waiting message under a word.
     pub(crate) fn claim(&mut self, hash: &Hash, id: MessageId, word: u64) {
         let entry = self.slab.at_mut(id.place);
         let links = std::mem::replace(&mut entry.links, [Link::OUT; SHAPES + 1]);
@@ -171,7 +172,7 @@ impl<T> Unexpected<T> {
         self.claimed += 1;
     }
 
-    /// The first that was claimed under a word.
+    /// The first message that was claimed under a word.
     pub(crate) fn claim_of(&self, word: u64) -> Option<MessageId> {
         let mut place = self.claims.first();
         while place != NONE {
@@ -184,7 +185,7 @@ impl<T> Unexpected<T> {
         None
     }
 
-    /// Takes a message out, whether it waits or was claimed.
+    /// Removes a message, whether it waits or was claimed.
     pub(crate) fn take(&mut self, hash: &Hash, id: MessageId) -> Option<Message<T>> {
         let _ = self.entry(id)?;
         let Entry { source, tag, payload, links, claimed, .. } = self.slab.remove(id.place);
@@ -208,7 +209,7 @@ impl<T> Unexpected<T> {
         })
     }
 
-    /// Closes the gaps that a message which waited there has left in the list of arrival and in the tables.
+    /// Closes the gaps that a waiting message has left in the list of arrivals and in the tables.
     fn unlist(
         &mut self,
         hash: &Hash,

@@ -1,4 +1,4 @@
-//! Random programs of all calls, against lists that are searched from their beginning.
+//! Random programs of all calls, compared with lists that are searched from their beginning.
 
 use proptest::prelude::*;
 use tieline_tag::{Arrival, Matcher, Message, MessageId, Pattern, Post, Receive, ReceiveId};
@@ -7,19 +7,19 @@ use tieline_tag::{Arrival, Matcher, Message, MessageId, Pattern, Post, Receive, 
 enum Call {
     Post(Pattern),
     Arrive(u64, u64),
-    /// Receives in a row: they fill tables and chunks.
+    /// A series of receives, which fill tables and chunks.
     PostMany(u64, u8),
     ArriveMany(u64, u8),
-    /// Receives for what is kept, from the newest.
+    /// Receives for the kept messages, from the newest.
     Drain(u8),
     Receive(Pattern),
     Peek(Pattern),
     Claim(Pattern, u64),
-    /// One of all ids of messages that there ever were.
+    /// One of all message ids so far.
     Take(prop::sample::Index),
     TakeClaim(u64),
     Change(prop::sample::Index),
-    /// One of all ids of receives that there ever were.
+    /// One of all receive ids so far.
     Cancel(prop::sample::Index),
     CancelOf(u64),
 }
@@ -59,13 +59,13 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// What the matcher promises, without any haste.
+/// The guarantees of the matcher, without optimisation.
 #[derive(Default)]
 struct Lists {
     receives: Vec<Receive>,
     messages: Vec<Message<u64>>,
     claims: Vec<(u64, Message<u64>)>,
-    /// All that there ever were.
+    /// All ids so far.
     receive_ids: Vec<ReceiveId>,
     message_ids: Vec<MessageId>,
     count: u64,
@@ -90,7 +90,7 @@ fn owned(message: Option<Message<&u64>>) -> Option<Message<u64>> {
     Some(Message { id, source, tag, payload: *payload })
 }
 
-/// Patterns as they come back: without the bits that they ignore.
+/// A pattern as it is returned: without the ignored bits.
 fn plain(pattern: Pattern) -> Pattern {
     Pattern { tag: pattern.tag & !pattern.ignore, ..pattern }
 }
@@ -220,7 +220,7 @@ proptest! {
             run(&mut matcher, &mut lists, call);
         }
         compare(&matcher, &lists);
-        // And what is left comes out in order.
+        // The rest is received in order.
         while let Some(message) = matcher.receive(Pattern::ANY) {
             assert_eq!(message, lists.messages.remove(0));
         }

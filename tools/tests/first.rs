@@ -53,8 +53,9 @@ fn a_list_that_names_tcp_alone_brings_its_connector_along_and_two_processes_talk
         let of = |r: &&Value| r["provider"] == "tcp-connect" && r["domain"].is_null();
         let used = records.filter(of).find(|record| record["verdict"]["is"] == "chosen_for");
         let because = used.unwrap()["verdict"]["because"].as_str().unwrap();
-        let words =
-            format!("brought along: TIELINE_PROVIDERS={list} names nothing else that forms");
+        let words = format!(
+            "added automatically: TIELINE_PROVIDERS={list} names no other provider that forms"
+        );
         assert!(because.starts_with(&words), "{because}");
     }
     let run = ["run", "-n", "2", "--", TIELINE, "perf", "--all-pairs", "--size", "8"];

@@ -1,14 +1,14 @@
-//! The connection modules of a path: who carries the addresses for modules that connect to an endpoint.
+//! The connection modules of a path: they carry the addresses for modules that connect to an endpoint.
 //!
-//! a. modules of the same domain that connect to an interface and carry small messages (UD for RC);
-//! b. modules that `TIELINE_CONNECT` names, in its order. `TIELINE_CONNECT_VERBS` stands for it in the domains of
-//!    provider verbs, `TIELINE_CONNECT_VERBS_MLX5_0` in `verbs:mlx5_0` alone.
+//! * Rule a: modules of the same domain that connect to an interface and carry small messages (UD for RC).
+//! * Rule b: modules that `TIELINE_CONNECT` names, in its order. `TIELINE_CONNECT_VERBS` replaces it in the domains of
+//!   provider verbs, `TIELINE_CONNECT_VERBS_MLX5_0` only in `verbs:mlx5_0`.
 //!
-//! `TIELINE_CONNECT_POLICY=fallback`: a, then b; `prefer`: b, then a. An excluding list bars from both.
+//! `TIELINE_CONNECT_POLICY=fallback`: a, then b; `prefer`: b, then a. An excluding list applies to both.
 //!
-//! The first is the path's own choice and is opened for it. The others serve peers that do not have the first, as
-//! far as another path has opened them anyway: [`Composition::schemes`] is what a peer is told, and the rank in it is
-//! what both sides decide by ([`crate::rank::agree`]).
+//! The first module is the path's own choice and is opened for it. The others serve peers that lack the first one, if another path
+//! has opened them. [`Composition::schemes`] is the list that peers get, and both sides decide by the rank in it
+//! ([`crate::rank::agree`]).
 
 use tieline_plugin_api::caps;
 
@@ -16,11 +16,11 @@ use super::{Composition, Contender, LeftOut, Path, Policy, Preferences, Role, co
 use crate::rank::{ModuleRef, Ranked};
 use crate::select::Selection;
 
-/// Where modules stand towards peers: those of the domain before or behind the named ones.
+/// The rank of modules of the own domain: before or after the named ones.
 const OWN_FIRST: i32 = 300;
 const NAMED: i32 = 200;
 const OWN_LAST: i32 = 100;
-/// Places that are told apart: a later one ranks like the last of them.
+/// The number of distinct positions; later ones rank like the last.
 const PLACES: usize = 99;
 
 /// A module that can form a path's connections.
@@ -28,26 +28,26 @@ const PLACES: usize = 99;
 pub(crate) struct Connection {
     /// The module.
     pub(crate) at: ModuleRef,
-    /// The higher, the rather it is used; the same scale on every host.
+    /// A module of higher rank is preferred; the scale is the same on every host.
     pub(crate) rank: i32,
-    /// Why it stands where it stands.
+    /// The reason for its position.
     pub(crate) because: String,
-    /// The part of that which is worth a word where the path is shown: what is not the usual case.
+    /// The unusual part of that reason, which is shown with the path.
     pub(crate) remark: String,
 }
 
-/// What both sides call a connection module, whatever their devices are called: `tcp-connect/stream`.
+/// The name that both sides use for a connection module, independent of device names: `tcp-connect/stream`.
 pub(crate) fn scheme(at: &ModuleRef) -> String {
     format!("{}/{}", at.provider, at.module)
 }
 
-/// The names that an entry of `TIELINE_CONNECT` may mean a module by.
+/// The names by which an entry of `TIELINE_CONNECT` may refer to a module.
 pub(super) fn names_of(at: &ModuleRef) -> [String; 3] {
     [at.to_string(), at.provider.clone(), at.module.clone()]
 }
 
 impl Composition {
-    /// The open modules that can form connections for a domain, best first: what peers are told.
+    /// The open modules that can form connections for a domain, best first, as advertised to peers.
     pub(crate) fn schemes<'a>(&'a self, domain: &str) -> impl Iterator<Item = &'a Connection> {
         let in_use = |at: &ModuleRef| self.usable().any(|path| !path.roles(at).is_empty());
         let path = self.usable().find(|path| path.domain == domain);
@@ -65,16 +65,18 @@ pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &P
         Policy::Fallback => "of the same domain, and needs no connection itself".to_owned(),
         Policy::Prefer => format!("of the same domain; {} yields none", list.cite()),
     };
-    // Where the first of the list is of the domain, to say that the domain has none would be wrong.
+    // If the first of the list belongs to the domain, it would be wrong to say that the domain has none.
     let elsewhere = named.first().is_some_and(|at| at.domain != path.domain);
     let nothing_own = match elsewhere {
         true => format!("fallback: no module of {} can carry a connection", path.domain),
-        false => format!("fallback: first there of {}", list.cite()),
+        false => format!("fallback: first available of {}", list.cite()),
     };
     let named_because = match preferences.policy {
-        Policy::Fallback if elsewhere => format!("{nothing_own}; first there of {}", list.cite()),
+        Policy::Fallback if elsewhere => {
+            format!("{nothing_own}; first available of {}", list.cite())
+        }
         Policy::Fallback => nothing_own.clone(),
-        Policy::Prefer => format!("first there of {}, by {PREFER}", list.cite()),
+        Policy::Prefer => format!("first available of {}, by {PREFER}", list.cite()),
     };
     // The usual case needs no remark.
     let (first, second) = match preferences.policy {
@@ -107,7 +109,7 @@ pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &P
     path.reserve = reserve(path, contenders);
 }
 
-/// What connects the path, where it can carry messages instead of the message module, and puts, gets and atomics packed in them.
+/// The path's connection module, if it can carry messages instead of the message module, and puts, gets and atomics packed in them.
 fn reserve(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
     let (message, at) = (path.message.as_ref()?, &path.connection()?.at);
     let contender = contenders.iter().find(|contender| contender.ranked.at == *at)?;
@@ -117,7 +119,7 @@ fn reserve(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
 
 const PREFER: &str = "TIELINE_CONNECT_POLICY=prefer";
 
-/// The list that holds for a domain.
+/// The list that applies to a domain.
 fn list_of<'a>(
     domain: &str,
     contenders: &'a [Contender],
@@ -127,7 +129,7 @@ fn list_of<'a>(
     own.filter_map(|contender| contender.connect.as_ref()).next().unwrap_or(&preferences.connect)
 }
 
-/// Every list that holds for some domain.
+/// Every list that applies to some domain.
 pub(super) fn lists<'a>(
     contenders: &'a [Contender],
     preferences: &'a Preferences,
@@ -177,8 +179,8 @@ fn named(path: &Path, contenders: &[Contender], list: &Selection) -> Vec<ModuleR
     found.into_iter().map(|(_, ranked)| ranked.at.clone()).collect()
 }
 
-/// A module's place in a list; none when it may not, or cannot, form connections. A data-path module has to
-/// be named: a list that excludes, or none, admits connection-only modules alone.
+/// A module's position in a list; `None` if it may not, or cannot, form connections. A data-path module has to be named. An
+/// excluding list, or no list, admits only connection-only modules.
 pub(super) fn place(contender: &Contender, list: &Selection) -> Option<usize> {
     let facts = &contender.ranked.facts;
     if contender.disabled.is_some() || Role::Connection.lacks(facts).is_some() {
@@ -194,7 +196,7 @@ pub(super) fn place(contender: &Contender, list: &Selection) -> Option<usize> {
     }
 }
 
-/// Why there is none: a reason for every module that could have been the one.
+/// The reasons that there is none: one for every possible module.
 fn nobody(path: &Path, needy: &ModuleRef, contenders: &[Contender], list: &Selection) -> String {
     let mut reasons = Vec::new();
     for contender in contenders {

@@ -1,18 +1,18 @@
-//! Composition: the modules of each memory domain make a path of message, RMA, atomic and connection
-//! module. A pure function of what the modules say and what the user selected.
+//! Composition: the modules of each memory domain form a path of message, RMA, atomic and connection module. It is a pure function
+//! of the modules' attributes and the user's selection.
 //!
 //! For every domain that is kept for data:
 //!
-//! 1. message := the best module with messages, RMA := the best with put and get, atomic := the best with
-//!    fetching atomics; [`crate::rank`] says what best is. What is missing is emulated over messages.
+//! 1. message := the best module with messages, RMA := the best with put and get, atomic := the best with fetching atomics;
+//!    [`crate::rank`] defines the best. Missing roles are emulated over messages.
 //! 2. A chosen module that connects to an endpoint needs a connection module ([`connection`]).
 //! 3. A connection-only module that no path needs is closed again.
-//! 4. A path that can get no connection module is disabled; others stay.
-//! 5. What connects a path and is of its domain carries messages to the peers that the message module has no connection
-//!    for: its *reserve*.
+//! 4. A path without a possible connection module is disabled; others stay.
+//! 5. If the connection module of a path belongs to its domain, it carries messages to the peers that the message module has no
+//!    connection for: it is the path's *reserve*.
 //!
-//! A data-path module and a connection-only module cannot be taken for one another: what a connection-only
-//! one is opened through has no data slots.
+//! A data-path module and a connection-only module cannot be confused: the table that opens a connection-only one has no data
+//! slots.
 
 mod connection;
 mod out_of_band;
@@ -32,33 +32,33 @@ pub(crate) use connection::{Connection, scheme};
 pub(crate) use out_of_band::{OUT_OF_BAND, out_of_band, out_of_band_candidate};
 pub(crate) use records::PATH_IS_DISABLED;
 
-/// One module that was found, with what only its finder knows.
+/// One module that was found, with data that only the search knows.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundModule {
     /// Its name.
     pub(crate) at: ModuleRef,
-    /// What it says of itself.
+    /// Its attributes.
     pub(crate) facts: ModuleFacts,
-    /// Its provider's place in `TIELINE_PROVIDERS`.
+    /// Its provider's position in `TIELINE_PROVIDERS`.
     pub(crate) provider_preference: usize,
-    /// Whether `TIELINE_PROVIDERS` names its provider, not only a glob that fits it.
+    /// Whether `TIELINE_PROVIDERS` contains its provider's name, and not only a matching glob.
     pub(crate) provider_asked_for: bool,
-    /// The priority that the user set, and the variable that says so: [`Config::priority`].
+    /// The priority that the user set, and the variable that sets it: [`Config::priority`].
     pub(crate) priority: Option<(i32, String)>,
-    /// What stands for `TIELINE_CONNECT` in its domain: [`Config::connect_of`].
+    /// The list that replaces `TIELINE_CONNECT` in its domain: [`Config::connect_of`].
     pub(crate) connect: Option<Selection>,
 }
 
-/// Where a connection module comes from first.
+/// The preferred source of a connection module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     /// A module of the same domain; `TIELINE_CONNECT` for domains without one.
     Fallback,
-    /// `TIELINE_CONNECT`; a module of the same domain when that yields nothing.
+    /// `TIELINE_CONNECT`; a module of the same domain if that yields none.
     Prefer,
 }
 
-/// What the user asked for.
+/// The user's selection.
 #[derive(Clone, Debug)]
 pub(crate) struct Preferences {
     /// `TIELINE_DOMAINS`: domains that may carry data.
@@ -77,7 +77,7 @@ impl Preferences {
     /// Reads them from the configuration.
     ///
     /// # Errors
-    /// A list or a policy that cannot be understood.
+    /// A list or a policy cannot be parsed.
     pub(crate) fn from_config(config: &Config) -> Result<Preferences, Error> {
         Ok(Preferences {
             domains: config.selection(vars::DOMAINS)?,
@@ -92,7 +92,7 @@ impl Preferences {
     }
 }
 
-/// What the core composed for one domain.
+/// The path that the core composed for one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     /// The domain.
@@ -105,19 +105,19 @@ pub(crate) struct Path {
     pub(crate) rma: Option<ModuleRef>,
     /// Does atomics.
     pub(crate) atomic: Option<ModuleRef>,
-    /// What can form connections: the first does, the others are for peers that lack it. Empty: nothing here
-    /// needs one, or there is none and the path is disabled.
+    /// The modules that can form connections: the first one does, the others serve peers that lack it. Empty: no module here needs
+    /// one, or there is none and the path is disabled.
     pub(crate) connections: Vec<Connection>,
-    /// Carries messages to peers that the message module has no connection for: the first of `connections`, where that is of
-    /// this domain.
+    /// Carries messages to peers that the message module has no connection for: the first of `connections`, if it belongs to this
+    /// domain.
     pub(crate) reserve: Option<ModuleRef>,
-    /// Why the path cannot be used.
+    /// The reason that the path cannot be used.
     pub(crate) disabled: Option<String>,
-    /// What the core does over this path's messages.
+    /// The operations that the core emulates over this path's messages.
     pub(crate) emulated: Emulated,
 }
 
-/// What is done over messages because no module of the domain does it.
+/// The operations that go over messages because no module of the domain supports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Emulated {
     /// Put and get.
@@ -143,7 +143,7 @@ impl Path {
         self.module(role).into_iter().chain(reserve)
     }
 
-    /// What forms its connections.
+    /// The connection module.
     pub(crate) fn connection(&self) -> Option<&Connection> {
         self.connections.first()
     }
@@ -155,19 +155,19 @@ impl Path {
     }
 }
 
-/// Paths, why they are as they are, and what can be closed again.
+/// The paths, the reasons for them, and the modules that can be closed again.
 #[derive(Clone, Debug)]
 pub(crate) struct Composition {
     /// One per domain kept for data, the preferred first.
     pub(crate) paths: Vec<Path>,
-    /// Every module with what it ranks by.
+    /// Every module with its ranking criteria.
     pub(crate) modules: Vec<Ranked>,
-    /// One decision or more for every candidate.
+    /// At least one decision for every candidate.
     pub(crate) records: Vec<Record>,
     /// Connection-only modules that no path needs: to be closed before addresses are published.
-    #[allow(dead_code)] // they are never opened: the report says that they were not needed
+    #[allow(dead_code)] // never opened: the report lists them as not needed
     pub(crate) not_needed: Vec<ModuleRef>,
-    /// What stands for `TIELINE_CONNECT` in some domains.
+    /// The lists that replace `TIELINE_CONNECT` in some domains.
     connect_lists: Vec<Selection>,
 }
 
@@ -177,7 +177,7 @@ impl Composition {
         self.modules.iter().find(|ranked| ranked.at == *at)
     }
 
-    /// The module whose device executes all atomics on this process's memory, where the user wants that.
+    /// The module whose device executes all atomics on this process's memory, if the user enables that.
     pub(crate) fn device_for_atomics(&self) -> Option<&ModuleRef> {
         let by_device = |at: &&ModuleRef| {
             self.ranked(at).is_some_and(|ranked| ranked.facts.caps & caps::DEVICE_ATOMICS != 0)
@@ -190,10 +190,10 @@ impl Composition {
         self.paths.iter().filter(|path| path.disabled.is_none())
     }
 
-    /// Whether what the user called `required:` is there.
+    /// Checks that everything the user marked `required:` is present.
     ///
     /// # Errors
-    /// The name that is missing, and the record that says why.
+    /// The missing name, and the record with the reason.
     pub(crate) fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
         let reason = |name: &str| {
             let about = |r: &&Record| {
@@ -208,7 +208,7 @@ impl Composition {
         preferences.domains.check_required(&domains, reason)?;
         let fit = |ranked: &&Ranked| {
             let name = ranked.at.to_string();
-            // Of a domain that carries no data this is said once. What only forms connections does so for others too.
+            // A domain without data is reported once. A connection-only module also serves other domains.
             let concerns = |r: &&Record| {
                 let subject = r.subject();
                 subject == name || subject == ranked.at.domain && !ranked.facts.connection_only
@@ -228,23 +228,23 @@ impl Composition {
     }
 }
 
-/// Why a module takes no part.
+/// The reason that a module is excluded.
 #[derive(Clone, Debug)]
 enum LeftOut {
-    /// The whole domain is left out.
+    /// The whole domain is excluded.
     Domain(Verdict),
-    /// This module is.
+    /// Only this module is excluded.
     Module(Verdict),
 }
 
-/// A candidate on its way through composition.
+/// A candidate during composition.
 struct Contender {
     ranked: Ranked,
-    /// Why it may carry no data.
+    /// The reason that it may carry no data.
     out: Option<LeftOut>,
-    /// Why it may be used for nothing at all.
+    /// The reason that it may not be used at all.
     disabled: Option<Verdict>,
-    /// What stands for `TIELINE_CONNECT` in its domain.
+    /// The list that replaces `TIELINE_CONNECT` in its domain.
     connect: Option<Selection>,
 }
 
@@ -338,7 +338,7 @@ fn contender(
     }
 }
 
-/// Rule 1; none when no module of the domain is good for anything.
+/// Rule 1; `None` if no module of the domain can serve any role.
 fn data_path(modules: &[&Contender]) -> Option<Path> {
     let best = |role: Role| {
         let able = modules.iter().map(|e| &e.ranked).filter(|r| role.lacks(&r.facts).is_none());

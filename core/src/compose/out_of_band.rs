@@ -7,7 +7,7 @@ use tieline_plugin_api::{abi::Cost, cost_class};
 
 const MODULE: &str = "callbacks";
 
-/// The name of the application's callbacks as a module: `oob/callbacks`. Nobody opens it; a worker has the callbacks.
+/// The name of the application's callbacks as a module: `oob/callbacks`. It is never opened; a worker has the callbacks.
 pub(crate) fn out_of_band() -> ModuleRef {
     ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, MODULE)
 }
@@ -21,7 +21,7 @@ pub(crate) fn out_of_band_candidate() -> FoundModule {
             connects_to_endpoint: false,
             caps: 0,
             fetching_atomics: false,
-            priority: 0, // its place is that of `oob` in TIELINE_CONNECT
+            priority: 0, // its rank is the position of `oob` in TIELINE_CONNECT
             cost: [Cost::default(); cost_class::COUNT],
         },
         provider_preference: 0,

@@ -1,4 +1,4 @@
-//! The records of a composition: for every candidate what it was chosen for, or why it was not.
+//! The records of a composition: for every candidate, the roles it was chosen for, or the reason that it was not.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::{Contender, LeftOut, Path, Preferences, Role, compare, connection};
 use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, NO_ARRIVAL, Ranked};
 
-/// Explains every contender; also returns the connection-only modules that no path needs.
+/// Explains every contender. Also returns the connection-only modules that no path needs.
 pub(super) fn explain(
     contenders: &[Contender],
     paths: &[Path],
@@ -68,7 +68,7 @@ fn domain_record(path: &Path, verdict: Verdict) -> Record {
     record
 }
 
-/// What the module was chosen for in its own path, and as a connection module in any.
+/// The roles of the module in its own path, and as a connection module in any path.
 fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Option<Verdict> {
     let at = &contender.ranked.at;
     let mut roles: Vec<Role> = Vec::new();
@@ -104,7 +104,7 @@ fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Op
     Some(Verdict::ChosenFor { roles: roles.iter().map(|r| r.name().to_owned()).collect(), because })
 }
 
-/// Why the module is the best of its domain for a role: the rule that put it before the runner-up.
+/// The reason that the module is the best of its domain for a role: the rule that put it before the runner-up.
 fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
     let rivals = contenders.iter().filter(|contender| {
         let other = &contender.ranked;
@@ -119,10 +119,10 @@ fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
     }
 }
 
-/// What is said of a module whose path is disabled; why, the record of the path says.
+/// The text for a module whose path is disabled; the record of the path gives the reason.
 pub(crate) const PATH_IS_DISABLED: &str = "its path is disabled";
 
-/// Why a data-path module that may be used is not.
+/// The reason that an admissible data-path module is not used.
 fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<Verdict> {
     if path.is_some_and(|path| !path.roles(&ranked.at).is_empty()) {
         let because = PATH_IS_DISABLED.to_owned();
@@ -151,7 +151,7 @@ fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<V
         }
     }
     if verdicts.is_empty() {
-        // Half of a capability is worth naming: it was considered, and fell short.
+        // A partial capability is worth naming: the module was considered and lacked something.
         let half = Role::DATA.into_iter().find_map(|role| match role.lacks(&ranked.facts) {
             Some(lack @ ("put" | "get" | "atomics that return a value" | NO_ARRIVAL)) => {
                 Some((role, lack))
@@ -175,7 +175,7 @@ fn lacks_everything() -> Verdict {
     }
 }
 
-/// Why a connection-only module has nothing to do.
+/// The reason that a connection-only module is not needed.
 fn idle_connector(
     contender: &Contender,
     contenders: &[Contender],

@@ -29,14 +29,14 @@ fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) ->
     }
 }
 
-/// RC: everything, but somebody has to carry its address.
+/// RC: all capabilities, but another module must carry its address.
 fn rc() -> FoundModule {
     let mut rc = data("verbs", "verbs:mlx5_0", "rc", MESSAGES | RMA | caps::ATOMICS, 50);
     rc.facts.connects_to_endpoint = true;
     rc
 }
 
-/// UD: messages to anybody.
+/// UD: messages to any peer.
 fn ud() -> FoundModule {
     data("verbs", "verbs:mlx5_0", "ud", MESSAGES, 30)
 }
@@ -91,13 +91,13 @@ fn shape(composition: &Composition) -> Vec<String> {
     paths.collect()
 }
 
-/// The verdicts about a subject, as an operator reads them.
+/// The verdicts on a subject, as an operator reads them.
 fn verdicts(composition: &Composition, subject: &str) -> Vec<String> {
     let about = composition.records.iter().filter(|record| record.subject() == subject);
     about.map(|record| record.verdict.to_string()).collect()
 }
 
-/// What connects a path serves messages, too, where it is of the domain, may carry data and is not the message module anyway.
+/// The connection module of a path also serves messages if it belongs to the domain, may carry data, and is not the message module.
 #[test]
 fn what_connects_a_path_is_its_reserve_for_messages() {
     let none: &[(&str, &str)] = &[];
@@ -273,14 +273,14 @@ fn the_policy_is_said_openly() {
     assert_eq!(
         verdicts(&prefer, "tcp-connect/tcp-connect"),
         [
-            "used for connection: first there of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
+            "used for connection: first available of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
         ]
     );
     assert_eq!(
         verdicts(&prefer, "verbs:mlx5_0/ud"),
         [
             "outranked by verbs:mlx5_0/rc: priority 50 over 30",
-            "outranked by tcp-connect/tcp-connect: for connection: first there of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
+            "outranked by tcp-connect/tcp-connect: for connection: first available of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
         ]
     );
 }
@@ -374,7 +374,7 @@ fn equal_priorities_are_decided_by_cost_and_then_by_name() {
 fn half_a_capability_is_named() {
     let composition = compose(&[data("x", "x", "w", caps::PUT, 1)], &preferences(&[]));
     assert_eq!(verdicts(&composition, "x/w"), ["unfit: for RMA: lacks get"]);
-    // A put of which nobody says that it has arrived is done by messages instead.
+    // A module that does not report the arrival of puts is replaced by messages.
     let memory = caps::PUT | caps::GET;
     let composition = compose(&[data("x", "x", "rw", memory, 1)], &preferences(&[]));
     let lacks = "unfit: for RMA: lacks completion at the target (REMOTE_COMPLETION)";
@@ -413,7 +413,7 @@ fn what_is_required_and_missing_is_an_error() {
     assert!(error.why().contains("form its connections"), "{error}");
     let other = &[("TIELINE_MODULES", "required:shm/mem,verbs:mlx5_0/rc")];
     assert!(required(other, &[rc(), shm()]).is_ok(), "what is wrong with another is no matter");
-    // Of a domain that is left out this is said once, and not of each of its modules.
+    // An excluded domain is reported once, and not for each of its modules.
     let left_out = &[("TIELINE_MODULES", "required:shm/mem"), ("TIELINE_DOMAINS", "^shm")];
     let error = required(left_out, &[shm(), cma()]).unwrap_err();
     assert!(error.why().contains("left out by TIELINE_DOMAINS=^shm"), "{error}");
@@ -430,7 +430,7 @@ fn what_messages_have_to_do_instead_is_what_no_module_of_the_domain_does() {
         (MESSAGES | RMA, (false, true)),
         (MESSAGES | caps::ATOMICS | caps::REMOTE_COMPLETION, (true, false)),
         (MESSAGES | RMA | caps::ATOMICS, (false, false)),
-        // Without messages there is nothing that could stand in.
+        // Without messages there is no fallback.
         (RMA, (false, false)),
         (caps::ATOMICS | caps::REMOTE_COMPLETION, (false, false)),
     ];

@@ -1,11 +1,11 @@
 //! A process that exits while workers are open.
 //!
-//! The kernel closes the connections of a process that has called `exit` and of one that was killed alike. So peers are told: a worker
-//! that has nothing unsent says goodbye, as if it had been closed. One with something unsent says nothing, since its peers would take
-//! that for a promise, and they report a connection that ended without a goodbye.
+//! To a peer, the kernel's closing of connections looks the same after `exit` and after a kill. So a worker with nothing unsent
+//! says goodbye at exit, as if it had been closed. A worker with unsent data does not, because its peers would take a goodbye for
+//! completeness. They report a connection that ended without a goodbye.
 //!
-//! Only the thread that exits can touch its workers. A worker that another thread used last is left alone, and so is everything in a
-//! forked child. Threads of the library's own are asked to end, which says goodbye for their workers.
+//! Only the exiting thread can access its workers. A worker that another thread used last is left alone, and so is everything in a
+//! forked child. The library's own threads are asked to end, which says goodbye for their workers.
 
 mod sys;
 
@@ -14,17 +14,17 @@ pub(crate) use sys::{enter, enter_thread, forget, forget_thread, thread_number};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an exit of the process waits for threads, and how often it looks.
+/// How long the exit of the process waits for threads, and the interval of the checks.
 const LONGEST: Duration = Duration::from_secs(2);
 const NAP: Duration = Duration::from_micros(200);
 
 /// A worker.
 pub(crate) trait Leaves {
-    /// Says goodbye where nothing would be lost by it. The process ends behind this, also out of a handler.
+    /// Says goodbye if no data is lost by it. The process ends afterwards, possibly from within a handler.
     fn leave_at_exit(&self);
 }
 
-/// A thread of the library's own.
+/// A thread of the library.
 pub(crate) trait Ends: Send + Sync {
     /// Asks it to end.
     fn ask(&self);
@@ -33,7 +33,7 @@ pub(crate) trait Ends: Send + Sync {
     fn has_ended(&self) -> bool;
 }
 
-/// Asks threads to end, and waits a bounded time until they have.
+/// Asks threads to end and waits for a bounded time until they have.
 fn wait_for(threads: &[Arc<dyn Ends>]) {
     threads.iter().for_each(|thread| thread.ask());
     let until = Instant::now() + LONGEST;

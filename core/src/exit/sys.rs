@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::process::PerProcess;
 
-/// How often the lists are tried for at exit.
+/// The number of attempts to lock the lists at exit.
 const TRIES: u32 = 50;
 
-/// A number of the calling thread, which no other living thread has.
+/// A number of the calling thread that no other living thread has.
 pub(crate) fn thread_number() -> usize {
-    // Without a destructor: it is there also when those of the thread have run.
+    // Without a destructor, so that it exists even after the destructors of the thread have run.
     thread_local! { static HERE: u8 = const { 0 } }
     HERE.with(|here| from_ref(here).addr())
 }
@@ -26,8 +26,8 @@ struct Entry {
     thread: Arc<AtomicUsize>,
 }
 
-// SAFETY: one thread at a time uses a worker. It alone, whose number stands beside it, looks at this reference, and drops it as it
-// drops the worker; others compare the place of the number.
+// SAFETY: one thread at a time uses a worker. Only the thread whose number is stored next to this reference reads it, and drops it
+// when it drops the worker; others only compare the address of the number.
 unsafe impl Send for Entry {}
 
 #[derive(Default)]
@@ -36,46 +36,46 @@ struct Lists {
     threads: Vec<Arc<dyn Ends>>,
 }
 
-/// What this process has. A forked child has lists of its own, and leaves its parent's alone.
+/// The lists of this process. A forked child has its own and does not touch its parent's.
 static LISTS: PerProcess<Mutex<Lists>> = PerProcess::new();
 
 fn lists() -> MutexGuard<'static, Lists> {
     LISTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has `exit` call [`say_goodbye`], also in forked children.
+/// Registers [`say_goodbye`] for `exit`, which also covers forked children.
 fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function is there as long as this library, and `exit` or the unloading of the library calls it.
+        // SAFETY: the function exists as long as this library, and `exit` or the unloading of the library calls it.
         let _ = unsafe { libc::atexit(say_goodbye) };
     }
 }
 
-/// A worker is there from now on, and `thread` has the number of the thread that used it last.
+/// Adds a worker. `thread` holds the number of the thread that used it last.
 pub(crate) fn enter(worker: Weak<dyn Leaves>, thread: &Arc<AtomicUsize>) {
     register();
     lists().workers.push(Entry { worker, thread: thread.clone() });
 }
 
-/// A worker goes, on the thread that used it last.
+/// Removes a worker, on the thread that used it last.
 pub(crate) fn forget(thread: &Arc<AtomicUsize>) {
     lists().workers.retain(|entry| !Arc::ptr_eq(&entry.thread, thread));
 }
 
-/// A thread of the library's is there from now on.
+/// Adds a thread of the library.
 pub(crate) fn enter_thread(thread: Arc<dyn Ends>) {
     lists().threads.push(thread);
 }
 
-/// It has ended.
+/// Removes a thread that has ended.
 pub(crate) fn forget_thread(thread: &Arc<dyn Ends>) {
     lists().threads.retain(|other| !Arc::ptr_eq(other, thread));
 }
 
-/// `exit` calls this, before destructors of libraries run. A forked child has only what it opened itself.
+/// `exit` calls this before destructors of libraries run. A forked child has only the objects that it opened itself.
 extern "C" fn say_goodbye() {
-    // A signal's handler that calls `exit` may have come while this thread had the lists: it is not waited for without end.
+    // A signal handler that calls `exit` may have interrupted this thread while it held the lists, so the wait is bounded.
     let tried = |_| {
         LISTS.try_lock().ok().or_else(|| {
             std::thread::sleep(NAP);

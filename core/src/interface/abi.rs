@@ -1,7 +1,7 @@
-//! Keys that a provider imports once for a whole interface, and why letting go of them is sound.
+//! Keys that a provider imports once for a whole interface, and why dropping them is sound.
 //!
-//! *The key is its own, and nobody uses it afterwards.* Each use of one is counted here, by whose key it is and by its bytes; the
-//! provider is told when the last of those who have counted has let go.
+//! *The key belongs to the interface and is not used afterwards.* Each use of a key is counted here, by its owner and its bytes.
+//! The provider drops the key when the last user has released it.
 
 #![allow(unsafe_code)]
 
@@ -10,15 +10,15 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-/// Whose key it is, by the number of the peer's context, and its bytes.
+/// The owner of a key, by the number of the peer's context, and the key's bytes.
 type Whose = ([u8; 16], Box<[u8]>);
 
-/// What an interface has imported, and for how many keys of endpoints.
+/// The keys that an interface has imported, each with the number of endpoint keys that use it.
 #[derive(Default)]
 pub(super) struct SharedKeys(RefCell<HashMap<Whose, (usize, *mut c_void)>>);
 
 impl InterfaceSlot {
-    /// Makes a peer's key usable on every endpoint to that peer, or the negative status (AGAIN: ask again after progress).
+    /// Imports a peer's key for all endpoints to that peer, or returns the negative status (AGAIN: retry after progress).
     pub(crate) fn import_shared(&self, peer: [u8; 16], bytes: &[u8]) -> Result<*mut c_void, i32> {
         let whose = (peer, Box::from(bytes));
         let mut keys = self.keys.0.borrow_mut();
@@ -31,14 +31,14 @@ impl InterfaceSlot {
         Ok(key)
     }
 
-    /// One that [`import_shared`](InterfaceSlot::import_shared) has counted lets go.
+    /// Releases a key that [`import_shared`](InterfaceSlot::import_shared) has counted.
     pub(crate) fn drop_shared(&self, peer: [u8; 16], bytes: &[u8]) {
         let whose = (peer, Box::from(bytes));
         let mut keys = self.keys.0.borrow_mut();
         let Some((users, key)) = keys.get_mut(&whose) else { return };
         *users -= 1;
         if *users == 0 {
-            // SAFETY: see above; the interface is open while there is a slot.
+            // SAFETY: see above; the interface is open as long as the slot exists.
             unsafe { self.interface.drop_key(*key) };
             let _ = keys.remove(&whose);
         }

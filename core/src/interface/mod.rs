@@ -23,18 +23,19 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::ModuleAttr;
 use tieline_plugin_api::connects;
 
-/// A peer that has written to this worker, by its number on this worker.
+/// A peer that has sent something to this worker, by its number on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub(crate) u32);
 
 impl PeerId {
-    /// The peer of a number that [`get`](PeerId::get) gave, on that worker; others know nobody by it, or somebody else.
+    /// The peer with a number that [`get`](PeerId::get) returned, on the same worker. On another worker the number belongs to no
+    /// peer or to a different one.
     #[must_use]
     pub fn from_number(number: u32) -> PeerId {
         PeerId(number)
     }
 
-    /// The number itself: they are counted from 0, and not given away twice.
+    /// The number itself. Numbers are counted from 0 and never reused.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0
@@ -47,7 +48,7 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// A module opened on a worker. Nobody is called while a cell is borrowed.
+/// A module opened on a worker. No function is called while a cell is borrowed.
 pub(crate) struct InterfaceSlot {
     pub(crate) provider: Arc<LoadedProvider>,
     pub(crate) domain: String,
@@ -58,15 +59,16 @@ pub(crate) struct InterfaceSlot {
     pub(crate) roles: Roles,
     pub(crate) attr: ModuleAttr,
     pub(crate) interface: OpenInterface,
-    /// Why it serves no new endpoint: its device is gone, or its provider broke.
+    /// The reason that it serves no new endpoint: its device is gone, or its provider failed.
     pub(crate) out_of_use: RefCell<Option<Error>>,
-    /// Looks since it brought something.
+    /// Polls since its last event.
     pub(crate) quiet: Cell<u32>,
-    /// What the worker sleeps on, until it is out of use: nobody reads it empty any more.
+    /// The descriptor that the worker sleeps on. It is removed when the interface is out of use, since its events are not consumed
+    /// any more.
     pub(crate) watched: Option<RawFd>,
-    /// Both sides make an endpoint, and wire-up carries their addresses.
+    /// Both sides create an endpoint, and wire-up carries their addresses.
     pub(crate) to_endpoint: bool,
-    /// Its worker has closed, and nothing is posted or polled any more.
+    /// Its worker has closed: nothing is posted or polled any more.
     has_left: Cell<bool>,
     /// The provider's number of a peer -> the worker's.
     peers: RefCell<numbers::Numbers>,
@@ -75,7 +77,7 @@ pub(crate) struct InterfaceSlot {
 }
 
 impl InterfaceSlot {
-    /// Opens a module on a worker, which sleeps on `poller`; and what it says of where it is.
+    /// Opens a module on a worker that sleeps on `poller`. Also returns the module's address.
     pub(crate) fn open(
         module: &ModuleUse,
         domain: &DomainSlot,
@@ -113,12 +115,12 @@ impl InterfaceSlot {
         }
     }
 
-    /// Whether this is it.
+    /// Whether this is the given module.
     pub(crate) fn is(&self, at: &ModuleRef) -> bool {
         self.provider.name == at.provider && self.domain == at.domain && self.module == at.module
     }
 
-    /// The bytes that lead a peer to this interface.
+    /// The address by which a peer reaches this interface.
     pub(crate) fn address(&self, said: &Said) -> Vec<u8> {
         let broken = self.out_of_use.borrow().clone();
         said.last(|| broken.map_or_else(|| self.interface.address(), Err))
@@ -129,27 +131,27 @@ impl InterfaceSlot {
         PeerId(self.peers.borrow().peer(number))
     }
 
-    /// The provider's numbers of a peer of the worker's.
+    /// The provider's numbers of a peer of the worker.
     pub(crate) fn numbers_of(&self, peer: u32) -> Vec<u64> {
         self.peers.borrow().of(peer)
     }
 
-    /// From now on this number means that peer of the worker; returns whom it meant before.
+    /// Assigns a number to a peer of the worker. Returns the peer it belonged to before.
     pub(crate) fn note_number(&self, number: u64, peer: u32) -> u32 {
         self.peers.borrow_mut().note(number, peer)
     }
 
-    /// A number means nobody any more. Returns whom it meant.
+    /// Removes a number. Returns the peer it belonged to.
     pub(crate) fn forget_number(&self, number: u64) -> u32 {
         self.peers.borrow_mut().forget(number)
     }
 
-    /// Whether what is posted to it will be told the end of.
+    /// Fails if operations posted to it would never be completed.
     pub(crate) fn check_in_use(&self) -> Result<(), Error> {
         self.out_of_use.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// The error of an operation that the provider ended: with a status, and with what it and its device say of the reason.
+    /// The error of an operation that the provider ended: its status, with the reason from the provider and the device.
     #[cold]
     pub(crate) fn failed_completion(&self, event: &Polled) -> Error {
         let (status, words) = (Status::from_code(event.status), payload(event));

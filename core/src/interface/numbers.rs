@@ -1,14 +1,14 @@
-//! A map from the numbers that one interface's provider gives to peers to those that the worker gives.
+//! A map from an interface's peer numbers, which its provider assigns, to the worker's peer numbers.
 //!
-//! Most providers count, and what looks up a sender is then one place in a list. A provider may as well use what it has:
-//! the numbers of queue pairs, say. Those stand in a tree, so that a wild number costs no more than a close one.
+//! Most providers count, so a sender is found by an index into a list. Other providers use existing numbers, such as those of queue
+//! pairs. These are kept in a tree, so a very large number costs no more memory than a small one.
 
 use std::collections::BTreeMap;
 
-/// Nobody.
+/// No peer.
 const NOBODY: u32 = u32::MAX;
 
-/// How far beyond the numbers that are known the list is made longer.
+/// The list is extended to numbers at most this far beyond its end.
 const CLOSE: usize = 65_536;
 
 /// The provider's number of a peer -> the worker's.
@@ -20,7 +20,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// The worker's number of a peer; `u32::MAX`: nobody has come with that one.
+    /// The worker's number of a peer; `u32::MAX`: the number is unknown.
     #[inline]
     pub(super) fn peer(&self, number: u64) -> u32 {
         match self.close.get(number as usize) {
@@ -34,7 +34,7 @@ impl Numbers {
         self.far.get(&number).copied().unwrap_or(NOBODY)
     }
 
-    /// From now on this number means that peer of the worker; returns whom it meant before.
+    /// Assigns a number to a peer of the worker. Returns the peer it belonged to before.
     pub(super) fn note(&mut self, number: u64, peer: u32) -> u32 {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         if index >= self.close.len().saturating_add(CLOSE) {
@@ -50,7 +50,7 @@ impl Numbers {
         std::mem::replace(&mut self.close[index], peer)
     }
 
-    /// A number means nobody any more. Returns whom it meant.
+    /// Removes a number. Returns the peer it belonged to.
     pub(super) fn forget(&mut self, number: u64) -> u32 {
         match self.close.get_mut(number as usize) {
             Some(peer) => std::mem::replace(peer, NOBODY),
@@ -58,7 +58,7 @@ impl Numbers {
         }
     }
 
-    /// The numbers of a peer of the worker's.
+    /// The numbers of a peer of the worker.
     pub(super) fn of(&self, peer: u32) -> Vec<u64> {
         let close = (0..).zip(self.close.iter().copied());
         let far = self.far.iter().map(|(number, peer)| (*number, *peer));

@@ -1,21 +1,21 @@
-//! The address of an interface or a connector, as its provider gave it last.
+//! The address of an interface or a connector, as its provider last reported it.
 //!
-//! A provider that broke does not answer any more. What it said last stands then: candidates and schemes name each other by
-//! their places, and peers that come by another provider need the rest.
+//! A provider that has failed does not answer any more. Its last address remains valid: candidates and schemes refer to each other
+//! by position, and peers that use another provider need the rest.
 
 use std::cell::RefCell;
 
-/// The address of something that was opened from a provider, as it was last heard. The provider is asked before the cell is borrowed.
+/// The last known address of an object opened from a provider. The provider is asked before the cell is borrowed.
 #[derive(Debug)]
 pub(crate) struct Said(RefCell<Vec<u8>>);
 
 impl Said {
-    /// What it says first; a module that cannot say where it is, is not used.
+    /// The first address. A module that cannot report its address is not used.
     pub(crate) fn first(address: Vec<u8>) -> Said {
         Said(RefCell::new(address))
     }
 
-    /// What it says now, or else what it said last.
+    /// The current address, or else the last one.
     pub(crate) fn last<E>(&self, ask: impl FnOnce() -> Result<Vec<u8>, E>) -> Vec<u8> {
         if let Ok(now) = ask() {
             *self.0.borrow_mut() = now;

@@ -1,17 +1,17 @@
-//! How much is written, whatever happens how often: what repeats itself, and lines in all.
+//! Limits of the output: for repeated texts, and for lines in total.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::{Duration, Instant};
 
-/// Texts whose number of times is known.
+/// The limit of texts whose repetitions are counted.
 const REMEMBERED: usize = 4096;
-/// Lines that may come at once; as many as a hundred peers with their failures have.
+/// The limit of lines in a burst; a hundred peers with their failures need as many.
 const AT_ONCE: u64 = 1000;
-/// After that one for each: some tens of megabytes in a day.
+/// One more line is allowed per interval: some tens of megabytes in a day.
 const EACH: Duration = Duration::from_secs(1);
 
-/// What was said how often. Texts are kept as numbers: some are long, and peers have a hand in them.
+/// How often each text was written. Texts are kept as hashes: some are long, and peers influence them.
 #[derive(Default)]
 pub(super) struct Said {
     numbers: RandomState,
@@ -19,25 +19,25 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// What stands for it here.
+    /// The hash of a text.
     pub(super) fn number(&self, what: &(impl Hash + ?Sized)) -> u64 {
         self.numbers.hash_one(what)
     }
 
-    /// It is to be said once more: how often it was with this time, if that is worth saying. That is so the 1st, 2nd, 4th, 8th time.
+    /// Counts a repetition. Returns the count if it is to be reported: for the 1st, 2nd, 4th, 8th time and so on.
     pub(super) fn again(&mut self, what: u64) -> Option<u64> {
         let times = self.times.entry(what).or_default();
         *times += 1;
         let tells = times.is_power_of_two().then_some(*times);
         if self.times.len() > REMEMBERED {
-            // Any of them: they are numbers of no order.
+            // Any of them: hashes have no order.
             let _ = self.times.pop_first();
         }
         tells
     }
 }
 
-/// Lines that may be written now.
+/// The lines that may be written at present.
 pub(super) struct Allowance {
     left: u64,
     since: Option<Instant>,
@@ -51,7 +51,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes some: how many were left out before, or none where these are to be left out too.
+    /// Takes lines from the allowance. Returns how many lines were suppressed before, or `None` if these are suppressed too.
     pub(super) fn take(&mut self, lines: usize, now: Instant) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let earned = now.saturating_duration_since(since).as_secs() / EACH.as_secs();
@@ -63,7 +63,7 @@ impl Allowance {
             self.left_out += lines as u64;
             return None;
         }
-        // What belongs together is not cut.
+        // Lines that belong together are not separated.
         self.left = self.left.saturating_sub(lines as u64);
         Some(std::mem::take(&mut self.left_out))
     }
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(allowance.take(1, now + 3 * EACH), Some(0));
         assert_eq!(allowance.take(1, now + 3 * EACH), Some(0));
         assert_eq!(allowance.take(1, now + 3 * EACH), None);
-        // A night without a word is no licence for more than at first.
+        // A long silence does not raise the limit above its initial value.
         let later = now + 40_000 * EACH;
         let taken = (0..5000).filter(|_| allowance.take(1, later).is_some()).count();
         assert_eq!(taken as u64, AT_ONCE);
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(said.times.len(), REMEMBERED);
     }
 
-    /// A part of a second is not lost.
+    /// Fractions of a second are carried over.
     #[test]
     fn a_line_is_earned_in_each_second_whenever_it_is_asked_for() {
         let (mut allowance, now) = (Allowance::default(), Instant::now());
@@ -121,7 +121,7 @@ mod tests {
         let half = EACH / 2;
         let taken = [1, 2, 3, 4, 5].map(|halves| allowance.take(1, now + half * halves).is_some());
         assert_eq!(taken, [false, true, false, true, false]);
-        // What belongs together is written though it is more than is left.
+        // Lines that belong together are written even if they exceed the allowance.
         assert_eq!(allowance.take(50, now + 3 * EACH), Some(1));
         assert_eq!(allowance.take(7, now + 3 * EACH), None);
         assert_eq!(allowance.take(1, now + 4 * EACH), Some(7));

@@ -1,11 +1,10 @@
-//! What `TIELINE_REPORT` asks for: the report, written while it is made, to stderr or to a file. The one place where the library
-//! writes anything that a person reads, and only by that name.
+//! The output of `TIELINE_REPORT`: the report, written as events occur, to stderr or to a file. Nothing else in the library writes
+//! text for users, and only this variable enables it.
 //!
-//! Several processes may share a file: a line is never cut by another one's, and each begins with who says it. What peers say of
-//! themselves stands in some of them, so whatever would end a line, or hide what stands in it, is taken out of it first. Nothing is
-//! made before there is something to say, nothing waits for a reader, no lock is held while something is written, and what cannot
-//! be written is counted and said in the report, since it is no reason for a program to end. How much is written is bounded: what
-//! repeats itself is told ever more seldom, and what comes by the thousands is counted.
+//! Several processes may share a file: lines are never interleaved, and each begins with its writer. Some text comes from peers, so
+//! characters that end a line or hide its contents are removed first. The file is opened when there is something to write. Writing
+//! never waits for a reader and holds no lock. Write errors do not end the program; they are counted and shown in the report. The
+//! amount of output is bounded: repeated texts are written ever more rarely, and floods are counted.
 
 mod bounds;
 mod sys;
@@ -21,22 +20,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Peers whose lanes were told that are remembered, so that the same is not told for each endpoint.
+/// The limit of remembered peers. The lanes to a remembered peer are not repeated for each endpoint.
 const REMEMBERED: usize = 4096;
-/// So often in a row the same failure may be one of several endpoints; more often it comes again.
+/// Up to this count, repetitions in a row may be one failure of several endpoints; beyond it the failure recurs.
 const SAME_LOSS: u64 = 4;
-/// What is written at once is no longer: a pipe takes as much whole (PIPE_BUF).
+/// The limit of one write: a pipe takes this much atomically (PIPE_BUF).
 const WRITE: usize = 4096;
-/// A line with its end is no longer: one more byte may come before it, see `torn`.
+/// The limit of a line with its end: one more byte may precede it, see `torn`.
 const LINE: usize = WRITE - 1;
 
-/// Where the report is written.
+/// The destination of the report.
 pub(crate) struct Journal {
     place: Place,
-    /// What each line begins with.
+    /// The prefix of each line.
     mark: String,
     state: Mutex<State>,
-    /// The last write was cut: what follows begins a line of its own.
+    /// The last write was cut: the next one must begin a new line.
     torn: AtomicBool,
 }
 
@@ -48,23 +47,23 @@ enum Place {
 #[derive(Default)]
 struct State {
     file: Option<Arc<File>>,
-    /// What was said last of a peer's lanes, as a number, by its worker.
+    /// For each worker, the hash of the last text about its lanes.
     peers: BTreeMap<[u8; 16], u64>,
     failure: Option<u64>,
     said: Said,
     allowance: Allowance,
-    /// How often nothing, or not all, could be written, and why the last time.
+    /// How many writes failed or were incomplete, and the last reason.
     lost: u64,
     why: String,
 }
 
 impl Journal {
-    /// One that has written nothing yet. `pid` and `host`: who writes.
+    /// A journal that has written nothing yet. `pid` and `host` identify the writer.
     pub(crate) fn new(to: &ReportTo, pid: u32, host: &str) -> Journal {
         let host: String = host.chars().filter(|c| c.is_ascii_graphic()).collect();
         let place = match to {
             ReportTo::Stderr => Place::Stderr,
-            // The program may go elsewhere before there is something to say.
+            // The program may change its directory before there is something to write.
             ReportTo::File(path) => {
                 let path = path.replace("%h", &host.replace('/', "_"));
                 let path = PathBuf::from(path.replace("%p", &pid.to_string()));
@@ -75,7 +74,7 @@ impl Journal {
         Journal { place, mark, state: Mutex::default(), torn: AtomicBool::new(false) }
     }
 
-    /// Writes one line, whatever stands in the text.
+    /// Writes one line with any text.
     pub(crate) fn tell(&self, text: &str) {
         self.tell_all(&[text]);
     }
@@ -90,7 +89,7 @@ impl Journal {
         self.write(left_out, lines);
     }
 
-    /// What leads to a peer, unless just that was said of it last.
+    /// Writes the lanes to a peer, unless the last text about it was the same.
     pub(crate) fn tell_of_peer(&self, worker: [u8; 16], text: &str) {
         let tells = {
             let mut state = self.locked();
@@ -109,8 +108,8 @@ impl Journal {
         }
     }
 
-    /// A failure, unless it was said last: a peer that is lost is one for the peer and for each endpoint to it, a few times then. Its
-    /// lanes are told anew where there is another endpoint.
+    /// Writes a failure, unless it is a repetition of the last one. The loss of a peer is reported for the peer and for each
+    /// endpoint to it, which gives a few repetitions. Another endpoint to it has its lanes reported again.
     pub(crate) fn tell_of_failure(&self, worker: Option<[u8; 16]>, text: &str) {
         let times = {
             let mut state = self.locked();
@@ -126,7 +125,7 @@ impl Journal {
         }
     }
 
-    /// For the report: what could not be written.
+    /// For the report: the failed writes.
     pub(crate) fn trouble(&self) -> Option<String> {
         let state = self.locked();
         let place = match &self.place {
@@ -134,9 +133,7 @@ impl Journal {
             Place::File(path) => path.display().to_string(),
         };
         let State { lost, why, .. } = &*state;
-        (*lost > 0).then(|| {
-            format!("TIELINE_REPORT: {lost} times not all could be written to {place}: {why}")
-        })
+        (*lost > 0).then(|| format!("TIELINE_REPORT: {lost} incomplete writes to {place}: {why}"))
     }
 
     fn write(&self, left_out: u64, lines: &[impl AsRef<str>]) {
@@ -153,7 +150,7 @@ impl Journal {
         }
     }
 
-    /// Puts a line behind the last piece, or into another one where it would be longer than a pipe takes whole.
+    /// Appends a line to the last piece, or starts a new piece if it would exceed an atomic pipe write.
     fn append(&self, pieces: &mut Vec<String>, text: &str) {
         const CUT: &str = "...";
         let mut line = self.mark.clone();
@@ -171,7 +168,7 @@ impl Journal {
         }
     }
 
-    /// Each piece is one write, which appends: nothing is locked for that.
+    /// Each piece is one appending write, which needs no lock.
     fn write_pieces(&self, pieces: &[String]) -> io::Result<()> {
         let file = match &self.place {
             Place::Stderr => None,
@@ -184,7 +181,7 @@ impl Journal {
                 None => sys::write(&io::stderr(), bytes.as_bytes())?,
                 Some(file) => sys::write(&**file, bytes.as_bytes())?,
             };
-            // The rest would come behind what others have written meanwhile.
+            // The rest would follow text of other writers.
             let is_cut = written < bytes.len();
             self.torn.store(is_cut, Ordering::Relaxed);
             if is_cut {

@@ -1,5 +1,5 @@
-//! Opening and writing, so that neither a signal nor a reader that does not read can hold up or end the program, and nobody else
-//! chooses what is written to.
+//! Opening and writing. Neither a signal nor a stalled reader may block or end the program, and no other user may choose the
+//! destination.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// A file that appends, which only this user may read where it is made here; a pipe without a reader is refused instead of waited for.
+/// Opens a file for appending; a new file is readable by this user only. A pipe without a reader is refused instead of waited for.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
     let mut options = OpenOptions::new();
@@ -19,7 +19,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
     }
-    // Where others may write a folder, they could lead what is written elsewhere. In these only root and this process could.
+    // In a folder that others may write, they could redirect the output. In these only root and this process can.
     let is_safe = ["/dev", "/dev/fd", "/proc/self/fd"].map(|folder| Some(Path::new(folder)));
     let follow = if is_safe.contains(&path.parent()) { 0 } else { libc::O_NOFOLLOW };
     let mut options = OpenOptions::new();
@@ -38,7 +38,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Why what was there is not to be written to.
+/// The reason that an existing file must not be written to.
 fn unfit(file: &File) -> io::Result<Option<String>> {
     let about = file.metadata()?;
     let kind = about.file_type();
@@ -54,19 +54,19 @@ fn unfit(file: &File) -> io::Result<Option<String>> {
         uid if uid != me && uid != 0 => {
             Some(format!("it belongs to user {uid}, and this process is user {me}'s"))
         }
-        // A second name in a folder that others may write.
+        // A second name may be in a folder that others can write.
         _ if kind.is_file() && about.nlink() > 1 => Some("it has another name as well".into()),
         _ => None,
     })
 }
 
-/// One write, where it need not be waited for. Signals that it would bring (the reader of a pipe is gone, the file may not grow) are kept
-/// from the program, which may not know that it writes at all. A pipe that has room for anything takes as much as a line is long; if
-/// another process takes that room in between, or a terminal has less, this waits as any other write there does.
+/// One write, if it does not block. Signals that it would raise (the reader of a pipe is gone, the file may not grow) are
+/// suppressed, because the program may not know that it writes at all. A pipe that is reported writable takes a whole line. If
+/// another process takes that room in between, or a terminal has less, the call blocks like any other write.
 pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let fd = to.as_fd().as_raw_fd();
     if !has_room(fd) {
-        return Err(io::Error::new(io::ErrorKind::WouldBlock, "its reader does not read"));
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, "its reader is not reading"));
     }
     without_signals(bytes.len(), || {
         loop {
@@ -85,28 +85,28 @@ pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     })
 }
 
-/// Whether something can be written now, or fails now.
+/// Whether a write succeeds or fails immediately.
 fn has_room(fd: RawFd) -> bool {
     let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     loop {
-        // SAFETY: one record, that lives during the call.
+        // SAFETY: one record that lives during the call.
         match unsafe { libc::poll(&raw mut ready, 1, 0) } {
             0 => return false,
-            // A signal that came at this moment says nothing of the pipe; any other error the write tells as well.
+            // An interrupting signal says nothing about the pipe. The write reports any other error as well.
             -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
             _ => return true,
         }
     }
 }
 
-/// Runs `work`, which is to write `len` bytes, with the two signals of a failed write blocked, and takes those that it has brought to
+/// Runs `work`, which is to write `len` bytes, with the two signals of a failed write blocked. Discards those that it raised in
 /// this thread.
 fn without_signals(len: usize, work: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
     let signals = [libc::SIGPIPE, libc::SIGXFSZ];
     let mut ours = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: each call fills the set that it is given, and the ones that read get a set that one has filled.
+    // SAFETY: each call fills the set that it is given, and the reading calls get a set that one of them has filled.
     let (blocked, were_pending) = unsafe {
         let _ = libc::sigemptyset(ours.as_mut_ptr());
         for signal in signals {
@@ -120,14 +120,14 @@ fn without_signals(len: usize, work: impl FnOnce() -> io::Result<usize>) -> io::
         (blocked, were_pending)
     };
     let result = work();
-    // A pipe whose reader goes while a write sleeps brings the signal with what was written, and not with an error.
+    // If the reader goes during a blocked write, then the signal comes with a short count and not with an error.
     let brings = match &result {
         Ok(written) => *written < len,
         Err(error) => matches!(error.raw_os_error(), Some(libc::EPIPE | libc::EFBIG)),
     };
     if blocked {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: sets that were filled above; nothing is written but to the sets.
+        // SAFETY: sets that were filled above; nothing is written except to the sets.
         unsafe {
             for (signal, was_pending) in signals.into_iter().zip(were_pending) {
                 if brings && !was_pending {
@@ -147,7 +147,7 @@ fn without_signals(len: usize, work: impl FnOnce() -> io::Result<usize>) -> io::
 mod tests {
     use super::*;
 
-    /// Whether SIGPIPE waits for this thread, which has blocked it: ignoring it makes no difference then.
+    /// Whether SIGPIPE is pending for this thread, which has blocked it. Ignoring the signal makes no difference then.
     fn is_pending() -> bool {
         let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: the first call fills the set, the second reads it.
@@ -159,7 +159,7 @@ mod tests {
 
     fn block() {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: a set that is filled before it is read; the mask is this thread's alone.
+        // SAFETY: a set that is filled before it is read; the mask belongs to this thread only.
         unsafe {
             let _ = libc::sigemptyset(set.as_mut_ptr());
             let _ = libc::sigaddset(set.as_mut_ptr(), libc::SIGPIPE);
@@ -181,7 +181,7 @@ mod tests {
         // SAFETY: the call takes and writes nothing.
         let room = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
         let going = std::thread::spawn(move || {
-            // It is full, and the rest of the write waits for room.
+            // The pipe is full, and the rest of the write waits for room.
             while unread(&reader) < room {
                 std::thread::yield_now();
             }
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_pipe_that_waits_for_its_reader_is_not_waited_for() {
         let (_reader, writer) = pipe();
-        // Whole pages, so that the last one fills it.
+        // Whole pages, so that the last one fills the pipe.
         let written = (0..1000).take_while(|_| write(&writer, &[b'x'; 4096]).is_ok()).count();
         assert!(written < 1000);
         let error = write(&writer, b"x").unwrap_err();
@@ -209,7 +209,7 @@ mod tests {
     fn pipe() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
         use std::os::fd::FromRawFd;
         let mut ends = [0; 2];
-        // SAFETY: the call fills both numbers, of descriptors that nobody else owns.
+        // SAFETY: the call fills both numbers with descriptors that nothing else owns.
         unsafe {
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
             ends.map(|end| std::os::fd::OwnedFd::from_raw_fd(end)).into()

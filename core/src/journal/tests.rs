@@ -1,7 +1,7 @@
 use super::*;
 use std::fs::read_to_string;
 
-/// A file of this test's own, removed behind it.
+/// A file for this test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -78,7 +78,10 @@ fn what_cannot_be_written_is_counted_with_the_reason_and_ends_nothing() {
     nowhere.tell("a");
     nowhere.tell("b");
     let trouble = nowhere.trouble().expect("it is nowhere");
-    assert!(trouble.contains("2 times") && trouble.contains("No such file"), "{trouble}");
+    assert!(
+        trouble.contains("2 incomplete writes") && trouble.contains("No such file"),
+        "{trouble}"
+    );
     let full = Journal::new(&ReportTo::File("/dev/full".into()), 77, "a");
     full.tell("a");
     assert!(full.trouble().is_some_and(|text| text.contains("No space left")));
@@ -99,7 +102,7 @@ fn a_pipe_that_nobody_reads_holds_up_nobody_and_its_signal_ends_nothing() {
         options
     };
     let reader = flags.open(&path).unwrap();
-    // More than it holds.
+    // More than the pipe holds.
     (0..100).for_each(|_| journal.tell(&"x".repeat(4000)));
     drop(reader);
     journal.tell("the reader is gone");
@@ -161,7 +164,7 @@ fn two_peers_that_are_lost_a_thousand_times_are_a_few_lines() {
     let text = read_to_string(scratch.path("report")).unwrap();
     assert_eq!(text.lines().count(), 40, "{text}");
     assert!(text.contains("(512 times so far) process 1 is gone"), "{text}");
-    // And one, of which nothing else is said in between.
+    // One failure, with no other report in between.
     let journal = scratch.journal("one");
     (0..1000).for_each(|_| journal.tell_of_failure(Some([1; 16]), "process 1 is gone"));
     let text = read_to_string(scratch.path("one")).unwrap();
@@ -193,7 +196,7 @@ fn a_file_that_is_made_is_this_users_alone_and_no_link_leads_elsewhere() {
     assert_eq!(read_to_string(scratch.path("victim")).unwrap(), "");
 }
 
-/// As long as it may be, and a byte longer.
+/// A line of the maximum length, and one of a byte more.
 #[test]
 fn a_line_is_cut_where_its_end_would_have_no_room() {
     let scratch = Scratch::new("cut");
@@ -216,7 +219,7 @@ fn lines_that_are_left_out_are_counted_in_words() {
     assert_eq!(text, "(1 line is left out here)\na\n(2 lines are left out here)\nb\n");
 }
 
-/// Its fourth time may be the fourth endpoint's, the eighth is not.
+/// The fourth time may belong to the fourth endpoint, the eighth does not.
 #[test]
 fn a_failure_that_is_said_in_a_row_is_told_by_ones_twos_and_more_from_the_fifth_time_on() {
     let scratch = Scratch::new("row");

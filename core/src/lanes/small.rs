@@ -1,7 +1,9 @@
-//! Which puts and gets are quicker by messages than by the module that reaches the memory, where the target makes progress all the time.
+//! The puts and gets that are faster by messages than by the module that accesses the memory, if the target makes progress all the
+//! time.
 //!
-//! A system call for 8 bytes takes longer than a message and its answer between two that poll. What a module states of its costs
-//! decides, and who promised to poll (`WorkerAddress::polls_often`): messages take the target's time, and wait for it.
+//! A system call for 8 bytes takes longer than a message and its answer between two polling processes. The choice depends on the
+//! costs that a module states and on the peer's promise to poll (`WorkerAddress::polls_often`). Messages take the target's time and
+//! wait for the target.
 
 use super::{LaneTarget, Lanes, about};
 use crate::compose::Composition;
@@ -11,24 +13,24 @@ use tieline_plugin_api::abi::Cost;
 use tieline_plugin_api::caps;
 use tieline_plugin_api::cost_class::{BULK_MESSAGE, SMALL_MESSAGE, SMALL_RMA};
 
-/// What both ends do themselves for an operation by messages, ns: the table of operations, the region's, a handler.
+/// The work at both ends of an operation by messages, in ns: the tables of operations and of regions, and a handler.
 const WORK_NS: f64 = 250.0;
-/// Of a longer one no stated cost tells much: messages are stated for 8 bytes and for 8 KiB.
+/// The longest such operation: message costs are stated for 8 bytes and for 8 KiB, and say little about longer ones.
 const LONGEST: usize = 8 << 10;
-/// Messages have to take at most this part of the module's time: costs are estimates, and the target's time counts too.
+/// Messages must take at most this fraction of the module's time: costs are estimates, and the target's time counts too.
 const CLEARLY: f64 = 0.75;
 
-/// A put or get by messages, ns: one of the two messages has the data.
+/// The time of a put or get by messages, in ns: one of the two messages carries the data.
 fn by_messages_ns(message: &ModuleFacts, len: usize) -> f64 {
     let small = |len| cost_ns(&message.cost[SMALL_MESSAGE], len);
-    // Who states a time for 8 bytes alone copies no faster than it does with long ones.
+    // A module that states a time only for 8 bytes copies no faster than with long messages.
     let bulk = Cost { overhead_ns: 0.0, latency_ns: 0.0, ..message.cost[BULK_MESSAGE] };
     WORK_NS + small(len).max(cost_ns(&bulk, len)) + small(8)
 }
 
-/// The longest put or get that is clearly quicker by messages, as a power of two; 0: none is.
+/// The longest put or get that is clearly faster by messages, as a power of two; 0: none is.
 fn longest(message: &ModuleFacts, memory: &ModuleFacts) -> usize {
-    // Who states nothing is not free of cost.
+    // A module without a stated cost is not free.
     if cost_ns(&message.cost[SMALL_MESSAGE], 8) == 0.0 {
         return 0;
     }
@@ -40,7 +42,8 @@ fn longest(message: &ModuleFacts, memory: &ModuleFacts) -> usize {
 }
 
 impl Lanes {
-    /// Sets what goes by messages instead of a lane to memory, towards a peer that makes progress all the time, and says why.
+    /// Sets which operations go by messages instead of a lane to memory, towards a peer that makes progress all the time, and
+    /// records the reason.
     pub(crate) fn choose_small(&mut self, peer: &str, composition: &Composition) {
         let module = |via: &LaneTarget| match via {
             LaneTarget::Module(at, _) => composition.ranked(at),
@@ -49,7 +52,7 @@ impl Lanes {
         let Some(message) = self.message.first().and_then(|lane| module(&lane.via)) else { return };
         for lane in &mut self.rma {
             let Some(memory) = module(&lane.via) else { continue };
-            // What ends later is posted one after the other: how long each takes says little of how long many do.
+            // Asynchronous operations are pipelined: the time of one says little about the time of many.
             if memory.facts.caps & caps::SYNCHRONOUS == 0 {
                 continue;
             }
@@ -100,7 +103,7 @@ mod tests {
     fn a_system_call_is_dearer_than_two_messages_until_the_copies_count() {
         assert_eq!(longest(&ring(), &module(SMALL_RMA, 1000.0, 0.0, 12e9)), 2048);
         assert_eq!(longest(&ring(), &module(SMALL_RMA, 1400.0, 0.0, 11e9)), 4096);
-        // It never pays beyond what costs are stated for.
+        // It is never chosen beyond the sizes of stated costs.
         assert_eq!(longest(&ring(), &module(SMALL_RMA, 1e6, 0.0, 12e9)), LONGEST);
     }
 

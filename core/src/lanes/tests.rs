@@ -50,7 +50,7 @@ fn peers(candidates: &[FoundModule]) -> Vec<PeerModule> {
     candidates.iter().map(|c| PeerModule { at: c.at.clone(), priority: c.facts.priority }).collect()
 }
 
-/// `shm/mem* shm-cma/copy ~`: a star for own memory alone, a tilde for emulation.
+/// `shm/mem* shm-cma/copy ~`: a star marks own memory only, a tilde marks emulation.
 fn row(lanes: &[RankedLane]) -> String {
     let words = lanes.iter().map(|lane| match &lane.via {
         LaneTarget::Messages => "~".to_owned(),
@@ -81,11 +81,11 @@ fn what_the_peer_bars_from_data_carries_none() {
     theirs[0].priority = CONNECTS_ONLY;
     let lanes = lanes("p1", &composed(&all), &theirs, |_, _| Ok(()));
     assert_eq!(row(&lanes.message), "shm/mem");
-    let said = |record: &Record| record.verdict.to_string().contains("has it carry nothing else");
+    let said = |record: &Record| record.verdict.to_string().contains("only to form connections");
     assert!(lanes.records.iter().any(said), "{:?}", lanes.records);
 }
 
-/// What the user prefers is a device, and not its datagrams to the connections of another.
+/// The user's preference applies to a device, and does not put its datagrams before the connections of another device.
 #[test]
 fn a_reserve_stands_behind_its_like_of_all_domains() {
     let of = |domain: &str, name: &str, caps: u64, priority: i32| {
@@ -281,7 +281,7 @@ fn what_a_network_would_do_on_this_host_is_told_once_and_a_reserve_for_messages_
     assert_eq!(
         told(&lanes),
         [
-            "tcp/stream to p1: outranked by emulation over shm/ring: both need the target's progress, and that stays on this host",
+            "tcp/stream to p1: outranked by emulation over shm/ring: both need the target's progress, and emulation stays on this host",
             "shm/ring to p1: used for message: before verbs/rc: priority 50 over 30",
             "verbs/rc to p1: used for RMA: any registered memory; priority 30",
         ]

@@ -1,4 +1,4 @@
-//! A context's file, and a worker's place in it: the side that writes.
+//! A context's file, and a worker's place in it: the writer's side.
 
 use super::sys::{Mapped, memory_file, now_ns, reserve};
 use super::{
@@ -13,18 +13,18 @@ use std::fs::File as Opened;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// See the module. A forked child writes nothing: the file is its parent's.
+/// See the module. A forked child writes nothing: the file belongs to its parent.
 pub(crate) struct File {
     fd: Opened,
     head: Mapped,
-    /// Which places are taken.
+    /// The places in use.
     taken: Mutex<Vec<bool>>,
     guard: Arc<ForkGuard>,
 }
 
 impl File {
     pub(crate) fn create(context: &[u8; 16], guard: Arc<ForkGuard>) -> Result<Arc<File>, Error> {
-        // Beyond RLIMIT_FSIZE a longer file would not only fail but also send a signal.
+        // Beyond RLIMIT_FSIZE a longer file would not only fail but also raise a signal.
         let most =
             limits().file_bytes.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(0));
         let places = most.saturating_sub(HEAD).checked_div(PLACE).unwrap_or(0).min(PLACES);
@@ -51,7 +51,7 @@ impl File {
         Ok(Arc::new(File { fd, head, taken: Mutex::new(vec![false; places]), guard }))
     }
 
-    /// A place for one more worker; none where all are taken or there is no memory.
+    /// A place for one more worker; `None` if all are in use or there is no memory.
     pub(crate) fn place(self: &Arc<File>) -> Option<Page> {
         let place = self.take().and_then(|at| {
             let place = reserve(&self.fd, HEAD + at * PLACE, 4096)
@@ -65,7 +65,7 @@ impl File {
             let _ = word(self.head.span(), AT_UNSEEN).fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        // Above all that whoever had the place before counted to, and there is no text yet.
+        // Above all counts of the place's earlier owners; there is no text yet.
         let texts = now_ns() & !1;
         for (empty, value) in [
             (AT_POLLS, 0),
@@ -91,26 +91,26 @@ impl File {
         Some(at)
     }
 
-    /// As who asks from outside has it, but for its own process alone.
+    /// The file as outside observers have it, but only in its own process.
     pub(super) fn opened(&self) -> Option<&Opened> {
         self.guard.same_process().then_some(&self.fd)
     }
 }
 
-/// A worker's place. Nothing of it is read back but what this process keeps beside it.
+/// A worker's place. The worker reads nothing back from it; this process keeps its own state beside it.
 pub(crate) struct Page {
     file: Arc<File>,
     at: usize,
     mapped: Mapped,
-    /// Up to where each slot has memory, in bytes of the place.
+    /// The offset in the place up to which each slot has memory.
     room: [Cell<usize>; 2],
     texts: Cell<u64>,
-    /// The place may be another worker's.
+    /// The place may belong to another worker.
     gone: Cell<bool>,
 }
 
 impl Page {
-    /// The worker has asked the kernel so often, is awake, and has so many operations open.
+    /// The worker has polled the kernel this often, is active, and has this many open operations.
     #[inline]
     pub(crate) fn polled(&self, polls: u64, open: usize) {
         if !self.gone.get() {
@@ -120,17 +120,17 @@ impl Page {
         }
     }
 
-    /// From now on it sleeps, or its application may on its descriptor.
+    /// From here on it sleeps, or its application may sleep on its descriptor.
     pub(crate) fn sleeps(&self, now_ns: u64, armed: bool) {
         self.set(AT_ASLEEP, now_ns & !1 | u64::from(armed));
     }
 
-    /// It sleeps no longer, whatever it does now.
+    /// It does not sleep any more.
     pub(crate) fn awakes(&self) {
         self.set(AT_ASLEEP, 0);
     }
 
-    /// It is in a call that waits, since then; 0: in none.
+    /// It has been in a blocking call since then; 0: it is in none.
     pub(crate) fn waits(&self, since: u64) {
         self.set(AT_WAITING, since);
     }
@@ -141,7 +141,7 @@ impl Page {
         }
     }
 
-    /// Puts a text beside the one before. `false`: it is too long, or there is no memory for it.
+    /// Writes a text next to the previous one. `false`: it is too long, or there is no memory for it.
     pub(crate) fn write(&self, text: &[u8], now_ns: u64) -> bool {
         if text.len() > MOST_TEXT || self.gone.get() || !self.file.guard.same_process() {
             return false;
@@ -158,8 +158,8 @@ impl Page {
             room.set(to);
         }
         let span = self.mapped.span();
-        // Who sees anything of what follows sees also that the text before this one is the last: that it has read the one before
-        // that, whose slot this is, for nothing.
+        // A reader that sees any of the following stores also sees that the previous text is the last one. It then knows that its
+        // read of the text before that, whose slot is reused here, is invalid.
         fence(Ordering::Release);
         let written = span.write(begin + AT_TEXT, text).is_ok();
         word(span, begin + AT_LEN).store(text.len() as u64, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Page {
         written
     }
 
-    /// The worker has nothing to show any more.
+    /// Releases the place of a worker.
     pub(crate) fn give_back(&self) {
         if !self.gone.replace(true) && self.file.guard.same_process() {
             word(self.mapped.span(), AT_USED).store(0, Ordering::Release);
@@ -184,7 +184,7 @@ impl Drop for Page {
     }
 }
 
-/// A word of the file, by one of the places above: all of them are aligned, and within what is mapped.
+/// A word of the file, at one of the offsets above: all of them are aligned and within the mapping.
 #[inline]
 fn word(span: &Span, at: usize) -> &AtomicU64 {
     static NOWHERE: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! A process that shows as much as it can, to keep whoever looks at it busy.
+//! A process that publishes as much as possible, to keep its observers busy.
 
 use super::read::of_process;
 use super::sys::{Mapped, memory_file};
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 const ASKED: &str = "TIELINE_TEST_LOOKS_AT";
 
-/// A file of a context of this process, all of whose places are used; those whose texts are given have them.
+/// A file of a context of this process with all places in use; the first ones have the given texts.
 fn shows(texts: &[String]) -> OwnedFd {
     let len = HEAD + PLACES * PLACE;
     let fd = memory_file(NAME, len).unwrap();
@@ -28,7 +28,7 @@ fn shows(texts: &[String]) -> OwnedFd {
     fd
 }
 
-/// As much of this as a text has room for.
+/// As many of these pieces as fit into a text.
 fn full(head: &str, piece: impl Fn(usize) -> String, tail: &str) -> String {
     let mut text = head.to_owned();
     for n in 0.. {
@@ -41,7 +41,7 @@ fn full(head: &str, piece: impl Fn(usize) -> String, tail: &str) -> String {
     text + tail
 }
 
-/// Texts that take the most memory for their length, or have the most processes asked about.
+/// Texts that take the most memory for their length, or cause the most processes to be observed.
 fn texts() -> Vec<String> {
     let same = |piece: &'static str| move |_| piece.to_owned();
     vec![

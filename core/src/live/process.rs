@@ -1,4 +1,4 @@
-//! A process, as `/proc` has it.
+//! A process, as `/proc` shows it.
 
 use super::read::clean;
 use super::room::Room;
@@ -14,22 +14,22 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tieline_plugin_api::{Failure, Status as Code};
 
-/// Contexts of one process that are looked at.
+/// The limit of observed contexts per process.
 const MOST: usize = 64;
 
-/// What `/proc` says of a process.
+/// The state of a process in `/proc`.
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) name: String,
     state: char,
     threads: u32,
-    /// Its number where it was started: in the innermost process namespace that it is in.
+    /// Its number in the innermost process namespace that it is in.
     pub(super) number: Option<u32>,
     pub(super) user: u32,
 }
 
 impl Process {
-    /// A thread's number stands for its process.
+    /// The number of a thread means its process.
     pub(super) fn of(pid: u32) -> Result<Process, Error> {
         let (process, whole) = Process::read(pid)?;
         if whole == pid { Ok(process) } else { Ok(Process::read(whole)?.0) }
@@ -58,14 +58,14 @@ impl Process {
         Ok((process, field("Tgid").parse().unwrap_or(pid)))
     }
 
-    /// Whether there is certainly no process of that number. One that cannot be looked at may be there.
+    /// Whether there is certainly no process with that number. One that cannot be inspected may exist.
     pub(super) fn is_gone(pid: u32) -> bool {
         let status = std::fs::metadata(format!("/proc/{pid}/status"));
         let hides = || std::fs::metadata("/proc/1/status").is_err();
         status.is_err_and(|error| error.kind() == ErrorKind::NotFound) && !hides()
     }
 
-    /// Why it cannot move, if it cannot.
+    /// The reason that it cannot run, if any.
     pub(super) fn holds(&self) -> Option<Doing> {
         match self.state {
             'T' => Some(Doing::Stopped),
@@ -79,13 +79,13 @@ impl Process {
         self.state == 'X' || self.state == 'Z' && self.threads <= 1
     }
 
-    /// Whether the numbers of processes mean there what they mean here.
+    /// Whether process numbers have the same meaning there and here.
     pub(super) fn shares_numbers(&self) -> bool {
         let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/pid")).ok();
         of("self").is_some_and(|ours| of(&self.pid.to_string()) == Some(ours))
     }
 
-    /// Where the kernel tells of one of its threads.
+    /// The folder of one of its threads in `/proc`.
     pub(super) fn task(&self, thread: u32) -> PathBuf {
         format!("/proc/{}/task/{thread}", self.pid).into()
     }
@@ -105,7 +105,7 @@ impl Process {
             let file = match open(&entry.path(), where_memory_is.as_deref()) {
                 Ok(Some(file)) => file,
                 Ok(None) => continue,
-                // It was closed just now.
+                // It was just closed.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(self.may_not(&error)),
             };
@@ -117,7 +117,7 @@ impl Process {
         Ok(files)
     }
 
-    /// Why the kernel lets nobody look.
+    /// The error when the kernel does not permit the inspection.
     pub(super) fn may_not(&self, error: &io::Error) -> Error {
         let Process { pid, user, .. } = self;
         if self.is_dead() || Process::is_gone(*pid) {
@@ -129,7 +129,7 @@ impl Process {
         let ours = std::fs::metadata("/proc/self").map_or(0, |about| about.uid());
         let (why, fix) = if ours == *user {
             (
-                "it has changed its user, has capabilities that this one lacks, or has said that nobody may look into it \
+                "it has changed its user, has capabilities that this one lacks, or has forbidden to be inspected \
                  (PR_SET_DUMPABLE); or a security module forbids it",
                 "ask as root, in a container with CAP_SYS_PTRACE",
             )
@@ -144,8 +144,9 @@ impl Process {
     }
 }
 
-/// Opens a file of memory. A name that merely looks so may be anything, and another thing a moment later: a file whose server never
-/// answers, say. So it is held first, which asks nobody, and opened where it lies on the mount of all memory files.
+/// Opens a memory file. An object with that name may be anything and may change at any moment, for example into a file of a server
+/// that never answers. So it is first held by O_PATH, which contacts no server, and opened only if it lies on the mount of all
+/// memory files.
 fn open(path: &Path, where_memory_is: Option<&str>) -> io::Result<Option<File>> {
     let held = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     let own = format!("/proc/self/fd/{}", held.as_raw_fd());
@@ -157,20 +158,20 @@ fn open(path: &Path, where_memory_is: Option<&str>) -> io::Result<Option<File>> 
     OpenOptions::new().read(true).custom_flags(flags).open(own).map(Some)
 }
 
-/// The number of the mount that a file lies on.
+/// The id of the mount that a file lies on.
 fn mount_of(file: &impl AsRawFd) -> Option<String> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
     Some(number.trim().to_owned())
 }
 
-/// That of memory files; none where this process can have none.
+/// The mount id of memory files; `None` if this process cannot create one.
 fn memory_mount() -> Option<String> {
     mount_of(&memory_file(NAME, 0).ok()?)
 }
 
-/// What the kernel says of the thread of that folder (see [`Process::task`]), where that keeps it from being stopped or called:
-/// `D (disk sleep) in nfs_wait`.
+/// The kernel's state of the thread in that folder (see [`Process::task`]), if the thread cannot be stopped or woken: `D (disk
+/// sleep) in nfs_wait`.
 pub(super) fn stuck(task: &Path) -> Option<String> {
     let status = std::fs::read(task.join("status")).ok()?;
     let status = String::from_utf8_lossy(&status);

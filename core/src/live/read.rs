@@ -1,4 +1,4 @@
-//! The side that reads: finds a process's files and believes nothing of what is in them.
+//! The reader's side: finds a process's files and trusts none of their contents.
 
 use super::file;
 use super::process::{Process, ended, stuck};
@@ -17,19 +17,20 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use tieline_plugin_api::Status as Code;
 
-/// Between two looks, which tell who moves. A worker that polls asks the kernel some thousand times meanwhile.
+/// The time between two observations, which reveal activity. A polling worker polls the kernel some thousand times meanwhile.
 const BETWEEN: Duration = Duration::from_millis(250);
-/// Processes that something waits for that are looked at.
+/// The limit of awaited processes that are observed.
 const MOST_PEERS: usize = 64;
-/// How often a text is read that changes meanwhile.
+/// How often the read of a text is retried while the text changes.
 const TRIES: usize = 100;
 
-/// What a running process shows of itself: each of its open contexts. It takes a quarter of a second, in which the process goes on, and at
-/// most three seconds and some ten MiB of memory, whatever it shows: what is left out then is counted ([`Status::incomplete`]).
+/// The published state of a running process: each of its open contexts. The call takes a quarter of a second, during which the
+/// process continues. It takes at most three seconds and some ten MiB of memory, whatever the process publishes; the rest is then
+/// left out and counted ([`Status::incomplete`]).
 ///
 /// # Errors
-/// `Invalid`: there is no such process, or none with an open context; `Permission`: this user may not look into it; `TimedOut`: it has so
-/// many descriptors that none of a context was found in that time.
+/// `Invalid`: there is no such process, or it has no open context; `Permission`: this user may not inspect it; `TimedOut`: it has
+/// so many descriptors that none of a context was found in that time.
 pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     let process = Process::of(pid)?;
     let mut room = Room::for_a_look();
@@ -37,10 +38,10 @@ pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     std::thread::sleep(BETWEEN);
     let mut all = Vec::new();
     for (file, before) in &first {
-        // One that was closed meanwhile is still as it was: the file is held here.
+        // A context that was closed meanwhile is still readable, because the file is held open here.
         all.extend(read(file, Some(before), process.holds(), &mut room));
     }
-    // By then it may have ended.
+    // The process may have ended by then.
     let process = Process::of(process.pid).map_err(|_| ended(pid))?;
     for status in &mut all {
         (status.pid, status.program) = (process.pid, process.name.clone());
@@ -51,7 +52,7 @@ pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
             worker.stuck = stuck(&process.task(worker.thread));
         }
         let asked: Vec<Vec<Peer>> = all.iter().map(|status| peers(status, &mut room)).collect();
-        // A second look tells what those do that show themselves.
+        // A second observation shows the activity of peers that publish their state.
         if asked.iter().flatten().any(|peer| matches!(peer, Peer::Shows(..))) {
             std::thread::sleep(BETWEEN);
         }
@@ -63,17 +64,17 @@ pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     Ok(all)
 }
 
-/// What a context of this process shows, by one look; none in a forked child.
+/// The state that a context of this process publishes, by one observation; `None` in a forked child.
 pub(crate) fn own(of: &file::File) -> Option<Status> {
     let mut status = read(of.opened()?, None, None, &mut Room::without_bounds())?;
     status.pid = std::process::id();
     Some(status)
 }
 
-/// A file, and the places of it that somebody had at the first look.
+/// A file, and its places that were in use at the first observation.
 type Look = (File, Vec<(usize, Words)>);
 
-/// The files of a process that are its own, each with a first look.
+/// The files that belong to a process, each with a first observation.
 fn looks(process: &Process, room: &mut Room) -> Result<Vec<Look>, Error> {
     let mut parent = None;
     let mut found = Vec::new();
@@ -94,7 +95,7 @@ fn looks(process: &Process, room: &mut Room) -> Result<Vec<Look>, Error> {
         Some(parent) => Error::new(
             Code::Invalid,
             what,
-            format!("it was forked by process {parent}, whose context it has no use of"),
+            format!("it was forked by process {parent} and cannot use that process's context"),
             format!("ask process {parent}"),
         ),
         None if process.is_dead() => ended(process.pid),
@@ -113,7 +114,7 @@ fn looks(process: &Process, room: &mut Room) -> Result<Vec<Look>, Error> {
     })
 }
 
-/// The processes that something waits for, each with a first look.
+/// The awaited processes, each with a first observation.
 fn peers(status: &Status, room: &mut Room) -> Vec<Peer> {
     let waits = status.workers.iter().flat_map(|worker| &worker.endpoints);
     let waits = waits.filter(|endpoint| endpoint.waits.is_some());
@@ -130,10 +131,10 @@ fn peers(status: &Status, room: &mut Room) -> Vec<Peer> {
     asked.into_iter().map_while(|peer| room.has_time().then(|| Peer::of(peer, room))).collect()
 }
 
-/// A process that something waits for.
+/// An awaited process.
 enum Peer {
     Gone(u32),
-    /// It has a worker of this name, perhaps, and a second look tells what that does.
+    /// It may have a worker of this name, whose activity a second observation shows.
     Shows(Process, String, Vec<Look>),
     Unknown,
 }
@@ -144,7 +145,7 @@ impl Peer {
             Ok(process) if process.is_dead() => Peer::Gone(pid),
             Ok(process) => match looks(&process, room) {
                 Ok(first) => Peer::Shows(process, worker.to_owned(), first),
-                // Perhaps it is another one, which was given the number later.
+                // The process id may have been reused.
                 Err(_) => Peer::Unknown,
             },
             Err(_) if Process::is_gone(pid) => Peer::Gone(pid),
@@ -165,7 +166,7 @@ impl Peer {
             .iter()
             .filter_map(|(file, words)| read(file, Some(words), process.holds(), room))
             .flat_map(|status| status.workers);
-        // The name ties the number to the process that is meant.
+        // The name confirms that the id belongs to the intended process.
         let mut its = all.find(|other| other.worker == worker)?;
         its.stuck = stuck(&process.task(its.thread));
         let Process { pid, name, .. } = &process;
@@ -224,7 +225,7 @@ pub(super) struct Words {
     waiting: u64,
 }
 
-/// The words of a place, if somebody has it.
+/// The words of a place, if it is in use.
 fn words(file: &File, at: usize) -> Option<Words> {
     let mut bytes = [0; WORDS];
     file.read_exact_at(&mut bytes, (HEAD + at * PLACE) as u64).ok()?;
@@ -239,7 +240,7 @@ fn words(file: &File, at: usize) -> Option<Words> {
     })
 }
 
-/// Every place that somebody has.
+/// All places in use.
 pub(super) fn used(file: &File, room: &mut Room) -> Vec<(usize, Words)> {
     let len = file.metadata().map_or(0, |about| about.len());
     let places = len.saturating_sub(HEAD as u64) / PLACE as u64;
@@ -257,7 +258,8 @@ pub(super) fn used(file: &File, room: &mut Room) -> Vec<(usize, Words)> {
     all
 }
 
-/// All of a file. `before` is an earlier look, `holds` why its process cannot move, `room` what may still be read.
+/// Reads a whole file. `before`: an earlier observation; `holds`: the reason that its process cannot run; `room`: the remaining
+/// limits of the read.
 pub(super) fn read(
     file: &File,
     before: Option<&[(usize, Words)]>,
@@ -313,13 +315,13 @@ pub(super) fn read(
     Some(Status { version, context, open_ms, workers, unseen, unread, ..Status::default() })
 }
 
-/// The last text of a place, and when it was made; nothing within, if the place is nobody's by now, and nothing at all where there is no
-/// room for it.
+/// The last text of a place, and its time. The inner `None`: the place is not in use any more. The outer `None`: the limits are
+/// exhausted.
 fn text(file: &File, at: usize, room: &mut Room) -> Option<Option<(Words, u64, WorkerStatus)>> {
     let Some(mut last) = words(file, at) else { return Some(None) };
     for _ in 0..TRIES {
         let (before, from) = (last, (HEAD + at * PLACE + slot(last.texts)) as u64);
-        // What is read below is at least as new as the count.
+        // The data read below is at least as new as the count.
         fence(Ordering::Acquire);
         let mut about = [0; AT_TEXT];
         if file.read_exact_at(&mut about, from).is_err() {
@@ -352,7 +354,7 @@ fn unknown(why: &str) -> WorkerStatus {
     WorkerStatus { unknown: Some(why.to_owned()), ..WorkerStatus::default() }
 }
 
-/// What somebody has written, who may be anybody.
+/// Parses text from an untrusted writer.
 pub(super) fn parse(bytes: &[u8]) -> WorkerStatus {
     let cleaned = serde_json::from_slice(bytes).map(|mut value| {
         clean_all(&mut value);
@@ -380,7 +382,7 @@ fn clean_all(value: &mut serde_json::Value) {
     }
 }
 
-/// A text in one line, without what a terminal, or a reader's eye, would take for more than text.
+/// A text in one line, without characters that a terminal or a reader would not take as plain text.
 pub(super) fn clean(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()

@@ -1,45 +1,45 @@
-//! The time and the memory of one look, whatever processes show.
+//! The limits of time and memory for one observation, whatever processes publish.
 
 use std::time::{Duration, Instant};
 
-/// A look ends within this time, with two pauses of a quarter of a second in it.
+/// The time limit of an observation, including two pauses of a quarter of a second.
 const TIME: Duration = Duration::from_secs(3);
-/// Bytes of texts that are read for one look. A text may take ten times its length once it is read.
+/// The bytes of text that one observation reads. A parsed text may take ten times its length.
 const BYTES: usize = 2 << 20;
-/// A text counts so much beside its length, since a worker that says nothing takes memory too.
+/// Each text counts this much in addition to its length, since an empty worker takes memory too.
 const BESIDE: usize = 2 << 10;
 
-/// The bounds of one look: all that is looked at shares them, and where they end so does the look.
+/// The limits of one observation. All processes of the observation share them, and it ends when they are reached.
 pub(super) struct Room {
     until: Option<Instant>,
     bytes: usize,
-    /// It was not enough.
+    /// A limit was reached.
     ended: bool,
 }
 
 impl Room {
-    /// For a look at processes, which may be anybody's.
+    /// For an observation of processes, which are not trusted.
     pub(super) fn for_a_look() -> Room {
         Room { until: Instant::now().checked_add(TIME), bytes: BYTES, ended: false }
     }
 
-    /// For what this process shows itself.
+    /// For the state of this process itself.
     pub(super) fn without_bounds() -> Room {
         Room { until: None, bytes: usize::MAX, ended: false }
     }
 
-    /// Whether there is time for more.
+    /// Whether time remains.
     pub(super) fn has_time(&mut self) -> bool {
         self.ended |= self.until.is_some_and(|until| Instant::now() >= until);
         !self.ended
     }
 
-    /// Whether there is room for a text of this length, and then less for others.
+    /// Whether there is room for a text of this length, which is then used up.
     pub(super) fn takes(&mut self, len: usize) -> bool {
         self.pays(len.saturating_add(BESIDE))
     }
 
-    /// The same of the words of a place.
+    /// The same for the words of a place.
     pub(super) fn takes_words(&mut self) -> bool {
         self.pays(super::WORDS)
     }
@@ -57,7 +57,7 @@ impl Room {
         self.ended
     }
 
-    /// With other bounds.
+    /// With other limits.
     #[cfg(test)]
     pub(super) fn of(bytes: usize, time: Duration) -> Room {
         Room { until: Some(Instant::now() + time), bytes, ended: false }

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A new memory file of this length, of which nothing is there yet. It can grow and cannot shrink: no mapping of it is cut off.
+/// A new memory file of this length, without memory yet. It can grow but not shrink, so no mapping of it is truncated.
 pub(super) fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
     // SAFETY: a zero-terminated name.
     let fd =
@@ -15,7 +15,7 @@ pub(super) fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
     if fd < 0 {
         return Err(last_error("a memory file (memfd_create)"));
     }
-    // SAFETY: a descriptor that nobody else owns.
+    // SAFETY: a descriptor that nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: an open descriptor, and no pointer.
     let sized = unsafe {
@@ -25,7 +25,7 @@ pub(super) fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
     if sized { Ok(fd) } else { Err(last_error("the length of a memory file")) }
 }
 
-/// Whether a file is one of memory that cannot shrink.
+/// Whether a file is a memory file that cannot shrink.
 pub(super) fn is_sealed(file: &File) -> bool {
     // SAFETY: an open descriptor, and no pointer.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -40,7 +40,7 @@ pub(super) struct Mapped {
 impl Mapped {
     /// Maps `len` bytes from `at`, both of whole pages.
     pub(super) fn new(fd: &impl AsRawFd, at: usize, len: usize) -> Result<Mapped, Error> {
-        // SAFETY: a new mapping touches nothing that exists.
+        // SAFETY: a new mapping does not affect existing memory.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -70,7 +70,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Gives a range of the file its memory: touching it cannot fail later.
+/// Allocates memory for a range of the file, so a later access cannot fail.
 pub(super) fn reserve(fd: &impl AsRawFd, at: usize, len: usize) -> Result<(), Error> {
     // SAFETY: an open descriptor, and no pointer.
     let done =

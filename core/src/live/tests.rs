@@ -24,7 +24,7 @@ fn waiting(peer: &str, ms: u64) -> EndpointStatus {
     EndpointStatus { peer: peer.into(), open: 3, waits, ..EndpointStatus::default() }
 }
 
-/// A memory file of somebody else's making.
+/// A memory file with foreign contents.
 fn foreign(len: usize, change: impl FnOnce(&Mapped)) -> Opened {
     let fd = memory_file(NAME, len).unwrap();
     reserve(&fd, 0, len).unwrap();
@@ -89,7 +89,7 @@ fn a_forked_child_changes_nothing_of_what_its_parent_shows() {
     assert_eq!(own(&file).unwrap().workers[0].worker, "parent");
 }
 
-/// All of a file, as who asks from outside has it.
+/// A whole file, as an outside observer reads it.
 fn seen(
     file: &Opened,
     before: Option<&[(usize, read::Words)]>,
@@ -124,7 +124,7 @@ fn what_a_worker_does_is_told_by_two_looks() {
     assert!(!waits());
 }
 
-/// A page whose text, of so many seconds ago, says that an operation waits; the file was polled as often by then.
+/// A page whose text is this many seconds old and says that an operation waits; `polls` is the poll count at that time.
 fn page_of(file: &Arc<File>, polls: u64, seconds: u64) -> Page {
     let page = file.place().unwrap();
     page.polled(polls, 3);
@@ -144,7 +144,7 @@ fn what_waited_when_a_text_was_made_grows_older_only_while_the_worker_sleeps() {
     page.sleeps(now_ns() - 600_000_000_000, false);
     let first_line = |status: &Status| status.to_string().lines().nth(2).unwrap().to_owned();
     assert!(first_line(&look()).starts_with("  3 operations to process 9, for 10 min 0 s: room"));
-    // It computes: whether that still waits, nobody knows.
+    // The application computes: whether the operation still waits is unknown.
     page.awakes();
     let line = first_line(&look());
     assert!(
@@ -153,20 +153,17 @@ fn what_waited_when_a_text_was_made_grows_older_only_while_the_worker_sleeps() {
     );
     let it = &look().workers[0];
     assert_eq!((it.doing, it.age_ms / 1000), (Doing::NotCalled, 600));
-    // It has made progress since, and something is open.
+    // It has made progress since, and an operation is open.
     page.polled(8, 1);
     let before = read::used(opened, &mut Room::without_bounds());
     let status = seen(opened, Some(&before), None).unwrap();
     assert_eq!(status.workers[0].doing_ms, 250, "more is not known");
     assert!(first_line(&status).contains("for 5 ms (10 min 0 s ago)"), "{status}");
-    // And nothing is.
+    // And no operation is open.
     page.polled(9, 0);
     let status = look();
     assert_eq!((status.workers[0].pending, status.workers[0].endpoints[0].open), (0, 0));
-    assert!(
-        status.to_string().contains("nothing that the library was asked for is open"),
-        "{status}"
-    );
+    assert!(status.to_string().contains("no operation of the application is open"), "{status}");
 }
 
 #[test]
@@ -179,7 +176,7 @@ fn a_text_is_whole_while_the_next_one_is_made_however_long_that_takes() {
     place.span().write(slot(texts + 1) + AT_TEXT, b"{\"worker\":\"oth").unwrap();
     set(&place, slot(texts + 1) + AT_LEN, 4000);
     assert_eq!(own(&file).unwrap().workers[0].worker, "it");
-    // Long and short ones in turn.
+    // Long and short ones alternate.
     for n in 0..6 {
         let name = "x".repeat(if n % 3 == 0 { 20_000 } else { n });
         assert!(page.write(&text(&worker(&name)), now_ns()));
@@ -233,7 +230,7 @@ fn a_file_that_is_none_or_lies_about_lengths_is_read_without_harm() {
     assert_eq!(shown.workers.len(), 1);
     let text = shown.to_string();
     assert!(text.contains("nothing is known: its text is none that this version reads"), "{text}");
-    assert!(text.contains("of 1 workers not all is known"), "{text}");
+    assert!(text.contains("1 workers are only partly known"), "{text}");
     let silent = foreign(HEAD + PLACE, |mapped| {
         set(mapped, AT_MAGIC, MAGIC);
         set(mapped, HEAD + AT_USED, 1);
@@ -256,7 +253,7 @@ fn what_somebody_writes_who_wants_to_fill_the_readers_memory_is_bounded() {
     let counters: Vec<String> = (0..3000).map(|n| format!("\"c{n}\":1")).collect();
     let counters = format!("{{\"counters\":{{{}}}}}", counters.join(","));
     assert_eq!(parse(counters.as_bytes()).counters.len(), MOST_SHOWN);
-    // More workers than one look is for.
+    // More workers than one look reads.
     let full = foreign(HEAD + 40 * PLACE, |mapped| {
         set(mapped, AT_MAGIC, MAGIC);
         (0..40).for_each(|at| set(mapped, HEAD + at * PLACE + AT_USED, 1));
@@ -328,13 +325,13 @@ fn what_waits_comes_first_and_says_for_how_long() {
 fn a_process_that_is_not_there_and_one_without_a_context_are_told_apart() {
     let error = of_process(u32::MAX).unwrap_err();
     assert!(error.to_string().contains("is not there"), "{error}");
-    // The first process of the machine has no context of ours, whoever may look into it.
+    // Process 1 has no context of this library, regardless of the right to inspect it.
     let error = of_process(1).unwrap_err();
     let words = error.to_string();
     assert!(words.contains("cannot be looked into") || words.contains("shows nothing"), "{words}");
 }
 
-/// The kernel tells it in two files, which a folder of ours has too.
+/// The kernel reports it in two files; a folder of the test has the same ones.
 #[test]
 fn a_thread_that_the_kernel_keeps_from_being_woken_is_named_with_the_place_where_it_is() {
     let task = std::env::temp_dir().join(format!("tieline-stuck-{}", std::process::id()));
@@ -348,7 +345,7 @@ fn a_thread_that_the_kernel_keeps_from_being_woken_is_named_with_the_place_where
     let seen = [
         told(disk, "nfs_wait"),
         told(disk, "nfs\u{1b}[2Jwait"),
-        // Who may not know the place is told 0.
+        // Without the right to know the place, the kernel reports 0.
         told(disk, "0"),
         told(disk, ""),
         told("Name:\tD\nState:\tS (sleeping)\n", "nfs_wait"),
@@ -360,12 +357,12 @@ fn a_thread_that_the_kernel_keeps_from_being_woken_is_named_with_the_place_where
     assert_eq!(seen[0], Some("D (disk sleep) in nfs_wait"));
     assert!(seen[1].is_some_and(|words| !words.contains('\u{1b}')), "{seen:?}");
     assert_eq!(seen[2..], [Some(state), Some(state), None, None]);
-    // This one runs.
+    // This thread runs.
     let ours = Process::of(std::process::id()).unwrap().task(thread_id());
     assert!(ours.join("status").exists() && stuck(&ours).is_none(), "{}", ours.display());
 }
 
-/// Where each ends is where a page does, or the slot.
+/// Each ends at the end of a page, or of the slot.
 #[test]
 fn a_text_may_be_as_long_as_its_slot_and_end_with_a_page() {
     let file = file();
@@ -380,7 +377,7 @@ fn a_text_may_be_as_long_as_its_slot_and_end_with_a_page() {
         assert!(page.write(&vec![b' '; len], now_ns()), "{len}");
         assert_eq!(lens(), len as u64);
     }
-    // The first of a place goes to the second slot, and the next one ends with the page of the words.
+    // The first text of a place goes to the second slot, and the next one ends with the page of the words.
     let second = file.place().unwrap();
     assert!(second.write(b"{}", now_ns()));
     assert!(second.write(&vec![b' '; 4096 - WORDS - AT_TEXT], now_ns()));

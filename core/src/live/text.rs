@@ -1,4 +1,4 @@
-//! What is shown, for people: what waits comes first.
+//! The state as text for users: waiting operations come first.
 
 use super::values::{Doing, EndpointStatus, Status, WorkerStatus};
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ impl fmt::Display for Status {
         let hidden = self.workers.iter().filter(hidden).count() + self.unread;
         match hidden as u64 + self.unseen {
             _ if self.workers.is_empty() && self.unseen == 0 => text += "it has no worker\n",
-            0 if lines.is_empty() => text += "nothing that the library was asked for is open\n",
+            0 if lines.is_empty() => text += "no operation of the application is open\n",
             0 => {}
-            n => text += &format!("of {n} workers not all is known\n"),
+            n => text += &format!("{n} workers are only partly known\n"),
         }
         if self.incomplete {
             text += "the look ended before all was read: it has three seconds and 2 MiB for everything that is shown\n";
@@ -60,7 +60,7 @@ impl fmt::Display for WorkerStatus {
             text += &format!(", {} ended and not taken", self.untaken);
         }
         if self.owed > 0 {
-            text += &format!(", {} answers owed that no way leads for", self.owed);
+            text += &format!(", {} answers owed without a route", self.owed);
         }
         if self.age_ms >= 1000 {
             text += &format!(", as of {} ago", time(self.age_ms));
@@ -88,7 +88,7 @@ impl fmt::Display for WorkerStatus {
 }
 
 impl WorkerStatus {
-    /// What it does, in words behind its name.
+    /// Its activity, as text to follow its name.
     pub(super) fn does(&self) -> Option<String> {
         let ms = time(self.doing_ms);
         let waits =
@@ -111,7 +111,7 @@ impl WorkerStatus {
         })
     }
 
-    /// Its first lines.
+    /// Its first lines: the waiting operations.
     fn waits(&self) -> Vec<String> {
         let asleep = matches!(self.doing, Doing::Sleeps | Doing::Armed | Doing::Asked);
         let since = match self.age_ms {
@@ -143,7 +143,7 @@ impl WorkerStatus {
     }
 }
 
-/// Why a process cannot move.
+/// The reason that a process cannot run.
 fn held(doing: Doing) -> Option<&'static str> {
     match doing {
         Doing::Stopped => Some("is stopped by a signal"),
@@ -184,7 +184,7 @@ fn counted(counters: &BTreeMap<String, u64>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// A time, as exact as somebody needs it who reads.
+/// A time with the precision that a reader needs.
 pub(super) fn time(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -202,7 +202,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The same without what a terminal would take for more than text: a process may have written anything.
+/// The text without control characters: the writer is not trusted.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }

@@ -82,11 +82,11 @@ fn everything_that_is_known_has_its_words() {
          \x20 2 operations to process 9 on nodeb, for 1 min 1 s (1.0 s ago): room\n\
          \x20 a connection to process 12 over tcp:lo/stream is being formed for 999 ms (1.0 s ago) by tcp-connect: asked; refused by a firewall\n\
          \x20 process 9 sleeps\n\
-         of 4 workers not all is known\n\
+         4 workers are only partly known\n\
          the look ended before all was read: it has three seconds and 2 MiB for everything that is shown\n\
          2 workers found no place to show themselves in\n\
          \nWORKER ab12cd34 of the progress thread, thread 7, makes progress\n\
-         \x20 6 operations pending, 10 peers known, 8 ended and not taken, 9 answers owed that no way leads for, as of 1.0 s ago\n\
+         \x20 6 operations pending, 10 peers known, 8 ended and not taken, 9 answers owed without a route, as of 1.0 s ago\n\
          \x20 to process 9 on nodeb (0badcafe), queueing, of the library, messages over shm/ring, open: shm/ring shm-cma/cma, \
          2 pending, 1 queued of 10 KiB, 3 answers wait, counted: refused 4, sent 5; the cable is cut\n\
          \x20 and 11 endpoints more\n\
@@ -119,7 +119,7 @@ fn what_is_nothing_has_no_words() {
     assert_eq!(
         status.to_string(),
         "process 1, Tieline , context , open for 0 ms\n\
-         nothing that the library was asked for is open\n\
+         no operation of the application is open\n\
          \nWORKER ab12cd34, thread 7\n\
          \x20 0 operations pending, 0 peers known\n\
          \x20 to process 9 (0badcafe), ready, messages over shm/ring\n\
@@ -128,7 +128,7 @@ fn what_is_nothing_has_no_words() {
     status.workers.clear();
     assert!(status.to_string().ends_with("open for 0 ms\nit has no worker\n"), "{status}");
     status.unseen = 1;
-    let words = "of 1 workers not all is known\n1 workers found no place to show themselves in\n";
+    let words = "1 workers are only partly known\n1 workers found no place to show themselves in\n";
     assert!(status.to_string().ends_with(words), "{status}");
 }
 
@@ -190,7 +190,7 @@ fn who_waits_is_named_by_how_much_it_waits_for() {
     assert_eq!(waits(0, 1, polls), format!("an answer to {to} (2.0 s ago): room"));
     assert_eq!(waits(0, 2, polls), format!("2 answers to {to} (2.0 s ago): room"));
     assert_eq!(waits(1, 9, polls), format!("an operation to {to} (2.0 s ago): room"));
-    // Of who sleeps nothing has changed since.
+    // The state of a sleeping worker has not changed since.
     for asleep in [Doing::Sleeps, Doing::Armed, Doing::Asked] {
         assert_eq!(waits(5, 0, asleep), format!("5 operations to {to}: room"));
     }
@@ -250,7 +250,7 @@ fn a_process_that_has_ended_is_dead_and_then_gone() {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = child.id();
     assert!(!Process::is_gone(pid));
-    // Its pipe is closed as it ends, and then it is a zombie.
+    // Its pipe is closed as it ends; then it is a zombie.
     let dead = || Process::of(pid).unwrap().is_dead();
     while !dead() {
         std::thread::yield_now();

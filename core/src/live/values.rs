@@ -1,47 +1,47 @@
-//! What is shown: values for programs. Fields are only ever added, so that tool and process may be of different versions.
+//! The published state as values for programs. Later versions only add fields, so tool and process may have different versions.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a context shows: its workers. `Display` is what `tieline info --pid` prints.
+/// The state of a context: its workers. `Display` is the output of `tieline info --pid`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Status {
-    /// The process, by the number that who asks knows it by.
+    /// The process id in the observer's namespace.
     pub pid: u32,
-    /// What the process is called.
+    /// The name of the process.
     pub program: String,
     /// Version of its library.
     pub version: String,
-    /// The context, by the first bytes of its number.
+    /// The first bytes of the context's id.
     pub context: String,
     /// Milliseconds since it was opened.
     pub open_ms: u64,
     /// Its workers.
     pub workers: Vec<WorkerStatus>,
-    /// Workers that found no place to show themselves in.
+    /// Workers that found no place in the file.
     pub unseen: u64,
-    /// What is known of the processes that something waits for, on this host.
+    /// The known state of the processes on this host that operations wait for.
     pub peers: Vec<PeerStatus>,
-    /// Workers, or texts of theirs, that were not read: there are more of them than this process would have made.
+    /// Workers, or their texts, that were not read: the file holds more than this process would have written.
     pub unread: usize,
-    /// The time or the memory of a look was over before all was read.
+    /// The limit of time or memory was reached before all was read.
     pub incomplete: bool,
 }
 
-/// A process that something waits for.
+/// A process that an operation waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PeerStatus {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// What it is called; empty where it is not there any more.
+    /// Its name; empty if it does not exist any more.
     pub program: String,
-    /// What its worker does that something is waited for from, where that is known.
+    /// The activity of the worker that the operation waits for, if known.
     pub doing: Option<Doing>,
-    /// For how long, in ms, as far as it is known.
+    /// The known duration of that activity, in ms.
     pub doing_ms: u64,
-    /// All that is known, in words: `process 4243 (solver): its worker has slept for 3.1 s`.
+    /// All that is known, as text: `process 4243 (solver): its worker has slept for 3.1 s`.
     pub text: String,
 }
 
@@ -50,68 +50,69 @@ pub struct PeerStatus {
 #[serde(default)]
 #[non_exhaustive]
 pub struct WorkerStatus {
-    /// The worker, by the first bytes of its number.
+    /// The first bytes of the worker's id.
     pub worker: String,
-    /// It is the progress thread's.
+    /// It belongs to the progress thread.
     pub service: bool,
-    /// The thread that it was last used by, as its process knows it.
+    /// The thread that used it last, by its number within its process.
     pub thread: u32,
-    /// What it does right now.
+    /// Its current activity.
     pub doing: Doing,
-    /// For how long it has done that, in ms, at least.
+    /// The minimum duration of that activity, in ms.
     pub doing_ms: u64,
-    /// It has been in a call that waits for so long, in ms.
+    /// How long it has been in a blocking call, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_ms: Option<u64>,
-    /// What the kernel says of its thread, where nothing can wake that: `D (disk sleep) in nfs_wait`.
+    /// The kernel's state of its thread, if that thread cannot be woken: `D (disk sleep) in nfs_wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<String>,
-    /// Why nothing below is known.
+    /// The reason that the fields below are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-    /// How often it has asked the kernel for events.
+    /// How often it has polled the kernel for events.
     pub polls: u64,
-    /// How old everything below is, in ms: what is said to wait, waited then. While it sleeps, nothing has changed since.
+    /// The age of the fields below, in ms: an operation that they show as waiting was waiting then. While the worker sleeps, they
+    /// do not change.
     pub age_ms: u64,
-    /// Operations that have not ended.
+    /// Open operations.
     pub pending: usize,
-    /// Tracked operations that have ended and that nobody has taken yet.
+    /// Tracked operations that have ended and were not taken yet.
     pub untaken: usize,
-    /// Answers that no way leads to the asker for.
+    /// Answers to requesters that no lane reaches.
     pub owed: usize,
-    /// Peers that are known.
+    /// Known peers.
     pub peers: usize,
-    /// Its endpoints, those that have waited the longest first.
+    /// Its endpoints, the longest waiting first.
     pub endpoints: Vec<EndpointStatus>,
-    /// Endpoints that there was no room for.
+    /// Endpoints that did not fit.
     pub more_endpoints: usize,
     /// Connections that are being formed.
     pub forming: Vec<FormingStatus>,
-    /// What it has open.
+    /// Its open modules.
     pub interfaces: Vec<InterfaceStatus>,
-    /// What it has counted ([`Counters`](crate::Counters)), where that is not 0.
+    /// Its nonzero counters ([`Counters`](crate::Counters)).
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What a worker does.
+/// The activity of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Doing {
-    /// It was asked itself, or only one look was taken.
+    /// Unknown: it produced this status itself, or it was observed only once.
     #[default]
     Asked,
     /// It makes progress.
     Polls,
-    /// It sleeps, in a call that waits.
+    /// It sleeps in a blocking call.
     Sleeps,
-    /// It was armed: its application sleeps on its descriptor, has not called it since, or a handler runs in the first call.
+    /// It was armed: its application sleeps on its descriptor, or has not called it since, or a handler runs in the first call.
     Armed,
-    /// Between two looks its application has not called it, or a few times only, or it is in a handler.
+    /// Between two observations its application has not called it, or only a few times, or a handler runs.
     NotCalled,
     /// Its process is stopped by a signal.
     Stopped,
-    /// A debugger holds its process.
+    /// A debugger has stopped its process.
     Traced,
 }
 
@@ -120,49 +121,49 @@ pub enum Doing {
 #[serde(default)]
 #[non_exhaustive]
 pub struct EndpointStatus {
-    /// Who it leads to: `process 4243 on nodeb`.
+    /// The peer: `process 4243 on nodeb`.
     pub peer: String,
-    /// That process, where it runs on this host and has the same process numbers.
+    /// The peer's process id, if it runs on this host with the same process namespace.
     pub peer_pid: Option<u32>,
-    /// That worker, by the first bytes of its number.
+    /// The first bytes of the peer worker's id.
     pub peer_worker: String,
     /// `application`, `library` (it serves peers) or `answers` (over one connection).
     pub owner: String,
-    /// The word that the application gave it.
+    /// The value that the application assigned to it.
     pub user: u64,
     /// `unconnected`, `ready`, `queueing`, `failed` or `closed`.
     pub state: String,
-    /// What carries its messages: `shm/ring`.
+    /// The module that carries its messages: `shm/ring`.
     pub message: String,
-    /// The modules of the lanes that are open.
+    /// The modules of its open lanes.
     pub lanes: Vec<String>,
-    /// Operations that have not ended.
+    /// Open operations.
     pub open: usize,
-    /// Of those, the ones that no lane has taken yet, and the bytes that were copied for them.
+    /// The open operations that no lane has taken yet, and the bytes that were copied for them.
     pub queued: usize,
-    /// See there.
+    /// The bytes that were copied for the queued operations.
     pub queued_bytes: usize,
-    /// Answers to the peer that have found no room.
+    /// Answers to the peer that wait for room.
     pub answers: usize,
-    /// What it has counted ([`EndpointCounters`](crate::EndpointCounters)), where that is not 0.
+    /// Its nonzero counters ([`EndpointCounters`](crate::EndpointCounters)).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// What it waits for.
+    /// The wait of its oldest operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
-    /// Why it has failed.
+    /// The reason that it has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What an endpoint waits for.
+/// The wait of an endpoint: its cause and duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Waits {
-    /// In words: `room in shm/ring: the peer has not taken what came before`.
+    /// As text: `room in shm/ring: the peer has not taken what came before`.
     pub for_what: String,
-    /// For how long at least, in ms: its oldest operation has been the oldest one since.
+    /// The minimum duration in ms: how long its oldest operation has been the oldest one.
     pub ms: u64,
 }
 
@@ -171,17 +172,17 @@ pub struct Waits {
 #[serde(default)]
 #[non_exhaustive]
 pub struct FormingStatus {
-    /// Who it leads to.
+    /// The peer.
     pub peer: String,
-    /// The module that it is for.
+    /// The module that needs the connection.
     pub module: String,
-    /// What carries its datagrams.
+    /// The module that carries its datagrams.
     pub by: String,
-    /// How far it is.
+    /// The phase of the wire-up.
     pub phase: String,
-    /// For how long at least, in ms.
+    /// The minimum duration in ms.
     pub ms: u64,
-    /// What the carrier of the datagrams last complained of.
+    /// The last error of the carrier of the datagrams.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub trouble: String,
 }
@@ -193,32 +194,32 @@ pub struct FormingStatus {
 pub struct InterfaceStatus {
     /// `shm/ring`
     pub path: String,
-    /// Peers that it knows.
+    /// Known peers.
     pub peers: u64,
-    /// Memory that it holds.
+    /// Memory that it holds, in bytes.
     pub bytes: u64,
-    /// Why it serves no new endpoint.
+    /// The reason that it serves no new endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_use: Option<String>,
 }
 
 impl Status {
-    /// The whole of it.
+    /// The whole status as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Maps have plain keys, and a string is written to: neither fails.
+        // Maps have plain keys and the writer is a string, so neither fails.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
 impl WorkerStatus {
-    /// The whole of it.
+    /// The whole status as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// So much later it is all still so.
+    /// Ages the status: it is unchanged after this time.
     pub(super) fn grow_older(&mut self, ms: u64) {
         for endpoint in &mut self.endpoints {
             if let Some(waits) = &mut endpoint.waits {
@@ -228,7 +229,7 @@ impl WorkerStatus {
         self.forming.iter_mut().for_each(|circuit| circuit.ms = circuit.ms.saturating_add(ms));
     }
 
-    /// At a later look nothing was open any more.
+    /// A later observation found no open operation.
     pub(super) fn ends_operations(&mut self) {
         self.pending = 0;
         for endpoint in &mut self.endpoints {
@@ -237,7 +238,7 @@ impl WorkerStatus {
         }
     }
 
-    /// No more of anything than a worker writes, which may be somebody else.
+    /// Limits all lists to the lengths that a worker writes, since the text may come from another program.
     pub(super) fn bound(&mut self) {
         let more = self.endpoints.len().saturating_sub(MOST_SHOWN);
         self.more_endpoints = self.more_endpoints.saturating_add(more);
@@ -251,7 +252,7 @@ impl WorkerStatus {
         bound_map(&mut self.counters);
     }
 
-    /// Its text, with as many endpoints as there is room for.
+    /// Its text, with as many endpoints as fit.
     pub(crate) fn fit(mut self, most: usize) -> Option<Vec<u8>> {
         loop {
             match serde_json::to_vec(&self) {
@@ -279,10 +280,10 @@ fn bound_map(counters: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// Endpoints, connections, interfaces of one worker.
+/// The limit of endpoints, connections and interfaces of one worker.
 pub(crate) const MOST_SHOWN: usize = 128;
 
-/// At most so many bytes of a text that others may have chosen.
+/// Limits the length of a text that others may have chosen.
 pub(crate) fn cut(text: &str) -> String {
     const MOST: usize = 300;
     if text.len() <= MOST {

@@ -1,4 +1,4 @@
-//! Regions that keep the memory that they lie over, or the region that they are a part of.
+//! Regions that keep their memory, or the region that they are a part of, alive.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ impl Memory {
         self.register(span, access, Backing::Owned(buffer))
     }
 
-    /// The same for local memory of operations, which nobody registers.
+    /// A transient region for the local memory of operations, without registration.
     pub(crate) fn lend_owned(self: &Arc<Self>, buffer: OwnedBuffer) -> Result<Region, Error> {
         // SAFETY: as above.
         let span = unsafe { buffer.span() };
@@ -37,7 +37,7 @@ impl Memory {
         self.register(span, Access::READ, Backing::Copied(copy))
     }
 
-    /// A part of a region as one that peers reach, and nothing else of it, for as long as what is returned is there.
+    /// A part of a region as a region for peers, which can access nothing else of it. It lasts as long as the returned region.
     pub(crate) fn part_for_peers(
         self: &Arc<Self>,
         of: &Region,
@@ -48,7 +48,7 @@ impl Memory {
         self.register(span, access, backing)
     }
 
-    /// The same for a peer that shares a copy over one domain: registered there alone.
+    /// The same for a peer that shares a copy over one domain: registered only with that domain.
     pub(crate) fn part_for_copy(
         self: &Arc<Self>,
         of: &Region,
@@ -62,7 +62,7 @@ impl Memory {
         })
     }
 
-    /// Memory that this domain gives.
+    /// Registers memory that this domain allocates.
     pub(super) fn register_given(
         self: &Arc<Self>,
         domain: usize,
@@ -76,7 +76,7 @@ impl Memory {
     }
 }
 
-/// A part of a region, and what keeps it.
+/// A part of a region, and the backing that keeps it alive.
 fn part(of: &Region, range: Range<usize>) -> Result<(Span, Backing), Error> {
     of.check_lends_parts()?;
     // SAFETY: the region that is made of both holds the one that this is a part of.

@@ -3,9 +3,9 @@
 use std::ops::BitOr;
 use tieline_plugin_api::{access, register_flags};
 
-/// Beside the rights, which are the low bits; no peer and no key knows of it.
+/// A flag next to the rights, which are the low bits. Peers and keys never see it.
 const RELAXED: u64 = 1 << 63;
-/// The same.
+/// A second such flag.
 const UNCHECKED: u64 = 1 << 62;
 
 /// What peers may do with a region.
@@ -44,7 +44,7 @@ impl Access {
     /// then, accesses of peers fail, and nothing else does.
     pub const COMMITTED_LATER: Access = Access(UNCHECKED);
 
-    /// The rights, as keys and providers know them.
+    /// The rights, as keys and providers represent them.
     pub(crate) fn bits(self) -> u64 {
         self.0 & Access::ALL.0
     }
@@ -54,7 +54,7 @@ impl Access {
         if self.0 & RELAXED != 0 { register_flags::RELAXED_ORDERING } else { 0 }
     }
 
-    /// Whether memory has to have these rights when it is registered.
+    /// Whether memory must have these rights when it is registered.
     pub(super) fn is_checked(self) -> bool {
         self.bits() != 0 && self.0 & UNCHECKED == 0
     }

@@ -1,4 +1,4 @@
-//! Registered memory, and the table through which peers' emulated operations reach it.
+//! Registered memory, and the table through which peers' emulated operations access it.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), tieline::Error> {
@@ -9,14 +9,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A region belongs to its context and is usable from all of its workers. It is deregistered when the
-//! last clone is dropped and no operation uses it any more: from then on, every remote operation on it is refused.
+//! A region belongs to its context and is usable from all of its workers. It is deregistered when the last clone is dropped and no
+//! operation uses it any more. After that, every remote operation on it is refused.
 //!
-//! When may the memory be used for something else? What the library owns ([`Context::alloc`](crate::Context::alloc),
-//! [`Context::register`](crate::Context::register)) is nobody's concern: it is kept until nothing touches it. Memory
-//! of [`Context::register_raw`](crate::Context::register_raw) may be unmapped, freed or reused once
-//! [`Region::close`] has returned `Ok`, and not before: dropping a region says nothing about operations that are
-//! still under way, nor about peers that are in the middle of a copy.
+//! Memory that the library owns ([`Context::alloc`](crate::Context::alloc), [`Context::register`](crate::Context::register)) is
+//! kept until nothing accesses it. Memory of [`Context::register_raw`](crate::Context::register_raw) may be unmapped, freed or
+//! reused only after [`Region::close`] has returned `Ok`. Dropping a region is not enough: operations may be in progress, and peers
+//! may be in the middle of a copy.
 
 mod close;
 mod handle;
@@ -43,22 +42,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Who owns the bytes of a region.
+/// The owner of a region's bytes.
 pub(crate) enum Backing {
     /// A domain's `alloc`; freed by its deregistration.
     Domain,
-    /// A buffer that the application handed over.
+    /// A buffer that the application transferred to the library.
     Owned(#[allow(dead_code)] OwnedBuffer), // held for its drop
     /// The application's own memory, which it promised to keep mapped.
     Borrowed,
-    /// A part of another region, which is kept.
+    /// A part of another region, which is kept alive.
     Part(Region),
-    /// A copy of what an endpoint sends, which counts while it is there.
+    /// A copy of an endpoint's outgoing data, which counts in the budget during its life.
     Copied(#[allow(dead_code)] lent::Counted), // held for its drop
 }
 
 impl Backing {
-    /// Whether the bytes are the application's own, which it may unmap whatever it promised.
+    /// Whether the bytes are the application's own, which it may unmap in spite of its promise.
     pub(crate) fn is_borrowed(&self) -> bool {
         match self {
             Backing::Borrowed => true,
@@ -72,7 +71,7 @@ impl Backing {
 pub(crate) struct Registration {
     pub(crate) domain: usize,
     pub(crate) memory: Registered,
-    /// The memory is this domain's, and goes with the registration: it ends when all others have.
+    /// This domain owns the memory and frees it with the registration, which therefore ends last.
     pub(crate) gives: bool,
 }
 
@@ -83,18 +82,18 @@ pub(crate) struct Inner {
     pub(crate) span: Span,
     pub(crate) access: Access,
     pub(crate) registrations: Vec<Registration>,
-    /// The domain whose device executes atomics on it; none: processors do.
+    /// The domain whose device executes atomics on it; `None`: processors do.
     pub(crate) device_atomics: Option<usize>,
-    /// Its remote key, packed when it is first asked for.
+    /// Its remote key, packed on first use.
     pub(crate) packed: OnceCell<Vec<u8>>,
     pub(crate) backing: Backing,
-    /// Handles of the application's; what the library holds for operations is not among them.
+    /// The application's handles; those that the library holds for operations are not counted.
     handles: AtomicUsize,
     /// No key leads here any more.
     revoked: AtomicBool,
-    /// Why nobody knows whether a provider will touch the memory again.
+    /// The reason that a provider's later accesses to the memory cannot be excluded.
     unsure: Option<Error>,
-    /// Parts of it that peers are inside of although nobody else has them any more.
+    /// Parts of it that peers are still accessing although nothing else refers to them.
     parts: close::Parts,
 }
 
@@ -117,7 +116,7 @@ pub(crate) struct Inner {
 /// ends nothing of the parent's.
 pub struct Region {
     pub(crate) inner: Arc<Inner>,
-    /// The library's, for an operation that is under way.
+    /// A handle of the library, for an operation in progress.
     held: bool,
 }
 
@@ -145,7 +144,7 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    /// The handle for an operation that outlives the call which posts it: a region is closed only without such.
+    /// The handle for an operation that outlives its posting call. A region is closed only when no such handle exists.
     #[must_use]
     pub(crate) fn hold(&self) -> Region {
         Region { inner: self.inner.clone(), held: true }
@@ -195,7 +194,7 @@ impl Region {
     /// `OutOfRange`.
     pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let len = range.end.saturating_sub(range.start);
-        // Before memory is asked for, which there may not be.
+        // Checked before memory is allocated, since the allocation may be impossible.
         let _ = self
             .inner
             .span
@@ -242,7 +241,7 @@ impl Region {
             return Err(no_more_keys());
         }
         if self.inner.packed.get().is_none() {
-            // In a forked child somebody who is not there may be in the middle of it, here or in a provider.
+            // In a forked child, a thread that does not exist there may be in the middle of it, here or in a provider.
             self.inner.memory.guard.check("a region")?;
         }
         self.inner.packed.get_or_try_init(|| self.pack_key())
@@ -257,9 +256,9 @@ impl Region {
             let is_home = Some(registration.domain) == inner.device_atomics;
             let bytes = match registration.memory.pack_key() {
                 Ok(bytes) => bytes,
-                // Atomics that another than the device executed would not be atomic to its own.
+                // Atomics that are not executed by the device would not be atomic with respect to the device's own.
                 Err(error) if is_home => return Err(error),
-                // Peers reach it through the other domains, or by messages.
+                // Peers access it through the other domains, or by messages.
                 Err(error) => {
                     let text = format!("{} gives no key of some memory: {error}", slot.name);
                     inner.memory.notes.add_once(text);
@@ -289,7 +288,7 @@ impl Region {
     /// As [`Region::remote_key`].
     pub fn handle(&self) -> Result<KeyHandle, Error> {
         let (inner, key) = (&self.inner, self.packed_key()?);
-        // Before any lock: in a forked child its holder may be a thread that is not there.
+        // Before any lock: in a forked child its owner may be a thread that does not exist there.
         inner.memory.guard.check("a region")?;
         let (regions, next) = (&inner.memory.regions, || KeyHandle::next().raw());
         let handle = regions.handle(inner.id, inner.generation, key, next);
@@ -308,7 +307,7 @@ impl Region {
         if self.is_shared() { self.inner.memory.guard.check("a region") } else { Ok(()) }
     }
 
-    /// Why these bytes are none of the region's. A range that ends before it begins is said as it was given.
+    /// The error for bytes outside the region. A range that ends before it begins is shown as it was given.
     #[cold]
     pub(crate) fn outside(&self, status: Status, offset: usize, len: usize) -> Error {
         let is_reversed = len > isize::MAX as usize;
@@ -333,7 +332,7 @@ fn no_more_keys() -> Error {
 }
 
 impl Inner {
-    /// A region of these bytes that is in no table and no domain yet.
+    /// A region of these bytes that is not in a table or a domain yet.
     pub(crate) fn new(
         memory: Arc<Memory>,
         (id, generation): (u64, u64),

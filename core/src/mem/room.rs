@@ -1,9 +1,9 @@
-//! How much memory there is room for: what is asked for beyond it is refused before a page is touched.
+//! How much memory may be allocated: a request beyond that is refused before a page is touched.
 //!
-//! Memory that peers can map is taken from the system page by page at once, and ordinary memory when it is touched: both
-//! can end the process, or its neighbours, where an error would have done. So every bound is looked at beforehand: what
-//! the machine has, the memory control groups around this process (versions 1 and 2; of nested ones the smallest room
-//! counts), and the process's own limit of address space.
+//! Memory that peers can map is taken from the system immediately, and ordinary memory when it is touched. Either can kill this
+//! process or another one where an error would do. So three limits are checked beforehand: the memory of the machine, the memory
+//! control groups of this process, and the process's limit of address space. Control groups of versions 1 and 2 are read; of nested
+//! ones the smallest room counts.
 
 use crate::sys;
 use crate::{Error, Status};
@@ -12,15 +12,15 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What may be allocated between two looks at most: a look costs some ten small files.
+/// The limit of allocations between two checks; a check reads some ten small files.
 const UNSEEN: usize = 16 << 20;
-/// And this part of what is left at most: near a bound every piece is looked at, however small it is, since who goes beyond a
-/// control group's limit is killed.
+/// The allocations between two checks are also limited to this fraction of the remaining room. So near a limit every allocation is
+/// checked, however small, because exceeding a control group's limit kills the process.
 const PART: u64 = 8;
-/// This part of what is shared with others is not given away: page tables, and whoever else allocates meanwhile.
+/// This fraction of shared memory is kept free, for page tables and for other processes that allocate meanwhile.
 const KEPT: u64 = 32;
-/// And of a limit this part, but no more than [`MOST_RESERVED`]: the files that the kernel could drop are the programs that run
-/// there. Who is given their last pages is not killed, but reads each one of its own anew whenever it comes by there.
+/// This fraction of a limit, at most [`MOST_RESERVED`], is kept free. The pages that the kernel could drop include those of running
+/// programs. A process that takes their last pages is not killed, but the programs read their pages again on each use.
 const RESERVED: u64 = 16;
 const MOST_RESERVED: u64 = 64 << 20;
 
@@ -28,31 +28,31 @@ fn most_of(bytes: u64) -> u64 {
     bytes - bytes / KEPT
 }
 
-/// What is left below a limit and may be given away.
+/// The room below a limit that may be used.
 fn most_below(limit: u64, left: u64) -> u64 {
     most_of(left).min(left.saturating_sub((limit / RESERVED).min(MOST_RESERVED)))
 }
 
-/// A bound, and what is left below it.
+/// A limit, and the room below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Room {
     bytes: u64,
-    /// What bounds it: `the machine (MemAvailable)`.
+    /// The name of the limit: `the machine (MemAvailable)`.
     by: String,
 }
 
-/// Looks at the bounds when it has to.
+/// Checks the limits when necessary.
 #[derive(Default)]
 pub(super) struct Gauge {
-    /// What may be allocated before the next look.
+    /// The bytes that may be allocated before the next check.
     unseen: AtomicUsize,
 }
 
 impl Gauge {
-    /// Whether there is room for so many bytes more.
+    /// Checks that there is room for this many more bytes.
     ///
     /// # Errors
-    /// `NoMemory`, with what bounds it.
+    /// `NoMemory`, with the limit.
     pub(super) fn check(&self, len: usize) -> Result<(), Error> {
         self.check_by(len, || smallest(Path::new("/"), sys::limits().address_space))
     }
@@ -84,7 +84,7 @@ fn fits(len: usize, room: Option<Room>) -> Result<(), Error> {
     ))
 }
 
-/// The least room that any bound leaves; none where nothing can be read.
+/// The least room below any limit; `None` if no limit can be read.
 fn smallest(root: &Path, address_space: Option<u64>) -> Option<Room> {
     let mut rooms = of_groups(root);
     rooms.extend(of_machine(root));
@@ -129,7 +129,7 @@ enum Version {
     Two,
 }
 
-/// What each of the groups leaves that this process is in, up to the topmost that can be seen.
+/// The room in each control group of this process, up to the topmost visible one.
 fn of_groups(root: &Path) -> Vec<Room> {
     let read = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
     let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -154,7 +154,7 @@ fn of_groups(root: &Path) -> Vec<Room> {
     rooms
 }
 
-/// Where the hierarchy is mounted, and the group's path below that.
+/// The mount point of the hierarchy, and the group's path below it.
 fn mounted<'a>(
     root: &Path,
     mounts: &str,
@@ -174,7 +174,7 @@ fn mounted<'a>(
         if !fits {
             return None;
         }
-        // A container sees its own group at the mount, whatever its path is outside.
+        // A container sees its own group at the mount, whatever its path outside.
         let inside = path.strip_prefix(shown.trim_end_matches('/')).unwrap_or("");
         let inside = inside.trim_start_matches('/');
         let inside = if inside.split('/').any(|part| part == "..") { "" } else { inside };
@@ -182,14 +182,14 @@ fn mounted<'a>(
     })
 }
 
-/// What one group leaves: up to its limit, with what the kernel can drop of files, and swap.
+/// The room in one group: up to its limit, including droppable file pages, and swap.
 fn of_group(root: &Path, group: &Path, version: Version) -> Option<Room> {
     let number =
         |name: &str| -> Option<u64> { read_to_string(group.join(name)).ok()?.trim().parse().ok() };
     let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
     let stat = fields(&stat);
     let sum = |names: [&str; 2]| names.iter().filter_map(|n| stat.get(n)).sum::<u64>();
-    // A limit that is not there, or is `max`, is none.
+    // A missing limit, or `max`, means no limit.
     let (limit, left) = match version {
         Version::Two => {
             let limit = number("memory.max")?;

@@ -1,4 +1,4 @@
-//! Lookups by a name at a process to whose listener strangers come in great number.
+//! Lookups by a name at a process whose listener gets many connections from strangers.
 
 use super::tests::{WORKER, address_of, loopback};
 use super::*;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[path = "../../../net/src/crowd.rs"]
 mod crowd;
 
-/// Between two looks of who answers, and of who asks.
+/// The interval between two polls, of the responder and of the requester.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[test]

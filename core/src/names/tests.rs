@@ -63,7 +63,7 @@ fn a_name_has_the_addresses_that_lead_the_farthest_and_never_more_than_48_bytes(
     let name = WorkerName::new(&contact(&many), &WORKER);
     assert_eq!(listed(&name), ["10.0.0.1 2", "10.0.0.2 2", "10.0.0.3 2"]);
     assert_eq!(name.as_bytes().len(), 48);
-    // A bridge of containers claims a speed and leads nowhere; a listener offers it last.
+    // A bridge of containers reports a speed and leads nowhere; a listener offers it last.
     let mut bridges =
         contact(&[("10.0.0.1", 2), ("172.17.0.1", 3), ("172.18.0.1", 3), ("172.19.0.1", 3)]);
     bridges.addresses[1..].iter_mut().for_each(|bridge| bridge.speed_mbps = 10_000);
@@ -146,7 +146,7 @@ fn what_is_not_the_address_of_the_worker_that_was_meant_is_believed_by_nobody() 
     }
 }
 
-/// As after a rank was started anew on the ports that it had.
+/// The situation after a restart of a rank on the same ports.
 #[test]
 fn another_process_at_the_port_of_a_name_is_not_taken_for_one_with_another_secret() {
     for secret in ["", "one"] {

@@ -1,63 +1,66 @@
-//! Memory of operations that have ended for whoever posted them while a provider may still touch it: their endpoint
-//! failed, was dropped, or lost the interface that they were posted to; or the provider itself said that nobody knows how they ended.
+//! Memory of operations that have ended for the caller while a provider may still access it.
 //!
-//! It is let go when the provider says how the operation ended, but for that it does not know, or when everything is closed that the operation may have
-//! gone through: from then on, by the binary interface, the provider touches nothing of it.
+//! Such an operation has lost its endpoint (failed or dropped) or the interface it was posted to, or the provider reported that its
+//! outcome is unknown.
+//!
+//! The memory is released when the provider reports the outcome of the operation. It is also released when every endpoint and
+//! circuit that the operation may have used is closed: the ABI forbids any access by the provider after that. If the outcome is
+//! unknown, only closing releases it.
 
 use super::{Id, LocalBuffer};
 
-/// An interface as a slot has it, in eight bits of which 255 says that it is posted nowhere: those from 254 on share a number.
+/// An interface number as a slot stores it, in eight bits. 255 means "not posted"; interfaces from 254 on share one number.
 pub(super) fn narrow(interface: usize) -> usize {
     interface.min(254)
 }
 
-/// An operation that has ended for whoever posted it, and not for the provider.
+/// An operation that has ended for its caller, but not for the provider.
 pub(crate) struct Unfinished {
     pub(super) id: Id,
-    /// Where it was posted.
+    /// The interface it was posted to.
     pub(super) interface: usize,
-    /// `None`: it has no memory of ours.
+    /// `None`: the operation uses no memory that the core holds.
     #[allow(dead_code)] // held for its drop
     pub(super) local_buffer: Option<LocalBuffer>,
 }
 
 impl Unfinished {
-    /// Its number.
+    /// The operation's number.
     pub(crate) fn id(&self) -> Id {
         self.id
     }
 
-    /// Where it was posted.
+    /// The interface it was posted to.
     pub(crate) fn interface(&self) -> usize {
         self.interface
     }
 }
 
-/// An endpoint of a provider's that an operation may have gone through.
+/// A provider's endpoint that an operation may have used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Through {
-    /// A circuit of the worker's, by its number.
+    /// A circuit of the worker, by its number.
     Circuit(u64),
-    /// The lanes of an endpoint, by the endpoint's id (not an operation's).
+    /// The lanes of an endpoint, by the id of the endpoint (not of an operation).
     Endpoint(Id),
-    /// A provider that broke: nothing of it is closed one by one. The memory stays until all of this is dropped, with the
-    /// worker's interfaces.
+    /// A provider that failed: its endpoints are not closed one by one. The memory stays until this table is dropped together with
+    /// the worker's interfaces.
     Interface,
 }
 
-/// All such memory of a worker; see `Shared::hold`.
+/// All such memory of one worker; see `Shared::hold`.
 #[derive(Default)]
 pub(crate) struct Held {
     all: Vec<(Unfinished, Vec<Through>)>,
 }
 
 impl Held {
-    /// Keeps what `op` uses until everything of `through` is closed.
+    /// Keeps the memory of `op` until everything in `through` is closed.
     pub(crate) fn keep(&mut self, op: Unfinished, through: Vec<Through>) {
         self.all.push((op, through));
     }
 
-    /// The provider of this interface broke: closing says nothing about it any more.
+    /// The provider of this interface failed. From here on, closing an endpoint does not prove that the memory is unused.
     pub(crate) fn broke(&mut self, interface: usize) {
         let posted_there = |op: &Unfinished| op.interface == narrow(interface);
         for (_, through) in self.all.iter_mut().filter(|(op, _)| posted_there(op)) {
@@ -65,7 +68,8 @@ impl Held {
         }
     }
 
-    /// A provider says how something ended that was posted to this interface. `None`: it has nothing of that number.
+    /// A provider reports the outcome of an operation posted to this interface. `None`: the table has no operation with that
+    /// number.
     pub(crate) fn completed(&mut self, cookie: u64, interface: usize) -> Option<Unfinished> {
         let ended =
             |(op, _): &(Unfinished, _)| op.id.raw() == cookie && op.interface == narrow(interface);
@@ -73,13 +77,13 @@ impl Held {
         Some(self.all.swap_remove(at).0)
     }
 
-    /// Whether it has something of that number, posted to this interface.
+    /// Whether the table has an operation with that number that was posted to this interface.
     pub(crate) fn has(&self, cookie: u64, interface: usize) -> bool {
         let posted = |op: &Unfinished| op.id.raw() == cookie && op.interface == narrow(interface);
         self.all.iter().any(|(op, _)| posted(op))
     }
 
-    /// This is closed. What comes back is free, to be let go when nothing is borrowed.
+    /// `what` is closed. Returns the memory that is free; the caller drops it when nothing is borrowed.
     #[must_use]
     pub(crate) fn closed(&mut self, what: Through) -> Vec<Unfinished> {
         for (_, through) in &mut self.all {

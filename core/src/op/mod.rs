@@ -1,8 +1,8 @@
-//! Operations that have not ended when the call that posted them returns.
+//! Operations that are still open when the call that posted them returns.
 //!
-//! [`Table`] is the one place that knows them all: whose they are, what they wait for, and which memory they use.
-//! Flush and fence are questions to it (see [`Table::start_flush`]), the bound on what an endpoint may have pending is
-//! its, and an answer or completion that comes for something else finds nothing.
+//! [`Table`] is the one place that knows all of them: their endpoints, the events they wait for, and the memory they use. Flush and
+//! fence query it (see [`Table::start_flush`]). It enforces the limit on the pending operations of an endpoint. An answer or a
+//! completion that matches no open operation is ignored.
 
 pub(crate) mod held;
 pub(crate) mod pieces;
@@ -23,22 +23,22 @@ use std::rc::Rc;
 /// Local memory of an operation in flight.
 #[derive(Clone)]
 pub(crate) enum Memory {
-    /// The application's, kept alive.
+    /// The application's region, kept alive.
     Region(Region),
-    /// A copy of bytes that the caller has got back.
+    /// A copy of bytes that the caller may already reuse.
     Bytes(Rc<[u8]>),
-    /// Pieces of regions, as one range.
+    /// Pieces of regions, treated as one range.
     Pieces(Rc<Pieces>),
 }
 
 impl Memory {
-    /// The first byte of a range, which must not be of pieces.
+    /// The address of a range's first byte. The memory must not consist of pieces.
     pub(crate) fn at(&self, at: usize, len: usize) -> Result<*mut u8, Status> {
         match self {
             Memory::Region(region) => region.inner.span.range(at, len),
             Memory::Bytes(bytes) => {
                 let bytes = bytes.get(at..).and_then(|rest| rest.get(..len));
-                // Only puts have bytes of their own, and they only read them.
+                // Only puts have bytes of their own, and puts only read them.
                 Ok(bytes.ok_or(Status::OutOfRange)?.as_ptr().cast_mut())
             }
             Memory::Pieces(_) => Err(Status::Invalid),
@@ -59,7 +59,7 @@ impl Memory {
         }
     }
 
-    /// Writes what a message brought. Bytes that were copied are only read.
+    /// Writes the data of a message. Copied bytes are read-only, so for them this is an error.
     fn write(&self, at: usize, data: &[u8]) -> Result<(), Status> {
         match self {
             Memory::Region(region) => region.inner.span.write(at, data),
@@ -75,7 +75,7 @@ impl Memory {
         }
     }
 
-    /// How much of a range fits into `most` pieces of a provider's.
+    /// How many bytes of a range fit into `most` pieces of a provider's call.
     pub(crate) fn within(&self, at: usize, len: usize, most: usize) -> usize {
         match self {
             Memory::Pieces(pieces) => pieces.within(at, len, most),
@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// What an operation of `len` bytes takes of the room for operations, beside itself.
+    /// The bytes of `queue_bytes` that a queued operation of `len` bytes takes, in addition to its own entry.
     pub(crate) fn room(&self, len: usize) -> usize {
         match self {
             Memory::Region(_) => 0,
@@ -93,26 +93,26 @@ impl Memory {
     }
 }
 
-/// What an operation in flight reads from or writes to.
+/// The local memory that an operation in flight reads or writes.
 pub(crate) struct LocalBuffer {
     pub(crate) memory: Memory,
     pub(crate) offset: usize,
     pub(crate) len: usize,
-    /// Bytes that messages still have to bring.
+    /// Bytes that messages have yet to bring.
     pub(crate) missing: usize,
 }
 
 impl LocalBuffer {
-    /// Memory that is only held, since a provider uses it.
+    /// Memory that is only kept alive because a provider uses it.
     pub(crate) fn held(memory: Memory, offset: usize, len: usize) -> LocalBuffer {
         LocalBuffer { memory, offset, len, missing: 0 }
     }
 
-    /// Takes bytes that a message brought; `true`: these were the last.
+    /// Stores bytes that a message brought. Returns `true` if they were the last ones.
     pub(crate) fn take(&mut self, position: u64, data: &[u8]) -> Result<bool, Status> {
         let position = usize::try_from(position).map_err(|_| Status::BadData)?;
         let end = position.checked_add(data.len()).ok_or(Status::BadData)?;
-        // Pieces come in order, so that no two of them count for the same bytes.
+        // Pieces arrive in order, so no byte is counted twice.
         if position != self.len - self.missing || end > self.len {
             return Err(Status::BadData);
         }

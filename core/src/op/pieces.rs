@@ -1,4 +1,4 @@
-//! Pieces of regions that one operation takes as one range.
+//! Pieces of regions that one operation treats as one range.
 
 use crate::Status;
 use crate::region::Region;
@@ -7,19 +7,19 @@ use std::ops::Range;
 
 /// A piece of a region.
 struct Piece {
-    /// Kept while this is.
+    /// Kept alive as long as the piece.
     region: Region,
-    /// Where it begins in the region.
+    /// Offset in the region.
     at: usize,
-    /// The bytes of the whole that it is; never none.
+    /// The part of the whole range that this piece covers; never empty.
     bytes: Range<usize>,
 }
 
-/// Pieces of regions, one behind the other.
+/// Pieces of regions, one after the other.
 pub(crate) struct Pieces(Vec<Piece>);
 
 impl Pieces {
-    /// Of ranges that lie in their regions; those without bytes are left out.
+    /// Collects ranges that lie within their regions; empty ranges are left out.
     pub(crate) fn new<'a>(pieces: impl Iterator<Item = (&'a Region, Range<usize>)>) -> Pieces {
         let mut end = 0;
         let full = pieces.filter(|(_, range)| !range.is_empty());
@@ -31,12 +31,12 @@ impl Pieces {
         Pieces(all.collect())
     }
 
-    /// What the list takes, in bytes.
+    /// The size of the list in bytes.
     pub(crate) fn size(&self) -> usize {
         size_of_val(&self.0[..])
     }
 
-    /// What a range of the whole is, in order: regions, places in them, lengths.
+    /// The parts of a range of the whole, in order: region, offset in it, length.
     pub(crate) fn parts(
         &self,
         at: usize,
@@ -62,7 +62,7 @@ impl Pieces {
         parts.try_for_each(|(region, at, len)| out.put_span(&region.inner.span, at, len))
     }
 
-    /// How much of a range of the whole lies in its first `most` pieces.
+    /// How many bytes of a range of the whole lie in its first `most` pieces.
     pub(crate) fn within(&self, at: usize, len: usize, most: usize) -> usize {
         self.parts(at, len).take(most.max(1)).map(|(_, _, len)| len).sum()
     }

@@ -1,19 +1,18 @@
-//! A table whose entries have numbers, of which none is given away twice before 2^40 - 1 others were.
+//! A table whose entries have numbers. A number is reused only after 2^40 - 1 other entries.
 //!
 //! ```text
 //! number = serial << 24 | place        serial: 1, 2, 3, ... for every entry that this table ever had
 //! ```
 //!
-//! Taking and giving back cost the same however many entries there are, and pages that have emptied are given back, but for one.
-//! A number fits 64 bits and is never 0. That of an entry that is gone finds nothing, unless 2^40 - 1 entries later the
-//! same place gets the same serial.
+//! Inserting and removing take constant time. All empty pages but one are freed. A number fits 64 bits and is never 0. The number
+//! of a removed entry matches nothing, unless the same place gets the same serial 2^40 - 1 entries later.
 
 use std::num::NonZeroU64;
 
 const PLACE_BITS: u32 = 24;
 const PAGE: usize = 256;
 const LAST_SERIAL: u64 = (1 << (64 - PLACE_BITS)) - 1;
-/// No more entries than this at once: the places of the last page stay free, and the highest may stand for none.
+/// The limit of concurrent entries. The places of the last page stay free, so the highest place can stand for "none".
 const MOST: usize = (1 << PLACE_BITS) - PAGE;
 
 /// The number of an entry.
@@ -21,20 +20,20 @@ const MOST: usize = (1 << PLACE_BITS) - PAGE;
 pub(crate) struct Id(NonZeroU64);
 
 impl Id {
-    /// A number that came back from a provider or a peer; 0 is none.
+    /// A number received from a provider or a peer; 0 means none.
     pub(crate) fn from_raw(raw: u64) -> Option<Id> {
         NonZeroU64::new(raw).map(Id)
     }
 
-    /// The number of no entry: a place that none has.
+    /// The number of no entry: its place is never used.
     pub(crate) const NONE: Id = Id(NonZeroU64::MAX);
 
-    /// The number as it is given to providers and peers.
+    /// The number as providers and peers see it.
     pub(crate) fn raw(self) -> u64 {
         self.0.get()
     }
 
-    /// Its place, which is another entry's when this one is gone.
+    /// The entry's place. After removal, another entry may use the same place.
     pub(crate) fn place(self) -> usize {
         self.0.get() as usize & ((1 << PLACE_BITS) - 1)
     }
@@ -72,7 +71,7 @@ impl<H: Copy + Default, C: Default> Page<H, C> {
         Some(word * 64 + bit)
     }
 
-    /// Puts an entry into a free place, if there is one: its number, of this page and serial.
+    /// Puts an entry into a free place of this page. Returns its number for this serial, or `None` if the page is full.
     #[inline]
     fn put(&mut self, page: usize, serial: u64, hot: H) -> Option<u64> {
         let at = self.take_place()?;
@@ -89,27 +88,29 @@ impl<H: Copy + Default, C: Default> Page<H, C> {
 
 #[cfg(test)]
 thread_local! {
-    /// How many places of tables this thread has looked at: what an operation costs, whatever else there is.
+    /// The number of table places that this thread has looked at. It measures the cost of an operation independently of the
+    /// machine.
     pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts a look at a place, where somebody counts.
+/// Counts a look at a place, in tests only.
 #[inline(always)]
 pub(crate) fn look() {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// Entries of two parts: `H`, which every use touches, and `C`, which few do.
+/// Entries of two parts: every use touches `H`; few uses touch `C`.
 pub(crate) struct Slab<H, C = ()> {
     pages: Vec<Option<Page<H, C>>>,
-    /// A stack of pages with room: the top takes the next entry. One that has filled or was given back stays until it is the top.
+    /// A stack of pages with room; the next entry goes to the top page. A full or freed page stays in the stack until it is the
+    /// top.
     roomy: Vec<u32>,
-    /// Of each page, whether it is in `roomy`, where none is twice.
+    /// For each page, whether it is in `roomy`. A page is in `roomy` at most once.
     listed: Vec<bool>,
-    /// Places of pages that have been given back.
+    /// Places of pages that were freed.
     vacant: Vec<u32>,
-    /// The page that emptied last; it may be in use again.
+    /// The page that became empty last; it may be in use again.
     spare: Option<usize>,
     serial: u64,
     len: usize,
@@ -130,12 +131,12 @@ impl<H, C> Default for Slab<H, C> {
 }
 
 impl<H: Copy + Default, C: Default> Slab<H, C> {
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// A new entry; none when the table is full.
+    /// Inserts an entry; `None` if the table is full.
     #[inline(always)]
     pub(crate) fn insert(&mut self, hot: H) -> Option<Id> {
         look();
@@ -151,7 +152,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         Id::from_raw(number)
     }
 
-    /// Puts an entry into a page that is not the top.
+    /// Inserts an entry into a page other than the top one.
     #[cold]
     fn put_elsewhere(&mut self, serial: u64, hot: H) -> Option<u64> {
         let page = self.roomy_page()?;
@@ -194,12 +195,12 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         self.pages.get(place / PAGE)?.as_ref()?.slots.get(place % PAGE)
     }
 
-    /// The entry of this number.
+    /// The entry with this number.
     pub(crate) fn get(&self, id: Id) -> Option<&H> {
         self.slot(id.place()).filter(|slot| slot.number == id.raw()).map(|slot| &slot.hot)
     }
 
-    /// The same, to change it.
+    /// The entry with this number, mutable.
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut H> {
         look();
         let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
@@ -207,7 +208,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (slot.number == id.raw()).then_some(&mut slot.hot)
     }
 
-    /// Its second part.
+    /// The cold part of an entry.
     pub(crate) fn cold(&self, id: Id) -> Option<&C> {
         look();
         let page = self.pages.get(id.place() / PAGE)?.as_ref()?;
@@ -215,7 +216,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &page.cold[at])
     }
 
-    /// The same, to change it.
+    /// The cold part of an entry, mutable.
     pub(crate) fn cold_mut(&mut self, id: Id) -> Option<&mut C> {
         look();
         let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
@@ -223,7 +224,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
     }
 
-    /// The entry at a place, if there is one, to change it.
+    /// The entry at a place, if there is one, mutable.
     #[inline(always)]
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut H> {
         look();
@@ -237,25 +238,25 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         self.slot(place).and_then(|slot| Id::from_raw(slot.number))
     }
 
-    /// Every number, in the order of places.
+    /// All numbers, ordered by place.
     pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
         let slots = self.pages.iter().flatten().flat_map(|page| &page.slots);
         slots.inspect(|_| look()).filter_map(|slot| Id::from_raw(slot.number))
     }
 
-    /// Takes an entry out, and returns its second part.
+    /// Removes an entry and returns its cold part.
     pub(crate) fn remove(&mut self, id: Id) -> Option<C> {
         let cold = std::mem::take(self.cold_mut(id)?);
         self.remove_hot(id);
         Some(cold)
     }
 
-    /// Takes an entry out whose second part nobody has changed.
+    /// Removes an entry whose cold part is unchanged.
     pub(crate) fn remove_hot(&mut self, id: Id) {
         let _ = self.remove_hot_if(id, |_| true);
     }
 
-    /// The same if it is one of those; whether it is out.
+    /// Removes such an entry if `is` accepts it. Returns whether it was removed.
     #[inline(always)]
     pub(crate) fn remove_hot_if(&mut self, id: Id, is: impl FnOnce(&H) -> bool) -> bool {
         look();
@@ -281,7 +282,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
     }
 
     /// One empty page stays, so that one entry more or less costs no allocation.
-    #[inline(never)] // a page that has others need not pay for it
+    #[inline(never)] // keeps the common case (page not empty) small
     fn emptied(&mut self, number: usize) {
         let spare = self.spare.replace(number);
         if let Some(spare) = spare.filter(|spare| *spare != number && self.is_empty(*spare)) {
@@ -294,7 +295,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         self.pages[page].as_ref().is_some_and(|page| page.used == 0)
     }
 
-    /// How many pages there are.
+    /// The number of pages.
     #[cfg(test)]
     fn page_count(&self) -> usize {
         self.pages.iter().flatten().count()

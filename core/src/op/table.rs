@@ -1,12 +1,12 @@
 //! The table of open operations.
 //!
-//! Every operation has an *owner*, the endpoint that it was posted on, and stands in its owner's list in the order of
-//! posting. That order is all that a flush needs: it is an operation too, and it is complete when nothing stands before
-//! it. So whatever completes later, a device's put, a copy that a peer shares, an emulated atomic, a queued message, is
-//! waited for because it is here, and for no other reason.
+//! Every operation has an *owner*, the endpoint that it was posted on. The owner's list holds its operations in posting order. A
+//! flush is an operation too, and it is complete when nothing precedes it in the list. A flush therefore waits for every operation
+//! that completes later: a device's put, a copy shared with a peer, an emulated atomic, a queued message. No other mechanism is
+//! needed.
 //!
-//! An operation ends once. What ends it depends on its kind: a provider's completion ends only what was posted to that
-//! interface, an answer of a peer only what asks for one.
+//! An operation ends once, by the event that its kind requires. A provider's completion ends only an operation posted to that
+//! interface. A peer's answer ends only an operation that asks for one.
 
 mod apart;
 mod ends;
@@ -25,11 +25,11 @@ use super::slab::{Id, Slab};
 use crate::{Error, Status};
 use std::collections::VecDeque;
 
-/// What an operation waits for.
+/// The event that an operation waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
-    /// To be sent: a message in the queue, or the sending of an emulated put that completes locally.
+    /// Its sending: a message in the queue, or an emulated put that completes locally.
     #[default]
     Send,
     /// A provider's completion, once it is posted.
@@ -40,23 +40,23 @@ pub(crate) enum Kind {
     Get,
     /// A peer's answer to an emulated atomic.
     Atomic,
-    /// The same for one that brings the value from before.
+    /// A peer's answer to an emulated atomic that returns the previous value.
     Fetch,
-    /// A peer's answer that it has handled what was sent before.
+    /// A peer's answer that it has handled everything sent before.
     Ping,
     /// Both ends of a shared copy.
     Copy,
-    /// Everything before it.
+    /// All operations before it.
     Flush,
-    /// Its parts, which are operations too.
+    /// Its parts, which are operations as well.
     Whole,
-    /// The receiver's word of a message that was announced. No flush waits for it: see `apart`.
+    /// The receiver's answer to a rendezvous message. No flush waits for it: see `apart`.
     Announced,
-    /// The key that a handle stands for, which its owner says.
+    /// The key of a handle, which the owner of the memory sends.
     Key,
 }
 
-/// By number, with room for what sixteen kinds would be.
+/// Kinds by number; the table has room for sixteen.
 const KINDS: [Kind; 16] = {
     use Kind::*;
     [
@@ -66,7 +66,7 @@ const KINDS: [Kind; 16] = {
 };
 
 impl Kind {
-    /// Whether a peer's word ends it.
+    /// Whether a peer's answer ends it.
     fn is_asked(self) -> bool {
         use Kind::*;
         matches!(self, Put | Get | Atomic | Fetch | Ping | Announced | Key)
@@ -74,47 +74,48 @@ impl Kind {
 }
 
 const ENDED: u16 = 1;
-/// Ended, with an error.
+/// Ended with an error.
 const FAILED: u16 = 2;
-/// Nobody will ask for its result.
+/// Detached: its result will not be requested.
 const DETACHED: u16 = 4;
-/// A provider has it, and may touch its memory until it says how it ended.
+/// Posted to a provider, which may access the memory until it reports the outcome.
 const POSTED: u16 = 8;
-/// A flush that has something to do when it is at the head.
+/// A flush that has lanes to flush when it reaches the head.
 const THEN_LANES: u16 = 16;
-/// A flush that has been at the head.
+/// A flush that has reached the head.
 const REACHED: u16 = 32;
-/// It brings no value, whatever comes with its end.
+/// It returns no value, even if its completion carries one.
 const SILENT: u16 = 64;
-/// Somebody has heard how it failed, or nobody is left to hear it.
+/// Its failure has been reported, or nothing is left to report it to.
 const TOLD: u16 = 128;
-/// The worker's list of the completed tells how it ended, with the application's word.
+/// Tracked: its outcome goes to the worker's completion list, with the application's value.
 const TRACKED: u16 = 256;
-/// It is only counted; the application's word is the counter's number.
+/// Counted only; the application's value is the number of the counter.
 const COUNTED: u16 = 512;
-/// The transfer of a message that was announced here: its end is due, see `apart`.
+/// The transfer of a rendezvous message at the receiver. Its end needs handling, see `apart`.
 const TAKES: u16 = 1024;
-/// Nothing of it is on the cold side, see `plain`.
+/// Its cold part is empty, see `plain`.
 const PLAIN: u16 = 2048;
-/// Above the flags: what it waits for.
+/// The kind, above the flags.
 const KIND_SHIFT: u32 = 12;
 
 const NOBODY: u32 = 0x00ff_ffff;
 const NOWHERE: u8 = u8::MAX;
 const NONE: u32 = u32::MAX;
 
-/// What every use of an operation touches. With its number it fills half a cache line.
+/// The part that every use of an operation touches. Together with the number it fills half a cache line.
 #[derive(Clone, Copy)]
 struct Hot {
     kind_and_flags: u16,
-    /// Events that must come before it is complete.
+    /// Events that are still needed to complete it.
     parts: u16,
-    /// The endpoint's index, and in the highest byte the interface that it is posted to.
+    /// The endpoint's index; the highest byte is the interface it is posted to.
     owner_and_interface: u32,
-    /// Its neighbours in the owner's list while it is open, and in that of failures that nobody was told; its value otherwise.
+    /// While open: the neighbours in the owner's list. After an unreported failure: the neighbours in the list of such failures.
+    /// Otherwise: the value.
     before: u32,
     after: u32,
-    /// The application's word, of what is tracked; the counter's number, of what is counted.
+    /// The application's value of a tracked operation, or the counter's number of a counted one.
     user: u64,
 }
 
@@ -154,17 +155,17 @@ impl Hot {
         KINDS[usize::from(self.kind_and_flags >> KIND_SHIFT)]
     }
 
-    /// The same, for less.
+    /// Compares the kind without decoding it, which is cheaper.
     fn is_kind(&self, kind: Kind) -> bool {
         self.kind_and_flags >> KIND_SHIFT == kind as u16
     }
 
-    /// Whether it has failed, and who has its request may still ask how.
+    /// Whether it has failed and the holder of its request may still ask for the error.
     fn is_untold(&self) -> bool {
         self.kind_and_flags & (FAILED | TOLD) == FAILED
     }
 
-    /// Whether it is posted to this interface, and not complete.
+    /// Whether it is posted to this interface and not complete.
     fn is_posted_to(&self, interface: usize) -> bool {
         self.is(POSTED) && usize::from(self.interface()) == narrow(interface)
     }
@@ -178,16 +179,17 @@ impl Hot {
     }
 }
 
-/// What few operations have.
+/// State that few operations have.
 #[derive(Default)]
 struct Cold {
     local_buffer: Option<LocalBuffer>,
     error: Option<Error>,
-    /// Who posted it wants it back, and its provider has been asked.
+    /// The caller has canceled it and the provider has been asked to do so.
     wanted_back: bool,
-    /// Of a flush: the lanes over which what it covers may have gone, and that it has not asked itself. Of what asks a lane: that lane.
+    /// For a flush: the lanes that the operations it covers may have used and that it has not asked itself. For an operation that
+    /// asks a lane: that lane.
     lanes: u64,
-    /// Operations that this one is a part of, or that wait for it.
+    /// Operations that contain this one as a part, or that wait for it.
     then: Vec<Id>,
 }
 
@@ -196,11 +198,11 @@ struct List {
     first: u32,
     last: u32,
     open: u32,
-    /// The first failure that nobody was told: the next flush says it.
+    /// The first unreported failure; the next flush returns it.
     late: Option<Error>,
-    /// The last of the operations that have failed, and that may still be asked for.
+    /// The last of the failed operations whose error may still be requested.
     untold: u32,
-    /// Operations that failed with a status and no text; `explain` adds the text if the provider gives it later.
+    /// Operations that failed with a status and no text. `explain` adds the text if the provider supplies it later.
     bare: Vec<Id>,
 }
 
@@ -210,37 +212,37 @@ impl Default for List {
     }
 }
 
-/// Most of these that are kept for each endpoint.
+/// The limit of these entries per endpoint.
 const MOST_BARE: usize = 256;
 
-/// One event of an operation that is to be dealt with.
+/// One event of an operation that has yet to be processed.
 struct Part {
     id: Id,
     result: Result<u64, Error>,
     bare: bool,
 }
 
-/// The open operations of a worker, and the ended ones that somebody may still ask for.
+/// The open operations of a worker, and the ended ones whose result may still be requested.
 pub(crate) struct Table {
     slab: Slab<Hot, Cold>,
     lists: Vec<List>,
-    /// What no flush waits for, by endpoint too.
+    /// Operations that no flush waits for, also by endpoint.
     apart: Vec<List>,
-    /// What endpoints left behind when they were dropped and that a provider still has.
+    /// Operations of dropped endpoints that a provider still has.
     orphans: List,
-    /// How many operations an endpoint may have open.
+    /// The limit of open operations per endpoint.
     limit: u32,
     open: usize,
     todo: Vec<Part>,
-    /// Flushes before which nothing stands any more, and that now have to flush their lanes. In any order.
+    /// Flushes at the head of their list that must flush their lanes next, in any order.
     due: Vec<Id>,
-    /// Tracked operations that have ended, in that order, until somebody takes them.
+    /// Tracked operations that have ended, in that order, until the application takes them.
     completed: VecDeque<Completed>,
-    /// The most that it had since it was empty.
+    /// Its greatest length since it was last empty.
     most_completed: usize,
-    /// The counters that operations name.
+    /// The counters that operations refer to.
     counters: Slab<(), Counts>,
-    /// Memory of ended operations: to be let go when nothing is borrowed, since its owner's drop may do anything.
+    /// Memory of ended operations. It is dropped when nothing is borrowed, because its drop may run code of the application.
     freed: Vec<LocalBuffer>,
 }
 
@@ -263,17 +265,17 @@ impl Table {
         }
     }
 
-    /// How many operations are open.
+    /// The number of open operations.
     pub(crate) fn open_count(&self) -> usize {
         self.open
     }
 
-    /// How many of them an endpoint has.
+    /// The number of open operations of an endpoint.
     pub(crate) fn open_of(&self, owner: usize) -> usize {
         self.lists.get(owner).map_or(0, |list| list.open as usize)
     }
 
-    /// The same without operations that another one waits for.
+    /// The same, without parts of other operations.
     pub(crate) fn open_wholes(&self, owner: usize) -> usize {
         let whole = |id: &Id| self.slab.cold(*id).is_none_or(|cold| cold.then.is_empty());
         self.ids_of(owner, |_| true).iter().filter(|id| whole(id)).count()
@@ -281,7 +283,7 @@ impl Table {
 
     // ---- opening ----
 
-    /// Opens an operation that ends after one event. `Again`: the endpoint has as many as it may.
+    /// Opens an operation that ends after one event. `Again`: the endpoint is at its limit.
     pub(crate) fn open(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         if self.open_of(owner) >= self.limit as usize {
             return Err(Status::Again);
@@ -289,17 +291,17 @@ impl Table {
         self.insert(owner, kind, 0)
     }
 
-    /// The same for what an application did not ask for by itself, and that is bounded by what it belongs to.
+    /// Opens an operation that the core posts for itself. The limit does not apply, since the operation it belongs to is counted.
     pub(crate) fn open_inner(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         self.insert(owner, kind, 0)
     }
 
-    /// Opens an operation whose result nobody asks for: its failure is for the next flush.
+    /// Opens an operation whose result is not requested: the next flush reports its failure.
     pub(crate) fn open_late(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         self.insert(owner, kind, DETACHED)
     }
 
-    /// Opens a part of another operation: `of` ends only after the part has.
+    /// Opens a part of another operation: `of` ends only after the part.
     pub(crate) fn open_part(&mut self, of: Id, owner: usize, kind: Kind) -> Result<Id, Status> {
         let id = self.insert(owner, kind, DETACHED)?;
         self.then(id, of);
@@ -323,8 +325,8 @@ impl Table {
         Ok(id)
     }
 
-    /// The list of an endpoint that is there, which may have had no operation yet.
-    #[inline(always)] // into what opens a put
+    /// The list of an existing endpoint, created if it has had no operation yet.
+    #[inline(always)] // into the functions that open a put
     fn own_list(&mut self, owner: usize) -> &mut List {
         if self.lists.len() <= owner {
             self.make_list(owner);
@@ -367,12 +369,12 @@ impl Table {
         self.slab.at_mut(place as usize)
     }
 
-    /// Takes an operation out of its owner's list. Returns a flush that thereby is at the head.
+    /// Removes an operation from its owner's list. Returns the flush that thereby reaches the head, if any.
     fn unlink(&mut self, hot: Hot) -> Option<Id> {
         self.unlink_between(hot.owner(), hot.before, hot.after)
     }
 
-    /// The same of one that stands between these.
+    /// The same for an operation between these two neighbours.
     #[inline(always)]
     fn unlink_between(&mut self, owner: u32, before: u32, after: u32) -> Option<Id> {
         let mut flush = false;
@@ -408,14 +410,14 @@ impl Table {
         self.slab.get(id).is_some_and(|hot| !hot.is(ENDED))
     }
 
-    /// What it reads from or writes to, to be kept until it ends.
+    /// Sets the memory that it reads or writes, which is kept until it ends.
     pub(crate) fn set_local_buffer(&mut self, id: Id, local_buffer: LocalBuffer) {
         if let Some(cold) = self.cold_mut(id) {
             cold.local_buffer = Some(local_buffer);
         }
     }
 
-    /// A provider has taken the operation at this interface and will say how it ended.
+    /// A provider has accepted the operation at this interface and will report its outcome.
     #[inline]
     pub(crate) fn posted(&mut self, id: Id, interface: usize) {
         let interface = narrow(interface) as u32;
@@ -425,14 +427,14 @@ impl Table {
         }
     }
 
-    /// Whatever value comes with its end, it brings none.
+    /// Drops the value that its completion carries.
     pub(crate) fn silence(&mut self, id: Id) {
         if let Some(hot) = self.slab.get_mut(id) {
             hot.set(SILENT);
         }
     }
 
-    /// `waits` does not end before `of` has.
+    /// Makes `waits` end only after `of`.
     pub(crate) fn then(&mut self, of: Id, waits: Id) {
         let open = self.is_open(of);
         let Some(hot) = self.open_hot(waits).filter(|_| open) else { return };
@@ -442,29 +444,29 @@ impl Table {
         }
     }
 
-    /// Events that it still takes to end it.
+    /// The number of events that it still needs.
     pub(crate) fn parts(&self, id: Id) -> u16 {
         self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
     }
 
-    /// What has gone wrong with an open operation, or with what it waits for.
+    /// The error so far of an open operation or of the parts it waits for.
     pub(crate) fn trouble(&mut self, id: Id) -> Option<Error> {
         self.cold_mut(id)?.error.clone()
     }
 
-    /// Whose an open operation is.
+    /// The owner of an open operation.
     pub(crate) fn owner(&self, id: Id) -> Option<usize> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED))?;
         Some(apart::home(hot.owner()) as usize)
     }
 
-    /// Whose an open operation is that only a peer's answer ends, and of which kind; `None` for all others.
+    /// The owner and the kind of an open operation that only a peer's answer ends; `None` for all others.
     pub(crate) fn asked(&self, id: Id) -> Option<(usize, Kind)> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind().is_asked())?;
         Some((apart::home(hot.owner()) as usize, hot.kind()))
     }
 
-    /// Where the data of an emulated get goes.
+    /// The destination of an emulated get.
     pub(crate) fn buffer_of_get(&mut self, id: Id) -> Option<&mut LocalBuffer> {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
         self.cold_mut(id)?.local_buffer.as_mut()
@@ -472,7 +474,7 @@ impl Table {
 
     // ---- ending ----
 
-    /// One of its events has come; `true` when that was the last one.
+    /// One of its events has occurred. Returns `true` if it was the last one.
     pub(crate) fn part(&mut self, id: Id, result: Result<u64, Error>) -> bool {
         if !self.is_open(id) {
             return false;
@@ -482,7 +484,7 @@ impl Table {
         !self.is_open(id)
     }
 
-    /// A provider says how something ended that was posted to this interface; `false`: it has nothing of that number.
+    /// A provider reports the outcome of an operation posted to this interface. `false`: there is no such operation.
     pub(crate) fn completed(
         &mut self,
         cookie: u64,
@@ -495,7 +497,7 @@ impl Table {
         hot.kind_and_flags &= !POSTED;
         let canceled = result.as_ref().is_err_and(|error| error.status() == Status::Canceled);
         if canceled && self.cold_mut(id).is_some_and(|cold| cold.wanted_back) {
-            // Who asked for that knows it.
+            // The caller asked for the cancellation, so the failure is not reported again.
             if let Some(hot) = self.slab.get_mut(id) {
                 hot.set(TOLD);
             }
@@ -548,7 +550,7 @@ impl Table {
         let Some(&hot) = self.slab.get(id) else { return };
         let asks = hot.is_kind(Kind::Native) && lanes != 0;
         let unheard = then.is_empty() || asks && !then.iter().any(|id| self.is_asked_for(*id));
-        // The error of a flush goes to whoever waits for it, or to the operation that it is a part of, and not to later flushes too.
+        // The error of a flush goes to its waiter or to the operation that contains it, and not to later flushes as well.
         let heard = hot.is_kind(Kind::Flush) && !(hot.is(DETACHED) && unheard);
         let told = match &error {
             Some(error) if tells && !heard && !hot.is(TOLD) => {
@@ -562,7 +564,7 @@ impl Table {
             self.at_head(head);
         }
         for waits in then {
-            // What a lane says is told above where a fence asked.
+            // If a fence asked, the lane's error has been reported above.
             let error = error.clone().filter(|_| !(asks && self.is_fence(waits)));
             let result = error.map_or(Ok(value), Err);
             self.todo.push(Part { id: waits, result, bare });
@@ -583,7 +585,7 @@ impl Table {
         }
     }
 
-    /// It was not posted after all: nothing of it is left, and nobody is told.
+    /// It was not posted after all: it is removed without any report.
     pub(crate) fn withdraw(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.error = None;

@@ -1,4 +1,4 @@
-//! The table's promises, one by one, and all of them against a list.
+//! The guarantees of the table, one by one, and all of them against a plain list as a model.
 
 mod told;
 
@@ -14,7 +14,7 @@ fn bare(status: Status) -> Error {
     Error::from_status(status)
 }
 
-/// How operations end with what they go over.
+/// The error of operations whose transport fails.
 fn lost(status: Status) -> Error {
     bare(status).of(Scope::Connection)
 }
@@ -116,7 +116,7 @@ fn a_flush_that_what_was_handed_over_put_at_the_head_is_not_waited_for_in_vain()
     let _ = provider_has;
 }
 
-/// Parts of other operations say nothing of what a flush covers, although those stand before it.
+/// Parts of other operations report no failure of what a flush covers, although they precede it.
 #[test]
 fn what_was_posted_behind_a_flush_is_handed_over_behind_it_whatever_it_is_a_part_of() {
     let mut table = Table::new(100);
@@ -206,7 +206,7 @@ fn a_failure_that_nobody_asks_for_is_the_next_flushs() {
     assert_eq!(table.take_late(1), None);
 }
 
-/// An operation that has failed, and whose request is held.
+/// An operation that has failed and whose request is held.
 fn failed(table: &mut Table, owner: usize) -> Id {
     let id = table.open(owner, Kind::Put).unwrap();
     let _ = table.part(id, Err(bare(Status::KeyRejected)));
@@ -247,7 +247,7 @@ fn a_failure_of_an_endpoint_that_is_gone_is_its_heirs_or_nobodys() {
         assert_eq!(table.take_late(3), Some(bare(Status::KeyRejected)), "it had failed before");
         table.forget(heard);
         assert_eq!((table.take_late(3), table.take_late(5)), (None, None), "it was heard of");
-        // Others come and go meanwhile, and one takes its place.
+        // Other endpoints come and go meanwhile, and one takes its place.
         table.forget_owner(5);
         let next = table.open(5, Kind::Put).unwrap();
         ids.into_iter().for_each(|id| table.forget(id));
@@ -299,7 +299,7 @@ fn a_flush_that_has_to_ask_lanes_is_due_when_nothing_is_before_it() {
     assert_eq!(table.result(waits), Some(Ok(0)));
 }
 
-/// Its place may be another endpoint's by then.
+/// By then another endpoint may have its place.
 #[test]
 fn a_flush_that_ended_with_its_endpoint_is_not_due_any_more() {
     let mut table = Table::new(100);
@@ -326,7 +326,7 @@ fn a_failed_endpoint_ends_its_operations_and_no_others() {
     assert_eq!(by_interface.map(|id| table.is_open(id)), [false, true]);
 }
 
-/// Its lanes are those of the endpoint that has failed.
+/// Its lanes belong to the endpoint that has failed.
 #[test]
 fn a_flush_of_a_failed_endpoint_asks_no_lane() {
     let mut table = Table::new(100);
@@ -420,7 +420,7 @@ fn what_a_provider_still_has_when_its_endpoint_is_dropped_goes_on_alone() {
     assert_eq!((table.open_of(9), table.is_open(next)), (1, true));
 }
 
-/// What it covers goes on: it has not ended, whoever waits for it.
+/// The operations it covers go on: they have not ended, even if something waits for the flush.
 #[test]
 fn a_flush_of_a_dropped_endpoint_does_not_say_that_what_goes_on_alone_has_ended() {
     let mut table = Table::new(100);
@@ -433,7 +433,7 @@ fn a_flush_of_a_dropped_endpoint_does_not_say_that_what_goes_on_alone_has_ended(
     assert!(table.is_open(theirs));
 }
 
-/// What an endpoint that has just been opened does, and its end: how many places of the table are looked at.
+/// The life of a newly opened endpoint: how many places of the table are looked at.
 fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
     let before = LOOKS.get();
     let (queued, native) = (table.open(owner, Kind::Send).unwrap(), posted(table, owner, 1));
@@ -444,7 +444,7 @@ fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
         assert!(table.result(id).is_some());
         table.forget(id);
     }
-    // Of three failures one is heard of, and two are asked for when it is gone, and its heir too.
+    // Three failures: one is reported, and two are requested after the endpoint and its successor are gone.
     let held = [failed(table, owner), failed(table, owner), failed(table, owner)];
     assert!(table.result(held[1]).is_some());
     table.inherit(owner, owner + 1);
@@ -472,7 +472,7 @@ fn ends_cost_the_same_however_many_others_there_are() {
         assert!(table.completed(id.raw(), 1, Ok(0)));
         table.forget(id);
     }
-    // The last looks at pages that the burst has left.
+    // The last ones look at pages that the burst has left.
     let after: Vec<usize> = (0..1000).map(|_| cost_of_an_end(&mut table, 4000)).collect();
     let most = after.iter().sum::<usize>() / after.len();
     assert!(most <= alone + 1, "behind the burst {most} a time, alone {alone}");
@@ -499,7 +499,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// What is open, and when each flush ends, is what a plain list of operations says.
+    /// The open operations and the end of each flush match a plain list of operations.
     #[test]
     fn it_behaves_like_a_list(steps in steps()) {
         let mut table = Table::new(1000);
@@ -559,7 +559,7 @@ proptest! {
                     list.retain(|entry| entry.1 != owner);
                 }
             }
-            // A flush with nothing before it has ended.
+            // A flush with no operation before it has ended.
             let ends: Vec<Id> = (0..3)
                 .flat_map(|owner| {
                     let mine = list.iter().filter(move |entry| entry.1 == owner);

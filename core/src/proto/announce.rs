@@ -1,21 +1,21 @@
-//! Messages that are announced: longer than their lane carries at once.
+//! Rendezvous messages (`Announce`): messages longer than their lane carries inline.
 //!
 //! ```text
 //! ANNOUNCE  header: the sender's number of it   2 id, 6 of zero, 8 header, 8 length, blob: key of the bytes
-//! REPLY     header: that number                 as of everything that asks (`emulate`): 0, or why it was not taken
-//! WITHDRAW  header: that number                 nothing: the sender wants it back, and REPLY says whether it has it
+//! REPLY     header: that number                 as for every request (`emulate`): 0, or why it was not received
+//! WITHDRAW  header: that number                 nothing: the sender cancels it, and REPLY says whether it did
 //!                                               or a byte: the sender has ended, and waits for no answer
 //! ```
 //!
-//! The bytes are fetched by a get with that key, over whatever lane leads there.
+//! The receiver fetches the bytes by a get with that key, over any lane that reaches them.
 
 use crate::Status;
 use crate::wire::{Reader, Writer};
 
-/// What a WITHDRAW carries to which no answer is wanted.
+/// The payload of a WITHDRAW that needs no answer.
 pub(crate) const NO_ANSWER: [u8; 1] = [1];
 
-/// What an announcement says, beside its number.
+/// The contents of an RTS (ANNOUNCE), besides its number.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Announce<'a> {
     pub(crate) id: u16,
@@ -31,7 +31,7 @@ impl<'a> Announce<'a> {
         Ok(w.bytes)
     }
 
-    /// What a later minor adds at the end is left alone.
+    /// Ignores fields that a later minor adds at the end.
     pub(crate) fn read(data: &'a [u8]) -> Result<Announce<'a>, Status> {
         let mut r = Reader::new(data);
         let (id, _, _) = (r.u16()?, r.u16()?, r.u32()?);

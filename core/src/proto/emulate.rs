@@ -1,10 +1,9 @@
-//! Put, get and atomics over messages: the records on the wire, and what the target does with them.
+//! Put, get and atomics over messages: the records on the wire, and their execution at the target.
 //!
-//! Where no module gives a pair native access to some memory, the core sends these messages on the
-//! message lane (to the peer's service worker when its context has a progress thread). The target looks
-//! the region up by number and generation, checks range and rights, and answers (of a put: its last piece
-//! alone). Messages are delivered once and in order, so an atomic is executed once. Each format stands here beside its
-//! reader; docs/wire.md says how they may grow.
+//! If no module gives a pair native access to some memory, the core sends these messages on the message lane. They go to the peer's
+//! service worker if its context has a progress thread. The target looks up the region by number and generation, checks range and
+//! rights, and answers; for a put only the last piece is answered. Messages are delivered once and in order, so an atomic is
+//! executed once. Each format is defined next to its reader; docs/wire.md has the rules for extensions.
 
 use super::Origin;
 use super::torn::Torn;
@@ -19,7 +18,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use tieline_net::touch::Touch;
 use tieline_plugin_api::atomic_op;
 
-/// A peer's range, as its key names it.
+/// A range at the peer, as its key identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) region: u64,
@@ -29,7 +28,7 @@ pub(crate) struct Target {
 
 /// Bytes of the [`Target`] before the data of a put.
 pub(crate) const PUT_HEAD: usize = 24;
-/// The same with the word of a put that tells the target.
+/// The same with the word of a put that notifies the target.
 pub(crate) const PUT_NOTIFY_HEAD: usize = 32;
 /// Bytes of [`data_head`] before the data of a get.
 pub(crate) const GET_DATA_HEAD: usize = 16;
@@ -43,7 +42,7 @@ impl Target {
         Ok(Target { region: r.u64()?, generation: r.u64()?, offset: r.u64()? })
     }
 
-    /// Does something with these bytes of a region of ours, if there is such a region and the key allows it.
+    /// Runs a function on these bytes of a local region, if the region exists and the key allows it.
     pub(crate) fn reach<T, E: From<Status>>(
         &self,
         regions: &Table,
@@ -55,7 +54,7 @@ impl Target {
     }
 }
 
-/// One atomic, as it is asked for.
+/// One requested atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtomicCall {
     pub(crate) op: u32,
@@ -64,7 +63,7 @@ pub(crate) struct AtomicCall {
     pub(crate) compare: u64,
 }
 
-/// The bytes that ask a target for an atomic.
+/// The request for an atomic.
 pub(crate) fn atomic_request(target: &Target, call: &AtomicCall) -> Vec<u8> {
     let mut w = Writer::default();
     target.write(&mut w);
@@ -72,7 +71,7 @@ pub(crate) fn atomic_request(target: &Target, call: &AtomicCall) -> Vec<u8> {
     w.bytes
 }
 
-/// What is before the bytes of a piece of a put, and of the last one of a put that tells the target.
+/// The header of a piece of a put, and of the last piece of a put that notifies the target.
 pub(crate) fn put_head(target: &Target, word: Option<u32>) -> Vec<u8> {
     let mut w = Writer::default();
     target.write(&mut w);
@@ -82,7 +81,7 @@ pub(crate) fn put_head(target: &Target, word: Option<u32>) -> Vec<u8> {
     w.bytes
 }
 
-/// The bytes that ask a target for a range.
+/// The request for a range.
 pub(crate) fn get_request(target: &Target, len: u64) -> Vec<u8> {
     let mut w = Writer::default();
     target.write(&mut w);
@@ -90,12 +89,12 @@ pub(crate) fn get_request(target: &Target, len: u64) -> Vec<u8> {
     w.bytes
 }
 
-/// What is owed to a peer that asked. `token`: the asker's number for its operation, sent back as it came; 0 asks for no answer.
+/// An answer to a peer. `token`: the requester's number of its operation, returned unchanged; 0 requests no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// How it ended, and the value from before.
+    /// The status, and the previous value.
     Reply { token: u64, status: i32, value: u64 },
-    /// The bytes that it asked for, of which so many have been sent.
+    /// The requested bytes, of which `sent` have been sent.
     Data { token: u64, target: Target, len: u64, sent: u64 },
     /// The key that a handle stands for (`proto/handles.rs`).
     Key { token: u64, key: Arc<[u8]> },
@@ -104,12 +103,12 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// How what was asked with this token ended.
+    /// The answer to the request with this token.
     pub(crate) fn reply(token: u64, result: Result<u64, Status>) -> Answer {
         Answer::reply_to_access(token, result.map_err(Refusal::from))
     }
 
-    /// The same of an access to memory, which may have gone.
+    /// The same for an access to memory that may be missing.
     pub(crate) fn reply_to_access(token: u64, result: Result<u64, Refusal>) -> Answer {
         let (status, value) = match result {
             Ok(value) => (0, value),
@@ -119,8 +118,8 @@ impl Answer {
     }
 }
 
-/// A refusal on the wire: a status, and with `Invalid` one more than the first byte that could not be accessed. Without the number it
-/// is what older versions read: a refusal of this operation alone.
+/// A refusal on the wire: a status, and with `Invalid` one more than the first byte that could not be accessed. Without that number
+/// it is the refusal that older versions read: of this operation only.
 pub(crate) fn refusal_words(refusal: Refusal) -> (i32, u64) {
     match refusal.fault {
         None => (refusal.status as i32, 0),
@@ -128,7 +127,7 @@ pub(crate) fn refusal_words(refusal: Refusal) -> (i32, u64) {
     }
 }
 
-/// The reverse of [`refusal_words`]. No other refusal has a number.
+/// The reverse of [`refusal_words`]. Only that refusal has a number.
 pub(crate) fn read_refusal(status: i32, value: u64) -> Refusal {
     match (Status::from_code(status), value.checked_sub(1)) {
         (Status::Invalid, Some(at)) => Refusal::fault(at),
@@ -143,20 +142,20 @@ pub(crate) fn reply_bytes(status: i32, value: u64) -> [u8; 12] {
     bytes
 }
 
-/// What a target says of how an operation ended: a status, and the value from before.
+/// A target's answer: a status, and the previous value.
 pub(crate) fn read_reply(data: &[u8]) -> Result<(i32, u64), Status> {
     let mut r = Reader::new(data);
     Ok((r.i32()?, r.u64()?))
 }
 
-/// What is before the bytes of a piece of a get's answer: its place, and a status where the rest does not come.
+/// The header of a piece of a get's data: its position, and a status if the rest does not follow.
 pub(crate) fn data_head(position: u64, status: i32) -> Vec<u8> {
     let mut w = Writer::default();
     let _ = w.u64(position).i32(status).u32(0); // the data begins at 16
     w.bytes
 }
 
-/// The place of a piece of a get's answer, a status, and the bytes.
+/// The position of a piece of a get's data, a status, and the bytes.
 pub(crate) fn read_data(data: &[u8]) -> Result<(u64, i32, &[u8]), Status> {
     let mut r = Reader::new(data);
     let (position, status, _) = (r.u64()?, r.i32()?, r.u32()?);
@@ -165,18 +164,18 @@ pub(crate) fn read_data(data: &[u8]) -> Result<(u64, i32, &[u8]), Status> {
 
 // ---- at the target ----
 
-/// A target's means to do what peers ask.
+/// The target's state for executing peers' requests.
 pub(crate) struct Here<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) touch: &'a Touch,
-    /// Puts in several messages of which one found no memory.
+    /// Puts in several messages of which one hit missing memory.
     pub(crate) torn: &'a RefCell<Torn>,
     /// The requester.
     pub(crate) from: Origin,
 }
 
 impl Here<'_> {
-    /// Carries out the last piece of a put that tells the target: the answer, and the word where all of it is there.
+    /// Executes the last piece of a put that notifies the target. Returns the answer, and the word if the whole put succeeded.
     pub(crate) fn put_notify(
         &self,
         token: u64,
@@ -190,8 +189,8 @@ impl Here<'_> {
         Ok(((token != 0).then(|| Answer::reply_to_access(token, put)), told))
     }
 
-    /// Carries out a piece of a put. Only the last piece asks for an answer, which tells of an earlier failure too: a key that
-    /// is refused stays refused, the last piece reaches furthest, and memory that was missing is noted.
+    /// Executes a piece of a put. Only the last piece asks for an answer, which also covers earlier failures. A refused key stays
+    /// refused, the last piece reaches furthest, and missing memory is recorded.
     pub(crate) fn put(&self, token: u64, data: &[u8]) -> Result<Option<Answer>, Status> {
         let mut r = Reader::new(data);
         let target = Target::read(&mut r)?;
@@ -273,7 +272,7 @@ pub(crate) fn refused(refusal: impl Into<Refusal>) -> Error {
     Error::new(status, "the target refused the operation", why, fix)
 }
 
-/// Executes an atomic on local memory, coherent with every other CPU atomic on it. The initiator uses it too, on memory that it
+/// Executes an atomic on local memory, coherent with all other CPU atomics on it. The initiator also uses it for memory that it
 /// maps.
 pub(crate) fn execute(span: &Span, offset: usize, call: &AtomicCall) -> Result<u64, Status> {
     macro_rules! run {
@@ -308,7 +307,7 @@ mod tests {
     use super::*;
     use crate::proto::id;
 
-    /// What a worker of the same major reads: docs/wire.md. A change here is a new version in `address::MESSAGES`.
+    /// Workers of the same major read these: docs/wire.md. A change here is a new version in `address::MESSAGES`.
     #[test]
     fn messages_are_written_as_they_always_were() {
         let target = Target { region: 1, generation: 2, offset: 3 };
@@ -332,7 +331,7 @@ mod tests {
         };
         let written: String = written.iter().map(line).collect();
         assert_eq!(written, include_str!("../golden/messages-1.0.hex"));
-        // What 1.1 added. NOTIFY has no payload: its header is the word.
+        // Additions of 1.1. NOTIFY has no payload: its header is the word.
         let added = [("PUT_NOTIFY", put_notify)];
         let added: String = added.iter().map(line).collect();
         assert_eq!(added, include_str!("../golden/messages-1.1.hex"));

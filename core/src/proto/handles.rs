@@ -1,9 +1,9 @@
-//! Keys by their handles: a question and its answer.
+//! Keys by their handles: the request and its answer.
 //!
 //! ```text
-//! KEY     header: the asker's number     8 handle
-//! KEY_IS  header: that number            the bytes of the remote key
-//! REPLY   header: that number            as of everything that asks (`emulate`): why there is no key
+//! KEY     header: the requester's number   8 handle
+//! KEY_IS  header: that number              the bytes of the remote key
+//! REPLY   header: that number              as for every request (`emulate`): why there is no key
 //! ```
 
 use super::emulate::Answer;
@@ -11,12 +11,12 @@ use crate::region::Table;
 use crate::wire::Reader;
 use crate::{Error, Status};
 
-/// The bytes that ask for a key.
+/// The request for a key.
 pub(crate) fn key_request(handle: u64) -> Vec<u8> {
     handle.to_le_bytes().into()
 }
 
-/// Answers who asks, at the owner. What a later minor adds at the end of the question is left alone.
+/// Answers a request at the owner. Ignores fields that a later minor adds at the end.
 pub(crate) fn on_key(regions: &Table, token: u64, data: &[u8]) -> Result<Answer, Status> {
     let handle = Reader::new(data).u64()?;
     Ok(match regions.key_of(handle) {
@@ -25,7 +25,7 @@ pub(crate) fn on_key(regions: &Table, token: u64, data: &[u8]) -> Result<Answer,
     })
 }
 
-/// The error of a question that the owner refused.
+/// The error of a request that the owner refused.
 pub(crate) fn no_key(status: Status) -> Error {
     let (why, fix) = match status {
         Status::KeyRejected => (

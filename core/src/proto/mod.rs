@@ -1,4 +1,4 @@
-//! The core's own messages: how they are written, and what of their handling needs neither an endpoint nor a worker.
+//! The core's own messages: their formats, and the part of their handling that needs neither an endpoint nor a worker.
 
 pub(crate) mod announce;
 pub(crate) mod emulate;
@@ -6,7 +6,7 @@ pub(crate) mod handles;
 pub(crate) mod shared_copy;
 pub(crate) mod torn;
 
-/// The ids of the core's own messages; applications have those below.
+/// The ids of the core's own messages; applications use the ids below.
 pub(crate) mod id {
     pub(crate) const FIRST: u16 = 0xf000;
     pub(crate) const PUT: u16 = 0xf000;
@@ -27,7 +27,7 @@ pub(crate) mod id {
     pub(crate) const EXITED: u16 = 0xf00f;
 }
 
-/// Who sent one of the core's own messages, and over which circuit where it came over one.
+/// The sender of one of the core's own messages, and the circuit that it came over, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     pub(crate) peer: u32,

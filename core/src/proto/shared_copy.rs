@@ -1,18 +1,19 @@
-//! A shared copy: a large transfer between two processes of a host that is copied from both ends. While one process is in its
-//! put or get, the other, if it is making progress, copies too.
+//! A shared copy: both ends copy a large transfer between two processes of a host. While one process is in its put or get, the
+//! other copies too, if it makes progress.
 //!
-//! The initiator splits the transfer into chunks and takes them from the front. It tells the peer in one
-//! message, and the peer takes chunks from the back, copying with its own single-copy module in the other
-//! direction. Who takes what is settled by one word in memory that both map (a slot in a region of the
-//! initiator): `sequence | taken from the front | taken from the back`, of 16, 24 and 24 bits. A peer that does not look costs
-//! one message; one that looks late finds nothing left, or another sequence, and does nothing. A sequence is used up only by
-//! a message that was sent, and comes round again after 65 535 of a worker's, whoever they went to: one that lies unread so long
-//! claims chunks of another transfer, copies nothing, since its key has ended, and says so.
+//! The initiator splits the transfer into chunks and takes them from the front. It notifies the peer in one message, and the peer
+//! takes chunks from the back, copying with its own single-copy module in the other direction. Both sides claim chunks by one word
+//! in memory that both map, a slot in a region of the initiator. Its layout is
+//! `sequence | taken from the front | taken from the back`, of 16, 24 and 24 bits. If the peer does not look, the cost is one
+//! message. If it looks late, it finds no chunk left, or another sequence, and does nothing.
 //!
-//! Whoever is asked gets the key of the slots, and one of the bytes of this transfer, which ends with it. It is a process that
-//! copies from and to this one's memory anyway: only such a pair shares a copy.
+//! Only a sent message uses up a sequence number. A number recurs after 65 535 messages of a worker to any peers. A message that
+//! was unread for so long claims chunks of another transfer. It copies nothing, since its key has ended, and reports this.
 //!
-//! Here is what both sides agree on. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.
+//! The peer gets the key of the slots, and a key of this transfer's bytes, which ends with the transfer. Only processes that can
+//! copy each other's memory anyway share a copy.
+//!
+//! This module holds the common part. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.
 
 use super::emulate::Target;
 use crate::mem::Memory;
@@ -26,16 +27,16 @@ use std::sync::atomic::AtomicU64;
 const SLOTS: usize = 16;
 pub(crate) const SLOT_BYTES: usize = 128;
 const CHUNK: usize = 64 * 1024;
-/// Where the words of a slot lie: claims, which both sides change; chunks that the helper has finished, and whether it failed,
-/// which only the helper counts up. The initiator clears all three before it asks.
+/// The offsets of a slot's words: claims, which both sides change; finished chunks, and a failure flag, which only the helper
+/// increments. The initiator clears all three before it asks.
 pub(crate) const CLAIMS: usize = 0;
 pub(crate) const FINISHED: usize = 8;
 pub(crate) const TROUBLE: usize = 16;
-/// The longest piece, in chunks: who copies one makes no progress meanwhile.
+/// The longest piece in chunks: while a side copies one, it makes no progress.
 const MOST_AT_ONCE: u64 = 16;
 const MOST_CHUNKS: u64 = (1 << 24) - 1;
 
-/// The word that both sides take chunks with.
+/// The word by which both sides claim chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claims {
     pub(crate) sequence: u16,
@@ -56,14 +57,14 @@ impl Claims {
         u64::from(self.sequence) << 48 | self.front << 24 | self.back
     }
 
-    /// Some more from the front, if any of `chunks` is left, and the new word.
+    /// Claims chunks from the front, if any of `chunks` is left. Returns them with the new word.
     fn take_front(self, chunks: u64) -> Option<(Run, Claims)> {
         let count = self.share(chunks)?;
         Some((Run { first: self.front, count }, Claims { front: self.front + count, ..self }))
     }
 
-    /// The same for who has taken `front` so far. Nobody else takes there, so that a word that says otherwise is not the
-    /// helper's work: what the peer writes there might go on without end.
+    /// The same for the initiator, which has taken `front` so far. Only it claims there. A word that differs was not written by a
+    /// correct helper, and following it might never end.
     pub(crate) fn next_front(
         self,
         chunks: u64,
@@ -76,15 +77,15 @@ impl Claims {
         Ok(self.take_front(chunks))
     }
 
-    /// Some more from the back.
+    /// Claims chunks from the back.
     pub(crate) fn take_back(self, chunks: u64) -> Option<(Run, Claims)> {
         let count = self.share(chunks)?;
         let back = self.back + count;
         Some((Run { first: chunks - back, count }, Claims { back, ..self }))
     }
 
-    /// How much to take at once: much while much is left, since every piece costs system calls, and little
-    /// in the end, so that neither side waits long for the other.
+    /// The number of chunks to claim. It is large while much is left, because every piece costs system calls. It is small towards
+    /// the end, so that neither side waits long for the other.
     fn share(self, chunks: u64) -> Option<u64> {
         let left = chunks.checked_sub(self.front + self.back).filter(|&left| left > 0)?;
         Some((left / 4).clamp(1, MOST_AT_ONCE))
@@ -105,13 +106,13 @@ pub(crate) struct Plan {
     pub(crate) sequence: u16,
     pub(crate) slot: u16,
     pub(crate) len: u64,
-    /// Where in the initiator's region.
+    /// Offset in the initiator's region.
     pub(crate) at: u64,
     pub(crate) target: Target,
 }
 
 impl Plan {
-    /// Whether a transfer is short enough to be shared.
+    /// Whether a transfer is short enough for the chunk counters.
     pub(crate) fn fits(len: usize) -> bool {
         len.div_ceil(CHUNK) as u64 <= MOST_CHUNKS
     }
@@ -127,7 +128,7 @@ impl Plan {
     }
 }
 
-/// The bytes that ask a peer for help: the plan, and the keys of the slots and of the memory.
+/// The request to a peer: the plan, and the keys of the slots and of the memory.
 pub(crate) fn request_bytes(plan: &Plan, control: &[u8], memory: &[u8]) -> Result<Vec<u8>, Status> {
     let mut w = Writer::default();
     let _ = w.u8(u8::from(plan.put)).u16(plan.sequence).u16(plan.slot).u64(plan.len).u64(plan.at);
@@ -136,7 +137,7 @@ pub(crate) fn request_bytes(plan: &Plan, control: &[u8], memory: &[u8]) -> Resul
     Ok(w.bytes)
 }
 
-/// A peer's request for help.
+/// Parses a peer's request for help.
 pub(crate) fn parse_request(data: &[u8]) -> Result<(Plan, &[u8], &[u8]), Status> {
     let mut r = Reader::new(data);
     let plan = Plan {
@@ -153,7 +154,7 @@ pub(crate) fn parse_request(data: &[u8]) -> Result<(Plan, &[u8], &[u8]), Status>
     Ok((plan, r.blob()?, r.blob()?))
 }
 
-/// The slots of a worker's own transfers. Providers register their region while it is borrowed, and call nobody.
+/// The slots for a worker's own transfers. Providers register their region while it is borrowed, and call nothing of the core.
 #[derive(Default)]
 pub(crate) struct Slots {
     region: RefCell<Option<Region>>,
@@ -163,7 +164,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// The region that they lie in, allocated on first use.
+    /// The region of the slots, allocated on first use.
     pub(crate) fn region(&self, memory: &Arc<Memory>) -> Option<Region> {
         if self.unavailable.get() {
             return None;
@@ -186,7 +187,7 @@ impl Slots {
         self.taken.get().trailing_ones() < SLOTS as u32
     }
 
-    /// A free slot.
+    /// Takes a free slot.
     pub(crate) fn take(&self) -> Option<u16> {
         let free = (!self.taken.get()).trailing_zeros() as usize;
         if free >= SLOTS {
@@ -196,17 +197,17 @@ impl Slots {
         Some(free as u16)
     }
 
-    /// Nobody writes to this slot any more: the helper is through, or gone.
+    /// Returns a slot: the helper has finished or is gone, so nothing writes to it any more.
     pub(crate) fn give_back(&self, slot: u16) {
         self.taken.set(self.taken.get() & !(1 << slot));
     }
 
-    /// The number of the next transfer; never 0, so that a slot of zeros fits none.
+    /// The sequence number of the next transfer. It is never 0, so a slot of zeros matches no transfer.
     pub(crate) fn next_sequence(&self) -> u16 {
         self.sequence.get().wrapping_add(1).max(1)
     }
 
-    /// A peer was asked with this number: the next transfer has another one.
+    /// A peer was asked with this number: the next transfer gets another one.
     pub(crate) fn used(&self, sequence: u16) {
         self.sequence.set(sequence);
     }

@@ -1,17 +1,17 @@
-//! Puts in several messages of which a piece found no memory at their target.
+//! Puts in several messages of which a piece hit missing memory at the target.
 //!
-//! A piece bears no number of its put, and only the last one asks for an answer. Two pieces are of one put if they come from the same
-//! peer over the same connection, and the second begins at the end of the first.
+//! A piece carries no number of its put, and only the last piece asks for an answer. Two pieces belong to one put if they come from
+//! the same peer over the same connection, and the second begins at the end of the first.
 
 use super::Origin;
 use super::emulate::Target;
 use crate::sys::Refusal;
 
-/// How many are kept, of one peer and of all: the oldest goes.
+/// The limits per peer and in total; beyond them the oldest entry is dropped.
 const MOST_OF_ONE: usize = 8;
 const MOST: usize = 4096;
 
-/// The failed puts whose last piece has not come.
+/// The failed puts whose last piece has not arrived.
 #[derive(Default)]
 pub(crate) struct Torn(Vec<Put>);
 
@@ -22,7 +22,7 @@ struct Put {
     refusal: Refusal,
 }
 
-/// The beginning of the piece behind this one.
+/// The beginning of the piece after this one.
 fn behind(target: &Target, len: u64) -> Target {
     Target { offset: target.offset.wrapping_add(len), ..*target }
 }

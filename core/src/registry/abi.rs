@@ -1,12 +1,12 @@
 //! The provider's tables as the core uses them: full size, every slot callable.
 //!
-//! A table that crosses the boundary may be shorter than ours (an older provider), longer (a newer one)
-//! and have null slots. It is copied once, at load, into one of the tables below, where a slot that is
-//! missing holds a stub that answers `UNSUPPORTED`. After that no path tests a size or a null.
+//! A table that crosses the boundary may be shorter than ours (an older provider), longer (a newer one) and have null slots. It is
+//! copied once, at load, into one of the tables below, where a missing slot holds a stub that returns `UNSUPPORTED`. After that no
+//! path tests a size or a null.
 //!
-//! [`RawEndpoint`] makes the data calls. It is only made from a handle that the provider has just returned, and used by
-//! the thread of its interface alone (it is not `Send`). What takes memory or a key, or ends something, needs a promise of
-//! the caller's beside that, and is `unsafe`: `endpoint/abi.rs` and `worker/abi.rs` keep it.
+//! [`RawEndpoint`] makes the data calls. It is created only from a handle that the provider has just returned, and only the thread
+//! of its interface uses it (it is not `Send`). Calls that take memory or a key, or that close something, have further
+//! preconditions and are `unsafe`: `endpoint/abi.rs` and `worker/abi.rs` meet them.
 
 #![allow(unsafe_code)]
 
@@ -34,7 +34,7 @@ use tieline_plugin_api::abi::{
 use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{Status, caps, connects, memory_caps, role};
 
-/// What a call to a provider that is out of use returns.
+/// The result of a call to a provider that is out of use.
 trait Failed {
     const FAILED: Self;
 }
@@ -51,7 +51,7 @@ impl Failed for () {
 const NO: i32 = Status::Unsupported as i32;
 const NO64: i64 = Status::Unsupported as i64;
 
-/// Declares a full-size table with what a missing slot answers, and how it is made from the provider's.
+/// Declares a full-size table, the answer of a missing slot, and the conversion from the provider's table.
 macro_rules! table {
     ($(#[$doc:meta])* $table:ident from $ops:ident {
         $( $slot:ident( $($arg:ty),* ) -> $ret:ty = $missing:expr; )*
@@ -67,14 +67,14 @@ macro_rules! table {
         impl $table {
             const SLOTS: &'static [&'static str] = &[ $( stringify!($slot), )* ];
 
-            /// A table with nothing in it: every slot says that it is not supported.
+            /// An empty table: every slot holds its stub.
             pub(crate) const MISSING: $table = {
                 $( unsafe extern "C" fn $slot(_: *mut c_void $(, _: $arg)*) -> $ret { $missing } )*
                 $table { $( $slot, )* present: 0 }
             };
 
-            /// A table for what has failed: every slot says so.
-            #[allow(dead_code)] // used for the tables of which a failed twin is needed
+            /// A table for a failed provider: every status is `PROVIDER_FAILED`.
+            #[allow(dead_code)] // used only for tables that need a failed twin
             pub(crate) const FAILED: $table = {
                 $( unsafe extern "C" fn $slot(_: *mut c_void $(, _: $arg)*) -> $ret {
                     <$ret as Failed>::FAILED
@@ -82,7 +82,7 @@ macro_rules! table {
                 $table { $( $slot, )* present: 0 }
             };
 
-            /// Takes the slots that are there and stubs the others.
+            /// Takes the present slots and stubs the others.
             fn complete(ops: &$ops) -> $table {
                 let mut table = $table::MISSING;
                 let mut bit = 1;
@@ -97,7 +97,7 @@ macro_rules! table {
                 table
             }
 
-            /// The first of `slots` that the provider does not have.
+            /// The first of `slots` that the provider lacks.
             fn lacks(&self, slots: &[&'static str]) -> Option<&'static str> {
                 slots.iter().copied().find(|slot| {
                     let at = $table::SLOTS.iter().position(|name| name == slot);
@@ -189,7 +189,7 @@ table! {
     }
 }
 
-/// What an endpoint's table is replaced by when its provider has failed: no flag is tested per message.
+/// Replaces an endpoint's table when its provider has failed, so that no flag is tested per message.
 pub(crate) static FAILED_ENDPOINT: EndpointTable = EndpointTable::FAILED;
 
 /// All tables of one provider.
@@ -202,14 +202,14 @@ pub(crate) struct Tables {
     pub(crate) connector: ConnectorTable,
 }
 
-/// Larger than any table will be; a size beyond it is no size.
+/// Larger than any table will be; a greater size is invalid.
 const MOST_TABLE_BYTES: usize = 1 << 16;
 
-/// Copies what is there of a table into a full one, all zero before: `min(size)`, whole slots only.
+/// Copies the present part of a table into a full one that is zero before: `min(size)`, whole slots only.
 ///
 /// # Safety
-/// `table` is null or points to a table whose first field is its size, and which is that long. `T` is one
-/// of the ABI's tables: plain C, of which zero is a value, and any bits are a value of every slot.
+/// `table` is null or points to a table whose first field is its size and which has that length. `T` is one of the ABI's tables:
+/// plain C, for which zero is a value and any bits are a value of every slot.
 unsafe fn copy_table<T: Copy>(
     what: &str,
     table: *const T,
@@ -227,7 +227,7 @@ unsafe fn copy_table<T: Copy>(
         return Err(format!("the {what} table says that it is {size} bytes long"));
     }
     let whole = size.min(size_of::<T>()) / size_of::<usize>() * size_of::<usize>();
-    // SAFETY: `whole` is no more than either table's length, the provider's by the caller's promise.
+    // SAFETY: `whole` does not exceed the length of either table; the caller promises the provider's.
     unsafe {
         std::ptr::copy_nonoverlapping(
             table.cast::<u8>(),
@@ -239,13 +239,13 @@ unsafe fn copy_table<T: Copy>(
 }
 
 impl Tables {
-    /// Makes full tables of what the entry function wrote; the words say what is missing that must be there.
+    /// Makes full tables of the record that the entry function wrote. An error names a missing mandatory part.
     ///
     /// # Safety
-    /// `ops` is what a provider's entry function wrote: its pointers are null or point to tables as
-    /// [`copy_table`] wants them.
+    /// `ops` is the record that a provider's entry function wrote: its pointers are null or point to tables as [`copy_table`]
+    /// requires.
     pub(super) unsafe fn complete(ops: &ProviderOps) -> Result<Tables, String> {
-        // SAFETY: a record of ours, of which as much counts as the provider says that it has.
+        // SAFETY: a record of the core's own; only the part that the provider claims is used.
         let known = unsafe { copy_table("provider", ops, ProviderOps::empty())? };
         let ops = known.as_ref().unwrap_or(ops);
         // SAFETY: the caller's promise, for each of the four.
@@ -280,7 +280,7 @@ impl Tables {
         }
     }
 
-    /// The first promise of a module's attributes that the tables cannot keep: `(promise, missing slot)`.
+    /// The first claim of a module's attributes that the tables cannot keep: `(promise, missing slot)`.
     pub(super) fn broken_promise(
         &self,
         module: &ModuleAttr,
@@ -346,7 +346,7 @@ impl Tables {
         None
     }
 
-    /// The same for a domain.
+    /// The first such claim of a domain.
     pub(super) fn broken_domain_promise(
         &self,
         domain: &DomainAttr,
@@ -364,8 +364,8 @@ impl Tables {
         None
     }
 
-    /// This endpoint table at an address that stays valid for the life of the process, as endpoints need
-    /// it. Equal tables share one place, so that opening a provider again and again takes no more memory.
+    /// This endpoint table at an address that stays valid for the life of the process, as endpoints require. Equal tables share one
+    /// place, so that repeated opening of a provider takes no more memory.
     pub(super) fn endpoint_forever(&self) -> &'static EndpointTable {
         static PLACES: Kept<EndpointTable> = Kept::new();
         let known = PLACES.iter().find(|place| place.addresses() == self.endpoint.addresses());
@@ -374,7 +374,7 @@ impl Tables {
 }
 
 impl EndpointTable {
-    /// What tells two tables apart.
+    /// The addresses by which two tables are compared.
     fn addresses(&self) -> [usize; 17] {
         [
             self.am_short as usize,

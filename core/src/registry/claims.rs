@@ -1,5 +1,5 @@
-//! What a provider says of its domains and modules: what cannot be, or what its tables cannot keep, is not used. The limits are
-//! those of docs/abi.md.
+//! Checks a provider's attributes of its domains and modules. An impossible claim, or one that its tables cannot keep, makes the
+//! module or domain unusable. docs/abi.md gives the limits.
 
 use super::elf::Unfit;
 use super::load::LoadedProvider;
@@ -8,23 +8,23 @@ use std::ops::RangeInclusive;
 use tieline_plugin_api::abi::{DomainAttr, ModuleAttr};
 use tieline_plugin_api::{caps, connects, memory_caps, role};
 
-/// The least room of a packed message: every fixed message of the core's own fits, and pieces of a transfer behind
-/// its head make progress.
+/// The minimum room of a packed message: every fixed message of the core fits, and a transfer in pieces makes progress after its
+/// header.
 pub(crate) const LEAST_PACKED: usize = 64;
-/// The least of what an endpoint carries to its peer as it arrives: a worker's address.
+/// The minimum that an endpoint carries to its peer on arrival: a worker's address.
 const LEAST_IDENTITY: usize = 4096;
 /// The longest address or key.
 const MOST_BYTES: usize = 4096;
-/// The least that a datagram of a connector carries.
+/// The minimum payload of a connector's datagram.
 const LEAST_DATAGRAM: usize = 1024;
 
-/// What moves memory, by a key.
+/// Capabilities that access memory by a key.
 const BY_KEY: u64 = caps::PUT | caps::GET | caps::ATOMICS;
-/// What a peer hears of, who then has to know whom.
+/// Capabilities whose effect a peer sees and must attribute to a sender.
 const TELLS: u64 = caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PUT_NOTIFY;
 
 impl LoadedProvider {
-    /// Whether a module of the domain makes sense and the tables can keep what it promises.
+    /// Checks that a module of the domain is consistent and that the tables keep its promises.
     pub(crate) fn check_module(
         &self,
         module: &ModuleAttr,
@@ -46,7 +46,7 @@ impl LoadedProvider {
         Err(self.verdict(Unfit { expected, found: "that slot is missing".into() }))
     }
 
-    /// The refusal, with the file that says so.
+    /// The refusal, with the file that causes it.
     fn verdict(&self, Unfit { expected, found }: Unfit) -> Verdict {
         let found = format!("{found} ({})", self.origin);
         Verdict::Refused { phase: "tables".into(), expected, found }
@@ -89,11 +89,11 @@ fn sense(module: &ModuleAttr, domain: &DomainAttr) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// A name is text, not empty, with a zero behind it: without one it was longer than its place.
+/// A name is non-empty text with a terminating zero; without the zero it was too long for its field.
 fn name(bytes: &[u8], whose: &str) -> Result<(), Unfit> {
     let Some(end) = bytes.iter().position(|&byte| byte == 0) else {
         let expected =
-            format!("a name of at most {} bytes, with a zero behind it", bytes.len() - 1);
+            format!("a name of at most {} bytes, with a terminating zero", bytes.len() - 1);
         let found = format!("a {whose} named `{}...` without one", bytes.escape_ascii());
         return refused(&expected, found);
     };
@@ -107,18 +107,18 @@ fn name(bytes: &[u8], whose: &str) -> Result<(), Unfit> {
     }
 }
 
-/// What a module does with data: nothing, where it only forms connections.
+/// The data capabilities of a module; none if it only forms connections.
 fn data(module: &ModuleAttr) -> u64 {
     if module.role == role::DATA { module.caps } else { 0 }
 }
 
-/// The first limit that is less than its least, or more than its most.
+/// The first limit that is below its minimum or above its maximum.
 fn limits(module: &ModuleAttr, domain: &DomainAttr) -> Result<(), Unfit> {
     let connector = module.role == role::CONNECTION_ONLY;
     let to_interface = !connector && module.connects & connects::TO_INTERFACE != 0;
     let does = |capability: u64| data(module) & capability != 0;
     let (any, most) = (usize::MAX, MOST_BYTES);
-    // Asked for by whom, the limit, what it may be, what it is.
+    // Condition, capability, limit, allowed range, actual value.
     let limits: [(bool, &str, &str, RangeInclusive<usize>, usize); 11] = [
         (does(caps::AM_SHORT), "CAP_AM_SHORT", "max_short", 8..=any, module.max_short),
         (
@@ -271,7 +271,7 @@ mod tests {
                 "{said}"
             );
         }
-        // Who claims nothing is asked for nothing.
+        // A module without claims has no required limits.
         let silent = ModuleAttr { caps: 0, ..ModuleAttr { max_short: 0, max_packed: 0, ..good } };
         assert_eq!(words(limits(&silent, &DomainAttr::empty())), "");
     }
@@ -281,11 +281,9 @@ mod tests {
         assert_eq!(words(name(&fixed::<32>("rc"), "module")), "");
         assert_eq!(words(name(&fixed::<32>(&"r".repeat(31)), "module")), "");
         let said = words(name(&[b'r'; 32], "module"));
-        assert!(
-            said.starts_with(
-                "a name of at most 31 bytes, with a zero behind it; a module named `rrr"
-            )
-        );
+        assert!(said.starts_with(
+            "a name of at most 31 bytes, with a terminating zero; a module named `rrr"
+        ));
         for bytes in [&b"\0\0"[..], b"\xff\0", b"two\nlines\0"] {
             let said = words(name(bytes, "domain"));
             assert!(

@@ -1,9 +1,8 @@
-//! Reads an ELF file far enough to trust dlopen with it, and finds the identity note. No code of the file runs.
+//! Checks an ELF file well enough to pass it to dlopen, and finds the identity note. No code of the file runs.
 //!
-//! dlopen maps what the program headers say and touches it: in a file that is shorter than they say, the
-//! process dies of SIGBUS inside dlopen. So every header, segment and section is checked against the
-//! file's length first. The bytes are hostile until proven otherwise: every read is bounds-checked, every
-//! sum is checked for overflow, and every table has a bound.
+//! dlopen maps and touches the ranges in the program headers. If the file is shorter than they claim, the process dies of SIGBUS
+//! inside dlopen. So every header, segment and section is checked against the file's length first. The bytes are untrusted: every
+//! read is bounds-checked, every sum is checked for overflow, and every table has a bound.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,13 +10,13 @@ use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE};
 
 /// Bytes that can be read at an offset: a file, or a slice in tests.
 pub(super) trait Bytes {
-    /// How many there are.
+    /// The length in bytes.
     fn len(&self) -> u64;
-    /// Fills `out` from `offset`; `false` when that range is not all there.
+    /// Fills `out` from `offset`; `false` if the range is not completely present.
     fn read(&self, offset: u64, out: &mut [u8]) -> bool;
 }
 
-/// An open file with the length that it had when it was opened.
+/// An open file, with its length at the time of opening.
 pub(super) struct OpenFile<'a> {
     pub(super) file: &'a File,
     pub(super) len: u64,
@@ -49,12 +48,12 @@ impl Bytes for [u8] {
     }
 }
 
-/// Why a file is not loaded.
+/// The reason that a file is not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unfit {
-    /// What a good file has.
+    /// The property of a valid file.
     pub(super) expected: String,
-    /// What this one has.
+    /// The property of this file.
     pub(super) found: String,
 }
 
@@ -62,7 +61,7 @@ fn unfit<T>(expected: impl Into<String>, found: impl Into<String>) -> Result<T, 
     Err(Unfit { expected: expected.into(), found: found.into() })
 }
 
-/// What the file says of itself: the descriptor of the identity note, when there is one.
+/// The result of reading the file: the descriptor of the identity note, if there is one.
 pub(super) struct Image {
     pub(super) note: Option<Vec<u8>>,
 }
@@ -78,10 +77,10 @@ const SHT_NULL: u32 = 0;
 const SHT_NOBITS: u32 = 8;
 /// More segments or sections than any real shared object has.
 const MOST_HEADERS: u64 = 65_536;
-/// The notes of one segment together; the largest seen in practice are a few hundred bytes.
+/// The limit for all notes of one segment; the largest seen in practice are a few hundred bytes.
 const MOST_NOTE_BYTES: u64 = 64 * 1024;
 
-/// The machine number that this build runs on, and its name; `None` where the table has no entry.
+/// The machine number and its name for this build; `None` where the table has no entry.
 const MACHINE: Option<(u16, &str)> = if cfg!(target_arch = "x86_64") {
     Some((62, "x86-64"))
 } else if cfg!(target_arch = "aarch64") {
@@ -115,7 +114,7 @@ fn machine_name(machine: u16) -> String {
     name.to_string()
 }
 
-/// Checks the whole file's structure and reads the note.
+/// Checks the structure of the whole file and reads the note.
 pub(super) fn read(bytes: &(impl Bytes + ?Sized)) -> Result<Image, Unfit> {
     let header = Header::read(bytes)?;
     let note = segments(bytes, &header)?;
@@ -128,7 +127,7 @@ fn inside(offset: u64, len: u64, total: u64) -> bool {
     offset.checked_add(len).is_some_and(|end| end <= total)
 }
 
-/// Fields of a header that was read whole; the offsets are constants smaller than its length.
+/// Fields of a header that was read completely; the offsets are constants smaller than its length.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -213,7 +212,7 @@ impl Header {
             return unfit("section headers of 64 bytes", format!("{} bytes", field.u16(58)));
         }
         if header.sections == 0 || header.names_index == 0xffff {
-            // Extended numbering: the true numbers stand in the first section header.
+            // Extended numbering: the first section header holds the real numbers.
             let mut first = [0; SHDR as usize];
             if !bytes.read(header.sections_at, &mut first) {
                 return truncated("the section headers", header.sections_at, SHDR, bytes);
@@ -306,8 +305,8 @@ fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec
     Ok(note)
 }
 
-/// Checks every section; returns the identity note of the section that has its name, because some tools
-/// move a note section out of PT_NOTE.
+/// Checks every section. Returns the identity note of the section with that name, because some tools move a note section out of
+/// PT_NOTE.
 fn sections(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec<u8>>, Unfit> {
     let names = section(bytes, header, header.names_index);
     let mut note = None;
@@ -369,7 +368,7 @@ fn has_note_name(bytes: &(impl Bytes + ?Sized), names: &Section, section: &Secti
         && name[NOTE_SECTION.len()] == 0
 }
 
-/// Looks through a run of notes for ours and returns its descriptor.
+/// Searches a run of notes for the identity note and returns its descriptor.
 fn find_note(bytes: &(impl Bytes + ?Sized), offset: u64, len: u64, align: u64) -> Option<Vec<u8>> {
     if len > MOST_NOTE_BYTES || !inside(offset, len, bytes.len()) {
         return None;

@@ -1,4 +1,4 @@
-//! Where a provider comes from, and who it says it is: the identity note, checked against the core and the file's name.
+//! A provider's origin and identity: the identity note, checked against the core and the file's name.
 
 use super::elf::Unfit;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ pub(crate) struct Identity {
     pub(crate) aborts: bool,
 }
 
-/// The length of the note's record in ABI 1.0: a later minor may have more, and no note of this major has less.
+/// The length of the note's record in ABI 1.0. A later minor may have a longer record; no record of this major is shorter.
 const FIRST_LENGTH: usize = 76;
 const _: () = assert!(size_of::<NoteDesc>() >= FIRST_LENGTH);
 
-/// Where a provider comes from.
+/// The origin of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// Linked into the core.
@@ -49,7 +49,7 @@ pub(super) fn name_in_file(file_name: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Reads and checks the note's descriptor.
+/// Reads and checks the descriptor of the note.
 pub(super) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refusal> {
     let Some(desc) = desc else {
         return refuse("note", "a note of owner `tieline` (.note.tieline.provider)", "none");
@@ -132,7 +132,7 @@ fn refuse<T>(
     Err((phase, Unfit { expected: expected.into(), found: found.into() }))
 }
 
-/// Zero-padded text: a zero behind it, and nothing but zeros after that.
+/// Zero-padded text: a terminating zero, followed by zeros only.
 fn text(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|&b| b == 0)?;
     let (text, padding) = bytes.split_at(end);
@@ -142,7 +142,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(text).ok()
 }
 
-/// The application's own datagrams stand among the providers by this name, so no file has it.
+/// The name of the application's own datagrams in the list of providers, so a file must not have it.
 pub(crate) const OUT_OF_BAND: &str = "oob";
 
 fn is_name(name: &str) -> bool {

@@ -1,9 +1,8 @@
-//! Brings one provider in: dlopen, entry symbol, tables, layouts; and what the core knows of it afterwards.
+//! Loads one provider: dlopen, entry symbol, tables, layouts. It also holds the state of a loaded provider.
 //!
-//! A provider is never unloaded, not even one that is refused after dlopen. Its constructors have run; its
-//! code may be the target of thread-local destructors, atexit handlers and threads that nobody can list,
-//! and unmapping under any of them is a crash at a time and place that names the wrong culprit. So:
-//! `RTLD_NODELETE`, and the handle is given away.
+//! A provider is never unloaded, not even one that is refused after dlopen. Its constructors have run. Thread-local destructors,
+//! atexit handlers and threads that cannot be listed may point into its code. Unmapping it would cause a crash at a later time, in
+//! an unrelated place. The file is therefore loaded with `RTLD_NODELETE`, and the handle is leaked.
 
 #![allow(unsafe_code)]
 
@@ -29,13 +28,13 @@ use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, Provid
 use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{CoreNote, Status};
 
-/// The step at which a provider refuses to start because of a value that it was given.
+/// The step at which a provider refuses to start because of a configuration value.
 pub(crate) const REFUSED_VALUE: &str = "value";
 
-/// The step at which a provider does not start because the machine lacks what it is for.
+/// The step at which a provider does not start because its device is missing.
 pub(super) const NO_DEVICE: &str = "device";
 
-/// What this core speaks, readable in every file that it is linked into.
+/// The ABI of this core, readable in every file that links it.
 #[used]
 // SAFETY: a note section holds constants without pointers; `CoreNote` is that and nothing else.
 #[unsafe(link_section = ".note.tieline.core")]
@@ -54,15 +53,14 @@ pub(crate) struct LoadedProvider {
     poisoned_by: Mutex<String>,
 }
 
-// SAFETY: the ABI says that the functions of a provider may be called by several threads at once; `state`
-// is only handed to them.
+// SAFETY: by the ABI, several threads may call the functions of a provider concurrently; `state` is only passed to them.
 unsafe impl Send for LoadedProvider {}
 // SAFETY: as above.
 unsafe impl Sync for LoadedProvider {}
 
 impl Drop for LoadedProvider {
     fn drop(&mut self) {
-        // SAFETY: everything opened from it held an `Arc` of it, so this is the last call that it gets.
+        // SAFETY: everything opened from it held an `Arc` of it, so this is the last call into it.
         unsafe { (self.tables.provider.quiesce)(self.state) }
         self.services.close();
     }
@@ -76,29 +74,28 @@ fn refuse<T>(
     Err((phase, Unfit { expected: expected.into(), found: found.into() }))
 }
 
-/// What this process has loaded: the files, as its mappings name them, and which version they said they were.
-/// A forked child has them, too.
+/// The files that this process has loaded, as the mappings name them, with the versions that they reported. A forked child inherits
+/// them.
 static LOADED: Kept<(sys::MappedFile, semver::Version)> = Kept::new();
 
-/// Whether the loader has an object of this path already: its constructors have run, and it would be the one that is used.
+/// Whether the loader already has an object of this path. If so, its constructors have run, and the loader would use that object.
 pub(super) fn is_loaded(path: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
         return false;
     };
-    // SAFETY: with RTLD_NOLOAD nothing is loaded and no code runs; the reference is given back at once. Where it was the
-    // last one the object stays: everything of ours is loaded with RTLD_NODELETE.
+    // SAFETY: with RTLD_NOLOAD nothing is loaded and no code runs; the reference is returned immediately. If it was the last
+    // reference, the object still stays: the core loads everything with RTLD_NODELETE.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         !handle.is_null() && libc::dlclose(handle) == 0
     }
 }
 
-/// Loads a file whose place, structure and note were checked. Its constructors run here.
+/// Loads a file whose location, structure and note were checked. Its constructors run here.
 ///
-/// By its path, and not by `/proc/self/fd`: debuggers, `$ORIGIN` and the loader's own list of what is loaded know objects by
-/// their names. That nobody can put another file there meanwhile is what [`super::trust`] is for; what was mapped is compared
-/// with what was checked all the same, for whoever may change that place: root and this user. That is too late for
-/// constructors, and early enough for everything else.
+/// The file is loaded by its path, and not by `/proc/self/fd`, because debuggers, `$ORIGIN` and the loader's list identify objects
+/// by name. [`super::trust`] makes sure that other users cannot replace the file meanwhile. Root and this user still can, so the
+/// mapped file is compared with the checked one. That is too late for constructors, and early enough for everything else.
 pub(super) fn open_file(
     path: &Path,
     checked: &Checked,
@@ -107,13 +104,13 @@ pub(super) fn open_file(
 ) -> Result<EntryFn, Refusal> {
     const RTLD_NODELETE: c_int = libc::RTLD_NODELETE;
     let flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
-    // SAFETY: running the constructors of a file is what loading a provider means; the file lies where only
-    // root or this user can have put it, and was tried in a child process unless it is a system file.
+    // SAFETY: loading a provider implies running its constructors. Only root or this user can have put the file there, and it was
+    // tried in a child process unless it is a system file.
     let library = match unsafe { Library::open(Some(path.as_os_str()), flags) } {
         Ok(library) => library,
         Err(error) => return refuse("dlopen", "a file that the loader accepts", why(&error)),
     };
-    // SAFETY: the symbol's name carries the ABI's major, which fixes its type.
+    // SAFETY: the symbol's name contains the major of the ABI, which fixes its type.
     let entry = unsafe { library.get::<EntryFn>(symbol_name().as_bytes()) }.map(|symbol| *symbol);
     // Never closed: see the module's documentation.
     let handle = library.into_raw();
@@ -131,7 +128,7 @@ pub(super) fn open_file(
     }
 }
 
-/// Whether what the loader mapped is the file that was checked.
+/// Whether the file that the loader mapped is the file that was checked.
 fn compare_files(
     entry: *const c_void,
     path: &Path,
@@ -140,7 +137,7 @@ fn compare_files(
     warn: impl FnOnce(String),
 ) -> Result<(), Refusal> {
     let (Some(mapped), Some(wanted)) = (sys::file_at(entry), sys::as_mapped(&checked.file)) else {
-        // Without /proc: the path still leads to what was checked.
+        // Without /proc: check that the path still leads to the same file.
         let now = std::fs::metadata(path).map(|meta| FileKey::of(&meta));
         return match now {
             Ok(now) if now == FileKey::of(&checked.meta) => Ok(()),
@@ -154,7 +151,7 @@ fn compare_files(
         return Ok(());
     }
     match LOADED.iter().find(|(known, _)| *known == mapped) {
-        // The loader goes by names: once loaded, an object stays the one of its name.
+        // The loader goes by names: a loaded object keeps its name.
         Some((_, first)) => {
             warn(format!(
                 "{} was replaced since this process loaded it: version {first} stays in use, {version} comes with the next start",
@@ -174,7 +171,7 @@ fn symbol_name() -> String {
     format!("{ENTRY_SYMBOL}\0")
 }
 
-/// The loader's own words, without the wrapper's.
+/// The loader's own text, without the wrapper's.
 fn why(error: &libloading::Error) -> String {
     match error {
         libloading::Error::DlOpen { desc } => format!("{desc:?}").trim_matches('"').to_string(),
@@ -182,7 +179,7 @@ fn why(error: &libloading::Error) -> String {
     }
 }
 
-/// Calls the entry function and makes a provider of what it wrote.
+/// Calls the entry function and makes a provider of the record that it wrote.
 pub(super) fn start(
     name: &str,
     version: &semver::Version,
@@ -193,8 +190,8 @@ pub(super) fn start(
 ) -> Result<Arc<LoadedProvider>, Refusal> {
     let (services, host) = Services::open(name, log, settings);
     let mut room = Room::new();
-    // SAFETY: the entry function of a provider of our major, the host's table, and a record whose size is
-    // set; `room` is larger than the record.
+    // SAFETY: the entry function of a provider of our major, the host's table, and a record whose size is set; `room` is larger
+    // than the record.
     let code = unsafe { entry(host, std::ptr::from_mut(&mut *room).cast::<ProviderOps>()) };
     if code < 0 {
         let status = Status::from_code(code);
@@ -212,9 +209,9 @@ pub(super) fn start(
         let phase = if of_a_value { REFUSED_VALUE } else { "init" };
         return refuse(phase, "a provider that starts", found);
     }
-    // Its functions may rely on values that it was not given.
+    // Its functions may rely on a value that was refused.
     let refused = services.refused_value();
-    // SAFETY: this is what the entry function wrote.
+    // SAFETY: the entry function wrote this record.
     let tables = unsafe { Tables::complete(&room.ops) };
     let checked = match tables {
         Ok(_) if refused.is_some() => {
@@ -228,7 +225,7 @@ pub(super) fn start(
         Ok(tables) => tables,
         Err(refusal) => {
             if let Some(quiesce) = room.ops.quiesce {
-                // SAFETY: the provider started; nothing else of it is called any more.
+                // SAFETY: the provider started; no other function of it is called from here on.
                 unsafe { quiesce(room.ops.state) };
             }
             services.close();
@@ -249,7 +246,7 @@ pub(super) fn start(
     }))
 }
 
-/// Compares the layouts that a Rust-built provider carries with the core's.
+/// Compares the layouts in a Rust-built provider with those of the core.
 fn compare_layouts(ops: &ProviderOps) -> Result<(), Refusal> {
     let Some(query) = ops.layouts else { return Ok(()) };
     let mut theirs = Layouts::empty();
@@ -257,7 +254,7 @@ fn compare_layouts(ops: &ProviderOps) -> Result<(), Refusal> {
     if unsafe { query(ops.state, &mut theirs) } < 0 {
         return Ok(());
     }
-    // SAFETY: that is what the provider says; layouts are constants of a file that is never unloaded.
+    // SAFETY: the provider guarantees it; layouts are constants of a file that is never unloaded.
     let drift = unsafe { layout::drift(&theirs) };
     match drift {
         None => Ok(()),
@@ -266,7 +263,7 @@ fn compare_layouts(ops: &ProviderOps) -> Result<(), Refusal> {
 }
 
 impl LoadedProvider {
-    /// Its domains.
+    /// Queries the provider's domains.
     pub(crate) fn domains(&self) -> Result<Vec<DomainAttr>, Error> {
         let what = || "its domains could not be listed".to_string();
         self.usable(&what)?;
@@ -277,7 +274,7 @@ impl LoadedProvider {
         .map_err(|code| self.failed_call(code, &what))
     }
 
-    /// The calling thread's last error in the provider's words; empty when it has none.
+    /// The provider's text for the last error of the calling thread; empty if there is none.
     pub(crate) fn last_error(&self) -> String {
         let mut buffer = [0; 1024];
         // SAFETY: the provider's function with its own state; the buffer has that capacity.
@@ -288,7 +285,7 @@ impl LoadedProvider {
         String::from_utf8_lossy(&buffer[..len]).trim().to_string()
     }
 
-    /// An error of a call to this provider: the status, and the provider's text as the reason.
+    /// The error of a call to this provider: the status, with the provider's text as the reason.
     pub(crate) fn failure(&self, code: i32, what: &str) -> Error {
         let status = Status::from_code(code);
         let text = if self.poisoned() { self.poisoned_by() } else { self.last_error() };
@@ -307,13 +304,13 @@ impl LoadedProvider {
         self.poisoned.load(Ordering::Acquire)
     }
 
-    /// Why it is out of use; empty when it is not.
+    /// The reason that it is out of use; empty if it is in use.
     pub(crate) fn poisoned_by(&self) -> String {
         self.poisoned_by.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes it out of use: control calls fail from now on. The first reason is kept. Endpoints that are
-    /// open are failed by their worker ([`super::abi::RawEndpoint::fail`]).
+    /// Takes it out of use: control calls fail from here on. Only the first reason is kept. The worker fails the open endpoints
+    /// ([`super::abi::RawEndpoint::fail`]).
     pub(crate) fn poison(&self, why: &str) {
         let mut by = self.poisoned_by.lock().unwrap_or_else(PoisonError::into_inner);
         if by.is_empty() {
@@ -322,7 +319,7 @@ impl LoadedProvider {
         self.poisoned.store(true, Ordering::Release);
     }
 
-    /// A data call of this thread returned `PROVIDER_FAILED`: takes it out of use, by the words that it has left to this thread.
+    /// A data call of this thread returned `PROVIDER_FAILED`: takes the provider out of use, with the error text of this thread.
     #[cold]
     pub(crate) fn broke(&self) {
         let words = self.last_error();
@@ -343,7 +340,7 @@ impl LoadedProvider {
         self.endpoint_table
     }
 
-    /// Refuses when the provider is out of use.
+    /// Returns an error if the provider is out of use.
     pub(super) fn usable(&self, what: &dyn Fn() -> String) -> Result<(), Error> {
         if self.poisoned() {
             return Err(self.failure(Status::ProviderFailed as i32, &what()));
@@ -356,14 +353,14 @@ impl LoadedProvider {
         if code < 0 { Err(self.failed_call(code as i32, what)) } else { Ok(code) }
     }
 
-    /// What a call answered that is no more than asked for: `PROVIDER_FAILED` takes the provider out of use all the same.
+    /// Checks the result of a best-effort call: `PROVIDER_FAILED` still takes the provider out of use.
     pub(crate) fn heard(&self, code: i32) {
         if code == Status::ProviderFailed as i32 {
             self.poison(&self.last_error());
         }
     }
 
-    /// The failure of a control call. `PROVIDER_FAILED` takes the provider out of use.
+    /// The error of a failed control call. `PROVIDER_FAILED` takes the provider out of use.
     pub(super) fn failed_call(&self, code: i32, what: &dyn Fn() -> String) -> Error {
         self.heard(code);
         self.failure(code, &what())
@@ -376,19 +373,19 @@ impl std::fmt::Debug for LoadedProvider {
     }
 }
 
-/// Where the object that holds this code lies: the executable, or the library when the core is one.
+/// The path of the object that holds this code: the executable, or the library if the core is one.
 pub(super) fn own_object() -> Option<std::path::PathBuf> {
     let own = object_of(own_object as *const c_void)?;
     // SAFETY: reads the auxiliary vector.
     let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void;
     if base_of(headers) == Some(own.dli_fbase as usize) {
-        // Of the executable the loader knows only what argv[0] said, which anybody can choose.
+        // For the executable, the loader knows only argv[0], which the calling process can choose freely.
         return std::env::current_exe().ok();
     }
     if own.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's text of an object that is loaded: this one.
+    // SAFETY: the loader's text of an object that stays loaded: this one.
     let name = unsafe { std::ffi::CStr::from_ptr(own.dli_fname) };
     let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
     std::fs::canonicalize(name).ok()

@@ -1,11 +1,18 @@
-//! Finds providers, checks them, and loads the ones that are asked for.
+//! Finds providers, checks them, and loads those that the filters admit.
 //!
-//! A file passes these steps, and each one that it fails is a line in the report: the directory's and the
-//! file's rights (`search`, `permissions`), its structure (`elf`), its identity (`note`, `abi`), whether it is
-//! wanted at all, a trial in a child process (`probe`), the loader (`dlopen`, `symbol`), its entry function
-//! (`init`, or `value` where it refuses a setting), its tables (`tables`) and its layouts (`layout`). No code of a file runs before `probe`, what is loaded is
-//! the file that was checked, and what a filter leaves out is never opened. The first of a name that passes wins; when a file fails, the next one
-//! of its name is tried, and last the one that is built in.
+//! A file passes these steps, and a failed step is a line in the report:
+//!
+//! 1. the rights of the directory and of the file (`search`, `permissions`),
+//! 2. its structure (`elf`) and its identity (`note`, `abi`),
+//! 3. the filters,
+//! 4. a trial in a child process (`probe`),
+//! 5. the loader (`dlopen`, `symbol`),
+//! 6. its entry function (`init`, or `value` if it refuses a setting),
+//! 7. its tables (`tables`) and its layouts (`layout`).
+//!
+//! No code of a file runs before `probe`. The loaded file is the file that was checked. A file that a filter excludes is never
+//! opened. The first file of a name that passes is used. If a file fails, the next one of its name is tried, and the built-in one
+//! last.
 
 pub(crate) mod abi;
 mod claims;
@@ -38,20 +45,20 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::log_level;
 
-/// What was found.
+/// The result of a search.
 pub(crate) struct Discovery {
     /// The providers in use, in the order in which they were found.
     pub(crate) providers: Vec<Arc<LoadedProvider>>,
     /// One record for every provider, file and directory that was considered.
     pub(crate) records: Vec<Record>,
-    /// The directories that were searched, for the words of a record.
+    /// The directories that were searched, as text for a record.
     pub(crate) looked: String,
-    /// What the providers log, now and later.
+    /// The log lines of the providers, including later ones.
     pub(crate) log: Arc<Log<LogLine>>,
 }
 
-/// Searches, checks and loads. `wanted` says whether the filters admit a provider; what they do not admit is
-/// recorded with the verdict that it returns, and never opened.
+/// Searches, checks and loads. `wanted` says whether the filters admit a provider. A provider that they exclude is recorded with
+/// the returned verdict, and never opened.
 pub(crate) fn discover(
     settings: Arc<dyn Settings>,
     builtin: &[Builtin],
@@ -61,7 +68,7 @@ pub(crate) fn discover(
     discover_in(path, settings, builtin, wanted)
 }
 
-/// As [`discover`], in the given path.
+/// Like [`discover`], in the given path.
 pub(crate) fn discover_in(
     path: SearchPath,
     settings: Arc<dyn Settings>,
@@ -72,7 +79,7 @@ pub(crate) fn discover_in(
 }
 
 impl Discovery {
-    /// Searches again for providers that the first search left out, and takes them in with their records.
+    /// Searches again for providers that the first search excluded, and adds them with their records.
     pub(crate) fn bring(
         &mut self,
         settings: Arc<dyn Settings>,
@@ -91,7 +98,7 @@ impl Discovery {
     }
 }
 
-/// As [`discover_in`]; what providers log goes there.
+/// Like [`discover_in`], with the log that providers write to.
 fn search_in(
     path: SearchPath,
     settings: Arc<dyn Settings>,
@@ -120,7 +127,7 @@ fn search_in(
         let (settings, log) = (search.settings.clone(), search.log.clone());
         search.consider(name, version, origin.clone(), || {
             loadable(tieline_plugin_api::is_static_program())?;
-            // What this process runs already is not asked for a trial: a child would call into a copy of it.
+            // A file that this process has loaded needs no trial: the child would call into a copy of it.
             if !candidate.system && !load::is_loaded(&candidate.path) {
                 probe::check(&candidate.path, &examined.checked.meta, mode, &*settings)?;
             }
@@ -145,7 +152,7 @@ fn search_in(
     Discovery { providers: search.providers, records: search.records, looked, log: search.log }
 }
 
-/// Refuses every file where the program has no dynamic loader. What is built in works there.
+/// Refuses every file if the program has no dynamic loader. Built-in providers work there.
 fn loadable(is_static: bool) -> Result<(), Refusal> {
     if !is_static {
         return Ok(());
@@ -155,7 +162,7 @@ fn loadable(is_static: bool) -> Result<(), Refusal> {
     Err(("static", elf::Unfit { expected, found: found.to_string() }))
 }
 
-/// A search under way.
+/// A search in progress.
 struct Search<'a> {
     providers: Vec<Arc<LoadedProvider>>,
     records: Vec<Record>,
@@ -165,7 +172,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Takes a provider in, or records why not. `open` runs only for one that is wanted and the first of its name.
+    /// Adds a provider, or records the reason for leaving it out. `open` runs only for an admitted provider that is the first of
+    /// its name.
     fn consider(
         &mut self,
         name: &str,
@@ -175,7 +183,7 @@ impl Search<'_> {
     ) {
         if let Some(first) = self.providers.iter().find(|provider| provider.name == name) {
             if origin == Origin::BuiltIn && first.version == *version {
-                // The same provider, whichever of the two serves.
+                // The same provider; either file may serve.
                 return;
             }
             let winner = format!("{} {} ({})", first.name, first.version, first.origin);
@@ -205,7 +213,7 @@ impl Search<'_> {
                 self.records.push(Record::provider(name, found));
                 self.providers.push(provider);
             }
-            // Nothing is wrong: this machine lacks what the provider is for.
+            // Not a fault: this machine lacks the provider's device.
             Err((load::NO_DEVICE, unfit)) => {
                 let because = format!("{}; version {version}, {origin}", unfit.found);
                 self.records.push(Record::provider(name, Verdict::NotUsed { because }));

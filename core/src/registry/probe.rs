@@ -1,16 +1,19 @@
-//! Tries a provider file in a child process first, so that a constructor or an entry function that crashes, hangs or ends
-//! the process costs a line of text and not the process; and remembers the answer.
+//! Tries a provider file in a child process first, and remembers the answer. If a constructor or an entry function crashes, hangs
+//! or ends the process, the cost is a line in the report.
 //!
-//! The child loads the file, calls its entry function with the settings of this process, lists and opens its domains, lets go of what
-//! that made, and runs the file's finalizers, as the end of a process does. No trial covers what a provider does later.
+//! The child does the following, and the trial does not cover what a provider does later:
 //!
-//! The answer belongs to a file (device, inode, size, times), not to a path. It is kept in the process, and
-//! in `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache is only
-//! ever a shortcut: one that cannot be read or written, or that somebody else could have written or put there, is not
-//! used and not mentioned. "No" is believed for a day, because what made a constructor crash may be mended
-//! without touching the file; what the loader itself refuses is cheap to ask again, and not kept.
+//! 1. it loads the file and calls its entry function with the settings of this process,
+//! 2. it lists and opens the domains and closes them,
+//! 3. it runs the file's finalizers, as at the end of a process.
 //!
-//! `TIELINE_PROBE`: `on` (default), `nocache` (asks anew and keeps nothing), `off`.
+//! The answer belongs to a file (device, inode, size, times), not to a path. It is kept in the process, and in
+//! `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache is only a shortcut. It is ignored
+//! without a message if it cannot be read or written, or if another user could have written or placed it. A negative answer is
+//! valid for a day, because the cause of a crash may be removed without a change of the file. A refusal by the loader is cheap to
+//! obtain again and is not kept.
+//!
+//! `TIELINE_PROBE`: `on` (default), `nocache` (asks again and keeps nothing), `off`.
 
 use super::abi::host::Services;
 use super::elf::Unfit;
@@ -35,15 +38,15 @@ use tieline_plugin_api::abi::{Declared, ENTRY_SYMBOL, Set};
 use tieline_plugin_api::process::PerProcess;
 use tieline_plugin_api::raised_rights;
 
-/// How long constructors and entry function may take together.
+/// The time limit for constructors and entry function together.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long a "no" is believed.
+/// How long a negative answer is valid.
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
-/// The cache keeps this many files, the last ones asked about.
+/// The cache keeps this many files, the most recent ones.
 const MOST_ENTRIES: usize = 256;
 const MOST_CACHE_BYTES: u64 = 256 * 1024;
 
-/// What `TIELINE_PROBE` says.
+/// The value of `TIELINE_PROBE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     On,
@@ -61,7 +64,7 @@ impl Mode {
     }
 }
 
-/// What tells one state of a file from another.
+/// Identifies one state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileKey([i64; 7]);
 
@@ -79,23 +82,23 @@ impl FileKey {
     }
 }
 
-/// An answer that is worth keeping.
+/// An answer that is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Why not; `None`: it loads and starts.
+    /// The fault; `None`: the file loads and starts.
     pub(super) fault: Option<String>,
-    /// When it was found, seconds since 1970.
+    /// The time of the trial, in seconds since 1970.
     pub(super) at: u64,
 }
 
 impl Answer {
-    /// Whether it is still believed: "no" for a day, and none that was found in the future.
+    /// Whether the answer is still valid. A negative answer is valid for a day; an answer with a time in the future never is.
     pub(super) fn holds(&self, now: u64) -> bool {
         self.fault.is_none() || now.checked_sub(self.at).is_some_and(|age| age < NO_LASTS_SECONDS)
     }
 }
 
-/// Asks whether this process would survive loading and starting `path`.
+/// Whether this process would survive loading and starting `path`.
 pub(super) fn check(
     path: &Path,
     meta: &fs::Metadata,
@@ -128,7 +131,7 @@ pub(super) fn check(
     told(&answer, false)
 }
 
-/// What a trial says against a file, if anything; `None` when it is not worth keeping.
+/// The fault that a trial found, if any; `None` if the answer is not worth keeping.
 fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     let child = |step| match step {
         Step::Loading => "a child process that loaded it",
@@ -141,7 +144,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
         Ok(Trial::Killed(step, signal)) => {
             Some(format!("{} was killed by {}", child(step), signal_name(signal)))
         }
-        // A device may take its time, and this process can wait for it.
+        // A device may be slow to open, and this process can wait for it.
         Ok(Trial::TimedOut(Step::Opening)) => return None,
         Ok(Trial::TimedOut(step)) => Some(format!(
             "{} did not come back within {} s and was killed",
@@ -149,24 +152,24 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
             LIMIT.as_secs()
         )),
         Ok(Trial::Exited(step, status)) => {
-            Some(format!("{} ended itself with status {status}", child(step)))
+            Some(format!("{} exited with status {status}", child(step)))
         }
         Ok(Trial::Vanished(step)) => Some(format!("{} ended without an answer", child(step))),
-        // The loader says the same again, at once and without harm, when it is asked in this process.
+        // The loader in this process gives the same answer immediately and without harm.
         Ok(Trial::Refused(_) | Trial::NoSymbol) => return None,
-        // No child can be made (limits, seccomp): nothing is known against the file.
+        // No child can be created (limits, seccomp): nothing is known against the file.
         Err(_) => return None,
     })
 }
 
 fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {
     let Some(fault) = &answer.fault else { return Ok(()) };
-    let note = if remembered { " (remembered; TIELINE_PROBE=nocache asks anew)" } else { "" };
+    let note = if remembered { " (remembered; TIELINE_PROBE=nocache tries again)" } else { "" };
     let expected = "a file whose constructors, functions and finalizers run to their end";
     Err(("probe", Unfit { expected: expected.to_string(), found: format!("{fault}{note}") }))
 }
 
-/// What the settings answer, for a child that must take no lock of this process.
+/// A copy of the settings, for a child that must take no lock of this process.
 struct Snapshot(Vec<(String, Set)>);
 
 impl Settings for Snapshot {
@@ -176,7 +179,7 @@ impl Settings for Snapshot {
     fn all(&self) -> Vec<(String, Set)> {
         self.0.clone()
     }
-    /// The trial has no provider's name, and this process looks again.
+    /// The trial has no provider name, and this process checks again.
     fn may_declare(&self, _: &str, _: &str) -> bool {
         true
     }
@@ -210,7 +213,7 @@ fn signal_name(signal: i32) -> String {
     format!("{name} (signal {signal})")
 }
 
-/// Where the cache lies; `None` without a home, and under raised rights.
+/// The path of the cache; `None` without a home directory, and in a setuid program.
 fn cache_file() -> Option<PathBuf> {
     if raised_rights() {
         return None;
@@ -222,19 +225,19 @@ fn cache_file() -> Option<PathBuf> {
     Some(base.join("tieline/probes"))
 }
 
-/// Whether nobody but root and this user can have written it.
+/// Whether only root and this user can have written it.
 fn ours(meta: &fs::Metadata) -> bool {
     (meta.uid() == effective_uid() || meta.uid() == 0) && meta.mode() & 0o022 == 0
 }
 
-/// Whether the part of a path that is there leads through no place of another user: who runs a program with another
-/// user's HOME (sudo does) neither believes nor writes what lies there.
+/// Whether the existing part of a path avoids directories of other users. If a program runs with another user's HOME (as under
+/// sudo), the cache there is neither read nor written.
 fn is_of_ours(directory: &Path) -> bool {
     let there = directory.ancestors().find(|part| fs::symlink_metadata(part).is_ok());
     there.is_some_and(|there| Trust::of_this_process().follow(there).is_ok())
 }
 
-/// Reads the cache; whatever is wrong with it makes it empty.
+/// Reads the cache; any error yields an empty one.
 pub(super) fn read(file: &Path) -> HashMap<FileKey, Answer> {
     let mut text = String::new();
     let mut read = || -> Option<()> {
@@ -273,7 +276,7 @@ fn parse(line: &str) -> Option<(FileKey, Answer)> {
     Some((FileKey(key), Answer { fault, at }))
 }
 
-/// Adds one answer, by writing a new file in place of the old one.
+/// Adds one answer by replacing the file with a new one.
 pub(super) fn add(file: &Path, key: FileKey, answer: &Answer) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let Some(directory) = file.parent() else { return };

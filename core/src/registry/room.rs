@@ -2,8 +2,8 @@
 
 use tieline_plugin_api::abi::ProviderOps;
 
-/// Room for the provider's table: larger than any minor's, so that a provider which ignores the size that
-/// it was given still writes inside.
+/// Room for the provider's table. It is larger than the table of any minor, so a provider that ignores the given size still writes
+/// inside it.
 #[repr(C, align(64))]
 pub(super) struct Room {
     pub(super) ops: ProviderOps,

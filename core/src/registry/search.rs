@@ -1,12 +1,12 @@
-//! Where providers are looked for, and which of the files found there are fit to be opened.
+//! The search path of providers, and the checks that a file must pass before it is opened.
 //!
-//! In this order: the directories of `TIELINE_PROVIDER_PATH`, the directory beside the library (or beside
-//! the executable that the core is linked into) and its `tieline-1/providers`, and the system directory that
-//! was compiled in. A directory or file that cannot be used is recorded and never ends the search.
+//! The directories are searched in this order: those of `TIELINE_PROVIDER_PATH`; the directory of the library (or of the executable
+//! that the core is linked into) and its `tieline-1/providers`; the system directory that was compiled in. A directory or file that
+//! cannot be used is recorded and never ends the search.
 //!
-//! Under raised rights nothing beside the executable is looked at: whoever may make a link to a program in a directory of
-//! his own would choose its providers. What `TIELINE_PROVIDER_PATH` says there is the program's or the system file's word;
-//! the environment's is not believed ([`crate::config`]).
+//! In a setuid program the directory of the executable is not searched: a user could link to the program from another directory and
+//! so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the environment is
+//! ignored ([`crate::config`]).
 
 use super::elf::{self, OpenFile, Unfit};
 use super::identity::{self, Identity, Refusal};
@@ -25,20 +25,20 @@ use tieline_plugin_api::raised_rights;
 /// The variable that names directories.
 const VARIABLE: &str = "TIELINE_PROVIDER_PATH";
 
-/// `<libdir>`, as the package was configured (`TIELINE_LIBDIR` when it was built).
+/// `<libdir>` of the installed package (`TIELINE_LIBDIR` at build time).
 const LIBDIR: &str = match option_env!("TIELINE_LIBDIR") {
     Some(libdir) => libdir,
     None => "/usr/lib",
 };
 
-/// Why a directory is in the search path.
+/// The reason that a directory is in the search path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Named by the user: what is wrong with it is told.
+    /// Named by the user: a problem with it is reported.
     Named,
-    /// Beside the library or the executable: told only if it holds providers.
+    /// Next to the library or the executable: reported only if it holds providers.
     Beside,
-    /// The package manager's: its files are not tried in a child process.
+    /// Owned by the package manager: its files are not tried in a child process.
     System,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct SearchPath {
     directories: Vec<(PathBuf, Kind)>,
 }
 
-/// A file that is a provider by its name and its rights.
+/// A file whose name and rights are those of a provider.
 pub(super) struct FoundFile {
     pub(super) path: PathBuf,
     pub(super) name_in_file: String,
@@ -61,7 +61,7 @@ pub(super) struct Examined {
     pub(super) checked: Checked,
 }
 
-/// The file that was checked, still open, so that what is loaded can be compared with it.
+/// The file that was checked, still open for the comparison with the file that is loaded.
 pub(super) struct Checked {
     pub(super) file: fs::File,
     pub(super) meta: fs::Metadata,
@@ -84,7 +84,7 @@ fn refused(
 }
 
 impl SearchPath {
-    /// The path that the settings and this installation give.
+    /// The path that results from the settings and this installation.
     pub(crate) fn from_settings(settings: &dyn Settings) -> SearchPath {
         let mut path = SearchPath::named(settings.get(VARIABLE).map(|set| set.0).as_deref());
         let beside = load::own_object().filter(|_| !raised_rights());
@@ -96,8 +96,8 @@ impl SearchPath {
         path
     }
 
-    /// Only what `TIELINE_PROVIDER_PATH` names. A value with a relative directory is refused, but only after the search, which
-    /// must not load anything from there.
+    /// Only the directories of `TIELINE_PROVIDER_PATH`. A value with a relative directory is refused after the search, so the
+    /// search itself must not load anything from there.
     pub(crate) fn named(value: Option<&str>) -> SearchPath {
         let mut path = SearchPath { directories: Vec::new() };
         for entry in value.unwrap_or_default().split(':').filter(|entry| entry.starts_with('/')) {
@@ -108,21 +108,21 @@ impl SearchPath {
 
     fn push(&mut self, directory: PathBuf, kind: Kind) {
         match self.directories.iter_mut().find(|(known, _)| *known == directory) {
-            // The user may name the system directory: it stays the system's.
+            // If the user names the system directory, it keeps the system's treatment.
             Some((_, known)) if kind == Kind::System => *known = Kind::System,
             Some(_) => {}
             None => self.directories.push((directory, kind)),
         }
     }
 
-    /// The directories, for the words of a record.
+    /// The directories, as text for a record.
     pub(crate) fn looked(&self) -> String {
         let names: Vec<String> =
             self.directories.iter().map(|(directory, _)| directory.display().to_string()).collect();
         names.join(":")
     }
 
-    /// Lists the candidates in the order of the search, and records what cannot be one.
+    /// Lists the candidates in search order and records the entries that cannot be candidates.
     pub(super) fn candidates(self) -> (Vec<FoundFile>, Vec<Record>) {
         let mut records = Vec::new();
         let mut candidates = Vec::new();
@@ -154,7 +154,7 @@ impl SearchPath {
             }
             for (file_name, name_in_file) in names {
                 let path = directory.join(file_name);
-                // The same file again, through a second name of its directory, is no second provider.
+                // The same file under a second name of its directory is not a second provider.
                 let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
                 if seen.insert(real) {
                     let system = *kind == Kind::System;
@@ -170,11 +170,11 @@ fn system_directory() -> PathBuf {
     Path::new(LIBDIR).join(format!("tieline-{ABI_MAJOR}/providers"))
 }
 
-/// The provider files of a directory with the names in their names, sorted.
+/// The provider files of a directory with the provider names in their file names, sorted.
 fn names(directory: &Path) -> std::io::Result<Vec<(std::ffi::OsString, String)>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
-        // One entry that cannot be read is not a reason to miss the others.
+        // An unreadable entry does not hide the others.
         let Ok(entry) = entry else { continue };
         let file_name = entry.file_name();
         let in_file =
@@ -187,7 +187,7 @@ fn names(directory: &Path) -> std::io::Result<Vec<(std::ffi::OsString, String)>>
     Ok(names)
 }
 
-/// Whether only root and this user decide what lies in a directory. Returns where it is.
+/// Whether only root and this user control the contents of a directory. Returns its real path.
 fn directory_is_safe(trust: &Trust, directory: &Path) -> Result<PathBuf, Refusal> {
     let unreadable = |found: String| -> Refusal {
         ("search", Unfit { expected: "a directory that can be read".into(), found })
@@ -213,9 +213,9 @@ pub(super) fn examine(candidate: &FoundFile) -> Result<Examined, Refusal> {
     };
     let trust = Trust::of_this_process();
     let real = follow(&trust, &candidate.path, READABLE)?;
-    // Behind a symbolic link another directory counts than the one that was searched.
+    // Behind a symbolic link the file lies in another directory, which must be safe too.
     let _ = directory_is_safe(&trust, real.parent().unwrap_or(Path::new("/")))?;
-    // A FIFO with a provider's name must not hang the search.
+    // A FIFO that is named like a provider must not block the search.
     let file = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)

@@ -1,4 +1,4 @@
-//! The settings that providers ask the host for.
+//! The settings that providers request from the host.
 
 use crate::config::upper;
 use tieline_plugin_api::abi::{Declared, Set};
@@ -9,15 +9,15 @@ pub(crate) fn is_named_after(provider: &str, name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('_'))
 }
 
-/// Where a provider's configuration comes from, and the search's own.
+/// The source of the providers' configuration and of the search's own.
 pub(crate) trait Settings: Send + Sync {
-    /// The value of a variable and who set it, when somebody has or the core has a default for it.
+    /// The value of a variable and its source, if it is set or has a default in the core.
     fn get(&self, name: &str) -> Option<Set>;
 
-    /// Everything that [`Settings::get`] answers, for a child process that can ask nobody.
+    /// All values that [`Settings::get`] can return, for a child process without access to this object.
     fn all(&self) -> Vec<(String, Set)>;
 
-    /// What the core says of a variable of its own, whatever a provider declares.
+    /// The core's declaration of one of its own variables, which overrides a provider's.
     fn of_the_core(&self, _name: &str) -> Option<Declared> {
         None
     }
@@ -25,12 +25,12 @@ pub(crate) trait Settings: Send + Sync {
     /// The names of all providers that were found, before any of them starts.
     fn found(&self, _names: &[&str]) {}
 
-    /// Whether a variable that is not the core's may be this provider's: its name says so.
+    /// Whether a variable outside the core may belong to this provider, judged by its name.
     fn may_declare(&self, provider: &str, name: &str) -> bool {
         is_named_after(provider, name)
     }
 
-    /// A provider that starts, or would but for a value, has declared a variable.
+    /// A provider has declared a variable, and it starts or would start but for a refused value.
     fn declared(&self, provider: &str, variable: &Declared);
 }
 

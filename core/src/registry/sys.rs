@@ -1,11 +1,11 @@
-//! The child process that tries a provider file out, and other calls to the system.
+//! The child process that tries a provider file, and other system calls.
 //!
-//! Why fork and not a helper program: a library cannot count on a helper being installed beside it, nor on
-//! finding it. What that asks of the child: between fork and `_exit` it makes system calls, calls dlopen, dladdr, the
-//! file's entry function, what opens its domains, and its finalizers, nothing else. The application's exit handlers do not run. dlopen takes the loader's lock and allocates; glibc makes both usable again
-//! in the child of a process with several threads. Everything else that the child needs is prepared before the fork:
-//! the host table that the entry function gets is one that no other thread has ever seen, so none of its locks is held.
-//! The constructors and the entry function of the file that is tried may do anything: that is what the child is for.
+//! The trial forks instead of running a helper program, because a library cannot rely on an installed helper. Between fork and
+//! `_exit` the child makes system calls and calls dlopen, dladdr, the file's entry function, the functions that open its domains,
+//! and its finalizers; nothing else. The application's exit handlers do not run. dlopen takes the loader's lock and allocates;
+//! glibc makes both usable in the child of a multi-threaded process. Everything else is prepared before the fork. No other thread
+//! has seen the host table that the entry function gets, so none of its locks is held. The constructors and the entry function of
+//! the file may do anything; the child exists to contain that.
 
 #![allow(unsafe_code)]
 
@@ -22,10 +22,10 @@ use tieline_plugin_api::abi::{EntryFn, Host};
 /// The attribute that holds an access control list (acl(5)).
 const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 
-/// Whether an access control list gives rights to more than a file's owner, its group and everybody. Where that cannot be told: yes.
+/// Whether an access control list grants rights to others than a file's owner, its group and everybody. If that is unknown: yes.
 pub(super) fn has_access_list(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return true };
-    // SAFETY: two strings that end with zero; nothing is written, since there is room for nothing.
+    // SAFETY: two strings that end with zero; nothing is written, since the buffer size is zero.
     let len =
         unsafe { libc::lgetxattr(path.as_ptr(), ACCESS_LIST.as_ptr(), std::ptr::null_mut(), 0) };
     let none = [libc::ENODATA, libc::EOPNOTSUPP, libc::ENOSYS];
@@ -33,7 +33,7 @@ pub(super) fn has_access_list(path: &Path) -> bool {
         || !io::Error::last_os_error().raw_os_error().is_some_and(|error| none.contains(&error))
 }
 
-/// Lets another user write a directory that is its owner's and its group's, by an access control list.
+/// Gives another user write access to a directory by an access control list.
 #[cfg(test)]
 pub(super) fn give_access(path: &Path, user: u32) -> io::Result<()> {
     const NOBODY_SPECIAL: u32 = u32::MAX;
@@ -58,11 +58,11 @@ pub(super) fn give_access(path: &Path, user: u32) -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Goes on as this user in a user namespace where nobody else is. For a forked child: it has one thread.
+/// Continues as this user in a user namespace without other users. For a forked child, which has one thread.
 #[cfg(test)]
 pub(super) fn enter_user_namespace(user: u32) -> io::Result<()> {
     let done = |code: c_int| if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // SAFETY: these take numbers only. Who has become another user may write what is below his /proc once he can be traced again.
+    // SAFETY: these take numbers only. After the change of the user, PR_SET_DUMPABLE makes the files in /proc/self writable again.
     unsafe {
         done(libc::setresuid(user, user, user))?;
         done(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0))?;
@@ -71,7 +71,7 @@ pub(super) fn enter_user_namespace(user: u32) -> io::Result<()> {
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1\n"))
 }
 
-/// A file as the mappings of a process name it: these numbers may be others than stat's (overlayfs, btrfs).
+/// A file as the mappings of a process identify it. These numbers may differ from those of stat (overlayfs, btrfs).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MappedFile(String);
 
@@ -81,7 +81,7 @@ impl std::fmt::Display for MappedFile {
     }
 }
 
-/// The file that is mapped at an address; `None` without /proc, or where no file is.
+/// The file that is mapped at an address; `None` without /proc, or if no file is mapped there.
 pub(super) fn file_at(address: *const c_void) -> Option<MappedFile> {
     mapped_at(&std::fs::read("/proc/self/maps").ok()?, address as usize)
 }
@@ -99,10 +99,10 @@ fn mapped_at(maps: &[u8], address: usize) -> Option<MappedFile> {
     })
 }
 
-/// How an open file is named where it is mapped.
+/// The identity that an open file has in the mappings.
 pub(super) fn as_mapped(file: &File) -> Option<MappedFile> {
     const LEN: usize = 1;
-    // SAFETY: a new mapping of one page, which nothing reads, and which is gone again before this returns.
+    // SAFETY: a new mapping of one page, which nothing reads and which is unmapped before this returns.
     unsafe {
         let (none, fd) = (std::ptr::null_mut(), file.as_raw_fd());
         let page = libc::mmap(none, LEN, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
@@ -115,49 +115,49 @@ pub(super) fn as_mapped(file: &File) -> Option<MappedFile> {
     }
 }
 
-/// What the child was doing when it ended.
+/// The step at which the child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// dlopen, and with it the file's constructors.
     Loading,
     /// The entry function.
     Starting,
-    /// What lists and opens its domains, or what lets go again of all that was made.
+    /// Listing, opening and closing its domains.
     Opening,
     /// The finalizers of the file.
     Ending,
 }
 
-/// How a trial ended.
+/// The result of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trial {
-    /// It loaded, has the symbol, and the entry function came back, whatever it answered.
+    /// It loaded, has the symbol, and the entry function returned, with any status.
     Ran,
-    /// The loader refused, in its words.
+    /// The loader refused, with this text.
     Refused(String),
     /// It loaded and lacks the symbol.
     NoSymbol,
     /// A signal ended the child.
     Killed(Step, i32),
-    /// The child ended itself with this status, before it could answer.
+    /// The child exited with this status before it could answer.
     Exited(Step, i32),
-    /// The child is gone without an answer, and somebody else collected its status.
+    /// The child is gone without an answer, and another part of the process collected its status.
     Vanished(Step),
     /// No answer within the limit.
     TimedOut(Step),
 }
 
-/// What the child calls the entry function with.
+/// The arguments of the entry function in the child.
 pub(super) struct Call {
     pub(super) host: &'static Host,
     pub(super) room: Box<Room>,
 }
 
-/// The descriptor that the child answers on.
+/// The descriptor to which the child writes its answer.
 const ANSWER: c_int = 3;
 
-/// Loads `path` in a child process, and calls its `symbol`, which is an entry function. The child is gone when this
-/// returns. `call.host` is used by nobody else.
+/// Loads `path` in a child process and calls its entry function `symbol`. The child is gone when this returns. Nothing else uses
+/// `call.host`.
 pub(super) fn try_file(
     path: &CStr,
     symbol: &CStr,
@@ -179,11 +179,11 @@ fn try_with(
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: two new descriptors, owned here alone.
+    // SAFETY: two new descriptors, owned here only.
     let (reader, writer) =
         unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     let mut stack = vec![0u8; 64 * 1024];
-    // SAFETY: the child makes only the calls that the module's documentation names.
+    // SAFETY: the child makes only the calls that the module documentation lists.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(io::Error::last_os_error()),
@@ -198,7 +198,7 @@ fn try_with(
     }
 }
 
-/// The child: tries, answers, ends.
+/// The child: tries the file, answers, ends.
 ///
 /// # Safety
 /// Called in a forked child.
@@ -209,15 +209,15 @@ unsafe fn child(
     answer: c_int,
     stack: &mut [u8],
 ) -> ! {
-    // SAFETY: system calls on this process's own state, dlopen, and a call of what lies at the symbol, as the parent would
-    // make it: whatever comes of that ends with this process.
+    // SAFETY: system calls on the state of this process, dlopen, and a call of the symbol as the parent would make it. Any damage
+    // ends with this process.
     unsafe {
         let _ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         let _ = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         let _ = libc::setrlimit(libc::RLIMIT_CORE, &no_core);
-        // Descriptors: the answer on its own number; nothing of the application's is held open by a child
-        // that hangs; nothing that a constructor prints reaches the application's output.
+        // Descriptors: the answer gets its own number; a hanging child must hold no descriptor of the application open; output of a
+        // constructor must not reach the application's output.
         if answer != ANSWER && libc::dup2(answer, ANSWER) < 0 {
             libc::_exit(1);
         }
@@ -241,7 +241,7 @@ unsafe fn child(
             say(b"M");
             libc::_exit(0)
         }
-        // The parent looks the address up, too: the loader then reads the tables of the file's symbols.
+        // The parent looks up the address as well, which makes the loader read the file's symbol tables.
         let _ = super::objects::defined_in(handle, entry);
         say(b"L");
         let is_whole = call.is_some();
@@ -266,17 +266,17 @@ unsafe fn child(
 }
 
 unsafe fn say(bytes: &[u8]) {
-    // SAFETY: a write to the child's own descriptor; what does not fit is lost.
+    // SAFETY: a write to the child's own descriptor; a part that does not fit is lost.
     let _ = unsafe { libc::write(ANSWER, bytes.as_ptr().cast(), bytes.len()) };
 }
 
-/// Forgets the application's signal handlers, and reports the signal that ends the child through the pipe:
-/// the application may collect the child's status itself (or ignore SIGCHLD), and then waitpid knows nothing.
+/// Resets the application's signal handlers, and reports the signal that ends the child through the pipe. The application may
+/// collect the child's status itself (or ignore SIGCHLD), and then waitpid returns no status.
 ///
 /// # Safety
-/// Called in a forked child; `stack` lives as long as it.
+/// Called in a forked child; `stack` lives as long as the child.
 unsafe fn default_signals(stack: &mut [u8]) {
-    // SAFETY: signal state of this process alone.
+    // SAFETY: changes signal state of this process only.
     unsafe {
         for signal in 1..=64 {
             let _ = libc::signal(signal, libc::SIG_DFL);
@@ -306,11 +306,12 @@ extern "C" fn crashed(signal: c_int) {
     }
 }
 
-/// A descriptor of the child: tells its end, and kills no other process, whoever collects its status.
+/// A descriptor of the child. It reports the end of the child and cannot kill another process, even if the status was collected
+/// elsewhere.
 fn pidfd_open(pid: c_int) -> Option<OwnedFd> {
     // SAFETY: makes a descriptor (close-on-exec) of our own child.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    // SAFETY: a new descriptor, owned here alone.
+    // SAFETY: a new descriptor, owned here only.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
@@ -320,7 +321,7 @@ struct Child {
 }
 
 impl Child {
-    /// Waits for the answer and for the end of the child; kills it at the deadline.
+    /// Waits for the answer and the end of the child; kills it at the deadline.
     fn answer(self, reader: &OwnedFd, limit: Duration) -> Trial {
         let deadline = Instant::now() + limit;
         let mut answer = Vec::new();
@@ -346,7 +347,7 @@ impl Child {
                 let _ = self.collect(0);
                 return Trial::TimedOut(step_of(&answer).0);
             }
-            // Without a pidfd the end of the child wakes nobody up, if it has closed the pipe: look again.
+            // Without a pidfd, the end of a child that has closed the pipe wakes nothing up: poll at short intervals.
             let step = if self.pidfd.is_some() { left } else { left.min(Duration::from_millis(5)) };
             let mut waits = Vec::with_capacity(2);
             if open {
@@ -376,8 +377,8 @@ impl Child {
     }
 
     fn kill(&self) {
-        // SAFETY: a signal to our own child: by its pidfd, or by its number while it is not collected yet
-        // (`collect` has just said that it runs).
+        // SAFETY: a signal to our own child: by its pidfd, or by its number while it is not collected (`collect` has just reported
+        // that it runs).
         let _ = unsafe {
             match &self.pidfd {
                 Some(pidfd) => libc::syscall(
@@ -396,7 +397,7 @@ impl Child {
     fn collect(&self, flags: c_int) -> Collected {
         loop {
             let mut status = 0;
-            // SAFETY: waits for our own child alone; writes one int.
+            // SAFETY: waits for our own child only; writes one int.
             let got = unsafe { libc::waitpid(self.pid, &mut status, flags) };
             if got == self.pid {
                 return if libc::WIFSIGNALED(status) {
@@ -422,7 +423,7 @@ enum Collected {
     Gone,
 }
 
-/// What the child had begun when it said this, and what it said of that.
+/// The step that the child had begun when it wrote this answer, and the rest of the answer.
 fn step_of(answer: &[u8]) -> (Step, &[u8]) {
     match answer {
         [b'L', b'D', b'Q', rest @ ..] | [b'L', b'Q', rest @ ..] => (Step::Ending, rest),
@@ -451,7 +452,7 @@ fn readable(fd: &OwnedFd) -> bool {
     unsafe { libc::poll(&mut wait, 1, 0) == 1 }
 }
 
-/// Reads what is there; `false` at the end of the file.
+/// Reads the available bytes; `false` at end of file.
 fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
     let mut buffer = [0u8; 1024];
     loop {
@@ -475,10 +476,10 @@ fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
 mod tests {
     use super::*;
 
-    /// The C library, which every process can load. Nothing in it is called.
+    /// The C library, which every process can load. No function in it is called.
     fn trial(path: &CStr, symbol: &CStr) -> [Trial; 2] {
         let limit = Duration::from_secs(60);
-        // With a pidfd, and as on a kernel that has none.
+        // With a pidfd, and as on a kernel without pidfds.
         [pidfd_open, |_| None]
             .map(|open| try_with(path, symbol, None, limit, open).expect("a child"))
     }

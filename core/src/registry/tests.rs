@@ -1,5 +1,5 @@
-//! Tests of what runs before any code of a file does: the ELF reader under fuzzing, the note, the search.
-//! What needs whole provider files is in `tests/bad-providers`, through the public interface.
+//! Tests of the steps before any code of a file runs: the ELF reader under fuzzing, the note, the search. Tests that need whole
+//! provider files are in `tests/bad-providers`, through the public interface.
 
 use super::elf::{self, Bytes};
 use super::*;
@@ -23,7 +23,7 @@ fn real_file() -> &'static [u8] {
     })
 }
 
-/// A slice that fails the test when the reader asks for something and gets it from outside.
+/// A slice that fails the test if the reader succeeds in reading outside of it.
 struct Watched<'a> {
     bytes: &'a [u8],
     most: Mutex<usize>,
@@ -40,7 +40,7 @@ impl Bytes for Watched<'_> {
     }
 }
 
-/// Reads; what the reader allocates at once is bounded whatever the file says.
+/// Reads the file and checks that the reader's single allocations are bounded for any contents.
 fn read_within_bounds(bytes: &[u8]) -> Result<elf::Image, elf::Unfit> {
     let watched = Watched { bytes, most: Mutex::new(0) };
     let image = elf::read(&watched);
@@ -74,12 +74,12 @@ fn a_file_for_another_machine_is_refused_by_the_machines_names() {
     assert!(unfit.expected.starts_with("a file for ") && unfit.found.starts_with("a file for "));
 }
 
-/// Where the section headers begin.
+/// The offset of the section headers.
 fn section_headers(file: &[u8]) -> usize {
     u64::from_ne_bytes(file[40..48].try_into().unwrap()) as usize
 }
 
-/// Numbers that are too large for the header stand in the first section header.
+/// Numbers that are too large for the header are in the first section header.
 #[test]
 fn extended_numbers_of_sections_are_read_where_they_stand() {
     let mut file = real_file().to_vec();
@@ -93,7 +93,7 @@ fn extended_numbers_of_sections_are_read_where_they_stand() {
     };
     set(&mut file, u64::from(sections));
     assert!(read_within_bounds(&file).is_ok());
-    // So many there are, and no more.
+    // The largest number of headers that fits.
     let room = (file.len() - first) / 64;
     set(&mut file, room as u64 + 1);
     let unfit = read_within_bounds(&file).err().expect("they do not end in the file");
@@ -338,7 +338,7 @@ fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {
     assert_eq!(records.len(), 2);
 }
 
-/// Such a value is refused when all settings are checked, which is after the search.
+/// Such a value is refused by the check of all settings, which comes after the search.
 #[test]
 fn a_relative_directory_is_not_searched() {
     assert_eq!(SearchPath::named(Some("here:/a:./b::../c:/d")).looked(), "/a:/d");
@@ -350,7 +350,7 @@ mod cache {
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
 
-    /// A directory of its own for each test; gone when dropped.
+    /// A directory for each test, removed on drop.
     struct Place(PathBuf);
 
     impl Place {

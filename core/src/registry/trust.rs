@@ -1,14 +1,14 @@
-//! Whether only root and this user can change a provider's file, or put another one in its place.
+//! Whether only root and this user can change a provider's file or replace it.
 //!
-//! dlopen takes a path, and whoever can rename one of the directories on it decides what is loaded, whatever was checked a
-//! moment before. So a path is followed from the root, as the kernel follows it. Every directory and every symbolic link on it
-//! belongs to root or to this user, and nobody else can write the directories; a sticky one (`/tmp`) may be written by all,
-//! because there only the owner of an entry, and the directory's, can move it. Then nobody else can make the path lead
-//! elsewhere: not while it is followed (each step lies in a directory that was checked before), and not later.
+//! dlopen takes a path. A user who can rename a directory on it decides which file is loaded, regardless of an earlier check. So
+//! the path is followed from the root, as the kernel follows it. Every directory and every symbolic link on it must belong to root
+//! or to this user, and no other user may be able to write the directories. A sticky directory (`/tmp`) may be writable by all,
+//! because only the owner of an entry and the owner of the directory can move the entry. Under these conditions no other user can
+//! redirect the path: not while it is followed (each step is in a directory that was checked before), and not later.
 //!
-//! "Nobody else" leaves out a group whose number is the owner's: the private group that most systems give to each user. Where an
-//! access control list is there as well, the group's rights are those that the list may give to anybody, and count. Under
-//! raised rights only root's directories and files are trusted, since the user is the one who may not choose.
+//! A group with the same number as the owner does not count as another user: most systems give each user such a private group. If
+//! there is also an access control list, then the group's rights are the maximum that the list may grant to anybody, and they
+//! count. In a setuid program only root's directories and files are trusted, because the user must not choose providers.
 
 use super::elf::Unfit;
 use super::sys;
@@ -21,30 +21,30 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use tieline_plugin_api::raised_rights;
 
-/// As many symbolic links as the kernel follows.
+/// The limit of symbolic links, as in the kernel.
 const MOST_LINKS: usize = 40;
 const STICKY: u32 = 0o1000;
 
-/// Whose directories and files are trusted.
+/// The owners whose directories and files are trusted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trust {
-    /// Besides root; none under raised rights.
+    /// Trusted besides root; `None` in a setuid program.
     user: Option<u32>,
-    /// In a user namespace: the number that stands for everybody who is not in it, root of the host included.
+    /// In a user namespace: the number of all users outside of it, including root of the host.
     outside: Option<u32>,
 }
 
-/// Why a path is not taken.
+/// The reason that a path is refused.
 #[derive(Debug)]
 pub(super) enum Obstacle {
-    /// Somebody else could change what it leads to.
+    /// Another user could change its target.
     Unsafe(Unfit),
-    /// It leads nowhere; in words.
+    /// It has no target; as text.
     Nowhere(String),
 }
 
 impl Trust {
-    /// What this process may trust.
+    /// The owners that this process may trust.
     pub(super) fn of_this_process() -> Trust {
         let user = (!raised_rights()).then(effective_uid);
         Trust { user, outside: outside() }
@@ -55,7 +55,7 @@ impl Trust {
         Trust { user, outside: None }
     }
 
-    /// Follows an absolute path through its links. Returns where it leads; what lies there is for [`Trust::check`].
+    /// Follows an absolute path through its links and returns its target. [`Trust::check`] judges the file there.
     pub(super) fn follow(&self, path: &Path) -> Result<PathBuf, Obstacle> {
         let mut steps: VecDeque<OsString> = names(path);
         let mut real = PathBuf::from("/");
@@ -94,13 +94,17 @@ impl Trust {
         Ok(real)
     }
 
-    /// Whether only who is trusted can put something into this directory, or write this file.
+    /// Whether only trusted users can put something into this directory, or write this file.
     pub(super) fn check(&self, at: &Path, meta: &Metadata, what: &str) -> Result<(), Unfit> {
         if let Some(writers) = other_writers(at, meta) {
             let expected = match writers {
-                Writers::Listed => format!("{what} that an access control list opens to nobody"),
-                Writers::All => format!("{what} that not everybody can write"),
-                Writers::Group(_) => format!("{what} that no group but its owner's own can write"),
+                Writers::Listed => {
+                    format!("{what} whose access control list grants write access to no other user")
+                }
+                Writers::All => format!("{what} that is not world-writable"),
+                Writers::Group(_) => {
+                    format!("{what} that no group except its owner's own can write")
+                }
             };
             return Err(Unfit { expected, found: writers.found(meta) });
         }
@@ -122,13 +126,13 @@ impl Trust {
         self.user.map_or_else(|| "root".to_string(), |user| format!("root or to user {user}"))
     }
 
-    /// A directory on the way.
+    /// Checks a directory on the path.
     fn check_ancestor(&self, directory: &Path, meta: &Metadata) -> Result<(), Unfit> {
         let is_outside = Some(meta.uid()) == self.outside;
         let name = format!("the directory {}", directory.display());
         let expected = || {
             format!(
-                "directories on the way that belong to {}, and that nobody else can write",
+                "directories on the path that belong to {} and that no other user can write",
                 self.owners()
             )
         };
@@ -148,11 +152,11 @@ impl Trust {
     }
 }
 
-/// Who besides the owner can write something.
+/// The users besides the owner that can write a file or directory.
 enum Writers {
     All,
     Group(u32),
-    /// Whom an access control list names.
+    /// Users or groups that an access control list names.
     Listed,
 }
 
@@ -197,8 +201,8 @@ fn nowhere(at: &Path, error: &io::Error, link: Option<&(PathBuf, PathBuf)>) -> O
     Obstacle::Nowhere(text)
 }
 
-/// The user number that stands for everybody outside this process's user namespace; none where nobody is outside. There
-/// root's own directories carry it too, `/` first of all, so on the way it counts as root's.
+/// The user number that stands for everybody outside the user namespace of this process; `None` without such users. In a user
+/// namespace root's directories, such as `/`, have this number too, so on the path it counts as root's.
 fn outside() -> Option<u32> {
     let text = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
     outside_of(&fs::read_to_string("/proc/self/uid_map").ok()?, text.trim().parse().ok()?)
@@ -223,7 +227,7 @@ mod tests {
     use crate::sys::ends_in_forked_child;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A tree of its own below a directory that is trusted; gone when dropped.
+    /// A tree below a trusted directory, removed on drop.
     struct Tree(PathBuf);
 
     impl Tree {
@@ -264,7 +268,7 @@ mod tests {
         assert_eq!(real, fs::canonicalize(tree.at("a/b/file")).unwrap());
     }
 
-    /// As many as the kernel follows.
+    /// The limit of the kernel.
     #[test]
     fn so_many_links_are_followed_and_no_more() {
         let tree = Tree::new("links");
@@ -342,7 +346,7 @@ mod tests {
         assert!(tree.refusal("a/b/file").contains("belongs to user 12345"));
         assert!(Trust::of_user(Some(12_345)).follow(&tree.at("a/b/file")).is_ok());
         assert!(Trust::of_user(None).follow(&tree.at("a/b/file")).is_err());
-        // A link that somebody put into a sticky directory is his choice, wherever it leads.
+        // The owner of a link in a sticky directory controls its target, so the link is not trusted.
         tree.mode("a", 0o1777);
         std::os::unix::fs::chown(tree.at("a"), Some(0), None).unwrap();
         symlink("b", tree.at("a/link")).unwrap();
@@ -369,7 +373,7 @@ mod tests {
         assert_eq!(outside_of("", 65534), None);
     }
 
-    /// Root's directories belong to nobody there: without them no path would be trusted.
+    /// There, root's directories belong to the overflow user: if that number were refused, no path would be trusted.
     #[test]
     fn in_a_user_namespace_a_path_of_our_own_is_followed_and_what_is_from_outside_is_not_taken() {
         let tree = Tree::new("namespace");

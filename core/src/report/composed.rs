@@ -3,8 +3,8 @@
 use crate::compose::{Composition, Path};
 use crate::rank::{ModuleRef, Role};
 
-/// What was composed for a domain. Modules go by their names within it; the module that forms the connections has
-/// the reason beside it where that is not the usual one.
+/// The path that was composed for a domain. Modules are shown by their names within it. The connection module has its reason
+/// appended if the choice is unusual.
 pub(crate) fn of_domain(path: &Path, composition: &Composition) -> String {
     let mut parts = Vec::new();
     for role in Role::DATA {
@@ -33,7 +33,7 @@ pub(crate) fn of_domain(path: &Path, composition: &Composition) -> String {
     format!("{{{}}}", parts.join(", "))
 }
 
-/// What the user calls a connection module in `TIELINE_CONNECT`: as short as leaves no doubt.
+/// The name of a connection module in `TIELINE_CONNECT`, as short as is unambiguous.
 fn connector(at: &ModuleRef, path: &Path, composition: &Composition) -> String {
     let known = composition.ranked(at);
     let siblings = composition.modules.iter().filter(|m| m.at.provider == at.provider).count();

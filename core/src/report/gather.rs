@@ -15,7 +15,7 @@ use crate::registry::abi::host::LogLine;
 use crate::setup::Core;
 
 impl Report {
-    /// The report of a context as it is now.
+    /// The current report of a context.
     pub(crate) fn of(core: &Core) -> Report {
         let discovery = &core.discovery;
         let providers = discovery.providers.iter().map(|provider| ProviderView {
@@ -65,7 +65,7 @@ impl Report {
     }
 }
 
-/// Providers that somebody named, and that this machine has no device for: to have none is a normal state otherwise.
+/// Providers that the user named although this machine has no device for them. Without a name a missing device is a normal state.
 fn named_in_vain(core: &Core) -> Vec<String> {
     let Ok(list) = core.config.selection(vars::PROVIDERS) else { return Vec::new() };
     let mut told = BTreeSet::new();
@@ -81,7 +81,7 @@ fn named_in_vain(core: &Core) -> Vec<String> {
     without.collect()
 }
 
-/// Every module, the domains in the order of their names.
+/// All modules, with the domains ordered by name.
 pub(super) fn module_views(composition: &Composition) -> Vec<ModuleView> {
     composition.modules.iter().map(|ranked| module_view(ranked, composition)).collect()
 }
@@ -91,7 +91,7 @@ pub(super) fn path_views(composition: &Composition) -> Vec<PathView> {
     composition.paths.iter().map(|path| path_view(path, composition)).collect()
 }
 
-/// The lanes to a peer that is like this process and that everything reaches.
+/// The lanes to a peer of the same kind as this process that can be reached in every way.
 fn lane_views(composition: &Composition) -> Vec<LaneView> {
     let alike = |ranked: &Ranked| PeerModule { at: ranked.at.clone(), priority: ranked.priority };
     let peer: Vec<PeerModule> = composition.modules.iter().map(alike).collect();
@@ -172,7 +172,7 @@ fn path_view(path: &Path, composition: &Composition) -> PathView {
     }
 }
 
-/// Two steps may miss the same name, and a provider that is there may find nothing to do: one record is enough.
+/// Two steps may miss the same name, and an installed provider may find no device: one record is enough.
 fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Record> {
     let mut missing = BTreeSet::new();
     let mut kept: Vec<Record> = Vec::new();
@@ -183,7 +183,7 @@ fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Reco
             let found = |r: &Record| matches!(r.verdict, Verdict::Found { .. });
             let same = |r: &Record| found(r) && r.subject() == subject;
             if let Some(at) = kept.iter().position(same) {
-                // Its file is there all the same: who asks whether it is installed sees where.
+                // The record keeps the file, which shows that the provider is installed and where.
                 let because = format!("{because}; {}", kept.remove(at).verdict.detail());
                 kept.push(Record { verdict: Verdict::NotUsed { because }, ..record.clone() });
                 continue;

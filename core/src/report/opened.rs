@@ -1,4 +1,4 @@
-//! The report that is written while it is made: how it begins. `docs/running.md` has an example.
+//! The beginning of the report that is written as events occur. `docs/running.md` has an example.
 
 use std::sync::{Arc, Weak};
 
@@ -12,10 +12,10 @@ use crate::setup::Core;
 use tieline_plugin_api::raised_rights;
 
 impl Report {
-    /// Writes how a context was opened, if `TIELINE_REPORT` asks for it, and has what is noted and logged from now on written too.
+    /// If `TIELINE_REPORT` is set, writes how a context was opened and from then on everything that is noted and logged.
     pub(crate) fn write_while_made(core: &Core) {
         let Some(journal) = core.journal() else { return };
-        // Providers keep the log until the process ends, the context alone its journal; and a forked child has neither.
+        // Providers keep the log until the process ends, but only the context keeps its journal, and a forked child writes neither.
         let guard = core.guard();
         let still = move |journal: &Weak<Journal>| {
             let is_ours = guard.upgrade().is_some_and(|guard| guard.same_process());
@@ -36,11 +36,11 @@ impl Report {
                 }
             }
         });
-        // After that: what a provider's thread says meanwhile stands before it, or twice, and is not lost.
+        // After that: a line that a provider's thread writes meanwhile comes before it, or twice, and is not lost.
         journal.tell_all(&Report::of(core).opened());
     }
 
-    /// What was chosen, what was refused, and what an operator has set.
+    /// The choices, the refusals, and the operator's settings.
     fn opened(&self) -> Vec<String> {
         let mut lines = vec![format!("Tieline {}, provider ABI {}", self.version, self.abi)];
         for path in &self.paths {
@@ -62,7 +62,7 @@ impl Report {
             !is_silent
         };
         lines.extend(self.records.iter().filter(tells).map(Record::to_string));
-        // What only root may read is not for whoever runs a program that may.
+        // Text that only root may read must not be shown to the user of a setuid program.
         let hides = |origin: &Origin| matches!(origin, Origin::File(..)) && raised_rights();
         let is_set = |value: &&ValueView| value.origin != Origin::Default && !hides(&value.origin);
         let set = self.config.iter().filter(is_set);
@@ -78,7 +78,7 @@ impl Report {
     }
 }
 
-/// A value as it may stand in a file or a log of whoever runs the program: a name that nobody knows may be a slip for that of a secret.
+/// A value as it may appear in a file or a log of the user. An unknown name may be a misspelt variable that holds a secret.
 fn shown_to_all(value: &ValueView) -> &str {
     let may_be_secret = value.name.contains("SECRET") && !value.name.ends_with("_FILE");
     if value.owner == "unknown" || may_be_secret { "(set)" } else { &value.value }
@@ -88,7 +88,7 @@ fn shown_to_all(value: &ValueView) -> &str {
 mod tests {
     use crate::Context;
 
-    /// Where this process's descriptors lead.
+    /// How many descriptors of this process refer to this path.
     fn opened(path: &std::path::Path) -> usize {
         let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)).count()

@@ -3,7 +3,7 @@
 use super::*;
 use crate::explain::Verdict;
 
-/// A report of two providers, one of them left out, and one name misspelt.
+/// A report of two providers, one of them excluded, and one misspelt name.
 fn sample() -> Report {
     let module = |domain: &str, module: &str, can: &[&str], used: &[&str], priority| ModuleView {
         provider: domain.split(':').next().unwrap().into(),
@@ -208,7 +208,7 @@ fn the_json_is_the_same_report() {
     assert_eq!(value["modules"][0]["used_for"][0], "message");
 }
 
-/// All that either text can have.
+/// A report with everything that either text can contain.
 fn rich() -> Report {
     let mut report = sample();
     report.providers[1].not_used = Some("no device".into());
@@ -281,7 +281,7 @@ fn why_is_this_word_for_word() {
          \x20 shm-cma  {message of shm-cma}\n\
          \x20          disabled: nobody forms its connections\n\
          \n\
-         ORDER, FOR A PEER THAT ALL OF IT REACHES\n\
+         ORDER, FOR A PEER THAT EVERY MODULE REACHES\n\
          \x20 message  shm/mem     priority 50\n\
          \x20          tcp/stream  priority 10\n\
          \x20 RMA      emulated    no other\n\
@@ -352,12 +352,12 @@ fn a_first_look_names_the_folder_once_and_gives_no_reason_for_a_normal_state() {
          \x20 shm-cma  {message of shm-cma}\n\
          \x20          disabled: nobody forms its connections\n\
          \n\
-         ORDER, FOR A PEER THAT ALL OF IT REACHES\n\
+         ORDER, FOR A PEER THAT EVERY MODULE REACHES\n\
          \x20 RMA  shm-cma/copy  priority 40\n\
          \n\
          `tieline info --why --all` shows the rest\n"
     );
-    // A file that lies elsewhere is told with its path.
+    // A file in another folder is shown with its path.
     let origin = "/opt/libtieline_mine.so".to_owned();
     let elsewhere = Verdict::Found { origin, version: "1.0.0".into() };
     report.records.push(Record::provider("mine", elsewhere));

@@ -1,24 +1,24 @@
-//! Columns for a terminal: aligned, and never wider than asked when a word's length allows it.
+//! Columns for a terminal: aligned, and never wider than requested unless a single word is longer.
 
 use crate::log::is_plain;
 
-/// How wide the text is where nobody says.
+/// The default width.
 pub(super) const WIDTH: usize = 100;
-/// How narrow the last column may become before the text may be wider after all.
+/// The minimum width of the last column; below it the text exceeds the requested width.
 const LEAST: usize = 12;
 
-/// Lays out rows of equally many cells. Columns are as wide as their widest cell; the last one wraps under
-/// its own beginning. Control characters, which some other program may have put there, become blanks.
+/// Lays out rows with the same number of cells. Columns are as wide as their widest cell; the last one wraps under its own
+/// beginning. Control characters, which may come from another program, become blanks.
 pub(super) fn columns(rows: &[Vec<String>], indent: usize, width: usize) -> String {
     lay_out(rows, indent, |hang| width.saturating_sub(hang).max(LEAST))
 }
 
-/// The same with every row in one line, however long, so that it is found whole.
+/// The same with every row in one line of any length, so that a search finds it whole.
 pub(super) fn lines(rows: &[Vec<String>], indent: usize) -> String {
     lay_out(rows, indent, |_| usize::MAX)
 }
 
-/// `room` says how much of the last column fits into a line that begins with so many characters.
+/// `room` returns how much of the last column fits into a line that begins with this many characters.
 fn lay_out(rows: &[Vec<String>], indent: usize, room: impl Fn(usize) -> usize) -> String {
     let clean = |cell: &String| -> String {
         cell.chars().map(|c| if is_plain(c) { c } else { ' ' }).collect()

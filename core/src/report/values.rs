@@ -6,11 +6,11 @@ use crate::Error;
 use crate::builtin;
 use crate::config::{Config, nearest};
 
-/// Every variable of the core and of the built-in providers with the value that holds in this process, and
-/// the files that were looked for. Opens no context, and so works when none can be opened.
+/// Every variable of the core and of the built-in providers with its value in this process, and the configuration files that were
+/// looked for. This opens no context, so it works when none can be opened.
 ///
 /// # Errors
-/// A configuration file that is malformed or, named by `TIELINE_CONFIG`, not there.
+/// A configuration file is malformed, or the file named by `TIELINE_CONFIG` does not exist.
 pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     let config = Config::builder().process_environment().build()?;
     for (provider, variables) in builtin::variables() {
@@ -33,7 +33,7 @@ pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
     nearest(name, runs.iter().map(String::as_str)).map(str::to_lowercase)
 }
 
-/// Variables by owner, two lines each: name, value and origin; then the meaning.
+/// Variables by owner, two lines each: first name, value and origin, then the meaning.
 #[must_use]
 pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
     values_text_within(values, files, WIDTH)
@@ -101,12 +101,12 @@ fn title(owner: &str) -> String {
     match owner {
         "core" => "CORE".into(),
         "launcher" => "SET BY THE LAUNCHER".into(),
-        "unknown" => "NOT KNOWN TO ANYBODY".into(),
+        "unknown" => "UNKNOWN VARIABLES".into(),
         provider => format!("PROVIDER {provider}"),
     }
 }
 
-/// Who set it, and what would hold otherwise.
+/// The origin of the value, and the value that it overrides.
 fn origin(value: &ValueView) -> String {
     let mut text = match &value.origin {
         Origin::Default => "Default".to_owned(),
@@ -206,14 +206,14 @@ mod tests {
              \x20 D = (none)\n\
              \x20     Set in the environment. Doc.\n\
              \n\
-             NOT KNOWN TO ANYBODY\n\
+             UNKNOWN VARIABLES\n\
              \x20 E = (none)\n\
              \x20     Set in the environment. Doc.\n\
              \n\
              FILES\n\
              \x20 /etc/a  not there\n"
         );
-        // A default is told once, not beside itself.
+        // A value equal to its default is shown once.
         let default = ValueView { default: "x".into(), ..of("A", "core", Origin::Default) };
         assert_eq!(values_text(&[default], &[]), "CORE\n  A = (none)\n      Default. Doc.\n");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The report as lines with reasons: in full, and in short for a first look.
+//! The report as lines with reasons: complete, and short for a first look.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{LaneView, LogView, PathView, Report, text};
 use crate::explain::{Record, Verdict};
 
 impl Report {
-    /// One line for everything that is used and everything that is not, with the reason.
+    /// One line with a reason for everything that is used and everything that is not.
     #[must_use]
     pub fn why(&self) -> String {
         self.why_within(text::WIDTH)
@@ -39,8 +39,8 @@ impl Report {
         text.trim_end().to_owned() + "\n"
     }
 
-    /// The reasons in short, for a first look. It leaves out the reasons for the use of a module, how waits spend their time, and all but
-    /// the first clause on a device that is not here. Its last line names the command that shows the rest.
+    /// The reasons in short, for a first look. It leaves out the reasons for the use of a module, the time that waits spend in each
+    /// state, and all but the first clause about a missing device. Its last line names the command that shows the rest.
     #[must_use]
     pub fn why_briefly_within(&self, width: usize) -> String {
         let mut text = self.title();
@@ -64,7 +64,7 @@ impl Report {
             text.push('\n');
         }
         text.push_str(&self.path_section());
-        // What any memory can be reached by leaves nothing to emulation.
+        // If a lane reaches all memory, emulation is not used.
         let matters = |lane: &&LaneView| {
             let covers = |other: &LaneView| {
                 other.role == lane.role && other.memory.as_deref() == Some("any")
@@ -90,7 +90,7 @@ impl Report {
     }
 }
 
-/// The folder that every provider which comes from a file comes from.
+/// The folder of all providers that come from files, if it is the same for all.
 fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
     let mut folders = providers.iter().filter_map(|record| match &record.verdict {
         Verdict::Found { origin, .. } if origin.starts_with('/') => Path::new(origin).parent(),
@@ -100,7 +100,8 @@ fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
     folders.all(|folder| folder == first).then_some(first)
 }
 
-/// The facts of a verdict on a provider: a file by its name where its folder is known, and of a device that is not here that alone.
+/// The facts of a verdict on a provider. A file is shown by its name if its folder is known. A missing device is shown without
+/// details.
 fn in_short(verdict: &Verdict, folder: Option<&Path>) -> String {
     match verdict {
         Verdict::Found { origin, version } => {
@@ -128,7 +129,7 @@ pub(super) fn record_lines_within<'a>(
         .into_iter()
         .map(|r| vec![r.subject(), r.verdict.state().to_owned(), detail(&r.verdict)])
         .collect();
-    rows.sort_by(|a, b| a[0].cmp(&b[0])); // stable: several about one subject stay in order
+    rows.sort_by(|a, b| a[0].cmp(&b[0])); // stable: records of one subject stay in order
     for at in (1..rows.len()).rev() {
         if rows[at][0] == rows[at - 1][0] {
             rows[at][0].clear();
@@ -137,7 +138,7 @@ pub(super) fn record_lines_within<'a>(
     text::columns(&rows, 2, width)
 }
 
-/// A heading and a line for each text; nothing when there is none.
+/// A heading and a line for each text; empty without texts.
 pub(super) fn listed(heading: &str, texts: &[String], width: usize) -> String {
     if texts.is_empty() {
         return String::new();
@@ -146,14 +147,14 @@ pub(super) fn listed(heading: &str, texts: &[String], width: usize) -> String {
     format!("{heading}\n{}\n", text::columns(&rows, 2, width))
 }
 
-/// The composed path in a line that is never broken, and under it the reason for which it cannot be used.
+/// The composed path in a line that is never broken, followed by the reason that it cannot be used, if any.
 fn path_lines(path: &PathView) -> Vec<Vec<String>> {
     let composed = vec![path.domain.clone(), path.composed.clone()];
     let disabled = path.disabled.iter().map(|why| vec![String::new(), format!("disabled: {why}")]);
     std::iter::once(composed).chain(disabled).collect()
 }
 
-/// A row for each lane; the role stands in its first.
+/// A row for each lane; the first row of a role names the role.
 fn order_section<'a>(lanes: impl Iterator<Item = &'a LaneView>, width: usize) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut role = "";
@@ -165,7 +166,7 @@ fn order_section<'a>(lanes: impl Iterator<Item = &'a LaneView>, width: usize) ->
     if rows.is_empty() {
         return String::new();
     }
-    format!("ORDER, FOR A PEER THAT ALL OF IT REACHES\n{}\n", text::columns(&rows, 2, width))
+    format!("ORDER, FOR A PEER THAT EVERY MODULE REACHES\n{}\n", text::columns(&rows, 2, width))
 }
 
 fn log_section<'a>(lines: impl Iterator<Item = &'a LogView>, width: usize) -> String {

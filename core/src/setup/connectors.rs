@@ -1,4 +1,5 @@
-//! Connectors that come along: `TIELINE_PROVIDERS=tcp` names what carries data, and `tcp-connect` forms its connections.
+//! Connectors that are added automatically: `TIELINE_PROVIDERS=tcp` names the provider for data, and `tcp-connect` forms its
+//! connections.
 
 use crate::compose::{self, Composition, FoundModule, Preferences};
 use crate::config::vars;
@@ -7,8 +8,8 @@ use crate::rank::Role;
 use crate::registry::Discovery;
 use crate::select::Selection;
 
-/// Providers that the list of providers does not name, and that the connections of some path wait for. A connector
-/// that `TIELINE_CONNECT` bars, or that the list of providers excludes, does not come along.
+/// Providers that the list of providers does not name, but that some path needs for its connections. A connector that
+/// `TIELINE_CONNECT` forbids, or that the list of providers excludes, is not added.
 pub(super) fn missing(
     candidates: &[FoundModule],
     preferences: &Preferences,
@@ -42,7 +43,7 @@ pub(super) fn missing(
     brought
 }
 
-/// For each of those that forms connections now: why it is here.
+/// The reason for each added provider that forms connections.
 pub(super) fn told(
     brought: &[String],
     composition: &Composition,
@@ -54,7 +55,7 @@ pub(super) fn told(
         });
         let connected: Vec<&str> = connected.map(|path| path.domain.as_str()).collect();
         let because = format!(
-            "brought along: {} names nothing else that forms the connections of {}",
+            "added automatically: {} names no other provider that forms the connections of {}",
             providers.cite(),
             connected.join(", ")
         );

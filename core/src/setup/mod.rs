@@ -1,7 +1,6 @@
 //! The state of an open context that its workers share: configuration, providers, composition, memory.
 //!
-//! It uses configuration, registry, ranking, composition and memory; workers, endpoints and the public [`crate::Context`]
-//! use it.
+//! It uses configuration, registry, ranking, composition and memory. Workers, endpoints and the public [`crate::Context`] use it.
 
 mod assemble;
 mod connectors;
@@ -29,7 +28,7 @@ use tieline_plugin_api::abi::ModuleAttr;
 
 pub(crate) use spin::Spin;
 
-/// What a module is used for on a worker.
+/// The roles of a module on a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Roles {
     pub(crate) message: bool,
@@ -45,86 +44,87 @@ pub(crate) struct ModuleUse {
     pub(crate) attr: ModuleAttr,
 }
 
-/// Everything of a context that its workers and regions share. Immutable but for what is counted.
+/// All state of a context that its workers and regions share. Immutable except for counters.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
     pub(crate) location: Location,
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
-    /// What else was decided while opening.
+    /// The other decisions that were made while opening.
     pub(crate) records: Vec<Record>,
     pub(crate) modules: Vec<ModuleUse>,
     /// Connection-only modules that some path needs; every worker opens them.
     pub(crate) connectors: Vec<ModuleUse>,
     /// Providers that read the range of ports to listen on.
     pub(crate) listening: Vec<String>,
-    /// Whether datagrams of wire-up may go through the application.
+    /// Whether the application may carry wire-up datagrams.
     pub(crate) out_of_band: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
-    /// Announced messages that a worker keeps of all its peers, and the bytes of their keys.
+    /// The limits of rendezvous messages that a worker keeps for all its peers, and of the bytes of their keys.
     pub(crate) announced: (usize, usize),
     pub(crate) assist_size: usize,
-    /// Whether the program, or an operator, says that its workers make progress all the time.
+    /// Whether the program, or an operator, declares that its workers make progress all the time.
     pub(crate) polls_often: bool,
-    /// How long a wait spins.
+    /// The spin time of waits.
     pub(crate) spin: Spin,
     guard: Arc<ForkGuard>,
-    /// Where workers show what they do, once the context is open.
+    /// The file in which workers publish their state, once the context is open.
     live: OnceLock<Arc<live::File>>,
     notes: Arc<Log<String>>,
-    /// Where the report is written while it is made, once the context is open.
+    /// The destination of the report that is written as events occur, once the context is open.
     journal: OnceLock<Arc<Journal>>,
     service: OnceLock<WorkerEntry>,
-    /// Why the progress thread has ended before it was told to.
+    /// The reason that the progress thread ended without a request.
     service_stopped: OnceLock<Error>,
-    /// What the progress thread sleeps on.
+    /// The poller that the progress thread sleeps on.
     service_poller: OnceLock<Poller>,
-    /// Answers who asks by a name, while a worker is open that has one.
+    /// Answers name requests, while a worker with a name is open.
     names: Mutex<Option<Arc<NameService>>>,
-    /// Last: everything above that points into a domain goes first.
+    /// Last: everything above that points into a domain is dropped first.
     pub(crate) memory: Arc<Memory>,
 }
 
 impl Core {
-    /// Whether this process is the one that opened the context, and not a forked child of it.
+    /// Whether this process opened the context and is not a forked child.
     #[inline]
     pub(crate) fn same_process(&self) -> bool {
         self.guard.same_process()
     }
 
-    /// What knows which process it is, for who may outlive the context, and must not keep a page of it.
+    /// The guard that identifies the process, for objects that may outlive the context and must not keep its memory.
     pub(crate) fn guard(&self) -> Weak<ForkGuard> {
         Arc::downgrade(&self.guard)
     }
 
-    /// An error in a forked child, where nothing of the context's may be used.
+    /// An error in a forked child, which must not use anything of the context.
     pub(crate) fn check_process(&self, what: &str) -> Result<(), Error> {
         self.guard.check(what)
     }
 
-    /// Keeps a line for the report.
+    /// Adds a line to the report.
     pub(crate) fn note(&self, text: String) {
         self.notes.add_once(text);
     }
 
-    /// Keeps a line for the report; `false` where the same stands there.
+    /// Adds a line to the report; `false` if it is present.
     pub(crate) fn note_if_new(&self, text: String) -> bool {
         self.notes.add_if_new(text)
     }
 
-    /// Tells somebody of each further line that is kept.
+    /// Passes each later line to a function.
     pub(crate) fn pass_notes_on(&self, to: impl Fn(&str) + Send + Sync + 'static) {
         self.notes.pass_on(move |note: &String| to(note));
     }
 
-    /// The lines kept so far.
+    /// The lines so far.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.lines()
     }
 
-    /// Who writes what happens, if `TIELINE_REPORT` asks for it. Nobody does in a forked child, whose number it would not be.
+    /// The writer of events, if `TIELINE_REPORT` enables it. `None` in a forked child, because the lines carry the parent's process
+    /// number.
     pub(crate) fn journal(&self) -> Option<&Arc<Journal>> {
         self.journal.get().filter(|_| self.same_process())
     }
@@ -135,13 +135,13 @@ impl Core {
         self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
     }
 
-    /// Whether this worker promises peers that it makes progress all the time. A progress thread sleeps, and serves in its stead; where
-    /// waits do not spin, it is too seldom on a processor.
+    /// Whether this worker promises peers that it makes progress all the time. A worker with a progress thread makes no promise,
+    /// since that thread sleeps and serves instead. Without spinning waits it makes none either, since it runs too rarely.
     pub(crate) fn promises_to_poll(&self) -> bool {
         self.polls_often && self.breaks_promise().is_none()
     }
 
-    /// Why it does not, whoever asked for it.
+    /// The reason that it makes no promise, regardless of the setting.
     fn breaks_promise(&self) -> Option<&'static str> {
         match () {
             () if self.service.get().is_some() && self.service_stopped.get().is_none() => {
@@ -152,19 +152,19 @@ impl Core {
         }
     }
 
-    /// For people: that a promise that was asked for is not given.
+    /// For the report: that a requested promise is not given.
     pub(crate) fn promise_not_given(&self) -> Option<String> {
         let why = self.breaks_promise().filter(|_| self.polls_often)?;
         Some(format!("{} is on, and peers are not told: {why}", vars::POLLS_OFTEN))
     }
 
-    /// The progress thread has ended before it was told to.
+    /// The progress thread has ended without a request.
     pub(crate) fn service_stopped(&self, error: Error) {
         self.note(format!("the progress thread stopped: {error}"));
         let _ = self.service_stopped.set(error);
     }
 
-    /// Whether who counts on the progress thread still may.
+    /// Fails if the progress thread has ended unexpectedly.
     pub(crate) fn check_service(&self) -> Result<(), Error> {
         let Some(error) = self.service_stopped.get() else { return Ok(()) };
         Err(Error::new(
@@ -176,7 +176,7 @@ impl Core {
         .of(Scope::Context))
     }
 
-    /// Lets workers show what they do from now on. It is no reason not to open: without it nobody can look.
+    /// Lets workers publish their state. A failure does not prevent opening: the state is then not visible.
     fn show(&self) -> Result<(), Error> {
         if self.config.bool(vars::LIVE)? {
             match live::File::create(&self.id, self.guard.clone()) {
@@ -187,22 +187,22 @@ impl Core {
         Ok(())
     }
 
-    /// A place for one more worker to show what it does.
+    /// A page for one more worker to publish its state.
     pub(crate) fn live_page(&self) -> Option<live::Page> {
         self.live.get()?.place()
     }
 
-    /// What its workers show; nothing in a forked child.
+    /// The state that its workers publish; empty in a forked child.
     pub(crate) fn status(&self) -> live::Status {
         self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }
 
-    /// Answers who asks by a name, if there is any.
+    /// The responder for name requests, if there is one.
     pub(crate) fn names(&self) -> Option<Arc<NameService>> {
         self.lock_names().clone()
     }
 
-    /// A worker has a name from now on, and whoever asks is given this address.
+    /// A worker has a name from here on, and requests get this address.
     pub(crate) fn publish_name(
         &self,
         worker: &[u8; 16],
@@ -233,7 +233,7 @@ impl Core {
         Ok(names)
     }
 
-    /// A worker that had a name is closed. With the last of them nobody listens any more, so that who asks is refused at once.
+    /// A worker with a name is closed. With the last one the listener closes, so later requests are refused immediately.
     pub(crate) fn forget_name(&self, worker: &[u8; 16]) {
         let mut open = self.lock_names();
         let closed = open.take_if(|names| names.forget(worker));
@@ -247,7 +247,7 @@ impl Core {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where those listen who answer for names, and what they want to see.
+    /// The addresses at which the responder for names listens, and the proof that it requires.
     pub(crate) fn name_settings(&self) -> Result<tieline_net::Settings, Error> {
         let config = &self.config;
         let (interfaces, ports) = (config.text(vars::TCP_INTERFACES), config.text(vars::TCP_PORTS));
@@ -255,7 +255,7 @@ impl Core {
             .map_err(|why| Error::new(Status::Invalid, "the settings of TCP", why, ""))
     }
 
-    /// What the progress thread sleeps on.
+    /// Sets the poller that the progress thread sleeps on.
     pub(crate) fn set_service_poller(&self, poller: Poller) {
         let _ = self.service_poller.set(poller);
     }
@@ -269,8 +269,8 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.same_process() {
-            // A provider that closed its domains in a forked child would say good-bye in its parent's name, and may
-            // wait for a lock of a thread that is not there.
+            // If a provider closed its domains in a forked child, it would say goodbye in its parent's name, and might wait for a
+            // lock of a thread that does not exist there.
             std::mem::forget(std::mem::take(&mut self.discovery.providers));
             let names = self.names.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(names.take());

@@ -1,5 +1,5 @@
-//! Whether `TIELINE_TCP_PORTS` has room for the listeners that a context needs. A range that is too narrow would open, and nobody could
-//! connect: `tcp` takes the port, and `tcp-connect` finds it taken.
+//! Checks that `TIELINE_TCP_PORTS` has room for the listeners of a context. In a range that is too narrow the context would open,
+//! but no peer could connect: `tcp` takes the port, and `tcp-connect` finds it in use.
 
 use super::Core;
 use crate::config::vars;
@@ -29,7 +29,7 @@ impl Needed {
         all.join(", ")
     }
 
-    /// `None`: there are enough.
+    /// `None`: the range suffices.
     fn lacking(&self, ports: Ports, cited: &str) -> Option<Error> {
         let there = ports.count()?;
         let needed = self.count();
@@ -52,10 +52,10 @@ impl Needed {
     }
 }
 
-/// Refuses a range of ports in which the listeners of this context have no room. `listening`: the providers that read the range.
+/// Refuses a range of ports with too little room for the listeners of this context. `listening`: the providers that read the range.
 pub(super) fn check(core: &Core, listening: &[String]) -> Result<(), Error> {
     let text = core.config.text(vars::TCP_PORTS);
-    // A value that is no range is refused by the provider that reads it.
+    // The provider that reads the value refuses an invalid range.
     let Ok(ports) = Ports::parse(&text) else { return Ok(()) };
     let mut needed = Needed { by_process: Vec::new(), by_context: Vec::new() };
     // A module that connects to an interface needs no listener for its connections.

@@ -1,8 +1,8 @@
-//! `TIELINE_SELFTEST`: a module's claims are tried once, through its own interface, before it is believed.
+//! `TIELINE_SELFTEST`: a module's claims are tested once, through its own interface, before they are relied on.
 //!
-//! A put, a get and an atomic go to the module's own address and are compared with what they should have
-//! done; then the region is deregistered, and a put with its key must be refused. A module that fails is
-//! left out, with the record that says at what.
+//! A put, a get and an atomic go to the module's own address, and their results are compared with the expected ones. Then the
+//! region is deregistered, and a put with its key must be refused. A module that fails is excluded, and the record names the failed
+//! step.
 
 #![allow(unsafe_code)]
 
@@ -18,11 +18,11 @@ use tieline_plugin_api::{OK, PENDING, access, atomic_op, caps, event, memory_cap
 const LEN: usize = 4096;
 const AT: usize = 129;
 const PIECE: usize = 1000;
-/// Polls after which an answer is given up: a module that connects to itself answers at once.
+/// The number of polls before an answer is abandoned: a module that is connected to itself answers immediately.
 const PATIENCE: usize = 1_000_000;
 const COOKIE: u64 = 0x5e1f_7e57;
 
-/// Tries the memory operations of a data-path module; `Err`: what it claims and does not do.
+/// Tests the memory operations of a data-path module; `Err`: the claim that it does not keep.
 pub(crate) fn check(
     domain: &OpenDomain,
     domain_caps: u64,
@@ -35,12 +35,12 @@ pub(crate) fn check(
     let words = |error: Error| error.to_string();
     let interface = domain.open_interface(name, [0x5e; 16]).map_err(words)?;
     let address = interface.address().map_err(words)?;
-    // A module that never says that it is done may still write here, until the endpoint is closed.
+    // A module that never completes the operation may still write here, until the endpoint is closed.
     let mut room = Room { sent: [0; PIECE], back: [0; PIECE], value: 0 };
     let handle = interface.connect(&address, b"", 0).map_err(words)?;
     let trial = Trial { raw: interface.endpoint(handle).get(), interface, attr };
     let result = trial.run(domain, domain_caps, &mut room);
-    // SAFETY: opened above, and used by nobody else; its one key goes with it.
+    // SAFETY: opened above, and used by nothing else; its one key is dropped with it.
     unsafe { trial.raw.close() };
     result
 }
@@ -51,17 +51,17 @@ struct Trial<'a> {
     attr: &'a ModuleAttr,
 }
 
-/// What the operations read and write on this side.
+/// The local memory of the operations.
 struct Room {
     sent: [u8; PIECE],
     back: [u8; PIECE],
     value: u64,
 }
 
-/// A region that ends with the trial, whichever way it goes.
+/// A region that ends with the test, whatever its result.
 struct Target {
     memory: Registered,
-    /// What it lies over, if that is not the domain's: outlives it, and is left alone if it does not end.
+    /// Its memory, if the domain does not own it. It outlives the registration, and is leaked if that does not end.
     buffer: Option<OwnedBuffer>,
 }
 
@@ -99,7 +99,7 @@ impl Trial<'_> {
         let key = self.import(&packed)?;
         let result = self.operations(key, &mut target, room);
         if result.is_ok() {
-            // SAFETY: imported above over this endpoint, which is open; every operation with it has ended.
+            // SAFETY: imported above for this endpoint, which is open; every operation with it has ended.
             unsafe { self.raw.drop_key(key) };
         }
         result
@@ -155,16 +155,20 @@ impl Trial<'_> {
             target.end().map_err(|e| e.to_string())?;
             match self.rma(true, sent, key) {
                 Err(Status::KeyRejected | Status::Declined) => {}
-                Ok(()) => return Err("a put with the key of a deregistered region was done".into()),
+                Ok(()) => {
+                    return Err("a put with the key of a deregistered region was executed".into());
+                }
                 Err(status) => {
-                    return Err(format!("a put with a dead key said: {status}, not: key rejected"));
+                    return Err(format!(
+                        "a put with the key of a deregistered region returned {status} instead of a rejected key"
+                    ));
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether it was done, or declined, which a module may do with this size.
+    /// Whether it was executed, or declined, which a module may do for this size.
     fn took(&self, what: &str, result: Result<(), Status>) -> Result<bool, String> {
         match result {
             Ok(()) => Ok(true),
@@ -185,7 +189,7 @@ impl Trial<'_> {
             flags: op_flags::REMOTE_COMPLETION,
             reserved: 0,
         };
-        // SAFETY: the endpoint is open and the key its own; the room lives until the endpoint is closed.
+        // SAFETY: the endpoint is open and the key belongs to it; the room lives until the endpoint is closed.
         let post = || unsafe { if put { self.raw.put(&op) } else { self.raw.get(&op) } };
         self.complete(post).map(|_| ())
     }
@@ -210,7 +214,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Posts until it is accepted and waits for its end; the value is that of a completion event.
+    /// Posts until the operation is accepted and waits for its end; the value is that of a completion event.
     fn complete(&self, post: impl Fn() -> i32) -> Result<Option<u64>, Status> {
         let mut posted = false;
         for _ in 0..PATIENCE {
@@ -229,7 +233,7 @@ impl Trial<'_> {
         Err(Status::TimedOut)
     }
 
-    /// One poll: the status and value of our operation's completion, if it came.
+    /// One poll: the status and value of the operation's completion, if it has come.
     fn poll(&self) -> Option<(i32, u64)> {
         let mut batch = Batch::new();
         // SAFETY: no payload is read.

@@ -1,21 +1,21 @@
-//! How long a wait may spin: not at all where the processes of a job outnumber the processors that they may use.
+//! How long a wait may spin: not at all if a job has more processes than it may use processors.
 
 use crate::config::{Config, vars};
 use crate::{Error, job, sys};
 use std::time::Duration;
 
-/// While every process has a processor: the time in which a running peer answers, also with 64 KiB over a network.
+/// The spin time while every process has a processor: a running peer answers within it, even with 64 KiB over a network.
 const ENOUGH: Duration = Duration::from_micros(100);
 
-/// What decides about it.
+/// The facts that decide it.
 #[derive(Clone, Debug)]
 pub(crate) struct Spin {
-    /// What somebody asked for, and who.
+    /// The configured time, and its origin.
     asked: Option<(Duration, String)>,
-    /// As the environment says; a job that was joined knows better.
+    /// From the environment; a joined job has a better value.
     processes: usize,
     processors: usize,
-    /// A control group grants less time than there are processors: spinning uses it up.
+    /// A control group grants less time than there are processors, and spinning would use it up.
     by_quota: bool,
 }
 
@@ -31,14 +31,14 @@ impl Spin {
         Ok(Spin { asked, ..Spin::with(job::processes_on_this_host(), granted, allowed) })
     }
 
-    /// As many processors as are `granted`, of those that the affinity mask has `allowed`, if that is known.
+    /// `granted` processors, of the `allowed` ones in the affinity mask, if that is known.
     fn with(processes: usize, granted: usize, allowed: Option<usize>) -> Spin {
         let processors = granted.min(allowed.unwrap_or(granted));
         let by_quota = allowed.is_some_and(|allowed| granted < allowed);
         Spin { asked: None, processes, processors, by_quota }
     }
 
-    /// The time to spin. `shared`: whether this thread's processor turned out to be wanted by others.
+    /// The time to spin. `shared`: whether this thread's processor turned out to be used by others.
     pub(crate) fn budget(&self, shared: Option<bool>) -> Duration {
         if let Some((asked, _)) = &self.asked {
             return *asked;
@@ -56,7 +56,7 @@ impl Spin {
         self.processes.max(job::joined_processes())
     }
 
-    /// For people: what waits begin with, and why.
+    /// For the report: the first phase of waits, and the reason.
     pub(crate) fn text(&self) -> String {
         let spins = match self.budget(None) {
             Duration::ZERO => "yield their processor at once, then sleep".to_owned(),

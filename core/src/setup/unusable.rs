@@ -1,15 +1,15 @@
-//! The error for a context that could send nothing: the cause first, and at the end what a list merely does not name.
+//! The error for a context without any usable path: the cause first, and providers that a list does not name last.
 
 use crate::compose;
 use crate::explain::{Record, Verdict};
 use crate::select::UNNAMED;
 use crate::{Error, Status};
 
-/// `decisions` is everything that was decided while the context was opened.
+/// `decisions`: all decisions that were made while the context was opened.
 pub(super) fn error(decisions: &[&Record]) -> Error {
     let mut ordered: Vec<&Record> = decisions.to_vec();
-    // A name that nothing has is a slip. What is here and cannot be used is the cause; what somebody left out, or what is for
-    // other machines, stands behind it.
+    // A name without a match is a mistake. A provider that is present and unusable is the cause. Providers that were excluded, or
+    // that are for other machines, come after these.
     ordered.sort_by_key(|record| match &record.verdict {
         Verdict::NotFound { nearest: Some(_), .. } => 0,
         Verdict::NotFound { .. } => 1,
@@ -34,7 +34,7 @@ pub(super) fn error(decisions: &[&Record]) -> Error {
         }
         let line = format!("{}: {}", r.subject(), r.verdict);
         let told = matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. });
-        // A provider that is built in and there as a file is refused twice, for one reason.
+        // A provider that is both built in and in a file is refused twice for one reason.
         if !told && !why.contains(&line) {
             why.push(line);
         }

@@ -1,5 +1,5 @@
-//! What a worker shares with its endpoints, requests and kept messages: the interfaces, the operations that have not ended,
-//! and the little that posting one asks of the worker.
+//! The state that a worker shares with its endpoints, requests and kept messages: the interfaces, the open operations, and the few
+//! fields of the worker that posting needs.
 
 mod orphans;
 mod unanswered;
@@ -24,51 +24,51 @@ use tieline_net::touch::Touch;
 use tieline_plugin_api::abi::Iov;
 use unanswered::AllUnanswered;
 
-/// What a pending operation counts beside the bytes that were copied for it.
+/// The bytes of `queue_bytes` that a pending operation takes, besides the bytes that were copied for it.
 pub(crate) const OPERATION_BYTES: usize = 64;
 
-/// What a worker keeps alive while it is there: the context's progress thread, which ends with the last who holds it.
+/// Kept alive by a worker: the context's progress thread, which ends with its last lease.
 pub(crate) type Lease = dyn Any + Send + Sync;
 
-/// Who knows what stands behind a message that its handler has: the worker.
+/// Resolves the sender and the rendezvous message behind the message in a handler. The worker implements it.
 pub(crate) trait Senders {
-    /// The endpoint (the endpoints' `Inner`, a type that is made of this) of the application's that leads to a peer.
+    /// The application's endpoint to a peer (the endpoints' `Inner`, which is built on this type).
     fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>>;
 
-    /// The announced message (an `Announcement`) whose handler runs, once.
+    /// The rendezvous message (an `Announcement`) whose handler runs; returned once.
     fn take_announcement(&self) -> Option<Box<dyn Any>>;
 }
 
-/// Whoever holds this keeps the worker's interfaces open, also when the worker is closed.
+/// The owner of this value keeps the worker's interfaces open, even when the worker is closed.
 pub(crate) struct Shared {
     pub(crate) core: Arc<Core>,
     _lease: Option<Arc<Lease>>,
-    /// The worker's number.
+    /// The worker's id.
     pub(crate) id: [u8; 16],
     guard: ForkGuard,
     /// The worker itself, for messages.
     pub(crate) senders: OnceCell<Weak<dyn Senders>>,
-    /// A progress call is running, and may be inside of a handler.
+    /// A progress call is running, and possibly a handler inside it.
     pub(crate) in_progress: Cell<bool>,
-    /// The next progress call has something to do beside polling.
+    /// The next progress call has work besides polling.
     pub(crate) has_work: Cell<bool>,
-    /// Somebody asked for a key that a provider still fetches; its arrival is no event.
+    /// A requested key is still being fetched by a provider, and its arrival causes no event.
     pub(crate) settling: Cell<bool>,
-    /// Every operation that has not ended. Not borrowed while memory of the application's is let go.
+    /// All open operations. It is not borrowed while memory of the application is released.
     pub(crate) ops: RefCell<Table>,
-    /// Those of endpoints that are gone.
+    /// The operations of dropped endpoints.
     orphans: Orphans,
-    /// What peers' workers have yet to answer of what is small.
+    /// Small requests that peers' workers have yet to answer.
     unanswered: AllUnanswered,
-    /// Where copies are shared with peers.
+    /// The slots for copies shared with peers.
     pub(crate) slots: Slots,
-    /// What peers' accesses to memory of the application's go through.
+    /// Peers' accesses to the application's memory go through this.
     pub(crate) touch: Touch,
-    /// Room for a list of pieces while it is posted.
+    /// Buffer for a list of pieces while it is posted.
     pub(crate) iov: Cell<Vec<Iov>>,
-    /// Late, so that everything above that points into providers goes first.
+    /// Declared late, so that everything above that points into providers is dropped first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
-    /// Memory of ended operations that providers may still touch; what is left goes when the interfaces are closed.
+    /// Memory of ended operations that providers may still access. The remainder is released when the interfaces are closed.
     pub(crate) held: RefCell<Held>,
 }
 
@@ -105,31 +105,31 @@ impl Shared {
         self.guard.same_process()
     }
 
-    /// The place of a module among the interfaces, if it could be opened.
+    /// The index of a module among the interfaces, if the module could be opened.
     pub(crate) fn interface(&self, at: &ModuleRef) -> Option<usize> {
         self.interfaces.iter().position(|slot| slot.is(at))
     }
 
-    /// What waits for something has no place in a handler: it would wait for the call that it is in.
+    /// A blocking call is refused in a handler, because it would wait for the progress call that runs the handler.
     #[inline]
     pub(crate) fn check_no_handler(&self, what: &str) -> Result<(), Error> {
         if self.in_progress.get() { Err(inside_a_handler(what)) } else { Ok(()) }
     }
 
-    /// What a peer's worker has yet to answer of what is small.
+    /// The small requests that a peer's worker has yet to answer.
     pub(crate) fn unanswered_by(&self, worker: &[u8; 16]) -> Rc<Unanswered> {
         self.unanswered.by(worker)
     }
 
-    /// There is something to do for the next progress call.
+    /// The next progress call has work to do.
     pub(crate) fn note_work(&self) {
         self.has_work.set(true);
     }
 
     // ---- operations ----
 
-    /// Changes the table of operations. What thereby ends may hold an application's buffer, whose drop may do anything:
-    /// it is let go when nothing is borrowed.
+    /// Changes the table of operations. Operations that end may hold an application's buffer, whose drop may run any code. It is
+    /// dropped when nothing is borrowed.
     #[inline]
     pub(crate) fn with_ops<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let (result, mut freed, due) = {
@@ -146,18 +146,18 @@ impl Shared {
         result
     }
 
-    /// One event of an operation has come.
+    /// One event of an operation has occurred.
     #[inline]
     pub(crate) fn part(&self, id: Id, result: Result<u64, Error>) {
         let _ = self.with_ops(|ops| ops.part(id, result));
     }
 
-    /// Keeps the memory of an operation that has ended here while a provider may still touch it.
+    /// Keeps the memory of an operation that has ended here while a provider may still access it.
     pub(crate) fn hold(&self, op: Unfinished, through: Vec<Through>) {
         self.held.borrow_mut().keep(op, through);
     }
 
-    /// From here on no provider touches what was posted on this.
+    /// From here on no provider accesses the memory of operations posted on this.
     pub(crate) fn provider_closed(&self, what: Through) {
         // Dropped when nothing is borrowed: it may hold an application's buffer.
         let free = self.held.borrow_mut().closed(what);
@@ -168,7 +168,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if !self.same_process() {
-            // Closed in a forked child, they would say good-bye in the parent's name.
+            // If they were closed in a forked child, they would say goodbye in the parent's name.
             std::mem::forget(std::mem::take(&mut self.interfaces));
         }
     }

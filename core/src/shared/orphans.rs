@@ -1,5 +1,5 @@
-//! Operations that outlive their endpoint: it was dropped while a provider had them, and the connections that they go over are
-//! the worker's and live on. They end as the provider says, or else with what they go over: the circuit, the interface, the worker.
+//! Operations that outlive their endpoint. The endpoint was dropped while a provider had them, and their connections belong to the
+//! worker and stay open. Such an operation ends when the provider reports it, or with its circuit, its interface, or the worker.
 
 use super::Shared;
 use crate::Error;
@@ -8,23 +8,23 @@ use crate::op::held::{Through, Unfinished};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// An operation of an endpoint that is gone.
+/// An operation of a dropped endpoint.
 struct Orphan {
     id: Id,
     interface: usize,
-    /// Circuits that it may have gone over.
+    /// Circuits that it may have used.
     through: Vec<Through>,
 }
 
-/// Those of a worker; some have ended already. They are taken out of the cell before one is ended.
+/// The orphans of a worker, including some that have ended. Before one is ended, all are taken out of the cell.
 #[derive(Default)]
 pub(crate) struct Orphans(RefCell<Vec<Orphan>>);
 
-/// What came to its end under operations.
+/// The object whose end also ends operations.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     Circuit(u64),
-    /// `broken`: nothing of its provider is called again.
+    /// `broken`: no function of its provider is called again.
     Interface {
         index: usize,
         broken: bool,
@@ -33,8 +33,8 @@ pub(crate) enum End {
 }
 
 impl Shared {
-    /// An endpoint is dropped. What providers have of it goes on without it where it goes over circuits alone; `through` says what
-    /// that is, by interface.
+    /// An endpoint is dropped. Its posted operations continue without it if they use only circuits; `through` returns these, by
+    /// interface.
     pub(crate) fn orphan(&self, owner: usize, through: impl Fn(usize) -> Vec<Through>) {
         let posted = self.ops.borrow().posted_of(owner);
         let orphan = |(id, interface)| Orphan { id, interface, through: through(interface) };
@@ -49,14 +49,14 @@ impl Shared {
         all.extend(left);
     }
 
-    /// An operation goes over a circuit alone, and belongs to nobody.
+    /// Registers an operation without an endpoint that uses only a circuit.
     pub(crate) fn orphan_one(&self, id: Id, interface: usize, circuit: u64) {
         self.with_ops(|ops| ops.orphan(id));
         let through = vec![Through::Circuit(circuit)];
         self.orphans.0.borrow_mut().push(Orphan { id, interface, through });
     }
 
-    /// Ends those that go over this. Providers may touch their memory until what they go over is closed.
+    /// Ends the orphans that use this. Providers may access their memory until it is closed.
     pub(crate) fn end_orphans(&self, what: End, error: &Error) {
         let over_it = |orphan: &Orphan| match what {
             End::Circuit(number) => orphan.through.contains(&Through::Circuit(number)),
@@ -83,7 +83,7 @@ impl Shared {
         }
     }
 
-    /// The provider may still touch what one of them used that has ended.
+    /// Keeps the memory of an orphan that has ended while the provider may still access it.
     pub(crate) fn hold_orphan(&self, op: Unfinished) {
         let orphans = self.orphans.0.borrow();
         let through = orphans.iter().find(|orphan| orphan.id == op.id()).map(|o| o.through.clone());
@@ -91,7 +91,7 @@ impl Shared {
         self.hold(op, through.unwrap_or_else(|| vec![Through::Interface]));
     }
 
-    /// How many there are, by where they go.
+    /// The number of orphans per circuit or interface.
     pub(crate) fn orphans_by_path(
         &self,
         circuit_name: impl Fn(u64) -> Option<String>,

@@ -1,17 +1,17 @@
-//! Small puts and gets that went by messages although a lane leads to the memory, and that the peer's worker has yet to answer.
+//! Small puts and gets that were sent as messages although a lane reaches the memory, and that the peer's worker has yet to answer.
 //!
-//! They are few: a peer that has promised to poll answers one in less than a microsecond, and who does not poll is not to find
-//! thousands of questions, nor to keep as many answers, for what needed none.
+//! Their number is limited. A peer that has promised to poll answers one in less than a microsecond. A peer that does not poll
+//! should not accumulate thousands of requests, or their answers, that a lane could have served.
 
 use crate::op::{Id, Table};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
-/// So many may be unanswered by one worker, whatever endpoints they were posted on.
+/// The limit of unanswered requests per peer worker, over all endpoints.
 const FEW: usize = 16;
 
-/// Those that one worker has yet to answer, and some that have ended.
+/// The unanswered requests to one worker, including some that have ended.
 #[derive(Default)]
 pub(crate) struct Unanswered(RefCell<Vec<Id>>);
 
@@ -30,12 +30,12 @@ impl Unanswered {
     }
 }
 
-/// All that a worker waits for so, by the peer's worker.
+/// All unanswered requests of a worker, by the peer's worker.
 #[derive(Default)]
 pub(super) struct AllUnanswered(RefCell<HashMap<[u8; 16], Weak<Unanswered>>>);
 
 impl AllUnanswered {
-    /// Those of one worker. It is known while an endpoint leads there.
+    /// The unanswered requests to one worker. The entry exists while an endpoint leads to that worker.
     pub(super) fn by(&self, worker: &[u8; 16]) -> Rc<Unanswered> {
         let mut known = self.0.borrow_mut();
         if let Some(there) = known.get(worker).and_then(Weak::upgrade) {

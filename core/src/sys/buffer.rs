@@ -1,4 +1,4 @@
-//! Memory of the heap that peers write to.
+//! Heap memory that peers write to.
 
 #![allow(unsafe_code)]
 
@@ -6,14 +6,14 @@ use super::Span;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use tieline_plugin_api::Status;
 
-/// A heap buffer that peers may write to: held as an address, so that no Rust reference claims it alone. Whoever
-/// owns it drops it only when nothing uses its span any more.
+/// A heap buffer that peers may write to. It is held as an address, so that no Rust reference claims exclusive access. The owner
+/// drops it only when nothing uses its span any more.
 pub(crate) struct OwnedBuffer {
     span: Span,
     layout: Layout,
 }
 
-/// Enough for every atomic, and the most with which the allocator gives zeroed pages without touching them.
+/// Enough for every atomic, and the greatest alignment for which the allocator returns zeroed pages without touching them.
 const ALIGN: usize = 16;
 
 impl OwnedBuffer {
@@ -24,7 +24,7 @@ impl OwnedBuffer {
         OwnedBuffer { span: Span { base, len }, layout }
     }
 
-    /// Zeroed memory, of which no page is touched where the system gives zeroed ones.
+    /// Zeroed memory. If the system supplies zeroed pages, none of them is touched.
     ///
     /// # Errors
     /// `NoMemory`.
@@ -33,7 +33,7 @@ impl OwnedBuffer {
         if len == 0 {
             return Ok(OwnedBuffer { span: Span { base: ALIGN as *mut u8, len }, layout });
         }
-        // SAFETY: the layout has a size.
+        // SAFETY: the size of the layout is not zero.
         let base = unsafe { alloc_zeroed(layout) };
         if base.is_null() {
             Err(Status::NoMemory)
@@ -49,24 +49,24 @@ impl OwnedBuffer {
     /// Its bytes.
     ///
     /// # Safety
-    /// The span and what is made of it are used only while the buffer is there.
+    /// The span and everything derived from it are used only while the buffer exists.
     pub(crate) unsafe fn span(&self) -> Span {
         self.span
     }
 
-    /// Whether it was made of a box.
+    /// Whether it was made from a box.
     pub(crate) fn is_box(&self) -> bool {
         self.layout.align() == 1
     }
 
-    /// The box that it was made of, if it was. Nothing uses its span any more.
+    /// The box that it was made from, if any. Nothing uses its span any more.
     pub(crate) fn into_box(self) -> Option<Box<[u8]>> {
         if !self.is_box() {
             return None;
         }
         let Span { base, len } = self.span;
         std::mem::forget(self);
-        // SAFETY: made by `new` from a box of that many bytes, which owns them again from here on, once.
+        // SAFETY: `new` made it from a box of that many bytes, and a box owns them again from here on, once.
         Some(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(base, len)) })
     }
 }

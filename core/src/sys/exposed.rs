@@ -1,4 +1,4 @@
-//! A region's bytes as peers reach them by messages.
+//! A region's bytes as peers access them by messages.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use tieline_plugin_api::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: Status,
-    /// The first byte of the region that could not be accessed, where the memory is to blame. The status is then [`Refusal::FAULT`].
+    /// The first byte of the region that could not be accessed, if the memory is the cause. The status is then [`Refusal::FAULT`].
     pub(crate) fault: Option<u64>,
 }
 
@@ -30,11 +30,12 @@ impl From<Status> for Refusal {
     }
 }
 
-/// The bytes of a region, and whether they may go while the region is there.
+/// The bytes of a region, and whether they may disappear during its life.
 #[derive(Debug)]
 pub(crate) struct Exposed {
     span: Span,
-    /// The application's own memory: it may be unmapped, protected or cut off at any time, whatever was promised. The library's stays.
+    /// The application's own memory: it may be unmapped, protected or truncated at any time, in spite of the contract. The
+    /// library's memory stays.
     borrowed: bool,
     faulted: AtomicBool,
 }
@@ -48,7 +49,7 @@ impl Exposed {
         &self.span
     }
 
-    /// Whether this is the first fault that is told of.
+    /// Whether this is the first fault, which is the one to report.
     pub(crate) fn first_fault(&self) -> bool {
         !self.faulted.swap(true, Ordering::Relaxed)
     }
@@ -59,7 +60,7 @@ impl Exposed {
             return Ok(self.span.write(offset, data)?);
         }
         let to = self.span.range(offset, data.len())?;
-        // SAFETY: inside the region, whose owner gave it to be written.
+        // SAFETY: inside the region, whose owner has allowed writing.
         unsafe { touch.write(to, data) }.map_err(|fault| at(offset, fault))
     }
 
@@ -69,12 +70,12 @@ impl Exposed {
             return Ok(self.span.read(offset, out)?);
         }
         let from = self.span.range(offset, out.len())?;
-        // SAFETY: inside the region, whose owner gave it to be read.
+        // SAFETY: inside the region, whose owner has allowed reading.
         unsafe { touch.read(from, out) }.map_err(|fault| at(offset, fault))
     }
 
-    /// Asks for the page of an aligned word, before an atomic on it. A window remains between this question and the atomic: if another
-    /// thread unmaps the page within these some hundred nanoseconds, the process ends.
+    /// Checks the page of an aligned word before an atomic on it. A window remains between this check and the atomic. If another
+    /// thread unmaps the page within these few hundred nanoseconds, the process dies.
     pub(crate) fn check_word(&self, offset: usize, width: usize) -> Result<(), Refusal> {
         let word = self.span.range(offset, width)?;
         if !self.borrowed || word.addr() % 4 != 0 || is_writable(word.addr()) {

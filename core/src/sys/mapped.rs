@@ -1,4 +1,4 @@
-//! Whether memory may be accessed as peers are to access it: by the kernel's list of this process's mappings.
+//! Whether memory allows the access that peers need, judged by the kernel's list of this process's mappings.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 
-/// A mapping, or the first part of what was asked for that is none.
+/// A mapping, or the first part of the range without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) start: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Mapped {
     pub(crate) writes: bool,
 }
 
-/// The kernel's record of a question for one mapping (Linux 6.11): `struct procmap_query`.
+/// The kernel's record for the query of one mapping (Linux 6.11): `struct procmap_query`.
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -42,9 +42,9 @@ const QUERY: libc::c_ulong = 0xc068_6611;
 const READS: u64 = 1;
 const WRITES: u64 = 2;
 
-/// The first byte of `len` from `base` on that lacks a right. `None`: none does, or there is no list to look into.
+/// The first byte of the `len` bytes from `base` that lacks a right. `None`: there is none, or the list cannot be read.
 ///
-/// One call of the kernel for each mapping that the range lies in; before Linux 6.11 the list is read as text, up to the range's end.
+/// The kernel is called once per mapping in the range. Before Linux 6.11 the list is read as text, up to the end of the range.
 pub(crate) fn first_without(base: u64, len: u64, reads: bool, writes: bool) -> Option<u64> {
     let list = File::open("/proc/self/maps").ok()?;
     let end = base.checked_add(len)?;
@@ -68,13 +68,13 @@ fn fits(found: &Mapped, reads: bool, writes: bool) -> bool {
 enum Answer {
     Mapped(Mapped),
     Nothing,
-    /// An older kernel, or one that forbids it.
+    /// An older kernel, or one that forbids the query.
     Unknown,
 }
 
 fn ask(list: &File, address: u64) -> Answer {
     let mut query = Query { size: size_of::<Query>() as u64, address, ..Query::default() };
-    // SAFETY: the record has the layout that the number of the call names, and lives through it.
+    // SAFETY: the record has the layout that the request number implies, and lives during the call.
     if unsafe { libc::ioctl(list.as_raw_fd(), QUERY, &raw mut query) } == 0 {
         let Query { start, end, rights, .. } = query;
         let (reads, writes) = (rights & READS != 0, rights & WRITES != 0);
@@ -86,7 +86,7 @@ fn ask(list: &File, address: u64) -> Answer {
     }
 }
 
-/// The same by the list as text, which is in the order of addresses.
+/// The same by the list as text, which is ordered by address.
 fn first_in_text(
     list: impl BufRead,
     mut at: u64,
@@ -95,7 +95,7 @@ fn first_in_text(
     writes: bool,
 ) -> Option<u64> {
     for line in list.split(b'\n') {
-        // What cannot be read is no proof.
+        // An unreadable line proves nothing.
         let found = parse(&line.ok()?)?;
         if found.end <= at {
             continue;
@@ -150,7 +150,7 @@ mod tests {
         let page = 4096;
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, whose second page is protected and whose third goes; nobody uses any.
+        // SAFETY: a new mapping; its second page is protected and its third unmapped, and none is accessed.
         let base = unsafe {
             let at = libc::mmap(std::ptr::null_mut(), 3 * page, prot, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);

@@ -1,4 +1,4 @@
-//! Copies, words, descriptors: what the kernel and the processor are asked for.
+//! Copies, words, descriptors: the functions on top of the kernel and the processor.
 
 use super::*;
 
@@ -31,15 +31,15 @@ fn a_copy_of_any_length_and_place_copies_that_and_nothing_else() {
     }
 }
 
-/// Who sees that a word has come may write over it, and a second store would undo that. Here the first move itself changes what a
-/// second one of the same bytes would read.
+/// A reader that has seen a word arrive may overwrite it, and a second store would undo that. Here the first move itself changes
+/// the bytes that a second move would read.
 #[test]
 fn a_copy_moves_each_byte_once() {
     for len in 0..600 {
         let mut memory: Vec<u8> = (0..700u32).map(|n| (n % 251) as u8).collect();
         let moved = memory[20..20 + len].to_vec();
         let to = memory.as_mut_ptr();
-        // SAFETY: both lie inside, and the pointers come from one; no reference is there meanwhile.
+        // SAFETY: both ranges lie inside the buffer, the pointers come from one pointer, and no reference exists meanwhile.
         unsafe { copy_shared(to.add(20), to.add(17), len) };
         assert_eq!(memory[17..17 + len], moved, "{len} bytes");
     }

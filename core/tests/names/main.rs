@@ -1,4 +1,4 @@
-//! What it takes to know a hundred thousand ranks by their names.
+//! The cost of knowing a hundred thousand ranks by their names.
 
 mod sys;
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tieline::{ConnectError, Context, Error, Status, Worker, WorkerName};
 
 const RANKS: usize = 100_000;
-/// What a rank that never talks may take.
+/// The memory limit for a rank without contact, in bytes.
 const MOST: isize = 64;
 
 fn worker() -> Result<Worker, Error> {
@@ -14,7 +14,7 @@ fn worker() -> Result<Worker, Error> {
     Ok(context.worker()?)
 }
 
-/// The names of as many other ranks, as their bytes come from whatever carries them: of one that is there, with another proof each.
+/// The names of this many other ranks, as bytes: the name of an existing worker, each with a different proof.
 fn carried(name: &WorkerName) -> Vec<u8> {
     let mut all = vec![0; RANKS * WorkerName::MAX_LEN];
     for (rank, place) in all.chunks_exact_mut(WorkerName::MAX_LEN).enumerate() {
@@ -38,7 +38,7 @@ fn a_hundred_thousand_ranks_that_never_talk_take_at_most_64_bytes_each() -> Resu
     println!("{RANKS} names: {each} bytes each, {took:?} together");
     assert!(each <= MOST, "{each} bytes");
     assert_eq!(names.len(), RANKS);
-    // Nor does a call that is given up leave anything behind, or one that has ended.
+    // An abandoned or completed call leaves nothing behind either.
     drop(us.ask_name(&names[0])?);
     let before = sys::held();
     for name in &names[1..20] {
@@ -72,12 +72,12 @@ fn the_one_rank_that_is_talked_to_is_found_by_its_name() -> Result<(), Error> {
     assert_eq!(told, Some((7, true)));
     assert!(call.test().is_none(), "it is told once");
     drop(them);
-    // With its context the listener is gone.
+    // The listener closes with its context.
     assert_eq!(refused(&us, &name, &[])?.status(), Status::PeerFailed);
     Ok(())
 }
 
-/// How a question ends that is refused, while these make progress.
+/// The error of a refused request, while these workers make progress.
 fn refused(us: &Worker, name: &WorkerName, others: &[&Worker]) -> Result<Error, Error> {
     let call = us.ask_name(name)?;
     loop {
@@ -109,7 +109,7 @@ fn workers_of_a_context_answer_for_each_other_and_for_none_that_is_closed() -> R
     Ok(())
 }
 
-/// Nobody is left there who could answer, and the context stays open.
+/// No worker is left that could answer, while the context stays open.
 #[test]
 fn with_the_last_worker_that_has_a_name_nobody_listens_until_one_has_again() -> Result<(), Error> {
     for thread in ["off", "on"] {
@@ -131,7 +131,7 @@ fn with_the_last_worker_that_has_a_name_nobody_listens_until_one_has_again() -> 
 
 const FEW_FILES: &str = "TIELINE_TEST_FEW_FILES";
 
-/// As whoever asks a thousand ranks at once finds it.
+/// The situation of a process that resolves a thousand ranks concurrently.
 #[test]
 fn who_has_no_descriptor_left_is_not_told_that_nobody_is_there() -> Result<(), Error> {
     if std::env::var_os(FEW_FILES).is_none() {
@@ -160,7 +160,7 @@ fn who_has_no_descriptor_left_is_not_told_that_nobody_is_there() -> Result<(), E
     };
     assert!(matches!(starved, ConnectError::Release(_)), "{starved}");
     assert!(starved.to_string().contains("ulimit -n"), "{starved}");
-    // With descriptors given back it goes on.
+    // With free descriptors it continues.
     calls.truncate(1);
     let again = us.ask_name(&name)?;
     while again.test().map(|found| found.map(drop)).transpose()?.is_none() {

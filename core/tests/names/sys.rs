@@ -1,4 +1,4 @@
-//! An allocator that counts what a thread has.
+//! An allocator that counts the bytes of a thread.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Bytes that this thread has allocated and not given back.
+/// Bytes that this thread has allocated and not freed.
 pub(crate) fn held() -> isize {
     HELD.get()
 }
@@ -20,11 +20,11 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn count(bytes: isize) {
-    // A thread that ends counts no more.
+    // A thread that is ending is not counted.
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 
-// SAFETY: every call is handed on to the system's allocator as it came; the count is beside it and allocates nothing.
+// SAFETY: every call is passed to the system's allocator unchanged; the count is separate and allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);

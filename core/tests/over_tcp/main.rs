@@ -1,4 +1,4 @@
-//! Two workers of one process that reach each other over TCP alone, as two hosts would.
+//! Two workers of one process that reach each other only over TCP, like two hosts.
 
 mod memory;
 mod ports;
@@ -18,7 +18,7 @@ use tieline_testing::{Wait, built};
 
 const LOOPBACK: &str = "127.0.0.0/8";
 
-/// Where the provider files are, or why there is no test.
+/// The folder of the provider files, or the reason to skip the test.
 fn providers() -> Option<PathBuf> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match FOLDER.get_or_init(|| built::folder(&built::TCP)) {
@@ -135,7 +135,7 @@ fn both_sides_at_once_make_one_connection_and_two_endpoints_to_one_peer_make_two
 fn a_worker_sleeps_while_a_connection_forms() {
     let Some(folder) = providers() else { return };
     let (here, there) = (open(&folder), open(&folder));
-    // `b` makes no progress: nothing comes but the times at which `a` asks again.
+    // `b` makes no progress: only the timeouts for retransmissions by `a` occur.
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
     let to_b = connected(&a, &b);
     let _ = to_b.send(1, 0, b"queued").unwrap();
@@ -205,7 +205,7 @@ fn a_worker_writes_to_itself_and_the_next_endpoint_takes_over_the_connection() {
         }
     }
     assert!(seen.borrow().iter().copied().eq(0..40));
-    // One that answers went through may stay; it does not become more.
+    // A connection that answers went through may stay; their number does not grow.
     assert_eq!(connections[1], connections[3]);
 }
 
@@ -216,7 +216,7 @@ fn an_endpoint_that_is_dropped_leaves_its_connection_to_the_next_one() {
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
     let seen = heard(&b, 1);
     for i in 0..50 {
-        // Dropped with its message on the way.
+        // Dropped with its message in flight.
         let _ = connected(&a, &b).send(1, i, b"one of many").unwrap();
         until(&[&a, &b], || seen.borrow().len() as u64 == i + 1);
     }
@@ -239,7 +239,7 @@ fn a_worker_dropped_while_connections_form_ends_what_was_queued() {
         assert_eq!(endpoint.error().unwrap().status(), Status::Closed);
     }
     drop(endpoints);
-    // Whoever comes next is served.
+    // A new worker is served.
     let again = here.worker().unwrap();
     let seen = heard(&b, 1);
     let _ = connected(&again, &b).send(1, 5, b"").unwrap();
@@ -258,7 +258,7 @@ fn clients_come_and_go_and_the_server_keeps_no_connection_of_theirs() {
     for _ in 0..20 {
         let client = here.worker().unwrap();
         let to_server = connected(&client, &server);
-        // The answer goes through an endpoint of the server's own.
+        // The answer goes through an endpoint of the server.
         let asked = to_server.flush_messages().unwrap();
         let _ = finish(&[&client, &server], asked).unwrap();
         assert!(peers() >= 1, "the client that is there is counted");
@@ -309,7 +309,7 @@ fn the_application_carries_the_datagrams_that_form_a_connection() {
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
     let mail: Mail = Rc::default();
     let lost = Rc::new(Cell::new(0));
-    // A longer name would be cut off in what asks for a connection, and nobody could answer.
+    // A longer name would be truncated in the connection request, and could not be answered.
     let long = a.set_out_of_band(&[0; 4097], |_, _| true).unwrap_err();
     assert_eq!(long.status(), Status::TooLarge);
     assert!(long.why().contains("4097") && !long.fix().is_empty(), "{long}");
@@ -344,7 +344,7 @@ fn the_application_carries_the_datagrams_that_form_a_connection() {
     memory_operations(&a, &[&b], &here, &there, &to_b);
 }
 
-/// The kinds of the wire-up's messages that bring the address of an endpoint, and how far from their end it ends.
+/// The kinds of wire-up messages that carry the address of an endpoint, and its distance from their end.
 const REQUEST: (u8, usize) = (1, 0);
 const REPLY: (u8, usize) = (2, 8);
 
@@ -364,7 +364,7 @@ fn an_endpoint_that_a_module_does_not_connect_to_ends_what_waits_for_it() {
             let send = move |to: &[u8], datagram: &[u8]| {
                 let mut datagram = datagram.to_vec();
                 if datagram[3] == kind {
-                    // The last byte of an address of tcp's says one of two things.
+                    // The last byte of a tcp address has one of two values.
                     let last = datagram.len() - behind - 1;
                     assert!(datagram[last] <= 1);
                     datagram[last] = 9;

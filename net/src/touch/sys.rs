@@ -1,4 +1,4 @@
-//! The system calls, and the descriptors that they go through.
+//! The system calls, and the descriptors that they use.
 
 #![allow(unsafe_code)]
 
@@ -7,10 +7,10 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The descriptors that copies go through. It belongs to one thread at a time and to one process; each descriptor is made when it is first needed.
+/// The descriptors for copies. It belongs to one thread at a time and to one process. Each descriptor is created on first use.
 #[derive(Debug)]
 pub struct Touch {
-    /// The kernel lets this process copy from and to itself.
+    /// Whether the kernel lets this process copy from and to itself.
     whole: Cell<bool>,
     file: OnceCell<Option<File>>,
     counter: OnceCell<Option<OwnedFd>>,
@@ -38,7 +38,7 @@ struct File {
     pid: i32,
 }
 
-// SAFETY: the mapping belongs to this record alone, and is not bound to a thread.
+// SAFETY: the mapping belongs to this record only, and is not bound to a thread.
 unsafe impl Send for File {}
 
 impl File {
@@ -46,7 +46,7 @@ impl File {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the record is writable.
         let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-        // A file that grows beyond the limit would end this process by a signal.
+        // If a file grows beyond the limit, a signal ends this process.
         if !known || limit.rlim_cur < SHORT as libc::rlim_t {
             return None;
         }
@@ -55,14 +55,14 @@ impl File {
         if fd < 0 {
             return None;
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just created, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: takes numbers only. The pages are allocated here, so that no later store finds none.
+        // SAFETY: takes numbers only. The pages are allocated here, so a later store cannot fail.
         if unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, SHORT as libc::off_t) } != 0 {
             return None;
         }
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping touches nothing that exists.
+        // SAFETY: a new mapping does not affect existing memory.
         let map = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -76,7 +76,7 @@ impl File {
         if map == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the mapping is ours. A child that had it, too, would share these bytes with its parent.
+        // SAFETY: the mapping is ours. A child that inherited it would share these bytes with its parent.
         let _ = unsafe { libc::madvise(map, SHORT, libc::MADV_DONTFORK) };
         Some(File { fd, map: map.cast(), pid: own_pid() })
     }
@@ -84,7 +84,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // In a forked child something else may lie there.
+        // In a forked child another mapping may be at this address.
         if self.pid == own_pid() {
             // SAFETY: mapped by `new` in this process, unmapped once.
             let _ = unsafe { libc::munmap(self.map.cast(), SHORT) };
@@ -97,7 +97,7 @@ fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// The bytes that a call of the kernel copied.
+/// The number of bytes that a system call copied.
 fn count(result: isize) -> Result<usize, i32> {
     usize::try_from(result)
         .map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
@@ -108,23 +108,24 @@ fn flow(make: impl FnOnce(&mut [i32; 2]) -> i32) -> Option<(OwnedFd, OwnedFd)> {
     if make(&mut fds) != 0 {
         return None;
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just created, and nothing else owns it.
     Some(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
 impl Touch {
-    /// Copies bytes to memory of the application's.
+    /// Copies bytes to the application's memory.
     ///
     /// # Errors
-    /// The first byte that is missing, or may not be written.
+    /// The first byte that is missing or not writable.
     ///
     /// # Safety
-    /// These bytes were given to be written, for as long as they are mapped; they are nothing of this process's own.
+    /// The application has provided these bytes for writing, for as long as they are mapped; they belong to nothing else in this
+    /// process.
     pub unsafe fn write(&self, to: *mut u8, data: &[u8]) -> Result<(), Fault> {
         let mut done = 0;
         while done < data.len() {
             let (to, rest) = (to.wrapping_add(done), &data[done..]);
-            // A pipe forgets what it copied before a fault.
+            // A pipe loses the bytes that it copied before a fault.
             let first = PAGE - to.addr() % PAGE;
             // SAFETY: the caller's promise, for the rest.
             let copied = unsafe { self.write_some(to, rest) }.filter(|copied| *copied > 0);
@@ -141,13 +142,13 @@ impl Touch {
         Ok(())
     }
 
-    /// Copies bytes out of memory of the application's.
+    /// Copies bytes out of the application's memory.
     ///
     /// # Errors
-    /// The first byte that is missing, or may not be read.
+    /// The first byte that is missing or not readable.
     ///
     /// # Safety
-    /// As of [`Touch::write`]: these bytes were given to be read.
+    /// The same as for [`Touch::write`]; the bytes were provided for reading.
     pub unsafe fn read(&self, from: *const u8, out: &mut [u8]) -> Result<(), Fault> {
         let mut done = 0;
         while done < out.len() {
@@ -169,11 +170,11 @@ impl Touch {
     }
 
     /// # Safety
-    /// As of [`Touch::write`].
+    /// The same as for [`Touch::write`].
     unsafe fn write_some(&self, to: *mut u8, data: &[u8]) -> Option<usize> {
         let by_kernel = || {
             let call = libc::process_vm_readv;
-            // SAFETY: the kernel reads `data`, and writes where the caller gave bytes to be written.
+            // SAFETY: the kernel reads `data`, and writes to bytes that the caller may write.
             unsafe { self.copy_whole(call, to, data.as_ptr(), data.len()) }
         };
         if data.len() > SHORT {
@@ -189,14 +190,14 @@ impl Touch {
             return unsafe { self.write_through_pipe(to, data) };
         };
         let len = data.len().min(SHORT);
-        // SAFETY: the mapping is as long, and only this object's.
+        // SAFETY: the mapping is long enough and belongs to this object only.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), file.map, len) };
-        // SAFETY: the kernel checks the address; the caller gave these bytes to be written.
+        // SAFETY: the kernel checks the address; the caller may write these bytes.
         count(unsafe { libc::pread(file.fd.as_raw_fd(), to.cast(), len, 0) }).ok()
     }
 
     /// # Safety
-    /// As of [`Touch::read`].
+    /// The same as for [`Touch::read`].
     unsafe fn read_some(&self, from: *const u8, out: &mut [u8]) -> Option<usize> {
         if out.len() <= 8 && from.addr() % 8 + out.len() <= 8 {
             if let Some(counter) = self.counter.get_or_init(new_counter) {
@@ -205,7 +206,7 @@ impl Touch {
         }
         if out.len() > PAGE {
             let (call, at, len) = (libc::process_vm_writev, out.as_mut_ptr(), out.len());
-            // SAFETY: the kernel reads what the caller gave to be read, and writes to `out`.
+            // SAFETY: the kernel reads bytes that the caller may read, and writes to `out`.
             if let Some(copied) = unsafe { self.copy_whole(call, from.cast_mut(), at, len) } {
                 return copied;
             }
@@ -214,11 +215,11 @@ impl Touch {
         unsafe { self.read_through_pipe(from, out) }
     }
 
-    /// One copy between memory of the application's, which the kernel reaches as this call's own, and memory of ours. `None`: the
-    /// system forbids it.
+    /// One copy between the application's memory, which the kernel accesses in this process, and the library's. `None`: the system
+    /// forbids it.
     ///
     /// # Safety
-    /// Both sides may be accessed as the call does, the first one for as long as it is mapped.
+    /// Both sides may be accessed as the call does, the first one as long as it is mapped.
     unsafe fn copy_whole(
         &self,
         call: unsafe extern "C" fn(
@@ -238,7 +239,7 @@ impl Touch {
         }
         let local = libc::iovec { iov_base: theirs.cast(), iov_len: len };
         let remote = libc::iovec { iov_base: ours.cast_mut().cast(), iov_len: len };
-        // SAFETY: both records live through the call; the caller vouches for what they name.
+        // SAFETY: both records live through the call; the caller is responsible for the memory that they describe.
         match count(unsafe { call(self.pid, &local, 1, &remote, 1, 0) }) {
             Err(libc::EPERM | libc::ENOSYS | libc::EACCES | libc::ESRCH) => {
                 self.whole.set(false);
@@ -258,14 +259,14 @@ impl Touch {
     }
 
     /// # Safety
-    /// As of [`Touch::write`].
+    /// The same as for [`Touch::write`].
     unsafe fn write_through_pipe(&self, to: *mut u8, data: &[u8]) -> Option<usize> {
         let (reader, writer) = self.pipe()?;
         let len = data.len().min(PAGE);
         // SAFETY: reads the slice.
         let sent =
             count(unsafe { libc::write(writer.as_raw_fd(), data.as_ptr().cast(), len) }).ok()?;
-        // SAFETY: the kernel checks the address; the caller gave these bytes to be written.
+        // SAFETY: the kernel checks the address; the caller may write these bytes.
         let came = count(unsafe { libc::read(reader.as_raw_fd(), to.cast(), sent) });
         if came == Ok(sent) {
             return Some(sent);
@@ -277,11 +278,11 @@ impl Touch {
     }
 
     /// # Safety
-    /// As of [`Touch::read`].
+    /// The same as for [`Touch::read`].
     unsafe fn read_through_pipe(&self, from: *const u8, out: &mut [u8]) -> Option<usize> {
         let (reader, writer) = self.pipe()?;
         let len = out.len().min(PAGE);
-        // SAFETY: the kernel checks the address; the caller gave these bytes to be read.
+        // SAFETY: the kernel checks the address; the caller may read these bytes.
         let sent = count(unsafe { libc::write(writer.as_raw_fd(), from.cast(), len) }).ok()?;
         // SAFETY: writes to the slice, which is as long.
         count(unsafe { libc::read(reader.as_raw_fd(), out.as_mut_ptr().cast(), sent) }).ok()
@@ -291,22 +292,22 @@ impl Touch {
 fn new_counter() -> Option<OwnedFd> {
     // SAFETY: no pointer is passed.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just created, and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Bytes of one aligned word: the kernel reads all of it, adds it to the counter, which is zero, and gives it back.
+/// Bytes of one aligned word: the kernel reads the whole word, adds it to the counter, which is zero, and returns it.
 fn read_word(counter: &OwnedFd, from: *const u8, out: &mut [u8]) -> Option<usize> {
     let skip = from.addr() % 8;
-    // SAFETY: the kernel checks the address. The word lies in one page, so it is there where its bytes are.
+    // SAFETY: the kernel checks the address. The word lies in one page, so it exists if its bytes do.
     let put = count(unsafe { libc::write(counter.as_raw_fd(), from.wrapping_sub(skip).cast(), 8) });
     let mut word = [0u8; 8];
     match put {
         Ok(_) => {
-            // SAFETY: eight writable bytes. A counter of zero gives nothing, which is zero.
+            // SAFETY: eight writable bytes. A counter of zero returns nothing, and the word stays zero.
             let _ = unsafe { libc::read(counter.as_raw_fd(), word.as_mut_ptr().cast(), 8) };
         }
-        // The one number that a counter does not take, once it was read.
+        // The only value that a counter refuses, and only after the word was read.
         Err(libc::EINVAL) => word = [0xff; 8],
         Err(_) => return None,
     }
@@ -314,14 +315,14 @@ fn read_word(counter: &OwnedFd, from: *const u8, out: &mut [u8]) -> Option<usize
     Some(out.len())
 }
 
-/// Whether the aligned word of 32 bits there may be written: the kernel adds 0 to it, as one atomic operation. The page may go
-/// right afterwards.
+/// Whether the aligned 32-bit word at an address is writable: the kernel adds 0 to it in one atomic operation. The page may
+/// disappear immediately afterwards.
 #[must_use]
 pub fn is_writable(at: usize) -> bool {
-    /// Adds 0; then compares with a number (-2048) that few words hold: whoever sleeps on such a word looks at it once more.
+    /// Adds 0; then compares with a value (-2048) that few words hold. A sleeper on such a word checks it once more.
     const ADD_NOTHING: u32 = 1 << 28 | 0x800;
     let own = 0u32;
-    // SAFETY: the first word is ours, and nobody waits on it; the kernel checks the address of the second, which keeps its value.
+    // SAFETY: the first word is ours, and nothing waits on it; the kernel checks the address of the second, which keeps its value.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,

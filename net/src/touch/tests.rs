@@ -1,13 +1,13 @@
 use super::*;
 
-/// Three pages, of which the middle one is read-only and the last one is not there.
+/// Three pages; the middle one is read-only and the last one is unmapped.
 struct Pages(*mut u8);
 
 impl Pages {
     fn new() -> Pages {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, of which pages are protected and unmapped that nobody uses.
+        // SAFETY: a new mapping, with protected and unmapped pages that nothing uses.
         let at = unsafe {
             let at = libc::mmap(std::ptr::null_mut(), 64 * PAGE, prot, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -39,7 +39,7 @@ impl Drop for Pages {
     }
 }
 
-/// One that may use everything, one without copies to itself, and one that has only pipes.
+/// An object that may use every mechanism, one without copies to itself, and one with pipes only.
 fn kinds() -> [Touch; 3] {
     let (all, file, pipe) = (Touch::default(), Touch::default(), Touch::default());
     file.whole.set(false);
@@ -68,7 +68,7 @@ fn each_way_copies_all_lengths_and_names_the_first_bad_byte() {
         {
             assert_eq!(pages.read(&touch, at, len), Err(Fault(40 * PAGE - at)), "{at} {len}");
         }
-        // What came before is no part of what comes next.
+        // Bytes of an earlier copy are not part of a later one.
         assert_eq!(pages.write(&touch, 3, &[9, 8]), Ok(()));
         assert_eq!(pages.read(&touch, 2, 4).map(|all| all[1..3].to_vec()), Ok(vec![9, 8]));
     }

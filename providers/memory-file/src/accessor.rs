@@ -13,13 +13,13 @@ use tieline_plugin_api::{Failure, Status};
 use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, fenced, has_nonce, inside, used};
 use crate::sys::{self, Holder, Mapping, PAGE};
 
-/// The files of owners that this process has open. One descriptor for each, whatever asks for it: where the locks have to be the
-/// process's, closing another one of the same file would give them all up.
-/// A forked child begins anew: neither locks nor mappings are inherited.
+/// The files of owners that this process has open, with one descriptor each for all users. If the locks belong to the process,
+/// closing another descriptor of the same file would release all of them. A forked child starts anew: neither locks nor mappings
+/// are inherited.
 static OPEN: PerProcess<Mutex<HashMap<Nonce, Weak<PeerFile>>>> = PerProcess::new();
 
 fn files() -> MutexGuard<'static, HashMap<Nonce, Weak<PeerFile>>> {
-    // Every change below is complete before anything can panic.
+    // Every change below is complete before a panic can occur.
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -27,10 +27,10 @@ fn files() -> MutexGuard<'static, HashMap<Nonce, Weak<PeerFile>>> {
 #[derive(Debug)]
 struct PeerFile {
     fd: OwnedFd,
-    /// Whose the locks are that are taken by it.
+    /// The owner of the locks that are taken through it.
     holder: Holder,
     map: Mapping,
-    /// The slots that are locked by it: those locks do not keep their holder out.
+    /// The slots that it has locked: these locks do not exclude their own holder.
     mine: Mutex<HashSet<usize>>,
 }
 
@@ -51,7 +51,7 @@ impl PeerFile {
         if !has_nonce(&map, nonce) {
             return Err(stranger());
         }
-        // What was handed over is the owner's own description: locks by it would be the owner's. Not every sandbox has such locks.
+        // The received description is the owner's own, so its locks would be the owner's. Not every sandbox supports such locks.
         let has_locks = |fd: &OwnedFd| sys::is_locked(fd, 0).is_some();
         let (fd, holder) = match sys::reopened(&fd).filter(has_locks) {
             Some(own) => (own, Holder::Description),
@@ -60,7 +60,7 @@ impl PeerFile {
         Ok(PeerFile { fd, holder, map, mine: Mutex::default() })
     }
 
-    /// Takes a slot that nobody has, or that of a process that has ended.
+    /// Claims a free slot, or the slot of a process that has ended.
     fn claim(&self) -> Option<usize> {
         let mut mine = self.mine.lock().unwrap_or_else(PoisonError::into_inner);
         for left_behind in [false, true] {
@@ -69,7 +69,7 @@ impl PeerFile {
                 {
                     break;
                 }
-                // The lock decides; the number only says where to try first.
+                // The lock decides; the number only suggests where to try first.
                 let number = claim(&self.map, slot);
                 let free = left_behind || number.load(Ordering::SeqCst) == 0;
                 if free && !mine.contains(&slot) && sys::lock(&self.fd, self.holder, slot) {
@@ -88,7 +88,7 @@ impl PeerFile {
         let mut mine = self.mine.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = mine.remove(&slot);
         inside(&self.map, slot).store(0, Ordering::SeqCst);
-        // Before the lock goes: afterwards the slot, and so the number, may be another's.
+        // Before the unlock: afterwards the slot, and so the number, may belong to another accessor.
         let (number, pid) = (claim(&self.map, slot), sys::own_pid() as u64);
         let _ = number.compare_exchange(pid, 0, Ordering::SeqCst, Ordering::SeqCst);
         sys::unlock(&self.fd, self.holder, slot);
@@ -98,7 +98,7 @@ impl PeerFile {
 /// The right to access one owner's regions, for one thread at a time.
 #[derive(Debug)]
 pub struct Accessor {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     file: Option<Arc<PeerFile>>,
     slot: usize,
     mark: Mark,
@@ -106,11 +106,10 @@ pub struct Accessor {
 }
 
 impl Accessor {
-    /// Claims a place among the announcements of process `pid`, which has its file open as `descriptor`.
+    /// Claims a slot in the announcements of process `pid`, which has its file open as `descriptor`.
     ///
     /// # Errors
-    /// The kernel does not hand the descriptor over, it is not (any more) the file that `nonce` names, or there are
-    /// as many accessors as fit.
+    /// The kernel does not supply the descriptor, it is not (any more) the file with this `nonce`, or all slots are taken.
     pub fn open(pid: i32, descriptor: i32, nonce: &Nonce) -> Result<Accessor, Failure> {
         let mut known = files();
         let file = match known.get(nonce).and_then(Weak::upgrade) {
@@ -129,20 +128,21 @@ impl Accessor {
         Ok(Accessor { file: Some(file), slot, mark: Mark::new(), one_thread: PhantomData })
     }
 
-    /// Bytes of the owner's file that are mapped here, shared by all accessors of this process: those up to this one's place.
+    /// The part of the owner's file in bytes that is mapped here, up to this accessor's slot. All accessors of this process share
+    /// the mapping.
     #[must_use]
     pub fn bytes(&self) -> usize {
         (self.slot / PER_PAGE + 1) * PAGE
     }
 
-    /// Announces an access to the region that `token` names. Check its key *after* this, then copy, then drop what
-    /// this returns. One access at a time.
+    /// Announces an access to the region with this `token`. Check its key *after* this, then copy, then drop the returned value.
+    /// One access at a time.
     #[inline]
     pub fn enter(&self, token: u64) -> Inside<'_> {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         let word = self.file.as_ref().map_or(&NOWHERE, |file| inside(&file.map, self.slot));
         word.store(token, Ordering::Relaxed);
-        // The owner revokes, fences and looks here: one of the two sees the other.
+        // The owner revokes, fences and reads this word: one of the two sees the other.
         fenced(word);
         Inside { word }
     }
@@ -152,18 +152,19 @@ impl Drop for Accessor {
     fn drop(&mut self) {
         let Some(file) = self.file.take() else { return };
         if !self.mark.is_here() {
-            // In a forked child there is no mapping to write to, and closing the descriptor could take locks of the child's own along.
+            // In a forked child there is no mapping to write to, and closing the descriptor could release locks of the child
+            // itself.
             core::mem::forget(file);
             return;
         }
-        // Under the lock: a descriptor that is closed after another one was opened would take that one's locks along.
+        // Under the lock: if the descriptor were closed after another one was opened, that one's locks would be released.
         let _files = files();
         file.release(self.slot);
         drop(file);
     }
 }
 
-/// An access that was announced; it ends when this is dropped.
+/// An announced access; it ends when this is dropped.
 #[must_use]
 pub struct Inside<'a> {
     word: &'a AtomicU64,
@@ -245,7 +246,7 @@ mod tests {
     fn both_sides_say_how_many_pages_there_are_for_the_places_that_were_ever_taken() {
         let owner = Announcements::new(&[10; 16]).unwrap();
         assert_eq!(owner.bytes(), PAGE, "the header");
-        // The first place is the header's.
+        // The first slot is the header.
         let all: Vec<Accessor> = (1..=PER_PAGE).map(|_| open(&owner, [10; 16]).unwrap()).collect();
         let (first, last) = (&all[..PER_PAGE - 1], &all[PER_PAGE - 1]);
         assert!(first.iter().all(|accessor| accessor.bytes() == PAGE));
@@ -266,7 +267,7 @@ mod tests {
         }
     }
 
-    /// What another copy of this code in this process has: it knows nothing of `OPEN` here.
+    /// The state of another copy of this code in this process, which does not share `OPEN`.
     fn file_of(owner: &Announcements, nonce: Nonce) -> PeerFile {
         PeerFile::open(sys::own_pid(), owner.descriptor(), &nonce).unwrap()
     }

@@ -1,21 +1,20 @@
-//! The owner's side: who is inside which region?
+//! The owner's side of announced accesses: finds out which accessors are inside a region.
 //!
-//! A provider that copies from and to another process's memory checks the region's key there and then copies.
-//! Between the two the owner may revoke the key, and whoever revoked a key wants to free the memory. So the
-//! accessor announces itself first, as readers announce hazard pointers: it writes the region's *token* (a number that
-//! is never used twice) into a word that the owner can read, fences, checks the key, copies, and clears the word. The
-//! owner revokes the key, fences, and reads the words. Either the accessor finds the key revoked, or the owner finds
-//! the token.
+//! A provider that copies from and to another process's memory checks the region's key there and then copies. Between the two steps
+//! the owner may revoke the key, in order to free the memory. So the accessor announces itself first, as readers announce hazard
+//! pointers. It writes the region's *token* (a number that is never reused) into a word that the owner can read, fences, checks the
+//! key, copies, and clears the word. The owner revokes the key, fences, and reads the words. Either the accessor finds the key
+//! revoked, or the owner finds the token.
 //!
-//! The words lie in a memory file of the owner's. An accessor takes its descriptor out of the owner's process, which
-//! needs the right that copying needs as well, opens the file anew, locks the slot's byte by that description, and writes its
-//! number beside it. The kernel gives such a lock up when the process has ended, whatever ended it, and not before its last
-//! thread is through: so a token whose slot is not locked belongs to nobody, and nobody needs to be trusted for the owner to
-//! get on. An accessor that keeps its token there, because it was stopped or is hostile, keeps the owner waiting and no more.
+//! The words lie in a memory file of the owner. An accessor takes the file's descriptor out of the owner's process, which requires
+//! the same right as copying does. It opens the file anew, locks the slot's byte through that description, and writes its process
+//! number next to it. The kernel releases such a lock when the process has ended for any reason, and not before its last thread has
+//! finished. So a token in an unlocked slot belongs to no process, and the owner need not trust any accessor to make progress. An
+//! accessor that keeps its token, because it was stopped or is hostile, only keeps the owner waiting.
 //!
-//! Locks of a process would not do: it loses them with the first descriptor of the file that it closes, and two copies of this
-//! code in one process (two providers' files, two libraries) have one each. A description is shared with forked children, who keep
-//! it open: there the number tells that the process has ended.
+//! Locks owned by the process would not work. A process loses them when it closes the first descriptor of the file. Two copies of
+//! this code in one process (two provider files, two libraries) have one descriptor each. Forked children share a description and
+//! keep it open; then the number shows that the process has ended.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -24,33 +23,33 @@ use tieline_plugin_api::Failure;
 
 use crate::sys::{self, Mapping, PAGE};
 
-/// One cache line for each accessor; the first one is the header.
+/// One cache line per accessor; the first one is the header.
 const SLOT: usize = 64;
-/// Most accessors at a time.
+/// The limit of concurrent accessors.
 pub(crate) const SLOTS: usize = 4096;
 pub(crate) const PER_PAGE: usize = PAGE / SLOT;
-/// The length of the file. Its pages get memory when the first slot in them is claimed.
+/// The length of the file. Its pages get memory when their first slot is claimed.
 pub(crate) const LEN: usize = SLOT * SLOTS;
 
 /// In the header: slots from this number on were never claimed.
 const USED: usize = 0;
-/// In the header: two words that tell the file from every other.
+/// In the header: two words that identify the file.
 const NONCE: usize = 8;
 
-/// A random number that tells one owner from another.
+/// A random number that identifies an owner.
 pub type Nonce = [u8; 16];
 
 static NOWHERE: AtomicU64 = AtomicU64::new(0);
 
-/// The fence between what one side has done and its look at what the other has: what stands in `word` by then is before it.
-/// Tests note it: on one processor nobody notices that it is missing.
+/// The fence between a side's own store and its read of the other side's: the value of `word` at that time comes before the read.
+/// Tests record it, because a single processor does not show its absence.
 #[inline(always)]
 pub(crate) fn fenced(word: &AtomicU64) {
     note(word, "fence");
     fence(Ordering::SeqCst);
 }
 
-/// A look at what an accessor says.
+/// Reads an accessor's announcement.
 #[inline(always)]
 fn look(word: &AtomicU64) -> u64 {
     note(word, "look");
@@ -68,22 +67,22 @@ fn note(word: &AtomicU64, step: &'static str) {
 
 #[cfg(test)]
 thread_local! {
-    /// This thread's fences and looks, each with what stood in its word.
+    /// This thread's fences and reads, each with the value of its word.
     pub(crate) static STEPS: std::cell::RefCell<Vec<(&'static str, u64)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 #[inline(always)]
 fn word(map: &Mapping, at: usize) -> &AtomicU64 {
-    map.word(at).unwrap_or(&NOWHERE) // all of them lie inside: `slot` is below SLOTS everywhere
+    map.word(at).unwrap_or(&NOWHERE) // always inside: `slot` is below SLOTS everywhere
 }
 
-/// The token of the region that the slot's accessor is inside; 0: of none.
+/// The token of the region that the slot's accessor is inside; 0: none.
 #[inline(always)]
 pub(crate) fn inside(map: &Mapping, slot: usize) -> &AtomicU64 {
     word(map, slot * SLOT)
 }
 
-/// The number of the process that has the slot, written while it has the lock; 0: nobody has.
+/// The process number of the slot's holder, written while it has the lock; 0: the slot is free.
 pub(crate) fn claim(map: &Mapping, slot: usize) -> &AtomicU64 {
     word(map, slot * SLOT + 8)
 }
@@ -103,7 +102,7 @@ pub(crate) fn has_nonce(map: &Mapping, nonce: &Nonce) -> bool {
         && word(map, NONCE + 8).load(Ordering::Relaxed) == b
 }
 
-/// Where the accessors of one owner's regions announce themselves. Any thread.
+/// The file in which the accessors of one owner's regions announce themselves. Usable from any thread.
 #[derive(Debug)]
 pub struct Announcements {
     fd: OwnedFd,
@@ -111,7 +110,7 @@ pub struct Announcements {
 }
 
 impl Announcements {
-    /// Makes the file. Accessors know it by its descriptor and by `nonce`, which nobody else has.
+    /// Creates the file. Accessors identify it by its descriptor and by the unique `nonce`.
     ///
     /// # Errors
     /// Memory files are forbidden here, or there is no memory or descriptor.
@@ -132,15 +131,15 @@ impl Announcements {
         self.fd.as_raw_fd()
     }
 
-    /// Bytes of memory that the file has: for as many accessors as there were at once.
+    /// The memory of the file in bytes: enough for the maximum of concurrent accessors so far.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let used = usize::try_from(used(&self.map).load(Ordering::Relaxed)).unwrap_or(SLOTS);
         (used.min(SLOTS) * SLOT).next_multiple_of(PAGE)
     }
 
-    /// Whether somebody who may have found `token` valid is still inside. The caller has made the key invalid *before*;
-    /// while this says `true`, call again later.
+    /// Whether an accessor that may have found `token` valid is still inside. The caller must have made the key invalid *before*.
+    /// If it returns `true`, call again later.
     #[must_use]
     pub fn is_inside(&self, token: u64) -> bool {
         let used = used(&self.map);
@@ -158,16 +157,16 @@ impl Announcements {
             // It may have left meanwhile.
             return look(place) == token;
         }
-        // Its process is gone. Whoever gets the slot next finds the key revoked.
+        // Its process has ended. The next holder of the slot finds the key revoked.
         let _ = place.compare_exchange(token, 0, Ordering::SeqCst, Ordering::SeqCst);
         false
     }
 
-    /// Whether the slot is somebody's who has not ended.
+    /// Whether the slot's holder is a process that has not ended.
     fn is_alive(&self, slot: usize) -> bool {
         let number = || claim(&self.map, slot).load(Ordering::SeqCst);
         match sys::is_locked(&self.fd, slot) {
-            // Only its holder writes the number, and others have no more to gain by that than by its token.
+            // Only the holder writes the number, and a false number gains it no more than a false token.
             Some(locked) => locked && !sys::is_no_process(number()),
             None => {
                 number() == sys::own_pid() as u64

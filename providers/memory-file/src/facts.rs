@@ -1,4 +1,4 @@
-//! Who a process is: what one that wants to reach its memory compares, and says when it cannot.
+//! The identity of a process. A process that needs access to its memory compares it, and reports it if access fails.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use tieline_plugin_api::{Failure, Status};
 
 use crate::sys;
 
-/// What a process knows about itself. Zero stands for what could not be found out.
+/// The facts that a process knows about itself. Zero means unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Its number in its own PID namespace.
@@ -18,9 +18,9 @@ pub struct Facts {
     pub pid_namespace: u64,
     /// Its user namespace.
     pub user_namespace: u64,
-    /// When it was started, in ticks since boot.
+    /// Its start time, in ticks since boot.
     pub start_time: u64,
-    /// The kernel it runs under.
+    /// The boot id of its kernel.
     pub boot_id: [u8; 16],
 }
 
@@ -28,7 +28,7 @@ impl Facts {
     /// Length of the encoded form.
     pub const LEN: usize = 48;
 
-    /// Those of this process.
+    /// The facts of this process.
     #[must_use]
     pub fn of_this_process() -> Facts {
         let inode = |path| fs::metadata(path).map_or(0, |m| m.ino());
@@ -45,7 +45,7 @@ impl Facts {
         }
     }
 
-    /// The form that addresses carry.
+    /// The encoded form, which addresses carry.
     #[must_use]
     pub fn encode(&self) -> [u8; Facts::LEN] {
         let mut bytes = [0; Facts::LEN];
@@ -58,10 +58,10 @@ impl Facts {
         bytes
     }
 
-    /// Reads that form.
+    /// Decodes that form.
     ///
     /// # Errors
-    /// It names no process.
+    /// It does not describe a process.
     pub fn decode(bytes: &[u8; Facts::LEN]) -> Result<Facts, Failure> {
         let word = |at: usize| {
             u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -83,7 +83,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Whether this process can name `peer` to the kernel at all.
+    /// Whether this process can refer to `peer` by a process number at all.
     ///
     /// # Errors
     /// It runs under another kernel, or has its number in another PID namespace.
@@ -103,7 +103,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Whether the process that has this number now is another one, as far as its start tells.
+    /// Whether the number belongs to another process by now, according to the start time.
     #[must_use]
     pub fn was_reused(&self) -> bool {
         let now = start_time(&self.pid.to_string());
@@ -111,7 +111,7 @@ impl Facts {
     }
 }
 
-/// When a process was started, in ticks since boot: field 22 of its `stat`, counted behind the command's name.
+/// The start time of a process, in ticks since boot: field 22 of its `stat`, counted after the command's name.
 fn start_time(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

@@ -1,4 +1,4 @@
-//! What an interface holds of its peers' files, for its report.
+//! The memory of peers' files that an interface holds, for its report.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ struct Sum {
 }
 
 impl Held {
-    /// The part of one more endpoint: nothing yet.
+    /// The part of one more endpoint, initially nothing.
     #[must_use]
     pub fn by_endpoint(&self) -> HeldByEndpoint {
         let _ = self.sum.peers.fetch_add(1, Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl Held {
     }
 }
 
-/// What one endpoint holds; nothing any more when it is dropped.
+/// The memory that one endpoint holds; it is subtracted on drop.
 #[derive(Debug)]
 pub struct HeldByEndpoint {
     sum: Arc<Sum>,
@@ -45,10 +45,10 @@ pub struct HeldByEndpoint {
 }
 
 impl HeldByEndpoint {
-    /// It holds so many bytes now.
+    /// Sets the number of bytes that it holds.
     pub fn set(&self, bytes: usize) {
         let before = self.bytes.swap(bytes as u64, Ordering::Relaxed);
-        // The sum wraps back below zero when it shrinks.
+        // The sum wraps below zero when it shrinks.
         let more = (bytes as u64).wrapping_sub(before);
         let _ = self.sum.bytes.fetch_add(more, Ordering::Relaxed);
     }

@@ -1,14 +1,14 @@
-//! What providers for one host share: memory files, mappings of a peer's, and announcements of accesses.
+//! The common parts of providers for one host: memory files, mappings of a peer's files, and announcements of accesses.
 //!
-//! * [`memory_file`] makes a file that cannot change its size, [`reserve`] gives it memory, [`Mapping`] maps it.
-//! * [`map_peer`] maps one that another process made, if it is such that an access cannot end this process: a
-//!   memory file of ordinary pages, sealed, with memory behind every byte.
-//! * [`Announcements`] and [`Accessor`] are for providers that reach the memory of another process behind its
-//!   back: the owner of a region learns when the last access to it is through, or its process is dead.
-//! * [`Facts`] tell which process an address names.
-//! * [`Held`] sums up what the endpoints of an interface hold of their peers' files.
-//! * [`Piece`] and [`Cursor`] cut lists of pieces into what one system call takes.
-//! * [`Registrations`] and [`PeerRegistrations`] say which regions of an owner live, in a file that only it writes.
+//! * [`memory_file`] creates a file that cannot change its size, [`reserve`] gives it memory, [`Mapping`] maps it.
+//! * [`map_peer`] maps a file that another process created, if an access to it cannot end this process: a memory file of ordinary
+//!   pages, sealed, with memory behind every byte.
+//! * [`Announcements`] and [`Accessor`] are for providers that access the memory of another process directly. The owner of a region
+//!   learns when the last access to it has finished, or its process has ended.
+//! * [`Facts`] identify the process of an address.
+//! * [`Held`] sums up the memory of peers' files that the endpoints of an interface hold.
+//! * [`Piece`] and [`Cursor`] cut lists of pieces to the limits of one system call.
+//! * [`Registrations`] and [`PeerRegistrations`] publish the live regions of an owner, in a file that only the owner writes.
 //!
 //! ```
 //! use std::os::fd::AsFd;

@@ -1,9 +1,9 @@
-//! Memory that somebody vouches for.
+//! Memory that is guaranteed by its provider's caller.
 
 use core::marker::PhantomData;
 use tieline_plugin_api::abi::Iov;
 
-/// A piece of this process's memory, as the kernel wants it (`struct iovec`), which may be read and written.
+/// A piece of this process's memory in the kernel's layout (`struct iovec`), which may be read and written.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
@@ -29,7 +29,7 @@ impl<'a> Piece<'a> {
         Piece { base: bytes.as_mut_ptr(), len: bytes.len(), _of: PhantomData }
     }
 
-    /// The part of at most `len` bytes behind the first `skip`.
+    /// The part of at most `len` bytes after the first `skip`.
     #[inline]
     #[must_use]
     pub fn part(self, skip: usize, len: usize) -> Piece<'a> {
@@ -64,7 +64,7 @@ impl<'a> Piece<'a> {
 }
 
 impl<'a> From<&'a Iov> for Piece<'a> {
-    /// Whoever posts an operation vouches for its pieces until it has ended.
+    /// The poster of an operation guarantees its pieces until the operation has ended.
     #[inline]
     fn from(iov: &'a Iov) -> Piece<'a> {
         Piece { base: iov.base, len: iov.len, _of: PhantomData }

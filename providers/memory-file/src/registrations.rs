@@ -1,11 +1,11 @@
-//! Which registrations of an owner live, in a memory file that peers read and cannot write.
+//! The live registrations of an owner, in a memory file that peers can read but not write.
 //!
-//! A key names an entry and a *generation*, a number that is never used twice; what the key is for (length, rights, the
-//! kernel's name of the region) stands in the entry and not in the key, so that a key can be old or foreign but never
-//! say more than its owner granted. An entry whose generation is another one, or 0, is not the key's any more.
+//! A key refers to an entry and a *generation*, a number that is never reused. The properties of the registration (length, rights,
+//! the kernel's name of the region) are in the entry and not in the key. So a key can be outdated or foreign, but it never grants
+//! more than its owner did. If an entry has another generation, or 0, the key is invalid.
 //!
-//! The generation is also the token of an announced access: see [`Announcements`](crate::Announcements). A reader whose
-//! owner has died goes on seeing the last state; who needs to know that asks the kernel.
+//! The generation is also the token of an announced access: see [`Announcements`](crate::Announcements). If the owner has died,
+//! readers still see the last state; a reader that needs to know asks the kernel.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -17,42 +17,42 @@ use crate::announcements::Nonce;
 use crate::announcements::nonce_words;
 use crate::sys::{self, Mapping, PAGE, SEAL_WRITERS};
 
-/// Words of an entry that are the provider's, where it says no other number.
+/// The provider's words in an entry, unless it specifies another number.
 pub const WORDS: usize = 3;
-/// The first entry's place; before it, in the second and third word, the nonce.
+/// The offset of the first entry. The second and third word before it hold the nonce.
 const FIRST: usize = 64;
 const NONCE: usize = 8;
-/// Most registrations that live at a time.
+/// The limit of concurrent registrations.
 const ENTRIES: usize = 1 << 16;
 
-/// An entry of so many words of the provider's: its generation stands before them.
+/// The length of an entry with this many words of the provider: its generation precedes them.
 const fn entry_len(words: usize) -> usize {
     8 * (1 + words)
 }
 
-/// The length of the file. Its pages get memory when the first entry in them is used.
+/// The length of the file. Its pages get memory when their first entry is used.
 const fn file_len(words: usize) -> usize {
     (FIRST + ENTRIES * entry_len(words)).next_multiple_of(PAGE)
 }
 
-/// Where an entry begins.
+/// The offset of an entry.
 const fn start(words: usize, entry: usize) -> usize {
     FIRST + entry * entry_len(words)
 }
 
-/// The pages that an entry lies in: where they begin, and their length.
+/// The pages that contain an entry: their offset and length.
 const fn pages(words: usize, entry: usize) -> (usize, usize) {
     let (start, len) = (start(words, entry), entry_len(words));
     let (first, last) = (start / PAGE, (start + len - 1) / PAGE);
     (first * PAGE, (last - first + 1) * PAGE)
 }
 
-/// Where an entry is, and whose it is there.
+/// The entry of a registration, and its generation there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The number of the entry.
     pub entry: u32,
-    /// The number of the registration; never 0, never used twice.
+    /// The number of the registration; never 0, never reused.
     pub generation: u64,
 }
 
@@ -62,7 +62,7 @@ fn at<const N: usize>(map: &Mapping, entry: usize, word: usize) -> &AtomicU64 {
     map.word(start(N, entry) + word * 8).unwrap_or(&NOWHERE)
 }
 
-/// The owner's side. Any thread. `N` words of an entry are the provider's.
+/// The owner's side. Usable from any thread. `N` words of an entry belong to the provider.
 #[derive(Debug)]
 pub struct Registrations<const N: usize = WORDS> {
     fd: OwnedFd,
@@ -79,7 +79,7 @@ struct Room {
 }
 
 impl<const N: usize> Registrations<N> {
-    /// Makes the file. Readers know it by its descriptor and by `nonce`, which nobody else has.
+    /// Creates the file. Readers identify it by its descriptor and by the unique `nonce`.
     ///
     /// # Errors
     /// Memory files are forbidden here, or there is no memory or descriptor.
@@ -101,19 +101,19 @@ impl<const N: usize> Registrations<N> {
         self.fd.as_raw_fd()
     }
 
-    /// Bytes of memory that the file has: for as many registrations as have lived at once.
+    /// The memory of the file in bytes: enough for the maximum of concurrent registrations so far.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         start(N, room.used as usize).next_multiple_of(PAGE)
     }
 
-    /// Enters a registration.
+    /// Adds a registration.
     ///
     /// # Errors
-    /// As many live as fit, or there is no memory.
+    /// The table is full, or there is no memory.
     pub fn enter(&self, words: [u64; N]) -> Result<Place, Failure> {
-        // Every change below is complete before anything can panic.
+        // Every change below is complete before a panic can occur.
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = match room.free.pop() {
             Some(entry) => entry,
@@ -137,25 +137,25 @@ impl<const N: usize> Registrations<N> {
         Ok(Place { entry, generation })
     }
 
-    /// No key of this registration is valid from here on. Whoever found it valid before has announced itself.
+    /// Invalidates the keys of this registration. A reader that found one valid before has announced itself.
     pub fn revoke(&self, place: Place) {
         at::<N>(&self.map, place.entry as usize, 0).store(0, Ordering::SeqCst);
     }
 
-    /// Revokes, and gives the entry to the next registration.
+    /// Revokes the registration and frees its entry.
     pub fn leave(&self, place: Place) {
         self.revoke(place);
-        // A reader that still sees the old generation behind new words was before them in the order.
+        // A reader that still sees the old generation with new words comes before them in the order.
         fence(Ordering::SeqCst);
         self.room.lock().unwrap_or_else(PoisonError::into_inner).free.push(place.entry);
     }
 }
 
-/// A reader's side. Any thread.
+/// The reader's side. Usable from any thread.
 #[derive(Debug)]
 pub struct PeerRegistrations<const N: usize = WORDS> {
     map: Mapping,
-    /// Bytes from the start on that were looked at.
+    /// The length of the part, from the start, that was read.
     reached: AtomicUsize,
 }
 
@@ -163,7 +163,7 @@ impl<const N: usize> PeerRegistrations<N> {
     /// Maps the table of process `pid`, which has its file open as `descriptor`.
     ///
     /// # Errors
-    /// The kernel does not hand the descriptor over, or it is not (any more) the file that `nonce` names.
+    /// The kernel does not supply the descriptor, or it is not (any more) the file with this `nonce`.
     pub fn open(pid: i32, descriptor: i32, nonce: &Nonce) -> Result<PeerRegistrations<N>, Failure> {
         let fd = sys::descriptor_of(pid, descriptor).map_err(|error| {
             let what = format!(
@@ -184,20 +184,20 @@ impl<const N: usize> PeerRegistrations<N> {
         })
     }
 
-    /// Bytes of the table, from its start on, that were mapped here for what was read: at most those of the whole table.
+    /// The part of the table in bytes, from its start, that was mapped here for reading: at most the whole table.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// The provider's words of a registration that lives; `None`: it does not.
+    /// The provider's words of a live registration; `None`: it is not live.
     #[must_use]
     pub fn read(&self, place: Place) -> Option<[u64; N]> {
         let entry = usize::try_from(place.entry).ok().filter(|entry| *entry < ENTRIES)?;
         if place.generation == 0 {
             return None;
         }
-        // The owner gives a page memory before it uses it; one without any is read as zeros, at our cost.
+        // The owner gives a page memory before it uses it. A page without memory is read as zeros, at this process's cost.
         let (start, len) = pages(N, entry);
         self.map.populate(start, len).ok()?;
         let _ = self.reached.fetch_max(start + len, Ordering::Relaxed);
@@ -209,11 +209,11 @@ impl<const N: usize> PeerRegistrations<N> {
             *word = at::<N>(&self.map, entry, 1 + n).load(Ordering::Relaxed);
         }
         fence(Ordering::Acquire);
-        // Words of the next registration come only after a generation of its own or none.
+        // The words of the next registration come only after its generation or 0.
         self.is_live(place).then_some(words)
     }
 
-    /// Whether a registration that was [read](Self::read) lives. For an access: announce it, then ask.
+    /// Whether a registration that was [read](Self::read) is still live. Before an access, announce it, then call this.
     #[inline]
     #[must_use]
     pub fn is_live(&self, place: Place) -> bool {
@@ -292,7 +292,7 @@ mod tests {
         let owner = Registrations::<5>::new(&[8; 16]).unwrap();
         let (pid, descriptor) = (sys::own_pid(), owner.descriptor());
         let reader = PeerRegistrations::<5>::open(pid, descriptor, &[8; 16]).unwrap();
-        // More than fit into the first pages, so that some lie in two.
+        // More entries than the first pages hold, so that some lie in two pages.
         let all: Vec<Place> = (0..500).map(|n| owner.enter([n, 1, 2, 3, !n]).unwrap()).collect();
         for (n, place) in all.iter().enumerate() {
             assert_eq!(reader.read(*place), Some([n as u64, 1, 2, 3, !(n as u64)]));

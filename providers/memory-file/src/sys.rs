@@ -1,8 +1,7 @@
-//! The kernel: memory files, mappings, locks that tell who is alive, another process's descriptors.
+//! Kernel calls: memory files, mappings, locks that show which processes are alive, another process's descriptors.
 //!
-//! A [`Mapping`] hands out nothing but atomics and checked copies, because its bytes belong to other processes
-//! as well.
-#![allow(unsafe_code)] // this file is the crate's one door to libc
+//! A [`Mapping`] provides only atomics and checked copies, because other processes access its bytes as well.
+#![allow(unsafe_code)] // the only file of the crate that calls libc
 
 use std::ffi::CStr;
 use std::io;
@@ -19,28 +18,28 @@ const MADV_POPULATE_READ: i32 = 22;
 const MADV_POPULATE_WRITE: i32 = 23;
 
 const SEAL_SIZE: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-/// For [`seal`]: only the mappings that exist already may write.
+/// For [`seal`]: only the existing mappings may write.
 pub const SEAL_WRITERS: i32 = F_SEAL_FUTURE_WRITE;
 
 fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Whether an error says that this process may not make the call at all: a seccomp filter, or an old kernel.
+/// Whether an error means that this process may not make the call at all: a seccomp filter, or an old kernel.
 fn is_forbidden(error: &io::Error) -> bool {
     let codes = [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Makes an anonymous memory file of `len` bytes that can never change its size.
+/// Creates an anonymous memory file of `len` bytes that can never change its size.
 ///
 /// # Errors
-/// [`Status::Unsupported`] where memory files are forbidden, [`Status::NoMemory`] beyond a limit.
+/// [`Status::Unsupported`] if memory files are forbidden, [`Status::NoMemory`] beyond a limit.
 pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
     let size =
         i64::try_from(len).map_err(|_| Failure::new(Status::TooLarge, "length beyond 2^63"))?;
-    // Beyond RLIMIT_FSIZE ftruncate would not only fail but also send a signal.
-    // SAFETY: `limit` is a plain record that getrlimit fills.
+    // Beyond RLIMIT_FSIZE ftruncate would not only fail but also raise a signal. SAFETY: `limit` is a plain record that getrlimit
+    // fills.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
@@ -63,7 +62,7 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
         }
         return Err(Failure::from_io(&format!("creating a memory file of {len} bytes"), &error));
     }
-    // SAFETY: a descriptor that nobody else owns.
+    // SAFETY: a descriptor that nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: an open descriptor.
     if unsafe { libc::ftruncate(fd.as_raw_fd(), size) } != 0 {
@@ -73,11 +72,11 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
     Ok(fd)
 }
 
-/// Commits memory to a range of a new file, so that touching it cannot fail later. The range holds zeros still, and
-/// the file is not sealed against writing.
+/// Commits memory to a range of a new file, so that a later access cannot fail. The range must still hold zeros, and the file must
+/// not be sealed against writing.
 ///
 /// # Errors
-/// There is not as much memory.
+/// There is not enough memory.
 pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
     let failed =
         |error| Err(Failure::from_io(&format!("reserving {len} bytes of shared memory"), error));
@@ -92,7 +91,7 @@ pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
             error => return failed(&error),
         }
     }
-    // A byte written to every page does the same, and fails in the same way.
+    // A byte written to every page has the same effect, and fails in the same way.
     let mut at = offset;
     while at < offset + len {
         // SAFETY: one byte of a static, to an open descriptor.
@@ -109,10 +108,10 @@ pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds seals. A kernel that does not know one of them leaves the file as it is.
+/// Adds seals. A kernel that does not support one of them leaves the file unchanged.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
     // SAFETY: an open descriptor.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0 {
@@ -125,7 +124,7 @@ pub fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
     Err(Failure::from_io("sealing a memory file", &error))
 }
 
-/// Whether a file takes no new writable mappings.
+/// Whether new writable mappings of a file are refused.
 #[must_use]
 pub fn is_write_sealed(fd: &OwnedFd) -> bool {
     // SAFETY: an open descriptor.
@@ -135,18 +134,17 @@ pub fn is_write_sealed(fd: &OwnedFd) -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has asked the file system behind a descriptor something.
+    /// How often this thread has queried the file system behind a descriptor.
     static ASKED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// The length of a memory file from a peer and the bytes of memory behind it, if it is one of ordinary pages that
-/// cannot change its size under us. One of huge pages can be such that an access ends the process: where a page
-/// was given back there need not be another.
+/// The length of a memory file from a peer and the bytes of memory behind it. `None` unless the file has ordinary pages and cannot
+/// change its size. With huge pages an access could end the process: a freed page may have no replacement.
 fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     // SAFETY: an open descriptor; not a memory file: an error.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & SEAL_SIZE != SEAL_SIZE {
-        // Nor may anything else be asked: behind a descriptor of FUSE a process of the peer's answers when it likes.
+        // Nothing else may be queried: behind a FUSE descriptor, the peer's process answers at any time it likes.
         return None;
     }
     #[cfg(test)]
@@ -168,20 +166,20 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     Some((usize::try_from(stat.st_size).ok()?, (stat.st_blocks as u64).saturating_mul(512)))
 }
 
-/// The length of a memory file from a peer, if it is one of ordinary pages that cannot change its size under us.
+/// The length of a memory file from a peer, if the file has ordinary pages and cannot change its size.
 #[must_use]
 pub fn sealed_len(fd: &OwnedFd) -> Option<usize> {
     examined(fd).map(|(len, _)| len)
 }
 
-/// How many bytes of such a file have memory behind them.
+/// The bytes of such a file that have memory.
 #[must_use]
 pub fn backed_len(fd: &OwnedFd) -> Option<usize> {
     examined(fd).map(|(len, committed)| len.min(usize::try_from(committed).unwrap_or(len)))
 }
 
-/// Maps a memory file from a peer: sealed, of at least `len` bytes, and with as much memory behind it, so that a peer
-/// can neither make us touch pages that are not there nor map more than it has paid for.
+/// Maps a memory file from a peer: sealed, with at least `len` bytes and memory for all of them. So a peer can neither cause
+/// accesses to missing pages nor map more than it has paid for.
 #[must_use]
 pub fn map_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapping> {
     if len == 0 || backed_len(fd)? < len {
@@ -190,8 +188,8 @@ pub fn map_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapping> {
     Mapping::new(fd.as_fd(), len, writable).ok()
 }
 
-/// The same for a file that grows by pages as it is used: only the first has memory now. Whoever touches another one
-/// [populates](Mapping::populate) it first.
+/// The same for a file that grows by pages as it is used: only the first page has memory initially. Before an access to another
+/// page, [populate](Mapping::populate) it.
 #[must_use]
 pub fn map_peer_control(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapping> {
     if len == 0 || sealed_len(fd)? < len {
@@ -219,7 +217,7 @@ impl Mapping {
     /// Maps the first `len` bytes of `fd`, whose size the caller has checked to be at least that.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Mapping, Failure> {
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -229,13 +227,14 @@ impl Mapping {
         if at == libc::MAP_FAILED {
             return Err(Failure::last_os_error(&format!("mapping {len} bytes of shared memory")));
         }
-        // SAFETY: the range that was just mapped. A kernel that refuses only costs a forked child the range.
+        // SAFETY: the range that was just mapped. If the kernel refuses, a forked child inherits the range, and that is the only
+        // cost.
         let _ = unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
         let at = NonNull::new(at.cast()).ok_or(Status::Io)?;
         Ok(Mapping { at, len, writable })
     }
 
-    /// The first byte. Other processes write behind it.
+    /// The first byte. Other processes write to the memory.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -264,19 +263,18 @@ impl Mapping {
         offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
     }
 
-    /// The 64-bit word at `offset`; `None` when it lies outside or is misaligned. Words of a read-only mapping are
-    /// only for loads.
+    /// The 64-bit word at `offset`; `None` if it lies outside or is misaligned. Words of a read-only mapping may only be loaded.
     #[inline]
     #[must_use]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
         if offset % 8 != 0 || !self.holds(offset as u64, 8) {
             return None;
         }
-        // SAFETY: inside the mapping, aligned, and shared bytes are only touched by atomics and raw copies.
+        // SAFETY: inside the mapping and aligned; shared bytes are accessed only by atomics and raw copies.
         Some(unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) })
     }
 
-    /// The 32-bit word at `offset`; `None` when it lies outside or is misaligned.
+    /// The 32-bit word at `offset`; `None` if it lies outside or is misaligned.
     #[inline]
     #[must_use]
     pub fn half_word(&self, offset: usize) -> Option<&AtomicU32> {
@@ -287,7 +285,7 @@ impl Mapping {
         Some(unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) })
     }
 
-    /// Copies `len` bytes from `from` to `offset`. `false`: nothing was done, the range is outside or the mapping is
+    /// Copies `len` bytes from `from` to `offset`. `false`: nothing was copied, because the range is outside or the mapping is
     /// read-only.
     ///
     /// # Safety
@@ -297,12 +295,12 @@ impl Mapping {
         if !self.writable || !self.holds(offset, len as u64) {
             return false;
         }
-        // SAFETY: the range lies inside; the caller vouches for `from`. A peer that reads or
-        // writes the same bytes meanwhile gets a mix of both, which is what remote memory access promises.
+        // SAFETY: the range lies inside; the caller guarantees `from`. A peer that accesses the same bytes meanwhile gets a mix of
+        // old and new ones, as remote memory access permits.
         unsafe {
             let to = self.at.as_ptr().add(offset as usize);
             if len == 8 {
-                // One store: somebody who polls this word must not see half of it.
+                // One store: a poller of this word must not see half of it.
                 to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
             } else {
                 std::ptr::copy(from, to, len);
@@ -311,7 +309,7 @@ impl Mapping {
         true
     }
 
-    /// Copies `len` bytes at `offset` to `to`; as `copy_in`.
+    /// Copies `len` bytes at `offset` to `to`; results as for `copy_in`.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
@@ -332,19 +330,19 @@ impl Mapping {
         true
     }
 
-    /// Commits memory to a range of whole pages, so that touching it cannot fail. A kernel without this (before Linux
-    /// 5.14) and a seccomp filter that forbids it leave that to the first touch.
+    /// Commits memory to a range of whole pages, so that an access cannot fail. Without kernel support (before Linux 5.14), or if a
+    /// seccomp filter forbids the call, the first access commits it.
     ///
     /// # Errors
-    /// There is not as much memory, or the range lies outside.
+    /// There is not enough memory, or the range lies outside.
     pub fn populate(&self, offset: usize, len: usize) -> Result<(), Failure> {
         if !self.holds(offset as u64, len as u64) {
             return Err(Status::Invalid.into());
         }
         let advice = if self.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
-        // An address that no page begins at is EINVAL, which is what a kernel without the call says, too.
+        // An address that is not at the start of a page gives EINVAL, which is also the error of a kernel without the call.
         let (offset, len) = around(offset, len, kernel_page());
-        // SAFETY: pages that lie in the mapping, if only in part: it ends with a page of the kernel's.
+        // SAFETY: pages that lie in the mapping, if only partly: the mapping ends with a page of the kernel.
         let done = unsafe { libc::madvise(self.at.as_ptr().add(offset).cast(), len, advice) };
         let error = last();
         if done == 0 || error.raw_os_error() == Some(libc::EINVAL) || is_forbidden(&error) {
@@ -355,14 +353,14 @@ impl Mapping {
     }
 }
 
-/// The size of the pages that the kernel maps: with some processors it is 16 or 64 KiB.
+/// The size of the pages that the kernel maps: 16 or 64 KiB on some processors.
 fn kernel_page() -> usize {
     // SAFETY: takes a number and cannot fail for this one.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(PAGE)
 }
 
-/// The whole pages of so many bytes that a range lies in: where they begin, and their length.
+/// The whole pages of this size that contain a range: their offset and length.
 fn around(offset: usize, len: usize, page: usize) -> (usize, usize) {
     let start = offset / page * page;
     (start, (offset + len).next_multiple_of(page) - start)
@@ -370,25 +368,25 @@ fn around(offset: usize, len: usize, page: usize) -> (usize, usize) {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; whoever holds pointers into it holds the `Mapping` too.
+        // SAFETY: our own mapping; every user of pointers into it also holds the `Mapping`.
         let _ = unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
 
-// ---- who is alive ----
+// ---- liveness ----
 
-/// Whose a lock of a byte is.
+/// The owner of a lock on a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The open file description's: the kernel gives it up when nobody has that open any more.
+    /// The open file description: the kernel releases the lock when the description has no descriptor left.
     Description,
-    /// The process's: the kernel gives it up when that has ended, and when it closes *any* descriptor of the file.
+    /// The process: the kernel releases the lock when the process has ended, and when it closes *any* descriptor of the file.
     Process,
 }
 
 /// One byte of a file, for a lock.
 fn one_byte(at: usize, kind: libc::c_int) -> libc::flock {
-    // SAFETY: a plain record; all zero is a value of it, and what the kernel wants of its number of a process.
+    // SAFETY: a plain record; all zero is a value of it, and the kernel requires zero as the process number.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -406,19 +404,18 @@ fn set_lock(fd: &OwnedFd, holder: Holder, at: usize, kind: libc::c_int) -> bool 
     unsafe { libc::fcntl(fd.as_raw_fd(), command, &one_byte(at, kind)) == 0 }
 }
 
-/// Locks a byte; `false` while another one has it.
+/// Locks a byte; `false` while another owner has it.
 pub(crate) fn lock(fd: &OwnedFd, holder: Holder, at: usize) -> bool {
     set_lock(fd, holder, at, libc::F_WRLCK)
 }
 
-/// Gives up what [`lock`] took.
+/// Releases the lock of [`lock`].
 pub(crate) fn unlock(fd: &OwnedFd, holder: Holder, at: usize) {
     let _ = set_lock(fd, holder, at, libc::F_UNLCK);
 }
 
-/// Whether somebody has the byte locked, of this process too, but for locks of this very description. One that cannot be asked
-/// about counts as locked. `None`: this kernel (a sandbox's: every one that has memory files knows the question) cannot tell
-/// this process's own locks.
+/// Whether the byte is locked, also by this process, except for locks of this very description. If the query fails, the byte counts
+/// as locked. `None`: the kernel of a sandbox cannot report this process's own locks (every real kernel with memory files can).
 pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
     let mut byte = one_byte(at, libc::F_WRLCK);
     // SAFETY: a record that the kernel changes.
@@ -429,7 +426,7 @@ pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
     Some(asked != 0 || i32::from(byte.l_type) != libc::F_UNLCK)
 }
 
-/// Whether another process has the byte locked, for a kernel that cannot say more.
+/// Whether another process has the byte locked, for a kernel that cannot report more.
 pub(crate) fn is_locked_by_another_process(fd: &OwnedFd, at: usize) -> bool {
     let mut byte = one_byte(at, libc::F_WRLCK);
     // SAFETY: a record that the kernel changes.
@@ -437,7 +434,7 @@ pub(crate) fn is_locked_by_another_process(fd: &OwnedFd, at: usize) -> bool {
     asked != 0 || i32::from(byte.l_type) != libc::F_UNLCK
 }
 
-/// The same memory file once more, by a description of our own; `None` where that cannot be had.
+/// The same memory file through a description of our own; `None` if that is impossible.
 pub(crate) fn reopened(fd: &OwnedFd) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let again = std::fs::OpenOptions::new().read(true).write(true).open(path).ok()?;
@@ -451,24 +448,24 @@ pub(crate) fn reopened(fd: &OwnedFd) -> Option<OwnedFd> {
     same.then(|| again.into())
 }
 
-/// Whether there is no process of that number in our PID namespace.
+/// Whether there is no process with that number in our PID namespace.
 pub(crate) fn is_no_process(number: u64) -> bool {
     let Some(pid) = i32::try_from(number).ok().filter(|pid| *pid > 0) else { return false };
-    // SAFETY: signal 0 is none.
+    // SAFETY: signal 0 is not delivered.
     unsafe { libc::kill(pid, 0) != 0 && last().raw_os_error() == Some(libc::ESRCH) }
 }
 
-/// This process, as its own PID namespace numbers it.
+/// The number of this process in its own PID namespace.
 #[must_use]
 pub fn own_pid() -> i32 {
     // SAFETY: has no preconditions.
     unsafe { libc::getpid() }
 }
 
-/// Bytes that nobody can guess.
+/// Unpredictable bytes.
 ///
 /// # Errors
-/// The kernel gives none.
+/// The kernel supplies none.
 pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
     const { assert!(N <= 256, "so many come at once, and no signal cuts them short") };
     let mut out = [0; N];
@@ -477,21 +474,21 @@ pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
     if got == N as isize { Ok(out) } else { Err(Failure::last_os_error("getting random bytes")) }
 }
 
-/// A process of this host, told apart from the next one that has its number.
+/// A process of this host, distinguished from a later one with the same number.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
-    /// `None` where the kernel (before Linux 5.3) or a filter does not let us have one.
+    /// `None` if the kernel (before Linux 5.3) or a filter refuses it.
     descriptor: Option<OwnedFd>,
 }
 
 impl Process {
-    /// The one that has this number now. Check afterwards that it is the one that is meant.
+    /// The current process with this number. Check afterwards that it is the intended one.
     #[must_use]
     pub fn open(pid: i32) -> Process {
         // SAFETY: takes numbers only.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor that nothing else owns.
         let descriptor = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
         Process { pid, descriptor }
     }
@@ -500,7 +497,7 @@ impl Process {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let Some(descriptor) = &self.descriptor else {
-            // SAFETY: signal 0 is none.
+            // SAFETY: signal 0 is not delivered.
             let there = unsafe { libc::kill(self.pid, 0) } == 0;
             return there || last().raw_os_error() == Some(libc::EPERM);
         };
@@ -511,17 +508,17 @@ impl Process {
     }
 }
 
-/// This process's real user: the one that the kernel compares.
+/// This process's real user, which the kernel compares.
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: has no preconditions.
     unsafe { libc::getuid() }
 }
 
-/// A descriptor of our own for what process `pid` has open as `number`. The kernel asks for the same right as for
-/// reading that process's memory.
+/// A descriptor of our own for the file that process `pid` has open as `number`. The kernel requires the same right as for reading
+/// that process's memory.
 pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
     let owned = |fd: RawFd| {
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor that nothing else owns.
         unsafe { OwnedFd::from_raw_fd(fd) }
     };
     // SAFETY: takes numbers only.
@@ -536,7 +533,7 @@ pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
         }
         error = last();
     }
-    // Before Linux 5.6, or where a filter forbids these calls.
+    // Before Linux 5.6, or if a filter forbids these calls.
     if !is_forbidden(&error) {
         return Err(error);
     }

@@ -1,8 +1,7 @@
-//! Memory of a provider's own that its device reaches: areas, each registered as a whole, and the pieces that are cut from
-//! them.
+//! Memory of a provider's own that its device can access: areas, each registered as a whole, and pieces of them.
 //!
-//! The kernel and the device have work with every registration, and with every page of it. So buffers share few
-//! registrations, and an area that is large enough lies in huge pages where the system has some.
+//! Every registration, and every page of it, costs the kernel and the device work. So buffers share few registrations, and a large
+//! enough area lies in huge pages if the system has some.
 
 mod free_list;
 #[cfg(test)]
@@ -16,14 +15,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tieline_plugin_api::{Failure, Status};
 
-/// Pieces begin and end at multiples of this: two of them share no cache line.
+/// Pieces begin and end at multiples of this, so two of them share no cache line.
 const LINE: usize = 64;
 /// The size of a huge page.
 pub(crate) const HUGE: usize = 2 << 20;
-/// A new area is at most so large, unless one piece asks for more.
+/// The maximum size of a new area, unless a single piece needs more.
 const LARGEST: usize = 16 * HUGE;
 
-/// Areas of registered memory. Any thread; no system call is made under the lock.
+/// Areas of registered memory. Usable from any thread; no system call is made under the lock.
 pub struct Arena<D: Device> {
     lender: Arc<Lender<D>>,
     bytes: usize,
@@ -32,7 +31,7 @@ pub struct Arena<D: Device> {
 
 struct Areas<D: Device> {
     made: Vec<Weak<Area<D>>>,
-    /// Bytes of those that are being made.
+    /// Bytes of the areas that are being created.
     coming: usize,
 }
 
@@ -43,7 +42,7 @@ struct Area<D: Device> {
     free: Mutex<FreeList>,
 }
 
-/// A part of an area, which nobody else has. It goes back to its area when it is dropped.
+/// An exclusive part of an area. It returns to its area when it is dropped.
 pub struct Piece<D: Device> {
     area: Arc<Area<D>>,
     pub(crate) base: NonNull<u8>,
@@ -51,29 +50,29 @@ pub struct Piece<D: Device> {
 }
 
 impl<D: Device> Arena<D> {
-    /// An arena without memory, which may come to have this many bytes, in whole pages. Its areas are registered with the
-    /// lender's device, and what the lender keeps without need makes room for them.
+    /// An arena without memory, which may grow to this many bytes, in whole pages. Its areas are registered with the lender's
+    /// device. The lender evicts unused registrations to make room for them.
     pub fn new(lender: Arc<Lender<D>>, bytes: usize) -> Arena<D> {
         let areas = Mutex::new(Areas { made: Vec::new(), coming: 0 });
         Arena { lender, bytes: bytes & !(PAGE as usize - 1), areas }
     }
 
-    /// A piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. What stands in it
-    /// is zero, or what an earlier owner left.
+    /// A piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. Its contents are zero, or
+    /// those of an earlier owner.
     ///
-    /// A new area, where one is needed, is half as large as all others together: there are few, and at most a third of the
-    /// memory waits for pieces that have not been asked for. Threads that need one at the same time make one each, and all but
-    /// the first of them one for the piece alone.
+    /// A new area, if one is needed, is half as large as all others together. So there are few areas, and at most a third of the
+    /// memory is unused reserve. Concurrent threads that need an area create one each; all except the first create one for the
+    /// single piece.
     ///
     /// # Errors
-    /// `NoMemory` at the bound; what the system or the device says.
+    /// `NoMemory` at the limit; errors of the system or the device.
     pub fn take(&self, len: usize, align: usize) -> Result<Piece<D>, Failure> {
         if len == 0 || len > self.bytes || !align.is_power_of_two() || align > PAGE as usize {
             let text = format!("no piece of {len} bytes at a multiple of {align} is to be had");
             return Err(Failure::new(Status::Invalid, text));
         }
         let (len, align) = (len.next_multiple_of(LINE), align.max(LINE));
-        // Dropped after the lock is open again, and before more is mapped: one of them may have lost its last piece by then.
+        // Dropped after the lock is released, and before more is mapped: an area may have lost its last piece by then.
         let live: Vec<Arc<Area<D>>>;
         let mut areas = self.areas();
         areas.made.retain(|area| area.strong_count() > 0);
@@ -88,12 +87,12 @@ impl<D: Device> Arena<D> {
             let text = format!("{total} of {} bytes of buffers are registered", self.bytes);
             return Err(Failure::new(Status::NoMemory, text));
         }
-        // What comes has no piece yet: it is no measure of what will be asked for.
+        // An area in creation has no piece yet and does not show the demand.
         let wanted = if areas.coming > 0 { least } else { area_len(least, total).min(room) };
         areas.coming += wanted;
         drop(areas);
         drop(live);
-        // Nobody else knows of the new area yet.
+        // The new area is not visible to others yet.
         let piece = self.make(wanted, least).map(Arc::new).and_then(|area| {
             let none = || Failure::new(Status::NoMemory, "a new area has no room");
             Area::cut(&area, len, align).ok_or_else(none)
@@ -104,7 +103,7 @@ impl<D: Device> Arena<D> {
         piece
     }
 
-    /// An area as long as is wanted, or as is needed at least, for which the lender makes room.
+    /// An area of the wanted or the minimum length, for which the lender makes room.
     fn make(&self, wanted: usize, least: usize) -> Result<Area<D>, Failure> {
         let new = |len| Area::new(self.lender.device(), len);
         let larger = (wanted > least).then(|| new(wanted).ok()).flatten();
@@ -116,8 +115,8 @@ impl<D: Device> Arena<D> {
     }
 }
 
-/// The length of a new area for `least` bytes, whole pages, next to areas of `total` bytes: whole huge pages where there is
-/// room for one.
+/// The length in whole pages of a new area for `least` bytes, next to areas of `total` bytes: whole huge pages if there is room for
+/// one.
 fn area_len(least: usize, total: usize) -> usize {
     let wanted = (total / 2).min(LARGEST);
     let whole = if wanted >= HUGE { HUGE } else { PAGE as usize };
@@ -130,7 +129,7 @@ impl<D: Device> Area<D> {
             let registration = device.register(memory.base().as_ptr(), len, true)?;
             Ok(Area { registration, memory, free: Mutex::new(FreeList::new(len)) })
         };
-        // That huge pages are set aside does not say that this process may have them: who registers finds out.
+        // Reserved huge pages may not be available to this process; the registration shows whether they are.
         let huge = Mapping::of_huge_pages(len).map(over);
         match huge {
             Some(Ok(area)) => Ok(area),
@@ -145,7 +144,7 @@ impl<D: Device> Area<D> {
 }
 
 impl<D: Device> Piece<D> {
-    /// What the piece is registered with.
+    /// The registration of the piece.
     pub fn registration(&self) -> &D::Registration {
         &self.area.registration
     }

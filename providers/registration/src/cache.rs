@@ -1,41 +1,42 @@
-//! Which registrations there are, who uses them, and which go when a bound is reached.
+//! The existing registrations, their users, and their eviction when a limit is reached.
 //!
-//! An operation on such memory needs a registration from its posting to its completion, and for just that time the
-//! application has promised that the memory stays where it is. So operations on the same memory that are under way at
-//! once share one registration. An operation on a part of it promises that part alone: a registration is found only while
-//! operations on all of its memory have followed each other without a break. Once the last of them has ended, the memory may be unmapped and something else mapped
-//! at the same address; the device would go on reaching the *old* pages, and nothing tells a library that
-//! installs no hooks. A registration that is kept beyond that point is therefore only right where the program promises
-//! not to unmap ([`Limits::keep`]); then the least recently used go first when a bound is reached.
+//! An operation on such memory needs a registration from its posting to its completion. Only for that time has the application
+//! promised that the memory stays in place. So concurrent operations on the same memory share one registration.
 //!
-//! This is the bookkeeping alone: it holds values and gives back those that are to be destroyed, so that no system call
-//! is made under its lock.
+//! An operation on a part of the memory promises that part only. A registration is therefore reused only while operations on all of
+//! its memory have followed each other without a gap. After the last one has ended, the memory may be unmapped and another mapping
+//! created at the same address. The device would still access the *old* pages, and a library without hooks is not notified. A
+//! registration may only be kept longer if the program promises not to unmap ([`Limits::keep`]). In that case the least recently
+//! used ones are evicted when a limit is reached.
+//!
+//! This module only does the bookkeeping. It holds values and returns those to be destroyed, so no system call is made under its
+//! lock.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-/// How much is kept.
+/// The limits of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Unused registrations stay, for the next operation.
+    /// Keep unused registrations for the next operation.
     pub keep: bool,
-    /// Bytes of all registrations in here.
+    /// Bytes of all registrations in the cache.
     pub bytes: usize,
-    /// How many there are.
+    /// The number of registrations.
     pub entries: usize,
 }
 
-/// Names an entry: its first byte and a number that is never used again.
+/// Identifies an entry: its first byte and a number that is never reused.
 type EntryId = (u64, u64);
 
-/// A use of an entry, to be given back once.
+/// A use of an entry, to be released once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Ticket {
     id: EntryId,
-    /// The operation is one on all of the entry's memory.
+    /// The operation covers all of the entry's memory.
     whole: bool,
 }
 
@@ -43,9 +44,9 @@ struct Entry<T> {
     end: u64,
     written: bool,
     users: usize,
-    /// Those of them that vouch for all of the memory, not for a part.
+    /// The users whose operations cover all of the memory and not a part.
     vouching: usize,
-    /// Not found any more, and gone when the last user is.
+    /// It is not found any more, and ends with its last user.
     doomed: bool,
     /// Its number in the order of idle ones.
     idle_since: u64,
@@ -56,10 +57,10 @@ struct Entry<T> {
 pub(crate) struct Cache<T> {
     limits: Limits,
     entries: BTreeMap<EntryId, Entry<T>>,
-    /// The entries without users, longest unused first.
+    /// The entries without users, the longest unused first.
     idle: BTreeMap<u64, EntryId>,
     bytes: u64,
-    /// No entry is longer: what overlaps an address begins at most this far before it.
+    /// The longest entry: an entry that overlaps an address begins at most this far before it.
     longest: u64,
     clock: u64,
 }
@@ -82,7 +83,7 @@ impl<T> Cache<T> {
         all.filter(move |(_, entry)| entry.end > start).map(|(id, entry)| (*id, entry))
     }
 
-    /// An entry that holds all of `start..end`, and may be written by the device if that is asked for.
+    /// An entry that contains all of `start..end`, and that the device may write if requested.
     pub(crate) fn find(&mut self, start: u64, end: u64, written: bool) -> Option<(Ticket, &T)> {
         let fits = |(id, entry): &(EntryId, &Entry<T>)| {
             !entry.doomed && id.0 <= start && end <= entry.end && (entry.written || !written)
@@ -98,7 +99,7 @@ impl<T> Cache<T> {
         Some((Ticket { id, whole }, &entry.value))
     }
 
-    /// Makes room for `len` more bytes: what had to go, and whether there is room now.
+    /// Makes room for `len` more bytes. Returns the evicted values, and whether there is room.
     pub(crate) fn make_room(&mut self, len: u64) -> (Vec<T>, bool) {
         let mut gone = Vec::new();
         if len > self.limits.bytes as u64 {
@@ -116,7 +117,7 @@ impl<T> Cache<T> {
         }
     }
 
-    /// Takes in a new registration of `start..end` with one user. There must be room (see [`Cache::make_room`]).
+    /// Adds a new registration of `start..end` with one user. There must be room (see [`Cache::make_room`]).
     pub(crate) fn insert(&mut self, start: u64, end: u64, written: bool, value: T) -> Ticket {
         let id = (start, self.tick());
         let entry =
@@ -127,13 +128,13 @@ impl<T> Cache<T> {
         Ticket { id, whole: true }
     }
 
-    /// A user is done; the value, when it is to be destroyed.
+    /// A user is finished. Returns the value if it is to be destroyed.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Option<T> {
         let now = self.tick();
         let entry = self.entries.get_mut(&ticket.id)?;
         entry.users -= 1;
         entry.vouching -= usize::from(ticket.whole);
-        // What no operation vouches for may be unmapped now, and something else mapped there.
+        // Memory that no operation covers may be unmapped, and another mapping created there.
         entry.doomed |= !self.limits.keep && entry.vouching == 0;
         if entry.users > 0 {
             return None;
@@ -146,7 +147,7 @@ impl<T> Cache<T> {
         None
     }
 
-    /// Memory that may be unmapped now: what is registered there is not found any more.
+    /// This memory may be unmapped: registrations there are not found any more.
     pub(crate) fn forget(&mut self, start: u64, end: u64) -> Vec<T> {
         let ids: Vec<EntryId> = self.overlapping(start, end).map(|(id, _)| id).collect();
         let mut gone = Vec::new();
@@ -159,7 +160,7 @@ impl<T> Cache<T> {
         gone
     }
 
-    /// Everything that has no user.
+    /// Removes everything without users.
     pub(crate) fn forget_idle(&mut self) -> Vec<T> {
         let ids: Vec<EntryId> = self.idle.values().copied().collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()

@@ -1,4 +1,4 @@
-//! Lending over a device that counts, and refuses what a test tells it to.
+//! The lender over a device that counts, and fails on demand.
 
 use crate::{Device, Lender, Limits};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
-//! Registrations of local memory: what a provider needs whose device reaches registered memory only. A [`Lender`] registers
-//! what the application did not register itself, for the time of an operation; an [`Arena`] has the provider's own buffers,
-//! many in one registration.
+//! Registrations of local memory, for providers whose device accesses only registered memory. A [`Lender`] registers memory that
+//! the application did not register itself, for the time of an operation (a transient registration). An [`Arena`] holds the
+//! provider's own buffers, many in one registration.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -26,7 +26,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Any thread may lend and take, and drop what it has: no system call is made under a lock.
+//! All calls may be made from any thread: no system call is made under a lock.
 
 mod arena;
 mod cache;
@@ -41,20 +41,20 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::{Failure, Status};
 
-/// Registrations hold whole pages: the kernel pins no less, and neighbours on one page share them.
+/// Registrations cover whole pages: the kernel pins no less, and neighbours on one page share them.
 const PAGE: u64 = 4096;
 
-/// What registers memory.
+/// The device that registers memory.
 pub trait Device {
     /// A registration, which ends when it is dropped.
     type Registration;
 
-    /// Registers `len` bytes at `base`, which the caller of the provider vouches for until the operation has ended;
-    /// `written`: the device will write there.
+    /// Registers `len` bytes at `base`. The caller of the provider guarantees the memory until the operation has ended. `written`:
+    /// the device will write there.
     ///
     /// # Errors
-    /// What the system or the device says; `NoMemory` where a limit on locked memory is in the way: it is tried again
-    /// when what was kept without need is gone.
+    /// Errors of the system or the device; `NoMemory` at a limit on locked memory: the call is then retried after unused
+    /// registrations were evicted.
     fn register(
         &self,
         base: *mut u8,
@@ -63,10 +63,10 @@ pub trait Device {
     ) -> Result<Self::Registration, Failure>;
 }
 
-/// Lends registrations, each for the time of one operation.
+/// Supplies registrations, each for the time of one operation.
 pub struct Lender<D: Device> {
     device: D,
-    /// None: every operation has registrations of its own.
+    /// `None`: every operation gets its own registration.
     cache: Option<Mutex<Cache<D::Registration>>>,
 }
 
@@ -74,9 +74,9 @@ pub struct Lender<D: Device> {
 pub struct Loan<D: Device>(Held<D>);
 
 enum Held<D: Device> {
-    /// Nobody else uses it.
+    /// It is not shared.
     Own { _registration: D::Registration },
-    /// It is one of the cache's.
+    /// It is shared through the cache.
     Shared { lender: Arc<Lender<D>>, ticket: Option<Ticket> },
 }
 
@@ -84,19 +84,19 @@ impl<D: Device> Drop for Held<D> {
     fn drop(&mut self) {
         let Held::Shared { lender, ticket } = self else { return };
         let Some(ticket) = ticket.take() else { return };
-        // Destroyed after the lock is open again: it is a system call.
+        // Destroyed after the lock is released, because that is a system call.
         let gone = lender.cache().and_then(|mut cache| cache.release(ticket));
         drop(gone);
     }
 }
 
 impl<D: Device> Lender<D> {
-    /// One that keeps within these limits; without any it shares nothing.
+    /// A lender with these limits; without limits it shares nothing.
     pub fn new(device: D, limits: Option<Limits>) -> Lender<D> {
         Lender { device, cache: limits.map(|limits| Mutex::new(Cache::new(limits))) }
     }
 
-    /// What registers.
+    /// The device.
     pub fn device(&self) -> &D {
         &self.device
     }
@@ -105,10 +105,10 @@ impl<D: Device> Lender<D> {
         self.cache.as_ref().map(|cache| cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Registers; where the limit on locked memory is in the way, what is kept without need goes first.
+    /// Registers memory. At the limit on locked memory, unused registrations are evicted and the call is retried.
     ///
     /// # Errors
-    /// What `make` says.
+    /// The error of `make`.
     pub fn pressed<T>(&self, make: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
         make().or_else(|failure| {
             if failure.status != Status::NoMemory {
@@ -123,17 +123,17 @@ impl<D: Device> Lender<D> {
         })
     }
 
-    /// The owner ends the use of this memory, which may be unmapped next: nothing that is registered there is found any
-    /// more. Loans that are out go on.
+    /// The owner ends the use of this memory and may unmap it: registrations there are not found any more. Existing loans stay
+    /// valid.
     pub fn forget(&self, start: u64, end: u64) {
         let gone = self.cache().map(|mut cache| cache.forget(start, end));
         drop(gone);
     }
 
-    /// A registration that holds the memory, and what `look` says of it (its local key).
+    /// A registration that covers the memory, and the result of `look` for it (its local key).
     ///
     /// # Errors
-    /// What the device says.
+    /// The error of the device.
     pub fn lend<T>(
         self: &Arc<Self>,
         base: *mut u8,
@@ -167,7 +167,7 @@ impl<D: Device> Lender<D> {
         let registration =
             self.pressed(|| self.device.register(whole, (end - start) as usize, written))?;
         let seen = look(&registration);
-        // Meanwhile another thread may have taken the room: then this one is not kept.
+        // If another thread has taken the room meanwhile, this registration is not kept.
         let Some(mut cache) = self.cache() else { return Ok((own(registration), seen)) };
         let (gone, room) = cache.make_room(end - start);
         let loan = match room {

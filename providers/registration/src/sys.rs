@@ -1,4 +1,4 @@
-//! The kernel: mappings, in huge pages where there are some; and the bytes of pieces.
+//! Kernel calls: mappings, in huge pages if there are some; and the bytes of pieces.
 
 #![allow(unsafe_code)]
 
@@ -8,19 +8,19 @@ use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 use tieline_plugin_api::{Failure, Status};
 
-/// Anonymous memory of this process, whole pages of it.
+/// Anonymous memory of this process, in whole pages.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a range of addresses, which is unmapped once; its bytes are reached through pieces alone.
+// SAFETY: a range of addresses that is unmapped once; its bytes are accessed only through pieces.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory. Where it could lie in huge pages, the kernel is asked for that.
+    /// Zeroed memory. If it could lie in huge pages, the kernel is asked for that.
     pub(crate) fn new(len: usize) -> Result<Mapping, Failure> {
         if len % HUGE != 0 {
             return Mapping::map(len, 0);
@@ -29,8 +29,8 @@ impl Mapping {
         let skip = larger.base.addr().get().next_multiple_of(HUGE) - larger.base.addr().get();
         let base = larger.at(skip, len);
         core::mem::forget(larger);
-        // SAFETY: the parts before and behind `base`, of a mapping that is ours alone; advice changes no byte.
-        // To unmap nothing is refused, and leaves all as it is.
+        // SAFETY: the parts before and after `base`, of a mapping that belongs only to this function; advice changes no byte.
+        // Unmapping an empty range fails without effect.
         unsafe {
             let _ = libc::munmap(base.as_ptr().sub(skip).cast(), skip);
             let _ = libc::munmap(base.as_ptr().add(len).cast(), HUGE - skip);
@@ -39,7 +39,7 @@ impl Mapping {
         Ok(Mapping { base, len })
     }
 
-    /// Zeroed memory in huge pages that were set aside, if it fills them and there are enough.
+    /// Zeroed memory in reserved huge pages, if it fills them and there are enough.
     pub(crate) fn of_huge_pages(len: usize) -> Option<Mapping> {
         let flags = libc::MAP_HUGETLB | (21 << libc::MAP_HUGE_SHIFT);
         if len % HUGE == 0 { Mapping::map(len, flags).ok() } else { None }
@@ -48,13 +48,13 @@ impl Mapping {
     fn map(len: usize, flags: c_int) -> Result<Mapping, Failure> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-        // SAFETY: a new private mapping; nothing else is touched.
+        // SAFETY: a new private mapping; nothing else is affected.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(Failure::last_os_error(&format!("mapping {len} bytes of buffers")));
         }
-        // SAFETY: the range that was just mapped. A forked child has no use for it, and a copy of pinned pages would be made
-        // at once: of huge pages from those that are set aside. A kernel that refuses only costs that.
+        // SAFETY: the range that was just mapped. A forked child has no use for it. Pinned pages would be copied immediately at a
+        // fork, and huge pages from the reserved ones. If the kernel refuses, that is the only cost.
         let _ = unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         NonNull::new(base.cast::<u8>())
             .map(|base| Mapping { base, len })
@@ -69,7 +69,7 @@ impl Mapping {
         self.len
     }
 
-    /// Where `len` bytes begin, which must be inside.
+    /// The address of `len` bytes at an offset, which must be inside.
     pub(crate) fn at(&self, at: usize, len: usize) -> NonNull<u8> {
         assert!(at <= self.len && len <= self.len - at, "a piece inside its area");
         // SAFETY: inside the mapping, as just checked.
@@ -79,12 +79,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this object's own, and no piece of it is left.
+        // SAFETY: the mapping belongs to this object, and no piece of it is left.
         let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-// SAFETY: nobody else has the bytes (see `FreeList`); everything else in a piece goes from thread to thread.
+// SAFETY: the bytes are exclusive (see `FreeList`); all other parts of a piece may move between threads.
 unsafe impl<D: Device> Send for Piece<D> where D::Registration: Send + Sync {}
 // SAFETY: as above: without an exclusive borrow the bytes are only read.
 unsafe impl<D: Device> Sync for Piece<D> where D::Registration: Send + Sync {}
@@ -98,19 +98,19 @@ impl<D: Device> Piece<D> {
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    /// The same bytes. The device must be done with them: a provider hands a buffer either to it or to itself.
+    /// The same bytes. The device must have finished with them: a provider gives a buffer either to the device or to itself.
     #[inline]
     pub fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: inside the piece, which is this object's own; initialised, because the kernel gives zeroed pages.
+        // SAFETY: inside the piece, which belongs to this object; initialised, because the kernel supplies zeroed pages.
         unsafe { core::slice::from_raw_parts(self.address(at, len), len) }
     }
 
-    /// The same bytes, to be written.
+    /// The same bytes, mutable.
     pub fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
         unsafe { core::slice::from_raw_parts_mut(self.address(at, len), len) }
     }
 }
 
-// What a huge page holds is a multiple of what an ordinary one does.
+// The size of a huge page is a multiple of the size of an ordinary one.
 const _: () = assert!(HUGE % PAGE as usize == 0 && HUGE == 1 << 21);

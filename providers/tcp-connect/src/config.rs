@@ -1,4 +1,4 @@
-//! What a user can set: the variables of every TCP provider, and the one of this.
+//! The user's settings: the variables of every TCP provider, and the one of this.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
-/// The variable that only this provider reads, and those of the core's.
+/// The variable that only this provider reads, and those that it shares with the core.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::count(
         "TIELINE_TCP_CONNECT_MAX",
@@ -25,9 +25,9 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) net: tieline_net::Settings,
-    /// How long a peer may be silent on a connection that has something to say.
+    /// How long a peer may be silent on a connection with pending data.
     pub(crate) silence: Duration,
-    /// How long forming a connection may take.
+    /// The time limit of forming a connection.
     pub(crate) connect_timeout: Duration,
     pub(crate) max_wires: usize,
 }
@@ -37,7 +37,7 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The values where these are set.
+    /// The settings with these values.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)

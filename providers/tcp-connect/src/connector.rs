@@ -1,4 +1,4 @@
-//! The contract with the core: datagrams to addresses, events, sleep.
+//! The module's contract with the core: datagrams to addresses, events, sleep.
 
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
@@ -18,13 +18,13 @@ use crate::peers::{Notice, Peers};
 pub struct Stream {
     host: Option<HostHandle>,
     address: Vec<u8>,
-    /// Borrowed by one call at a time; nothing of the core runs meanwhile.
+    /// Borrowed by one call at a time; no code of the core runs meanwhile.
     inner: RefCell<Inner>,
 }
 
 struct Inner {
     peers: Peers,
-    /// What the events of the last poll point to.
+    /// The payloads of the events of the last poll.
     handed_out: Vec<Vec<u8>>,
 }
 
@@ -44,7 +44,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// An address that cost time and led nowhere costs it again for the next peer.
+    /// Logs addresses that cost time and led nowhere, because they would cost the next peer time as well.
     fn tell_of_detours(&self, detours: &mut Vec<String>) {
         for detour in detours.drain(..) {
             if let Some(host) = self.host {
@@ -53,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// An operator whose processes have different secrets finds the reason on the listening side, too.
+    /// If an operator's processes have different secrets, the listening side logs the reason as well.
     fn warn(&self, hub: &Hub) {
         if let Some((count, host)) = hub.unproven_to_report().zip(self.host) {
             let other = hub.take_other_version().map_or_else(String::new, |version| {
@@ -64,15 +64,15 @@ impl Stream {
             });
             let text = format!(
                 "tcp-connect: {count} connections to this process were closed, because they did not prove to \
-                 belong to the job: port scanners, an outdated address, another TIELINE_SECRET, or a peer that hears nothing \
-                 on a connection of its own and looks whether this host answers{other}"
+                 belong to the job. Possible causes: port scanners, an outdated address, another TIELINE_SECRET, or a peer \
+                 with a silent connection that probes this host{other}"
             );
             host.log(log_level::WARN, &text);
         }
     }
 }
 
-/// A worker with more than one connector gets ids of its own for the others.
+/// If a worker has more than one connector, the others get ids of their own.
 fn register(hub: &Arc<Hub>, worker_id: [u8; 16]) -> Result<Mailbox, Failure> {
     hub.register(worker_id).or_else(|_| {
         let mut id = [0; 16];
@@ -125,7 +125,7 @@ impl Connector for Stream {
     }
 }
 
-/// Moves what was found into the caller's array.
+/// Moves the notices into the caller's array.
 fn show(peers: &mut Peers, handed_out: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
     while events.room() > 0 {
         let Some(notice) = peers.notices.pop_front() else { return };
@@ -155,7 +155,7 @@ pub(crate) fn key_of(secret: &[u8], contact: &Contact) -> Key {
     Key::derive(secret, &contact.cookie)
 }
 
-/// What an event calls the peer.
+/// The number of a peer in events.
 pub(crate) fn name_of(address: &[u8]) -> u64 {
     address_hash(address)
 }

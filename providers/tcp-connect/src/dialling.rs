@@ -1,4 +1,4 @@
-//! Connections in the making.
+//! Connections being established.
 
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ impl Peers {
         let begun = Contact::parse(key).map_err(|why| why.to_string()).and_then(|contact| {
             let ways = routes(self.hub().local(), &contact)?;
             let hello = Hello::new(PURPOSE, contact.target, &self.own)?;
-            // Whoever waits for the connection is told why there is none before his own time is up.
+            // The waiter for the connection learns the reason of a failure before its own deadline.
             let deadline = Instant::now() + self.connect_timeout / 8 * 7;
             Ok(Dial::start(ways, key_of(&self.secret, &contact), hello, deadline))
         });
@@ -40,7 +40,7 @@ impl Peers {
         }
     }
 
-    /// Takes a connection in the making further.
+    /// Advances a connection attempt.
     pub(super) fn advance(&mut self, token: u64, now: Instant) {
         let Some(dialling) = self.dials.get_mut(&token) else { return };
         let progress = match dialling.dial.advance(now) {
@@ -91,7 +91,7 @@ impl Peers {
         }
     }
 
-    /// No way leads to a peer, unless it has come to us meanwhile.
+    /// No route leads to a peer, unless it has connected to this side meanwhile.
     fn give_up(&mut self, key: &Rc<[u8]>, status: Status, why: &str) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.sending.is_some() {

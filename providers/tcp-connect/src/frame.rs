@@ -1,15 +1,15 @@
-//! Datagrams in a stream: `length: u32 | kind: u8 | payload`, little-endian. Pure.
+//! Datagrams in a stream: `length: u32 | kind: u8 | payload`, little-endian. Pure functions.
 
 /// The longest datagram.
 pub(crate) const MAX_DATAGRAM: usize = 64 << 10;
 const HEAD: usize = 5;
 
-/// What is said about the connection itself.
+/// A note about the connection itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// The sender will use this connection no more and asks the other side to do the same.
+    /// The sender will not use this connection any more and asks the other side to do the same.
     MayClose,
-    /// The answer: nothing follows from this side either. Who asked closes.
+    /// The answer: no more data follows from this side either. The side that asked closes.
     Bye,
     /// The sender closes for good: its connector is gone.
     Gone,
@@ -28,7 +28,7 @@ impl Note {
     const ALL: [(u8, Note); 3] = [(1, Note::MayClose), (2, Note::Bye), (3, Note::Gone)];
 }
 
-/// Appends a datagram, which is no longer than [`MAX_DATAGRAM`].
+/// Appends a datagram of at most [`MAX_DATAGRAM`] bytes.
 pub(crate) fn put_datagram(out: &mut Vec<u8>, datagram: &[u8]) {
     debug_assert!(datagram.len() <= MAX_DATAGRAM);
     out.extend_from_slice(&(datagram.len() as u32).to_le_bytes());
@@ -42,8 +42,7 @@ pub(crate) fn put_note(out: &mut Vec<u8>, note: Note) {
     out.extend(Note::ALL.iter().filter(|(_, known)| *known == note).map(|(code, _)| code));
 }
 
-/// Puts frames together from bytes as they come. Holds memory only while a frame is incomplete, and no more than
-/// has arrived of it.
+/// Assembles frames from received bytes. It holds memory only while a frame is incomplete, and only for the part that has arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     head: [u8; HEAD],
@@ -52,10 +51,10 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Takes bytes off the front of `bytes`; the next whole frame, or `None` when all were taken.
+    /// Consumes bytes from the front of `bytes`. Returns the next complete frame, or `None` if all bytes were consumed.
     ///
     /// # Errors
-    /// What in them is no frame. The stream is of no use any more.
+    /// The reason that the bytes are not a frame. The stream is unusable afterwards.
     pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Frame>, String> {
         while self.have < HEAD {
             let Some((first, rest)) = bytes.split_first() else { return Ok(None) };

@@ -1,8 +1,8 @@
-//! Who is reached over which connection.
+//! The peers and their connections.
 //!
-//! A peer is an address. The first datagram to it makes a connection, or uses the one that the peer has made. Two
-//! that dial each other at once end with a connection each way: both stay, and each side sends over the one that was
-//! there first for it, for as long as it lives, so that nothing overtakes.
+//! A peer is an address. The first datagram to it makes a connection, or uses the one that the peer has made. If two peers dial
+//! each other simultaneously, there is a connection each way and both stay. Each side sends over the one that it had first, as long
+//! as that one lives, so datagrams do not overtake each other.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,15 +24,15 @@ use crate::wire::{Arrival, Phase, Wire};
 mod dialling;
 use dialling::Dialling;
 
-/// Bytes that may wait for one peer; a datagram always fits into an empty queue.
+/// The limit of queued bytes per peer; a datagram always fits into an empty queue.
 const QUEUE: usize = 256 << 10;
-/// Datagrams that may wait for the core before no more are read.
+/// The limit of received datagrams that wait for the core; beyond it no more are read.
 const WAITING: usize = 1024;
-/// Reads from one connection in one turn, so that none keeps the others waiting.
+/// The limit of reads from one connection per turn, so that the others are served.
 const READS: usize = 4;
-/// Bytes handed to a socket at a time.
+/// The limit of bytes passed to a socket in one call.
 const BATCH: usize = 64 << 10;
-/// What a dialler says it wants: to exchange datagrams. The payload is its own address.
+/// The purpose in a dialler's hello: to exchange datagrams. The payload is its own address.
 const PURPOSE: u8 = 1;
 
 const HUB: u64 = 0;
@@ -40,10 +40,10 @@ const MAILBOX: u64 = 1;
 const TIMER: u64 = 2;
 const FIRST: u64 = 16;
 
-/// What the core is to hear of.
+/// A notice for the core.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// From whom, as their connection says, and what.
+    /// The number of the sender's connection, and the bytes.
     Datagram(u64, Vec<u8>),
     Left {
         hash: u64,
@@ -52,7 +52,7 @@ pub(crate) enum Notice {
     },
 }
 
-/// Everybody this connector talks to.
+/// All peers of this connector.
 pub(crate) struct Peers {
     pub(crate) notices: VecDeque<Notice>,
     mailbox: Mailbox,
@@ -70,7 +70,7 @@ pub(crate) struct Peers {
     next: u64,
     clock: u64,
     ready: Vec<Ready>,
-    /// Addresses that were tried in vain before one that led there, to be told.
+    /// Addresses that failed before another one succeeded, to be logged.
     pub(crate) detours: Vec<String>,
     scratch: Vec<u8>,
 }
@@ -81,7 +81,7 @@ struct Peer {
     queue: VecDeque<Vec<u8>>,
     queued: usize,
     wires: Vec<u64>,
-    /// The connection that datagrams to this peer take.
+    /// The connection that carries datagrams to this peer.
     sending: Option<u64>,
     dial: Option<u64>,
 }
@@ -118,12 +118,12 @@ impl Peers {
         self.mailbox.hub()
     }
 
-    /// Readable when [`Peers::turn`] has something to do.
+    /// Readable when [`Peers::turn`] has work to do.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
 
-    /// Takes a datagram for a peer.
+    /// Accepts a datagram for a peer.
     pub(crate) fn send(&mut self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
         if address == self.own {
             if self.notices.len() >= WAITING {
@@ -149,7 +149,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Progress: connections come, grow and break; datagrams go and are found.
+    /// Makes progress: accepts, advances and closes connections; sends and receives datagrams.
     pub(crate) fn turn(&mut self) -> io::Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
         let waited = self.poller.wait(&mut ready, Some(Duration::ZERO));
@@ -192,19 +192,19 @@ impl Peers {
         if self.mailbox.is_empty() { None } else { self.mailbox.take() }
     }
 
-    /// A peer has connected to us.
+    /// A peer has connected to this side.
     fn welcome(&mut self, incoming: Incoming) {
         let address = incoming.hello.payload();
         let known = incoming.hello.purpose == PURPOSE && Contact::parse(address).is_ok();
         if !known || address == self.own {
-            return; // a member of the job that wants something else: a closed socket
+            return; // a member of the job with another purpose: its socket is closed
         }
         let key: Rc<[u8]> = match self.peers.get_key_value(address) {
             Some((key, _)) => Rc::clone(key),
             None => address.into(),
         };
         let peer = self.peers.entry(Rc::clone(&key)).or_default();
-        // A peer that has a connection of its own making makes no second one: the first has broken over there.
+        // A peer makes a second connection only if its first one has broken on its side.
         let broken: Vec<u64> = peer
             .wires
             .iter()
@@ -220,7 +220,7 @@ impl Peers {
         self.adopt(incoming.stream, key, true);
     }
 
-    /// A connection stands.
+    /// A connection is established.
     fn adopt(&mut self, stream: TcpStream, key: Rc<[u8]>, incoming: bool) {
         tune(&stream, self.silence);
         let token = self.token();
@@ -233,12 +233,12 @@ impl Peers {
         self.close_unused(token);
     }
 
-    /// Gives a peer's queue a connection: the one it has, or a new one.
+    /// Assigns a connection to a peer's queue: the existing one, or a new one.
     fn serve(&mut self, key: &Rc<[u8]>) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.sending.is_none() {
             if is_closing(peer, &self.wires) {
-                return; // what follows must not overtake what that one has carried
+                return; // later datagrams must not overtake those on that connection
             }
             let open = |wire: &Wire| wire.phase == Phase::Open && wire.failed.is_none();
             peer.sending =
@@ -256,7 +256,7 @@ impl Peers {
         self.notices.push_back(Notice::Left { hash: name_of(key), status, words });
     }
 
-    /// Writes what a connection has to carry, and hands it more of its peer's queue.
+    /// Writes a connection's pending data, and moves more of its peer's queue to it.
     fn flush(&mut self, token: u64) {
         let Some(wire) = self.wires.get_mut(&token) else { return };
         let key = Rc::clone(&wire.peer);
@@ -287,7 +287,7 @@ impl Peers {
         self.watch(token);
     }
 
-    /// Reads what a connection brings.
+    /// Reads from a connection.
     fn read(&mut self, token: u64) {
         let mut scratch = std::mem::take(&mut self.scratch);
         for _ in 0..READS {
@@ -341,7 +341,7 @@ impl Peers {
             (Frame::Note(Note::Gone), _) => {
                 let key = Rc::clone(&wire.peer);
                 let words = format!("the peer at {} has closed its connector", wire.at());
-                // Its other connections bring the same note, behind what they still carry.
+                // Its other connections bring the same note after their remaining data.
                 if self.peers.get(&key).is_some_and(|peer| peer.wires.len() == 1) {
                     self.forget(&key);
                     self.left(&key, Status::Closed, words);
@@ -360,7 +360,7 @@ impl Peers {
         }
     }
 
-    /// Our side of a connection is over; the queue finds another.
+    /// This side's use of a connection is over; the queue gets another one.
     fn stop_sending(&mut self, token: u64) {
         let Some(wire) = self.wires.get(&token) else { return };
         let key = Rc::clone(&wire.peer);
@@ -373,7 +373,7 @@ impl Peers {
         self.serve(&key);
     }
 
-    /// A connection broke. The core hears of it when it was in use, or the last.
+    /// A connection broke. The core is notified if it was in use, or the last one.
     fn lost(&mut self, token: u64, status: Status, why: &str) {
         let Some(wire) = self.wires.get(&token) else { return };
         let (key, at) = (Rc::clone(&wire.peer), wire.at());
@@ -388,7 +388,7 @@ impl Peers {
         self.remove(token);
     }
 
-    /// Closes a connection that nothing more is expected from.
+    /// Closes a connection that is not needed any more.
     fn remove(&mut self, token: u64) {
         let Some(wire) = self.wires.remove(&token) else { return };
         if let Some(peer) = self.peers.get_mut(&wire.peer) {
@@ -400,7 +400,7 @@ impl Peers {
         self.serve(&wire.peer);
     }
 
-    /// Closes everything that leads to a peer which is gone.
+    /// Closes all connections to a peer that is gone.
     fn forget(&mut self, key: &Rc<[u8]>) {
         let Some(peer) = self.peers.remove(key) else { return };
         for token in peer.wires {
@@ -411,7 +411,7 @@ impl Peers {
         }
     }
 
-    /// Watches a connection for what it is worth waiting for.
+    /// Watches a connection for the relevant events.
     fn watch(&mut self, token: u64) {
         let Some(wire) = self.wires.get_mut(&token) else { return };
         let interest = Interest { readable: true, writable: wire.unsent() > 0 };
@@ -424,7 +424,7 @@ impl Peers {
         }
     }
 
-    /// Asks for the end of the connection that has been unused the longest, when there are too many.
+    /// If there are too many connections, asks the peer of the longest unused one to close it.
     fn close_unused(&mut self, newest: u64) {
         let open = |wire: &Wire| wire.phase == Phase::Open;
         if self.wires.values().filter(|wire| open(wire)).count() <= self.max_wires {

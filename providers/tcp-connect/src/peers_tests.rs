@@ -1,4 +1,4 @@
-//! Several connectors in one test, each with a listener of its own as if it were a process of its own.
+//! Several connectors in one test, each with its own listener as in a separate process.
 
 use super::*;
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ fn numbered(from: usize, to: usize, n: u32) -> Vec<u8> {
     bytes
 }
 
-/// Turns all of them until `done`, sleeping on their descriptors when nothing moves.
+/// Advances all of them until `done`, sleeping on their descriptors when nothing moves.
 fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
     let poller = Poller::new().expect("epoll");
     for peers in all.iter() {
@@ -46,7 +46,7 @@ fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
     }
 }
 
-/// Everybody sends `count` datagrams to everybody in an order drawn from `seed`, and all arrive once and in order.
+/// Every connector sends `count` datagrams to every other in an order drawn from `seed`, and all arrive once and in order.
 fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
     let mut all: Vec<Peers> = (0..members).map(|_| open(&settings(max_wires))).collect();
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
@@ -63,7 +63,7 @@ fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
     let began = Instant::now();
     loop {
         assert!(began.elapsed() < Duration::from_secs(60), "there is never room: {sent:?}");
-        // A few sends, then a few turns of some of them: connections are busy and idle in turn.
+        // A few sends, then a few turns of some connectors, so that connections alternate between active and idle.
         for _ in 0..draw(20) {
             let (from, to) = (draw(members), draw(members));
             let n = sent[from][to];
@@ -171,7 +171,7 @@ fn a_connector_that_closes_is_reported_as_closed_and_delivers_what_it_sent() {
     assert!(all[0].peers.is_empty() && all[0].wires.is_empty());
 }
 
-/// A peer that has read all of it before makes room for the rest, which nobody has written yet.
+/// A peer that has read all earlier data makes room for the rest, which is not written yet.
 #[test]
 fn what_waits_for_a_silent_peer_when_a_connector_closes_is_written_first() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
@@ -267,7 +267,7 @@ fn a_peer_that_does_not_listen_is_answered_again_and_catches_up() {
     let datagram = vec![1; MAX_DATAGRAM];
     let mut sent = 0;
     turn_until(&mut all, |all| {
-        // The other end turns until it has accepted, and is silent then.
+        // The other end advances until it has accepted, and is silent afterwards.
         if all[0].send(&there, &datagram).is_ok() {
             sent += 1;
         }
@@ -348,7 +348,7 @@ fn an_address_that_is_none_is_refused() {
     }
 }
 
-/// The address of a listener that takes connections and says nothing.
+/// The address of a listener that accepts connections and sends nothing.
 fn silent(own: &[u8]) -> (std::net::TcpListener, Vec<u8>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mut contact = Contact::parse(own).expect("our own");
@@ -358,7 +358,7 @@ fn silent(own: &[u8]) -> (std::net::TcpListener, Vec<u8>) {
     (listener, contact.pack())
 }
 
-/// How many of these datagrams are taken for a peer before it is to be tried again.
+/// How many of these datagrams are accepted for a peer until the result is AGAIN.
 fn taken(peers: &mut Peers, address: &[u8], datagram: &[u8]) -> usize {
     let mut count = 0;
     while peers.send(address, datagram).is_ok() {
@@ -415,7 +415,7 @@ fn datagrams_that_the_core_does_not_take_stay_with_their_senders() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let there = all[1].own.clone();
     let (mut sent, mut most) = (0, 0);
-    // More than one read brings beyond the bound.
+    // More than one read can bring beyond the limit.
     let read = BATCH / 6 + 1;
     for _ in 0..40 {
         for _ in 0..1000 {
@@ -438,7 +438,7 @@ fn of_too_many_connections_the_one_that_was_not_used_for_longest_is_closed() {
     let mut all: Vec<Peers> = (0..4).map(|_| open(&settings(512))).collect();
     all[0].max_wires = 2;
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
-    // The first is used again, by a datagram of ours or of the peer's.
+    // The first connection is used again, by a datagram of ours or of the peer's.
     for ours in [true, false] {
         for to in [1, 2, 1, 3] {
             let (from, to) = if !ours && to == 1 { (to, 0) } else { (0, to) };
@@ -461,11 +461,11 @@ fn a_peer_that_connects_anew_has_lost_its_first_connection_and_what_came_on_it_i
     turn_until(&mut all, |all| !all[0].notices.is_empty());
     all[0].notices.clear();
     all[1].send(&addresses[0], b"last words").expect("room");
-    // Nobody hears of the end of this one.
+    // The end of this connection is not reported to anyone.
     let kept: Vec<Wire> = all[1].wires.drain().map(|(_, wire)| wire).collect();
     all[1].peers.clear();
     all[1].send(&addresses[0], b"I am back").expect("room");
-    // It is let in before anybody looks at the first connection again.
+    // It is accepted before the first connection is checked again.
     let incoming = loop {
         all[1].turn().expect("epoll");
         all[0].hub().poll();

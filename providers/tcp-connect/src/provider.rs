@@ -1,4 +1,4 @@
-//! The provider: one domain, there wherever an interface is up.
+//! The provider: one domain, present if an interface is up.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One connection to a peer: bytes out as far as the socket takes them, frames in.
+//! One connection to a peer: writes as much as the socket accepts, and reads frames.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,13 +12,13 @@ use crate::frame::{Frame, Note, Reader, put_datagram, put_note};
 /// How far the two sides have agreed to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// In use, or free to be.
+    /// In use, or available.
     Open,
-    /// We have asked to close; the answer says that the peer has read all of ours.
+    /// This side has asked to close; the answer means that the peer has read all of this side's data.
     Asked,
-    /// We have said that nothing follows; the peer closes when it has read that.
+    /// This side has announced the end of its data; the peer closes when it has read that.
     Done,
-    /// Both have asked: each ends its direction, and has read all when it finds the other's end.
+    /// Both have asked: each ends its direction, and has read everything when it finds the other's end.
     Last,
 }
 
@@ -26,29 +26,29 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// Asked for at once: a connection that broke does not say it any more.
+    /// Read at the start: a broken connection does not return it any more.
     at: Option<SocketAddr>,
-    /// Whose it is: the peer's address.
+    /// The peer's address.
     pub(crate) peer: Rc<[u8]>,
-    /// Whether the peer has made it.
+    /// Whether the peer has made the connection.
     pub(crate) incoming: bool,
     pub(crate) phase: Phase,
-    /// When it was last used, in datagrams of this connector.
+    /// The time of its last use, in datagrams of this connector.
     pub(crate) used: u64,
-    /// What it was last watched for.
+    /// The events that it is watched for.
     pub(crate) watched: Option<Interest>,
-    /// Why nothing can be written any more. What the peer said before is still read.
+    /// The reason that nothing can be written any more. Earlier data of the peer is still read.
     pub(crate) failed: Option<String>,
     reader: Reader,
     out: Vec<u8>,
     sent: usize,
 }
 
-/// What reading has brought.
+/// The result of a read.
 pub(crate) enum Arrival {
-    /// Frames, perhaps more in the socket.
+    /// Frames; the socket may hold more.
     Frames(Vec<Frame>),
-    /// Nothing now.
+    /// Nothing at present.
     Quiet,
     /// The peer has closed.
     End,
@@ -75,7 +75,7 @@ impl Wire {
         self.stream.as_raw_fd()
     }
 
-    /// The address at the other end, for a person.
+    /// The address of the other end, as text.
     pub(crate) fn at(&self) -> String {
         self.at.map_or_else(|| "an address that broke at once".into(), |at| at.to_string())
     }
@@ -88,12 +88,12 @@ impl Wire {
         put_note(&mut self.out, note);
     }
 
-    /// Bytes that the socket has not taken yet.
+    /// Bytes that the socket has not accepted yet.
     pub(crate) fn unsent(&self) -> usize {
         self.out.len() - self.sent
     }
 
-    /// Writes until all is out or the socket is full.
+    /// Writes until everything is sent or the socket is full.
     pub(crate) fn write(&mut self) {
         while self.unsent() > 0 {
             match self.stream.write(&self.out[self.sent..]) {
@@ -110,7 +110,7 @@ impl Wire {
         self.sent = 0;
     }
 
-    /// Ends our direction.
+    /// Ends the sending direction.
     pub(crate) fn end(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -135,8 +135,8 @@ impl Wire {
         Ok(Arrival::Frames(frames))
     }
 
-    /// Says goodbye as far as the socket takes it. What the peer has sent meanwhile is thrown away: unread, it would
-    /// make the kernel break the connection before the peer has read ours.
+    /// Says goodbye as far as the socket accepts it. Data from the peer is discarded: if it stayed unread, the kernel would break
+    /// the connection before the peer has read this side's data.
     pub(crate) fn leave(mut self, scratch: &mut [u8]) {
         self.note(Note::Gone);
         self.write();

@@ -129,7 +129,13 @@ fn a_file_that_everybody_can_write_is_refused() {
     let directory = Directory::new();
     let file = directory.compile("open", &[]);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-    assert_refused(&open(&[&directory]), "open", "permissions", "not everybody", "world-writable");
+    assert_refused(
+        &open(&[&directory]),
+        "open",
+        "permissions",
+        "not world-writable",
+        "world-writable",
+    );
 }
 
 #[test]

@@ -27,8 +27,8 @@ fn a_constructor_that_ends_the_process_ends_only_the_child() {
     let _ = directory.compile("exits", &["CONSTRUCTOR=_exit(3)"]);
     let _ = directory.compile("leaves", &["CONSTRUCTOR=exit(0)"]);
     let context = open(&[&directory]);
-    assert_refused(&context, "exits", "probe", "", "ended itself with status 3");
-    assert_refused(&context, "leaves", "probe", "", "ended itself with status 0");
+    assert_refused(&context, "exits", "probe", "", "exited with status 3");
+    assert_refused(&context, "leaves", "probe", "", "exited with status 0");
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn an_entry_function_that_crashes_hangs_or_ends_the_process_costs_a_line_of_text
     let (expected, child) =
         ("functions and finalizers run to their end", "a child process that called its entry");
     assert_refused(&context, "segv", "probe", expected, "function was killed by SIGSEGV");
-    assert_refused(&context, "exits", "probe", expected, "ended itself with status 3");
+    assert_refused(&context, "exits", "probe", expected, "exited with status 3");
     assert_refused(&context, "loops", "probe", expected, "did not come back within 5 s");
     assert!(common::refusal(&context, "loops").2.contains(child));
     assert!(is_found(&context, "good"));

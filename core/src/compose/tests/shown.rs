@@ -1,11 +1,11 @@
-//! Compositions as `tieline info --why` shows them, and what two sides with different settings make of each other.
+//! Compositions as `tieline info --why` shows them, and the agreement of two sides with different settings.
 
 use super::*;
 use crate::compose::out_of_band_candidate;
 use crate::rank::agree;
 use crate::report::composed;
 
-/// The same as [`compose`], with what stands for `TIELINE_CONNECT` in a domain.
+/// The same as [`compose`], with a per-domain replacement of `TIELINE_CONNECT`.
 fn composed_with(candidates: &[FoundModule], set: &[(&str, &str)]) -> Composition {
     let pairs = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let config = Config::builder().environment(pairs).build().unwrap();
@@ -24,13 +24,13 @@ fn line(composition: &Composition, domain: &str) -> String {
     composed::of_domain(path.expect("the domain has a path"), composition)
 }
 
-/// The modules of a host with `rxe0`, the one that the issue's lines are about.
+/// The modules of a host with `rxe0`.
 fn on_rxe0(mut candidate: FoundModule) -> FoundModule {
     candidate.at.domain = "verbs:rxe0".into();
     candidate
 }
 
-/// A network that needs somebody to form its connections, too.
+/// A network whose connections another module must form, too.
 fn tcp() -> FoundModule {
     let mut tcp = data("tcp", "tcp", "stream", MESSAGES | RMA, 10);
     tcp.facts.connects_to_endpoint = true;
@@ -50,7 +50,7 @@ fn rc_is_wired_by_tcp_connect_where_ud_is_left_out_and_where_the_device_has_none
     assert_eq!(
         verdicts(&without, "tcp-connect/tcp-connect"),
         [
-            "used for connection: fallback: no module of verbs:rxe0 can carry a connection; first there of \
+            "used for connection: fallback: no module of verbs:rxe0 can carry a connection; first available of \
           TIELINE_CONNECT=tcp-connect,oob,rdmacm"
         ]
     );
@@ -185,11 +185,11 @@ fn the_application_and_rdmacm_can_be_the_one_that_connects() {
     let by_rdmacm = composed_with(&all, &[("TIELINE_CONNECT", "rdmacm")]);
     assert_eq!(
         line(&by_rdmacm, "verbs:rxe0"),
-        "{message rc, RMA rc, atomic rc, connect rdmacm (fallback: first there of TIELINE_CONNECT=rdmacm)}"
+        "{message rc, RMA rc, atomic rc, connect rdmacm (fallback: first available of TIELINE_CONNECT=rdmacm)}"
     );
 }
 
-/// What one side tells its peers of `verbs:rxe0`.
+/// The schemes that one side advertises for `verbs:rxe0`.
 type Told = Vec<(String, i32)>;
 
 fn told(composition: &Composition) -> Told {
@@ -197,7 +197,7 @@ fn told(composition: &Composition) -> Told {
     schemes.map(|connection| (scheme(&connection.at), connection.rank)).collect()
 }
 
-/// Every side that a user can make of some modules and settings.
+/// All sides that a user can produce with some modules and settings.
 fn sides() -> Vec<(String, Told)> {
     let mut sides = Vec::new();
     let devices = [
@@ -228,7 +228,7 @@ fn sides() -> Vec<(String, Told)> {
                         let told = told(&composition);
                         let own = composition.usable().find(|path| path.domain == "verbs:rxe0");
                         let own = own.and_then(Path::connection).map(|c| scheme(&c.at));
-                        // Among processes that are alike, a path's own choice is what is used.
+                        // Between processes of the same kind, the path's own choice is used.
                         assert_eq!(own, agree(&told, &told).ok(), "{names:?} {set:?}");
                         sides.push((format!("{names:?} {set:?}"), told));
                     }
@@ -242,7 +242,7 @@ fn sides() -> Vec<(String, Told)> {
 #[test]
 fn any_two_sides_agree_or_both_hear_what_each_has() {
     let sides = sides();
-    // Many settings come to the same thing.
+    // Many settings have the same result.
     let mut different: Vec<(&str, &Told)> = Vec::new();
     for (name, told) in &sides {
         if !different.iter().any(|(_, known)| *known == told) {

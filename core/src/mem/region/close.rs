@@ -1,10 +1,12 @@
-//! The end of a region: when nothing touches its memory any more.
+//! The end of a region: when nothing accesses its memory any more.
 //!
-//! Three kinds of users there are. *Handles*: clones of the application's, and those that the library holds for
-//! operations that are under way, or for an endpoint that failed with a provider still at work; all of them are counted
-//! by the one `Arc`. *Peers by message*: they are inside only while the region table is locked for reading.
-//! *Providers*: devices, and peers that reach the memory without us; ending a registration says whether one of
-//! them is still inside (AGAIN: keys are refused, call again).
+//! There are three kinds of users:
+//!
+//! * *Handles*: clones of the application, and handles that the library holds for operations in progress, or for a failed endpoint
+//!   whose provider may still be working. One `Arc` counts all of them.
+//! * *Peers by message*: they access the memory only while the region table is locked for reading.
+//! * *Providers*: devices, and peers with direct access. Ending a registration reports whether one of them is still active (AGAIN:
+//!   keys are refused, call again).
 
 use super::{Backing, Inner, Region, Registration};
 use crate::mem::Memory;
@@ -81,7 +83,7 @@ impl Region {
     pub(super) fn try_close(&mut self) -> Result<(), Error> {
         self.inner.memory.guard.check("a region")?;
         self.inner.revoke();
-        // A part of it that was announced may stand among them.
+        // It may include a part of the region that was sent as a rendezvous message.
         self.inner.memory.sweep();
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
             return inner.end();
@@ -117,8 +119,8 @@ fn still_in_use(inner: &Inner, why: impl Into<String>, fix: &str) -> Error {
 }
 
 impl Inner {
-    /// From now on what peers ask for by message is refused, and no such access is under way when this returns. What they
-    /// reach without us is refused by the providers that can do so while operations of ours go on.
+    /// From here on, peers' requests by message are refused, and no such access is in progress when this returns. Providers refuse
+    /// direct access, if they can do so while local operations continue.
     fn revoke(&self) {
         if self.revoked.swap(true, Ordering::AcqRel) {
             return;
@@ -129,7 +131,7 @@ impl Inner {
         }
     }
 
-    /// Ends the registrations; an error says why somebody may still touch the memory.
+    /// Ends the registrations. An error gives the reason that the memory may still be accessed.
     fn end(&mut self) -> Result<(), Error> {
         let has_parts = self.parts.are_left();
         end_all(&self.memory, &mut self.registrations, has_parts, &mut self.unsure);
@@ -147,9 +149,9 @@ impl Inner {
     }
 }
 
-/// Ends registrations, but for those that a peer still uses. `unsure` is the first error of one of which nobody knows. The
-/// registration that gives the memory unmaps it as it ends: so it ends when all others have, those of its parts among them, and never
-/// where one is in doubt.
+/// Ends registrations, except those that a peer still uses. `unsure` is the first error of a registration in an unknown state. The
+/// registration that owns the memory unmaps it as it ends. It therefore ends after all others, including those of its parts, and
+/// never if one of them is in doubt.
 fn end_all(
     memory: &Memory,
     registrations: &mut Vec<Registration>,
@@ -162,7 +164,7 @@ fn end_all(
     }
 }
 
-/// Ends a registration, unless a peer uses it.
+/// Ends a registration, unless a peer uses it. Returns whether one does.
 fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option<Error>) -> bool {
     let Err(error) = registration.memory.end() else { return false };
     if error.status() == Status::Again {
@@ -176,7 +178,7 @@ fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Before any lock: in a forked child its holder may be a thread that is not there.
+        // Before any lock: in a forked child its owner may be a thread that does not exist there.
         if !self.memory.guard.same_process() {
             return;
         }
@@ -188,7 +190,7 @@ impl Drop for Inner {
         let mut backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
         let (mut whole, mut source) = (None, None);
         if let Backing::Part(region) = backing {
-            // What is parked holds no region: that would hold the context, which would never end.
+            // A parked entry holds no region, because that would hold the context, which would never end.
             whole = Some(region.inner.parts.one_more());
             (backing, source) = (Backing::Borrowed, Some(region));
         }
@@ -200,15 +202,15 @@ impl Drop for Inner {
         } else {
             self.memory.parked.add(rest);
         }
-        // It may end with this, and finds its part.
+        // The region may end here, and finds its part.
         drop(source);
     }
 }
 
-/// How many parts of a region were dropped while a peer was in the middle of a copy, and are left.
+/// Counts the parts of a region that were dropped while a peer was in the middle of a copy, and that remain.
 #[derive(Default)]
 pub(crate) struct Parts {
-    /// Counted by who has it; made when there is one.
+    /// Each part holds a clone; created with the first one.
     count: OnceCell<Arc<()>>,
 }
 
@@ -217,27 +219,27 @@ impl Parts {
         self.count.get_or_init(Arc::default).clone()
     }
 
-    /// Nobody else adds any meanwhile: each was a handle of the region that asks.
+    /// The count cannot grow meanwhile: each part was a handle of the asking region.
     fn are_left(&self) -> bool {
         let left = self.count.get().is_some_and(|count| Arc::strong_count(count) > 1);
-        // What was done to the last of them came before.
+        // Accesses to the last part happened before.
         fence(Ordering::Acquire);
         left
     }
 }
 
-/// What is left of a region that was dropped while a peer was in the middle of a copy.
+/// The remains of a region that was dropped while a peer was in the middle of a copy.
 struct Rest {
     registrations: Vec<Registration>,
     backing: Backing,
-    /// Its parts of which something is left, too.
+    /// Its parts that have remains, too.
     parts: Parts,
-    /// It is a part: of a region that counts it.
+    /// If it is a part: the counter of its region.
     whole: Option<Arc<()>>,
 }
 
 impl Rest {
-    /// Nobody knows who writes there, so nobody else ever gets it.
+    /// Leaks the memory: an unknown writer may still access it, so it is never reused.
     fn forget(mut self) {
         match std::mem::replace(&mut self.backing, Backing::Borrowed) {
             Backing::Copied(copy) => copy.forget(),
@@ -246,7 +248,7 @@ impl Rest {
         std::mem::forget(self);
     }
 
-    /// All of it; nothing is left here.
+    /// Moves everything out.
     fn take(&mut self) -> Rest {
         Rest {
             registrations: std::mem::take(&mut self.registrations),
@@ -257,7 +259,7 @@ impl Rest {
     }
 }
 
-/// The memory of such regions, kept until the peers are out.
+/// The memory of such regions, kept until the peers have finished.
 #[derive(Default)]
 pub(crate) struct Parked {
     rests: Mutex<Vec<Rest>>,
@@ -270,7 +272,7 @@ impl Parked {
 }
 
 impl Memory {
-    /// Lets go of what peers have left by now.
+    /// Releases the memory that peers have finished with.
     pub(crate) fn sweep(&self) {
         let mut free = Vec::new();
         let mut rests = self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +285,7 @@ impl Memory {
             }
             let stays = has_parts || !rest.registrations.is_empty();
             if !stays {
-                // The rest of its region may stand behind it.
+                // The remains of its region may follow it.
                 drop(rest.whole.take());
                 free.push(rest.take());
             }
@@ -293,13 +295,13 @@ impl Memory {
         drop(free);
     }
 
-    /// How many such regions there are.
+    /// The number of such regions.
     #[cfg(test)]
     pub(crate) fn parked(&self) -> usize {
         self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The context ends: what somebody is still inside of is never given back.
+    /// The context ends: memory that is still being accessed is leaked.
     pub(crate) fn abandon_parked(&mut self) {
         self.sweep();
         std::mem::forget(std::mem::take(&mut self.parked));

@@ -1,16 +1,16 @@
-//! Key handles: a remote key in eight bytes, for whoever sends one with every rendezvous.
+//! Key handles: a remote key in eight bytes, for applications that send one with every rendezvous.
 //!
-//! What the owner promises:
+//! Guarantees of the owner:
 //!
-//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. Its number is never used again
-//!   while the process lives, whatever contexts it opens.
-//! * A handle is given away as a key is: **who has it and is connected to a worker of its context is given the key.** That is the whole
-//!   proof that is asked for, so a handle cannot be guessed: it is a counter that was taken through a permutation of all 64-bit numbers
-//!   with a secret of this process, so that no handle tells anything of another one. Who guesses spends a message on each try.
-//! * The question is answered from a table, without the application: in any progress of the worker that was asked, and by the progress
-//!   thread where there is one. A handle of a region that is closed and one that never was are refused in the same words.
+//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. Its
+//!   number is never reused while the process lives, in any context.
+//! * A handle is a secret like a key: **a peer that has it and is connected to a worker of the context gets the key.** No other
+//!   proof is required, so handles are unguessable. A handle is a counter under a permutation of all 64-bit numbers with a secret
+//!   of this process. No handle reveals anything about another one, and each guess costs a message.
+//! * The request is answered from a table, without the application, in any progress of the worker that was asked, and by the
+//!   progress thread if there is one. The handle of a closed region and a handle that never existed are refused with the same text.
 //!
-//! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) is the side that asks.
+//! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) is the requester's side.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -18,7 +18,7 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tieline_plugin_api::process::PerProcess;
 
-/// Rounds of the permutation: with 5 no number tells anything of another one, for as many as there will ever be.
+/// Rounds of the permutation: from 5 on, no feasible number of handles reveals anything about another one.
 const ROUNDS: u8 = 6;
 
 /// What stands for a region's remote key, in eight bytes: made by [`Region::handle`](crate::Region::handle), and used by
@@ -39,7 +39,7 @@ impl KeyHandle {
         KeyHandle(u64::from_le_bytes(bytes))
     }
 
-    /// One that nobody has had.
+    /// An unused handle.
     pub(super) fn next() -> KeyHandle {
         KeyHandle(next())
     }
@@ -50,7 +50,7 @@ impl KeyHandle {
 }
 
 impl fmt::Debug for KeyHandle {
-    /// Without its number, which opens memory.
+    /// Without its number, which gives access to memory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHandle(..)")
     }
@@ -58,23 +58,23 @@ impl fmt::Debug for KeyHandle {
 
 static SECRET: PerProcess<Secret> = PerProcess::new();
 
-/// The next number of this process. What a forked child gives out follows from nothing that its parent knows.
+/// The next number of this process. The numbers of a forked child cannot be derived from its parent's state.
 fn next() -> u64 {
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     permuted(&SECRET, GIVEN.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What the numbers are permuted with.
+/// The secret of the permutation.
 struct Secret {
     hasher: RandomState,
-    /// The hasher of a forked child is the next one that its parent would make: these bytes are not.
+    /// A forked child's hasher is the one that its parent would create next; these bytes differ.
     own: [u8; 16],
 }
 
 impl Default for Secret {
     fn default() -> Secret {
         let mut own = [0; 16];
-        // A kernel that gives none has given none to the hasher either.
+        // If the kernel supplies none here, it supplied none to the hasher either.
         let _ = tieline_net::random(&mut own);
         Secret { hasher: RandomState::new(), own }
     }
@@ -86,7 +86,7 @@ impl Secret {
     }
 }
 
-/// A Feistel network over a keyed hash: whatever the hash is, two numbers never become one.
+/// A Feistel network over a keyed hash: it maps two numbers to different ones for any hash.
 fn permuted(secret: &Secret, number: u64) -> u64 {
     let (mut left, mut right) = ((number >> 32) as u32, number as u32);
     for round in 0..ROUNDS {

@@ -1,5 +1,5 @@
-//! Regions that no peer reaches by a key of their own: memory that operations use in place, and the parts that announced messages are
-//! read from.
+//! Transient registrations: regions that no peer accesses by a key of their own. They are memory that operations use in place, and
+//! the parts that rendezvous messages are read from.
 
 use super::table::UNREGISTERED;
 use super::{Access, Backing, Inner, NotClosed, Region};
@@ -9,7 +9,7 @@ use crate::{Error, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A copy whose bytes count for an endpoint while it is there.
+/// A copy whose bytes count against an endpoint's budget during its life.
 pub(crate) struct Counted {
     buffer: OwnedBuffer,
     count: Arc<AtomicUsize>,
@@ -27,7 +27,7 @@ impl Counted {
         &self.buffer
     }
 
-    /// Nobody ever gets this memory again; the endpoint goes on without it.
+    /// Leaks the memory; the endpoint continues without it.
     pub(super) fn forget(self) {
         let _ = self.count.fetch_sub(self.buffer.len(), Ordering::Relaxed);
         std::mem::forget(self);
@@ -41,7 +41,7 @@ impl Drop for Counted {
 }
 
 impl Memory {
-    /// Memory that operations of this context use, and that is registered nowhere.
+    /// Memory for operations of this context, without any registration.
     pub(crate) fn lend(self: &Arc<Self>, span: Span, backing: Backing) -> Result<Region, Error> {
         self.guard.check("a context")?;
         let inner = Inner::new(self.clone(), (UNREGISTERED, 0), span, Access::LOCAL, backing);
@@ -50,12 +50,12 @@ impl Memory {
 }
 
 impl Region {
-    /// Whether peers may get keys of parts of it: none once it is being closed.
+    /// Checks that peers may get keys of parts of it, which is refused once it is being closed.
     pub(in crate::mem) fn check_lends_parts(&self) -> Result<(), Error> {
         if self.inner.revoked.load(Ordering::Acquire) { Err(being_closed()) } else { Ok(()) }
     }
 
-    /// Whether it is registered nowhere.
+    /// Whether it is not registered anywhere.
     pub(crate) fn is_lent(&self) -> bool {
         self.inner.id == UNREGISTERED
     }
@@ -69,14 +69,14 @@ impl Region {
     /// and not closed.
     pub fn into_buffer(self) -> Result<Box<[u8]>, NotClosed> {
         let mut region = self;
-        // Before it is closed: memory that goes with its registrations would not be there for who gets the region back.
+        // Checked before the close: memory that is freed with its registrations would be missing when the region is returned.
         if !matches!(&region.inner.backing, Backing::Owned(buffer) if buffer.is_box()) {
             return Err(NotClosed { region, error: not_a_buffer() });
         }
         if let Err(error) = region.try_close() {
             return Err(NotClosed { region, error });
         }
-        // Nobody else has it: it is closed.
+        // It is closed, so no other handle exists.
         let ended = Arc::get_mut(&mut region.inner);
         let backing = ended.map(|inner| std::mem::replace(&mut inner.backing, Backing::Borrowed));
         let buffer = match backing {
@@ -102,7 +102,7 @@ fn being_closed() -> Error {
     Error::new(
         Status::Busy,
         "a part of a region for peers that is being closed",
-        "no new key of it is given out since the call that closes it",
+        "no new key of it is issued after the call that closes it",
         "close it first, and use other memory or register it anew",
     )
 }

@@ -1,4 +1,4 @@
-//! The table through which peers' emulated operations reach a context's regions.
+//! The table through which peers' emulated operations access a context's regions.
 
 use crate::Status;
 use crate::mem::access::Access;
@@ -9,14 +9,14 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The number of a region that is in no table.
+/// The number of a region that is not in a table.
 pub(super) const UNREGISTERED: u64 = u64::MAX;
 
 /// The regions of a context, by number and generation.
 #[derive(Default)]
 pub(crate) struct Table {
     slots: RwLock<Slots>,
-    /// Makes generations that nobody can guess: a key that was forged to name another region is refused.
+    /// Makes generations unpredictable: a key that was forged to name another region is refused.
     secret: RandomState,
     inserted: AtomicU64,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Table {
 struct Slots {
     entries: Vec<Entry>,
     free: Vec<usize>,
-    /// The keys that handles stand for.
+    /// The keys of handles.
     keys: HashMap<u64, Arc<[u8]>>,
 }
 
@@ -36,7 +36,7 @@ struct Entry {
 }
 
 impl Table {
-    /// Takes a number and its generation. The region is reachable from here on.
+    /// Assigns a number and a generation. The region is reachable from here on.
     pub(crate) fn insert(&self, bytes: Exposed, access: Access) -> (u64, u64) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let index = match slots.free.pop() {
@@ -52,7 +52,7 @@ impl Table {
         (index as u64, entry.generation)
     }
 
-    /// From now on nobody executes atomics that peers ask for by message: a device does them all.
+    /// From here on, atomics that peers request by message are refused: a device executes all of them.
     pub(crate) fn leave_atomics_to_device(&self, id: u64) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = slots.entries.get_mut(id as usize) {
@@ -60,10 +60,10 @@ impl Table {
         }
     }
 
-    /// The region of this number is reachable no more, and nobody is inside when this returns. Once for each.
+    /// Removes a region. It is unreachable, and no access is in progress, when this returns. Called once per region.
     pub(super) fn remove(&self, id: u64) {
         if id == UNREGISTERED {
-            // In no table: nobody waits for who is inside of others.
+            // It is not in the table, so accesses to other regions need no wait.
             return;
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +78,7 @@ impl Table {
         }
     }
 
-    /// The handle of a region, which has this key: `next`, if it has none yet. None: it is reachable no more.
+    /// The handle of a region with this key: `next`, if it has none yet. `None`: the region is unreachable.
     pub(super) fn handle(
         &self,
         id: u64,
@@ -94,7 +94,7 @@ impl Table {
             return known;
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        // Whatever was done in between.
+        // Regardless of other changes in between.
         let handle = match slots.open(id, generation)?.handle {
             Some(handle) => handle,
             None => next(),
@@ -104,19 +104,19 @@ impl Table {
         Some(handle)
     }
 
-    /// The key that a handle stands for.
+    /// The key of a handle.
     pub(crate) fn key_of(&self, handle: u64) -> Option<Arc<[u8]>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner).keys.get(&handle).cloned()
     }
 
-    /// Runs something while nobody else gets into the table.
+    /// Runs a function while the table is locked.
     #[cfg(test)]
     pub(crate) fn locked(&self, run: impl FnOnce()) {
         let _slots = self.slots.write().unwrap();
         run();
     }
 
-    /// Runs `access` on a peer's range; the region cannot go away meanwhile.
+    /// Runs `access` on a peer's range; the region cannot disappear meanwhile.
     pub(crate) fn reach<T, E: From<Status>>(
         &self,
         id: u64,
@@ -141,7 +141,7 @@ impl Table {
 }
 
 impl Slots {
-    /// The entry of a region that is reachable.
+    /// The entry of a reachable region.
     fn open(&self, id: u64, generation: u64) -> Option<&Entry> {
         let entry = self.entries.get(usize::try_from(id).ok()?)?;
         (entry.generation == generation && entry.open.is_some()).then_some(entry)

@@ -1,10 +1,10 @@
-//! Tests of the room for memory, on machines that are folders.
+//! Tests of the memory limits, with folders as machines.
 
 use super::*;
 use std::cell::Cell;
 use std::fs::{create_dir_all, write};
 
-/// A folder that is taken for `/`.
+/// A folder that acts as `/`.
 struct Machine(PathBuf);
 
 impl Machine {
@@ -75,10 +75,10 @@ fn of_nested_groups_the_smallest_room_counts() {
         ],
     );
     let room = machine.room();
-    // What the kernel can drop of files does not count as used.
+    // File pages that the kernel can drop do not count as used.
     assert_eq!(room.bytes, 1_048_576 - (614_400 - 204_800) - 65_536);
     assert!(room.by.contains("/job with a limit of 1048576"), "{room:?}");
-    // The innermost, when that is the smallest.
+    // The innermost limit, if it is the smallest.
     machine.file("sys/fs/cgroup/job/step/rank/memory.max", "8192\n");
     machine.file("sys/fs/cgroup/job/step/rank/memory.swap.max", "4096\n");
     machine.file("sys/fs/cgroup/job/step/rank/memory.swap.current", "1024\n");
@@ -106,12 +106,12 @@ fn a_container_of_version_one_sees_its_group_at_the_mount() {
     machine.file(&format!("{group}/memory.memsw.usage_in_bytes"), "524288\n");
     let left = 600_000 - 524_288 + 4096 - 65_536;
     assert_eq!(machine.room().bytes, left);
-    // Another path outside, as a group's name space shows it: the mount is what is known.
+    // A path outside, as a cgroup namespace shows it: only the mount is known.
     machine.file("proc/self/cgroup", "4:memory:/../elsewhere\n");
     assert_eq!(machine.room().bytes, left);
 }
 
-/// Files that the kernel could drop count as room, and those that run are among them.
+/// File pages that the kernel could drop count as room, including those of running programs.
 #[test]
 fn the_last_part_of_a_limit_is_not_given_away_however_small_the_pieces_are() {
     const LIMIT: u64 = 256 << 20;
@@ -129,7 +129,7 @@ fn the_last_part_of_a_limit_is_not_given_away_however_small_the_pieces_are() {
     for piece in [4 << 10, 64 << 10, 512 << 10, 1 << 20] {
         let (gauge, mut given) = (Gauge::default(), 0);
         let look = |given: u64| {
-            // All of the limit may be in use, and then the kernel has dropped of the files what was in the way.
+            // The whole limit may be in use, after the kernel has dropped the file pages that it needed to.
             machine.file(&format!("{group}/memory.current"), &format!("{}\n", given + (24 << 20)));
             smallest(&machine.0, None)
         };

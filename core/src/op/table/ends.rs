@@ -1,20 +1,20 @@
-//! Ending all operations of an endpoint or an interface, and failures that nobody has asked for.
+//! Ending all operations of an endpoint or an interface, and failures whose result was not requested.
 
 use super::*;
 use crate::error::Scope;
 
 impl Table {
-    /// The failure that nobody was told, for the flush that asks.
+    /// Takes the unreported failure, for the flush that reports it.
     pub(crate) fn take_late(&mut self, owner: usize) -> Option<Error> {
         self.lists.get_mut(owner)?.late.take()
     }
 
-    /// Gives a failure back, for the flush after.
+    /// Puts a failure back, for the next flush.
     pub(crate) fn keep_late(&mut self, owner: usize, error: Error) {
         let _ = self.own_list(owner).late.get_or_insert(error);
     }
 
-    /// Nobody will ask for the result any more: a failure that nobody has heard of is for the next flush.
+    /// The result will not be requested any more. An unreported failure goes to the next flush.
     #[inline]
     pub(crate) fn forget(&mut self, id: Id) {
         if !self.slab.remove_hot_if(id, |hot| hot.kind_and_flags == plain::ENDED_PLAIN) {
@@ -32,7 +32,7 @@ impl Table {
         self.forget_ended(id);
     }
 
-    /// The same for what has ended, whoever was to tell of it.
+    /// The same for an ended operation, even if it was tracked or counted.
     pub(super) fn forget_ended(&mut self, id: Id) {
         let Some(hot) = self.slab.get(id) else { return };
         if hot.is(PLAIN) {
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// It has failed, and who has its request may ask how.
+    /// It has failed and the holder of its request may ask for the error.
     pub(super) fn link_untold(&mut self, id: Id) {
         let Some(owner) = self.slab.get(id).map(Hot::owner) else { return };
         let at = id.place() as u32;
@@ -72,14 +72,14 @@ impl Table {
         }
     }
 
-    /// The result, once there is one; then it is forgotten.
+    /// Takes the result if there is one and removes the operation.
     pub(crate) fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let result = self.result(id)?;
         self.forget(id);
         Some(result)
     }
 
-    /// The result, once there is one, until it is forgotten.
+    /// The result if there is one, until the operation is removed.
     pub(crate) fn result(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let Some(&hot) = self.slab.get(id) else {
             return Some(Err(Error::from_status(Status::Closed)));
@@ -95,24 +95,24 @@ impl Table {
         Some(Err(error.unwrap_or_else(|| Error::from_status(Status::Closed))))
     }
 
-    /// Memory that an ended operation used.
+    /// Takes memory that an ended operation used.
     pub(crate) fn take_freed(&mut self) -> Option<LocalBuffer> {
         self.freed.pop()
     }
 
-    /// Whether it has failed, which is told by [`Table::take`].
+    /// Whether it has failed; [`Table::take`] returns the error.
     pub(crate) fn has_failed(&self, id: Id) -> bool {
         self.slab.get(id).is_some_and(|hot| hot.is(FAILED))
     }
 
-    /// Somebody hears how it failed.
+    /// Its failure is being reported.
     pub(super) fn told(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id).filter(|hot| hot.is_untold()) else { return };
         hot.set(TOLD);
         self.unlink_untold(id);
     }
 
-    /// An endpoint has failed, and another takes its place: what nobody was told of its failures, the flushes of that one tell.
+    /// An endpoint has failed and another takes its place: the flushes of the new one report its unreported failures.
     pub(crate) fn inherit(&mut self, from: usize, to: usize) {
         if let Some(late) = self.take_late(from) {
             self.keep_late(to, late);
@@ -126,8 +126,8 @@ impl Table {
         }
     }
 
-    /// An endpoint has failed that has sent nothing, and another takes over what is open of it. What a flush of that one covers
-    /// there goes before that flush, with the part that waits for it; the rest was posted after all of them.
+    /// An endpoint that has sent nothing has failed, and another takes over its open operations. Operations that a flush of the new
+    /// endpoint covers, and parts that wait for them, go before that flush. The others were posted after all of its operations.
     pub(crate) fn hand_over(&mut self, from: usize, to: usize) {
         let mut covered = Vec::new();
         for id in self.ids_of(from, |hot| !hot.is(POSTED)) {
@@ -139,7 +139,7 @@ impl Table {
             }
         }
         covered.into_iter().for_each(|id| self.relink(id, to, None));
-        // What was posted stays behind: a flush that waited for nothing else has nothing before it any more.
+        // Posted operations stay behind, so a flush that waited only for them is at the head now.
         let head = self.lists.get(to).and_then(|list| self.slab.at(list.first as usize));
         let is_flush = |id: &Id| self.slab.get(*id).is_some_and(|hot| hot.is_kind(Kind::Flush));
         if let Some(head) = head.filter(is_flush) {
@@ -148,7 +148,7 @@ impl Table {
         }
     }
 
-    /// Gives an operation another owner: in front of one that it has open, or behind all.
+    /// Gives an operation another owner: before one of its open operations, or at the end.
     fn relink(&mut self, id: Id, owner: usize, next: Option<Id>) {
         let Some(&hot) = self.slab.get(id) else { return };
         let _ = self.unlink(hot);
@@ -171,7 +171,8 @@ impl Table {
         }
     }
 
-    /// Operations of an endpoint that have failed, and that may still be asked for: another's from here on, or nobody's.
+    /// Removes an endpoint's failed operations whose error may still be requested. The caller gives them to another endpoint or to
+    /// none.
     fn take_untold(&mut self, owner: usize) -> Vec<Id> {
         let list = self.lists.get_mut(owner);
         let last = list.map_or(NONE, |list| std::mem::replace(&mut list.untold, NONE));
@@ -183,7 +184,7 @@ impl Table {
         std::iter::successors(self.slab.at(last as usize), before).collect()
     }
 
-    /// What goes wrong with an operation beside its parts: it ends with it.
+    /// Records an error of an operation that comes from outside its parts. The operation ends with this error.
     pub(crate) fn spoil(&mut self, id: Id, error: Error) {
         self.note_error(id, error);
     }
@@ -205,7 +206,7 @@ impl Table {
         ids
     }
 
-    /// Who posted it has taken it back, and nothing of it has happened: it ends with this, and no flush tells it.
+    /// The caller has canceled it before anything of it took effect. It ends with this error, and no flush reports it.
     pub(crate) fn cancel(&mut self, id: Id, error: Error) {
         self.note_error(id, error.clone());
         let Some(hot) = self.open_hot(id) else { return };
@@ -214,14 +215,14 @@ impl Table {
         self.run();
     }
 
-    /// Who posted it wants it back, and its provider does what it can: where it ends as canceled no flush tells it.
+    /// The caller has asked for cancellation and the provider tries to cancel it. If it ends as canceled, no flush reports it.
     pub(crate) fn want_back(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.wanted_back = true;
         }
     }
 
-    /// The operations that this one waits for, where it stands for several.
+    /// The parts of an operation that stands for several.
     pub(crate) fn parts_of(&self, whole: Id) -> Vec<Id> {
         let Some(hot) = self.slab.get(whole) else { return Vec::new() };
         let is_part = |id: &Id| self.slab.cold(*id).is_some_and(|cold| cold.then.contains(&whole));
@@ -236,8 +237,9 @@ impl Table {
         Some(usize::from(hot.interface()))
     }
 
-    /// A provider says that nobody knows how something ended that was posted to this interface, and that a device may touch its
-    /// memory still: it ends, and that memory is to be kept, if it has any. Returns whose it was; `None`: there is nothing of that number.
+    /// A provider reports that the outcome of an operation posted to this interface is unknown and that a device may still access
+    /// its memory. The operation ends, and the caller keeps the memory, if there is any. Returns its owner; `None`: there is no
+    /// such operation.
     pub(crate) fn completed_unknown(
         &mut self,
         cookie: u64,
@@ -253,12 +255,12 @@ impl Table {
             }
             return None;
         }
-        // Nobody would say later how it ended: of what has no memory nothing is left to wait for.
+        // No later report will come; without memory there is nothing left to wait for.
         let kept = kept.map(|kept| Unfinished { id, interface, local_buffer: Some(kept) });
         Some((owner, kept))
     }
 
-    /// Ends every operation of an endpoint with its error. What is returned providers still have: its memory is to be
+    /// Ends every operation of an endpoint with its error. Returns the operations that providers still have: their memory must be
     /// kept, see [`crate::op::held`].
     #[must_use]
     pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
@@ -268,7 +270,7 @@ impl Table {
         self.fail(&ids, error, false)
     }
 
-    /// The same for an endpoint that nobody has any more: no flush is left that could tell of it.
+    /// The same for a dropped endpoint: no flush is left that could report the failures.
     #[must_use]
     pub(crate) fn cancel_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
         for id in self.ids_of(owner, |_| true).into_iter().chain(self.ids_apart(owner)) {
@@ -279,7 +281,7 @@ impl Table {
         self.fail_owner(owner, error)
     }
 
-    /// The same for what was posted to one interface, where the endpoint goes on: flushes that wait for it are told.
+    /// The same for the operations posted to one interface while the endpoint goes on. Flushes that wait for them get the error.
     #[must_use]
     pub(crate) fn fail_posted(
         &mut self,
@@ -291,7 +293,7 @@ impl Table {
         self.fail(&ids, error, true)
     }
 
-    /// The same for these, which are open. `tells`: flushes that wait for them end on their own.
+    /// The same for these open operations. `tells`: flushes that wait for them end on their own.
     #[must_use]
     pub(crate) fn fail(&mut self, ids: &[Id], error: &Error, tells: bool) -> Vec<Unfinished> {
         let mut unfinished = Vec::new();
@@ -303,7 +305,7 @@ impl Table {
             let mut posted = None;
             if let Some(hot) = self.slab.get_mut(*id) {
                 posted = hot.is(POSTED).then(|| usize::from(hot.interface()));
-                // What ends before a flush here does not complete it: it ends with the others.
+                // An operation that ends before a flush here does not complete the flush: both end together.
                 hot.set(REACHED);
             }
             if let Some(cold) = self.cold_mut(*id) {
@@ -317,7 +319,7 @@ impl Table {
         for id in ids {
             let Some(&hot) = self.slab.get(*id) else { continue };
             let unheard = self.cold_mut(*id).is_some_and(|cold| cold.then.is_empty());
-            // A fence's flush had nothing to tell of its own.
+            // A fence's flush has no failure of its own to report.
             let own = !hot.is_kind(Kind::Flush);
             if !tells && own && hot.is(DETACHED) && unheard && !hot.is(ENDED) {
                 let _ = self.late(hot.owner()).get_or_insert_with(|| error.clone());
@@ -330,8 +332,7 @@ impl Table {
         unfinished
     }
 
-    /// Operations of an endpoint that a provider has just ended with nothing but a status get the words that it says
-    /// afterwards.
+    /// Adds the provider's later error text to operations of an endpoint that have just ended with nothing but a status.
     pub(crate) fn explain(&mut self, owner: usize, error: &Error) {
         let Some(list) = self.lists.get_mut(owner) else { return };
         for id in std::mem::take(&mut list.bare) {
@@ -344,21 +345,21 @@ impl Table {
         }
     }
 
-    /// What providers have of an endpoint, and at which interface.
+    /// The operations of an endpoint that providers have, and their interfaces.
     pub(crate) fn posted_of(&self, owner: usize) -> Vec<(Id, usize)> {
         let at = |id: Id| Some((id, usize::from(self.slab.get(id)?.interface())));
         self.ids_of(owner, |hot| hot.is(POSTED)).into_iter().filter_map(at).collect()
     }
 
-    /// Its endpoint is dropped, and what it goes over lives on: it goes on without it. A flush behind it is not thereby
-    /// complete: it ends with the endpoint, whose operations are failed next.
+    /// Its endpoint is dropped while the transport lives on: the operation goes on without the endpoint. A flush after it is not
+    /// complete because of that; it ends with the endpoint, whose operations are failed next.
     pub(crate) fn orphan(&mut self, id: Id) {
         let Some(&hot) = self.slab.get(id) else { return };
         let _ = self.unlink(hot);
         self.link(id, NOBODY);
     }
 
-    /// The endpoint is gone, and its place is free.
+    /// The endpoint is gone and its place is free.
     pub(crate) fn forget_owner(&mut self, owner: usize) {
         for id in self.take_untold(owner).into_iter().chain(self.forget_apart(owner)) {
             if let Some(hot) = self.slab.get_mut(id) {

@@ -1,15 +1,15 @@
-//! Flushes: what makes one complete, what they ask lanes for, and who is told of a failure.
+//! Flushes: the condition for completion, the questions to lanes, and the reporting of failures.
 //!
-//! A put that has completed locally stands in no list. Its lane keeps its failure, and tells it once, to what asks that lane next. So
-//! every open flush that covers something on a lane waits for whatever asks that lane, and hears what it says, be it posted
-//! for another flush, for a fence, for a notification, or for another endpoint that uses the same connection.
+//! A put that has completed locally is in no list. Its lane keeps its failure and reports it once, to the operation that asks that
+//! lane next. So every open flush that covers something on a lane waits for any operation that asks the lane, and gets its error.
+//! The asking operation may belong to another flush, to a fence, to a notification, or to another endpoint on the same connection.
 
 use super::*;
 
 impl Table {
-    /// Makes a flush of an operation that was opened before: it is complete when everything that its owner opened before it is.
-    /// `lanes`: those over which puts may have gone that have completed locally; where there are any, it is then due, see
-    /// [`Table::take_due`]. `late`: an earlier failure that it tells.
+    /// Turns an operation opened before into a flush. It is complete when everything that its owner opened before it is complete.
+    /// `lanes`: the lanes that puts completed locally may have used. If there are any, the flush is then due, see
+    /// [`Table::take_due`]. `late`: an earlier failure that it reports.
     pub(crate) fn start_flush(&mut self, id: Id, lanes: u64, late: Option<Error>) {
         if let Some(cold) = self.cold_mut(id) {
             (cold.lanes, cold.error) = (lanes, late);
@@ -25,7 +25,7 @@ impl Table {
         self.run();
     }
 
-    /// A flush has nothing before it any more.
+    /// A flush has reached the head of its list.
     pub(super) fn at_head(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id) else { return };
         if hot.is(REACHED) {
@@ -39,7 +39,7 @@ impl Table {
         }
     }
 
-    /// A flush that has reached the head of its list and is to ask lanes now, whose it is, and those among which they are.
+    /// Takes a flush that has reached the head of its list and must ask lanes: the flush, its owner, and the lanes.
     pub(crate) fn take_due(&mut self) -> Option<(Id, usize, u64)> {
         let (mut takes, mut found) = (Vec::new(), None);
         while let Some(id) = self.due.pop() {
@@ -58,13 +58,13 @@ impl Table {
         Some((id, self.slab.get(id)?.owner() as usize, lanes))
     }
 
-    /// Whether there are any.
+    /// Whether any flush is due.
     pub(crate) fn has_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// A failure is told by every flush that waits for it; where there is none, and nobody else asks, by the next. Returns
-    /// whether one waits.
+    /// Every flush that waits for a failed operation reports the failure. If none waits and the result is not requested otherwise,
+    /// the next flush reports it. Returns whether a flush waits.
     pub(super) fn tell_flushes(&mut self, failed: &Hot, error: &Error, unheard: bool) -> bool {
         let mut at = failed.after;
         let mut told = false;
@@ -82,15 +82,15 @@ impl Table {
         told
     }
 
-    /// An operation of an endpoint asks a lane what became of everything that was posted there. Whoever it is a part of hears that, and
-    /// so does every flush that covers something there; where there is none, the next one does.
+    /// An operation of an endpoint asks a lane for the outcome of everything posted there. The operation that contains it gets the
+    /// answer, and so does every flush that covers something there. If there is no such flush, the next one gets it.
     pub(crate) fn asks(&mut self, ask: Id, lanes: u64) {
         let Some(owner) = self.owner(ask) else { return };
         let Some(cold) = self.cold_mut(ask) else { return };
         cold.lanes = lanes;
         let askers = cold.then.clone();
         for asker in &askers {
-            // It has asked for itself: what others ask there later is not its business.
+            // It has asked by itself, so later questions to that lane do not concern it.
             if let Some(cold) = self.cold_mut(*asker) {
                 cold.lanes &= !lanes;
             }
@@ -100,7 +100,7 @@ impl Table {
         }
     }
 
-    /// The same for another endpoint that uses that lane: whether it is told now.
+    /// The same for another endpoint that uses that lane. Returns whether something reports the failure to it now.
     pub(crate) fn asks_for(&mut self, ask: Id, owner: usize, lanes: u64) -> bool {
         let Ok(also) = self.insert(owner, Kind::Native, DETACHED) else { return false };
         self.then(ask, also);
@@ -109,14 +109,14 @@ impl Table {
         true
     }
 
-    /// What asks these lanes for an endpoint, and has not ended.
+    /// The open operations of an endpoint that ask these lanes.
     pub(crate) fn open_asks(&self, owner: usize, lanes: u64) -> Vec<Id> {
         let mut asks = self.ids_of(owner, |hot| hot.is_kind(Kind::Native));
         asks.retain(|id| self.slab.cold(*id).is_some_and(|cold| cold.lanes & lanes != 0));
         asks
     }
 
-    /// Lanes of an endpoint are lost, and what had completed locally there with them. Whether a flush tells it.
+    /// Lanes of an endpoint are lost, with the locally completed puts on them. Returns whether a flush reports it.
     pub(crate) fn lost_lanes(&mut self, owner: usize, lanes: u64, error: &Error) -> bool {
         let mut flushes = self.flushes_over(owner, lanes);
         flushes.retain(|flush| self.is_asked_for(*flush));
@@ -124,19 +124,19 @@ impl Table {
         !flushes.is_empty()
     }
 
-    /// The open flushes that cover something on these lanes, and have not asked them.
+    /// The open flushes that cover something on these lanes and have not asked them.
     fn flushes_over(&self, owner: usize, lanes: u64) -> Vec<Id> {
         let mut flushes = self.ids_of(owner, |hot| hot.is(THEN_LANES));
         flushes.retain(|id| self.slab.cold(*id).is_some_and(|cold| cold.lanes & lanes != 0));
         flushes
     }
 
-    /// Whether it is a flush whose result somebody asks for, or waits for.
+    /// Whether it is a flush whose result is requested or waited for.
     pub(super) fn is_asked_for(&self, id: Id) -> bool {
         self.is_flush(id) && !self.is_fence(id)
     }
 
-    /// Whether it is a flush of the core's own that nothing hears of: what it finds out, the next one tells.
+    /// Whether it is an internal flush of a fence, whose error the next flush reports.
     pub(super) fn is_fence(&self, id: Id) -> bool {
         let alone = || self.slab.cold(id).is_some_and(|cold| cold.then.is_empty());
         self.is_flush(id) && self.slab.get(id).is_some_and(|hot| hot.is(DETACHED)) && alone()

@@ -1,23 +1,23 @@
-//! Questions for the keys that handles stand for.
+//! Requests for the keys that handles stand for.
 
 use super::*;
 use crate::op::Memory;
 
 impl Table {
-    /// Opens the question of an endpoint (`of`) that goes over another one, or the same. How it ends its request tells and no flush: it
-    /// reaches no memory. `Again`: as many are open there as may be.
+    /// Opens a key request of one endpoint (`of`) that goes over the same or another endpoint. Its outcome goes to the request and
+    /// never to a flush, because it accesses no memory. `Again`: that endpoint is at its limit.
     pub(crate) fn open_key(&mut self, owner: usize, of: Id, handle: u64) -> Result<Id, Status> {
         let id = self.open(owner, Kind::Key)?;
         if let Some(hot) = self.slab.get_mut(id) {
             hot.set(TOLD);
         }
-        // Where it stays with the operation, whoever takes that over.
+        // Stored here, it stays with the operation when another endpoint takes the operation over.
         let asks = [of.raw().to_le_bytes(), handle.to_le_bytes()].concat();
         self.set_local_buffer(id, LocalBuffer::held(Memory::Bytes(asks.into()), 0, 16));
         Ok(id)
     }
 
-    /// Which endpoint, by its number, asks for which handle.
+    /// The id of the requesting endpoint, and the handle.
     pub(crate) fn key_asked(&self, id: Id) -> Option<(u64, u64)> {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Key)?;
         let Memory::Bytes(asks) = &self.slab.cold(id)?.local_buffer.as_ref()?.memory else {

@@ -1,4 +1,4 @@
-//! What stands before an operation, and what is shown of the table to who asks from outside.
+//! Queries: the operations before a given one, and the state that is shown to outside observers.
 
 use super::{Hot, Kind, List, NONE, NOWHERE, POSTED, Table};
 use crate::op::Id;
@@ -8,12 +8,12 @@ use crate::op::Id;
 pub(crate) struct Oldest {
     pub(crate) id: Id,
     pub(crate) kind: Kind,
-    /// The interface whose provider has it.
+    /// The interface of the provider that has it.
     pub(crate) posted_to: Option<usize>,
 }
 
 impl Table {
-    /// The oldest open operation of an endpoint; where all that is open are announced messages, the first of these.
+    /// The oldest open operation of an endpoint. If only rendezvous messages are open, the oldest of these.
     pub(crate) fn oldest_of(&self, owner: usize) -> Option<Oldest> {
         let first = |lists: &[List]| lists.get(owner).map(|list| list.first);
         let lists = [first(&self.lists), first(&self.apart)];
@@ -25,18 +25,18 @@ impl Table {
         Some(Oldest { id, kind: hot.kind(), posted_to })
     }
 
-    /// The endpoints that have something open, by their indices.
+    /// The indices of the endpoints that have open operations.
     pub(crate) fn who_waits(&self) -> impl Iterator<Item = usize> + '_ {
         let all = 0..self.lists.len().max(self.apart.len());
         all.filter(|owner| self.open_of(*owner) + self.announced_of(*owner) > 0)
     }
 
-    /// Tracked operations that have ended and that nobody has taken.
+    /// The number of tracked operations that have ended and were not taken.
     pub(crate) fn untaken(&self) -> usize {
         self.completed.len()
     }
 
-    /// Whether puts may stand before an operation that are not posted to this interface; of none: any puts.
+    /// Whether puts that are not posted to this interface may precede an operation. `None`: whether any puts may.
     pub(crate) fn other_puts_before(&self, id: Id, interface: Option<usize>) -> bool {
         use Kind::{Copy, Flush, Native, Put, Whole};
         let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
@@ -47,7 +47,7 @@ impl Table {
         })
     }
 
-    /// Whether something that was posted to this interface stands before an operation.
+    /// Whether an operation posted to this interface precedes another one.
     pub(crate) fn posted_before(&self, id: Id, interface: usize) -> bool {
         let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
         let nearest = self.slab.get(id).as_ref().and_then(before);

@@ -1,33 +1,33 @@
-//! Operations of which nothing is on the cold side: they have no memory of ours and no error, and nobody waits for them but who asks.
-//! Short puts are, whose bytes the provider has taken, and messages that wait in a queue: such a one costs half a cache line, and what it
-//! ends with is written there.
+//! Operations with an empty cold part: the core holds no memory for them, they have no error, and only the holder of the request
+//! waits for them. Short puts, whose bytes the provider has copied, and queued messages are such operations. Each takes half a
+//! cache line, which also stores its result.
 //!
-//! Whatever changes the cold side ([`Table::cold_mut`]) makes an operation one of the others.
+//! Any change of the cold part ([`Table::cold_mut`]) makes an operation a general one.
 
 use super::*;
 
-/// A put that a provider has, of which nothing else is to be said.
+/// A put that a provider has, without further state.
 const POSTED_PLAIN: u16 = (Kind::Native as u16) << KIND_SHIFT | POSTED | PLAIN;
 
-/// A message in a queue, and one whose end nobody will ask for.
+/// A message in a queue; and a message in a queue whose result is not requested.
 const QUEUED_PLAIN: u16 = (Kind::Send as u16) << KIND_SHIFT | PLAIN;
 const QUEUED_FORGOTTEN: u16 = QUEUED_PLAIN | DETACHED;
 
-/// The same as the first of one whose memory is kept, which may be all that there is on the cold side.
+/// Like the first one, but its memory is kept, and the cold part may hold only that.
 const POSTED_HELD: u16 = POSTED_PLAIN & !PLAIN;
 
-/// It has ended well, and its value stands in it.
+/// Ended successfully; the slot holds the value.
 pub(super) const ENDED_PLAIN: u16 = POSTED_PLAIN & !POSTED | ENDED;
 
 impl Table {
-    /// Opens an operation that is posted to this interface at once, and of whose memory nothing is to be kept. `Again`: the
-    /// endpoint has as many as it may.
+    /// Opens an operation that is posted to this interface immediately and needs no memory kept. `Again`: the endpoint is at its
+    /// limit.
     #[inline]
     pub(crate) fn open_plain(&mut self, owner: usize, interface: usize) -> Result<Id, Status> {
         self.open_posted(owner, interface, POSTED_PLAIN)
     }
 
-    /// The same of a message that waits in a queue, beside which nothing is kept here.
+    /// The same for a message that waits in a queue, without further state here.
     pub(crate) fn open_queued(&mut self, owner: usize) -> Result<Id, Status> {
         if self.open_of(owner) >= self.limit as usize {
             return Err(Status::Again);
@@ -35,7 +35,7 @@ impl Table {
         self.insert(owner, Kind::Send, PLAIN)
     }
 
-    /// The same of one whose memory is kept until it has ended.
+    /// The same for an operation whose memory is kept until it has ended.
     #[inline]
     pub(crate) fn open_held(
         &mut self,
@@ -82,9 +82,9 @@ impl Table {
         Ok(id)
     }
 
-    /// A provider says that what was posted to this interface has ended well. `None`: it is none of these, nor one with nothing but
-    /// memory beside it, and nothing has happened. `Some(true)`: it had memory, or a flush was next behind it: what that leaves is to be
-    /// seen to as `Shared::with_ops` does.
+    /// A provider reports that an operation posted to this interface has succeeded. `None`: it is neither plain nor an operation
+    /// with only memory in its cold part, and nothing has changed. `Some(true)`: it had memory, or a flush follows it; the caller
+    /// must finish that as `Shared::with_ops` does.
     #[inline]
     pub(crate) fn completed_plain(
         &mut self,
@@ -106,7 +106,7 @@ impl Table {
         Some(self.ended_plain(owner, before, after))
     }
 
-    /// A queued message has left, as [`Table::completed_plain`] has it: `None` where there is something beside it.
+    /// A queued message has been sent; results as in [`Table::completed_plain`], with `None` if the operation has a cold part.
     pub(crate) fn sent_plain(&mut self, id: Id) -> Option<bool> {
         let hot = self.slab.get_mut(id).filter(|hot| hot.parts == 1)?;
         let (owner, before, after) = (hot.owner(), hot.before, hot.after);
@@ -121,7 +121,7 @@ impl Table {
         Some(self.ended_plain(owner, before, after))
     }
 
-    /// The same of one that is not plain, but may be when its memory is let go.
+    /// The same for an operation that becomes plain when its memory is released.
     #[inline(never)]
     fn completed_held(&mut self, id: Id, value: u64) -> Option<bool> {
         let hot = self.slab.get_mut(id).filter(|hot| hot.kind_and_flags == POSTED_HELD)?;
@@ -140,7 +140,7 @@ impl Table {
         Some(true)
     }
 
-    /// One of them has ended that stood between these; whether a flush was next behind it.
+    /// A plain operation between these neighbours has ended. Returns whether a flush follows it.
     #[inline(always)]
     fn ended_plain(&mut self, owner: u32, before: u32, after: u32) -> bool {
         self.open -= 1;
@@ -152,7 +152,7 @@ impl Table {
         head.is_some()
     }
 
-    /// The value of one that has ended well, which is forgotten then. None: it has not, or is none of these.
+    /// Takes the value of a successful operation and removes it. `None`: it has not ended or is not plain.
     #[inline(always)]
     pub(crate) fn take_plain(&mut self, id: Id) -> Option<u64> {
         let mut value = 0;
@@ -163,7 +163,7 @@ impl Table {
         self.slab.remove_hot_if(id, is).then_some(value)
     }
 
-    /// The cold side of an operation, to be changed.
+    /// The cold part of an operation, mutable.
     pub(super) fn cold_mut(&mut self, id: Id) -> Option<&mut Cold> {
         if let Some(hot) = self.slab.get_mut(id) {
             hot.kind_and_flags &= !PLAIN;
@@ -173,7 +173,7 @@ impl Table {
 }
 
 impl Cold {
-    /// Whether its end takes more than letting its memory go.
+    /// Whether its end needs more than releasing its memory.
     #[inline]
     fn is_more_than_memory(&self) -> bool {
         let Cold { local_buffer: _, error, wanted_back, lanes, then } = self;
@@ -189,7 +189,7 @@ mod tests {
         Error::from_status(status)
     }
 
-    /// As the worker does: what is not plain ends the long way.
+    /// Like the worker: an operation that is not plain ends through the general path.
     fn completed(table: &mut Table, id: Id, interface: usize, result: Result<u64, Error>) -> bool {
         let plain = match &result {
             Ok(value) => table.completed_plain(id.raw(), interface, *value).is_some(),
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((table.result(covers), table.open_of(3)), (Some(Ok(0)), 0));
         table.forget(puts[0]);
         table.forget(covers);
-        // One that fails, one whose request is gone, one that is tracked, one that is not posted after all.
+        // One that fails, one whose request is gone, one that is tracked, one that is withdrawn.
         let [bad, dropped, tracked, withdrawn] = [(); 4].map(|()| open(&mut table));
         table.forget(dropped);
         table.track(tracked, 17);
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!([asked, dropped].map(|id| table.sent_plain(id)), [Some(false); 2]);
         assert_eq!([asked, dropped].map(|id| table.sent_plain(id)), [None; 2], "it ends once");
         assert_eq!((table.take(asked), table.open_of(3)), (Some(Ok(0)), 4));
-        // What is told elsewhere, or has failed, ends the long way.
+        // A tracked or failed operation ends through the general path.
         assert_eq!(table.sent_plain(tracked), None);
         assert!(table.part(tracked, Ok(0)) && table.part(failed, Err(bare(Status::TooLarge))));
         assert_eq!(table.take_completed(), Some((17, Ok(0))));
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!((table.completed_plain(plain.raw(), 1, 9), kept()), (Some(true), 5));
         drop(table.take_freed());
         assert_eq!((kept(), table.take_plain(plain)), (4, Some(9)));
-        // What else there is to do at its end is done the long way.
+        // Further work at its end is done by the general path.
         table.track(tracked, 17);
         table.forget(dropped);
         table.want_back(wanted);
@@ -291,14 +291,14 @@ mod tests {
             (table.take(failed), table.take(wanted)),
             (Some(Err(bare(Status::Io))), Some(Ok(8)))
         );
-        // A flush behind one, and something that waits for it.
+        // A flush after one, and an operation that waits for it.
         let last = open(&mut table);
         let waits = table.open(3, Kind::Whole).unwrap();
         table.then(last, waits);
         assert_eq!(table.completed_plain(last.raw(), 1, 0), None);
         assert!(table.completed(last.raw(), 1, Ok(0)) && table.is_open(waits));
     }
-    /// It has gone to this endpoint's list when another one took over what was open there, see `hand_over`.
+    /// It moved to this endpoint's list when another one took over the open operations, see `hand_over`.
     #[test]
     fn what_a_flush_behind_one_ends_leaves_its_memory_to_who_says_so() {
         let mut table = Table::new(8);

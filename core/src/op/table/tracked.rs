@@ -1,17 +1,17 @@
-//! Operations whose end is told and not asked for: with the application's word, in the order in which they ended, or as
-//! one more of a number.
+//! Operations whose end is reported without a request: in the completion list with the application's value, in the order of their
+//! ends, or by a counter.
 
 use super::*;
 
-/// One entry of the list of the completed.
+/// An entry of the completion list.
 pub(super) enum Completed {
-    /// It stays in the table until somebody takes it from the list: a provider may still find words for how it failed.
+    /// It stays in the table until the application takes it, because a provider may still supply the error text.
     Ended(Id),
-    /// It had ended before anybody knew its word.
+    /// It had ended before its value was set.
     Done { user: u64, value: u64 },
 }
 
-/// What a counter knows.
+/// The state of a counter.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) done: u64,
@@ -21,12 +21,12 @@ pub(crate) struct Counts {
 }
 
 impl Table {
-    /// How this operation ends is told by the list of the completed.
+    /// Reports the end of this operation in the completion list.
     pub(crate) fn track(&mut self, id: Id, user: u64) {
         self.watch(id, TRACKED, user);
     }
 
-    /// The same by a counter.
+    /// Reports the end of this operation by a counter.
     pub(crate) fn count(&mut self, id: Id, counter: Id) {
         if let Some(counts) = self.counters.cold_mut(counter) {
             counts.open += 1;
@@ -43,7 +43,7 @@ impl Table {
         }
     }
 
-    /// An operation that had ended before it had a number, and well.
+    /// A successful operation that ended before it had a number.
     pub(crate) fn track_done(&mut self, user: u64, value: u64) {
         self.complete(Completed::Done { user, value });
     }
@@ -55,7 +55,7 @@ impl Table {
         }
     }
 
-    /// Something has ended whose end is told.
+    /// A tracked or counted operation has ended.
     pub(super) fn told_by_list_or_counter(&mut self, id: Id) {
         let Some(hot) = self.slab.get(id) else { return };
         if hot.is(TAKES) {
@@ -66,7 +66,7 @@ impl Table {
         }
         let (failed, counter) = (hot.is(FAILED), hot.user);
         let Some(counts) = Id::from_raw(counter).and_then(|id| self.counters.cold_mut(id)) else {
-            // Nobody has the counter any more: what failed is for the next flush.
+            // The counter is closed: a failure goes to the next flush.
             return self.forget_ended(id);
         };
         counts.open -= 1;
@@ -83,26 +83,27 @@ impl Table {
         self.forget_ended(id);
     }
 
-    /// Whether nobody is to ask for its end: it is told, or was. Only what is told goes before its request does.
+    /// Whether its result is not requested because it was or will be reported. Only such an operation is removed before its
+    /// request.
     pub(crate) fn is_told(&self, id: Id) -> bool {
         self.slab.get(id).is_none_or(|hot| hot.is(TRACKED | COUNTED))
     }
 
-    /// Whether the list of the completed has something.
+    /// Whether the completion list has entries.
     pub(crate) fn has_completed(&self) -> bool {
         !self.completed.is_empty()
     }
 
-    /// How many it has.
+    /// The length of the completion list.
     pub(crate) fn completed_count(&self) -> usize {
         self.completed.len()
     }
 
-    /// Takes the one that ended first.
+    /// Takes the entry that ended first.
     pub(crate) fn take_completed(&mut self) -> Option<(u64, Result<u64, Error>)> {
         let next = self.completed.pop_front()?;
         if self.completed.is_empty() {
-            // Who has many under way every time keeps the room for them.
+            // An application that always has many operations in flight keeps its capacity.
             let most = std::mem::take(&mut self.most_completed).max(MOST_KEPT);
             self.completed.shrink_to(most);
         }
@@ -121,12 +122,12 @@ impl Table {
         self.most_completed = self.most_completed.max(self.completed.len());
     }
 
-    /// A new counter.
+    /// Opens a counter.
     pub(crate) fn open_counter(&mut self) -> Option<Id> {
         self.counters.insert(())
     }
 
-    /// Nobody has it any more.
+    /// The counter has no holder any more.
     pub(crate) fn close_counter(&mut self, counter: Id) {
         let first_failed = self.counters.remove(counter).and_then(|counts| counts.first_failed);
         if let Some(id) = first_failed {
@@ -134,19 +135,19 @@ impl Table {
         }
     }
 
-    /// What it has counted.
+    /// The values of a counter.
     pub(crate) fn counts(&self, counter: Id) -> Counts {
         self.counters.cold(counter).copied().unwrap_or_default()
     }
 
-    /// How the first of those that it counted and that failed did so.
+    /// The error of the first failed operation that it counted.
     pub(crate) fn first_failure(&self, counter: Id) -> Option<Error> {
         let id = self.counters.cold(counter)?.first_failed?;
         self.slab.cold(id)?.error.clone()
     }
 }
 
-/// Room for this many completions stays whenever the list has been emptied, and for as many as it had since it was before.
+/// The capacity that is kept whenever the list becomes empty, or as many entries as it had since the time before, if that is more.
 const MOST_KEPT: usize = 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is told of operations, to whom, and what is looked up of them; and memory that providers still have.
+//! Reports of operations, queries about them, and memory that providers still have.
 
 use super::super::held::{Held, Through, Unfinished};
 use super::*;
@@ -26,7 +26,7 @@ fn a_counter_counts_each_end_and_knows_the_first_failure() {
     table.close_counter(counter);
     assert_eq!((counts(&table), table.first_failure(counter)), ((0, 0, 0), None));
     assert_eq!(table.take_late(0), None);
-    // Who has no counter any more is told by the next flush.
+    // If the counter is gone, the next flush reports the failure.
     let gone = table.open_counter().unwrap();
     let late = table.open(0, Kind::Put).unwrap();
     table.count(late, gone);
@@ -170,7 +170,7 @@ fn parts_are_those_that_a_whole_waits_for() {
     assert!(table.part(parts[0], Ok(0)));
     assert_eq!((table.parts_of(whole), table.parts(whole)), (vec![parts[1]], 2));
     assert_eq!(table.parts(parts[0]), 0);
-    // Nothing waits for what has ended.
+    // Nothing waits for an ended operation.
     table.then(parts[0], other);
     assert_eq!(table.parts(other), 2);
 }
@@ -276,11 +276,11 @@ fn held_memory_is_free_when_all_that_it_went_through_is_closed_or_its_provider_h
     assert!(held.completed(one.raw(), 2).is_none());
     assert_eq!(held.completed(one.raw(), 1).map(|it| it.id()), Some(one));
     assert!(held.completed(one.raw(), 1).is_none());
-    // What broke says nothing by being closed.
+    // A failed interface proves nothing when it is closed.
     held.broke(2);
     assert_eq!(ids(held.closed(Through::Circuit(7))), []);
     assert_eq!(ids(held.closed(Through::Interface)), [two]);
-    // Interfaces of high numbers share one.
+    // Interfaces with high numbers share one.
     held.keep(unfinished(one, 254), vec![Through::Circuit(7)]);
     assert!(held.has(one.raw(), 300) && !held.has(one.raw(), 253));
     held.broke(300);

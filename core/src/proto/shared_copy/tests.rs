@@ -111,7 +111,7 @@ fn a_slot_that_was_given_back_twice_is_no_others() {
     assert_eq!(second, Some(1));
 }
 
-/// A slot of zeros is one that nobody has written.
+/// A slot of zeros is an unwritten one.
 #[test]
 fn the_number_of_a_transfer_is_that_of_the_one_before_until_a_peer_was_asked_and_never_0() {
     let slots = Slots::default();

@@ -1,13 +1,13 @@
-//! The events of one poll: the only place where the core looks through pointers that a provider wrote.
+//! The events of one poll: the only place where the core dereferences pointers that a provider wrote.
 
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use tieline_plugin_api::abi::Event;
 
-/// How many events one poll may bring.
+/// The limit of events per poll.
 pub(crate) const BATCH: usize = 16;
 
-/// Room for one poll's events, on the stack and not initialised. A poll fills it, and lends what it has written.
+/// Room for the events of one poll, on the stack and uninitialised. A poll fills it and then borrows the part that was written.
 pub(crate) struct Batch {
     slots: [MaybeUninit<Event>; BATCH],
 }
@@ -18,7 +18,7 @@ impl Batch {
         Batch { slots: [const { MaybeUninit::uninit() }; BATCH] }
     }
 
-    /// Where a poll writes, and how much.
+    /// The address and the capacity for a poll.
     #[inline]
     pub(super) fn room(&mut self) -> (*mut Event, u32) {
         (self.slots.as_mut_ptr().cast(), BATCH as u32)
@@ -27,31 +27,31 @@ impl Batch {
     /// The first `count` events.
     ///
     /// # Safety
-    /// A poll that was given [`Batch::room`] has returned `count`, which is no more than that.
+    /// A poll that was given [`Batch::room`] has returned `count`, which does not exceed that capacity.
     #[inline]
     pub(super) unsafe fn written(&self, count: usize) -> &[Polled] {
-        // SAFETY: the provider's poll wrote the first `count` slots: that is what its result means by the ABI. A `Polled` is an event.
+        // SAFETY: by the ABI, the result says that the provider's poll wrote the first `count` slots. A `Polled` is an event.
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), count) }
     }
 }
 
-/// An event that a poll has brought: nothing else makes one that points to anything, so that what has one may read its payload.
+/// An event from a poll. Only polls create events with a pointer, so the owner of a `Polled` may read its payload.
 #[repr(transparent)]
 pub(crate) struct Polled(Event);
 
 impl Polled {
-    /// No event: a message that stands at none yet has this.
+    /// No event, for a message that does not come from one yet.
     pub(crate) const NONE: &'static Polled = &Polled(Event::empty());
 
-    /// An event of the core's own making, without a payload.
+    /// An event without a payload that the core makes itself.
     pub(crate) fn without_payload(event: Event) -> Polled {
         Polled(Event { data: std::ptr::null(), len: 0, ..event })
     }
 
-    /// The same event once more, beyond the batch that it came in.
+    /// A copy of the event that outlives its batch.
     ///
     /// # Safety
-    /// As of the poll that has brought it: its payload is read only before the next one, and while the interface is open.
+    /// The same as for the poll that brought it: its payload is read only before the next poll and while the interface is open.
     pub(crate) unsafe fn again(&self) -> Polled {
         Polled(self.0)
     }
@@ -72,6 +72,7 @@ pub(crate) fn payload(event: &Polled) -> &[u8] {
     if event.len == 0 || event.data.is_null() {
         return &[];
     }
-    // SAFETY: by the ABI `data` is readable for `len` bytes until the next poll, before which whoever has polled is through with it.
+    // SAFETY: by the ABI, `data` is readable for `len` bytes until the next poll. The caller of the poll is finished with it by
+    // then.
     unsafe { std::slice::from_raw_parts(event.data, event.len) }
 }

@@ -1,13 +1,13 @@
-//! Answers of any length: slots that write bytes or a list are asked with room that grows.
+//! Answers of any length: a slot that writes bytes or a list is called with a buffer that grows.
 
 use tieline_plugin_api::Status;
 
-/// Longest answer that is taken from a slot that writes bytes.
+/// The longest answer that is accepted from a slot that writes bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// Longest list that is taken from a slot that writes a list.
+/// The longest list that is accepted from a slot that writes a list.
 const MOST_RECORDS: usize = 4096;
 
-/// Calls a slot that writes bytes and returns their length, with a larger buffer until they fit.
+/// Calls a slot that writes bytes and returns their length. The buffer grows until they fit.
 pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u8>, Status> {
     let mut buffer = vec![0; 256];
     loop {
@@ -24,7 +24,7 @@ pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u
     }
 }
 
-/// Calls a slot that writes a list, asking first how long it is. Every record's `size` is that of `empty`.
+/// Calls a slot that writes a list, first to learn its length. Every record's `size` is that of `empty`.
 pub(crate) fn listed<T: Copy>(
     empty: T,
     mut call: impl FnMut(*mut T, usize, *mut usize) -> i32,
@@ -58,7 +58,7 @@ pub(crate) fn listed<T: Copy>(
 mod tests {
     use super::*;
 
-    /// What a slot answers that has so many bytes, and with how much room it was asked.
+    /// The answer of a slot with this many bytes, and the buffer sizes it was called with.
     fn bytes(len: usize) -> (Result<usize, Status>, Vec<usize>) {
         let mut rooms = Vec::new();
         let answer = grown(|_, room| {
@@ -77,14 +77,14 @@ mod tests {
         assert_eq!(bytes(MOST_BYTES + 1), (Err(Status::ProviderFailed), vec![256]));
         assert_eq!(grown(|_, _| Status::NoDevice as i64), Err(Status::NoDevice));
         let written = grown(|at, room| {
-            // SAFETY: the buffer has room for 300 bytes by then.
+            // SAFETY: the buffer has room for `room` bytes.
             unsafe { at.write_bytes(7, room.min(300)) };
             300
         });
         assert_eq!(written, Ok(vec![7; 300]));
     }
 
-    /// What a slot answers that says each time that its list is so long, and with how much room it was asked.
+    /// The answer of a slot that reports these lengths one after the other, and the buffer sizes it was called with.
     fn list(lens: &[usize]) -> (Result<usize, i32>, Vec<usize>) {
         let (mut rooms, mut lens) = (Vec::new(), lens.iter());
         let answer = listed(0u8, |_, room, count| {

@@ -1,10 +1,9 @@
 //! The host's services behind the table that every provider gets: log, configuration, clock, events, pages.
 //!
-//! A provider may call these from any thread, at any time, until the process ends. So the table and what
-//! it points to are never freed. Settings and log are released when the provider ends, and later calls are dropped.
-//! A later provider of the same name reuses the memory. The number in the table's `context` tells its calls from those of
-//! the earlier provider. [`RESTING`] tables of a name stay unused before one is reused.
-//! Nothing here prints: lines go into a log that the report shows.
+//! A provider may call these from any thread, at any time, until the process ends. So the table and the objects behind it are never
+//! freed. Settings and log are released when the provider ends, and later calls are dropped. A later provider of the same name
+//! reuses the memory. The number in the table's `context` distinguishes its calls from those of the earlier provider. [`RESTING`]
+//! tables of a name stay unused before one is reused. Nothing here prints: lines go into a log that the report shows.
 
 use crate::config::upper;
 use crate::log::{Line, Log, is_plain};
@@ -23,17 +22,17 @@ use tieline_plugin_api::{Failure, OK, Status, async_kind, log_level};
 /// One line that a provider logged.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct LogLine {
-    /// Who logged it.
+    /// The provider that logged it.
     pub(crate) provider: String,
     /// `TIELINE_LOG_*`.
     pub(crate) level: u32,
     /// The line.
     pub(crate) text: String,
-    /// What has happened to a device, if that is what it is about: `port_down`.
+    /// The device event that the line is about, if any: `port_down`.
     pub(crate) event: Option<&'static str>,
 }
 
-/// How long a line may be.
+/// The longest line.
 const MOST_LINE_BYTES: usize = 1024;
 
 impl From<String> for LogLine {
@@ -49,7 +48,7 @@ impl Line for LogLine {
 }
 
 impl Log<LogLine> {
-    /// Adds a line of a provider's.
+    /// Adds a line of a provider.
     pub(in crate::registry) fn push(&self, provider: &str, level: u32, text: String) {
         self.add(LogLine { provider: provider.to_string(), level, text, event: None });
     }
@@ -61,7 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Default)]
 struct Words {
-    /// The first value that was refused, or else the first list.
+    /// The first refused value, or else the first refused list.
     refused: Option<(Status, String)>,
     reported: Option<String>,
 }
@@ -73,33 +72,35 @@ struct Open {
     settings: Arc<dyn Settings>,
 }
 
-/// What a provider's host functions work on. It begins at a multiple of [`GENERATIONS`]: the bits below are a number in a table's `context`.
+/// The state behind a provider's host functions. Its address is a multiple of [`GENERATIONS`]: the low bits hold a number in a
+/// table's `context`.
 #[repr(align(1024))]
 pub(crate) struct Services {
     /// The table: never freed, and changed only while no provider has it.
     host: UnsafeCell<Host>,
-    /// The number of times that it was opened, and its present provider.
+    /// How often it was opened, and its current provider.
     open: RwLock<(usize, Option<Arc<Open>>)>,
     declarations: Declarations,
-    /// What the entry function has declared.
+    /// The variables that the entry function has declared.
     declared: Mutex<Vec<Declared>>,
-    /// Why a value was refused, or else what the provider reported last.
+    /// The text of a refused value, or else the provider's last report.
     words: Mutex<Words>,
     page_bytes: AtomicUsize,
 }
 
-/// So many numbers fit below the address of a [`Services`].
+/// The count of numbers that fit below the address of a [`Services`].
 const GENERATIONS: usize = align_of::<Services>();
 
-// SAFETY: the table is changed only by `Services::open`, while no provider has it; all else has locks.
+// SAFETY: the table is changed only by `Services::open`, while no provider has it; locks protect everything else.
 unsafe impl Sync for Services {}
-// SAFETY: as above; the addresses in the table are functions and this value itself.
+// SAFETY: as above; the addresses in the table are those of functions and of this value itself.
 unsafe impl Send for Services {}
 
-/// So many of a name rest before one is used again.
+/// The count of unused tables of a name before one is reused.
 const RESTING: usize = 8;
 
-/// Those that no provider has, the one that rests longest first. The lock is tried and never waited for: a forked child may find it held for ever.
+/// Tables without a provider, the longest unused first. The lock is tried and never waited for: a forked child may find it held
+/// forever.
 static UNUSED: Mutex<BTreeMap<String, VecDeque<&'static Services>>> = Mutex::new(BTreeMap::new());
 
 impl Services {
@@ -114,7 +115,7 @@ impl Services {
         let number = open.0.wrapping_add(1);
         *open = (number, Some(Arc::new(Open { provider: provider.to_string(), log, settings })));
         let context = std::ptr::from_ref(services).wrapping_byte_add(number % GENERATIONS);
-        // SAFETY: no provider has the table, but for a late call of an earlier one, which reads one word.
+        // SAFETY: no provider has the table, except for a late call of an earlier one, which reads one word.
         unsafe {
             let place = &raw mut (*services.host.get()).context;
             AtomicPtr::from_ptr(place).store(context.cast_mut().cast(), Ordering::Release);
@@ -152,13 +153,13 @@ impl Services {
         }))
     }
 
-    /// The present provider's state.
+    /// The state of the current provider.
     fn now(&self) -> Option<Arc<Open>> {
         self.open.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Why the entry function has failed with this status: what it was refused so, or what it has reported; and whether a value
-    /// is to blame.
+    /// The reason that the entry function failed with this status: a value that was refused with it, or the last report; and
+    /// whether a value is the cause.
     pub(in crate::registry) fn take_words(&self, status: Status) -> (bool, Option<String>) {
         let Words { refused, reported } = std::mem::take(&mut *lock(&self.words));
         let reported = reported.filter(|words| !words.is_empty());
@@ -171,13 +172,13 @@ impl Services {
         }
     }
 
-    /// The sentence about a value that was refused.
+    /// The text about a refused value.
     pub(in crate::registry) fn refused_value(&self) -> Option<String> {
         let refused = lock(&self.words).refused.take();
         refused.filter(|(status, _)| *status == Status::Invalid).map(|(_, words)| words)
     }
 
-    /// What was declared holds: the provider has started, or would have but for a value.
+    /// Publishes the declarations: the provider has started, or would have but for a value.
     pub(in crate::registry) fn tell_declared(&self) {
         let declared = std::mem::take(&mut *lock(&self.declared));
         if let Some(open) = self.now() {
@@ -198,7 +199,7 @@ impl Services {
         self.declarations.clear();
         lock(&self.declared).clear();
         *lock(&self.words) = Words::default();
-        // Pages that were not given back stay the provider's, and so does the count of them.
+        // Pages that were not freed remain the provider's, and so does their count.
         if self.page_bytes.load(Ordering::Relaxed) == 0 {
             if let Ok(mut unused) = UNUSED.try_lock() {
                 unused.entry(ended.provider.clone()).or_default().push_back(self);
@@ -207,7 +208,7 @@ impl Services {
     }
 
     /// # Safety
-    /// As [`Declarations::declare`].
+    /// The same as for [`Declarations::declare`].
     unsafe fn declare(&self, open: &Open, vars: *const ConfigVar, count: usize) -> i32 {
         let Open { provider, settings, .. } = open;
         let mut list = Vec::new();
@@ -230,7 +231,7 @@ impl Services {
                 Ok(settings.get(&variable.name))
             })
         };
-        // A list with a slip is not taken at all; one with a value that is refused is.
+        // A malformed list is discarded; a list with a refused value is kept.
         if declared.as_ref().err().is_none_or(|failure| failure.status == Status::Invalid) {
             lock(&self.declared).append(&mut list);
         }
@@ -247,10 +248,11 @@ impl Services {
     }
 }
 
-/// Runs a host function for a provider; a call of one that is done is dropped. A panic ends here: it must not unwind into the provider.
+/// Runs a host function for a provider. A call by a provider that has ended is dropped. A panic is caught here: it must not unwind
+/// into the provider.
 ///
 /// # Safety
-/// `context` is the one of a table from [`Services::open`].
+/// `context` comes from a table of [`Services::open`].
 unsafe fn serve<R>(
     context: *mut c_void,
     broken: R,
@@ -269,11 +271,11 @@ unsafe fn serve<R>(
 /// The object behind a table's `context`, and the number in it.
 ///
 /// # Safety
-/// `context` is null, or the one of a table from [`Services::open`].
+/// `context` is null or comes from a table of [`Services::open`].
 unsafe fn behind(context: *mut c_void) -> Option<(&'static Services, usize)> {
     let number = context.addr() % GENERATIONS;
     let services = context.wrapping_byte_sub(number).cast::<Services>();
-    // SAFETY: there is a `Services` that is never freed.
+    // SAFETY: the address is that of a `Services`, which is never freed.
     unsafe { services.as_ref() }.map(|services| (services, number))
 }
 
@@ -285,13 +287,13 @@ unsafe fn line(text: *const u8, len: usize) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: no more than the caller's `len`.
+    // SAFETY: at most the caller's `len`.
     let bytes = unsafe { std::slice::from_raw_parts(text, len.min(MOST_LINE_BYTES)) };
     String::from_utf8_lossy(bytes).replace(|c: char| !is_plain(c), " ")
 }
 
 unsafe extern "C" fn log_line(context: *mut c_void, level: u32, text: *const u8, len: usize) {
-    // SAFETY: a provider calls with its table's context, and with text that it lends for the call.
+    // SAFETY: a provider passes the context of its table, and text that stays valid for the call.
     unsafe {
         serve(context, (), |_, open| open.log.push(&open.provider, level, line(text, len)));
     }
@@ -302,7 +304,7 @@ unsafe extern "C" fn config_declare(
     vars: *const ConfigVar,
     count: usize,
 ) -> i32 {
-    // SAFETY: a provider calls with its table's context, and with records that it lends for the call.
+    // SAFETY: a provider passes the context of its table, and records that stay valid for the call.
     unsafe {
         serve(context, Status::Closed as i32, |services, open| services.declare(open, vars, count))
     }
@@ -314,7 +316,7 @@ unsafe extern "C" fn config_get(
     name_len: usize,
     out: *mut ConfigValue,
 ) -> i32 {
-    // SAFETY: a provider calls with its table's context; it lends the name and the record for the call.
+    // SAFETY: a provider passes the context of its table; the name and the record stay valid for the call.
     unsafe {
         serve(context, Status::Invalid as i32, |services, _| {
             services.declarations.get(name, name_len, out)
@@ -335,8 +337,8 @@ unsafe extern "C" fn clock_ns(_: *mut c_void) -> u64 {
 }
 
 unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent) {
-    // SAFETY: a provider calls with its table's context, and with a record and texts that it lends for the call. What a
-    // shorter record lacks is zero; what a longer one has besides is not for us.
+    // SAFETY: a provider passes the context of its table, and a record and texts that stay valid for the call. Missing fields of a
+    // shorter record are zero; further fields of a longer one are ignored.
     unsafe {
         serve(context, (), |services, open| {
             if event.is_null() {
@@ -345,9 +347,8 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
             let mut known = AsyncEvent::empty();
             let size = (*event.cast::<usize>()).min(size_of::<AsyncEvent>());
             if size < std::mem::offset_of!(AsyncEvent, domain) {
-                let text = format!(
-                    "it has reported an event whose size is {size}: nothing can be read of it"
-                );
+                let text =
+                    format!("it has reported an event whose size is {size}: it cannot be read");
                 lock(&services.words).reported = Some(text.clone());
                 open.log.push(&open.provider, log_level::WARN, text);
                 return;
@@ -362,7 +363,7 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
                 async_kind::PORT_DOWN => (log_level::WARN, Some("port_down")),
                 async_kind::PORT_UP => (log_level::INFO, Some("port_up")),
                 async_kind::DEVICE_GONE => (log_level::WARN, Some("device_gone")),
-                // The record of the provider says it.
+                // The record of the provider reports it already.
                 _ if known.status == Status::NoDevice as i32 => (log_level::DEBUG, None),
                 _ if known.status < 0 => (log_level::WARN, None),
                 _ => (log_level::INFO, None),
@@ -383,13 +384,13 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
 
 unsafe extern "C" fn pages_alloc(context: *mut c_void, len: usize) -> *mut c_void {
     let none = std::ptr::null_mut();
-    // SAFETY: a provider calls with its table's context.
+    // SAFETY: a provider passes the context of its table.
     unsafe {
         serve(context, none, |services, _| {
             if len == 0 || len > isize::MAX as usize {
                 return std::ptr::null_mut();
             }
-            // SAFETY: a new anonymous mapping touches nothing that is there.
+            // SAFETY: a new anonymous mapping does not affect existing memory.
             let pages = libc::mmap(
                 std::ptr::null_mut(),
                 len,
@@ -408,12 +409,12 @@ unsafe extern "C" fn pages_alloc(context: *mut c_void, len: usize) -> *mut c_voi
 }
 
 unsafe extern "C" fn pages_free(context: *mut c_void, pages: *mut c_void, len: usize) {
-    // SAFETY: a provider calls with its table's context.
+    // SAFETY: a provider passes the context of its table.
     unsafe {
-        // A provider that has ended may still give pages back.
+        // A provider that has ended may still free pages.
         let Some((services, _)) = behind(context) else { return };
         {
-            // SAFETY: the provider gives back, once, what `pages_alloc` gave it.
+            // SAFETY: the provider frees, once, pages that `pages_alloc` returned.
             if !pages.is_null() && libc::munmap(pages, len) == 0 {
                 let _ = services.page_bytes.fetch_sub(len, Ordering::Relaxed);
             }

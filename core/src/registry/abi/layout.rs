@@ -1,33 +1,32 @@
-//! Compares the layouts that a Rust-built provider carries with the core's own, field by field.
+//! Compares the layouts in a Rust-built provider with the core's own, field by field.
 //!
-//! abi_stable's own check would also compare the version of the package that declares the types, and would
-//! refuse a provider that was built against another patch version of the same ABI. What has to agree is
-//! the common part of each record: names, order, types, sizes. Either side may have more at the end, if the
-//! record carries its size; the frozen ones must be equal. What is `reserved` on one side may have a name on the
-//! other, of another minor: its place is what has to agree.
+//! abi_stable's own check would also compare the version of the package that declares the types. It would refuse a provider that
+//! was built against another patch version of the same ABI. Only the common part of each record has to agree: names, order, types,
+//! sizes. Either side may have more fields at the end if the record carries its size; frozen records must be equal. A `reserved`
+//! field may have a name on the side with the other minor; only its place has to agree.
 
 use abi_stable::type_layout::{TLField, TypeLayout};
 use tieline_plugin_api::abi::layout::{ABI_STABLE, LAYOUTS};
 use tieline_plugin_api::abi::{Layouts, fixed_str};
 
-/// The first difference that matters.
+/// The first relevant difference.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::registry) struct Drift {
     pub(in crate::registry) expected: String,
     pub(in crate::registry) found: String,
 }
 
-/// The name of a field that a later minor may give a name and a meaning.
+/// The name of a field to which a later minor may give a name and a meaning.
 const RESERVED: &str = "reserved";
 /// More types than the ABI will have.
 const MOST_LAYOUTS: usize = 1024;
 
-/// The first difference between the provider's layouts and ours; `None` when there is none, or when they
-/// cannot be compared because the provider was built with another abi_stable.
+/// The first difference between the provider's layouts and the core's. `None`: there is none, or the provider was built with
+/// another abi_stable, which makes a comparison impossible.
 ///
 /// # Safety
-/// When `theirs.abi_stable` is the core's own version, `theirs.layouts` points to `theirs.count` pointers
-/// to `TypeLayout` constants of that version, which stay valid for the life of the process.
+/// If `theirs.abi_stable` is the core's own version, `theirs.layouts` points to `theirs.count` pointers to `TypeLayout` constants
+/// of that version, which stay valid for the life of the process.
 pub(in crate::registry) unsafe fn drift(theirs: &Layouts) -> Option<Drift> {
     if fixed_str(&theirs.abi_stable) != Some(ABI_STABLE)
         || theirs.layouts.is_null()
@@ -41,9 +40,9 @@ pub(in crate::registry) unsafe fn drift(theirs: &Layouts) -> Option<Drift> {
         if layout.is_null() {
             continue;
         }
-        // SAFETY: a `TypeLayout` constant, the caller says.
+        // SAFETY: a `TypeLayout` constant, by the caller's promise.
         let layout: &'static TypeLayout = unsafe { &*layout };
-        // A type that we do not know belongs to a newer minor.
+        // An unknown type belongs to a newer minor.
         let ours = LAYOUTS.iter().find(|ours| ours.name() == layout.name());
         if let Some(drift) = ours.and_then(|ours| compare(ours, layout)) {
             return Some(drift);
@@ -111,7 +110,7 @@ fn places(layout: &TypeLayout) -> Vec<Place> {
         .collect()
 }
 
-/// A field's type in words: for a function, its signature without the names of its parameters.
+/// A field's type as text; for a function, its signature without parameter names.
 fn kind(field: &TLField) -> String {
     let functions: Vec<String> = field
         .function_range()
@@ -126,7 +125,7 @@ fn kind(field: &TLField) -> String {
     if functions.is_empty() { words(field.layout()) } else { functions.join("; ") }
 }
 
-/// A type in words; abi_stable ends the ones of pointers with a blank.
+/// A type as text; abi_stable appends a blank to pointer types.
 fn words(layout: &TypeLayout) -> String {
     layout.full_type().to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -238,7 +237,7 @@ mod tests {
     fn what_is_reserved_on_one_side_may_have_a_name_on_the_other_in_the_same_place() {
         let named = <drifted::ProviderOps as StableAbi>::LAYOUT;
         assert_eq!(compare(ours("ProviderOps"), named), None);
-        // And the other way round: a newer core with a provider from before.
+        // The other direction: a newer core with an older provider.
         assert_eq!(compare(named, ours("ProviderOps")), None);
         let before = <drifted::ConfigVar as StableAbi>::LAYOUT;
         assert_eq!(compare(ours("ConfigVar"), before), None);

@@ -1,5 +1,4 @@
-//! What is opened from a provider: domains, interfaces, connectors. Each owns its handle and closes it on
-//! drop, and each keeps alive what it was opened from, so that nothing is closed before what hangs on it.
+//! Objects opened from a provider: domains, interfaces, connectors. Each closes its handle on drop and keeps its parent alive.
 
 use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
@@ -25,19 +24,19 @@ struct DomainHandle {
     provider: Arc<LoadedProvider>,
 }
 
-// SAFETY: the ABI says that the functions of a domain may be called by several threads at once.
+// SAFETY: by the ABI, several threads may call the functions of a domain concurrently.
 unsafe impl Send for DomainHandle {}
 // SAFETY: as above.
 unsafe impl Sync for DomainHandle {}
 
 impl Drop for DomainHandle {
     fn drop(&mut self) {
-        // SAFETY: open, and closed here once: interfaces and connectors, which hold an `Arc` of this, are closed already.
+        // SAFETY: open, and closed once here; interfaces and connectors hold an `Arc` of this, so they are closed already.
         unsafe { (self.provider.tables.domain.close)(self.handle) }
     }
 }
 
-/// An open memory domain. Closed when it and everything opened from it are dropped.
+/// An open memory domain. It is closed when it and everything opened from it are dropped.
 pub(crate) struct OpenDomain {
     inner: Arc<DomainHandle>,
 }
@@ -58,7 +57,7 @@ impl OpenDomain {
         let mut handle = std::ptr::null_mut();
         let what = || format!("domain {name} could not be opened");
         provider.usable(&what)?;
-        // Whoever opens a domain may rely on what its attributes promise.
+        // Users of a domain may rely on its attributes, so they are checked first.
         let attr = provider.domains()?.into_iter().find(|d| fixed_str(&d.name) == Some(name));
         if let Some(Err(verdict)) = attr.map(|attr| provider.check_domain(&attr)) {
             return Err(Error::new(Status::Unsupported, what(), verdict.to_string(), ""));
@@ -76,12 +75,12 @@ impl OpenDomain {
         &self.inner.name
     }
 
-    /// Whose domain it is.
+    /// The provider of the domain.
     pub(crate) fn provider(&self) -> &Arc<LoadedProvider> {
         &self.inner.provider
     }
 
-    /// Its modules, as the provider lists them. See [`LoadedProvider::check_module`].
+    /// Its modules in the provider's order. See [`LoadedProvider::check_module`].
     pub(crate) fn modules(&self) -> Result<Vec<ModuleAttr>, Error> {
         let provider = self.provider();
         let what = || format!("the modules of {} could not be listed", self.name());
@@ -146,7 +145,7 @@ impl OpenDomain {
         Ok(handle)
     }
 
-    /// Memory that this domain's peers reach best.
+    /// Allocates memory that this domain's peers can access best.
     pub(crate) fn alloc(&self, len: usize, access: u64) -> Result<Registered, Error> {
         let what = || format!("{} could not provide {len} bytes", self.name());
         self.provider().usable(&what)?;
@@ -166,19 +165,19 @@ impl OpenDomain {
         if let Some(broken) = broken {
             return Err(self.broke_its_contract("alloc", broken, &what));
         }
-        // SAFETY: by the ABI the memory stays until the registration ends, and `Registered` is what ends it.
+        // SAFETY: by the ABI the memory stays until the registration ends, and only `Registered` ends it.
         let span = unsafe { Span::new(region.base, len) };
         Ok(Registered { handle: Some(region.handle), span, domain: self.inner.clone() })
     }
 
-    /// Registers memory of this process, with rights and flags. Whoever made the span has promised that it stays mapped.
+    /// Registers memory of this process with rights and flags. The creator of the span has promised that it stays mapped.
     pub(crate) fn register(&self, span: Span, may: u64, flags: u64) -> Result<Registered, Error> {
         let what = || format!("{} could not register {} bytes", self.name(), span.len());
         self.provider().usable(&what)?;
         let mut region = MemoryRegion::empty();
         let params = RegisterParams::new(span.base(), span.len(), may);
         let params = RegisterParams { flags, ..params };
-        // SAFETY: an open domain's handle; the span's maker keeps the memory mapped (see `Span::new`).
+        // SAFETY: an open domain's handle; the creator of the span keeps the memory mapped (see `Span::new`).
         let code = unsafe {
             (self.provider().tables.domain.register)(self.inner.handle, &params, &mut region)
         };
@@ -189,7 +188,7 @@ impl OpenDomain {
         Ok(Registered { handle: Some(region.handle), span, domain: self.inner.clone() })
     }
 
-    /// The slot has succeeded and given what docs/abi.md forbids: nothing of the provider is used any more.
+    /// The slot has succeeded and returned a result that docs/abi.md forbids: the provider is taken out of use.
     #[cold]
     fn broke_its_contract(&self, slot: &str, gave: &str, what: &dyn Fn() -> String) -> Error {
         let provider = self.provider();
@@ -198,17 +197,17 @@ impl OpenDomain {
     }
 }
 
-/// Memory that a domain knows, registered or given by it. Whoever holds it ends it, with [`Registered::end`];
-/// without that it stays registered until the domain is closed.
+/// Memory that is registered with a domain or allocated by it. The owner ends the registration with [`Registered::end`]. Otherwise
+/// it lasts until the domain is closed.
 pub(crate) struct Registered {
-    /// `None`: it has ended.
+    /// `None`: the registration has ended.
     handle: Option<*mut c_void>,
     span: Span,
     domain: Arc<DomainHandle>,
 }
 
-// SAFETY: the ABI says that the functions of a domain may be called by several threads at once, with any of
-// its regions; a region is ended through `&mut`, so that nobody uses it meanwhile.
+// SAFETY: by the ABI, several threads may call the functions of a domain concurrently, with any of its regions. A region is ended
+// through `&mut`, so no other thread uses it meanwhile.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
@@ -217,18 +216,19 @@ impl Registered {
     /// The memory.
     ///
     /// # Safety
-    /// The span and what is made of it are used only while this has not ended.
+    /// The span and everything derived from it are used only while the registration has not ended.
     pub(crate) unsafe fn span(&self) -> Span {
         self.span
     }
 
-    /// Ends the registration, and frees the memory if the domain has given it. `Again`: keys are refused from now on,
-    /// and a peer is still inside; nothing has ended. After any other error it has, and nobody knows how well.
+    /// Ends the registration, and frees the memory if the domain allocated it. `Again`: its keys are refused from here on, but a
+    /// peer is still accessing it and the registration has not ended. After any other error the registration has ended in an
+    /// unknown state.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
         let Some(handle) = self.handle else { return Ok(()) };
         let provider = &self.domain.provider;
         let what = || format!("{} could not end a registration", self.domain.name);
-        // SAFETY: an open domain's handle, and a region that has not ended.
+        // SAFETY: an open domain's handle, and a region whose registration has not ended.
         let code = unsafe { (provider.tables.domain.deregister)(self.domain.handle, handle) };
         if Status::from_code(code) != Status::Again || code >= 0 {
             self.handle = None;
@@ -236,12 +236,12 @@ impl Registered {
         provider.checked(i64::from(code), &what).map(|_| ())
     }
 
-    /// Asks for its keys to be refused from now on, while operations of this process go on with it. Where a provider
-    /// cannot do that, they are refused when it ends.
+    /// Revokes its keys, while operations of this process continue with it. If a provider does not support that, the keys are
+    /// refused when the registration ends.
     pub(crate) fn revoke(&self) {
         let Some(handle) = self.handle else { return };
         let provider = &self.domain.provider;
-        // SAFETY: an open domain's handle, and a region that has not ended.
+        // SAFETY: an open domain's handle, and a region whose registration has not ended.
         let code = unsafe { (provider.tables.domain.revoke)(self.domain.handle, handle) };
         let _ = provider.checked(i64::from(code), &|| "keys could not be revoked".to_string());
     }
@@ -263,15 +263,15 @@ impl Registered {
     }
 }
 
-/// The handle of an endpoint that was just made: nothing else becomes an [`OwnedEndpoint`].
+/// The handle of an endpoint that was just created: the only source of an [`OwnedEndpoint`].
 pub(crate) struct NewEndpoint(*mut c_void);
 
-/// A data-path module that was opened for one worker. Not `Send`: one thread drives it. Its endpoints are
-/// closed, by their owner, before it is dropped.
+/// A data-path module that was opened for one worker. Not `Send`: one thread drives it. Its owner closes its endpoints before it is
+/// dropped.
 pub(crate) struct OpenInterface {
     handle: *mut c_void,
     table: InterfaceTable,
-    /// The table's, until polling is stopped.
+    /// The table's function, until polling is stopped.
     poll: Cell<unsafe extern "C" fn(*mut c_void, *mut Event, u32) -> i64>,
     endpoint_table: &'static EndpointTable,
     domain: Arc<DomainHandle>,
@@ -280,25 +280,25 @@ pub(crate) struct OpenInterface {
 
 impl Drop for OpenInterface {
     fn drop(&mut self) {
-        // SAFETY: open, closed here once, on its thread; its endpoints are closed already, or its provider has broken:
-        // then they are not closed at all and nothing of them is called any more, which docs/abi.md says.
+        // SAFETY: open, and closed once here, on its thread. Its endpoints are closed already, or its provider has failed: then
+        // docs/abi.md allows neither their closing nor other calls.
         unsafe { (self.table.close)(self.handle) }
     }
 }
 
 impl OpenInterface {
-    /// What its domain calls this registration, if it is one of that domain's.
+    /// The domain's handle of this registration, if it belongs to the interface's domain.
     pub(crate) fn region(&self, registered: &Registered) -> Option<*mut c_void> {
         let is_ours = Arc::ptr_eq(&self.domain, &registered.domain);
         registered.handle.filter(|_| is_ours)
     }
 
-    /// Whose interface it is.
+    /// The provider of the interface.
     pub(crate) fn provider(&self) -> &Arc<LoadedProvider> {
         &self.domain.provider
     }
 
-    /// The bytes that let a peer reach this interface.
+    /// The address by which a peer reaches this interface.
     pub(crate) fn address(&self) -> Result<Vec<u8>, Error> {
         grown(|buffer, capacity| {
             // SAFETY: an open interface on its thread; the buffer has that capacity.
@@ -310,14 +310,14 @@ impl OpenInterface {
         })
     }
 
-    /// Whether a peer with this address can be reached; if not, the status and the reason in words.
+    /// Whether a peer with this address can be reached; if not, the status and the reason as text.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         // SAFETY: an open interface on its thread; the address is borrowed for the call.
         let code = unsafe { (self.table.reachable)(self.handle, address.as_ptr(), address.len()) };
         reached(self.provider(), code)
     }
 
-    /// Makes an endpoint. The caller owns the handle and closes it, through [`OpenInterface::endpoint`].
+    /// Creates an endpoint. The caller owns the handle and closes it, through [`OpenInterface::endpoint`].
     pub(crate) fn connect(
         &self,
         address: &[u8],
@@ -340,30 +340,30 @@ impl OpenInterface {
         Ok(NewEndpoint(handle))
     }
 
-    /// The calls of an endpoint that [`OpenInterface::connect`] of this interface has made.
+    /// Makes an endpoint of a handle that [`OpenInterface::connect`] of this interface has returned.
     pub(crate) fn endpoint(&self, new: NewEndpoint) -> OwnedEndpoint {
         OwnedEndpoint::new(new.0, self.endpoint_table)
     }
 
-    /// Progress: one indirect call. What the events of the call before pointed to is gone.
+    /// Makes progress with one indirect call. The payloads of the previous call's events become invalid.
     ///
     /// # Safety
-    /// What its events point to is read only before the next poll of this interface, and while it is open.
+    /// The payloads of its events are read only before the next poll of this interface, and while it is open.
     #[inline]
     pub(crate) unsafe fn poll<'a>(&self, batch: &'a mut Batch) -> Result<&'a [Polled], Status> {
         let (events, max) = batch.room();
         // SAFETY: an open interface on its thread; there is room for `max` events.
         let count = polled(unsafe { (self.poll.get())(self.handle, events, max) })?;
-        // SAFETY: that poll's result, which is no more than there was room for.
+        // SAFETY: the result of that poll, which does not exceed the capacity.
         Ok(unsafe { batch.written(count) })
     }
 
-    /// The provider broke its contract: from now on a poll brings nothing, and does not call it.
+    /// The provider broke its contract: from here on a poll returns no events and does not call it.
     pub(crate) fn stop_polling(&self) {
         self.poll.set(InterfaceTable::MISSING.poll);
     }
 
-    /// Ends what a peer, by this interface's number of it, has towards us.
+    /// Disconnects a peer, given by the interface's number for it.
     pub(crate) fn hang_up(&self, peer: u64) -> Result<(), Status> {
         // SAFETY: an open interface on its thread.
         let code = unsafe { (self.table.hang_up)(self.handle, peer) };
@@ -371,9 +371,9 @@ impl OpenInterface {
         if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
     }
 
-    /// Says goodbye to all peers, once: what is left of it serves only what was lent.
+    /// Says goodbye to all peers, once. Afterwards the interface only serves lent payloads.
     pub(crate) fn leave(&self) {
-        // SAFETY: an open interface on its thread, on which nothing is posted and polled from here on.
+        // SAFETY: an open interface on its thread; nothing is posted or polled on it from here on.
         unsafe { (self.table.leave)(self.handle) }
     }
 
@@ -393,16 +393,16 @@ impl OpenInterface {
         (fd >= 0).then_some(fd)
     }
 
-    /// Gives back a lent payload.
+    /// Releases a lent payload.
     ///
     /// # Safety
-    /// The token came with a lent payload of this interface, it is given back once, and nobody reads the payload afterwards.
+    /// The token came with a lent payload of this interface, it is released once, and the payload is not read afterwards.
     pub(crate) unsafe fn release(&self, token: u64) {
         // SAFETY: an open interface on its thread, and the caller's promise.
         unsafe { (self.table.release)(self.handle, token) }
     }
 
-    /// Makes a packed key usable on its endpoints to the key's owner, or the negative status.
+    /// Imports a packed key for the interface's endpoints to the key's owner, or returns the negative status.
     pub(crate) fn import_key(&self, bytes: &[u8]) -> Result<*mut c_void, i32> {
         let mut out = std::ptr::null_mut();
         let params =
@@ -412,16 +412,16 @@ impl OpenInterface {
         if code < 0 { Err(code) } else { Ok(out) }
     }
 
-    /// Lets go of such a key.
+    /// Drops such a key.
     ///
     /// # Safety
-    /// The key is from [`OpenInterface::import_key`] of this interface, and nobody uses it afterwards.
+    /// The key is from [`OpenInterface::import_key`] of this interface, and it is not used afterwards.
     pub(crate) unsafe fn drop_key(&self, key: *mut c_void) {
         // SAFETY: an open interface on its thread, and the caller's promise.
         unsafe { (self.table.drop_key)(self.handle, key) }
     }
 
-    /// What memory it holds; `None` when the provider does not say.
+    /// The memory that it holds; `None` if the provider does not report it.
     pub(crate) fn memory(&self) -> Option<MemoryUse> {
         let mut memory = MemoryUse::empty();
         // SAFETY: an open interface on its thread; the record lives for the call.
@@ -441,13 +441,13 @@ pub(crate) struct OpenConnector {
 
 impl Drop for OpenConnector {
     fn drop(&mut self) {
-        // SAFETY: open, and closed here once, on its thread.
+        // SAFETY: open, and closed once here, on its thread.
         unsafe { (self.table.close)(self.handle) }
     }
 }
 
 impl OpenConnector {
-    /// The bytes that let a peer reach this connector.
+    /// The address by which a peer reaches this connector.
     pub(crate) fn address(&self) -> Result<Vec<u8>, Error> {
         self.domain.provider.usable(&|| "a connector has no address".to_string())?;
         grown(|buffer, capacity| {
@@ -460,7 +460,7 @@ impl OpenConnector {
         })
     }
 
-    /// Whether that address can be reached; if not, the status and the reason in words.
+    /// Whether that address can be reached; if not, the status and the reason as text.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         self.check_provider()?;
         // SAFETY: an open connector on its thread; the address is borrowed for the call.
@@ -486,14 +486,14 @@ impl OpenConnector {
     }
 
     /// # Safety
-    /// Progress, as [`OpenInterface::poll`].
+    /// Makes progress, under the conditions of [`OpenInterface::poll`].
     pub(crate) unsafe fn poll<'a>(&self, batch: &'a mut Batch) -> Result<&'a [Polled], Status> {
         self.check_provider()?;
         let (events, max) = batch.room();
         // SAFETY: an open connector on its thread; there is room for `max` events.
         let count = polled(unsafe { (self.table.poll)(self.handle, events, max) })
             .inspect_err(|status| self.domain.provider.heard(*status as i32))?;
-        // SAFETY: that poll's result, which is no more than there was room for.
+        // SAFETY: the result of that poll, which does not exceed the capacity.
         Ok(unsafe { batch.written(count) })
     }
 
@@ -506,7 +506,7 @@ impl OpenConnector {
         armed(code)
     }
 
-    /// Nothing is called of a provider that broke.
+    /// Fails if the provider has failed: then none of its functions may be called.
     fn check_provider(&self) -> Result<(), Status> {
         if self.domain.provider.poisoned() { Err(Status::ProviderFailed) } else { Ok(()) }
     }
@@ -519,7 +519,7 @@ impl OpenConnector {
     }
 }
 
-/// A provider that claims more events than there was room for has written outside: nothing of it is used.
+/// A provider that reports more events than the capacity has written out of bounds and is taken out of use.
 #[inline]
 fn polled(count: i64) -> Result<usize, Status> {
     match usize::try_from(count) {
@@ -537,7 +537,7 @@ fn armed(code: i32) -> Result<Armed, Status> {
     }
 }
 
-/// What `reachable` answered, with the provider's words.
+/// The result of `reachable`, with the provider's text.
 fn reached(provider: &LoadedProvider, code: i32) -> Result<(), Failure> {
     if code >= 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The buffer that a provider gives to pack a message into: one type, which cannot be overrun.
+//! The buffer into which a provider has a message packed. The type prevents an overrun.
 
 use crate::sys::{Exposed, Refusal, Span};
 use std::any::Any;
@@ -7,8 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tieline_net::touch::Touch;
 use tieline_plugin_api::Status;
 
-/// A transport's buffer, filled from the front. What does not fit is refused with `TooLarge`, and nothing of it is
-/// written.
+/// A transport's buffer, filled from the front. Data that does not fit is refused with `TooLarge`, and none of it is written.
 pub(crate) struct PackBuffer<'a> {
     room: &'a mut [u8],
     len: usize,
@@ -19,7 +18,7 @@ impl<'a> PackBuffer<'a> {
         PackBuffer { room, len: 0 }
     }
 
-    /// The next `len` bytes of it.
+    /// The next `len` bytes of the buffer.
     #[inline]
     fn take(&mut self, len: usize) -> Result<&mut [u8], Status> {
         let end = self.len.checked_add(len).filter(|&end| end <= self.room.len());
@@ -42,12 +41,12 @@ impl<'a> PackBuffer<'a> {
         offset: usize,
         len: usize,
     ) -> Result<(), Status> {
-        // Checked before anything is taken: a range outside leaves the buffer as it was.
+        // Checked before anything is written: an invalid range leaves the buffer unchanged.
         let _ = span.range(offset, len)?;
         span.read(offset, self.take(len)?)
     }
 
-    /// Appends a range of memory that peers reach.
+    /// Appends a range of memory that peers can access.
     pub(crate) fn put_exposed(
         &mut self,
         bytes: &Exposed,
@@ -59,7 +58,7 @@ impl<'a> PackBuffer<'a> {
         bytes.read(touch, offset, self.take(len)?)
     }
 
-    /// Appends what `write` writes into room for `len` bytes: as many as it says. `Err(Invalid)` when it says more.
+    /// Lets `write` fill room for `len` bytes; it returns the number it wrote. `Err(Invalid)` if it reports more than `len`.
     pub(crate) fn put_with(
         &mut self,
         len: usize,
@@ -75,19 +74,19 @@ impl<'a> PackBuffer<'a> {
         Ok(())
     }
 
-    /// How many bytes are in it.
+    /// The number of bytes written.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 }
 
-/// What writes a message into a transport's buffer.
+/// A function that packs a message into a transport's buffer.
 pub(crate) type Pack<'a> = &'a mut dyn FnMut(&mut PackBuffer<'_>) -> Result<(), Status>;
 
-/// A pack closure on its way through a provider, and the panic that it may have ended with.
+/// A pack closure on its way through a provider, and the panic that ended it, if any.
 pub(super) struct PackCall<'a> {
     pub(super) pack: Pack<'a>,
-    /// The most that was asked for: what a provider gives beyond is not used.
+    /// The requested maximum: a larger capacity of the provider is not used.
     pub(super) max: usize,
     pub(super) panic: Option<Box<dyn Any + Send>>,
 }
@@ -97,13 +96,13 @@ pub(super) unsafe extern "C" fn pack_here(
     buffer: *mut u8,
     capacity: usize,
 ) -> i64 {
-    // SAFETY: the argument is the `PackCall` of the `am_packed` call that is under way on this thread.
+    // SAFETY: the argument is the `PackCall` of the `am_packed` call in progress on this thread.
     let call = unsafe { &mut *argument.cast::<PackCall<'_>>() };
     let capacity = capacity.min(call.max);
     let room: &mut [u8] = if buffer.is_null() || capacity == 0 {
         &mut []
     } else {
-        // SAFETY: by the ABI the buffer is initialised and the callback's alone, for `capacity` bytes and this call.
+        // SAFETY: by the ABI, the buffer is initialised and exclusive to the callback, for `capacity` bytes during this call.
         unsafe { std::slice::from_raw_parts_mut(buffer, capacity) }
     };
     let mut buffer = PackBuffer::new(room);

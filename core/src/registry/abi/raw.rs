@@ -15,17 +15,17 @@ pub(crate) struct RawEndpoint {
 }
 
 impl RawEndpoint {
-    /// An endpoint from what `connect` has just returned.
+    /// Makes an endpoint of a handle that `connect` has just returned.
     pub(super) fn new(handle: *mut c_void, table: &'static EndpointTable) -> RawEndpoint {
         RawEndpoint { handle, table }
     }
 
-    /// An endpoint that leads nowhere: what a failed or not yet connected lane holds.
+    /// An endpoint without a peer, for a lane that failed or is not connected yet.
     pub(crate) fn nowhere() -> RawEndpoint {
         RawEndpoint { handle: std::ptr::null_mut(), table: &FAILED_ENDPOINT }
     }
 
-    /// From now on every call answers `PROVIDER_FAILED` and none reaches the provider.
+    /// From here on every call returns `PROVIDER_FAILED` and none reaches the provider.
     pub(crate) fn fail(&mut self) {
         self.table = &FAILED_ENDPOINT;
     }
@@ -44,8 +44,8 @@ impl RawEndpoint {
         unsafe { (self.table.am_short)(self.handle, id, header, payload.as_ptr(), payload.len()) }
     }
 
-    /// Sends a message that `pack` writes: at most `max` bytes. A panic of `pack` goes on in the caller
-    /// after the provider has returned; it never crosses the provider.
+    /// Sends a message of at most `max` bytes that `pack` writes. A panic of `pack` resumes after the provider has returned; it
+    /// never crosses the provider.
     pub(crate) fn am_packed(
         &self,
         id: u32,
@@ -55,8 +55,8 @@ impl RawEndpoint {
     ) -> Result<usize, Status> {
         let mut call = PackCall { pack, max, panic: None };
         let argument = std::ptr::from_mut(&mut call).cast::<c_void>();
-        // SAFETY: the handle is open and this is its thread; the argument lives until the call returns,
-        // and a provider calls `pack` only before that.
+        // SAFETY: the handle is open and this is its thread; the argument lives until the call returns, and a provider calls `pack`
+        // only before that.
         let written = unsafe {
             (self.table.am_packed)(self.handle, id, header, Some(pack_here), argument, max)
         };
@@ -66,11 +66,11 @@ impl RawEndpoint {
         usize::try_from(written).map_err(|_| Status::from_code(written as i32))
     }
 
-    /// Sends a message that lies in pieces.
+    /// Sends a message from several pieces.
     ///
     /// # Safety
-    /// The endpoint is open. The pieces are readable until the call returns; where it says PENDING, until the completion, or until
-    /// the endpoint is closed.
+    /// The endpoint is open. The pieces are readable until the call returns; after PENDING, until the completion, or until the
+    /// endpoint is closed.
     pub(crate) unsafe fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> i32 {
         // SAFETY: the caller's promise; the array is borrowed for the call.
         unsafe { (self.table.am_zcopy)(self.handle, id, header, iov.as_ptr(), iov.len(), cookie) }
@@ -79,25 +79,25 @@ impl RawEndpoint {
     /// Writes remote memory.
     ///
     /// # Safety
-    /// The endpoint is open. The key is from its `import_key` and was not dropped. The pieces are readable until the call
-    /// returns; where it says PENDING, until the completion, or until the endpoint is closed.
+    /// The endpoint is open. The key is from its `import_key` and was not dropped. The pieces are readable until the call returns;
+    /// after PENDING, until the completion, or until the endpoint is closed.
     #[inline(always)]
     pub(crate) unsafe fn put(&self, op: &Rma) -> i32 {
         // SAFETY: the caller's promise.
         unsafe { (self.table.put)(self.handle, op) }
     }
 
-    /// Writes remote memory, and tells the target.
+    /// Writes remote memory and notifies the target.
     ///
     /// # Safety
-    /// As [`RawEndpoint::put`].
+    /// The same as for [`RawEndpoint::put`].
     #[inline(always)]
     pub(crate) unsafe fn put_notify(&self, op: &Rma, word: u32) -> i32 {
         // SAFETY: the caller's promise.
         unsafe { (self.table.put_notify)(self.handle, op, word) }
     }
 
-    /// Whether both are the same endpoint of a provider.
+    /// Whether both are the same provider endpoint.
     pub(crate) fn is(&self, other: &RawEndpoint) -> bool {
         self.handle == other.handle
     }
@@ -105,38 +105,38 @@ impl RawEndpoint {
     /// Reads remote memory.
     ///
     /// # Safety
-    /// As [`RawEndpoint::put`], with pieces that are writable.
+    /// The same as for [`RawEndpoint::put`], with writable pieces.
     #[inline(always)]
     pub(crate) unsafe fn get(&self, op: &Rma) -> i32 {
         // SAFETY: the caller's promise.
         unsafe { (self.table.get)(self.handle, op) }
     }
 
-    /// Does a remote atomic.
+    /// Executes a remote atomic.
     ///
     /// # Safety
-    /// As [`RawEndpoint::put`] for the key; `result` is null or writable for the call.
+    /// For the key the same as for [`RawEndpoint::put`]; `result` is null or writable for the call.
     #[inline(always)]
     pub(crate) unsafe fn atomic(&self, op: &Atomic) -> i32 {
         // SAFETY: the caller's promise.
         unsafe { (self.table.atomic)(self.handle, op) }
     }
 
-    /// Completes when all that was posted before is complete at the target.
+    /// Completes when everything posted before is complete at the target.
     #[inline(always)]
     pub(crate) fn flush(&self, cookie: u64) -> i32 {
         // SAFETY: the handle is open and this is its thread.
         unsafe { (self.table.flush)(self.handle, cookie) }
     }
 
-    /// Orders what was posted before ahead of what is posted after.
+    /// Orders operations posted before ahead of operations posted after.
     #[inline(always)]
     pub(crate) fn fence(&self) -> i32 {
         // SAFETY: the handle is open and this is its thread.
         unsafe { (self.table.fence)(self.handle) }
     }
 
-    /// Makes a packed key usable on this endpoint, or the negative status (AGAIN: ask again after progress).
+    /// Imports a packed key for this endpoint, or returns the negative status (AGAIN: retry after progress).
     pub(crate) fn import_key(&self, key: &[u8]) -> Result<*mut c_void, i32> {
         let mut out = std::ptr::null_mut();
         let params = ImportParams { bytes: key.as_ptr(), len: key.len(), ..ImportParams::empty() };
@@ -145,19 +145,19 @@ impl RawEndpoint {
         if code < 0 { Err(code) } else { Ok(out) }
     }
 
-    /// Lets go of a key.
+    /// Drops a key.
     ///
     /// # Safety
-    /// The endpoint is open, the key is from its `import_key`, and nobody uses it afterwards.
+    /// The endpoint is open, the key is from its `import_key`, and it is not used afterwards.
     pub(crate) unsafe fn drop_key(&self, key: *mut c_void) {
         // SAFETY: the caller's promise.
         unsafe { (self.table.drop_key)(self.handle, key) }
     }
 
-    /// Where a range of what a key leads to is mapped here, or the negative status.
+    /// The local mapping of a range of a key's memory, or the negative status.
     ///
     /// # Safety
-    /// As [`RawEndpoint::put`] for the key.
+    /// For the key the same as for [`RawEndpoint::put`].
     pub(crate) unsafe fn key_pointer(
         &self,
         key: *mut c_void,
@@ -174,13 +174,13 @@ impl RawEndpoint {
         }
     }
 
-    /// Asks that a pending operation end soon: 0, or a negative status.
+    /// Asks the provider to end a pending operation soon: 0, or a negative status.
     pub(crate) fn cancel(&self, cookie: u64) -> i32 {
         // SAFETY: the handle is open and this is its thread.
         unsafe { (self.table.cancel)(self.handle, cookie) }
     }
 
-    /// What it says that it carries, where that is less than its module does.
+    /// The limits that this endpoint reports below those of its module.
     pub(crate) fn limits(&self) -> Result<EndpointLimits, i32> {
         let mut limits = EndpointLimits::empty();
         // SAFETY: the handle is open and this is its thread; the record lives for the call.
@@ -210,34 +210,34 @@ impl RawEndpoint {
     /// Closes the endpoint.
     ///
     /// # Safety
-    /// It is open, its keys are dropped, and nobody uses a copy of it afterwards.
+    /// It is open, its keys are dropped, and no copy of it is used afterwards.
     pub(crate) unsafe fn close(self) {
         // SAFETY: the caller's promise.
         unsafe { (self.table.close)(self.handle) }
     }
 }
 
-/// An endpoint for whoever closes it: one for each that `connect` makes, and not copied. Who uses it has a [`RawEndpoint`].
+/// The owner of an endpoint, which closes it: one for each `connect`, and not copied. Users have a [`RawEndpoint`].
 #[derive(Debug)]
 pub(crate) struct OwnedEndpoint(RawEndpoint);
 
 impl OwnedEndpoint {
-    /// An endpoint from what `connect` has just returned.
+    /// Makes an endpoint of a handle that `connect` has just returned.
     pub(super) fn new(handle: *mut c_void, table: &'static EndpointTable) -> OwnedEndpoint {
         OwnedEndpoint(RawEndpoint::new(handle, table))
     }
 
-    /// One that leads nowhere, of which there is nothing to close.
+    /// An endpoint without a peer, which needs no closing.
     pub(crate) fn nowhere() -> OwnedEndpoint {
         OwnedEndpoint(RawEndpoint::nowhere())
     }
 
-    /// What it is used by, while it is open.
+    /// The endpoint for its users, valid while it is open.
     pub(crate) fn get(&self) -> RawEndpoint {
         self.0
     }
 
-    /// As [`RawEndpoint::fail`], of what is used of it from now on; and it is not closed either.
+    /// The same as [`RawEndpoint::fail`] for all later users; the endpoint is not closed either.
     pub(crate) fn fail(&mut self) {
         self.0.fail();
     }
@@ -245,9 +245,9 @@ impl OwnedEndpoint {
     /// Closes the endpoint.
     ///
     /// # Safety
-    /// Its keys are dropped, and nobody uses what [`OwnedEndpoint::get`] gave.
+    /// Its keys are dropped, and no copy from [`OwnedEndpoint::get`] is used any more.
     pub(crate) unsafe fn close(self) {
-        // SAFETY: it is open, since this alone closes it; the rest is the caller's promise.
+        // SAFETY: it is open, since only this closes it; the caller promises the rest.
         unsafe { self.0.close() }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of tables, stubs and host services, with providers that live in this file.
+//! Tests of tables, stubs and host services, with providers that are defined in this file.
 
 use super::host::Services;
 use super::objects::OpenDomain;
@@ -36,7 +36,7 @@ impl Settings for NoSettings {
 }
 
 thread_local! {
-    /// The variables that this thread's providers have brought along.
+    /// The variables that the providers of this thread have declared.
     static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -46,7 +46,7 @@ fn discover_builtin(entry: EntryFn) -> Discovery {
     discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| Ok(()))
 }
 
-/// The phase and the found words of the one record.
+/// The phase and the finding of the one record.
 fn refusal(discovery: &Discovery) -> (&str, &str) {
     match &discovery.records[..] {
         [Record { verdict: Verdict::Refused { phase, found, .. }, .. }] => (phase, found),
@@ -54,7 +54,7 @@ fn refusal(discovery: &Discovery) -> (&str, &str) {
     }
 }
 
-/// Why the one provider is not used.
+/// The reason that the one provider is not used.
 fn not_used(discovery: &Discovery) -> &str {
     match &discovery.records[..] {
         [Record { verdict: Verdict::NotUsed { because }, .. }] => because,
@@ -182,7 +182,7 @@ fn a_provider_without_a_domain_table_is_refused() {
 
 #[test]
 fn of_the_providers_own_table_as_much_counts_as_it_says_that_it_has() {
-    /// Writes all of it, and says that it ends behind `open_domain`.
+    /// Writes the whole record and claims that it ends after `open_domain`.
     unsafe extern "C" fn shorter(host: *const Host, out: *mut ProviderOps) -> i32 {
         // SAFETY: the core's arguments.
         unsafe {
@@ -392,7 +392,7 @@ fn who_declares_anothers_variable_is_refused_alone_and_leaves_nothing_behind() {
         // SAFETY: the core's table.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
         let _ = host.declare(VARIABLES).expect_err("it is not its own");
-        Status::Invalid as i32 // whatever it makes of that
+        Status::Invalid as i32 // the host ignores it
     }
     let found = discover_builtin(entry);
     let (phase, words) = refusal(&found);
@@ -419,7 +419,7 @@ fn what_happens_to_a_device_is_logged_with_its_name() {
             text_len: text.len(),
             ..AsyncEvent::empty()
         };
-        // SAFETY: the host's function; a null record, and one that ends behind its status.
+        // SAFETY: the host's function; a null record, and one that ends after its status.
         unsafe {
             event(table.context, std::ptr::null());
             event(table.context, &short);
@@ -435,11 +435,7 @@ fn what_happens_to_a_device_is_logged_with_its_name() {
             (log_level::WARN, Some("port_down"), "test:0: it has lost its link"),
             (log_level::INFO, None, "a kind of a later minor"),
             (log_level::WARN, Some("device_gone"), ""),
-            (
-                log_level::WARN,
-                None,
-                "it has reported an event whose size is 0: nothing can be read of it"
-            ),
+            (log_level::WARN, None, "it has reported an event whose size is 0: it cannot be read"),
         ]
     );
 }
@@ -501,7 +497,7 @@ fn a_panic_of_a_packing_closure_passes_the_provider_by() {
     table.am_packed = packs;
     let endpoint = RawEndpoint::new(std::ptr::null_mut(), table);
     assert_eq!(endpoint.am_packed(0, 0, 9, &mut |out| out.put(&[1; 9])), Ok(9));
-    // Neither more than was asked for, nor more than the provider gave.
+    // Neither more than requested, nor more than the provider's buffer holds.
     let too_large = Err(Status::TooLarge);
     assert_eq!(endpoint.am_packed(0, 0, 9, &mut |out| out.put(&[1; 10])), too_large);
     assert_eq!(endpoint.am_packed(0, 0, 99, &mut |out| out.put(&[1; 17])), too_large);

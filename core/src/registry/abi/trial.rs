@@ -4,13 +4,13 @@ use super::Tables;
 use super::grown::listed;
 use tieline_plugin_api::abi::{DomainAttr, DomainParams, ModuleAttr, ProviderOps, fixed_str};
 
-/// A trial opens so many domains at most: they run the same code.
+/// A trial opens at most this many domains: all of them run the same code.
 const MOST_DOMAINS: usize = 4;
 
 /// Lists the domains, opens them, lists their modules and closes them. The parent asks again, so all answers are ignored.
 ///
 /// # Safety
-/// The entry function has written `ops`, and nobody else calls the provider.
+/// The entry function has written `ops`, and nothing else calls the provider.
 pub(in crate::registry) unsafe fn open_domains(ops: &ProviderOps) {
     // SAFETY: the caller's promise.
     let Ok(tables) = (unsafe { Tables::complete(ops) }) else { return };
@@ -38,7 +38,7 @@ pub(in crate::registry) unsafe fn open_domains(ops: &ProviderOps) {
             // SAFETY: the provider's function with its own handle; `out` has room for `capacity` records.
             unsafe { (tables.domain.query_modules)(handle, out, capacity, count) }
         });
-        // SAFETY: the handle from above, which ends here.
+        // SAFETY: the handle from above, which is closed here.
         unsafe { (tables.domain.close)(handle) };
     }
 }

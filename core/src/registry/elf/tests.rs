@@ -1,4 +1,4 @@
-//! A file that is made by hand, so that each of its fields can be wrong by one.
+//! A handmade file, so that each of its fields can be off by one.
 
 use super::*;
 
@@ -27,12 +27,12 @@ fn notes(offset: u64, len: u64, align: u64) -> Segment {
     Segment { kind: PT_NOTE, align, ..load(offset, len) }
 }
 
-/// Where the bytes behind so many segments begin.
+/// The offset after this many segment headers.
 fn behind(segments: u64) -> u64 {
     EHDR as u64 + segments * PHDR
 }
 
-/// A shared object of these segments, and these bytes behind their headers; without sections.
+/// A shared object with these segments, followed by these bytes; without sections.
 fn file(segments: &[Segment], rest: &[u8]) -> Vec<u8> {
     let mut file = vec![0; EHDR];
     set(&mut file, 0, *b"\x7fELF");
@@ -57,7 +57,7 @@ fn file(segments: &[Segment], rest: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The same with these sections, whose headers are its last bytes; the name of each stands in the one of that index.
+/// The same with these sections, whose headers are its last bytes; section `names` holds their names.
 fn with_sections(mut file: Vec<u8>, sections: &[Section], names: u16) -> Vec<u8> {
     let at = file.len() as u64;
     set(&mut file, 40, at.to_ne_bytes());
@@ -75,7 +75,7 @@ fn with_sections(mut file: Vec<u8>, sections: &[Section], names: u16) -> Vec<u8>
     file
 }
 
-/// One note of a run whose parts are aligned so.
+/// One note of a run with this alignment.
 fn note(owner: &[u8], kind: u32, desc: &[u8], align: usize) -> Vec<u8> {
     let mut note = Vec::new();
     for number in [owner.len() as u32, desc.len() as u32, kind] {
@@ -88,7 +88,7 @@ fn note(owner: &[u8], kind: u32, desc: &[u8], align: usize) -> Vec<u8> {
     note
 }
 
-/// What is found: the words of a refusal, or the note.
+/// The result: the text of a refusal, or the note.
 fn said(file: &[u8]) -> String {
     match read(file) {
         Ok(Image { note: Some(note) }) => String::from_utf8(note).unwrap(),
@@ -173,7 +173,7 @@ fn each_segment_lies_in_the_file_to_its_last_byte() {
         assert_eq!(of(Segment { kind, ..load(u64::MAX, 1) }), beyond(what, 1, u64::MAX));
     }
     assert_eq!(of(Segment { kind: 6, ..load(u64::MAX, 5) }), "no note", "nobody maps that");
-    // What is longer in memory is filled with zeros; the other way round cannot be.
+    // A segment that is longer in memory is filled with zeros; the opposite is invalid.
     assert_eq!(of(Segment { memory: 5, ..load(0, 4) }), "no note");
     assert_eq!(of(Segment { memory: 3, kind: PT_DYNAMIC, ..load(0, 4) }), "no note");
     let longer =
@@ -203,12 +203,12 @@ fn a_note_is_found_by_its_owner_and_type_wherever_it_stands_in_its_segment() {
         assert_eq!(run(&[&other]), "no note");
         assert_eq!(run(&[&note(NOTE_OWNER, NOTE_TYPE + 1, b"core", align)]), "no note");
         assert_eq!(run(&[&note(b"tielinf\0", NOTE_TYPE, b"other", align)]), "no note");
-        // It has to lie in its segment whole; what fills it up does not.
+        // The note must lie in its segment completely; its padding need not.
         let end = ours.len() as u64 - (align as u64 - 4);
         assert_eq!(found(&ours, align as u64, end), "ours");
         assert_eq!(found(&ours, align as u64, end - 1), "no note");
     }
-    // Of several segments the first that has one.
+    // If several segments have a note, the first one counts.
     let (first, second) =
         (note(NOTE_OWNER, NOTE_TYPE, b"first", 4), note(NOTE_OWNER, NOTE_TYPE, b"second", 4));
     let other = note(b"GNU\0", NOTE_TYPE, b"other", 4);
@@ -220,14 +220,14 @@ fn a_note_is_found_by_its_owner_and_type_wherever_it_stands_in_its_segment() {
     };
     assert_eq!(three(&first, &second), "first");
     assert_eq!(three(&other, &second), "second");
-    // Nobody writes so long a run.
+    // No real file has such a long run.
     let mut long = note(NOTE_OWNER, NOTE_TYPE, b"ours", 4);
     long.resize(MOST_NOTE_BYTES as usize + 1, 0);
     assert_eq!(found(&long, 4, MOST_NOTE_BYTES), "ours");
     assert_eq!(found(&long, 4, MOST_NOTE_BYTES + 1), "no note");
 }
 
-/// Names of sections: ours, and one that begins so.
+/// Section names: the right one, and one with it as a prefix.
 const NAMES: &[u8] = b"\0.note.tieline.provider\0.note.tieline.providers\0";
 
 #[test]
@@ -247,18 +247,18 @@ fn a_note_without_a_segment_is_found_by_the_name_of_its_section() {
         |sections: &[Section], names: u16| said(&with_sections(plain.clone(), sections, names));
     let empty = || Section { name: 0, kind: SHT_NULL, offset: u64::MAX, len: 1, align: 0 };
     assert_eq!(of(&[empty(), names, its(1, 0, &ours, 8)], 1), "ours");
-    // Another name, one that only begins so, or no names at all.
+    // Another name, a name with the right prefix, or no names at all.
     assert_eq!(of(&[empty(), names, its(0, 0, &ours, 8)], 1), "no note");
     assert_eq!(of(&[empty(), names, its(24, 0, &ours, 8)], 1), "no note");
     assert_eq!(of(&[empty(), names, its(1, 0, &ours, 8)], 3), "no note");
-    // The name ends with the table, or behind it.
+    // The name ends with the table, or after it.
     let short = |len: u64| Section { len, ..names };
     assert_eq!(of(&[empty(), short(24), its(1, 0, &ours, 8)], 1), "ours");
     assert_eq!(of(&[empty(), short(23), its(1, 0, &ours, 8)], 1), "no note");
-    // The first of two.
+    // The first of two counts.
     let two = [names, its(1, ours.len(), &other, 4), its(1, 0, &ours, 8)];
     assert_eq!(of(&two, 0), "other");
-    // What fills no bytes of the file may say any; all else lies in it to its last byte.
+    // A section without bytes in the file may have any range; every other one lies in the file up to its last byte.
     let all = plain.len() as u64 + 2 * SHDR;
     let last =
         |kind: u32, len: u64| of(&[empty(), Section { kind, offset: all - 4, len, ..names }], 0);
@@ -266,7 +266,7 @@ fn a_note_without_a_segment_is_found_by_the_name_of_its_section() {
     let beyond = "every section within the file: 5 bytes at offset";
     assert_eq!(last(1, 5), format!("{beyond} {}; a truncated file of {all} bytes", all - 4));
     assert_eq!(last(SHT_NOBITS, 5), "no note");
-    // A segment says more than a section.
+    // A segment takes precedence over a section.
     let segments = [load(0, 0), dynamic(), notes(behind(3), ours.len() as u64, 8)];
     let names = Section { offset: behind(3) + ours.len() as u64, ..names };
     let theirs = Section { offset: names.offset + NAMES.len() as u64, ..its(1, 0, &other, 4) };

@@ -1,4 +1,4 @@
-//! Objects as the loader knows them: where one lies, and what it runs at its end.
+//! Objects as the loader knows them: their locations and their finalizers.
 
 #![allow(unsafe_code)]
 
@@ -27,11 +27,11 @@ fn link_map(handle: *mut c_void) -> *const LinkMap {
     if found == 0 { map } else { std::ptr::null() }
 }
 
-/// Runs the finalizers of an object as the loader does when the process exits: those of the array from its end, then the single one. The object stays
-/// mapped, and nothing of other objects or of the application runs.
+/// Runs the finalizers of an object as the loader does when the process exits: the array from its end, then the single one. The
+/// object stays mapped, and no code of other objects or of the application runs.
 ///
 /// # Safety
-/// In a child that ends with it: the object's own headers say where its finalizers are.
+/// Only in a child that exits afterwards: the object's own headers give the addresses of its finalizers.
 pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) {
     const DT_NULL: i64 = 0;
     const DT_FINI: i64 = 13;
@@ -59,7 +59,7 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) {
         if let Some(array) = array {
             let first = std::ptr::with_exposed_provenance::<Finalizer>(array);
             let Some(bytes) = bytes else {
-                // glibc's loader follows a null pointer here.
+                // glibc's loader would follow a null pointer here.
                 let _ = libc::raise(libc::SIGSEGV);
                 return;
             };
@@ -75,11 +75,11 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) {
     }
 }
 
-/// Whether `address` lies in the object that `handle` stands for. dlsym also searches an object's
-/// dependencies, and a provider that links with another one must not be taken for it.
+/// Whether `address` lies in the object of `handle`. dlsym also searches an object's dependencies, and a symbol of another provider
+/// that it links must not be used.
 ///
 /// # Safety
-/// The handle is of an object that is open.
+/// The handle belongs to an object that is open.
 pub(in crate::registry) unsafe fn defined_in(handle: *mut c_void, address: *const c_void) -> bool {
     let map = link_map(handle);
     if map.is_null() {

@@ -1,4 +1,4 @@
-//! What is asked, what is believed, and the words of a trial that went wrong.
+//! When the trial runs, how long its answers are valid, and the text of a failed trial.
 
 use super::*;
 
@@ -34,11 +34,11 @@ fn what_a_trial_says_against_a_file_has_its_words() {
     assert_eq!(said(Trial::Killed(Step::Loading, libc::SIGSEGV)), Some(killed));
     let late = format!("{starting} did not come back within 5 s and was killed");
     assert_eq!(said(Trial::TimedOut(Step::Starting)), Some(late));
-    let exited = format!("{starting} ended itself with status 3");
+    let exited = format!("{starting} exited with status 3");
     assert_eq!(said(Trial::Exited(Step::Starting, 3)), Some(exited));
     let vanished = format!("{loading} ended without an answer");
     assert_eq!(said(Trial::Vanished(Step::Loading)), Some(vanished));
-    // What the loader says is asked again at once, and without a child nothing is known.
+    // The loader's refusal is obtained again, and without a child nothing is known.
     assert_eq!(said(Trial::NoSymbol), None);
     assert_eq!(fault(Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory))), None);
 
@@ -67,7 +67,7 @@ fn a_refusal_says_whether_it_was_remembered() {
     let no = Answer { fault: Some("it was killed".into()), at: 7 };
     let expected = "probe: a file whose constructors, functions and finalizers run to their end; it was killed";
     assert_eq!(refused(&no, false).as_deref(), Some(expected));
-    let remembered = format!("{expected} (remembered; TIELINE_PROBE=nocache asks anew)");
+    let remembered = format!("{expected} (remembered; TIELINE_PROBE=nocache tries again)");
     assert_eq!(refused(&no, true), Some(remembered));
     assert_eq!(refused(&Answer { fault: None, at: 7 }, true), None);
 }

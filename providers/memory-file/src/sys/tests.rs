@@ -1,4 +1,4 @@
-//! Which processes live, and which files of peers are refused.
+//! Which processes are alive, and which files of peers are refused.
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn a_process_is_alive_until_it_has_ended() {
     assert!(!told.is_alive() && !by_number.is_alive());
 }
 
-/// A memory file as `flags` say, sealed against changes of its size.
+/// A memory file with these `flags`, sealed against changes of its size.
 fn file(flags: libc::c_uint, len: usize) -> io::Result<OwnedFd> {
-    // SAFETY: a zero-terminated name, and a descriptor that nobody else owns.
+    // SAFETY: a zero-terminated name, and a descriptor that nothing else owns.
     unsafe {
         let fd = libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_ALLOW_SEALING);
         if fd < 0 {
@@ -59,7 +59,7 @@ fn a_file_without_memory_behind_it_is_refused_whatever_its_length() {
 
 #[test]
 fn a_file_that_can_shrink_is_refused() {
-    // SAFETY: a zero-terminated name, and a descriptor that nobody else owns.
+    // SAFETY: a zero-terminated name, and a descriptor that nothing else owns.
     let file = unsafe {
         let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING);
         OwnedFd::from_raw_fd(fd)
@@ -82,7 +82,7 @@ fn pages_of_a_peers_file_are_populated_before_they_are_touched() {
     assert_eq!(map.populate(3 * PAGE, 2 * PAGE).unwrap_err().status, Status::Invalid);
 }
 
-/// A file system that the peer serves itself need never answer. Its files have no seals.
+/// A file system that the peer itself serves may never answer. Its files have no seals.
 #[test]
 fn the_file_system_of_a_descriptor_without_seals_is_asked_nothing() {
     let asked = |fd: &OwnedFd| {
@@ -98,7 +98,7 @@ fn the_file_system_of_a_descriptor_without_seals_is_asked_nothing() {
     assert_eq!(asked(&file), (true, true));
     // SAFETY: a zero-terminated name.
     let fd = unsafe { libc::memfd_create(c"bare".as_ptr(), libc::MFD_ALLOW_SEALING) };
-    // SAFETY: a descriptor that nobody else owns.
+    // SAFETY: a descriptor that nothing else owns.
     let bare = unsafe { OwnedFd::from_raw_fd(fd) };
     let usual = OwnedFd::from(std::fs::File::open("/proc/self/exe").expect("this program"));
     let (end, _) = std::os::unix::net::UnixStream::pair().expect("two sockets");
@@ -150,7 +150,7 @@ fn mapped(len: usize, writable: bool) -> Mapping {
     Mapping::new(file.as_fd(), len, writable).unwrap()
 }
 
-/// Both sides of a range have a page of their own, so that a copy too far is seen, and no fault.
+/// Both sides of a range have their own page, so that a copy beyond the range is detected without a fault.
 #[test]
 fn copies_stay_inside_and_what_reaches_out_does_nothing() {
     let map = mapped(2 * PAGE, true);
@@ -217,7 +217,7 @@ fn a_file_that_is_sealed_against_writers_takes_no_more_of_them() {
     assert!(is_write_sealed(&file), "every kernel that is tested knows it");
     assert!(Mapping::new(file.as_fd(), PAGE, true).is_err());
     assert!(Mapping::new(file.as_fd(), PAGE, false).is_ok());
-    // Who had one writes on.
+    // An existing mapping stays writable.
     map.word(0).unwrap().store(7, std::sync::atomic::Ordering::Relaxed);
     let unknown = seal(&file, 1 << 30).unwrap_err();
     assert!(unknown.text.contains("sealing"), "{unknown:?}");
@@ -226,7 +226,7 @@ fn a_file_that_is_sealed_against_writers_takes_no_more_of_them() {
     assert!(seal(&file, SEAL_WRITERS).is_err());
 }
 
-/// A child of a fork has none of its parent's locks that are a process's, and so is another process.
+/// A forked child has none of its parent's process-owned locks, and so acts as another process.
 #[test]
 fn another_process_sees_the_lock_of_a_process_and_its_owner_does_not() {
     let file = memory_file(c"test", PAGE).unwrap();
@@ -237,11 +237,11 @@ fn another_process_sees_the_lock_of_a_process_and_its_owner_does_not() {
     if child == 0 {
         let seen =
             [4, 5, 6].map(|at| is_locked_by_another_process(&file, at)) == [false, true, false];
-        // SAFETY: nothing of the parent's is run.
+        // SAFETY: no exit handler of the parent runs.
         unsafe { libc::_exit(if seen { 0 } else { 1 }) };
     }
     let mut status = -1;
-    // SAFETY: our own child, and a place for a number.
+    // SAFETY: our own child, and room for a number.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child saw something else");
 }

@@ -1,8 +1,8 @@
-//! Which parts of an area are free. Pure.
+//! The free parts of an area; pure data.
 
 use std::collections::BTreeMap;
 
-/// Free parts, by first byte, each with its end; no two of them touch.
+/// Free parts by first byte, each with its end; no two of them are adjacent.
 #[derive(Debug)]
 pub(super) struct FreeList(BTreeMap<usize, usize>);
 
@@ -27,7 +27,7 @@ impl FreeList {
         Some(at)
     }
 
-    /// A part is free again, which was taken.
+    /// Returns a part that was taken.
     pub(super) fn give(&mut self, at: usize, len: usize) {
         let (mut start, mut end) = (at, at + len);
         if let Some((&before, &until)) = self.0.range(..at).next_back() {

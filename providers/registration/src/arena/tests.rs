@@ -1,4 +1,4 @@
-//! The free list against a table of bytes; the arena over a device that counts, and refuses what a test tells it to.
+//! The free list, compared with a table of bytes; the arena over a device that counts, and fails on demand.
 
 use super::*;
 use crate::Limits;
@@ -16,7 +16,7 @@ enum Step {
         len: usize,
         align: usize,
     },
-    /// Gives one of those that are taken back.
+    /// Returns one of the taken parts.
     Give(usize),
 }
 
@@ -91,14 +91,14 @@ proptest! {
     }
 }
 
-/// Counts the bytes that are registered; of longer areas than this, and of more in all, it says that there is no memory.
+/// Counts the registered bytes. Longer areas than this, and more bytes in total, are refused with `NoMemory`.
 #[derive(Clone)]
 struct Counting {
     bytes: Arc<AtomicUsize>,
     areas: Arc<AtomicUsize>,
     longest: usize,
     most: usize,
-    /// Called while an area of so many bytes is registered.
+    /// Called while an area of this many bytes is registered.
     slow: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
 
@@ -115,7 +115,7 @@ impl Counting {
     }
 }
 
-/// A registration: where what it counts is counted.
+/// A registration: its counter and its length.
 struct Counted(Counting, usize);
 
 impl Drop for Counted {
@@ -240,7 +240,7 @@ fn threads_that_need_areas_at_the_same_time_make_them_no_larger_for_each_other()
     assert!(counting.bytes() <= used * 3 / 2, "{} for {used}", counting.bytes());
 }
 
-/// The letters that the kernel has for the mapping that holds an address (`proc_pid_smaps(5)`).
+/// The kernel's flags for the mapping that contains an address (`proc_pid_smaps(5)`).
 fn flags(address: usize) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let mut inside = false;

@@ -1,4 +1,4 @@
-//! The cache against a list that is searched from end to end.
+//! The cache, compared with a list that is searched from end to end.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 const KEEP: Limits = Limits { keep: true, bytes: 1000, entries: 3 };
 
-/// Finds or makes a registration, as the registry does: `Ok` with what had to go, `Err` when there is no room.
+/// Finds or creates a registration, as the registry does: `Ok` with the evicted ones, `Err` if there is no room.
 fn take(
     cache: &mut Cache<u32>,
     name: u32,
@@ -43,7 +43,7 @@ fn a_registration_is_found_only_while_an_operation_on_all_of_it_vouches_for_its_
     assert_eq!(cache.release(first), None);
     let (other, name, _) = take(&mut cache, 4, 0, 2, true).unwrap();
     assert_eq!((name, cache.release(other)), (1, None), "the second one vouches for all of it");
-    // What is left vouches for a part: the rest may be unmapped and something else mapped there.
+    // The remaining operation covers only a part: the rest may be unmapped and replaced by another mapping.
     assert_eq!(cache.release(again), None);
     assert_eq!(cache.find(0, 2, true), None);
     assert_eq!(cache.release(part), Some(1));
@@ -124,7 +124,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the cache should hold, as a list.
+/// The expected contents of the cache, as a list.
 #[derive(Clone, Debug)]
 struct Held {
     name: u32,
@@ -145,7 +145,7 @@ proptest! {
     ) {
         let mut cache = Cache::new(Limits { keep, bytes, entries });
         let mut oracle: Vec<Held> = Vec::new();
-        // A ticket, whose it is, and the memory that its operation vouches for.
+        // A ticket, its entry, and the memory that its operation covers.
         let mut tickets: Vec<(Ticket, u32, u64, u64)> = Vec::new();
         let mut destroyed = BTreeSet::new();
         for (name, step) in (0u32..).zip(steps) {

@@ -396,7 +396,7 @@ cases! {
             (Rule::every(Slot::Get, Act::Lie), "get of 1000 bytes to itself differs"),
             (Rule::every(Slot::Atomic, Act::Lie), "fetch-add of 5"),
             (Rule::every(Slot::ImportKey, Act::Refuse(Status::KeyRejected)), "its own key"),
-            (dead_key, "the key of a deregistered region was done"),
+            (dead_key, "the key of a deregistered region was executed"),
         ] {
             let why = tried(Some(rule));
             assert!(why.contains(words), "{words}: {why}");

@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code)]
 
-/// Memory of a test's, registered as an application's own is.
+/// Registers a test's memory as an application's own.
 pub(super) fn register_for_tests(context: &crate::Context, memory: &mut [u8]) -> crate::Region {
-    // SAFETY: the tests close the region before the memory goes.
+    // SAFETY: the tests close the region before the memory goes away.
     unsafe { context.register_raw(memory.as_mut_ptr(), memory.len(), crate::Access::ALL) }.unwrap()
 }

@@ -1,4 +1,4 @@
-//! A domain whose answers to `deregister` a test chooses.
+//! A domain whose answers to `deregister` are chosen by a test.
 
 use super::*;
 use crate::registry::{Builtin, SearchPath, Settings, discover_in};
@@ -8,7 +8,7 @@ use tieline_plugin_api::abi::{
 };
 use tieline_plugin_api::memory_caps;
 
-/// What the domain says of one registration, and how often it was asked.
+/// The domain's answers for one registration, and how often it was called.
 pub(crate) struct Answers {
     code: AtomicI32,
     asked: AtomicU32,
@@ -79,7 +79,7 @@ unsafe extern "C" fn register(
 }
 
 unsafe extern "C" fn deregister(_: *mut c_void, region: *mut c_void) -> i32 {
-    // SAFETY: the handle that `registered` gives out.
+    // SAFETY: the handle that `registered` passes.
     let answers = unsafe { &*region.cast::<Answers>() };
     let _ = answers.asked.fetch_add(1, Ordering::SeqCst);
     let code = answers.code.load(Ordering::SeqCst);
