@@ -1,4 +1,4 @@
-//! Operations that who posted them does not want any more.
+//! Canceling operations.
 
 use super::Worker;
 use crate::request::Request;
@@ -6,15 +6,17 @@ use crate::{Error, PostError, Status};
 use tieline_plugin_api::caps;
 
 impl Worker {
-    /// Takes an operation back. `Ok`: it has ended, or progress ends it soon: as `Canceled` where nothing of it has happened, else as
-    /// it would have. A message or operation that still waits in its endpoint's queue has ended when this returns, and its
-    /// memory is free; one that a transport has is the transport's to take back, and a message that was announced its receiver's: as
-    /// `Canceled` it ends unless the receiver has begun to take it. No flush tells of what was taken back.
+    /// Cancels an operation. `Ok`: it has ended, or progress will end it soon, as `Canceled` if no part of it was executed,
+    /// otherwise normally.
+    ///
+    /// A message or operation that is still in its endpoint's queue has ended when this call returns, and its memory is free. If a
+    /// transport holds the operation, the transport decides. A rendezvous message ends as `Canceled` unless its receiver has begun
+    /// to receive it. A flush does not report canceled operations.
     ///
     /// # Errors
-    /// [`PostError::Correct`] with `Unsupported`, and words, where it can no more be taken back: part of it may be done, it is with the
-    /// peer, or its module never gives anything back. So it is with what goes over several lanes, in parts, or with a notification
-    /// behind it, from the start. It goes on as if nothing had been asked.
+    /// [`PostError::Correct`] with `Unsupported` and a reason if the operation can no longer be canceled: part of it may be
+    /// complete, the peer has it, or its module does not support canceling. Operations over several lanes, in several parts, or
+    /// with a notification cannot be canceled at all. The operation then continues unchanged.
     pub fn cancel(&self, request: &Request) -> Result<(), PostError> {
         self.inner.check_owner(&request.shared)?;
         let (shared, id) = (&self.inner.shared, request.id);
@@ -27,7 +29,7 @@ impl Worker {
             return Err(goes_on("it goes over several lanes or in several parts").into());
         }
         let endpoint = self.inner.endpoint_at(owner);
-        // What goes to a peer's service worker may wait behind a fence of who goes there.
+        // Operations for a peer's service worker may wait behind a fence of this endpoint.
         let user = endpoint.as_ref().and_then(|endpoint| endpoint.user());
         let mut queues = endpoint.iter().chain(&user);
         if let Some(endpoint) = queues.find(|endpoint| endpoint.could_leave_out(id)) {
@@ -55,7 +57,7 @@ impl Worker {
                 shared.ops.borrow_mut().want_back(id);
                 Ok(())
             }
-            // Its end is on the way here.
+            // Its completion is already on the way.
             Err(Status::Invalid) => Ok(()),
             Err(status) => Err(goes_on(&format!("{} says: {}", slot.path, status.text())).into()),
         }
