@@ -1,4 +1,4 @@
-//! Regions that keep the memory that they lie over, or the region that they are a part of.
+//! Regions that own their memory, or hold the region that they are a part of.
 
 #![allow(unsafe_code)]
 
@@ -12,32 +12,32 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Memory {
-    /// Registers a buffer, which the region keeps.
+    /// Registers a buffer, which the region owns.
     pub(crate) fn register_owned(
         self: &Arc<Self>,
         buffer: OwnedBuffer,
         access: Access,
     ) -> Result<Region, Error> {
-        // SAFETY: the buffer becomes the region's backing, which stays until nothing uses the region's span any more.
+        // SAFETY: the buffer becomes the region's backing, which exists until nothing uses the region's span any more.
         let span = unsafe { buffer.span() };
         self.register(span, access, Backing::Owned(buffer))
     }
 
-    /// The same for local memory of operations, which nobody registers.
+    /// The same for a transient registration: local memory of operations, in no domain.
     pub(crate) fn lend_owned(self: &Arc<Self>, buffer: OwnedBuffer) -> Result<Region, Error> {
         // SAFETY: as above.
         let span = unsafe { buffer.span() };
         self.lend(span, Backing::Owned(buffer))
     }
 
-    /// A copy of bytes that peers may get.
+    /// Registers a copy of bytes that peers may get.
     pub(crate) fn readable_copy(self: &Arc<Self>, copy: Counted) -> Result<Region, Error> {
         // SAFETY: as above.
         let span = unsafe { copy.buffer().span() };
         self.register(span, Access::READ, Backing::Copied(copy))
     }
 
-    /// A part of a region as one that peers reach, and nothing else of it, for as long as what is returned is there.
+    /// Registers a part of a region for peers, as long as the returned region exists. Peers cannot reach the rest of the region.
     pub(crate) fn part_for_peers(
         self: &Arc<Self>,
         of: &Region,
@@ -48,7 +48,7 @@ impl Memory {
         self.register(span, access, backing)
     }
 
-    /// The same for a peer that shares a copy over one domain: registered there alone.
+    /// The same for a peer that shares a copy over one domain: registered in that domain only.
     pub(crate) fn part_for_copy(
         self: &Arc<Self>,
         of: &Region,
@@ -62,24 +62,24 @@ impl Memory {
         })
     }
 
-    /// Memory that this domain gives.
+    /// Registers memory that this domain has allocated.
     pub(super) fn register_given(
         self: &Arc<Self>,
         domain: usize,
         memory: Registered,
         access: Access,
     ) -> Result<Region, Error> {
-        // SAFETY: the region keeps the registration, and ends it when all others have ended and nothing uses its span any more.
+        // SAFETY: the region owns the registration, and ends it when all others have ended and nothing uses its span any more.
         let span = unsafe { memory.span() };
         let given = Registration { domain, memory, gives: true };
         self.complete(span, access, Some(given), Backing::Domain, |_| true)
     }
 }
 
-/// A part of a region, and what keeps it.
+/// A part of a region, and the backing that keeps the region alive.
 fn part(of: &Region, range: Range<usize>) -> Result<(Span, Backing), Error> {
     of.check_lends_parts()?;
-    // SAFETY: the region that is made of both holds the one that this is a part of.
+    // SAFETY: the region made of both holds the region of which this is a part.
     let span = unsafe { of.inner.span.part(range.start, range.len()) }?;
     Ok((span, Backing::Part(of.hold())))
 }

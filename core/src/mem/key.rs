@@ -1,9 +1,8 @@
 //! Remote keys: the bytes of [`crate::Region::remote_key`].
 //!
-//! A key names the region by context, number and generation, its length and access rights, and carries
-//! one part for every domain that the memory is registered in. The importing side checks range and rights
-//! on every operation; the target (or its key table) checks number and generation again, so a forged or
-//! outdated key is refused there too.
+//! A key identifies the region by context, number and generation, and contains its length and access rights. It has one part for
+//! every domain in which the memory is registered. The importing side checks range and rights on every operation. The target (or
+//! its key table) checks number and generation again, so it refuses forged and outdated keys.
 
 use super::access::Access;
 use crate::wire::{Format, Reader, seal};
@@ -12,7 +11,7 @@ use crate::{Error, Status};
 pub(crate) const FORMAT: Format = Format { magic: *b"TLK", name: "remote key", major: 1, minor: 0 };
 const MAX_PARTS: usize = 32;
 
-/// A remote key, taken apart.
+/// A parsed remote key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRecord {
     pub(crate) context: [u8; 16],
@@ -22,7 +21,7 @@ pub(crate) struct KeyRecord {
     pub(crate) access: Access,
     /// (provider, domain, that domain's key)
     pub(crate) parts: Vec<(String, String, Vec<u8>)>,
-    /// The part whose domain's device executes all atomics on this region; none: processors do.
+    /// The index of the part whose domain's device executes all atomics on this region. None: processors do.
     pub(crate) device_atomics: Option<usize>,
 }
 

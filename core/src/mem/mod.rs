@@ -1,7 +1,7 @@
-//! Memory of a context: its domains, the regions that are registered with them, and their remote keys.
+//! Memory of a context: its domains, the regions registered with them, and their remote keys.
 //!
-//! Workers and everything above them use this; it uses providers through `registry`, and knows neither workers nor
-//! endpoints. A region keeps what is in here alive, and nothing else of its context.
+//! Workers and higher layers use this module. It accesses providers through `registry` and does not depend on workers or endpoints.
+//! A region keeps the state in this module alive, and no other part of its context.
 
 mod abi;
 mod access;
@@ -27,18 +27,18 @@ pub(crate) struct DomainSlot {
     pub(crate) domain: OpenDomain,
 }
 
-/// The memory domains of a context, and what is registered with them. Any thread.
+/// The memory domains of a context, and the registrations with them. Usable from any thread.
 pub(crate) struct Memory {
     /// The context's number, which its keys carry.
     pub(crate) context: [u8; 16],
     pub(crate) regions: Table,
     parked: Parked,
-    /// The domain whose device executes atomics on memory of this context; none: processors do.
+    /// The domain whose device executes atomics on memory of this context. None: processors do.
     device_atomics: Option<usize>,
     gauge: room::Gauge,
     guard: Arc<ForkGuard>,
     notes: Arc<Log<String>>,
-    /// Last: everything above that points into a domain goes first.
+    /// Last: the fields above that point into a domain are dropped first.
     pub(crate) domains: Vec<DomainSlot>,
 }
 
@@ -62,13 +62,13 @@ impl Memory {
         }
     }
 
-    /// Memory from the first domain that provides some, else from the heap.
+    /// Allocates from the first domain that provides memory, otherwise from the heap.
     pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
         self.guard.check("a context")?;
         if len > 0 {
             self.gauge.check(len)?;
             let gives = |(_, slot): &(usize, &DomainSlot)| slot.attr.caps & memory_caps::ALLOC != 0;
-            // Who lets a file become larger than that is ended by a signal.
+            // Growing a file beyond that limit would end the process by a signal.
             let file = sys::limits().file_bytes;
             if file.is_some_and(|most| len as u64 > most) {
                 self.notes.add_once(format!(
@@ -82,7 +82,7 @@ impl Memory {
                     Ok(memory) => {
                         return self.register_given(domain, memory, access);
                     }
-                    // Not here: some system call is forbidden.
+                    // Not available here: some system call is forbidden.
                     Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
                         "{} gives no memory that peers map, and ordinary memory is allocated: {error}",
                         slot.name
@@ -111,7 +111,7 @@ impl Memory {
         self.complete(span, access, None, backing, |_| true)
     }
 
-    /// Registers memory of the application's, which has to have the rights that peers get.
+    /// Registers memory of the application. It must be mapped with the rights that peers get.
     pub(crate) fn register_borrowed(
         self: &Arc<Self>,
         span: Span,
@@ -128,7 +128,7 @@ impl Memory {
         self.register(span, access, Backing::Borrowed)
     }
 
-    /// The same with some of the domains alone.
+    /// Registers a span with selected domains only.
     pub(crate) fn register_in(
         self: &Arc<Self>,
         span: Span,
@@ -139,7 +139,7 @@ impl Memory {
         self.complete(span, access, None, backing, wanted)
     }
 
-    /// Registers a span with every wanted domain that can, besides the one that knows it already.
+    /// Registers a span with every wanted domain that supports it, except the one in which it is registered already.
     fn complete(
         self: &Arc<Self>,
         span: Span,
@@ -165,13 +165,13 @@ impl Memory {
                     let gives = false;
                     inner.registrations.push(Registration { domain: index, memory, gives });
                 }
-                // Peers reach it through the other domains, or by messages.
+                // Peers reach the memory through the other domains, or by messages.
                 Err(error) => {
                     self.notes.add_once(format!("{} does not know some memory: {error}", slot.name))
                 }
             }
         }
-        // Of others no atomics are to be kept apart, and what the device lacks is not missed.
+        // Other memory has no atomics to keep apart; if the device did not register the memory, processors execute the atomics.
         if let Some(home) = self.device_atomics.filter(|_| access.allows(Access::ATOMIC)) {
             if inner.registrations.iter().any(|r| r.domain == home) {
                 inner.device_atomics = Some(home);
@@ -198,7 +198,7 @@ fn lacks_rights(at: u64, len: usize, writes: bool) -> Error {
 }
 
 impl Memory {
-    /// A peer's access to a region of ours found no memory there: the report says so, once for each region.
+    /// Reports that a peer's access to a region found no memory there: once for each region.
     #[cold]
     pub(crate) fn note_fault(&self, (region, generation): (u64, u64), at: u64) {
         let first = self.regions.reach(region, generation, (0, 0), Access::LOCAL, |bytes, _| {
@@ -217,8 +217,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if !self.guard.same_process() {
-            // A provider that closed its domains in a forked child would say good-bye in its parent's name, and may
-            // wait for a lock of a thread that is not there.
+            // In a forked child, a provider that closed its domains would say goodbye in its parent's name. It might also wait for
+            // a lock whose holder is a thread that does not exist.
             std::mem::forget(std::mem::take(&mut self.domains));
             std::mem::forget(std::mem::take(&mut self.parked));
             return;

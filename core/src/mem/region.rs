@@ -3,20 +3,19 @@
 //! ```no_run
 //! # fn main() -> Result<(), tieline::Error> {
 //! let context = tieline::Context::open()?;
-//! let region = context.alloc(4096)?; // zeroed, shared from birth: local peers load and store
+//! let region = context.alloc(4096)?; // zeroed shared memory: local peers access it by load and store
 //! region.write(0, b"hello")?;
 //! let key = region.remote_key()?;    // bytes for a peer: `endpoint.import_key(&key)`
 //! # Ok(()) }
 //! ```
 //!
-//! A region belongs to its context and is usable from all of its workers. It is deregistered when the
-//! last clone is dropped and no operation uses it any more: from then on, every remote operation on it is refused.
+//! A region belongs to its context and is usable from all workers of the context. It is deregistered when the last clone is dropped
+//! and no operation uses it any more. From then on, every remote operation on it is refused.
 //!
-//! When may the memory be used for something else? What the library owns ([`Context::alloc`](crate::Context::alloc),
-//! [`Context::register`](crate::Context::register)) is nobody's concern: it is kept until nothing touches it. Memory
-//! of [`Context::register_raw`](crate::Context::register_raw) may be unmapped, freed or reused once
-//! [`Region::close`] has returned `Ok`, and not before: dropping a region says nothing about operations that are
-//! still under way, nor about peers that are in the middle of a copy.
+//! When can the memory be reused? Memory owned by the library ([`Context::alloc`](crate::Context::alloc),
+//! [`Context::register`](crate::Context::register)) stays until nothing accesses it. Memory of
+//! [`Context::register_raw`](crate::Context::register_raw) may be unmapped, freed or reused after [`Region::close`] has returned
+//! `Ok`, and not before. Dropping a region does not wait for operations in flight or for copies by peers.
 
 mod close;
 mod handle;
@@ -43,22 +42,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Who owns the bytes of a region.
+/// The owner of a region's bytes.
 pub(crate) enum Backing {
-    /// A domain's `alloc`; freed by its deregistration.
+    /// Allocated by a domain; its deregistration frees the memory.
     Domain,
-    /// A buffer that the application handed over.
+    /// A buffer that the region owns.
     Owned(#[allow(dead_code)] OwnedBuffer), // held for its drop
-    /// The application's own memory, which it promised to keep mapped.
+    /// Memory that the application owns and has promised to keep mapped.
     Borrowed,
-    /// A part of another region, which is kept.
+    /// A part of another region, which is held.
     Part(Region),
-    /// A copy of what an endpoint sends, which counts while it is there.
+    /// A copy of data that an endpoint sends. Its bytes count for the endpoint while it exists.
     Copied(#[allow(dead_code)] lent::Counted), // held for its drop
 }
 
 impl Backing {
-    /// Whether the bytes are the application's own, which it may unmap whatever it promised.
+    /// Whether the application owns the bytes, and could unmap them in spite of its promise.
     pub(crate) fn is_borrowed(&self) -> bool {
         match self {
             Backing::Borrowed => true,
@@ -68,11 +67,11 @@ impl Backing {
     }
 }
 
-/// A domain's registration of a region.
+/// The registration of a region with one domain.
 pub(crate) struct Registration {
     pub(crate) domain: usize,
     pub(crate) memory: Registered,
-    /// The memory is this domain's, and goes with the registration: it ends when all others have.
+    /// The domain allocated the memory and frees it with this registration, which therefore ends last.
     pub(crate) gives: bool,
 }
 
@@ -83,41 +82,41 @@ pub(crate) struct Inner {
     pub(crate) span: Span,
     pub(crate) access: Access,
     pub(crate) registrations: Vec<Registration>,
-    /// The domain whose device executes atomics on it; none: processors do.
+    /// The domain whose device executes atomics on the region. None: processors do.
     pub(crate) device_atomics: Option<usize>,
-    /// Its remote key, packed when it is first asked for.
+    /// The remote key, packed on first use.
     pub(crate) packed: OnceCell<Vec<u8>>,
     pub(crate) backing: Backing,
-    /// Handles of the application's; what the library holds for operations is not among them.
+    /// The number of handles of the application, without those that the library holds for operations.
     handles: AtomicUsize,
-    /// No key leads here any more.
+    /// All keys are revoked.
     revoked: AtomicBool,
-    /// Why nobody knows whether a provider will touch the memory again.
+    /// The error that leaves open whether a provider will access the memory again.
     unsure: Option<Error>,
-    /// Parts of it that peers are inside of although nobody else has them any more.
+    /// Dropped parts of this region that peers still access.
     parts: close::Parts,
 }
 
 /// Registered memory. Clones are the same region.
 ///
-/// # Which calls there are, and when each may be made
+/// # Calls, and when each is allowed
 ///
-/// A region belongs to its context and to no worker. Every method may be called at any time, from any thread, in a handler as well;
-/// none waits, makes progress or runs a handler. Operations of every worker of the context may use it at once.
+/// A region belongs to its context, not to a worker. Every method may be called at any time, from any thread and inside a handler.
+/// No method waits, makes progress or runs a handler. Operations of every worker of the context may use a region at the same time.
 ///
-/// * **Its bytes** are read and written by [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the
-///   atomic views, at the same time as peers do: bytes that two sides touch at once may be torn, words of the atomic views are not.
-/// * **Its key** ([`remote_key`](Region::remote_key)) is made once and is the same from then on, and so is the [`handle`](Region::handle)
-///   that stands for it in eight bytes.
-/// * **Its end** is [`close`](Region::close), which says when nobody touches the memory any more, or the drop of the last clone, which
-///   does not. Operations that are pending hold the region: dropping it takes nothing away from under them.
+/// * **Bytes**: [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the atomic views access the memory
+///   concurrently with peers. Bytes that two sides access at the same time may be torn; words of the atomic views are not.
+/// * **Keys**: [`remote_key`](Region::remote_key) makes the key once and then returns the same bytes. [`handle`](Region::handle)
+///   returns an 8-byte handle of the key, which does not change either.
+/// * **End**: [`close`](Region::close) reports when nothing accesses the memory any more. Dropping the last clone does not report
+///   that. Pending operations hold the region, so dropping it is safe.
 ///
-/// In a forked child, memory that is shared ([`is_shared`](Region::is_shared)) is not mapped, and its bytes are
-/// `Invalid`; other memory is the child's own copy. The key, unless it was made before, and `close` are `Invalid`, and dropping it
-/// ends nothing of the parent's.
+/// In a forked child, shared memory ([`is_shared`](Region::is_shared)) is not mapped, and accessing its bytes returns `Invalid`.
+/// Other memory is the child's own copy. A key that was not made before, and `close`, return `Invalid`. Dropping the region has no
+/// effect on the parent.
 pub struct Region {
     pub(crate) inner: Arc<Inner>,
-    /// The library's, for an operation that is under way.
+    /// A handle of the library, for a pending operation.
     held: bool,
 }
 
@@ -145,57 +144,57 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    /// The handle for an operation that outlives the call which posts it: a region is closed only without such.
+    /// A handle for an operation that outlives the call that posts it. `close` waits for such handles.
     #[must_use]
     pub(crate) fn hold(&self) -> Region {
         Region { inner: self.inner.clone(), held: true }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.span.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first byte. Peers may read and write the memory at any time, so a Rust reference to it needs
-    /// the caller's own synchronisation; [`Region::read`], [`Region::write`] and the atomic views do not.
-    /// Memory of `Context::alloc` is not mapped in a forked child.
+    /// Returns the address of the first byte. Peers may read and write the memory at any time, so a Rust reference to it needs the
+    /// caller's own synchronization. [`Region::read`], [`Region::write`] and the atomic views need none. Memory of `Context::alloc`
+    /// is not mapped in a forked child.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.span.base()
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the region.
     ///
     /// # Errors
-    /// `OutOfRange`.
+    /// `OutOfRange`; `Invalid` for shared memory in a forked child.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         self.check_mapped()?;
         self.inner.span.read(offset, out).map_err(|s| self.outside(s, offset, out.len()))
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the region.
     ///
     /// # Errors
-    /// `OutOfRange`.
+    /// As for [`Region::read`].
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.check_mapped()?;
         self.inner.span.write(offset, data).map_err(|s| self.outside(s, offset, data.len()))
     }
 
-    /// A copy of a range.
+    /// Returns a copy of a range.
     ///
     /// # Errors
-    /// `OutOfRange`.
+    /// As for [`Region::read`].
     pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let len = range.end.saturating_sub(range.start);
-        // Before memory is asked for, which there may not be.
+        // Before the allocation, which could be very large.
         let _ = self
             .inner
             .span
@@ -206,30 +205,31 @@ impl Region {
         Ok(out)
     }
 
-    /// The 64-bit word at an offset that is a multiple of 8. Remote atomics are atomic towards it, unless a
+    /// Returns the 64-bit word at `offset`, which must be a multiple of 8. Remote atomics are atomic with respect to it, unless a
     /// device executes them (`TIELINE_ATOMICS=device`).
     ///
     /// # Errors
-    /// `OutOfRange`, `Misaligned`.
+    /// `OutOfRange`, `Misaligned`; `Invalid` for shared memory in a forked child.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, Error> {
         self.check_mapped()?;
         self.inner.span.word64(offset).map_err(|s| self.outside(s, offset, 8))
     }
 
-    /// The 32-bit word at an offset that is a multiple of 4.
+    /// Returns the 32-bit word at `offset`, which must be a multiple of 4.
     ///
     /// # Errors
-    /// `OutOfRange`, `Misaligned`.
+    /// As for [`Region::atomic_u64`].
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, Error> {
         self.check_mapped()?;
         self.inner.span.word32(offset).map_err(|s| self.outside(s, offset, 4))
     }
 
-    /// The bytes with which a peer addresses this region; see `Endpoint::import_key`. How many they are depends on the modules that reach
-    /// the memory. No two regions of a process ever have the same.
+    /// Returns the remote key: the bytes by which a peer accesses this region; see `Endpoint::import_key`. The length depends on
+    /// the modules that reach the memory. No two regions of a process ever have the same key.
     ///
     /// # Errors
-    /// When a provider cannot make its part of the key; `Closed` after [`Region::close`] was called.
+    /// A provider's error if it cannot make its part of the key. `Closed` after [`Region::close`] was called. `Invalid` for memory
+    /// of [`Context::lend`](crate::Context::lend), which has no key.
     pub fn remote_key(&self) -> Result<Vec<u8>, Error> {
         self.packed_key().cloned()
     }
@@ -242,7 +242,7 @@ impl Region {
             return Err(no_more_keys());
         }
         if self.inner.packed.get().is_none() {
-            // In a forked child somebody who is not there may be in the middle of it, here or in a provider.
+            // In a forked child, a thread that does not exist may hold the lock, here or in a provider.
             self.inner.memory.guard.check("a region")?;
         }
         self.inner.packed.get_or_try_init(|| self.pack_key())
@@ -257,9 +257,9 @@ impl Region {
             let is_home = Some(registration.domain) == inner.device_atomics;
             let bytes = match registration.memory.pack_key() {
                 Ok(bytes) => bytes,
-                // Atomics that another than the device executed would not be atomic to its own.
+                // Atomics executed by another domain would not be atomic with respect to those of the device.
                 Err(error) if is_home => return Err(error),
-                // Peers reach it through the other domains, or by messages.
+                // Peers reach the memory through the other domains, or by messages.
                 Err(error) => {
                     let text = format!("{} gives no key of some memory: {error}", slot.name);
                     inner.memory.notes.add_once(text);
@@ -281,22 +281,23 @@ impl Region {
         .pack()
     }
 
-    /// What stands for this region's [`remote_key`](Region::remote_key), in eight bytes: the same from the first call on. Whoever has
-    /// them, and an endpoint to a worker of this context, is given the key ([`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle)),
-    /// until the region is closed or dropped; no other region of this process ever has them.
+    /// Returns an 8-byte handle of this region's [`remote_key`](Region::remote_key). The handle stays the same from the first call
+    /// on. A process that has the handle and an endpoint to a worker of this context can get the key
+    /// ([`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle)), until the region is closed or dropped. No other region of
+    /// this process ever has the same handle.
     ///
     /// # Errors
-    /// As [`Region::remote_key`].
+    /// As for [`Region::remote_key`].
     pub fn handle(&self) -> Result<KeyHandle, Error> {
         let (inner, key) = (&self.inner, self.packed_key()?);
-        // Before any lock: in a forked child its holder may be a thread that is not there.
+        // Before any lock: in a forked child the lock's holder may be a thread that does not exist.
         inner.memory.guard.check("a region")?;
         let (regions, next) = (&inner.memory.regions, || KeyHandle::next().raw());
         let handle = regions.handle(inner.id, inner.generation, key, next);
         Ok(KeyHandle::from_bytes(handle.ok_or_else(no_more_keys)?.to_le_bytes()))
     }
 
-    /// Whether local peers reach it by load and store: memory of `Context::alloc` where a provider offers that.
+    /// Whether local peers access the memory by load and store: memory of `Context::alloc` if a provider offers that.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.inner.backing, Backing::Domain)
@@ -308,7 +309,7 @@ impl Region {
         if self.is_shared() { self.inner.memory.guard.check("a region") } else { Ok(()) }
     }
 
-    /// Why these bytes are none of the region's. A range that ends before it begins is said as it was given.
+    /// The error for bytes outside the region. A range that ends before it begins is reported as given.
     #[cold]
     pub(crate) fn outside(&self, status: Status, offset: usize, len: usize) -> Error {
         let is_reversed = len > isize::MAX as usize;
@@ -358,7 +359,7 @@ impl Inner {
         }
     }
 
-    /// The region's first handle.
+    /// Makes the region's first handle.
     pub(crate) fn into_region(self) -> Region {
         Region { inner: Arc::new(self), held: false }
     }

@@ -1,9 +1,9 @@
-//! How much memory there is room for: what is asked for beyond it is refused before a page is touched.
+//! Available memory: allocations beyond it are refused before a page is touched.
 //!
-//! Memory that peers can map is taken from the system page by page at once, and ordinary memory when it is touched: both
-//! can end the process, or its neighbours, where an error would have done. So every bound is looked at beforehand: what
-//! the machine has, the memory control groups around this process (versions 1 and 2; of nested ones the smallest room
-//! counts), and the process's own limit of address space.
+//! The system provides all pages of memory that peers can map when it is allocated, and pages of ordinary memory on first access.
+//! Both can end the process or its neighbors where an error is expected. Therefore every bound is checked beforehand: the machine's
+//! available memory, the memory control groups of this process (versions 1 and 2; for nested groups, the smallest room), and the
+//! process's limit of address space.
 
 use crate::sys;
 use crate::{Error, Status};
@@ -12,15 +12,15 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What may be allocated between two looks at most: a look costs some ten small files.
+/// Maximum number of bytes allocated between two checks. A check reads some ten small files.
 const UNSEEN: usize = 16 << 20;
-/// And this part of what is left at most: near a bound every piece is looked at, however small it is, since who goes beyond a
-/// control group's limit is killed.
+/// The same as a fraction of the remaining room. Near a bound every allocation is checked, however small, because the kernel kills
+/// a process that exceeds a control group's limit.
 const PART: u64 = 8;
-/// This part of what is shared with others is not given away: page tables, and whoever else allocates meanwhile.
+/// The fraction of shared room that is kept free, for page tables and for other allocations meanwhile.
 const KEPT: u64 = 32;
-/// And of a limit this part, but no more than [`MOST_RESERVED`]: the files that the kernel could drop are the programs that run
-/// there. Who is given their last pages is not killed, but reads each one of its own anew whenever it comes by there.
+/// The fraction of a limit that is kept free, at most [`MOST_RESERVED`]. Files that the kernel could drop include the running
+/// programs. A process that uses up their last pages is not killed, but reads each of its own pages from disk again and again.
 const RESERVED: u64 = 16;
 const MOST_RESERVED: u64 = 64 << 20;
 
@@ -28,31 +28,31 @@ fn most_of(bytes: u64) -> u64 {
     bytes - bytes / KEPT
 }
 
-/// What is left below a limit and may be given away.
+/// The number of bytes below a limit that may be allocated.
 fn most_below(limit: u64, left: u64) -> u64 {
     most_of(left).min(left.saturating_sub((limit / RESERVED).min(MOST_RESERVED)))
 }
 
-/// A bound, and what is left below it.
+/// A bound, and the room below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Room {
     bytes: u64,
-    /// What bounds it: `the machine (MemAvailable)`.
+    /// The name of the bound: `the machine (MemAvailable)`.
     by: String,
 }
 
-/// Looks at the bounds when it has to.
+/// Checks the bounds when necessary.
 #[derive(Default)]
 pub(super) struct Gauge {
-    /// What may be allocated before the next look.
+    /// The number of bytes that may be allocated before the next check.
     unseen: AtomicUsize,
 }
 
 impl Gauge {
-    /// Whether there is room for so many bytes more.
+    /// Checks that there is room for `len` more bytes.
     ///
     /// # Errors
-    /// `NoMemory`, with what bounds it.
+    /// `NoMemory`, with the bound.
     pub(super) fn check(&self, len: usize) -> Result<(), Error> {
         self.check_by(len, || smallest(Path::new("/"), sys::limits().address_space))
     }
@@ -84,7 +84,7 @@ fn fits(len: usize, room: Option<Room>) -> Result<(), Error> {
     ))
 }
 
-/// The least room that any bound leaves; none where nothing can be read.
+/// The smallest room of all bounds; none if no bound can be read.
 fn smallest(root: &Path, address_space: Option<u64>) -> Option<Room> {
     let mut rooms = of_groups(root);
     rooms.extend(of_machine(root));
@@ -92,7 +92,7 @@ fn smallest(root: &Path, address_space: Option<u64>) -> Option<Room> {
     rooms.into_iter().min_by_key(|room| room.bytes)
 }
 
-/// `NAME: N kB` and `NAME N` lines.
+/// Parses lines `NAME: N kB` and `NAME N`.
 fn fields(text: &str) -> HashMap<&str, u64> {
     let field = |line| {
         let mut words = str::split_whitespace(line);
@@ -122,14 +122,14 @@ fn of_address_space(root: &Path, limit: u64) -> Option<Room> {
     Some(Room { bytes, by: "the limit of address space (ulimit -v)".into() })
 }
 
-/// The two forms of the memory controller's files.
+/// The two file formats of the memory controller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
     Two,
 }
 
-/// What each of the groups leaves that this process is in, up to the topmost that can be seen.
+/// The room of each control group of this process, up to the topmost visible one.
 fn of_groups(root: &Path) -> Vec<Room> {
     let read = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
     let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -154,7 +154,7 @@ fn of_groups(root: &Path) -> Vec<Room> {
     rooms
 }
 
-/// Where the hierarchy is mounted, and the group's path below that.
+/// The mount point of the hierarchy, and the group's path below it.
 fn mounted<'a>(
     root: &Path,
     mounts: &str,
@@ -174,7 +174,7 @@ fn mounted<'a>(
         if !fits {
             return None;
         }
-        // A container sees its own group at the mount, whatever its path is outside.
+        // A container sees its own group at the mount, regardless of its path outside.
         let inside = path.strip_prefix(shown.trim_end_matches('/')).unwrap_or("");
         let inside = inside.trim_start_matches('/');
         let inside = if inside.split('/').any(|part| part == "..") { "" } else { inside };
@@ -182,14 +182,14 @@ fn mounted<'a>(
     })
 }
 
-/// What one group leaves: up to its limit, with what the kernel can drop of files, and swap.
+/// The room of one group: up to its limit, including files that the kernel can drop, and swap.
 fn of_group(root: &Path, group: &Path, version: Version) -> Option<Room> {
     let number =
         |name: &str| -> Option<u64> { read_to_string(group.join(name)).ok()?.trim().parse().ok() };
     let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
     let stat = fields(&stat);
     let sum = |names: [&str; 2]| names.iter().filter_map(|n| stat.get(n)).sum::<u64>();
-    // A limit that is not there, or is `max`, is none.
+    // A limit that is missing or `max` does not bound anything.
     let (limit, left) = match version {
         Version::Two => {
             let limit = number("memory.max")?;

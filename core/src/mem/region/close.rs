@@ -1,10 +1,9 @@
-//! The end of a region: when nothing touches its memory any more.
+//! Closing a region: detecting when nothing accesses its memory any more.
 //!
-//! Three kinds of users there are. *Handles*: clones of the application's, and those that the library holds for
-//! operations that are under way, or for an endpoint that failed with a provider still at work; all of them are counted
-//! by the one `Arc`. *Peers by message*: they are inside only while the region table is locked for reading.
-//! *Providers*: devices, and peers that reach the memory without us; ending a registration says whether one of
-//! them is still inside (AGAIN: keys are refused, call again).
+//! A region has three kinds of users. *Handles*: clones of the application, and those that the library holds for pending
+//! operations, or for an endpoint that failed while a provider was still at work. One `Arc` counts all of them. *Peers by message*:
+//! they access the memory only while the region table is locked for reading. *Providers*: devices, and peers that reach the memory
+//! one-sidedly. Ending a registration reports whether one of them still accesses the memory (AGAIN: keys are refused, call again).
 
 use super::{Backing, Inner, Region, Registration};
 use crate::mem::Memory;
@@ -14,13 +13,13 @@ use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A region that could not be closed yet: something may still touch its memory.
+/// A region that could not be closed yet: its memory may still be accessed.
 pub struct NotClosed {
-    /// The region, to close again. Its remote keys are refused already, but for those of devices whose registration
-    /// serves operations of this process as well: these end with the last such operation (docs/abi.md).
+    /// The region, to be closed again. Its remote keys are refused already. Exception: if one registration of a device serves
+    /// operations of this process as well, its keys are refused from the last such operation on (docs/abi.md).
     pub region: Region,
-    /// What holds it, and what to do. `Busy`: the next attempt may succeed. With any other status it will not, and
-    /// the memory has to stay as it is for the rest of the process.
+    /// The user of the region and the remedy. `Busy`: the next attempt may succeed. With any other status it will not, and the
+    /// memory has to stay unchanged for the rest of the process.
     pub error: Error,
 }
 
@@ -45,13 +44,13 @@ impl From<NotClosed> for Error {
 }
 
 impl Region {
-    /// Ends the region. `Ok`: neither the library, nor a device, nor a peer will touch the memory again, and whoever
-    /// owns it may do with it what they like. It never waits, and may be called from any thread;
-    /// [`Worker::close_region`](crate::Worker::close_region) waits, for a bounded time.
+    /// Closes the region. `Ok`: neither the library nor a device nor a peer will access the memory again, and its owner may reuse
+    /// it. The call never waits and may be made from any thread; [`Worker::close_region`](crate::Worker::close_region) waits for a
+    /// bounded time.
     ///
-    /// From the first call on no new key of the region is given out, and peers are refused, whether they ask by message or
-    /// reach the memory without us. An exception are devices whose one registration serves peers and operations of
-    /// this process alike (`verbs`): there keys are refused as soon as no operation of this process uses the region.
+    /// From the first call on, no new key of the region is made, and peers are refused, both by message and one-sidedly. Exception:
+    /// if one registration of a device serves peers and operations of this process alike (`verbs`), its keys are refused as soon as
+    /// no operation of this process uses the region.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -66,10 +65,10 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`NotClosed`] gives the region back, with a reason of status `Busy` that says what still holds it: another
-    /// handle, pending operations (of any worker; those of an endpoint that failed too, until their provider has said how
-    /// they ended or the endpoint is dropped), or a peer that is in the middle of a copy. A provider's own error means
-    /// that it does not know; `Invalid`: a forked child.
+    /// [`NotClosed`] returns the region, with an error of status `Busy` that names its user: another handle, pending operations, or
+    /// a peer in the middle of a copy. Pending operations include those of other workers. They also include operations of a failed
+    /// endpoint, until their provider has reported how they ended or the endpoint is dropped. A provider's own error means that it
+    /// cannot tell. `Invalid`: a forked child.
     pub fn close(self) -> Result<(), NotClosed> {
         let mut region = self;
         match region.try_close() {
@@ -81,7 +80,7 @@ impl Region {
     pub(super) fn try_close(&mut self) -> Result<(), Error> {
         self.inner.memory.guard.check("a region")?;
         self.inner.revoke();
-        // A part of it that was announced may stand among them.
+        // A part of the region that was sent as a rendezvous message may be among them.
         self.inner.memory.sweep();
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
             return inner.end();
@@ -117,8 +116,8 @@ fn still_in_use(inner: &Inner, why: impl Into<String>, fix: &str) -> Error {
 }
 
 impl Inner {
-    /// From now on what peers ask for by message is refused, and no such access is under way when this returns. What they
-    /// reach without us is refused by the providers that can do so while operations of ours go on.
+    /// Refuses peers' requests by message from here on; none is being executed when this returns. Providers refuse one-sided
+    /// accesses if they can do so while operations of this process continue.
     fn revoke(&self) {
         if self.revoked.swap(true, Ordering::AcqRel) {
             return;
@@ -129,7 +128,7 @@ impl Inner {
         }
     }
 
-    /// Ends the registrations; an error says why somebody may still touch the memory.
+    /// Ends the registrations. The error says why the memory may still be accessed.
     fn end(&mut self) -> Result<(), Error> {
         let has_parts = self.parts.are_left();
         end_all(&self.memory, &mut self.registrations, has_parts, &mut self.unsure);
@@ -147,9 +146,9 @@ impl Inner {
     }
 }
 
-/// Ends registrations, but for those that a peer still uses. `unsure` is the first error of one of which nobody knows. The
-/// registration that gives the memory unmaps it as it ends: so it ends when all others have, those of its parts among them, and never
-/// where one is in doubt.
+/// Ends registrations, except those that a peer still uses. `unsure` gets the first error that leaves the state of a registration
+/// unknown. The registration of the domain that allocated the memory unmaps it as it ends. It therefore ends after all others,
+/// including those of its parts, and never while one is in doubt.
 fn end_all(
     memory: &Memory,
     registrations: &mut Vec<Registration>,
@@ -176,7 +175,7 @@ fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Before any lock: in a forked child its holder may be a thread that is not there.
+        // Before any lock: in a forked child the lock's holder may be a thread that does not exist.
         if !self.memory.guard.same_process() {
             return;
         }
@@ -188,7 +187,7 @@ impl Drop for Inner {
         let mut backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
         let (mut whole, mut source) = (None, None);
         if let Backing::Part(region) = backing {
-            // What is parked holds no region: that would hold the context, which would never end.
+            // A parked part must not hold its region: the region would hold the context, which would never end.
             whole = Some(region.inner.parts.one_more());
             (backing, source) = (Backing::Borrowed, Some(region));
         }
@@ -200,15 +199,15 @@ impl Drop for Inner {
         } else {
             self.memory.parked.add(rest);
         }
-        // It may end with this, and finds its part.
+        // The region may end with this, and finds its part.
         drop(source);
     }
 }
 
-/// How many parts of a region were dropped while a peer was in the middle of a copy, and are left.
+/// The number of parts of a region that were dropped while a peer was in the middle of a copy, and still exist.
 #[derive(Default)]
 pub(crate) struct Parts {
-    /// Counted by who has it; made when there is one.
+    /// Each part holds a clone. Made for the first part.
     count: OnceCell<Arc<()>>,
 }
 
@@ -217,27 +216,27 @@ impl Parts {
         self.count.get_or_init(Arc::default).clone()
     }
 
-    /// Nobody else adds any meanwhile: each was a handle of the region that asks.
+    /// The count cannot grow meanwhile: each part held a handle of the region, and the caller has the only one.
     fn are_left(&self) -> bool {
         let left = self.count.get().is_some_and(|count| Arc::strong_count(count) > 1);
-        // What was done to the last of them came before.
+        // Orders this after the last access to the parts.
         fence(Ordering::Acquire);
         left
     }
 }
 
-/// What is left of a region that was dropped while a peer was in the middle of a copy.
+/// The rest of a region that was dropped while a peer was in the middle of a copy.
 struct Rest {
     registrations: Vec<Registration>,
     backing: Backing,
-    /// Its parts of which something is left, too.
+    /// Its own parts that still exist.
     parts: Parts,
-    /// It is a part: of a region that counts it.
+    /// Set for a part: the count of its region.
     whole: Option<Arc<()>>,
 }
 
 impl Rest {
-    /// Nobody knows who writes there, so nobody else ever gets it.
+    /// The memory is in doubt, so it is never freed.
     fn forget(mut self) {
         match std::mem::replace(&mut self.backing, Backing::Borrowed) {
             Backing::Copied(copy) => copy.forget(),
@@ -246,7 +245,7 @@ impl Rest {
         std::mem::forget(self);
     }
 
-    /// All of it; nothing is left here.
+    /// Moves everything out of `self`.
     fn take(&mut self) -> Rest {
         Rest {
             registrations: std::mem::take(&mut self.registrations),
@@ -257,7 +256,7 @@ impl Rest {
     }
 }
 
-/// The memory of such regions, kept until the peers are out.
+/// The memory of such regions, kept until the peers have finished.
 #[derive(Default)]
 pub(crate) struct Parked {
     rests: Mutex<Vec<Rest>>,
@@ -270,7 +269,7 @@ impl Parked {
 }
 
 impl Memory {
-    /// Lets go of what peers have left by now.
+    /// Frees the memory that peers have finished with.
     pub(crate) fn sweep(&self) {
         let mut free = Vec::new();
         let mut rests = self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +282,7 @@ impl Memory {
             }
             let stays = has_parts || !rest.registrations.is_empty();
             if !stays {
-                // The rest of its region may stand behind it.
+                // The rest of its region may be later in the list.
                 drop(rest.whole.take());
                 free.push(rest.take());
             }
@@ -293,13 +292,13 @@ impl Memory {
         drop(free);
     }
 
-    /// How many such regions there are.
+    /// The number of such regions.
     #[cfg(test)]
     pub(crate) fn parked(&self) -> usize {
         self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The context ends: what somebody is still inside of is never given back.
+    /// The context ends: memory that a peer still accesses is never freed.
     pub(crate) fn abandon_parked(&mut self) {
         self.sweep();
         std::mem::forget(std::mem::take(&mut self.parked));

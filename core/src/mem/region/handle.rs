@@ -1,16 +1,16 @@
-//! Key handles: a remote key in eight bytes, for whoever sends one with every rendezvous.
+//! Key handles: 8 bytes that stand for a remote key, for protocols that send one with every rendezvous message.
 //!
-//! What the owner promises:
+//! Guarantees of the owner:
 //!
-//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. Its number is never used again
-//!   while the process lives, whatever contexts it opens.
-//! * A handle is given away as a key is: **who has it and is connected to a worker of its context is given the key.** That is the whole
-//!   proof that is asked for, so a handle cannot be guessed: it is a counter that was taken through a permutation of all 64-bit numbers
-//!   with a secret of this process, so that no handle tells anything of another one. Who guesses spends a message on each try.
-//! * The question is answered from a table, without the application: in any progress of the worker that was asked, and by the progress
-//!   thread where there is one. A handle of a region that is closed and one that never was are refused in the same words.
+//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. The
+//!   number is never reused while the process lives, in any context.
+//! * Handles are given away like keys: **a process that has the handle and is connected to a worker of its context gets the key.**
+//!   No other proof is required, so a handle must not be guessable. It is a counter, permuted over all 64-bit numbers with a secret
+//!   of this process: no handle reveals anything about another one. Guessing costs one message per attempt.
+//! * The request is answered from a table, without the application: in any progress of the worker that was asked, and by the
+//!   progress thread if there is one. A handle of a closed region and one that never existed are refused with the same text.
 //!
-//! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) is the side that asks.
+//! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) is the requesting side.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -18,28 +18,29 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tieline_plugin_api::process::PerProcess;
 
-/// Rounds of the permutation: with 5 no number tells anything of another one, for as many as there will ever be.
+/// Rounds of the permutation. With 5, no number reveals anything about another one, for any number of handles a process can make.
 const ROUNDS: u8 = 6;
 
-/// What stands for a region's remote key, in eight bytes: made by [`Region::handle`](crate::Region::handle), and used by
-/// [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle). It opens the region as the key does, and is to be kept as secret.
+/// An 8-byte handle of a region's remote key. [`Region::handle`](crate::Region::handle) makes it, and
+/// [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) resolves it. It gives access to the region like the key, so keep it
+/// equally secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHandle(u64);
 
 impl KeyHandle {
-    /// The bytes for a peer.
+    /// Returns the bytes for a peer.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
 
-    /// The handle with these bytes. Whether it is one, its owner says.
+    /// Makes a handle from these bytes. Only its owner can tell whether it is valid.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 8]) -> KeyHandle {
         KeyHandle(u64::from_le_bytes(bytes))
     }
 
-    /// One that nobody has had.
+    /// A new handle.
     pub(super) fn next() -> KeyHandle {
         KeyHandle(next())
     }
@@ -50,7 +51,7 @@ impl KeyHandle {
 }
 
 impl fmt::Debug for KeyHandle {
-    /// Without its number, which opens memory.
+    /// Prints no number, because the number gives access to memory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHandle(..)")
     }
@@ -58,23 +59,23 @@ impl fmt::Debug for KeyHandle {
 
 static SECRET: PerProcess<Secret> = PerProcess::new();
 
-/// The next number of this process. What a forked child gives out follows from nothing that its parent knows.
+/// The next number of this process. The parent knows nothing from which the numbers of a forked child could be derived.
 fn next() -> u64 {
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     permuted(&SECRET, GIVEN.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What the numbers are permuted with.
+/// The key of the permutation.
 struct Secret {
     hasher: RandomState,
-    /// The hasher of a forked child is the next one that its parent would make: these bytes are not.
+    /// A forked child's hasher is the next one that its parent would make; these bytes differ.
     own: [u8; 16],
 }
 
 impl Default for Secret {
     fn default() -> Secret {
         let mut own = [0; 16];
-        // A kernel that gives none has given none to the hasher either.
+        // If the kernel provides no random bytes, the hasher has none either.
         let _ = tieline_net::random(&mut own);
         Secret { hasher: RandomState::new(), own }
     }
@@ -86,7 +87,7 @@ impl Secret {
     }
 }
 
-/// A Feistel network over a keyed hash: whatever the hash is, two numbers never become one.
+/// A Feistel network over a keyed hash: it is a permutation for every hash function.
 fn permuted(secret: &Secret, number: u64) -> u64 {
     let (mut left, mut right) = ((number >> 32) as u32, number as u32);
     for round in 0..ROUNDS {

@@ -1,5 +1,5 @@
-//! Regions that no peer reaches by a key of their own: memory that operations use in place, and the parts that announced messages are
-//! read from.
+//! Regions without a remote key of their own: transient registrations (`lend`), which operations use in place, and the parts from
+//! which peers read rendezvous messages.
 
 use super::table::UNREGISTERED;
 use super::{Access, Backing, Inner, NotClosed, Region};
@@ -9,7 +9,7 @@ use crate::{Error, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A copy whose bytes count for an endpoint while it is there.
+/// A copy whose bytes count for an endpoint while it exists.
 pub(crate) struct Counted {
     buffer: OwnedBuffer,
     count: Arc<AtomicUsize>,
@@ -27,7 +27,7 @@ impl Counted {
         &self.buffer
     }
 
-    /// Nobody ever gets this memory again; the endpoint goes on without it.
+    /// Leaks the memory; it no longer counts for the endpoint.
     pub(super) fn forget(self) {
         let _ = self.count.fetch_sub(self.buffer.len(), Ordering::Relaxed);
         std::mem::forget(self);
@@ -41,7 +41,7 @@ impl Drop for Counted {
 }
 
 impl Memory {
-    /// Memory that operations of this context use, and that is registered nowhere.
+    /// Wraps memory for operations of this context, without registering it.
     pub(crate) fn lend(self: &Arc<Self>, span: Span, backing: Backing) -> Result<Region, Error> {
         self.guard.check("a context")?;
         let inner = Inner::new(self.clone(), (UNREGISTERED, 0), span, Access::LOCAL, backing);
@@ -50,33 +50,33 @@ impl Memory {
 }
 
 impl Region {
-    /// Whether peers may get keys of parts of it: none once it is being closed.
+    /// Checks that peers may get keys of parts of this region: not once it is being closed.
     pub(in crate::mem) fn check_lends_parts(&self) -> Result<(), Error> {
         if self.inner.revoked.load(Ordering::Acquire) { Err(being_closed()) } else { Ok(()) }
     }
 
-    /// Whether it is registered nowhere.
+    /// Whether the region is registered nowhere.
     pub(crate) fn is_lent(&self) -> bool {
         self.inner.id == UNREGISTERED
     }
 
-    /// [`Region::close`], and gives the buffer back that [`Context::lend`](crate::Context::lend) or
-    /// [`Context::register`](crate::Context::register) was given.
+    /// Closes the region like [`Region::close`], and returns the buffer given to [`Context::lend`](crate::Context::lend) or
+    /// [`Context::register`](crate::Context::register).
     ///
     /// # Errors
-    /// As [`Region::close`]: an operation that is pending, or that has failed with a provider still at work, holds it. `Invalid` for
-    /// memory that was never a buffer, of [`Context::alloc`](crate::Context::alloc) or the application's own: that region is as it was,
-    /// and not closed.
+    /// As for [`Region::close`]: a pending operation holds the region, or one that has failed with a provider still at work.
+    /// `Invalid` for memory that was never a buffer: memory of [`Context::alloc`](crate::Context::alloc), or memory that the
+    /// application owns. That region is unchanged and not closed.
     pub fn into_buffer(self) -> Result<Box<[u8]>, NotClosed> {
         let mut region = self;
-        // Before it is closed: memory that goes with its registrations would not be there for who gets the region back.
+        // Before closing: otherwise memory that is freed with its registrations would be missing from the returned region.
         if !matches!(&region.inner.backing, Backing::Owned(buffer) if buffer.is_box()) {
             return Err(NotClosed { region, error: not_a_buffer() });
         }
         if let Err(error) = region.try_close() {
             return Err(NotClosed { region, error });
         }
-        // Nobody else has it: it is closed.
+        // No other handle exists: the region is closed.
         let ended = Arc::get_mut(&mut region.inner);
         let backing = ended.map(|inner| std::mem::replace(&mut inner.backing, Backing::Borrowed));
         let buffer = match backing {

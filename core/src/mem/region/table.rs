@@ -16,7 +16,7 @@ pub(super) const UNREGISTERED: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct Table {
     slots: RwLock<Slots>,
-    /// Makes generations that nobody can guess: a key that was forged to name another region is refused.
+    /// Makes generations that cannot be guessed, so that a key forged for another region is refused.
     secret: RandomState,
     inserted: AtomicU64,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Table {
 struct Slots {
     entries: Vec<Entry>,
     free: Vec<usize>,
-    /// The keys that handles stand for.
+    /// Keys by handle.
     keys: HashMap<u64, Arc<[u8]>>,
 }
 
@@ -36,7 +36,7 @@ struct Entry {
 }
 
 impl Table {
-    /// Takes a number and its generation. The region is reachable from here on.
+    /// Assigns a number and a generation. The region is reachable from here on.
     pub(crate) fn insert(&self, bytes: Exposed, access: Access) -> (u64, u64) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let index = match slots.free.pop() {
@@ -52,7 +52,7 @@ impl Table {
         (index as u64, entry.generation)
     }
 
-    /// From now on nobody executes atomics that peers ask for by message: a device does them all.
+    /// Refuses atomics that peers request by message from here on: a device executes all of them.
     pub(crate) fn leave_atomics_to_device(&self, id: u64) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = slots.entries.get_mut(id as usize) {
@@ -60,10 +60,10 @@ impl Table {
         }
     }
 
-    /// The region of this number is reachable no more, and nobody is inside when this returns. Once for each.
+    /// Makes a region unreachable; no access is being executed when this returns. Called once for each region.
     pub(super) fn remove(&self, id: u64) {
         if id == UNREGISTERED {
-            // In no table: nobody waits for who is inside of others.
+            // In no table: no need to wait for accesses to other regions.
             return;
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +78,7 @@ impl Table {
         }
     }
 
-    /// The handle of a region, which has this key: `next`, if it has none yet. None: it is reachable no more.
+    /// The handle of a region with this key; `next` makes it on first use. None: the region is no longer reachable.
     pub(super) fn handle(
         &self,
         id: u64,
@@ -94,7 +94,7 @@ impl Table {
             return known;
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        // Whatever was done in between.
+        // Another thread may have set it in between.
         let handle = match slots.open(id, generation)?.handle {
             Some(handle) => handle,
             None => next(),
@@ -104,19 +104,19 @@ impl Table {
         Some(handle)
     }
 
-    /// The key that a handle stands for.
+    /// The key of a handle.
     pub(crate) fn key_of(&self, handle: u64) -> Option<Arc<[u8]>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner).keys.get(&handle).cloned()
     }
 
-    /// Runs something while nobody else gets into the table.
+    /// Runs `run` while the table is locked.
     #[cfg(test)]
     pub(crate) fn locked(&self, run: impl FnOnce()) {
         let _slots = self.slots.write().unwrap();
         run();
     }
 
-    /// Runs `access` on a peer's range; the region cannot go away meanwhile.
+    /// Runs `access` on a range of a region, for a peer. The region cannot be removed meanwhile.
     pub(crate) fn reach<T, E: From<Status>>(
         &self,
         id: u64,
@@ -141,7 +141,7 @@ impl Table {
 }
 
 impl Slots {
-    /// The entry of a region that is reachable.
+    /// The entry of a reachable region.
     fn open(&self, id: u64, generation: u64) -> Option<&Entry> {
         let entry = self.entries.get(usize::try_from(id).ok()?)?;
         (entry.generation == generation && entry.open.is_some()).then_some(entry)

@@ -1,4 +1,4 @@
-//! When a region can be closed, and what it says when it cannot.
+//! Closing of regions: when it succeeds, and its error otherwise.
 
 mod sys;
 
@@ -9,10 +9,10 @@ use crate::{Context, Outcome};
 use std::time::Duration;
 
 const LONG: usize = 8 << 20;
-/// Nothing here takes that long.
+/// No step of these tests takes that long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A context whose transfers go over messages, so that a long one is under way for a while.
+/// A context whose transfers use messages, so that a long one is in flight for a while.
 fn by_messages() -> Context {
     Context::builder().set("TIELINE_PROVIDERS", "^shm-cma").open().unwrap()
 }
@@ -70,7 +70,7 @@ fn a_pending_operation_keeps_a_region_open_until_it_is_done() {
     let not = not_closed(not.region);
     assert!(not.error.why().starts_with("1 other handle and "), "{}", not.error);
     drop(clone);
-    // The request is the application's to forget; the operation goes on.
+    // Dropping the request does not cancel the operation.
     drop(put);
     worker.close_region(not.region, PATIENCE).unwrap();
     worker.flush().unwrap();
@@ -117,7 +117,7 @@ fn after_the_first_attempt_peers_are_refused_and_no_new_key_is_given_out() {
     not.region.close().unwrap();
 }
 
-/// The put would land in memory whose owner has asked for it back.
+/// The put would reach memory whose owner is reclaiming it.
 #[test]
 fn after_the_first_attempt_peers_are_refused_that_reach_the_memory_without_us() {
     let (owner, peer) = (Context::open().unwrap(), Context::open().unwrap());
@@ -147,12 +147,12 @@ fn after_the_first_attempt_peers_are_refused_that_reach_the_memory_without_us() 
     }
 }
 
-/// A region that a domain of this test's has registered, too; so large that to touch it ends the process once it is freed.
+/// A region registered with a test domain as well. It is so large that touching it after it was freed ends the process.
 fn known_to(context: &Context, answers: &'static Answers) -> Region {
     also_known_to(context.register(vec![0u8; 64 << 20]).unwrap(), answers)
 }
 
-/// The same of memory that a domain of the library's gives, and frees as its registration ends.
+/// The same for memory that a domain of the library allocates and frees when its registration ends.
 fn given_and_known_to(context: &Context, answers: &'static Answers) -> Region {
     let region = context.alloc(64 << 20).unwrap();
     assert!(region.is_shared(), "memory that peers map");
@@ -203,7 +203,7 @@ fn a_context_ends_while_a_peer_is_inside_and_leaves_it_the_memory() {
     let region = known_to(&context, &ANSWERS);
     let memory = region.inner.span;
     drop((region, context));
-    // Not given to anybody else: still what it was.
+    // Not freed: the content is unchanged.
     assert_eq!(memory.write(0, b"the peer"), Ok(()));
     assert!(!ANSWERS.ended());
 }
@@ -221,7 +221,7 @@ fn memory_of_a_dropped_region_is_kept_for_good_when_its_provider_does_not_know_w
         drop(context.alloc(8).unwrap());
         assert_eq!(answers.asked() - asked, u32::from(last == Status::Again));
         drop(context);
-        // Not given to anybody else: still what it was.
+        // Not freed: the content is unchanged.
         assert_eq!(memory.write(0, b"the peer"), Ok(()));
     }
 }
@@ -275,7 +275,7 @@ fn memory_that_a_domain_gives_stays_for_good_when_another_domain_does_not_know_w
     }
 }
 
-/// A part for peers of which one is inside; large enough that to touch it ends the process once it is freed.
+/// A part for peers that a peer is accessing. It is so large that touching it after it was freed ends the process.
 fn part_known_to(context: &Context, whole: &Region, answers: &'static Answers) -> Region {
     let memory = &context.core().memory;
     also_known_to(memory.part_for_peers(whole, 0..32 << 20, Access::READ).unwrap(), answers)
@@ -407,7 +407,7 @@ fn a_forked_child_drops_its_regions_whatever_its_parents_threads_were_doing() {
         });
     });
     inside.recv().unwrap();
-    // The child alone lets go of them while the table is locked.
+    // The child alone drops them while the table is locked.
     let mut all = Some((regions, context));
     let ended = ends_in_forked_child(|| {
         let Some((regions, context)) = all.take() else { return };
@@ -446,7 +446,7 @@ fn local_memory_of_another_context_is_refused_where_it_would_be_kept() {
 
 #[test]
 fn memory_of_any_size_is_given_or_refused_in_words() {
-    // Memory that peers can map, and where no provider has any.
+    // With memory that peers can map, and without a provider that has any.
     for (providers, shared) in [("shm", true), ("tcp,tcp-connect", false)] {
         let mut builder = Context::builder().set("TIELINE_PROVIDERS", providers);
         if !shared {

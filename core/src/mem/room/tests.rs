@@ -1,10 +1,10 @@
-//! Tests of the room for memory, on machines that are folders.
+//! Tests of the available memory, with directories in place of machines.
 
 use super::*;
 use std::cell::Cell;
 use std::fs::{create_dir_all, write};
 
-/// A folder that is taken for `/`.
+/// A directory that stands for `/`.
 struct Machine(PathBuf);
 
 impl Machine {
@@ -39,7 +39,7 @@ impl Drop for Machine {
 
 const KIB: u64 = 1024;
 const V2: &str = "30 25 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-/// Each controller has a mount of its own.
+/// Each controller has its own mount.
 const V1: &str = "35 25 0:29 /docker/abc /sys/fs/cgroup/cpu rw shared:8 - cgroup cgroup rw,cpu\n\
     36 25 0:30 /docker/abc /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n";
 
@@ -75,10 +75,10 @@ fn of_nested_groups_the_smallest_room_counts() {
         ],
     );
     let room = machine.room();
-    // What the kernel can drop of files does not count as used.
+    // Files that the kernel can drop do not count as used.
     assert_eq!(room.bytes, 1_048_576 - (614_400 - 204_800) - 65_536);
     assert!(room.by.contains("/job with a limit of 1048576"), "{room:?}");
-    // The innermost, when that is the smallest.
+    // The innermost group, if it has the smallest room.
     machine.file("sys/fs/cgroup/job/step/rank/memory.max", "8192\n");
     machine.file("sys/fs/cgroup/job/step/rank/memory.swap.max", "4096\n");
     machine.file("sys/fs/cgroup/job/step/rank/memory.swap.current", "1024\n");
@@ -101,17 +101,17 @@ fn a_container_of_version_one_sees_its_group_at_the_mount() {
         ],
     );
     assert_eq!(machine.room().bytes, 524_288 + 4096 + 100 * KIB - 65_536);
-    // Memory and swap together have a limit of their own.
+    // Memory and swap together have their own limit.
     machine.file(&format!("{group}/memory.memsw.limit_in_bytes"), "600000\n");
     machine.file(&format!("{group}/memory.memsw.usage_in_bytes"), "524288\n");
     let left = 600_000 - 524_288 + 4096 - 65_536;
     assert_eq!(machine.room().bytes, left);
-    // Another path outside, as a group's name space shows it: the mount is what is known.
+    // A different path outside, as a cgroup namespace shows it: only the mount is known.
     machine.file("proc/self/cgroup", "4:memory:/../elsewhere\n");
     assert_eq!(machine.room().bytes, left);
 }
 
-/// Files that the kernel could drop count as room, and those that run are among them.
+/// Files that the kernel could drop count as room, and running programs are among them.
 #[test]
 fn the_last_part_of_a_limit_is_not_given_away_however_small_the_pieces_are() {
     const LIMIT: u64 = 256 << 20;
@@ -129,7 +129,7 @@ fn the_last_part_of_a_limit_is_not_given_away_however_small_the_pieces_are() {
     for piece in [4 << 10, 64 << 10, 512 << 10, 1 << 20] {
         let (gauge, mut given) = (Gauge::default(), 0);
         let look = |given: u64| {
-            // All of the limit may be in use, and then the kernel has dropped of the files what was in the way.
+            // All of the limit may be in use; then the kernel has dropped as many file pages as necessary.
             machine.file(&format!("{group}/memory.current"), &format!("{}\n", given + (24 << 20)));
             smallest(&machine.0, None)
         };
