@@ -1,10 +1,10 @@
-//! The providers that are linked into the library or the program, and what the library's can be told.
+//! The providers linked into the library or the program, and the variables of the library's providers.
 
 use tieline_config::{Declared, ValueView};
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::process::Kept;
 
-/// A provider that is linked into the core, or into the program.
+/// A provider linked into the core or into the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Builtin {
     pub(crate) name: &'static str,
@@ -14,8 +14,8 @@ pub(crate) struct Builtin {
 
 static LINKED: Kept<Builtin> = Kept::new();
 
-/// Every context that this process opens from now on has this provider too, behind those of files: for what counts instructions over
-/// devices that the program plays.
+/// Adds this provider to every context that the process opens from here on, after the providers from files. For tools that count
+/// instructions with devices simulated by the program.
 #[doc(hidden)]
 pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) {
     if !LINKED.iter().any(|known| known.name == name) {
@@ -23,7 +23,7 @@ pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) 
     }
 }
 
-/// All that are linked, the program's last.
+/// All linked providers, the program's last.
 pub(crate) fn linked() -> Vec<Builtin> {
     let mut all = of_the_library();
     let of_the_library = all.len();
@@ -53,20 +53,21 @@ fn of_the_library() -> Vec<Builtin> {
     Vec::new()
 }
 
-/// The text of `docs/configuration.md`: every variable of the core and of the providers that are linked into it, and behind
-/// them those of other providers that are among `loaded` (`Report::config` has them). What this process has set plays no part.
+/// Returns the text of `docs/configuration.md`: every variable of the core and of its linked providers, followed by those of other
+/// providers among `loaded` (`Report::config` contains them). Values set in this process have no effect.
 #[must_use]
 pub fn configuration_markdown(loaded: &[ValueView]) -> String {
     tieline_config::markdown(variables(), loaded)
 }
 
-/// The text of `/etc/tieline/tieline.toml` as packages install it: the same variables, each set to its default behind a `#`.
+/// Returns the text of `/etc/tieline/tieline.toml` as packages install it: the same variables, each set to its default in a
+/// comment.
 #[must_use]
 pub fn configuration_file(loaded: &[ValueView]) -> String {
     tieline_config::settings_file(variables(), loaded)
 }
 
-/// What the built-in providers declare, in the order of their names.
+/// The variables that the built-in providers declare, in the order of the providers' names.
 pub(crate) fn variables() -> Vec<(&'static str, Vec<Declared>)> {
     #[cfg(feature = "builtin")]
     {

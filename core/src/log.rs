@@ -1,13 +1,13 @@
-//! What is kept for the report while a context is used, since a library does not print: how it began, and what came last.
+//! The lines kept for the report while a context is used, because a library does not print: the first ones and the last ones.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Lines of each half that are kept.
+/// Number of lines kept in each half.
 const KEPT: usize = 256;
 
-/// Whether a character stands for itself in a line: neither one that a terminal obeys or that ends a line, nor one that is not seen and
-/// changes how others are (their direction, for one). Peers and files have a hand in what a line says.
+/// Whether a character is printable in a line. Control characters, line ends and invisible characters that change other characters
+/// (for example their direction) are not. Peers and files can influence the lines.
 pub(crate) fn is_plain(c: char) -> bool {
     let is_unseen = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -15,10 +15,10 @@ pub(crate) fn is_plain(c: char) -> bool {
     !c.is_control() && !is_unseen
 }
 
-/// The lines so far, of words or of more. Any thread may add some.
+/// The lines so far. Any thread may add lines.
 pub(crate) struct Log<T> {
     lines: Mutex<Lines<T>>,
-    /// Who is told of each line as it comes, once somebody asked for it.
+    /// Receives each new line, once it is set.
     heard: OnceLock<Hearer<T>>,
 }
 
@@ -27,15 +27,15 @@ type Hearer<T> = Box<dyn Fn(&T) + Send + Sync>;
 struct Lines<T> {
     first: Vec<T>,
     last: VecDeque<T>,
-    /// Lines between the two that others do not push out: the latest ones.
+    /// Lines between the two halves that later lines do not evict: the latest of them.
     lasting: VecDeque<T>,
-    /// Lines that had to make room between the two, those that last among them.
+    /// Number of lines evicted between the two halves, including lasting ones.
     left_out: u64,
 }
 
-/// What a log consists of.
+/// An entry of a log.
 pub(crate) trait Line: Clone + PartialEq + From<String> {
-    /// Whether lines that come later leave it where it is.
+    /// Whether later lines do not evict this line.
     fn lasts(&self) -> bool {
         false
     }
@@ -54,12 +54,12 @@ impl<T: Line> Log<T> {
         Log { lines: Mutex::new(lines), heard: OnceLock::new() }
     }
 
-    /// Tells somebody of each line that comes from now on.
+    /// Sets the function that receives each new line.
     pub(crate) fn pass_on(&self, to: impl Fn(&T) + Send + Sync + 'static) {
         let _ = self.heard.set(Box::new(to));
     }
 
-    /// Keeps a line.
+    /// Adds a line.
     pub(crate) fn add(&self, line: T) {
         self.tell(&line);
         self.locked().add(line);
@@ -71,12 +71,12 @@ impl<T: Line> Log<T> {
         }
     }
 
-    /// Keeps a line, unless the same is there.
+    /// Adds a line, unless it is there already.
     pub(crate) fn add_once(&self, line: T) {
         let _ = self.add_if_new(line);
     }
 
-    /// The same; `false` where it is there.
+    /// Like `add_once`; returns `false` if the line was there.
     pub(crate) fn add_if_new(&self, line: T) -> bool {
         let mut lines = self.locked();
         if lines.first.contains(&line) || lines.last.contains(&line) {

@@ -46,9 +46,9 @@ const AT_ONCE: usize = 64;
 /// No address is longer.
 const MOST: usize = 1 << 20;
 
-/// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address. [`Worker::name`](crate::Worker::name)
-/// makes it, and [`Worker::endpoint_by_name`](crate::Worker::endpoint_by_name) connects. It opens the way to the worker as the address does,
-/// and is to be kept as secret.
+/// A worker's name: at most 48 bytes, from which a peer can get the worker's whole address. [`Worker::name`](crate::Worker::name)
+/// returns it, and [`Worker::endpoint_by_name`](crate::Worker::endpoint_by_name) connects. It gives access to the worker like the
+/// address, so keep it equally secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkerName {
     bytes: [u8; WorkerName::MAX_LEN],
@@ -58,19 +58,19 @@ pub struct WorkerName {
 const _: () = assert!(size_of::<WorkerName>() == WorkerName::MAX_LEN);
 
 impl WorkerName {
-    /// The longest name.
+    /// The maximum length of a name in bytes.
     pub const MAX_LEN: usize = 48;
 
-    /// The bytes for a peer.
+    /// Returns the bytes for a peer.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..len_of(self.bytes[1]).unwrap_or(HEAD)]
     }
 
-    /// Takes the bytes of a name; zeros behind them are left alone.
+    /// Parses the bytes of a name. Trailing zeros are ignored.
     ///
     /// # Errors
-    /// `BadData` for bytes that are no name, `Unsupported` for one of another version.
+    /// `BadData` for bytes that are not a name, `Unsupported` for a name of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<WorkerName, Error> {
         let no = |status, why: &str| {
             let fix = match status {
@@ -171,7 +171,7 @@ impl WorkerName {
 }
 
 impl fmt::Debug for WorkerName {
-    /// Without its proof.
+    /// Prints the name without its proof.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at =
             self.addresses().iter().map(|a| format!("{}:{}", a.ip, a.port)).collect::<Vec<_>>();

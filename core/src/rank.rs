@@ -1,8 +1,7 @@
-//! Which of two modules is better for a role, and by which rule.
+//! The ranking of two modules for a role, and the rule that decided.
 //!
-//! The rules in their order: what the user's lists prefer, then priority (the user's, else the module's
-//! own), then cost for the role's class of operation, then name. Every comparison says which rule decided,
-//! because that is what an operator wants to know.
+//! The rules, in order: the user's lists, then priority (the user's, otherwise the module's own), then cost for the role's class of
+//! operation, then name. Every comparison returns the rule that decided, for the operator.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -40,16 +39,16 @@ impl fmt::Display for ModuleRef {
     }
 }
 
-/// What a module says of itself, as far as choosing needs it.
+/// The properties of a module that the ranking needs.
 #[derive(Clone, Debug)]
 pub(crate) struct ModuleFacts {
     /// Opened through the connector table: it forms connections and carries no data.
     pub(crate) connection_only: bool,
-    /// Needs an exchange of endpoint addresses that something else carries.
+    /// Needs an exchange of endpoint addresses by another carrier.
     pub(crate) connects_to_endpoint: bool,
     /// [`caps`].
     pub(crate) caps: u64,
-    /// Whether at least one atomic returns the value from before.
+    /// Whether at least one atomic returns the previous value.
     pub(crate) fetching_atomics: bool,
     /// Its own priority.
     pub(crate) priority: i32,
@@ -72,13 +71,13 @@ impl From<&ModuleAttr> for ModuleFacts {
 }
 
 impl ModuleFacts {
-    /// Carries messages that are copied before the call returns: what an exchange of addresses needs.
+    /// Whether it carries messages that are copied within the call, as an exchange of addresses needs.
     pub(crate) fn carries_small_messages(&self) -> bool {
         self.caps & (caps::AM_SHORT | caps::AM_PACKED) != 0
     }
 }
 
-/// What a module is chosen for.
+/// A role of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Message,
@@ -87,7 +86,7 @@ pub(crate) enum Role {
     Connection,
 }
 
-/// What a module lacks whose completions say nothing of the target.
+/// The capability that a module lacks if its completions do not include the target.
 pub(crate) const NO_ARRIVAL: &str = "completion at the target (REMOTE_COMPLETION)";
 
 impl Role {
@@ -104,7 +103,7 @@ impl Role {
         }
     }
 
-    /// What a data-path module lacks for the role.
+    /// The capability that a data-path module lacks for the role.
     pub(crate) fn lacks(self, facts: &ModuleFacts) -> Option<&'static str> {
         let has = |bits: u64| facts.caps & bits != 0;
         match self {
@@ -117,7 +116,7 @@ impl Role {
             }
             Role::Atomic if !has(caps::ATOMICS) => Some("atomics"),
             Role::Atomic if !facts.fetching_atomics => Some("atomics that return a value"),
-            // Nobody asks its lane afterwards whether what is complete has arrived.
+            // No flush of its lane checks whether completed operations have arrived.
             Role::Rma | Role::Atomic if !has(caps::REMOTE_COMPLETION) => Some(NO_ARRIVAL),
             Role::Connection if facts.connects_to_endpoint => Some("connecting to an interface"),
             Role::Connection if !facts.connection_only && !facts.carries_small_messages() => {
@@ -127,7 +126,7 @@ impl Role {
         }
     }
 
-    /// The classes of operation that its cost is compared by, the more telling one first.
+    /// The classes of operation by which costs are compared, the more significant one first.
     fn classes(self) -> &'static [(usize, usize, &'static str)] {
         match self {
             Role::Message => &[
@@ -144,7 +143,7 @@ impl Role {
     }
 }
 
-/// Time for an operation of `size` bytes, ns. What makes no sense counts as infinitely slow.
+/// The time for an operation of `size` bytes, ns. An invalid cost counts as infinitely slow.
 pub(crate) fn cost_ns(cost: &Cost, size: usize) -> f64 {
     let on_the_wire =
         if cost.bytes_per_second > 0.0 { size as f64 / cost.bytes_per_second * 1e9 } else { 0.0 };
@@ -152,23 +151,23 @@ pub(crate) fn cost_ns(cost: &Cost, size: usize) -> f64 {
     if total.is_finite() && total >= 0.0 { total } else { f64::INFINITY }
 }
 
-/// A module with everything that decides about it.
+/// A module with all properties that decide its rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranked {
     /// Its name.
     pub(crate) at: ModuleRef,
-    /// What it can do.
+    /// Its capabilities.
     pub(crate) facts: ModuleFacts,
-    /// The priority that counts.
+    /// The effective priority.
     pub(crate) priority: i32,
     /// The variable that set the priority; none: it is the module's own.
     pub(crate) priority_by: Option<String>,
-    /// Its places in the user's lists, each with the list: lower is better.
+    /// Its positions in the user's lists, each with the list: lower is better.
     pub(crate) preference: [(usize, &'static str); 3],
 }
 
 impl Ranked {
-    /// `priority 40`, or with the variable that says so.
+    /// `priority 40`, with the variable that set it, if any.
     pub(crate) fn priority_text(&self) -> String {
         match &self.priority_by {
             Some(by) => format!("priority {} by {by}", self.priority),
@@ -177,7 +176,7 @@ impl Ranked {
     }
 }
 
-/// Compares two modules for a role; `Less` is better. The text says why the better one is.
+/// Compares two modules for a role; `Less` is better. The text gives the reason.
 pub(crate) fn compare(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) {
     for (mine, theirs) in a.preference.iter().zip(&b.preference) {
         let order = mine.0.cmp(&theirs.0);
@@ -212,11 +211,11 @@ pub(crate) fn time(ns: f64) -> String {
     }
 }
 
-/// The scheme that two sides use for one pair: the one both have whose higher priority of the two is the
-/// highest; among equals the first by name. Both sides compute the same without a message.
+/// The scheme that two sides use for one pair: the common one with the highest priority on either side; among equals the first by
+/// name. Both sides compute the same result without a message.
 ///
 /// # Errors
-/// [`Status::Unreachable`], with what each side has.
+/// [`Status::Unreachable`], with the schemes of each side.
 pub(crate) fn agree<S: AsRef<str>, T: AsRef<str>>(
     local: &[(S, i32)],
     remote: &[(T, i32)],
@@ -320,7 +319,7 @@ mod tests {
         assert_eq!(cost(-1.0, 0.0, 0.0, 8), f64::INFINITY);
     }
 
-    /// What each role needs, bit by bit.
+    /// The capabilities that each role needs, bit by bit.
     #[test]
     fn what_a_module_lacks_for_a_role_is_named() {
         let lacks = |role: Role, caps: u64| {

@@ -1,11 +1,11 @@
-//! The progress thread: a worker of the library's own that serves what peers ask of this context's memory
-//! (emulated put, get and atomics, and first contact for them) while the application computes.
+//! The progress thread: an internal worker that serves peers' operations on this context's memory (emulated put, get and atomics,
+//! and the first contact for them) while the application computes.
 //!
-//! It sleeps on its descriptor when there is nothing to do; where a module has none to sleep on, it naps. Message handlers
-//! are not its business: they run in the application's own progress.
+//! The thread sleeps on its descriptor when it is idle. If a module has no descriptor, it naps. It runs no message handlers: these
+//! run in the application's own progress.
 //!
-//! A thread that ends before it is told to, with an error or a panic, is its owner's affair: nothing new begins on the
-//! context from then on, and every worker hears it once ([`Core::check_service`]).
+//! If the thread ends early, with an error or a panic, nothing new begins on the context from then on, and every worker reports the
+//! reason once ([`Core::check_service`]).
 
 use crate::exit::{self, Ends};
 use crate::setup::Core;
@@ -44,7 +44,7 @@ impl Ends for Stop {
 }
 
 impl Service {
-    /// Starts the thread and waits until its worker can be reached.
+    /// Starts the thread and waits until its worker is reachable.
     pub(crate) fn start(core: Arc<Core>) -> Result<Service, Error> {
         let guard = ForkGuard::new();
         let (asked, ended) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -73,19 +73,19 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         if !self.guard.same_process() {
-            // In a forked child there is no such thread to wait for.
+            // A forked child has no such thread to join.
             std::mem::forget(self.thread.take());
             return;
         }
         self.stop.ask();
         if let Some(thread) = self.thread.take() {
-            // A panic there has already ended the service; there is nobody to tell.
+            // A panic there has already ended the service, and there is no caller to report it to.
             let _ = thread.join();
         }
     }
 }
 
-/// The system refused a thread. Progress makes none, so this is never `Again`.
+/// The error if the system refuses a thread. Progress cannot help, so it is never `Again`.
 #[cold]
 fn no_thread(error: &std::io::Error) -> Error {
     Error::new(
@@ -111,7 +111,7 @@ fn serve(core: Arc<Core>, stop: &Stop, ready: &SyncSender<Result<(), Error>>) {
         }
     };
     let _ = ready.send(Ok(()));
-    // The worker goes before the news: who hears it finds that nobody serves any more.
+    // The worker is dropped before the report, so that a worker that reads the report finds no service worker.
     let ended = watched(move || {
         while !stop.asked.load(Ordering::Acquire) {
             let _ = worker.inner.rest(Duration::MAX)?;
@@ -123,7 +123,7 @@ fn serve(core: Arc<Core>, stop: &Stop, ready: &SyncSender<Result<(), Error>>) {
     }
 }
 
-/// Runs the thread's work. A panic of it is an error like others.
+/// Runs the thread's work, and turns a panic into an error.
 fn watched(work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<&str>().copied();

@@ -23,18 +23,19 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::ModuleAttr;
 use tieline_plugin_api::connects;
 
-/// A peer that has written to this worker, by its number on this worker.
+/// A peer that has sent messages to this worker, identified by its number on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub(crate) u32);
 
 impl PeerId {
-    /// The peer of a number that [`get`](PeerId::get) gave, on that worker; others know nobody by it, or somebody else.
+    /// Makes the peer from a number that [`get`](PeerId::get) returned on the same worker. On another worker the number has no
+    /// meaning, or another one.
     #[must_use]
     pub fn from_number(number: u32) -> PeerId {
         PeerId(number)
     }
 
-    /// The number itself: they are counted from 0, and not given away twice.
+    /// Returns the number. Numbers are counted from 0 and are not reused.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0
