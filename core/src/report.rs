@@ -1,4 +1,4 @@
-//! What a context found, chose and left out: for people and for programs.
+//! The report of a context: what it found, chose and left out, for people and for programs.
 //!
 //! ```no_run
 //! let report = tieline::Context::open()?.report();
@@ -27,38 +27,37 @@ pub use values::{
 };
 use why::{listed, record_lines_within};
 
-/// Everything a context knows about itself. Fields are only ever added.
+/// The report of a context. Fields are only ever added.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Version of the library.
+    /// The version of the library.
     pub version: String,
-    /// Provider ABI that it speaks, `major.minor`.
+    /// The provider ABI version that the library implements, `major.minor`.
     pub abi: String,
     /// Directories that were searched for providers, in order.
     pub searched: String,
-    /// Providers that are loaded.
+    /// The loaded providers.
     pub providers: Vec<ProviderView>,
     /// Their open memory domains.
     pub domains: Vec<DomainView>,
-    /// The modules of these.
+    /// The modules of these domains.
     pub modules: Vec<ModuleView>,
-    /// What was composed for each domain.
+    /// The composition for each domain.
     pub paths: Vec<PathView>,
-    /// In which order modules serve a peer that all of them reach. What a certain peer gets is what
-    /// `Endpoint::report` says.
+    /// The order in which modules serve a peer that all of them reach. `Endpoint::report` returns the lanes of a particular peer.
     pub lanes: Vec<LaneView>,
-    /// What calls that wait do first, and why: spin, or yield the processor at once.
+    /// What a call that waits does first, and why: spin, or yield the processor immediately.
     pub waits: String,
     /// Every decision.
     pub records: Vec<Record>,
-    /// What an operator should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
-    /// What providers logged, as far as `TIELINE_LOG` wants it.
+    /// The log of the providers, filtered by `TIELINE_LOG`.
     pub log: Vec<LogView>,
     /// Every variable with its value and origin.
     pub config: Vec<ValueView>,
-    /// Configuration files that were looked for.
+    /// The configuration files that were searched.
     pub files: Vec<FileView>,
 }
 
@@ -71,7 +70,7 @@ pub struct ProviderView {
     pub version: String,
     /// A file's path, or `built in`.
     pub origin: String,
-    /// Why it has nothing to do here: `no device in /sys/class/infiniband`.
+    /// The reason why it is not used here: `no device in /sys/class/infiniband`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
 }
@@ -83,11 +82,11 @@ pub struct DomainView {
     pub provider: String,
     /// Its name.
     pub name: String,
-    /// What it can do with memory: `alloc`, `register`.
+    /// Its memory operations: `alloc`, `register`.
     pub can: Vec<String>,
-    /// Fixed cost of a registration, ns, as stated.
+    /// The fixed cost of a registration that the provider states, ns.
     pub register_ns: f64,
-    /// Cost of a registration per byte, ns, as stated.
+    /// The cost of a registration per byte that the provider states, ns.
     pub register_ns_per_byte: f64,
 }
 
@@ -104,17 +103,17 @@ pub struct ModuleView {
     pub role: String,
     /// `interface` or `endpoint`: what it connects to.
     pub connects_to: String,
-    /// What it can do.
+    /// Its capabilities.
     pub can: Vec<String>,
-    /// The priority that counts.
+    /// The effective priority.
     pub priority: i32,
-    /// The variable that set the priority, when it is not the module's own.
+    /// The variable that set the priority, unless it is the module's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_by: Option<String>,
-    /// Time for one operation, ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8 KiB, `bulk_rma` of
-    /// 256 KiB (a bandwidth), `atomic` of 8 bytes. What it does not do is not there.
+    /// Time for one operation in ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8 KiB,
+    /// `bulk_rma` of 256 KiB (a bandwidth), `atomic` of 8 bytes. Operations that the module does not support are missing.
     pub cost_ns: BTreeMap<String, f64>,
-    /// Roles that it was chosen for.
+    /// The roles that it was chosen for.
     pub used_for: Vec<String>,
 }
 
@@ -125,64 +124,63 @@ pub struct PathView {
     pub domain: String,
     /// Its provider.
     pub provider: String,
-    /// Carries messages.
+    /// The module that carries messages.
     pub message: Option<String>,
-    /// Does put and get; `emulated`: the core does it over messages.
+    /// The module that executes put and get; `emulated`: the core uses messages.
     pub rma: Option<String>,
-    /// Does atomics; `emulated`: the core does it over messages.
+    /// The module that executes atomics; `emulated`: the core uses messages.
     pub atomic: Option<String>,
-    /// Forms connections.
+    /// The module that forms connections.
     pub connection: Option<String>,
-    /// Why that one does.
+    /// The reason for that choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_because: Option<String>,
-    /// All of that in a line: `{message rc, RMA rc, atomic emulated, connect ud}`.
+    /// The composition in one line: `{message rc, RMA rc, atomic emulated, connect ud}`.
     pub composed: String,
-    /// Roles that need nothing from the target's threads.
+    /// The roles that need no action of the target's threads.
     pub passive_target: Vec<String>,
-    /// Why the path cannot be used.
+    /// The reason why the path cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
 }
 
-/// One lane towards a peer that everything reaches.
+/// One lane towards a peer that all modules reach.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaneView {
     /// `message`, `RMA` or `atomic`.
     pub role: String,
     /// A module, or `emulated`.
     pub via: String,
-    /// `own`: memory that the module provided (`Context::alloc`); `any`: all registered memory. Messages
-    /// need none.
+    /// `own`: memory that the module allocated (`Context::alloc`); `any`: all registered memory. Empty for messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// Why it stands where it stands.
+    /// The reason for its position.
     pub because: String,
 }
 
-/// A line that a provider logged.
+/// A line of a provider's log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogView {
     /// The provider.
     pub provider: String,
     /// `error`, `warn`, `info` or `debug`.
     pub level: String,
-    /// What it said.
+    /// The text.
     pub text: String,
-    /// What has happened to a device, where it is that: `port_down`, `port_up` or `device_gone`. Told whatever
-    /// `TIELINE_LOG` says.
+    /// The event, if the line reports a change of a device: `port_down`, `port_up` or `device_gone`. Reported with every value of
+    /// `TIELINE_LOG`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
 }
 
 impl Report {
-    /// What is here, in three short tables.
+    /// Returns the report as three short tables.
     #[must_use]
     pub fn table(&self) -> String {
         self.table_within(text::WIDTH)
     }
 
-    /// The same for a terminal of this width.
+    /// The same for a terminal of this width, in columns.
     #[must_use]
     pub fn table_within(&self, width: usize) -> String {
         let mut text = self.title();
@@ -234,7 +232,7 @@ impl Report {
         text
     }
 
-    /// The whole report.
+    /// Returns the whole report as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| {
@@ -261,7 +259,7 @@ impl Report {
     }
 }
 
-/// Records as aligned lines of subject, decision and reason.
+/// Formats records as aligned lines of subject, decision and reason.
 #[must_use]
 pub fn record_lines<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
     record_lines_within(records, text::WIDTH, Verdict::detail)

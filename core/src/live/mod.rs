@@ -1,4 +1,4 @@
-//! What a process shows of itself while it runs, for who asks from outside: `tieline info --pid`.
+//! The state that a process publishes while it runs, for other processes: `tieline info --pid`.
 //!
 //! ```no_run
 //! for context in tieline::live::of_process(4242)? {
@@ -7,25 +7,28 @@
 //! # Ok::<(), tieline::Error>(())
 //! ```
 //!
-//! A context has a memory file named `tieline-live`, sealed so that nobody can shrink it. Each of its workers writes into a place of
-//! its own there: a few words that are plain stores, made where a worker asks the kernel for events and sleeps; and two texts (JSON)
-//! of its endpoints, queues and connections, written in turn, so that the last whole one can be read also while the next is being
-//! made, however long that takes. A text is made before a sleep, and ten times in a second of polling, and all of them take a
-//! hundredth of the worker's time at most: what is posted and polled in between costs what it costs without, one call of progress in
-//! very many takes longer. No thread and no signal handler is there for it, a reader holds nobody up, and with the process (and
-//! children that it forked and that run no other program) the file is gone, however they ended: it has no name in any directory.
+//! A context has a memory file named `tieline-live`, sealed against truncation. Each of its workers has its own place in the file.
+//! The worker writes a few words there by plain stores, when it polls the kernel for events and when it sleeps. It also writes two
+//! texts (JSON) of its endpoints, queues and connections, alternately. The last complete text can therefore be read while the next
+//! one is being written, however long that takes.
 //!
-//! A reader opens it by `/proc/PID/fd`, which the kernel grants to the same user, if the process may be looked into at all (not one
-//! that has changed its user, or has said by `prctl(PR_SET_DUMPABLE)` that it may not), and to root. Nothing is attached, so Yama's
-//! `ptrace_scope` has no say; a `/proc` that hides processes of others, or a security module that forbids a look, is told as what it is.
-//! Since whoever can open the file can write to it, a worker reads nothing of it back, and a reader believes nothing: it reads (a
-//! mapping could be cut off under it), checks every length, and what it shows has no control characters. One look has so much time, and
-//! so many bytes of texts, for all processes that it looks at together.
+//! A text is written before a sleep, and ten times per second of polling. All texts together take at most one percent of the
+//! worker's time. Posting and polling in between have no additional cost; one progress call in very many takes longer. There is no
+//! thread and no signal handler for this, and a reader delays no worker. The file has no name in any directory. It disappears with
+//! the process, however the process ended, and with forked children that execute no other program.
 //!
-//! The reader sees also who does not move. A worker that has made no progress between two looks and is not asleep is in the hands
-//! of its application. Its last text is then older than its last progress, and is shown as what it is: how things were so long ago. Only
-//! while a worker sleeps, nothing of its own changes, and what waited then has waited since. An operation that was its endpoint's
-//! oldest one in several texts waits since the first of them.
+//! A reader opens the file through `/proc/PID/fd`. The kernel permits this to root, and to the same user unless the process has
+//! changed its user or has disabled it by `prctl(PR_SET_DUMPABLE)`. Nothing is attached, so Yama's `ptrace_scope` does not apply.
+//! If `/proc` hides other users' processes, or a security module denies access, the error says so.
+//!
+//! Every process that can open the file can also write to it. Therefore a worker never reads it back, and a reader trusts nothing:
+//! it reads with system calls (a mapping could be truncated while it is in use), checks every length, and removes control
+//! characters from its output. One look has a bound of time and of text bytes, for all processes that it examines together.
+//!
+//! The reader also sees workers that make no progress. A worker that made no progress between two looks and is not asleep is
+//! waiting for its application. Its last text is then older than its last progress, and is shown with its age. Only while a worker
+//! sleeps does its own state not change, and operations that waited at the beginning have waited since. An operation that was its
+//! endpoint's oldest one in several texts has waited since the first of them.
 
 mod file;
 mod process;

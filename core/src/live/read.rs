@@ -24,12 +24,13 @@ const MOST_PEERS: usize = 64;
 /// How often a text is read that changes meanwhile.
 const TRIES: usize = 100;
 
-/// What a running process shows of itself: each of its open contexts. It takes a quarter of a second, in which the process goes on, and at
-/// most three seconds and some ten MiB of memory, whatever it shows: what is left out then is counted ([`Status::incomplete`]).
+/// Returns the published state of a running process: one entry for each of its open contexts. The call takes a quarter of a second,
+/// during which the process continues. It takes at most three seconds and some ten MiB of memory, whatever the process publishes;
+/// state that was left out is counted ([`Status::incomplete`]).
 ///
 /// # Errors
-/// `Invalid`: there is no such process, or none with an open context; `Permission`: this user may not look into it; `TimedOut`: it has so
-/// many descriptors that none of a context was found in that time.
+/// `Invalid`: there is no such process, or it has no open context. `Permission`: this user may not examine it. `TimedOut`: it has
+/// so many descriptors that no context was found in that time.
 pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     let process = Process::of(pid)?;
     let mut room = Room::for_a_look();

@@ -1,47 +1,47 @@
-//! What is shown: values for programs. Fields are only ever added, so that tool and process may be of different versions.
+//! The published state, as values for programs. Fields are only ever added, so tool and process may have different versions.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a context shows: its workers. `Display` is what `tieline info --pid` prints.
+/// The state of a context and its workers. `Display` is the output of `tieline info --pid`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Status {
-    /// The process, by the number that who asks knows it by.
+    /// The process number, as the reader sees it.
     pub pid: u32,
-    /// What the process is called.
+    /// The name of the program.
     pub program: String,
-    /// Version of its library.
+    /// The version of its library.
     pub version: String,
-    /// The context, by the first bytes of its number.
+    /// The first bytes of the context's number.
     pub context: String,
-    /// Milliseconds since it was opened.
+    /// Milliseconds since the context was opened.
     pub open_ms: u64,
-    /// Its workers.
+    /// The context's workers.
     pub workers: Vec<WorkerStatus>,
-    /// Workers that found no place to show themselves in.
+    /// The number of workers without a place in the file.
     pub unseen: u64,
-    /// What is known of the processes that something waits for, on this host.
+    /// The known state of processes on this host that an operation waits for.
     pub peers: Vec<PeerStatus>,
-    /// Workers, or texts of theirs, that were not read: there are more of them than this process would have made.
+    /// The number of workers, or their texts, that were not read, because there are more of them than this process could have made.
     pub unread: usize,
-    /// The time or the memory of a look was over before all was read.
+    /// The time or memory bound of the look was reached before everything was read.
     pub incomplete: bool,
 }
 
-/// A process that something waits for.
+/// A process that an operation waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PeerStatus {
-    /// Its number.
+    /// Its process number.
     pub pid: u32,
-    /// What it is called; empty where it is not there any more.
+    /// The name of its program; empty if the process no longer exists.
     pub program: String,
-    /// What its worker does that something is waited for from, where that is known.
+    /// The activity of the worker that the operation waits for, if known.
     pub doing: Option<Doing>,
-    /// For how long, in ms, as far as it is known.
+    /// The duration of that activity in ms, as far as known.
     pub doing_ms: u64,
-    /// All that is known, in words: `process 4243 (solver): its worker has slept for 3.1 s`.
+    /// A summary for people: `process 4243 (solver): its worker has slept for 3.1 s`.
     pub text: String,
 }
 
@@ -50,64 +50,64 @@ pub struct PeerStatus {
 #[serde(default)]
 #[non_exhaustive]
 pub struct WorkerStatus {
-    /// The worker, by the first bytes of its number.
+    /// The first bytes of the worker's number.
     pub worker: String,
-    /// It is the progress thread's.
+    /// Whether it is the progress thread's worker.
     pub service: bool,
-    /// The thread that it was last used by, as its process knows it.
+    /// The thread that used it last, by the thread number of its own process.
     pub thread: u32,
-    /// What it does right now.
+    /// Its present activity.
     pub doing: Doing,
-    /// For how long it has done that, in ms, at least.
+    /// The minimum duration of that activity, in ms.
     pub doing_ms: u64,
-    /// It has been in a call that waits for so long, in ms.
+    /// The time that it has spent in a call that waits, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_ms: Option<u64>,
-    /// What the kernel says of its thread, where nothing can wake that: `D (disk sleep) in nfs_wait`.
+    /// The kernel's state of its thread, if the thread is blocked and cannot be woken: `D (disk sleep) in nfs_wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<String>,
-    /// Why nothing below is known.
+    /// The reason why no field below is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-    /// How often it has asked the kernel for events.
+    /// The number of times it has polled the kernel for events.
     pub polls: u64,
-    /// How old everything below is, in ms: what is said to wait, waited then. While it sleeps, nothing has changed since.
+    /// The age of all fields below, in ms: waiting operations waited at that time. While it sleeps, they have not changed since.
     pub age_ms: u64,
-    /// Operations that have not ended.
+    /// The number of pending operations.
     pub pending: usize,
-    /// Tracked operations that have ended and that nobody has taken yet.
+    /// The number of tracked operations that have ended and have not been taken.
     pub untaken: usize,
-    /// Answers that no way leads to the asker for.
+    /// The number of answers without a route to the requester.
     pub owed: usize,
-    /// Peers that are known.
+    /// The number of known peers.
     pub peers: usize,
-    /// Its endpoints, those that have waited the longest first.
+    /// Its endpoints, the ones that have waited longest first.
     pub endpoints: Vec<EndpointStatus>,
-    /// Endpoints that there was no room for.
+    /// The number of endpoints without room in the text.
     pub more_endpoints: usize,
-    /// Connections that are being formed.
+    /// Connections being formed.
     pub forming: Vec<FormingStatus>,
-    /// What it has open.
+    /// Its open interfaces.
     pub interfaces: Vec<InterfaceStatus>,
-    /// What it has counted ([`Counters`](crate::Counters)), where that is not 0.
+    /// Its counters ([`Counters`](crate::Counters)) that are not 0.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What a worker does.
+/// The activity of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Doing {
-    /// It was asked itself, or only one look was taken.
+    /// The worker reported its own state, or only one look was taken.
     #[default]
     Asked,
     /// It makes progress.
     Polls,
-    /// It sleeps, in a call that waits.
+    /// It sleeps in a call that waits.
     Sleeps,
     /// It was armed: its application sleeps on its descriptor, has not called it since, or a handler runs in the first call.
     Armed,
-    /// Between two looks its application has not called it, or a few times only, or it is in a handler.
+    /// Between two looks its application has not called it, or only a few times, or it is in a handler.
     NotCalled,
     /// Its process is stopped by a signal.
     Stopped,
@@ -120,68 +120,68 @@ pub enum Doing {
 #[serde(default)]
 #[non_exhaustive]
 pub struct EndpointStatus {
-    /// Who it leads to: `process 4243 on nodeb`.
+    /// Its peer: `process 4243 on nodeb`.
     pub peer: String,
-    /// That process, where it runs on this host and has the same process numbers.
+    /// The peer's process, if it runs on this host with the same process numbers.
     pub peer_pid: Option<u32>,
-    /// That worker, by the first bytes of its number.
+    /// The first bytes of the peer worker's number.
     pub peer_worker: String,
     /// `application`, `library` (it serves peers) or `answers` (over one connection).
     pub owner: String,
-    /// The word that the application gave it.
+    /// The word set by the application.
     pub user: u64,
     /// `unconnected`, `ready`, `queueing`, `failed` or `closed`.
     pub state: String,
-    /// What carries its messages: `shm/ring`.
+    /// The module that carries its messages: `shm/ring`.
     pub message: String,
-    /// The modules of the lanes that are open.
+    /// The modules of its open lanes.
     pub lanes: Vec<String>,
-    /// Operations that have not ended.
+    /// The number of pending operations.
     pub open: usize,
-    /// Of those, the ones that no lane has taken yet, and the bytes that were copied for them.
+    /// The number of those that no lane has accepted yet.
     pub queued: usize,
-    /// See there.
+    /// The bytes that were copied for the queued operations.
     pub queued_bytes: usize,
-    /// Answers to the peer that have found no room.
+    /// The number of answers to the peer that have found no room.
     pub answers: usize,
-    /// What it has counted ([`EndpointCounters`](crate::EndpointCounters)), where that is not 0.
+    /// Its counters ([`EndpointCounters`](crate::EndpointCounters)) that are not 0.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// What it waits for.
+    /// The reason why its oldest operation waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
-    /// Why it has failed.
+    /// The error by which it has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What an endpoint waits for.
+/// The reason why an endpoint waits, and for how long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Waits {
-    /// In words: `room in shm/ring: the peer has not taken what came before`.
+    /// A text: `room in shm/ring: the peer has not taken what came before`.
     pub for_what: String,
-    /// For how long at least, in ms: its oldest operation has been the oldest one since.
+    /// The minimum duration in ms: its oldest operation has been the oldest one since then.
     pub ms: u64,
 }
 
-/// A connection that is being formed.
+/// A connection being formed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct FormingStatus {
-    /// Who it leads to.
+    /// Its peer.
     pub peer: String,
-    /// The module that it is for.
+    /// The module that the connection is for.
     pub module: String,
-    /// What carries its datagrams.
+    /// The carrier of its datagrams.
     pub by: String,
-    /// How far it is.
+    /// Its phase.
     pub phase: String,
-    /// For how long at least, in ms.
+    /// The minimum duration in ms.
     pub ms: u64,
-    /// What the carrier of the datagrams last complained of.
+    /// The last error of the carrier.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub trouble: String,
 }
@@ -193,17 +193,17 @@ pub struct FormingStatus {
 pub struct InterfaceStatus {
     /// `shm/ring`
     pub path: String,
-    /// Peers that it knows.
+    /// The number of peers that it knows.
     pub peers: u64,
-    /// Memory that it holds.
+    /// The bytes of memory that it holds.
     pub bytes: u64,
-    /// Why it serves no new endpoint.
+    /// The reason why it accepts no new endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_use: Option<String>,
 }
 
 impl Status {
-    /// The whole of it.
+    /// Returns the whole state as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         // Maps have plain keys, and a string is written to: neither fails.
@@ -212,7 +212,7 @@ impl Status {
 }
 
 impl WorkerStatus {
-    /// The whole of it.
+    /// Returns the whole state as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()

@@ -6,11 +6,11 @@ use crate::Error;
 use crate::builtin;
 use crate::config::{Config, nearest};
 
-/// Every variable of the core and of the built-in providers with the value that holds in this process, and
-/// the files that were looked for. Opens no context, and so works when none can be opened.
+/// Returns every variable of the core and of the built-in providers, with its value in this process, and the configuration files
+/// that were searched. It opens no context, so it works even if none can be opened.
 ///
 /// # Errors
-/// A configuration file that is malformed or, named by `TIELINE_CONFIG`, not there.
+/// A configuration file is malformed, or the one named by `TIELINE_CONFIG` does not exist.
 pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     let config = Config::builder().process_environment().build()?;
     for (provider, variables) in builtin::variables() {
@@ -19,7 +19,7 @@ pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     Ok((config.views(), config.files()))
 }
 
-/// The part of a variable's name that was probably meant, in lower case: `fastbox` for `fastbx`.
+/// Returns the part of a variable's name that was probably meant, in lower case: `fastbox` for `fastbx`.
 #[must_use]
 pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
     let name = name.trim_start_matches("TIELINE_");
@@ -33,13 +33,13 @@ pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
     nearest(name, runs.iter().map(String::as_str)).map(str::to_lowercase)
 }
 
-/// Variables by owner, two lines each: name, value and origin; then the meaning.
+/// Formats variables by owner, two lines each: name, value and origin; then the meaning.
 #[must_use]
 pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
     values_text_within(values, files, WIDTH)
 }
 
-/// The same for a terminal of this width.
+/// The same for a terminal of this width, in columns.
 #[must_use]
 pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize) -> String {
     let mut text = String::new();
@@ -74,13 +74,13 @@ pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize
     text
 }
 
-/// Everything about one variable.
+/// Formats all facts about one variable.
 #[must_use]
 pub fn value_text(value: &ValueView) -> String {
     value_text_within(value, WIDTH)
 }
 
-/// The same for a terminal of this width.
+/// The same for a terminal of this width, in columns.
 #[must_use]
 pub fn value_text_within(value: &ValueView, width: usize) -> String {
     let mut rows = vec![

@@ -6,13 +6,13 @@ use super::{LaneView, LogView, PathView, Report, text};
 use crate::explain::{Record, Verdict};
 
 impl Report {
-    /// One line for everything that is used and everything that is not, with the reason.
+    /// Returns one line for everything that is used and everything that is not, with the reason.
     #[must_use]
     pub fn why(&self) -> String {
         self.why_within(text::WIDTH)
     }
 
-    /// The same for a terminal of this width.
+    /// The same for a terminal of this width, in columns.
     #[must_use]
     pub fn why_within(&self, width: usize) -> String {
         let mut text = self.title();
@@ -39,8 +39,8 @@ impl Report {
         text.trim_end().to_owned() + "\n"
     }
 
-    /// The reasons in short, for a first look. It leaves out the reasons for the use of a module, how waits spend their time, and all but
-    /// the first clause on a device that is not here. Its last line names the command that shows the rest.
+    /// Returns the reasons in short form. It omits the reasons for the use of a module, the behavior of waits, and all but the
+    /// first clause about a missing device. Its last line names the command that shows the rest.
     #[must_use]
     pub fn why_briefly_within(&self, width: usize) -> String {
         let mut text = self.title();
