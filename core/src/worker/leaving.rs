@@ -1,4 +1,4 @@
-//! What a worker says when the process exits: see [`crate::exit`].
+//! A worker's goodbye when the process exits: see [`crate::exit`].
 
 use super::Inner;
 use crate::exit::{self, Leaves, thread_number};
@@ -6,19 +6,19 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 impl Inner {
-    /// Is known from now on to the function that `exit` calls.
+    /// Registers the worker with the function that `exit` calls.
     pub(super) fn enter(self: &Rc<Self>) {
         let itself: Rc<dyn Leaves> = self.clone();
         exit::enter(Rc::downgrade(&itself), &self.used_by);
     }
 
-    /// The calling thread uses this worker: looked at now and then, since a worker may move to another thread.
+    /// Records the calling thread. Called at intervals, because a worker may move to another thread.
     pub(super) fn note_thread(&self) {
         self.used_by.store(thread_number(), Ordering::Relaxed);
     }
 
-    /// Whether something that was posted has not ended, or a peer is owed something. It is `true` also where a signal's handler
-    /// interrupts a change of either.
+    /// Whether operations are pending or a peer is owed an answer. Also `true` if a signal handler has interrupted a change of
+    /// either.
     fn has_unsent(&self) -> bool {
         let (Ok(ops), Ok(_)) = (self.shared.ops.try_borrow(), self.endpoints.try_borrow()) else {
             return true;
