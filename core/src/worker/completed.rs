@@ -150,7 +150,7 @@ fn told_elsewhere() -> Error {
     Error::new(
         Status::Invalid,
         "an operation that is tracked or counted",
-        "its end is told by take_completed or by its counter, and nowhere else",
+        "only take_completed or its counter reports its completion",
         "wait for it there",
     )
 }

@@ -264,7 +264,7 @@ impl Inner {
     /// Handles a message of the service protocol.
     pub(super) fn on_service(self: &Rc<Self>, from: Origin, data: &[u8]) -> Result<(), Status> {
         if self.closed.get() {
-            // There is no listener, and no route for an answer that says so.
+            // There is no listener, and no route for an error to the requester.
             self.hang_up(from, Status::Closed);
             return Ok(());
         }

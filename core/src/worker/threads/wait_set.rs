@@ -137,7 +137,7 @@ impl WaitSet {
     /// between naps. A set without workers sleeps until the timeout expires.
     ///
     /// # Errors
-    /// As for [`Worker::wait`]: the first error of a worker; the other workers make progress all the same. `Invalid` without a
+    /// As for [`Worker::wait`]: the first error of a worker. The other workers make progress nevertheless. `Invalid` without a
     /// timeout for a set that has no worker or whose workers have all ended: nothing would end the wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.guard.check(NAME)?;

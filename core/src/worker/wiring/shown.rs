@@ -1,4 +1,4 @@
-//! What is shown of connections that are being formed.
+//! The published state of connections being formed.
 
 use super::State;
 use crate::live::{FormingStatus, cut};
@@ -7,7 +7,7 @@ use crate::worker::Inner;
 use crate::worker::wireup_transports::WireupTransport;
 
 impl Inner {
-    /// Connections that are being formed, so many at most; `ms` says for how long each has been.
+    /// Connections being formed, at most `most`; `ms` returns how long each has been forming.
     pub(in crate::worker) fn forming(
         &self,
         most: usize,
