@@ -1,5 +1,5 @@
-//! Bytes that other versions have written, kept as files: what was once read is read for ever, and what is written
-//! changes only with its version. A new minor adds a file; it changes none.
+//! Records written by earlier versions, stored as files. Every version reads them, and writes the same bytes unless its format
+//! version changes. A new minor version adds a file and changes none.
 
 use crate::Status;
 use crate::address::{Candidate, Location, Scheme, Via, WorkerAddress, WorkerEntry};
@@ -54,7 +54,7 @@ fn address() -> WorkerAddress {
     }
 }
 
-/// As the first minor had it, which knew of no promises.
+/// As in the first minor version, which had no promises.
 fn first_address() -> WorkerAddress {
     WorkerAddress { polls_often: false, ..address() }
 }
@@ -82,7 +82,8 @@ fn addresses_and_keys_of_every_minor_are_read() {
     assert_eq!(WorkerAddress::parse(&golden!("address-1.0")).unwrap(), first_address());
     assert_eq!(WorkerAddress::parse(&golden!("address-1.1")).unwrap(), address());
     assert_eq!(KeyRecord::parse(&golden!("key-1.0")).unwrap(), key());
-    // What a later minor has behind its end, an earlier reader leaves alone; the first byte there has the promises of 1.1.
+    // An earlier reader ignores fields of later minor versions after the end of its own. The first byte there has the promises of
+    // 1.1.
     let newer = WorkerAddress { messages: (1, 4), ..address() };
     assert_eq!(WorkerAddress::parse(&golden!("address-1.9")).unwrap(), newer);
     assert_eq!(KeyRecord::parse(&golden!("key-1.9")).unwrap(), key());

@@ -329,8 +329,8 @@ impl Endpoint {
         self.inner.path()
     }
 
-    /// Returns the modules that could serve this peer but do not, one line each: a module of the peer that this side has filtered
-    /// or could not open, or one that does not reach the peer. Each line gives the reason. Empty if nothing is missing.
+    /// Returns the modules that could serve this peer but do not, one line each, with the reason. These are modules of the peer
+    /// that this side has filtered or could not open, and modules that do not reach the peer. Empty if nothing is missing.
     #[must_use]
     pub fn hindrances(&self) -> Vec<String> {
         self.inner.hindrances()

@@ -1,9 +1,9 @@
 //! Puts that notify the target's worker when their bytes have arrived.
 //!
-//! A lane with notifications of its own is used if it can carry the word and the whole put, and if all puts that may not have
-//! arrived went over the same lane: the provider keeps the order on its own lane. A put over messages carries its word. Otherwise
-//! the word follows in a message of its own, when this put and all earlier ones are complete at the target. Later operations wait
-//! for that message.
+//! The provider keeps the order on its own lane. A lane with notifications of its own is therefore used if it can carry the word
+//! and the whole put, and if every put that may not have arrived used the same lane. A put over messages carries its word.
+//! Otherwise the word follows in a message of its own, when this put and all earlier ones are complete at the target. Later
+//! operations wait for that message.
 
 use super::key::ImportedKey;
 use super::order::way;

@@ -1,4 +1,4 @@
-//! What an endpoint shows of itself.
+//! The published state of an endpoint.
 
 use super::queued::QueuedOp;
 use super::{Inner, Owner, State};
@@ -6,13 +6,13 @@ use crate::live::{EndpointStatus, Waits, cut};
 use crate::op::{Id, Kind};
 
 impl Inner {
-    /// What is known of it, and the operation that it waits for, by which it is known how long.
+    /// The state, and the operation that it waits for, by which the waiting time is determined.
     pub(crate) fn status(&self) -> (EndpointStatus, Option<Id>) {
         let oldest = self.shared.ops.borrow().oldest_of(self.index);
         let path = |interface: usize| self.shared.interfaces.get(interface).map(|slot| &slot.path);
         let (address, here) = (&self.address, &self.shared.core.location);
         let there = &address.location;
-        // What could not be read is zero.
+        // A value that could not be read is zero.
         let same_host = there.boot_id != [0; 16]
             && (there.boot_id, there.pid_namespace) == (here.boot_id, here.pid_namespace);
         let for_what =
@@ -56,7 +56,7 @@ impl Inner {
         (status, id)
     }
 
-    /// What keeps it from going on, in words; none where nothing is open.
+    /// The reason why it waits, as text; none if no operation is open.
     fn waits_for(&self, oldest: Option<(Kind, Option<usize>)>) -> Option<String> {
         let name = |interface: usize| match self.shared.interfaces.get(interface) {
             Some(slot) => slot.path.clone(),
@@ -111,12 +111,12 @@ impl Inner {
             Some(QueuedOp::Barrier { .. }) => "everything before a fence".to_owned(),
             Some(QueuedOp::FlushLanes { .. }) => "what its lanes have under way".to_owned(),
             Some(_) => "its turn".to_owned(),
-            None => message(), // answers alone
+            None => message(), // answers only
         })
     }
 }
 
-/// The first bytes of a worker's number, for words.
+/// The first bytes of a worker's number, for texts.
 pub(crate) fn short(worker: &[u8; 16]) -> String {
     worker[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
