@@ -19,8 +19,8 @@ const PROMISES: u8 = 1;
 /// A promise: the worker makes progress continuously.
 const POLLS_OFTEN: u8 = 1;
 /// The version (major, minor) of the library's own messages (`emulate::id`) that this worker speaks. It is in the address, so that
-/// no message needs to carry it: a worker that posts to a peer has the peer's address, and a worker that receives from a peer got
-/// the address before.
+/// no message needs to carry it. A worker that posts to a peer has the peer's address. A worker that receives from a peer got the
+/// address before.
 pub(crate) const MESSAGES: (u8, u8) = (1, 3);
 /// The minor version that added notifications of puts.
 pub(crate) const NOTIFICATIONS: u8 = 1;
@@ -96,7 +96,7 @@ pub(crate) struct Location {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerAddress {
     pub(crate) context: [u8; 16],
-    /// The version of its own messages: the major version is ours, otherwise parsing would have failed.
+    /// The version of its own messages. The major version equals that of this library, otherwise parsing would have failed.
     pub(crate) messages: (u8, u8),
     pub(crate) location: Location,
     pub(crate) entry: WorkerEntry,

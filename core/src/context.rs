@@ -92,7 +92,7 @@ impl Context {
     /// Registers a buffer with [`Access::ALL`]. The region owns the buffer from then on.
     ///
     /// A provider that refuses the memory does not make this call fail. Peers then reach the memory through other providers or by
-    /// messages, and [`Context::report`] says so.
+    /// messages, and [`Context::report`] contains the refusal.
     ///
     /// # Errors
     /// [`OpenError::Reopen`] as for [`Context::worker`].

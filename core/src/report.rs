@@ -47,7 +47,7 @@ pub struct Report {
     pub paths: Vec<PathView>,
     /// The order in which modules serve a peer that all of them reach. `Endpoint::report` returns the lanes of a particular peer.
     pub lanes: Vec<LaneView>,
-    /// What a call that waits does first, and why: spin, or yield the processor immediately.
+    /// The first step of a call that waits, and the reason: spin, or yield the processor immediately.
     pub waits: String,
     /// Every decision.
     pub records: Vec<Record>,

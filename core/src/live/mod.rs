@@ -19,10 +19,10 @@
 //!
 //! A reader opens the file through `/proc/PID/fd`. The kernel permits this to root, and to the same user unless the process has
 //! changed its user or has disabled it by `prctl(PR_SET_DUMPABLE)`. Nothing is attached, so Yama's `ptrace_scope` does not apply.
-//! If `/proc` hides other users' processes, or a security module denies access, the error says so.
+//! If `/proc` hides other users' processes, or a security module denies access, the error names that cause.
 //!
-//! Every process that can open the file can also write to it. Therefore a worker never reads it back, and a reader trusts nothing:
-//! it reads with system calls (a mapping could be truncated while it is in use), checks every length, and removes control
+//! Every process that can open the file can also write to it. Therefore a worker never reads it back, and a reader trusts nothing.
+//! The reader uses read calls, because a mapping could be truncated while it is in use. It checks every length, and removes control
 //! characters from its output. One look has a bound of time and of text bytes, for all processes that it examines together.
 //!
 //! The reader also sees workers that make no progress. A worker that made no progress between two looks and is not asleep is
