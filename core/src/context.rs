@@ -223,8 +223,8 @@ impl ContextBuilder {
         self
     }
 
-    /// Starts a thread of the library that serves peers' accesses to this context's memory while the application computes. The
-    /// thread sleeps when it is idle.
+    /// Sets whether a thread of the library serves peers' accesses to this context's memory while the application computes. The
+    /// thread sleeps when it is idle. The variable is `TIELINE_PROGRESS_THREAD`.
     ///
     /// If the thread ends early, existing workers and memory remain usable, and the workers' own progress serves peers as without
     /// the thread. Operations that peers had sent to the thread fail; requests that wait for a connection to it go to the workers.
@@ -234,9 +234,9 @@ impl ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }
 
-    /// Promises to peers that all workers of this context make progress continuously: every few microseconds while they have no
-    /// other work. The variable is `TIELINE_POLLS_OFTEN`. The default is off, because a target that computes would break the
-    /// promise.
+    /// Sets whether to promise to peers that all workers of this context make progress continuously: every few microseconds while
+    /// they have no other work. The variable is `TIELINE_POLLS_OFTEN`. The default is off, because a target that computes would
+    /// break the promise.
     ///
     /// A worker's address carries the promise. A peer with that address sends small puts and gets as messages if that is faster
     /// than the module that reaches the memory: within a host, two messages can be faster than one system call. The modules' stated
@@ -264,7 +264,7 @@ impl ContextBuilder {
         self.set(vars::POLLS_OFTEN, if on { "on" } else { "off" })
     }
 
-    /// Makes the application carry the few datagrams that form a connection, as [`Worker::set_out_of_band`] describes. The
+    /// Sets whether the application carries the few datagrams that form a connection, as [`Worker::set_out_of_band`] describes. The
     /// connection module `oob` then takes its place in `TIELINE_CONNECT`.
     pub fn out_of_band(mut self, on: bool) -> ContextBuilder {
         self.out_of_band = on;

@@ -24,10 +24,10 @@ impl Endpoint {
     /// endpoint may be dropped meanwhile. The worker keeps it until then, and until the peer has received or refused the rendezvous
     /// messages.
     ///
-    /// [`Close::Cancel`]: all pending operations end with `Canceled`, and may have been executed or not. The result is `Done`. A
-    /// rendezvous message that a peer is receiving is withdrawn (see [`Endpoint::send`]). Memory that a transport still accesses is
-    /// kept until it has finished ([`Region::close`](crate::Region::close) reports that). Messages that returned `Done` are still
-    /// delivered. An endpoint closed with `Flush` can afterwards be closed with `Cancel`.
+    /// [`Close::Cancel`]: all pending operations end with `Canceled`, and may have been executed or not. The result is `Done`.
+    /// Rendezvous messages are withdrawn, even while a peer is receiving them (see [`Endpoint::send`]). Memory that a transport
+    /// still accesses is kept until it has finished ([`Region::close`](crate::Region::close) reports that). Messages that returned
+    /// `Done` are still delivered. An endpoint closed with `Flush` can afterwards be closed with `Cancel`.
     ///
     /// The connection stays for its other users, and so do the worker's answers to the peer. Lanes are closed when the last clone
     /// and the last key are dropped.

@@ -142,7 +142,8 @@ impl Endpoint {
     /// completes when the receiver has the bytes it requested: all of them, the first part, or none. If the receiver refuses the
     /// message, or the transfer fails, it ends with [`CompletionError::Refused`](crate::CompletionError::Refused). Fences and
     /// flushes do not wait for it, but closing the worker does. A receiving worker keeps at most 65,536 waiting rendezvous messages
-    /// per peer and 32 MiB of their keys, and refuses more.
+    /// per peer and 32 MiB of their keys. `TIELINE_ANNOUNCED` and `TIELINE_ANNOUNCED_BYTES` bound those of all peers together. It
+    /// refuses further ones.
     ///
     /// [`Worker::cancel`](crate::Worker::cancel) tries to withdraw a rendezvous message. Dropping the endpoint, closing it with
     /// [`Close::Cancel`] or closing the worker withdraws every message that the peer has not received. The peer is notified
@@ -165,7 +166,8 @@ impl Endpoint {
     }
 
     /// Sends a message that `pack` writes directly into the transport's buffer. `pack` gets room for `max_len` bytes and returns
-    /// the number of bytes it wrote.
+    /// the number of bytes it wrote. If the transport has no room, `pack` writes into a buffer of the library, and the message is
+    /// queued.
     ///
     /// # Errors
     /// As for [`Endpoint::send`]. [`PostError::Correct`] also if `max_len` exceeds [`Endpoint::max_message`], or if `pack` returns

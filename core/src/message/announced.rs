@@ -59,9 +59,9 @@ pub(crate) trait Taker {
 /// [`Announcement::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until then, and the sender
 /// learns the result.
 ///
-/// An announcement counts against the number of waiting messages per sender (`TIELINE_ANNOUNCED`). It holds the worker's interfaces
-/// open, even after the worker was closed, as requests do. There is no notification if the sender withdraws the message or leaves:
-/// `take_into` reports it.
+/// An announcement counts against the maximum number of waiting messages, per sender and in total (`TIELINE_ANNOUNCED`). It holds
+/// the worker's interfaces open, even after the worker was closed, as requests do. There is no notification if the sender withdraws
+/// the message or leaves: `take_into` reports it.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {

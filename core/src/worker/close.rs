@@ -78,8 +78,8 @@ impl Worker {
     ///
     /// When the call returns, the worker is closed, with or without losses, as if it had been dropped. Endpoints, keys, requests
     /// and announcements that still exist return `Closed`. Only an immediate error (`Busy` inside a handler, `Invalid` in a forked
-    /// child) leaves the worker open. Endpoints that had failed before are ignored. So are operations that a peer did not wait for
-    /// when it closed its own side in good order.
+    /// child) leaves the worker open. Closing a closed worker returns `Ok`. Endpoints that had failed before are ignored. So are
+    /// operations that a peer did not wait for when it closed its own side in good order.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {

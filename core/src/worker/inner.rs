@@ -108,8 +108,8 @@ pub(crate) struct Inner {
     pub(crate) shared: Rc<Shared>,
 }
 
-/// The queue through which other threads submit tasks. Except for `run`, which may call anything, its functions borrow nothing of the
-/// worker.
+/// The queue through which other threads submit tasks. Except for `run`, which may call anything, its functions borrow nothing of
+/// the worker.
 pub(super) trait Mailbox {
     fn has_tasks(&self) -> bool;
     /// Runs the waiting tasks; returns their number.

@@ -179,7 +179,8 @@ impl Drop for ServiceCall {
 
 impl Worker {
     /// Listens for requests for a service. `on_request` runs inside [`Worker::progress`] for each request, and answers or keeps it.
-    /// At most `backlog` requests wait for an answer at a time; further ones are rejected.
+    /// At most `backlog` requests wait for an answer at a time. Further ones are refused: [`ServiceCall::test`] returns an error at
+    /// the client.
     ///
     /// # Errors
     /// `Busy` if this worker already listens for the service; `Invalid` for an invalid name; `Closed` if the worker is closed.
@@ -204,7 +205,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Stops listening for a service. Requests that wait are rejected.
+    /// Stops listening for a service. Requests that wait are refused: [`ServiceCall::test`] returns an error at the client.
     pub fn unlisten(&self, service: &str) {
         // Dropped after the borrow has ended: the listener may hold requests, which answer when they are dropped.
         let _listener = self.inner.services.listeners.borrow_mut().remove(service);
@@ -300,7 +301,7 @@ impl Inner {
         Some(Duration::from_nanos(at.saturating_sub(self.wiring.now())))
     }
 
-    /// The worker is about to close: it accepts no more requests and rejects those that wait.
+    /// The worker is about to close: it accepts no more requests and refuses those that wait.
     pub(super) fn refuse_requests(self: &Rc<Self>) {
         if !self.shared.same_process() {
             return;

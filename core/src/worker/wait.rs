@@ -101,9 +101,8 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// The call spins for `TIELINE_SPIN`, then yields the processor for a millisecond (shorter if other threads kept the processor
-    /// for long), then sleeps. Every event restarts this sequence. Events of the worker and a [`Waker`](crate::Waker) end the
-    /// sleep.
+    /// The call spins for `TIELINE_SPIN`, then yields the processor for a millisecond, then sleeps. Every event restarts this
+    /// sequence. Events of the worker and a [`Waker`](crate::Waker) end the sleep.
     ///
     /// Changes without an event (a peer's put or atomic, another thread that does not wake the worker) are noticed at the end of a
     /// nap. A nap lasts an eighth of the time waited so far, at most 10 ms. If the condition panics, no event is lost.
