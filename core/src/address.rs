@@ -135,7 +135,7 @@ impl WorkerAddress {
                 no.status,
                 "this is no worker address",
                 format!("{} ({} bytes)", no.why, bytes.len()),
-                "pass what the peer's worker gave as its address, unchanged, between versions of Tieline that go together",
+                "pass what the peer's worker gave as its address, unchanged, between compatible versions of Tieline",
             )
         })?;
         let ((major, minor), (ours, _)) = (address.messages, MESSAGES);
@@ -146,7 +146,7 @@ impl WorkerAddress {
             Status::Unsupported,
             format!("{} speaks another version of Tieline's own messages", address.label()),
             format!("it speaks version {major}.{minor}, and this library {ours}.x"),
-            "use versions of Tieline that go together on both sides",
+            "use compatible versions of Tieline on both sides",
         ))
     }
 

@@ -85,7 +85,7 @@ impl KeyInner {
         Error::new(
             Status::Unsupported,
             format!("atomics on this region are executed by {domain} of its owner"),
-            "no module here reaches it, and other ways would not be atomic towards it",
+            "no module here reaches it, and other routes would not be atomic with respect to it",
             "see `tieline info --why` for why that domain is not used here, or let the owner run with TIELINE_ATOMICS=cpu",
         )
     }

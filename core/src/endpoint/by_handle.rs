@@ -118,7 +118,7 @@ impl Inner {
             Status::Unsupported,
             format!("a key of {} by its handle", self.address.label()),
             format!(
-                "it speaks {major}.{minor} of the library's messages, and {major}.{HANDLES} has the first that ask for keys"
+                "it speaks {major}.{minor} of the library's messages, and {major}.{HANDLES} is the first with key handles"
             ),
             "carry the region's remote key, and import it on the endpoint",
         ))

@@ -43,7 +43,7 @@ impl Inner {
             Error::new(
                 Status::Canceled,
                 format!("an operation for {}", self.name()),
-                "it was taken out of the queue before anything of it was done",
+                "it was removed from the queue before it had begun",
                 "",
             ),
         );

@@ -58,7 +58,7 @@ impl Inner {
                     self.route.set_small(false);
                     self.refresh_keys();
                     let path = self.message_path();
-                    let note = format!("{path}: {error}; small puts and gets do without messages");
+                    let note = format!("{path}: {error}; small puts and gets do not use messages");
                     self.shared.core.note(note);
                 }
                 false

@@ -348,7 +348,7 @@ impl Inner {
             Status::Unsupported,
             format!("a notification to {}", self.address.label()),
             format!(
-                "it speaks {major}.{minor} of the library's messages, and 1.{NOTIFICATIONS} has the first of them"
+                "it speaks {major}.{minor} of the library's messages, and 1.{NOTIFICATIONS} is the first with notifications"
             ),
             "send it a message after the put",
         ))

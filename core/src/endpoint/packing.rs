@@ -51,7 +51,7 @@ pub(super) fn packed_too_much(max_len: usize) -> Error {
     Error::new(
         Status::Invalid,
         format!("a message of at most {max_len} bytes"),
-        "its packer says that it wrote more than that",
+        "its packer reported more bytes than that",
         "ask for as much room as it needs, and return what it wrote",
     )
 }

@@ -47,7 +47,7 @@ impl RemoteKey {
             return Err(Error::new(
                 Status::KeyRejected,
                 "a pointer to memory that may not be both read and written",
-                "nobody checks loads and stores one by one",
+                "individual loads and stores are not checked",
                 "use get or put, or ask the owner for a key that grants both",
             )
             .into());
@@ -74,7 +74,7 @@ fn not_mapped(key: &RemoteKey) -> Error {
     Error::new(
         Status::Unsupported,
         "a pointer to a peer's memory",
-        format!("{} reaches it, and maps nothing here", key.path()),
+        format!("{} reaches it, but does not map it here", key.path()),
         "use put and get; memory that the context allocates is mapped by processes of its host",
     )
 }

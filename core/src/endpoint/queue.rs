@@ -233,7 +233,7 @@ impl Inner {
         if self.answers.borrow().len() >= MOST_ANSWERS {
             let error = Error::new(
                 Status::BadData,
-                format!("{} asks for more than it takes", self.address.label()),
+                format!("{} sends requests faster than it receives answers", self.address.label()),
                 format!("{MOST_ANSWERS} answers wait for it"),
                 "",
             );

@@ -64,7 +64,7 @@ impl Inner {
         };
         let room = |path: &str| {
             format!(
-                "room in {path}: what came before has not been taken, as when the peer makes no progress"
+                "room in {path}: the peer has not received earlier data, as when it makes no progress"
             )
         };
         let forms = |interface: usize| self.worker.circuit_forms(self, interface);
@@ -82,12 +82,14 @@ impl Inner {
                 (Kind::Put | Kind::Get | Kind::Atomic | Kind::Fetch | Kind::Key, None) => {
                     "the peer's answer: its worker has to make progress".to_owned()
                 }
-                (Kind::Ping, None) => "the peer's word that it has handled all messages".to_owned(),
+                (Kind::Ping, None) => {
+                    "the peer's confirmation that it has handled all messages".to_owned()
+                }
                 (Kind::Copy, None) => "the peer, which copies a part".to_owned(),
                 (Kind::Announced, None) => {
-                    "the peer to take, or refuse, a message that was announced to it".to_owned()
+                    "the peer to receive or refuse a rendezvous message".to_owned()
                 }
-                (Kind::Flush, None) => "what its lanes have under way".to_owned(),
+                (Kind::Flush, None) => "operations in flight on its lanes".to_owned(),
                 (Kind::Native, None) => "its turn".to_owned(),
                 (Kind::Whole, None) => "its parts".to_owned(),
                 (Kind::Send, None) => "a peer's answer to what was sent before".to_owned(),
@@ -109,7 +111,7 @@ impl Inner {
             },
             Some(QueuedOp::Atomic(_)) => "room for an atomic".to_owned(),
             Some(QueuedOp::Barrier { .. }) => "everything before a fence".to_owned(),
-            Some(QueuedOp::FlushLanes { .. }) => "what its lanes have under way".to_owned(),
+            Some(QueuedOp::FlushLanes { .. }) => "operations in flight on its lanes".to_owned(),
             Some(_) => "its turn".to_owned(),
             None => message(), // answers only
         })

@@ -251,7 +251,7 @@ fn unequal() -> Error {
     Error::new(
         Status::Invalid,
         "a put or get of blocks",
-        "those here and those there are not equally many bytes",
+        "the local and the remote blocks differ in total length",
         "give both the same length",
     )
 }

@@ -160,7 +160,7 @@ pub struct EndpointStatus {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Waits {
-    /// A text: `room in shm/ring: the peer has not taken what came before`.
+    /// A text: `room in shm/ring: the peer has not received earlier data`.
     pub for_what: String,
     /// The minimum duration in ms: its oldest operation has been the oldest one since then.
     pub ms: u64,

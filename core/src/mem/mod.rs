@@ -166,9 +166,9 @@ impl Memory {
                     inner.registrations.push(Registration { domain: index, memory, gives });
                 }
                 // Peers reach the memory through the other domains, or by messages.
-                Err(error) => {
-                    self.notes.add_once(format!("{} does not know some memory: {error}", slot.name))
-                }
+                Err(error) => self
+                    .notes
+                    .add_once(format!("{} did not register some memory: {error}", slot.name)),
             }
         }
         // Other memory has no atomics to keep apart; if the device did not register the memory, processors execute the atomics.

@@ -261,7 +261,7 @@ impl Region {
                 Err(error) if is_home => return Err(error),
                 // Peers reach the memory through the other domains, or by messages.
                 Err(error) => {
-                    let text = format!("{} gives no key of some memory: {error}", slot.name);
+                    let text = format!("{} provided no key of some memory: {error}", slot.name);
                     inner.memory.notes.add_once(text);
                     continue;
                 }

@@ -113,7 +113,7 @@ impl Inner {
     /// Ends the connection that carried a peer's request, which ends the request at the peer.
     pub(super) fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
         self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
-        let unanswered = "a question that it carried could not be answered";
+        let unanswered = "a request that it carried could not be answered";
         if let Some(circuit) = to.circuit {
             self.circuit_failed(circuit, status, unanswered);
             return self.drop_failed(circuit);
@@ -125,7 +125,7 @@ impl Inner {
                     self.drop_failed(number);
                 } else if let Err(refused) = slot.interface.hang_up(number) {
                     self.shared.core.note(format!(
-                        "{} waits for an answer that cannot be given ({status}), and {} cannot hang up: {refused}",
+                        "{} waits for an answer that cannot be sent ({status}), and {} cannot disconnect it: {refused}",
                         PeerId(to.peer),
                         slot.path
                     ));

@@ -34,7 +34,7 @@ pub(super) fn what_helps(status: Status) -> &'static str {
         Status::TimedOut => {
             "see that the peer's host runs and can be reached; TIELINE_FAILURE_TIMEOUT is how long silence is allowed"
         }
-        Status::Unreachable => "see that the network between the two hosts is up, and connect anew",
+        Status::Unreachable => "see that the network between the two hosts is up, and reconnect",
         _ => "",
     }
 }

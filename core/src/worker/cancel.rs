@@ -43,14 +43,22 @@ impl Worker {
             return Ok(());
         }
         let Some(interface) = posted.filter(|at| *at < shared.interfaces.len()) else {
-            return Err(goes_on("it has begun, and is with the peer or waits for what is").into());
+            return Err(goes_on(
+                "it has begun: it is with the peer, or waits for an operation that is",
+            )
+            .into());
         };
         let slot = &shared.interfaces[interface];
         if slot.attr.caps & caps::CANCEL == 0 {
-            return Err(goes_on(&format!("{} has it, and gives nothing back", slot.path)).into());
+            return Err(
+                goes_on(&format!("{} has it, and does not support canceling", slot.path)).into()
+            );
         }
         let Some(endpoint) = endpoint else {
-            return Err(goes_on("its endpoint was dropped, and it goes on without").into());
+            return Err(goes_on(
+                "its endpoint was dropped, and the operation continues without it",
+            )
+            .into());
         };
         match endpoint.ask_to_cancel(id, interface) {
             Ok(()) => {
@@ -66,10 +74,5 @@ impl Worker {
 
 #[cold]
 fn goes_on(why: &str) -> Error {
-    Error::new(
-        Status::Unsupported,
-        "an operation cannot be taken back any more",
-        why,
-        "wait for it",
-    )
+    Error::new(Status::Unsupported, "an operation can no longer be canceled", why, "wait for it")
 }

@@ -275,7 +275,7 @@ impl Inner {
                 return Err(Error::new(
                     Status::TimedOut,
                     "closing a worker",
-                    "peers have not taken everything in time",
+                    "peers have not received everything in time",
                     "see that they make progress, or give them more time",
                 ));
             }

@@ -159,18 +159,18 @@ impl Inner {
     fn not_taken(&self, id: Id, status: Status) {
         let back = status == Status::Canceled && self.shared.ops.borrow().is_wanted_back(id);
         let why = match status {
-            Status::Canceled if back => "it was taken back before anything of it was read".into(),
+            Status::Canceled if back => "it was canceled before its receiver read any of it".into(),
             Status::Unsupported => "its receiver refused it, or has no handler for it".into(),
             Status::Closed => "its receiver has closed its worker, or its endpoint".into(),
             Status::NoMemory => {
-                "as many as its receiver keeps wait there to be taken, or it has no memory".into()
+                "its receiver has reached its limit of waiting messages, or has no memory".into()
             }
             Refusal::FAULT => "memory of one of the two sides is missing or protected".into(),
             // A failure of the receiver's transfer says nothing about this connection.
-            status => format!("its receiver could not take it: {}", status.text()),
+            status => format!("its receiver could not receive it: {}", status.text()),
         };
         let status = if back { Status::Canceled } else { Status::Unsupported };
-        let error = Error::new(status, "a message that was announced", why, "");
+        let error = Error::new(status, "a rendezvous message", why, "");
         match back {
             true => self.shared.with_ops(|ops| ops.cancel(id, error)),
             false => self.shared.part(id, Err(error)),

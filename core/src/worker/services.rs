@@ -119,7 +119,7 @@ impl ServiceRequest {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::new(
                 Status::TimedOut,
-                format!("nobody waits for this answer of service {}", self.asked.service),
+                format!("no client waits for this answer of service {}", self.asked.service),
                 "the client gave up, or is gone",
                 "answer within TIELINE_CONNECT_TIMEOUT",
             )),

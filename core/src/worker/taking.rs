@@ -61,7 +61,7 @@ impl Inner {
         let announcement = Announcement::new(announced.clone(), self.shared.clone(), worker);
         let handlers = self.handlers.borrow();
         let Some(Some(handler)) = handlers.get(usize::from(announced.id)) else {
-            let what = format!("an announced message with the id {}", announced.id);
+            let what = format!("a rendezvous message with the id {}", announced.id);
             self.dropped_unhandled(&what, PeerId(announced.from.peer));
             // Dropping it refuses it.
             return drop(announcement);
@@ -257,8 +257,8 @@ fn too_much(len: usize, announced: usize) -> Error {
 fn taken_back(announced: &Announced) -> Error {
     Error::new(
         Status::Canceled,
-        format!("a message of {} bytes that was announced", announced.len),
-        "its sender has taken it back, or has ended",
+        format!("a rendezvous message of {} bytes", announced.len),
+        "its sender has canceled it, or has ended",
         "",
     )
 }
@@ -267,7 +267,7 @@ fn taken_back(announced: &Announced) -> Error {
 fn left(announced: &Announced) -> Error {
     Error::new(
         Status::PeerFailed,
-        format!("a message of {} bytes that was announced", announced.len),
+        format!("a rendezvous message of {} bytes", announced.len),
         "its sender has left",
         "",
     )

@@ -144,10 +144,7 @@ fn a_message_that_was_announced_and_is_not_taken_is_what_its_sender_waits_for() 
     let text = status.to_string();
     let line = text.lines().nth(2).unwrap();
     assert!(line.starts_with(&format!("  an operation to process {}", b.peer.pid())), "{text}");
-    assert!(
-        line.ends_with("the peer to take, or refuse, a message that was announced to it"),
-        "{text}"
-    );
+    assert!(line.ends_with("the peer to receive or refuse a rendezvous message"), "{text}");
     let _ = b.must("long-came");
     let _ = b.must("long-take");
     let _ = a.must("long-end");

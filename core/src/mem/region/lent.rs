@@ -91,7 +91,7 @@ impl Region {
 fn not_a_buffer() -> Error {
     Error::new(
         Status::Invalid,
-        "a region that was given no buffer",
+        "a region without a buffer",
         "its memory is the application's own, or shared with peers",
         "read its bytes by a copy, and close it",
     )
@@ -102,7 +102,7 @@ fn being_closed() -> Error {
     Error::new(
         Status::Busy,
         "a part of a region for peers that is being closed",
-        "no new key of it is given out since the call that closes it",
+        "since the call that closes it, no new key of it is made",
         "close it first, and use other memory or register it anew",
     )
 }
@@ -111,7 +111,7 @@ fn being_closed() -> Error {
 pub(super) fn no_key() -> Error {
     Error::new(
         Status::Invalid,
-        "a remote key of memory that was lent",
+        "a remote key of a transient registration",
         "it is local memory of operations, and registered nowhere",
         "register it in the context for peers to reach",
     )

@@ -234,7 +234,7 @@ fn nothing_to_wait_for() -> Error {
     Error::new(
         Status::Invalid,
         "a set of workers that waits",
-        "it has no member that has not ended, so that nothing would end the wait",
+        "it has no open worker, so nothing would end the wait",
         "add a worker, or say how long to wait",
     )
 }

@@ -214,7 +214,7 @@ impl Inner {
         if self.stands_elsewhere(peer.entry.worker, slot, status) {
             // The peer is alive: only this connection to it has failed.
             self.shared.core.note(format!(
-                "{} to {} failed ({error}); what goes over other connections goes on",
+                "{} to {} failed ({error}); other connections continue",
                 slot.path,
                 peer.label()
             ));

@@ -47,10 +47,10 @@ impl Inner {
 fn words(phase: Option<Phase>) -> &'static str {
     match phase {
         Some(Phase::Making) => "this side makes its endpoint",
-        Some(Phase::Asked) => "the peer has been asked and has not answered",
+        Some(Phase::Asked) => "a request was sent to the peer, which has not answered",
         Some(Phase::Binding) => "this side connects to the peer's endpoint",
         Some(Phase::Bound) => "this side has connected, and the peer has not said that it has",
         Some(Phase::Ready) => "it is ready",
-        None => "it is given up",
+        None => "it is abandoned",
     }
 }
