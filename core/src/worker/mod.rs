@@ -108,9 +108,9 @@ use std::sync::Arc;
 ///
 /// # Inside a handler
 ///
-/// Handlers run one at a time and never nest. The library holds no borrow of the worker's state meanwhile. A handler may therefore
-/// post, connect, register handlers, and drop endpoints, requests, kept messages or the worker itself. Four rules differ from the
-/// outside:
+/// Handlers run one at a time and never nest. The library holds no borrow of the worker's state that a handler could meet. A
+/// handler may therefore call any method: post, connect, register handlers, and drop endpoints, requests, kept messages or the
+/// worker itself. Four rules differ from the outside:
 ///
 /// * Calls that wait return `Busy`, including a flush of an endpoint.
 /// * [`progress`](Worker::progress) does nothing and returns 0.
